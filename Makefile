@@ -1,0 +1,39 @@
+# The few verbs a developer needs. `make` alone lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+HOST ?= 127.0.0.1
+PORT ?= 8000
+
+.PHONY: help install serve test check fix lock
+help:  ## list the verbs
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: .venv/installed  ## make .venv from the lock file
+.venv/installed: requirements.lock
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shardwright needs Python 3.11 or newer, got " + sys.version.split()[0])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	@touch $@
+
+.venv/developed: .venv/installed requirements-dev.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@touch $@
+
+serve: .venv/installed  ## migrate the database and serve on HOST:PORT
+	$(BIN)/python -m service --host $(HOST) --port $(PORT)
+
+test: .venv/developed  ## the default test suite
+	$(BIN)/python -m pytest
+
+check: .venv/developed  ## lint and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fix: .venv/developed  ## apply what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: .venv/developed  ## resolve the lock files anew
+	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --upgrade -q --extra dev pyproject.toml -o requirements-dev.lock
+	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes -q pyproject.toml -c requirements-dev.lock -o requirements.lock

@@ -1,0 +1,69 @@
+"""Every way a question to the models can be wrong.
+
+DomainError
+├── Invalid                  a value breaks a rule: names the field, the value and the rule
+│   ├── UnknownName          no such chip, fabric, stack, architecture or coefficient: names near ones
+│   └── Unsupported          a layer, stack feature or format the models do not describe: names what is missing
+└── Infeasible               the question is well formed and has no answer: names the nearest failing constraint
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DomainError(Exception):
+    """Base of all errors the models raise on purpose."""
+
+
+class Invalid(DomainError):
+    """`value` of `field` breaks `rule`. `field` is a dotted path such as ``workload.seq_len``."""
+
+    def __init__(self, field: str, value: object, rule: str) -> None:
+        super().__init__(f"{field} = {value!r}: {rule}")
+        self.field, self.value, self.rule = field, value, rule
+
+    def under(self, prefix: str) -> Invalid:
+        """The same error seen from the object that holds the field."""
+        self.field = f"{prefix}.{self.field}" if self.field else prefix
+        self.args = (f"{self.field} = {self.value!r}: {self.rule}",)
+        return self
+
+
+class UnknownName(Invalid):
+    """A name that is in no catalogue."""
+
+    def __init__(self, field: str, value: str, known: Iterable[str]) -> None:
+        known = sorted(known)
+        near = difflib.get_close_matches(value.lower(), known, n=3, cutoff=0.5)
+        hint = f"; did you mean {', '.join(near)}?" if near else f"; known: {', '.join(known[:40])}"
+        super().__init__(field, value, f"unknown name{hint}")
+        self.near = near
+
+
+class Unsupported(Invalid):
+    """Something real that the cost model does not describe; `missing` says what."""
+
+    def __init__(self, field: str, value: object, missing: str) -> None:
+        super().__init__(field, value, f"not described by the cost model: {missing}")
+        self.missing = missing
+
+
+class Infeasible(DomainError):
+    """No layout satisfies every constraint.
+
+    `constraint` is the nearest failing one, `needed` and `available` are in `unit`.
+    """
+
+    def __init__(
+        self,
+        constraint: str,
+        detail: str,
+        needed: float | None = None,
+        available: float | None = None,
+        unit: str = "",
+    ) -> None:
+        super().__init__(f"{constraint}: {detail}")
+        self.constraint, self.detail = constraint, detail
+        self.needed, self.available, self.unit = needed, available, unit
