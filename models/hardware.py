@@ -1,0 +1,274 @@
+"""Chips, the fabrics that join them, and the clusters they make.
+
+Bandwidths are per direction and in GB/s = 1e9 bytes a second. A *device* is what a framework sees as one
+accelerator; a TPU v7x chip is two. Degrees of a layout count devices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from models.errors import Invalid
+
+GIB = 2**30
+MAX_CHIPS = 10**6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """Switched links: `size` chips reach each other at `gb_s_per_chip` (None: every chip of the cluster).
+
+    `peer_gb_s` is set where there is no switch: chips of a full mesh reach one peer over one link only, so a
+    group of g chips drives g - 1 links.
+    """
+
+    name: str
+    gb_s_per_chip: float
+    size: int | None = None
+    peer_gb_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torus:
+    """A slice of chips in a `ndim`-dimensional torus with `gb_s_per_link` one way on each link.
+
+    `wrap` says which dims close into rings: "cubes": all, when every dim is a multiple of `wrap_length` (TPU v4,
+    v5p, v7x: optical switches close whole 4x4x4 cubes); "length": those of exactly `wrap_length` (v5e, v6e: 16).
+    """
+
+    ndim: int
+    max_chips: int
+    gb_s_per_link: float
+    wrap: Literal["cubes", "length"]
+    wrap_length: int
+
+    def wraps(self, shape: tuple[int, ...]) -> tuple[bool, ...]:
+        if self.wrap == "cubes":
+            whole = all(n % self.wrap_length == 0 for n in shape)
+            return tuple(whole for _ in shape)
+        return tuple(n == self.wrap_length for n in shape)
+
+    def shape_for(self, num_chips: int) -> tuple[int, ...] | None:
+        """The most cubic slice shape of `num_chips`, or None if there is none.
+
+        Slices of 3D pods are whole 4x4x4 cubes from 64 chips on; smaller ones, and 2D slices, are powers of two
+        (https://cloud.google.com/tpu/docs/v5p, .../v6e).
+        """
+        unit = self.wrap_length if self.ndim == 3 and num_chips >= self.wrap_length**3 else 1
+        if num_chips > self.max_chips or num_chips % unit**self.ndim:
+            return None
+        shapes = [tuple(unit * n for n in s) for s in _factor_tuples(num_chips // unit**self.ndim, self.ndim)]
+        if unit == 1:
+            shapes = [s for s in shapes if all(n & (n - 1) == 0 for n in s)]
+        return min(shapes, key=lambda shape: (max(shape), shape), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """Links from the inside out: an optional torus, then nested switched levels."""
+
+    id: str
+    levels: tuple[Level, ...]
+    torus: Torus | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        sizes = [level.size for level in self.levels]
+        for inner, outer in zip(sizes, sizes[1:], strict=False):
+            if inner is None or (outer is not None and outer <= inner):
+                raise Invalid("levels", sizes, "sizes must grow from the inside out; only the last may be open")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """An accelerator as its data sheet has it. Peaks are dense TFLOP/s; `None` prices are unknown."""
+
+    id: str
+    name: str
+    vendor: str
+    generation: str
+    peak_tflops: Mapping[str, float] = field(hash=False)
+    memory_gb: float
+    usable_memory_gib: float
+    memory_bandwidth_gb_s: float
+    fabric: Fabric
+    compute_units: int = 1
+    devices_per_chip: int = 1
+    year: int | None = None
+    tdp_w: float | None = None
+    usd_per_chip_hour: float | None = None
+    aliases: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    caveats: str | None = None
+
+    def peak_flops(self, dtype: str) -> float:
+        """Dense FLOP/s of one chip at `dtype`."""
+        if dtype not in self.peak_tflops:
+            have = ", ".join(sorted(self.peak_tflops))
+            raise Invalid("workload.precision", dtype, f"{self.id} has no published {dtype} peak (it has {have})")
+        return self.peak_tflops[dtype] * 1e12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dim:
+    """One step outwards in a cluster: domains of `domain` devices, joined at `gb_s` per device.
+
+    kind "switch": a device reaches any other of its domain at `gb_s`. kind "ring": a dim of a torus; `gb_s` is one
+    link, one way. `scale` tells whose latency and efficiency apply.
+    """
+
+    name: str
+    kind: Literal["switch", "ring"]
+    scale: Literal["up", "out"]
+    domain: int
+    gb_s: float
+    wraps: bool = False
+    peer_gb_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """`num_chips` of one chip on one fabric.
+
+    `torus_shape` fixes the slice (else the most cubic); `chips_per_domain` how many chips of each innermost
+    switched domain the job holds (64 of 72, say; else as even as the count allows).
+    """
+
+    chip: Chip
+    fabric: Fabric
+    num_chips: int
+    torus_shape: tuple[int, ...] | None = None
+    chips_per_domain: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_chips <= MAX_CHIPS:
+            raise Invalid("cluster.num_chips", self.num_chips, f"must be between 1 and {MAX_CHIPS}")
+        largest = self.fabric.levels[-1].size if self.fabric.levels else None
+        if self.fabric.torus and not self.fabric.levels:
+            largest = self.fabric.torus.max_chips
+        if largest is not None and self.num_chips > largest:
+            raise Invalid("cluster.num_chips", self.num_chips, f"fabric {self.fabric.id} joins at most {largest} chips")
+
+    @property
+    def num_devices(self) -> int:
+        return self.num_chips * self.chip.devices_per_chip
+
+    @property
+    def usable_bytes(self) -> float:
+        """Memory of one device that a program can use."""
+        return self.chip.usable_memory_gib * GIB / self.chip.devices_per_chip
+
+    @property
+    def memory_bytes_s(self) -> float:
+        return self.chip.memory_bandwidth_gb_s * 1e9 / self.chip.devices_per_chip
+
+    def peak_flops(self, dtype: str) -> float:
+        """Dense FLOP/s of one device."""
+        return self.chip.peak_flops(dtype) / self.chip.devices_per_chip
+
+    @cached_property
+    def slice_shape(self) -> tuple[int, ...]:
+        """The torus dims of one slice; several slices are joined by the switched levels."""
+        torus = self.fabric.torus
+        if torus is None:
+            return ()
+        if self.torus_shape is not None:
+            if self.num_chips % math.prod(self.torus_shape):
+                rule = f"{'x'.join(map(str, self.torus_shape))} must divide num_chips = {self.num_chips}"
+                raise Invalid("cluster.torus_shape", self.torus_shape, rule)
+            return self.torus_shape
+        for slices in range(1, self.num_chips + 1):
+            if self.num_chips % slices == 0 and (shape := torus.shape_for(self.num_chips // slices)):
+                return shape
+        return (1,) * torus.ndim
+
+    @cached_property
+    def dims(self) -> tuple[Dim, ...]:
+        """From the inside out, without those the job does not reach; equal neighbours merged."""
+        per_chip, n = self.chip.devices_per_chip, self.num_devices
+        dims: list[Dim] = []
+        domain = per_chip
+        if self.fabric.torus is not None:
+            torus = self.fabric.torus
+            if per_chip > 1:  # the dies of a package: six times one torus dim (TPU v7x, MaxText custom_model.md)
+                dims.append(Dim(name="die", kind="switch", scale="up", domain=per_chip, gb_s=6 * torus.gb_s_per_link))
+            shape = self.slice_shape
+            for axis, length, wraps in zip("zyx", reversed(shape), reversed(torus.wraps(shape)), strict=False):
+                domain *= length
+                link = torus.gb_s_per_link / per_chip
+                dims.append(Dim(name=axis, kind="ring", scale="up", domain=domain, gb_s=link, wraps=wraps))
+        for index, level in enumerate(self.fabric.levels):
+            size = n if level.size is None else min(level.size * per_chip, n)
+            if index == 0 and self.fabric.torus is None:
+                size = self._chips_per_domain(size // per_chip) * per_chip
+            inner = bool(dims)
+            dims.append(
+                Dim(
+                    name=level.name,
+                    kind="switch",
+                    scale="out" if inner and level.gb_s_per_chip < 0.5 * self.scale_up_gb_s else "up",
+                    domain=size,
+                    gb_s=level.gb_s_per_chip / per_chip,
+                    peer_gb_s=level.peer_gb_s,
+                )
+            )
+        return _reached(dims, n)
+
+    @property
+    def scale_up_gb_s(self) -> float:
+        torus = self.fabric.torus
+        return 2 * torus.ndim * torus.gb_s_per_link if torus else self.fabric.levels[0].gb_s_per_chip
+
+    @property
+    def scale_up_domain(self) -> int:
+        """Devices joined by the fast links."""
+        return max((d.domain for d in self.dims if d.scale == "up"), default=1)
+
+    def _chips_per_domain(self, size: int) -> int:
+        """As even as the count allows: 256 chips on racks of 72 are 4 x 64, 4,608 are 64 x 72."""
+        n = self.num_chips
+        if self.chips_per_domain is not None:
+            if not 1 <= self.chips_per_domain <= size:
+                raise Invalid("cluster.chips_per_domain", self.chips_per_domain, f"must be between 1 and {size}")
+            return self.chips_per_domain
+        if n % size == 0:
+            return size
+        even = [u for u in range(size, size // 2, -1) if n % u == 0]
+        return even[0] if even else size
+
+
+def _reached(dims: list[Dim], n: int) -> tuple[Dim, ...]:
+    """Drop what adds no device, clip to the job, merge switched neighbours of equal speed, close at `n`."""
+    kept: list[Dim] = []
+    for dim in dims:
+        previous = kept[-1].domain if kept else 1
+        if dim.domain <= previous or previous >= n:
+            continue
+        if kept and kept[-1].kind == dim.kind == "switch" and kept[-1].gb_s == dim.gb_s and dim.peer_gb_s is None:
+            dim = Dim(**{**_fields(dim), "name": kept[-1].name, "scale": kept[-1].scale})
+            kept.pop()
+        kept.append(dim)
+    if kept and kept[-1].domain < n:
+        raise Invalid("cluster.num_chips", n, f"the fabric joins only {kept[-1].domain} devices; give an outer level")
+    return tuple(kept)
+
+
+def _fields(dim: Dim) -> dict[str, object]:
+    return {name: getattr(dim, name) for name in dim.__slots__}
+
+
+def _factor_tuples(n: int, ndim: int) -> list[tuple[int, ...]]:
+    """Non-decreasing tuples of `ndim` positive integers whose product is `n`."""
+    if ndim == 1:
+        return [(n,)]
+    return [
+        (d, *rest)
+        for d in range(1, round(n ** (1 / ndim)) + 1)
+        if n % d == 0
+        for rest in _factor_tuples(n // d, ndim - 1)
+        if rest[0] >= d
+    ]

@@ -1,0 +1,155 @@
+"""A layout: mesh degrees, their placement, micro-batch, schedule, recompute, sharding and offload.
+
+:class:`Layout` is one, with names; :class:`Layouts` is many, as arrays of codes. Everything downstream works on
+arrays, and one layout is an array of length one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.errors import Invalid
+
+Array = NDArray[Any]
+
+AXES = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
+SCHEDULES = ("1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe")
+RECOMPUTE = ("none", "selective", "full")
+PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(permutations(AXES))
+DEFAULT_PLACEMENT = PLACEMENTS.index(AXES)
+
+ONE_F_ONE_B, INTERLEAVED, AFAB, ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE = range(len(SCHEDULES))
+NO_RECOMPUTE, SELECTIVE, FULL = range(len(RECOMPUTE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One layout.
+
+    pp, dp_replicate, dp_shard, cp, tp   degrees; their product is the number of devices
+    ep, etp                              expert degrees, folded over the non-pipeline axes
+    placement                            mesh axes from the innermost links outwards
+    micro_batch                          sequences a data-parallel rank runs at a time
+    schedule, virtual_stages             pipeline schedule and model chunks a device holds
+    recompute                            "none", "selective" (norms, activation functions, core attention if it is
+                                         unfused, MLA up-projections) or "full" (only layer inputs are kept)
+    zero_stage, reshard                  what dp_shard (with cp) shards: 1 optimizer, 2 gradients too, 3 parameters
+                                         too (FSDP), dropped again after forward if `reshard`
+    sequence_parallel                    norms and residuals are sharded over tp
+    offload_activations/_optimizer       kept in host memory
+    """
+
+    pp: int = 1
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    cp: int = 1
+    tp: int = 1
+    ep: int = 1
+    etp: int = 1
+    placement: tuple[str, ...] = AXES
+    micro_batch: int = 1
+    schedule: str = "1f1b"
+    virtual_stages: int = 1
+    recompute: str = "none"
+    zero_stage: int = 0
+    reshard: bool = True
+    sequence_parallel: bool = False
+    offload_activations: bool = False
+    offload_optimizer: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp", "micro_batch", "virtual_stages"):
+            if getattr(self, name) < 1:
+                raise Invalid(f"layout.{name}", getattr(self, name), "must be at least 1")
+        for name, choices in (("schedule", SCHEDULES), ("recompute", RECOMPUTE)):
+            if getattr(self, name) not in choices:
+                raise Invalid(f"layout.{name}", getattr(self, name), f"must be one of {', '.join(choices)}")
+        if tuple(self.placement) not in PLACEMENTS:
+            raise Invalid("layout.placement", self.placement, f"must order all of {', '.join(AXES)}")
+        if self.zero_stage not in range(4):
+            raise Invalid("layout.zero_stage", self.zero_stage, "must be 0, 1, 2 or 3")
+
+    @property
+    def dp(self) -> int:
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def num_devices(self) -> int:
+        return self.pp * self.dp * self.cp * self.tp
+
+
+_CODED: dict[str, Sequence[Any]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "placement": PLACEMENTS}
+_CODE_OF = {name: {value: code for code, value in enumerate(values)} for name, values in _CODED.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layouts:
+    """Many layouts; each field is an integer or boolean array of shape (n,), coded fields index their tables."""
+
+    pp: Array
+    dp_replicate: Array
+    dp_shard: Array
+    cp: Array
+    tp: Array
+    ep: Array
+    etp: Array
+    placement: Array
+    micro_batch: Array
+    schedule: Array
+    virtual_stages: Array
+    recompute: Array
+    zero_stage: Array
+    reshard: Array
+    sequence_parallel: Array
+    offload_activations: Array
+    offload_optimizer: Array
+
+    @classmethod
+    def of(cls, layouts: Iterable[Layout]) -> Layouts:
+        rows = list(layouts)
+        columns = {}
+        for field in fields(cls):
+            values = [getattr(row, field.name) for row in rows]
+            if field.name in _CODED:
+                values = [_CODE_OF[field.name][tuple(v) if field.name == "placement" else v] for v in values]
+            columns[field.name] = np.array(values, dtype=bool if field.name in _BOOLEAN else np.int64)
+        return cls(**columns)
+
+    def __len__(self) -> int:
+        return len(self.pp)
+
+    def __getitem__(self, index: int) -> Layout:
+        values: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)[index].item()
+            values[field.name] = _CODED[field.name][value] if field.name in _CODED else value
+        return Layout(**values)
+
+    def take(self, index: Array) -> Layouts:
+        """Those at `index` (positions or a mask)."""
+        return Layouts(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Layouts]) -> Layouts:
+        return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
+
+    @property
+    def dp(self) -> Array:
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def num_devices(self) -> Array:
+        return self.pp * self.dp * self.cp * self.tp
+
+    def num_micro_batches(self, global_batch: int) -> Array:
+        """Micro-batches a rank runs in one step; at least 1 (a rule refuses what does not divide)."""
+        return np.maximum(global_batch // (self.dp * self.micro_batch), 1)
+
+
+_BOOLEAN = {"reshard", "sequence_parallel", "offload_activations", "offload_optimizer"}

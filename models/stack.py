@@ -1,0 +1,98 @@
+"""The software that runs a layout: what it can schedule, shard, overlap and recompute.
+
+A stack is data (data/stacks.json); "what if this stack could…" is `dataclasses.replace`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from models.errors import Invalid
+
+Kernel = Literal["auto", "unfused", "fused_softmax", "flash1", "flash2", "flash3", "cudnn", "flash4", "splash"]
+KERNELS: tuple[str, ...] = (
+    "unfused",
+    "fused_softmax",
+    "flash1",
+    "flash2",
+    "flash3",
+    "cudnn",
+    "flash4",
+    "splash",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """What one training stack can do.
+
+    schedules               pipeline schedules it runs (names of models.layout.SCHEDULES)
+    max_virtual_stages      most model chunks a device may hold; 1: no interleaving
+    partition               "even": layers must divide over the stages; "balanced": any contiguous split
+    zero_stages             which of ZeRO 0 (plain data parallel) to 3 (FSDP) it offers
+    reshard                 after forward, FSDP drops gathered parameters (True), keeps them (False), or either
+    hybrid_sharding         may shard over a part of the data-parallel chips and replicate over the rest
+    max_tp, max_cp, max_ep  largest degree; 1: the axis does not exist here
+    sequence_parallel       with tp > 1, norms and residuals are sharded too: always, never or either
+    context                 how attention sees other chunks: "ring", "allgather" or "ulysses"
+    expert_tensor_parallel  etp may differ from 1
+    expert_folding          dense axes that expert parallelism may fold over: "all" or "shard" (not dp_replicate)
+    dispatcher              "alltoall": a copy per chosen expert; "deduplicated": one per domain it is sent to;
+                            "allgather": every token to every expert's chip
+    node_limit              a token is routed to at most this many scale-up domains (DeepSeek-V3 §2.1.2: 4)
+    overlap_*               whether the traffic of that axis runs beside compute
+    recompute, offload      policies it offers
+    gradient_bytes          an element of the accumulated gradient, in memory and on the wire
+    gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand format
+    fused                   norms, activations and rotary are fused kernels (hand-written or compiled)
+    launch                  "eager", "compiled" or "graph": what a kernel launch costs the host
+    running_balance         keeps running statistics for a global-batch balancing loss, so that it constrains nothing
+    """
+
+    id: str
+    name: str
+    schedules: tuple[str, ...]
+    zero_stages: tuple[int, ...]
+    aliases: tuple[str, ...] = ()
+    max_virtual_stages: int = 1
+    partition: Literal["even", "balanced"] = "even"
+    reshard: tuple[bool, ...] = (True,)
+    hybrid_sharding: bool = False
+    max_tp: int = 1
+    max_cp: int = 1
+    max_ep: int = 1
+    sequence_parallel: tuple[bool, ...] = (False,)
+    context: Literal["ring", "allgather", "ulysses"] = "ring"
+    expert_tensor_parallel: bool = False
+    expert_folding: Literal["all", "shard"] = "all"
+    dispatcher: Literal["alltoall", "deduplicated", "allgather"] = "alltoall"
+    node_limit: int | None = None
+    overlap_data: bool = True
+    overlap_tensor: bool = False
+    overlap_expert: bool = False
+    overlap_pipeline: bool = True
+    recompute: tuple[str, ...] = ("none", "selective", "full")
+    offload: tuple[str, ...] = ()
+    attention_kernel: Kernel = "auto"
+    gradient_bytes: float = 4
+    gather_bytes: float = 2
+    fused: bool = True
+    launch: Literal["eager", "compiled", "graph"] = "eager"
+    running_balance: bool = False
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.schedules:
+            raise Invalid("stack.schedules", self.schedules, "must name at least one schedule")
+        if not set(self.zero_stages) <= {0, 1, 2, 3} or not self.zero_stages:
+            raise Invalid("stack.zero_stages", self.zero_stages, "must be some of 0, 1, 2, 3")
+        if self.attention_kernel not in (*KERNELS, "auto"):
+            raise Invalid("stack.attention_kernel", self.attention_kernel, f"must be one of auto, {', '.join(KERNELS)}")
+
+    def kernel_on(self, generation: str) -> str:
+        """The attention kernel this stack picks on a chip generation."""
+        if self.attention_kernel != "auto":
+            return self.attention_kernel
+        best = {"volta": "fused_softmax", "ampere": "flash2", "hopper": "cudnn", "blackwell": "cudnn", "tpu": "splash"}
+        return best.get(generation, "flash2")
