@@ -19,6 +19,7 @@ class Attention:
 
     For MLA `head_dim` is the whole query-key dim (no-rope + rope) and `num_kv_heads` equals `num_heads`.
     `window`: a query sees at most this many keys, the last ones (sliding) or those of its chunk (`chunked`).
+    `qk_norm` shares one weight of `head_dim` among the heads, or has one per head when `qk_norm_all_heads` is set.
     """
 
     num_heads: int
@@ -33,7 +34,13 @@ class Attention:
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: bool = False
+    qk_norm_all_heads: bool = False
     sinks: bool = False
+
+    @property
+    def kv_dim(self) -> int:
+        """Elements of one token's keys and values as attention reads them."""
+        return self.num_kv_heads * (self.head_dim + self.v_head_dim)
 
     @property
     def is_mla(self) -> bool:
@@ -70,7 +77,7 @@ class Attention:
         if self.kv_lora_rank is not None:  # RMSNorm on each latent
             total += self.kv_lora_rank + (self.q_lora_rank or 0)
         if self.qk_norm:
-            total += 2 * self.head_dim
+            total += (self.num_heads + self.num_kv_heads if self.qk_norm_all_heads else 2) * self.head_dim
         return total + (self.num_heads if self.sinks else 0)
 
 
@@ -136,6 +143,10 @@ class Layer:
     feed_forward: Mlp | Moe
     num_norms: int = 2
     norm_bias: bool = False
+
+    @property
+    def dense(self) -> Mlp | None:
+        return self.feed_forward if isinstance(self.feed_forward, Mlp) else self.feed_forward.shared
 
     @property
     def moe(self) -> Moe | None:

@@ -37,6 +37,7 @@ class Layout:
     placement                            mesh axes from the innermost links outwards
     micro_batch                          sequences a data-parallel rank runs at a time
     schedule, virtual_stages             pipeline schedule and model chunks a device holds
+    balanced                             layers over stages so that the slowest is fastest, not an equal number
     recompute                            "none", "selective" (norms, activation functions, core attention if it is
                                          unfused, MLA up-projections) or "full" (only layer inputs are kept)
     zero_stage, reshard                  what dp_shard (with cp) shards: 1 optimizer, 2 gradients too, 3 parameters
@@ -56,6 +57,7 @@ class Layout:
     micro_batch: int = 1
     schedule: str = "1f1b"
     virtual_stages: int = 1
+    balanced: bool = False
     recompute: str = "none"
     zero_stage: int = 0
     reshard: bool = True
@@ -103,6 +105,7 @@ class Layouts:
     micro_batch: Array
     schedule: Array
     virtual_stages: Array
+    balanced: Array
     recompute: Array
     zero_stage: Array
     reshard: Array
@@ -152,4 +155,4 @@ class Layouts:
         return np.maximum(global_batch // (self.dp * self.micro_batch), 1)
 
 
-_BOOLEAN = {"reshard", "sequence_parallel", "offload_activations", "offload_optimizer"}
+_BOOLEAN = {"balanced", "reshard", "sequence_parallel", "offload_activations", "offload_optimizer"}

@@ -45,6 +45,7 @@ class Stack:
     recompute, offload      policies it offers
     gradient_bytes          an element of the accumulated gradient, in memory and on the wire
     gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand format
+    low_precision_activations   inputs of activation functions are kept in the GEMM format (DeepSeek-V3 §3.3.3)
     fused                   norms, activations and rotary are fused kernels (hand-written or compiled)
     launch                  "eager", "compiled" or "graph": what a kernel launch costs the host
     running_balance         keeps running statistics for a global-batch balancing loss, so that it constrains nothing
@@ -77,6 +78,7 @@ class Stack:
     attention_kernel: Kernel = "auto"
     gradient_bytes: float = 4
     gather_bytes: float = 2
+    low_precision_activations: bool = False
     fused: bool = True
     launch: Literal["eager", "compiled", "graph"] = "eager"
     running_balance: bool = False

@@ -1,0 +1,156 @@
+"""The shipped chips, fabrics, stacks and architectures, looked up by exact id or declared alias."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeVar
+
+from models.architecture import Architecture, MlaShape, MoeShape
+from models.errors import Invalid, UnknownName
+from models.hardware import Chip, Cluster, Fabric, Level, Torus
+from models.stack import Stack
+
+T = TypeVar("T")
+
+
+def chip(name: str) -> Chip:
+    return _find("chip", name, chips())
+
+
+def fabric(name: str) -> Fabric:
+    return _find("fabric", name, fabrics())
+
+
+def stack(name: str) -> Stack:
+    return _find("stack", name, stacks())
+
+
+def architecture(name: str) -> Architecture:
+    return _find("architecture", name, architectures())
+
+
+def cluster(preset: str, num_chips: int, **fields: Any) -> Cluster:
+    """A fabric preset with its chip, or a chip on the fabric of its data sheet."""
+    key = _normal(preset)
+    known = {_normal(name): fabric_ for name, fabric_ in fabrics().items()}
+    if key in known and key not in {_normal(name) for name in chips()}:
+        return Cluster(chip=chip(fabric_chip(known[key].id)), fabric=known[key], num_chips=num_chips, **fields)
+    try:
+        part = chip(preset)
+    except UnknownName:
+        raise UnknownName("cluster", preset, [*fabrics(), *chips()]) from None
+    return Cluster(chip=part, fabric=part.fabric, num_chips=num_chips, **fields)
+
+
+def fabric_chip(fabric_id: str) -> str:
+    return next(entry["chip"] for entry in _load("fabrics") if entry["id"] == fabric_id)
+
+
+@cache
+def chips() -> Mapping[str, Chip]:
+    """By id and alias."""
+    return _index((chip_from(entry), entry["aliases"]) for entry in _load("chips"))
+
+
+@cache
+def fabrics() -> Mapping[str, Fabric]:
+    return _index((_fabric_from(entry), ()) for entry in _load("fabrics"))
+
+
+@cache
+def stacks() -> Mapping[str, Stack]:
+    def read(entry: dict[str, Any]) -> Stack:
+        return Stack(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
+
+    return _index((read(entry), entry["aliases"]) for entry in _load("stacks"))
+
+
+@cache
+def architectures() -> Mapping[str, Architecture]:
+    index: dict[str, Architecture] = {}
+    for entry in _load("architectures"):
+        shape = dict(entry["shape"])
+        if shape.get("mla"):
+            shape["mla"] = MlaShape(**shape["mla"])
+        if shape.get("moe"):
+            shape["moe"] = MoeShape(**shape["moe"])
+        value = Architecture.from_shape(name=entry["id"], **shape)
+        for name in (entry["id"], *entry["aliases"]):
+            index[name] = value
+    return index
+
+
+def chip_from(entry: Mapping[str, Any]) -> Chip:
+    """A chip in the form of data/chips.json; its fabric is its scale-up domain and its NICs."""
+    up, out = entry["scale_up"], entry.get("scale_out_gb_s")
+    levels = []
+    torus = Torus(**up["torus"]) if up.get("torus") else None
+    if torus is None:
+        domain = Level(
+            name="scale-up domain", gb_s_per_chip=up["gb_s_per_chip"], size=up["domain"], peer_gb_s=up.get("peer_gb_s")
+        )
+        levels.append(domain)
+    if out:
+        levels.append(Level(name="data-centre network" if torus else "scale-out", gb_s_per_chip=out))
+    if not levels and torus is None:
+        raise Invalid("chip", entry["id"], "needs a scale-up domain or a scale-out bandwidth")
+    return Chip(
+        id=entry["id"],
+        name=entry["name"],
+        vendor=entry["vendor"],
+        generation=entry["generation"],
+        year=entry.get("year"),
+        aliases=tuple(entry.get("aliases", ())),
+        peak_tflops=entry["peak_tflops"],
+        memory_gb=entry["memory_gb"],
+        usable_memory_gib=entry["usable_memory_gib"],
+        memory_bandwidth_gb_s=entry["memory_bandwidth_gb_s"],
+        compute_units=entry.get("compute_units", 1),
+        devices_per_chip=entry.get("devices_per_chip", 1),
+        tdp_w=entry.get("tdp_w"),
+        usd_per_chip_hour=entry.get("usd_per_chip_hour"),
+        sources=tuple(entry.get("sources", ())),
+        caveats=entry.get("caveats"),
+        fabric=Fabric(id=entry["id"], levels=tuple(levels), torus=torus, source="; ".join(entry.get("sources", ()))),
+    )
+
+
+def _fabric_from(entry: Mapping[str, Any]) -> Fabric:
+    own = chip(entry["chip"]).fabric
+    levels = tuple(
+        Level(
+            name=level["name"],
+            gb_s_per_chip=level["gb_s_per_chip"],
+            size=level["size"],
+            peer_gb_s=own.levels[0].peer_gb_s if index == 0 and own.torus is None else None,
+        )
+        for index, level in enumerate(entry["levels"])
+    )
+    return Fabric(id=entry["id"], levels=levels, torus=own.torus, source=entry["source"])
+
+
+def _load(name: str) -> list[dict[str, Any]]:
+    return json.loads((files("models") / f"data/{name}.json").read_text())  # type: ignore[no-any-return]
+
+
+def _index(items: Iterable[tuple[Any, Iterable[str]]]) -> dict[str, Any]:
+    index: dict[str, Any] = {}
+    for value, aliases in items:
+        for name in (value.id, *aliases):
+            index[name] = value
+    return index
+
+
+def _normal(name: str) -> str:
+    return name.strip().lower().replace("_", "-").replace(" ", "-")
+
+
+def _find(field: str, name: str, index: Mapping[str, T]) -> T:
+    wanted = _normal(name)
+    for known, value in index.items():
+        if _normal(known) == wanted:
+            return value
+    raise UnknownName(field, name, index)

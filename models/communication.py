@@ -1,0 +1,119 @@
+"""Collectives on nested levels and tori: α + bytes / bandwidth, per level.
+
+Sizes are those of the whole tensor a device ends up with (gather) or starts from (scatter, reduce), in bytes.
+Sources: bandwidth terms as in Thakur et al. 2005 (doi:10.1177/1094342005051521) per level; torus terms from the
+public scaling book (jax-ml/scaling-book, sharding.md): an axis gathers at the sum of its link directions and an
+all-to-all takes a quarter of a gather on a closed ring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.hardware import Cluster, Dim
+from models.layout import Array
+from models.mesh import Group
+from models.profile import Coefficients, Number
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A cluster's dims with achieved bandwidths and latencies."""
+
+    dims: tuple[Dim, ...]
+    c: Coefficients
+
+    @classmethod
+    def of(cls, cluster: Cluster, c: Coefficients) -> Network:
+        return cls(cluster.dims, c)
+
+    def gather(self, size: Array, group: Group) -> Array:
+        """All-gather, or a reduce-scatter of the same size (its mirror image).
+
+        Level by level from the outside in: what enters a domain of P members over their P links has to be all but
+        the part already inside. Levels work at the same time on different pieces, so the slowest one counts.
+        """
+        slowest: Array = np.zeros(np.broadcast(size, group.degree).shape)
+        inside: Array = np.ones_like(group.members[0])
+        beyond = group.degree
+        for members, bandwidth in self._stages(group):
+            missing = 1 - 1 / beyond
+            slowest = np.maximum(slowest, np.where(members > 1, size * missing / (inside * bandwidth), 0.0))
+            inside = inside * members
+            beyond = beyond / members
+        return slowest + self._latency(group)
+
+    def reduce(self, size: Array, group: Group) -> Array:
+        """All-reduce: a reduce-scatter and a gather."""
+        return 2 * self.gather(size, group)
+
+    def all_to_all(self, size: Array, group: Group, copies: list[Array] | None = None) -> Array:
+        """Every device sends `size` bytes, spread evenly over the group.
+
+        Switched levels: the part that leaves a domain crosses its own NIC only (no aggregation), all of it crosses
+        the innermost links. Ring dims: n/8 of the bytes per one-way link on a closed ring, n/4 on an open one.
+        `copies[d]` scales what crosses dim d (tokens sent once to a domain instead of once to each expert).
+        """
+        slowest: Array = np.zeros(np.broadcast(size, group.degree).shape)
+        inside: Array = np.ones_like(group.members[0])
+        degree = group.degree
+        for d, dim in enumerate(self.dims):
+            members = group.members[d]
+            sent = size * (copies[d] if copies else 1.0)
+            rate = self._rate(dim) * self.c.alltoall
+            if dim.kind == "ring":
+                closed = dim.wraps & (members * group.stride[d] * self._below(d) == dim.domain)
+                time = sent * members * group.stride[d] / (np.where(closed, 8, 4) * rate)
+            else:
+                if dim.peer_gb_s:
+                    rate = rate * np.minimum((members - 1) * dim.peer_gb_s / dim.gb_s, 1.0)
+                time = sent * (1 - inside / degree) / np.maximum(rate, 1.0)
+            slowest = np.maximum(slowest, np.where(members > 1, time, 0.0))
+            inside = inside * members
+        return slowest + self._latency(group)
+
+    def send(self, size: Array, group: Group) -> Array:
+        """Point to point between neighbours of a group, over the slowest links any neighbours are joined by."""
+        time: Array = np.zeros(np.broadcast(size, group.degree).shape)
+        for d, dim in enumerate(self.dims):
+            rate = self._rate(dim) * (dim.peer_gb_s / dim.gb_s if dim.peer_gb_s else 1.0)
+            time = np.where(group.members[d] > 1, np.maximum(time, size / rate), time)
+        return time + np.where(group.degree > 1, self.c.scaleup_alpha_s, 0.0)
+
+    def _rate(self, dim: Dim) -> Number:
+        return dim.gb_s * 1e9 * (self.c.scaleup if dim.scale == "up" else self.c.scaleout)
+
+    def _below(self, d: int) -> int:
+        return self.dims[d - 1].domain if d else 1
+
+    def _stages(self, group: Group) -> list[tuple[Array, Array]]:
+        """(members, bytes/s per device) per stage: each switched dim by itself, all ring dims as one."""
+        stages: list[tuple[Array, Array]] = []
+        ring_members, ring_rate = np.ones_like(group.members[0]), np.zeros_like(group.members[0])
+        rings = [d for d, dim in enumerate(self.dims) if dim.kind == "ring"]
+        for d, dim in enumerate(self.dims):
+            members, rate = group.members[d], self._rate(dim)
+            if dim.kind == "switch":
+                if dim.peer_gb_s:
+                    rate = rate * np.clip((members - 1) * dim.peer_gb_s / dim.gb_s, 1e-9, 1.0)
+                stages.append((members, rate))
+                continue
+            covers = members * group.stride[d] * self._below(d) == dim.domain
+            directions = np.where(dim.wraps & covers, 2.0, 1.0) / group.stride[d]
+            ring_members = ring_members * members
+            ring_rate = ring_rate + np.where(members > 1, directions * rate, 0.0)
+            if d == rings[-1]:
+                stages.append((ring_members, np.where(ring_rate > 0, ring_rate, 1.0)))
+        return stages
+
+    def _latency(self, group: Group) -> Array:
+        up = np.ones_like(group.members[0])
+        out = np.ones_like(group.members[0])
+        for d, dim in enumerate(self.dims):
+            if dim.scale == "up":
+                up = up * group.members[d]
+            else:
+                out = out * group.members[d]
+        return np.where(up > 1, self.c.scaleup_alpha_s, 0.0) + self.c.scaleout_alpha_s * np.log2(np.maximum(out, 1.0))

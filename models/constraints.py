@@ -1,0 +1,39 @@
+"""What a caller asks of a layout: allowed values of its knobs, and memory to leave free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.errors import Invalid, UnknownName
+from models.layout import RECOMPUTE, SCHEDULES
+
+DEGREES = ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp", "ep", "etp", "micro_batch", "virtual_stages")
+FLAGS = ("reshard", "sequence_parallel", "balanced", "offload_activations", "offload_optimizer")
+CHOICES: dict[str, tuple[Any, ...]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "zero_stage": (0, 1, 2, 3)}
+KNOBS = (*DEGREES, *FLAGS, *CHOICES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraints:
+    """`allowed[knob]` lists the values a knob may take; knobs not named are free. "dp" is dp_replicate·dp_shard."""
+
+    allowed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    memory_reserve_gib: float = 0.0
+
+    def __post_init__(self) -> None:
+        for knob, values in self.allowed.items():
+            where = f"constraints.{knob}"
+            if knob not in KNOBS:
+                raise UnknownName("constraints", knob, KNOBS)
+            if not values:
+                raise Invalid(where, values, "must allow at least one value")
+            if knob in DEGREES and not all(isinstance(v, int) and v >= 1 for v in values):
+                raise Invalid(where, values, "must be whole numbers from 1")
+            if knob in FLAGS and not all(isinstance(v, bool) for v in values):
+                raise Invalid(where, values, "must be true or false")
+            if knob in CHOICES and not set(values) <= set(CHOICES[knob]):
+                raise Invalid(where, values, f"must be among {', '.join(map(str, CHOICES[knob]))}")
+        if not 0 <= self.memory_reserve_gib < float("inf"):
+            raise Invalid("constraints.memory_reserve_gib", self.memory_reserve_gib, "must be at least 0")

@@ -1,0 +1,100 @@
+"""Bytes per device: parameters, gradients, optimizer states, activations, buffers.
+
+Activation counts follow Korthikanti et al. (arXiv 2205.05198) table 2, without dropout masks and extended to
+grouped queries, MLA, gated MLPs and experts: what backward needs of each operation, in bytes per token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.architecture import Architecture, Layer
+from models.layout import Array, Layouts
+from models.problem import Problem
+
+LOGIT_BYTES = 6  # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for logits)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBytes:
+    """Of one layer on one device. `dense` and `expert` count parameters, the rest bytes for one micro-batch.
+
+    `kept[policy]`: activations stored from forward to backward under recompute none, selective, full.
+    """
+
+    dense: Array
+    expert: Array
+    kept: tuple[Array, Array, Array]
+
+
+def layer_bytes(problem: Problem, layer: Layer, layouts: Layouts) -> LayerBytes:
+    h = problem.architecture.hidden_size
+    expert = layer.moe.expert_parameters(h) if layer.moe else 0
+    dense = layer.parameters(h) - expert
+    kept = _activations(problem, layer, layouts)
+    return LayerBytes(dense / layouts.tp, expert / (layouts.ep * layouts.etp), kept)
+
+
+def end_parameters(architecture: Architecture, layouts: Layouts) -> tuple[Array, Array]:
+    """Parameters of the embedding and of the head (final norm and MTP's dense parts with it), sharded over tp."""
+    count = architecture.parameters
+    extra = 0
+    if architecture.mtp_layers:
+        experts = architecture.layers[-1].moe
+        routed = experts.expert_parameters(architecture.hidden_size) if experts else 0
+        extra = architecture.mtp_layers * (architecture.mtp_parameters - routed)
+    head = architecture.vocab_size * architecture.hidden_size + extra
+    return count.embedding / layouts.tp, head / layouts.tp
+
+
+def mtp_expert_parameters(architecture: Architecture, layouts: Layouts) -> Array:
+    moe = architecture.layers[-1].moe
+    if not architecture.mtp_layers or moe is None:
+        return np.zeros(len(layouts))
+    routed = moe.expert_parameters(architecture.hidden_size)
+    return architecture.mtp_layers * routed / (layouts.ep * layouts.etp)
+
+
+def logit_bytes(problem: Problem, layouts: Layouts) -> Array:
+    tokens = layouts.micro_batch * problem.workload.seq_len / layouts.cp
+    heads = 1 + problem.architecture.mtp_layers
+    return tokens * problem.architecture.vocab_size / layouts.tp * LOGIT_BYTES * heads
+
+
+def _activations(problem: Problem, layer: Layer, layouts: Layouts) -> tuple[Array, Array, Array]:
+    """Bytes kept per policy. Norms and residuals shard over tp with sequence parallelism, the inside always."""
+    h, attention = problem.architecture.hidden_size, layer.attention
+    two = problem.workload.number_format.activation_bytes
+    operand = problem.workload.number_format.gemm_bytes  # inputs of GEMMs are kept in the format they are read in
+    hidden_operand = operand if problem.stack.low_precision_activations else two
+    tokens = layouts.micro_batch * problem.workload.seq_len / layouts.cp
+    outer = tokens / np.where(layouts.sequence_parallel, layouts.tp, 1)
+    inner = tokens / layouts.tp
+
+    layer_input = outer * h * two
+    norms = outer * h * operand * 2  # the outputs of both norms, inputs of the projections after them
+    residual = outer * h * two
+    queries = attention.num_heads * attention.head_dim
+    kv = attention.num_kv_heads * (attention.head_dim + attention.v_head_dim)
+    latent = outer * two * ((attention.q_lora_rank or 0) + (attention.kv_lora_rank or 0))
+    heads = inner * (queries + kv) * two
+    values = inner * attention.num_heads * attention.v_head_dim * two
+    scores = np.zeros_like(inner)
+    if problem.kernel in ("unfused", "fused_softmax"):  # softmax output, dropout mask and output: 5 bytes a score
+        scores = inner * attention.num_heads * problem.workload.seq_len * (2.5 * two)
+    products, act = np.zeros_like(inner), np.zeros_like(inner)
+    if dense := layer.dense:
+        products = products + inner * dense.intermediate_size * hidden_operand * (dense.matrices - 1)
+        act = act + inner * dense.intermediate_size * operand
+    if moe := layer.moe:
+        routed = outer * moe.experts_per_token * layouts.etp
+        width = moe.intermediate_size / layouts.etp
+        products = products + routed * (hidden_operand * width * (moe.expert.matrices - 1) + operand * h)
+        act = act + routed * operand * width
+    up = heads if attention.is_mla else np.zeros_like(inner)
+
+    none = layer_input + norms + residual + latent + heads + values + scores + products + act
+    selective = none - norms - act - scores - up
+    return none, selective, layer_input

@@ -1,0 +1,91 @@
+"""One prediction as people read it: its terms, its interval and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.hardware import GIB
+from models.layout import Array, Layout, Layouts
+from models.problem import Problem
+from models.profile import Profile
+from models.step import Predictions, predict
+
+Z80 = 1.2815515655446004  # half of a central 80% interval of a normal distribution, in standard deviations
+_DRAWS = 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Step time in seconds with a central 80% interval; memory in GiB on the fullest stage.
+
+    `mfu` and `tflops_per_chip` are keyed by convention: attention counted "causal" or "full" (recompute never).
+    """
+
+    layout: Layout
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+    tokens_per_s: float
+    tokens_per_s_per_chip: float
+    tflops_per_chip: dict[str, float]
+    mfu: dict[str, float]
+    num_micro_batches: int
+    time: dict[str, float]
+    memory_gib: dict[str, float]
+    allocated_gib: float
+    reserved_gib: float
+    usable_gib: float
+    memory_stage: int
+    fits: bool
+
+
+def predict_layouts(problem: Problem, layouts: Sequence[Layout], profile: Profile) -> list[Prediction]:
+    """Predictions with intervals; layouts are taken as legal (models.rules.require_legal)."""
+    rows = Layouts.of(layouts)
+    predictions = predict(problem, rows, profile.coefficients(problem.scopes))
+    spread = np.array([log_spread(problem, layout, profile) for layout in layouts])
+    return [describe(predictions, i, spread[i]) for i in range(len(rows))]
+
+
+def describe(predictions: Predictions, i: int, spread: float) -> Prediction:
+    """Row `i` of many, with the standard deviation of its log step time."""
+    problem, layout = predictions.problem, predictions.layouts[i]
+    step = float(predictions.step_time_s[i])
+    counts = ("causal", "full")
+    return Prediction(
+        layout=layout,
+        step_time_s=step,
+        step_time_low_s=step * float(np.exp(-Z80 * spread)),
+        step_time_high_s=step * float(np.exp(Z80 * spread)),
+        tokens_per_s=problem.workload.tokens / step,
+        tokens_per_s_per_chip=problem.workload.tokens / step / float(predictions.chips[i]),
+        tflops_per_chip={count: float(predictions.tflops_per_chip(count)[i]) for count in counts},
+        mfu={count: float(predictions.mfu(count)[i]) for count in counts},
+        num_micro_batches=max(problem.workload.global_batch // (layout.dp * layout.micro_batch), 1),
+        time={name: float(value[i]) for name, value in predictions.time.items()},
+        memory_gib={name.replace("_bytes", "_gib"): float(v[i]) / GIB for name, v in predictions.memory.items()},
+        allocated_gib=float(predictions.allocated_bytes[i]) / GIB,
+        reserved_gib=float(predictions.reserved_bytes[i]) / GIB,
+        usable_gib=problem.cluster.usable_bytes / GIB,
+        memory_stage=int(predictions.memory_stage[i]),
+        fits=bool(predictions.fits()[i]),
+    )
+
+
+def log_spread(problem: Problem, layout: Layout, profile: Profile) -> float:
+    """Standard deviation of log step time: coefficients drawn from the profile, and the residual spread.
+
+    The draws are the same on every call, so that a prediction is a function of its inputs.
+    """
+    terms = profile.applying(problem.scopes)
+    generator = np.random.default_rng(0)
+    draws: dict[tuple[str, str], Array] = {
+        term.key: term.spread * generator.standard_normal(_DRAWS) for term in terms
+    }
+    coefficients = profile.coefficients(problem.scopes, draws)
+    repeated = Layouts.of([layout] * _DRAWS)
+    log_times = np.log(predict(problem, repeated, coefficients).step_time_s)
+    return float(np.hypot(log_times.std(), profile.residual_spread))

@@ -1,0 +1,36 @@
+"""A problem: what to train, on what, with which software. Everything but the layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from models.architecture import Architecture
+from models.hardware import Cluster
+from models.stack import Stack
+from models.workload import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    architecture: Architecture
+    cluster: Cluster
+    workload: Workload
+    stack: Stack
+
+    @cached_property
+    def kernel(self) -> str:
+        return self.stack.kernel_on(self.cluster.chip.generation)
+
+    @cached_property
+    def scopes(self) -> tuple[str, ...]:
+        """The profile scopes that apply, widest first."""
+        chip, stack = self.cluster.chip, self.stack
+        return (
+            f"launch:{stack.launch}",
+            f"fusion:{'fused' if stack.fused else 'unfused'}",
+            f"generation:{chip.generation}",
+            f"kernel:{self.kernel}/{chip.generation}",
+            f"stack:{stack.id}",
+            f"chip:{chip.id}",
+        )

@@ -1,0 +1,181 @@
+"""Profiles: what the data sheets do not say, as coefficients with a mean and a spread.
+
+A coefficient lives on an unbounded scale (the log of a positive number, the log-odds of a fraction) and is the sum
+of the *terms* that apply: one for everything ("all") and offsets for narrower scopes ("generation:hopper",
+"chip:h200-sxm-141gb", "stack:megatron", …). A scope without runs has no term or a term at its prior, and so
+inherits from the wider one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from models.errors import Invalid, UnknownName
+from models.layout import Array
+
+Number = float | Array
+
+
+def _coefficient(kind: str, unit: str, doc: str, scopes: str) -> Any:
+    return field(metadata={"kind": kind, "unit": unit, "doc": doc, "scopes": tuple(scopes.split())})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coefficients:
+    """The coefficients of one (chip, fabric, stack), or arrays of them (draws from the posterior)."""
+
+    gemm_16: Number = _coefficient(
+        "fraction", "of dense peak", "large 16-bit matrix multiplications", "generation chip stack"
+    )
+    gemm_8: Number = _coefficient(
+        "fraction", "of dense peak", "large 8-bit matrix multiplications", "generation chip stack"
+    )
+    gemm_4: Number = _coefficient(
+        "fraction", "of dense peak", "large 4-bit matrix multiplications", "generation chip stack"
+    )
+    gemm_tail_waves: Number = _coefficient(
+        "positive", "waves", "tiles lost at the end of a matrix multiplication", "generation"
+    )
+    grouped_gemm: Number = _coefficient("fraction", "of a plain GEMM's rate", "grouped GEMM of experts", "generation stack")
+    attention: Number = _coefficient(
+        "fraction", "of dense 16-bit peak", "attention kernel, long sequence, head dim 128", "kernel generation chip"
+    )
+    memory: Number = _coefficient("fraction", "of memory bandwidth", "memory-bound kernels", "generation chip")
+    elementwise_traffic: Number = _coefficient(
+        "positive", "of the counted bytes", "traffic of norms, activations, residuals", "fusion stack"
+    )
+    launch_s: Number = _coefficient("positive", "s", "host time of a kernel launch", "launch stack")
+    compute_overhead: Number = _coefficient(
+        "positive", "of counted compute", "sustained clock, gaps, all that kernels do not explain", "stack chip"
+    )
+    scaleup: Number = _coefficient("fraction", "of link rate", "collectives in the scale-up domain", "generation")
+    scaleout: Number = _coefficient("fraction", "of NIC rate", "collectives beyond it", "generation stack")
+    alltoall: Number = _coefficient("fraction", "of the ring rate", "all-to-all", "generation stack")
+    scaleup_alpha_s: Number = _coefficient("positive", "s", "latency of a collective in the domain", "generation")
+    scaleout_alpha_s: Number = _coefficient("positive", "s", "latency per doubling of domains", "generation")
+    tensor_overlap: Number = _coefficient("fraction", "of TP traffic", "hidden where the stack overlaps it", "stack")
+    data_overlap: Number = _coefficient("fraction", "of the compute window", "that can hide DP traffic", "stack")
+    expert_overlap: Number = _coefficient("fraction", "of EP traffic", "hidden where the stack overlaps it", "stack")
+    context_overlap: Number = _coefficient("fraction", "of attention time", "that can hide CP traffic", "stack")
+    pipeline_overlap: Number = _coefficient("fraction", "of PP sends", "hidden where the stack overlaps them", "stack")
+    interference: Number = _coefficient(
+        "fraction", "of hidden traffic", "by which it slows the compute it hides behind", "generation"
+    )
+    imbalance: Number = _coefficient("positive", "of expert work", "extra on the busiest chip, natural routing", "stack")
+    step_fixed_s: Number = _coefficient("positive", "s", "host work once a step", "stack")
+    jitter: Number = _coefficient("positive", "of step time", "per doubling of devices beyond a node", "stack")
+    host_gb_s: Number = _coefficient("positive", "GB/s", "device to host memory, for offload", "generation chip")
+    activation_memory: Number = _coefficient("positive", "of counted bytes", "activations as allocated", "stack")
+    fragmentation: Number = _coefficient("positive", "of allocated bytes", "reserved beyond them", "stack")
+    context_gib: Number = _coefficient("positive", "GiB", "runtime, libraries, communication buffers", "generation stack")
+
+
+KINDS: dict[str, str] = {f.name: f.metadata["kind"] for f in fields(Coefficients)}
+SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in fields(Coefficients)}
+
+
+def to_unbounded(name: str, value: float) -> float:
+    """Log of a positive coefficient, log-odds of a fraction."""
+    if KINDS[name] == "fraction":
+        return math.log(value / (1 - value))
+    return math.log(value)
+
+
+def to_natural(name: str, value: Any) -> Any:
+    if KINDS[name] == "fraction":
+        return 1 / (1 + np.exp(-value))
+    return np.exp(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """`mean` and `spread` (standard deviation) on the unbounded scale; `runs`: how many runs informed it."""
+
+    coefficient: str
+    scope: str
+    mean: float
+    spread: float
+    runs: int = 0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.coefficient not in KINDS:
+            raise UnknownName("coefficient", self.coefficient, KINDS)
+        kind = self.scope.partition(":")[0]
+        if kind != "all" and kind not in SCOPES[self.coefficient]:
+            rule = f"{self.coefficient} varies with {', '.join(SCOPES[self.coefficient])}"
+            raise Invalid("scope", self.scope, rule)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.coefficient, self.scope
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """An immutable set of terms. `residual_spread`: what the model leaves unexplained, of log step time."""
+
+    id: str
+    terms: tuple[Term, ...]
+    residual_spread: float
+    made_by: str
+    version: int = 1
+
+    @cached_property
+    def by_key(self) -> dict[tuple[str, str], Term]:
+        return {term.key: term for term in self.terms}
+
+    def applying(self, scopes: Iterable[str]) -> list[Term]:
+        """The terms of the scopes of a problem ("all" always applies)."""
+        wanted = {"all", *scopes}
+        return [term for term in self.terms if term.scope in wanted]
+
+    def coefficients(self, scopes: Iterable[str], offsets: Mapping[tuple[str, str], Array] | None = None) -> Coefficients:
+        """Resolved for a problem's scopes; `offsets` adds to single terms (finite differences, draws)."""
+        sums: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
+        for term in self.applying(scopes):
+            sums[term.coefficient] = sums[term.coefficient] + term.mean
+            if offsets and term.key in offsets:
+                sums[term.coefficient] = sums[term.coefficient] + offsets[term.key]
+        return Coefficients(**{name: to_natural(name, value) for name, value in sums.items()})
+
+    def with_terms(self, changed: Mapping[tuple[str, str], Term], **fields_: Any) -> Profile:
+        """A copy with these terms replaced or added."""
+        merged = {**self.by_key, **changed}
+        return replace(self, terms=tuple(merged.values()), **fields_)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "version": self.version,
+            "made_by": self.made_by,
+            "residual_spread": self.residual_spread,
+            "terms": [asdict(term) for term in self.terms],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Profile:
+        terms = tuple(Term(**term) for term in data["terms"])
+        missing = KINDS.keys() - {term.coefficient for term in terms if term.scope == "all"}
+        if missing:
+            raise Invalid("profile.terms", sorted(missing), "every coefficient needs a term of scope 'all'")
+        return cls(
+            id=data["id"],
+            version=data.get("version", 1),
+            made_by=data["made_by"],
+            residual_spread=data["residual_spread"],
+            terms=terms,
+        )
+
+
+def shipped_profile() -> Profile:
+    """The profile fitted from published measurements that comes with the code (data/profile.json)."""
+    return Profile.from_json(json.loads((files("models") / "data/profile.json").read_text()))

@@ -1,0 +1,265 @@
+"""What makes a layout legal: each rule has a name, a vectorised test and a message with the values put in.
+
+A rule is a fact of the arithmetic (degrees multiply to the devices), of the model (heads divide over tp), of a
+framework (its source named) or of the stack's data. The search counts what each rule refuses; a prediction of a
+single layout fails with the first rule's message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.errors import Invalid
+from models.layout import (
+    AFAB,
+    DUALPIPE,
+    INTERLEAVED,
+    ONE_F_ONE_B,
+    RECOMPUTE,
+    SCHEDULES,
+    ZERO_BUBBLE,
+    ZERO_BUBBLE_V,
+    Array,
+    Layout,
+    Layouts,
+)
+from models.mesh import groups
+from models.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`test` is true where a layout obeys. `message` says, for one that does not, what the rule asks."""
+
+    name: str
+    field: str
+    test: Callable[[Problem, Layouts], Array]
+    message: Callable[[Problem, Layout], str]
+
+
+def _mesh_fills_cluster(p: Problem, x: Layouts) -> Array:
+    return x.num_devices == p.cluster.num_devices
+
+
+def _heads(p: Problem, x: Layouts) -> Array:
+    ok = np.ones(len(x), dtype=bool)
+    for layer in p.architecture.kinds:
+        a = layer.attention
+        ok &= (a.num_heads % x.tp == 0) & ((a.num_kv_heads % x.tp == 0) | (x.tp % a.num_kv_heads == 0))
+    return ok
+
+
+def _widths(p: Problem, x: Layouts) -> Array:
+    ok = p.architecture.hidden_size % x.tp == 0
+    for layer in p.architecture.kinds:
+        if layer.dense:
+            ok &= layer.dense.intermediate_size % x.tp == 0
+        if layer.moe:
+            ok &= layer.moe.intermediate_size % x.etp == 0
+    return ok
+
+
+def _experts(p: Problem, x: Layouts) -> Array:
+    counts = [layer.moe.num_experts for layer in p.architecture.kinds if layer.moe]
+    if not counts:
+        return (x.ep == 1) & (x.etp == 1)
+    return np.all([count % x.ep == 0 for count in counts], axis=0)
+
+
+def _fold(p: Problem, x: Layouts) -> Array:
+    """torchtitan parallel_dims.py and MaxText: ep folds over dp_shard, cp and tp; plain Megatron over all of dp."""
+    dense = x.dp_shard * x.cp * x.tp
+    if p.stack.expert_folding == "all":
+        dense = np.where(x.dp_shard > 1, dense, dense * x.dp_replicate)
+    return (dense % (x.ep * x.etp) == 0) & (x.etp <= x.tp * np.maximum(x.ep, 1))
+
+
+def _sequence(p: Problem, x: Layouts) -> Array:
+    """Megatron arguments.py: seq % (2·cp) == 0, for balanced causal chunks; sequence parallelism shards over tp too."""
+    chunks = np.where(x.cp > 1, 2 * x.cp, 1) * np.where(x.sequence_parallel, x.tp, 1)
+    return p.workload.seq_len % chunks == 0
+
+
+def _heads_over_cp(p: Problem, x: Layouts) -> Array:
+    if p.stack.context != "ulysses":
+        return np.ones(len(x), dtype=bool)
+    heads = min(layer.attention.num_heads for layer in p.architecture.kinds)
+    return heads % (x.cp * x.tp) == 0
+
+
+def _batch(p: Problem, x: Layouts) -> Array:
+    return p.workload.global_batch % (x.dp * x.micro_batch) == 0
+
+
+def _layers(p: Problem, x: Layouts) -> Array:
+    chunks = x.pp * x.virtual_stages
+    layers = p.architecture.num_layers
+    return np.where(x.balanced, chunks <= layers, layers % chunks == 0)
+
+
+def _partition_offered(p: Problem, x: Layouts) -> Array:
+    return ~x.balanced | (p.stack.partition == "balanced")
+
+
+def _schedule_shape(p: Problem, x: Layouts) -> Array:
+    m = x.num_micro_batches(p.workload.global_batch)
+    single = (x.pp == 1) & np.isin(x.schedule, (ONE_F_ONE_B, AFAB)) & (x.virtual_stages == 1)
+    # Megatron schedules.py: micro-batches come in groups of pp; the remainder is 0 or at least pp
+    remainder = m % x.pp
+    interleaved = (x.virtual_stages >= 2) & (m >= x.pp) & ((remainder == 0) | (m >= 2 * x.pp))
+    piped = np.select(
+        [
+            np.isin(x.schedule, (ONE_F_ONE_B, AFAB, ZERO_BUBBLE)),
+            x.schedule == INTERLEAVED,
+            x.schedule == ZERO_BUBBLE_V,
+            x.schedule == DUALPIPE,
+        ],
+        [x.virtual_stages == 1, interleaved, x.virtual_stages == 2, (x.pp % 2 == 0) & (m >= 2 * x.pp) & (m % 2 == 0)],
+        False,
+    )
+    return np.where(x.pp == 1, single, piped & (x.virtual_stages <= p.stack.max_virtual_stages))
+
+
+def _schedule_offered(p: Problem, x: Layouts) -> Array:
+    offered = [SCHEDULES.index(name) for name in p.stack.schedules]
+    return np.isin(x.schedule, offered) | (x.pp == 1)
+
+
+def _balancing(p: Problem, x: Layouts) -> Array:
+    if not p.architecture.is_moe or p.workload.load_balancing != "global_batch_loss" or p.stack.running_balance:
+        return np.ones(len(x), dtype=bool)
+    return (x.schedule == AFAB) | (x.num_micro_batches(p.workload.global_batch) == 1)
+
+
+def _sharding_shape(p: Problem, x: Layouts) -> Array:
+    plain = (x.zero_stage == 0) & (x.dp_shard == 1)
+    sharded = (x.zero_stage > 0) & ((x.dp_shard > 1) | (x.dp_replicate == 1))
+    return plain | sharded
+
+
+def _sharding_offered(p: Problem, x: Layouts) -> Array:
+    hybrid = (x.dp_replicate == 1) | (x.dp_shard == 1) | p.stack.hybrid_sharding
+    return np.isin(x.zero_stage, p.stack.zero_stages) & hybrid
+
+
+def _reshard_offered(p: Problem, x: Layouts) -> Array:
+    return (x.zero_stage < 3) | np.isin(x.reshard, p.stack.reshard)
+
+
+def _degrees_offered(p: Problem, x: Layouts) -> Array:
+    s = p.stack
+    etp = (x.etp == 1) | s.expert_tensor_parallel
+    return (x.tp <= s.max_tp) & (x.cp <= s.max_cp) & (x.ep <= s.max_ep) & etp
+
+
+def _sequence_parallel_offered(p: Problem, x: Layouts) -> Array:
+    with_tp = np.isin(x.sequence_parallel, p.stack.sequence_parallel)
+    return np.where(x.tp > 1, with_tp, ~x.sequence_parallel)
+
+
+def _moe_sequence_parallel(p: Problem, x: Layouts) -> Array:
+    """Megatron moe_layer.py: MoE with tensor parallelism trains only with sequence parallelism."""
+    return (x.tp == 1) | x.sequence_parallel if p.architecture.is_moe else np.ones(len(x), dtype=bool)
+
+
+def _recompute_offered(p: Problem, x: Layouts) -> Array:
+    return np.isin(x.recompute, [RECOMPUTE.index(name) for name in p.stack.recompute])
+
+
+def _offload_offered(p: Problem, x: Layouts) -> Array:
+    activations = ~x.offload_activations | ("activations" in p.stack.offload)
+    return activations & (~x.offload_optimizer | ("optimizer" in p.stack.offload))
+
+
+def _torus(p: Problem, x: Layouts) -> Array:
+    """An axis on a torus covers whole lines of it or divides one, so that its ring closes on real links."""
+    if p.cluster.fabric.torus is None:
+        return np.ones(len(x), dtype=bool)
+    g = groups(p.cluster, x)
+    axes = (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep)
+    return np.all([axis.whole for axis in axes], axis=0)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("mesh_fills_cluster", "layout", _mesh_fills_cluster, lambda p, x: (
+        f"pp({x.pp}) * dp_replicate({x.dp_replicate}) * dp_shard({x.dp_shard}) * cp({x.cp}) * tp({x.tp}) = "
+        f"{x.num_devices}, must equal the cluster's {p.cluster.num_devices} devices")),
+    Rule("tensor_divides_heads", "layout.tp", _heads, lambda p, x: (
+        f"tp({x.tp}) must divide the {p.architecture.kinds[0].attention.num_heads} attention heads, and divide or be a "
+        f"multiple of the {p.architecture.kinds[0].attention.num_kv_heads} key-value heads")),
+    Rule("tensor_divides_widths", "layout.tp", _widths, lambda p, x: (
+        f"tp({x.tp}) must divide hidden_size({p.architecture.hidden_size}) and the dense intermediate sizes, "
+        f"etp({x.etp}) the expert intermediate size")),
+    Rule("experts_divide", "layout.ep", _experts, lambda p, x: (
+        f"ep({x.ep}) must divide the number of experts, and ep and etp be 1 in a dense model")),
+    Rule("experts_fold_over_dense_axes", "layout.ep", _fold, lambda p, x: (
+        f"etp({x.etp}) * ep({x.ep}) must divide dp_shard({x.dp_shard}) * cp({x.cp}) * tp({x.tp})"
+        + (" (times dp_replicate without sharding)" if p.stack.expert_folding == "all" else ""))),
+    Rule("sequence_divides", "layout.cp", _sequence, lambda p, x: (
+        f"seq_len({p.workload.seq_len}) must be a multiple of 2*cp({x.cp}) where cp > 1, times tp({x.tp}) with "
+        "sequence parallelism")),
+    Rule("context_divides_heads", "layout.cp", _heads_over_cp, lambda p, x: (
+        f"cp({x.cp}) * tp({x.tp}) must divide the attention heads: {p.stack.id} exchanges heads for tokens")),
+    Rule("batch_divides", "layout.micro_batch", _batch, lambda p, x: (
+        f"global_batch({p.workload.global_batch}) must be a multiple of dp({x.dp}) * micro_batch({x.micro_batch})")),
+    Rule("layers_divide", "layout.pp", _layers, lambda p, x: (
+        f"{p.architecture.num_layers} layers must give each of pp({x.pp}) * virtual_stages({x.virtual_stages}) chunks "
+        + ("at least one" if x.balanced else "the same number"))),
+    Rule("partition_offered", "layout.balanced", _partition_offered, lambda p, x: (
+        f"stack {p.stack.id} splits layers evenly only")),
+    Rule("schedule_shape", "layout.schedule", _schedule_shape, lambda p, x: (
+        f"{x.schedule} with pp({x.pp}), virtual_stages({x.virtual_stages}) and "
+        f"{max(p.workload.global_batch // (x.dp * x.micro_batch), 1)} micro-batches: without pipeline only 1f1b or afab "
+        "with one stage; interleaved needs virtual_stages from 2 and micro-batches in groups of pp; zero_bubble_v two "
+        f"virtual stages; dualpipe an even pp and an even number of at least 2*pp micro-batches; {p.stack.id} runs at "
+        f"most {p.stack.max_virtual_stages} virtual stages")),
+    Rule("schedule_offered", "layout.schedule", _schedule_offered, lambda p, x: (
+        f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}")),
+    Rule("balancing_needs_all_forwards_first", "layout.schedule", _balancing, lambda p, x: (
+        "an auxiliary loss over the global batch needs every forward before the first backward: one micro-batch, or "
+        "the all-forward-all-backward schedule (afab)")),
+    Rule("sharding_shape", "layout.zero_stage", _sharding_shape, lambda p, x: (
+        f"zero_stage({x.zero_stage}) with dp_shard({x.dp_shard}), dp_replicate({x.dp_replicate}): stage 0 replicates "
+        "(dp_shard 1), stages 1 to 3 shard (dp_shard above 1, or no data parallelism)")),
+    Rule("sharding_offered", "layout.zero_stage", _sharding_offered, lambda p, x: (
+        f"stack {p.stack.id} offers ZeRO stages {', '.join(map(str, p.stack.zero_stages))}"
+        + ("" if p.stack.hybrid_sharding else " and no hybrid of sharding and replication"))),
+    Rule("reshard_offered", "layout.reshard", _reshard_offered, lambda p, x: (
+        f"stack {p.stack.id} offers reshard after forward: {', '.join(str(v).lower() for v in p.stack.reshard)}")),
+    Rule("degrees_offered", "layout", _degrees_offered, lambda p, x: (
+        f"stack {p.stack.id} has tp up to {p.stack.max_tp}, cp up to {p.stack.max_cp}, ep up to {p.stack.max_ep}"
+        + ("" if p.stack.expert_tensor_parallel else ", and etp 1 only")
+        + f"; got tp({x.tp}), cp({x.cp}), ep({x.ep}), etp({x.etp})")),
+    Rule("sequence_parallel_offered", "layout.sequence_parallel", _sequence_parallel_offered, lambda p, x: (
+        f"sequence parallelism goes with tp > 1; stack {p.stack.id} has it "
+        f"{'always' if p.stack.sequence_parallel == (True,) else 'on request' if True in p.stack.sequence_parallel else 'never'}")),
+    Rule("moe_needs_sequence_parallel", "layout.sequence_parallel", _moe_sequence_parallel, lambda p, x: (
+        f"experts with tp({x.tp}) > 1 need sequence_parallel")),
+    Rule("recompute_offered", "layout.recompute", _recompute_offered, lambda p, x: (
+        f"stack {p.stack.id} recomputes {', '.join(p.stack.recompute)}, not {x.recompute}")),
+    Rule("offload_offered", "layout", _offload_offered, lambda p, x: (
+        f"stack {p.stack.id} offloads {', '.join(p.stack.offload) or 'nothing'}")),
+    Rule("placement_fits_torus", "layout.placement", _torus, lambda p, x: (
+        f"placed {' < '.join(x.placement)} on a torus of {'x'.join(map(str, p.cluster.slice_shape))}, every axis must "
+        "divide a torus dim or cover whole dims")),
+)  # fmt: skip
+
+
+def first_broken(problem: Problem, layouts: Layouts) -> Array:
+    """Index into RULES of the first rule each layout breaks, or -1; shape (n,)."""
+    broken = np.full(len(layouts), -1)
+    for index, rule in enumerate(RULES):
+        fails = (broken < 0) & ~np.asarray(rule.test(problem, layouts), dtype=bool)
+        broken[fails] = index
+    return broken
+
+
+def require_legal(problem: Problem, layout: Layout) -> None:
+    """Raise Invalid with the first broken rule's message."""
+    index = int(first_broken(problem, Layouts.of([layout]))[0])
+    if index >= 0:
+        rule = RULES[index]
+        raise Invalid(rule.field, rule.name, rule.message(problem, layout))

@@ -1,0 +1,583 @@
+"""A training step: the terms of time and memory of any layout, put together.
+
+The work is done in two passes. :class:`MeshCosts` holds what depends on the mesh, its placement and the micro-batch
+only (kernel and collective times, bytes per layer); many layouts share a row of it. :func:`predict` then combines
+schedule, partition, recompute, sharding policy and offload for every layout. Both are element-wise over arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+
+from models import memory, pipeline
+from models.communication import Network
+from models.compute import Kernels, LayerTime
+from models.flops import AttentionCount, model_flops
+from models.hardware import GIB
+from models.layout import (
+    AFAB,
+    DUALPIPE,
+    FULL,
+    INTERLEAVED,
+    ONE_F_ONE_B,
+    SELECTIVE,
+    ZERO_BUBBLE_V,
+    Array,
+    Layouts,
+)
+from models.mesh import Groups, groups
+from models.problem import Problem
+from models.profile import Coefficients
+
+TIME_TERMS: dict[str, str] = {
+    "compute_s": "kernels of forward and backward on the slowest stage",
+    "recompute_s": "forward work done again in backward",
+    "tensor_s": "exposed tensor-parallel traffic",
+    "context_s": "exposed context-parallel traffic",
+    "expert_s": "exposed expert all-to-all",
+    "data_s": "exposed data-parallel traffic: FSDP gathers, gradient reduction, parameter gather",
+    "pipeline_s": "exposed sends between stages",
+    "bubble_s": "idle time of the slowest stage: pipeline fill and drain",
+    "offload_s": "exposed traffic to host memory",
+    "optimizer_s": "gradient clipping and parameter update",
+    "fixed_s": "host work once a step",
+    "jitter_s": "stragglers, growing with scale",
+}
+MEMORY_TERMS: dict[str, str] = {
+    "parameters_bytes": "parameters in use, and FSDP's gathered layers",
+    "gradients_bytes": "accumulated gradients",
+    "optimizer_bytes": "master copy and moments",
+    "activations_bytes": "activations of the micro-batches in flight, and the layer being worked on",
+    "logits_bytes": "fp32 logits and their gradient",
+    "context_bytes": "runtime, libraries, communication buffers",
+    "fragmentation_bytes": "reserved by the allocator beyond what is in use",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KindCosts:
+    """One layer kind (or model end) on each mesh, for one micro-batch."""
+
+    time: LayerTime
+    tensor: Array
+    context: Array
+    expert: Array
+    gather: Array
+    scatter: Array
+    bytes: memory.LayerBytes
+
+
+@dataclass(frozen=True)
+class MeshCosts:
+    """Everything that depends on degrees, placement, micro-batch and sequence parallelism; arrays of shape (m,).
+
+    Communication here is the forward pass's, unhidden; `predict` decides what overlaps.
+    """
+
+    layouts: Layouts
+    groups: Groups
+    kinds: list[KindCosts]
+    embedding: KindCosts
+    head: KindCosts
+    send: Array
+    logits: Array
+    dense_shards: Array
+    expert_shards: Array
+
+    @classmethod
+    def of(cls, problem: Problem, layouts: Layouts, c: Coefficients) -> MeshCosts:
+        return _MeshBuilder(problem, layouts, c).build()
+
+
+class _MeshBuilder:
+    def __init__(self, problem: Problem, layouts: Layouts, c: Coefficients) -> None:
+        self.problem, self.layouts, self.c = problem, layouts, c
+        self.kernels = Kernels(problem, layouts, c)
+        self.groups = groups(problem.cluster, layouts)
+        self.network = Network.of(problem.cluster, c)
+        self.element = problem.workload.number_format.activation_bytes
+        self.h = problem.architecture.hidden_size
+        self.zero = np.zeros(len(layouts))
+
+    def build(self) -> MeshCosts:
+        architecture, g = self.problem.architecture, self.groups
+        embedding, head = memory.end_parameters(architecture, self.layouts)
+        mtp_experts = memory.mtp_expert_parameters(architecture, self.layouts)
+        outer = self.kernels.local_tokens * self.h * self.element
+        return MeshCosts(
+            layouts=self.layouts,
+            groups=g,
+            kinds=[self._kind(layer) for layer in architecture.kinds],
+            embedding=self._end(self.kernels.embedding(), embedding, self.zero),
+            head=self._end(self.kernels.head(), head, mtp_experts),
+            send=self.network.send(outer, g.pp),
+            logits=memory.logit_bytes(self.problem, self.layouts),
+            dense_shards=g.dp_shard.degree * g.cp.degree,
+            expert_shards=g.edp.degree,
+        )
+
+    def _kind(self, layer) -> KindCosts:  # type: ignore[no-untyped-def]
+        size = memory.layer_bytes(self.problem, layer, self.layouts)
+        gather, scatter = self._sharding(size.dense, size.expert)
+        return KindCosts(
+            time=self.kernels.layer(layer),
+            tensor=self._tensor(layer),
+            context=self._context(layer),
+            expert=self._expert(layer),
+            gather=gather,
+            scatter=scatter,
+            bytes=size,
+        )
+
+    def _end(self, time: LayerTime, dense: Array, expert: Array) -> KindCosts:
+        gather, scatter = self._sharding(dense, expert)
+        size = memory.LayerBytes(dense, expert, (self.zero, self.zero, self.zero))
+        return KindCosts(time, self.zero, self.zero, self.zero, gather, scatter, size)
+
+    def _tensor(self, layer) -> Array:  # type: ignore[no-untyped-def]
+        """Forward: with sequence parallelism a gather before and a scatter after each block; else all-reduces.
+
+        Megatron-LM §3 (arXiv 1909.08053) and Korthikanti et al. §4.2.1. A sparse block without a shared expert
+        needs none: its tokens stay sharded and travel by all-to-all.
+        """
+        blocks = 1 + (1 if layer.dense else 0)
+        size = self.kernels.tokens * self.h * self.element
+        per_block = np.where(
+            self.layouts.sequence_parallel,
+            2 * self.network.gather(size, self.groups.tp),
+            self.network.reduce(size, self.groups.tp),
+        )
+        total = blocks * per_block
+        if layer.moe:  # tokens of the etp group are gathered for the experts' slices, and scattered back
+            routed = self.kernels.routed_tokens(layer.moe) * self.h * self.element
+            total = total + np.where(self.layouts.etp > 1, 2 * self.network.gather(routed, self.groups.etp), 0.0)
+        return total
+
+    def _context(self, layer) -> Array:  # type: ignore[no-untyped-def]
+        """Forward: keys and values of the whole sequence pass every device (ring or gather), or heads for tokens."""
+        attention, tp = layer.attention, self.layouts.tp
+        tokens = self.kernels.tokens / tp
+        if self.problem.stack.context == "ulysses":
+            moved = tokens * (attention.num_heads * (attention.head_dim + attention.v_head_dim) + attention.kv_dim)
+            return np.where(self.layouts.cp > 1, self.network.all_to_all(moved * self.element, self.groups.cp), 0.0)
+        reach = min(attention.window or self.problem.workload.seq_len, self.problem.workload.seq_len)
+        share = np.minimum(reach / (self.problem.workload.seq_len / self.layouts.cp), self.layouts.cp)
+        moved = tokens * share * attention.kv_dim * self.element
+        return np.where(self.layouts.cp > 1, self.network.gather(moved, self.groups.cp), 0.0)
+
+    def _expert(self, layer) -> Array:  # type: ignore[no-untyped-def]
+        """Forward: dispatch and combine."""
+        moe = layer.moe
+        if moe is None:
+            return self.zero
+        stack, fmt = self.problem.stack, self.problem.workload.number_format
+        chosen = moe.experts_per_token
+        dispatch_bytes = fmt.gemm_bytes if stack.dispatcher == "deduplicated" else fmt.activation_bytes
+        sent = self.kernels.local_tokens * chosen * self.h
+        if stack.dispatcher == "allgather":
+            every = self.kernels.local_tokens * self.layouts.ep * self.h
+            return 2 * self.network.gather(every * fmt.activation_bytes, self.groups.ep)
+        copies = self._copies(chosen) if stack.dispatcher == "deduplicated" else None
+        skew = 1 + self.c.imbalance if self.problem.workload.routing == "natural" else 1.0
+        dispatch = self.network.all_to_all(sent * dispatch_bytes, self.groups.ep, copies)
+        combine = self.network.all_to_all(sent * fmt.activation_bytes, self.groups.ep, copies)
+        return np.where(self.layouts.ep > 1, (dispatch + combine) * skew, 0.0)
+
+    def _copies(self, chosen: int) -> list[Array]:
+        """Share of the `chosen` copies of a token that cross each dim when a domain receives it once.
+
+        With D domains a token that picks k experts at random meets D(1 - (1 - 1/D)^k) of them; node-limited
+        routing caps that at M (DeepSeek-V3 report §2.1.2).
+        """
+        members = self.groups.ep.members
+        shares = [np.ones_like(members[0])]
+        for d in range(1, len(members)):
+            domains = np.prod(members[d:], axis=0)
+            met = domains * (1 - (1 - 1 / domains) ** chosen)
+            if self.problem.stack.node_limit is not None and self.problem.cluster.dims[d].scale == "out":
+                met = np.minimum(met, self.problem.stack.node_limit)
+            shares.append(np.minimum(met / np.minimum(chosen, domains * chosen), 1.0))
+        return shares
+
+    def _sharding(self, dense: Array, expert: Array) -> tuple[Array, Array]:
+        """(parameter gather, gradient reduction) of these parameters over their data-parallel groups."""
+        stack, g = self.problem.stack, self.groups
+        shards, gradient = g.dp_shard * g.cp, stack.gradient_bytes
+        gather = self.network.gather(dense * stack.gather_bytes, shards)
+        scatter = self.network.gather(dense * gradient, shards)
+        scatter = scatter + self.network.reduce(dense * gradient / shards.degree, g.dp_replicate)
+        if self.problem.architecture.is_moe:
+            gather = gather + np.where(expert > 0, self.network.gather(expert * stack.gather_bytes, g.edp), 0.0)
+            # plain data parallelism keeps every gradient, so its reduction is an all-reduce
+            both_ways = np.where(self.layouts.dp_shard * self.layouts.cp > 1, 1.0, 2.0)
+            reduced = both_ways * self.network.gather(expert * gradient, g.edp)
+            replicas = np.where(self.layouts.dp_shard > 1, 1.0, 0.0)
+            reduced = reduced + replicas * self.network.reduce(expert * gradient / g.edp.degree, g.dp_replicate)
+            scatter = scatter + np.where(expert > 0, reduced, 0.0)
+        return gather, scatter
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Time and memory of n layouts; each term an array of shape (n,), on the stage that sets it.
+
+    `time` keys are those of TIME_TERMS, in seconds, and sum to `step_time_s`; `memory` keys those of MEMORY_TERMS.
+    `allocated_bytes` is what tensors take, `reserved_bytes` what the device must have.
+    """
+
+    problem: Problem
+    layouts: Layouts
+    time: dict[str, Array]
+    memory: dict[str, Array]
+    memory_stage: Array
+
+    @cached_property
+    def step_time_s(self) -> Array:
+        return np.sum(list(self.time.values()), axis=0)
+
+    @cached_property
+    def reserved_bytes(self) -> Array:
+        return np.sum(list(self.memory.values()), axis=0)
+
+    @property
+    def allocated_bytes(self) -> Array:
+        return self.reserved_bytes - self.memory["context_bytes"] - self.memory["fragmentation_bytes"]
+
+    def fits(self, reserve_bytes: float = 0.0) -> Array:
+        return self.reserved_bytes <= self.problem.cluster.usable_bytes - reserve_bytes
+
+    @property
+    def chips(self) -> Array:
+        return self.layouts.num_devices / self.problem.cluster.chip.devices_per_chip
+
+    @property
+    def tokens_per_s(self) -> Array:
+        return self.problem.workload.tokens / self.step_time_s
+
+    def tflops_per_chip(self, count: AttentionCount) -> Array:
+        flops = model_flops(self.problem.architecture, self.problem.workload, count)
+        return flops / self.step_time_s / self.chips / 1e12
+
+    def mfu(self, count: AttentionCount, dtype: str | None = None) -> Array:
+        """Model FLOPs over the chip's dense peak, by default the peak of the GEMM format."""
+        chip = self.problem.cluster.chip
+        peak = chip.peak_flops(dtype or self.problem.workload.number_format.gemm) / 1e12
+        return self.tflops_per_chip(count) / peak
+
+
+def predict(problem: Problem, layouts: Layouts, c: Coefficients) -> Predictions:
+    """Time and memory of every layout. Layouts are taken as legal (models.rules); illegal ones give numbers, not sense.
+
+    Coefficients are scalars, or arrays of shape (n,) to predict each layout under its own.
+    """
+    per_layout = any(np.ndim(getattr(c, f.name)) for f in fields(c))
+    if per_layout:
+        rows, meshes = np.arange(len(layouts)), layouts
+    else:
+        first, rows = _distinct(layouts)
+        meshes = layouts.take(first)
+    return combine(problem, layouts, MeshCosts.of(problem, meshes, c), rows, c)
+
+
+_MESH_FIELDS = (
+    "pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp", "placement", "micro_batch", "sequence_parallel",
+)  # fmt: skip
+
+
+def _distinct(layouts: Layouts) -> tuple[Array, Array]:
+    """Positions of the distinct meshes, and for every layout which of them it has."""
+    key = np.zeros(len(layouts), dtype=np.int64)
+    for name in _MESH_FIELDS:
+        _, code = np.unique(getattr(layouts, name), return_inverse=True)
+        key = key * (int(code.max(initial=0)) + 1) + code
+    _, first, rows = np.unique(key, return_index=True, return_inverse=True)
+    return first, rows
+
+
+def combine(problem: Problem, layouts: Layouts, meshes: MeshCosts, rows: Array, c: Coefficients) -> Predictions:
+    """Predictions of `layouts`, whose mesh costs are `meshes` at `rows`."""
+    return _Combiner(problem, layouts, meshes, rows, c).predictions()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind under each layout's policies, per micro-batch: seconds exposed, by term, forward and both passes."""
+
+    forward: Array
+    both: Array
+    weight: Array
+    terms: dict[str, Array]
+
+
+class _Combiner:
+    """The second pass. Arrays have shape (n,) for layouts, (n, s) for layouts and their representative stages."""
+
+    def __init__(self, problem: Problem, layouts: Layouts, meshes: MeshCosts, rows: Array, c: Coefficients) -> None:
+        self.problem, self.layouts, self.meshes, self.rows, self.c = problem, layouts, meshes, rows, c
+        self.stack = problem.stack
+        self.micro_batches = layouts.num_micro_batches(problem.workload.global_batch)
+        self.zero3 = layouts.zero_stage == 3
+        self.kept_gathered = self.zero3 & ~layouts.reshard
+        self.once = (layouts.zero_stage < 2) | (self.kept_gathered & (layouts.pp > 1))
+        self.overlapped_schedule = (
+            (layouts.virtual_stages > 1) | (layouts.schedule == DUALPIPE) | (layouts.schedule == ZERO_BUBBLE_V)
+        )
+        self.stages = self._partition()
+        self.dense_shards = meshes.dense_shards[rows]
+        self.expert_shards = meshes.expert_shards[rows]
+
+    def _partition(self) -> pipeline.Stages:
+        """One partition per distinct (mesh, chunks, policy); costs are those without recompute."""
+        lay = self.layouts
+        mirrored = lay.schedule == DUALPIPE
+        key = ((self.rows * 64 + lay.virtual_stages) * 2 + lay.balanced) * 2 + mirrored
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        mesh = self.rows[first]
+        cost = np.stack([k.time.forward + k.time.backward for k in self.meshes.kinds], axis=1)
+        ends = [e.time.forward + e.time.backward for e in (self.meshes.embedding, self.meshes.head)]
+        stages = pipeline.partition(
+            self.problem.architecture.runs,
+            cost[mesh],
+            ends[0][mesh],
+            ends[1][mesh],
+            lay.pp[first],
+            lay.virtual_stages[first],
+            lay.balanced[first],
+            mirrored[first],
+        )
+        return stages.take(inverse)
+
+    def predictions(self) -> Predictions:
+        time = self._time()
+        used, stage = self._memory()
+        return Predictions(self.problem, self.layouts, time, used, stage)
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def _time(self) -> dict[str, Array]:
+        lay, m, stages = self.layouts, self.micro_batches, self.stages
+        kinds = [self._kind(k) for k in self.meshes.kinds]
+        ends = [self._kind(self.meshes.embedding), self._kind(self.meshes.head)]
+        everything = [*kinds, *ends]
+        amounts = [stages.counts[:, :, i] for i in range(len(kinds))] + [stages.first, stages.last]
+
+        both = sum(a * k.both[:, None] for a, k in zip(amounts, everything, strict=True))
+        forward = sum(a * k.forward[:, None] for a, k in zip(amounts, everything, strict=True))
+        slow = np.argmax(both, axis=1)
+        pick = (np.arange(len(slow)), slow)
+        on_slowest = [a[pick] for a in amounts]
+        slowest = both[pick]
+
+        totals = self._totals(len(kinds))
+        weight = sum(a * k.weight for a, k in zip(on_slowest, everything, strict=True))
+        idle = pipeline.bubble(
+            lay.schedule,
+            lay.pp,
+            lay.virtual_stages,
+            total=sum(t * k.both for t, k in zip(totals, everything, strict=True)),
+            slowest=slowest,
+            weight=weight,
+            backward=slowest - forward[pick],
+            forward_total=sum(t * k.forward for t, k in zip(totals, everything, strict=True)),
+            forward_slowest=forward.max(axis=1),
+            backward_slowest=(both - forward).max(axis=1),
+            micro_batches=m,
+        )
+        time = {
+            name: m * sum(a * k.terms[name] for a, k in zip(on_slowest, everything, strict=True))
+            for name in ("compute_s", "recompute_s", "tensor_s", "context_s", "expert_s", "data_s", "offload_s")
+        }
+        sends, hops = self._sends()
+        time["data_s"] = time["data_s"] + self._data_once(on_slowest, forward[pick], slowest)
+        time["pipeline_s"] = sends
+        time["bubble_s"] = np.where(lay.pp > 1, np.maximum(idle, 0.0), 0.0) + hops
+        time["optimizer_s"] = self._optimizer(on_slowest)
+        time["fixed_s"] = np.zeros_like(sends) + self.c.step_fixed_s
+        subtotal = sum(time.values())
+        node = min(8, self.problem.cluster.scale_up_domain)
+        time["jitter_s"] = subtotal * self.c.jitter * np.log2(np.maximum(lay.num_devices / node, 1.0))
+        return {name: time[name] for name in TIME_TERMS}
+
+    def _totals(self, kinds: int) -> list[Array | float]:
+        """Layers of each kind in the whole model, and one of each end."""
+        counts = [0.0] * kinds
+        for kind, count in self.problem.architecture.runs:
+            counts[kind] += count
+        return [*counts, 1.0, 1.0]
+
+    def _kind(self, kind: KindCosts) -> _Kind:
+        lay, rows, stack, c = self.layouts, self.rows, self.stack, self.c
+        t = LayerTime(*(getattr(kind.time, name)[rows] for name in LayerTime.__slots__))
+        full = lay.recompute == FULL
+        again = np.select([full, lay.recompute == SELECTIVE], [t.full, t.selective], 0.0)
+
+        tensor_once = kind.tensor[rows]
+        if stack.overlap_tensor:
+            tensor_once = tensor_once * np.where(lay.sequence_parallel, 1 - c.tensor_overlap, 1.0)
+        tensor = tensor_once * np.where(full, 3.0, 2.0)
+
+        raw = kind.context[rows]
+        context_forward = np.maximum(raw - c.context_overlap * t.attention, 0.0)
+        context_backward = np.maximum(2 * raw - c.context_overlap * 2.5 * t.attention, 0.0)
+        context = context_forward * np.where(full, 2.0, 1.0) + context_backward
+
+        expert_once = self._exposed_expert(kind.expert[rows])
+        expert = expert_once * np.where(full, 3.0, 2.0)
+
+        data_forward, data_backward = self._exposed_data(
+            kind.gather[rows], kind.scatter[rows], t.forward, t.backward + again
+        )
+        offload = self._offload(kind, t.forward + t.backward)
+        forward = t.forward + tensor_once + context_forward + expert_once + data_forward
+        terms = {
+            "compute_s": t.forward + t.backward,
+            "recompute_s": again,
+            "tensor_s": tensor,
+            "context_s": context,
+            "expert_s": expert,
+            "data_s": data_forward + data_backward,
+            "offload_s": offload,
+        }
+        return _Kind(forward, sum(terms.values()), t.weight, terms)
+
+    def _exposed_expert(self, once: Array) -> Array:
+        """All-to-all hides behind another micro-batch's compute, where the stack and the schedule bring one."""
+        if not self.stack.overlap_expert:
+            return once
+        lay = self.layouts
+        another = np.where(lay.pp > 1, self.overlapped_schedule, self.micro_batches > 1) & (lay.recompute != FULL)
+        return once * np.where(another, 1 - self.c.expert_overlap, 1.0)
+
+    def _exposed_data(self, gather: Array, scatter: Array, forward: Array, backward: Array) -> tuple[Array, Array]:
+        """Per micro-batch, where parameters are gathered or gradients reduced every time (ZeRO 2 and 3)."""
+        lay = self.layouts
+        each_time = ~self.once
+        gather_forward = np.where(each_time & self.zero3, gather, 0.0)
+        backward_traffic = np.where(each_time, scatter, 0.0) + np.where(
+            each_time & self.zero3 & lay.reshard, gather, 0.0
+        )
+        return self._hide(gather_forward, forward), self._hide(backward_traffic, backward)
+
+    def _hide(self, traffic: Array, window: Array) -> Array:
+        """What `window` seconds of compute leave exposed, plus what the hidden part slows them by."""
+        if not self.stack.overlap_data:
+            return traffic
+        hidden = np.minimum(traffic, self.c.data_overlap * window)
+        return traffic - hidden + self.c.interference * hidden
+
+    def _data_once(self, amounts: list[Array], forward: Array, both: Array) -> Array:
+        """Gradient reduction behind the last micro-batch's backward, parameter gather behind the first forward."""
+        everything = [*self.meshes.kinds, self.meshes.embedding, self.meshes.head]
+        gather = sum(a * k.gather[self.rows] for a, k in zip(amounts, everything, strict=True))
+        scatter = sum(a * k.scatter[self.rows] for a, k in zip(amounts, everything, strict=True))
+        stage = self.layouts.zero_stage
+        gathers = np.where((stage == 1) | (stage == 2) | (self.once & self.zero3), gather, 0.0)
+        scatters = np.where(self.once, scatter, 0.0)
+        return self._hide(gathers, forward) + self._hide(scatters, both - forward)
+
+    def _sends(self) -> tuple[Array, Array]:
+        """(exposed per-micro-batch sends of a step, latency of filling and draining the pipeline)."""
+        lay, m = self.layouts, self.micro_batches
+        once = np.where(lay.pp > 1, self.meshes.send[self.rows], 0.0)
+        exposed = np.ones_like(once)
+        if self.stack.overlap_pipeline:
+            exposed = np.where(self.overlapped_schedule, 1 - self.c.pipeline_overlap, 1.0)
+        return 2 * m * lay.virtual_stages * once * exposed, 2 * (lay.pp - 1) * once
+
+    def _offload(self, kind: KindCosts, window: Array) -> Array:
+        """Activations leave in forward and come back in backward, beside compute."""
+        lay = self.layouts
+        if not lay.offload_activations.any():
+            return np.zeros_like(window)
+        traffic = 2 * self._kept(kind) / (self.c.host_gb_s * 1e9)
+        return np.where(lay.offload_activations, np.maximum(traffic - window, 0.0), 0.0)
+
+    def _kept(self, kind: KindCosts) -> Array:
+        none, selective, full = (k[self.rows] for k in kind.bytes.kept)
+        return np.select([self.layouts.recompute == FULL, self.layouts.recompute == SELECTIVE], [full, selective], none)
+
+    def _optimizer(self, amounts: list[Array]) -> Array:
+        """Clip (read gradients), update (read and write states), from device or host memory; and two reductions."""
+        lay, workload = self.layouts, self.problem.workload
+        state = workload.optimizer_state
+        owned = self._owned(amounts)
+        traffic = 2 * (state.master_bytes + state.moment_bytes) + 2 * self.stack.gradient_bytes + 2
+        device = owned * traffic / (self.problem.cluster.memory_bytes_s * self.c.memory)
+        host = owned * (self.stack.gradient_bytes + 2) / (self.c.host_gb_s * 1e9)
+        norm = self.c.scaleout_alpha_s * np.log2(np.maximum(lay.num_devices, 1))
+        return np.where(lay.offload_optimizer, host, device) + norm
+
+    def _owned(self, amounts: list[Array]) -> Array:
+        """Parameters whose optimizer state this device holds."""
+        everything = [*self.meshes.kinds, self.meshes.embedding, self.meshes.head]
+        dense = sum(a * k.bytes.dense[self.rows] for a, k in zip(amounts, everything, strict=True))
+        expert = sum(a * k.bytes.expert[self.rows] for a, k in zip(amounts, everything, strict=True))
+        sharded = self.layouts.zero_stage >= 1
+        return dense / np.where(sharded, self.dense_shards, 1) + expert / np.where(sharded, self.expert_shards, 1)
+
+    # -- memory -------------------------------------------------------------------------------------------------
+
+    def _memory(self) -> tuple[dict[str, Array], Array]:
+        lay, c, stages = self.layouts, self.c, self.stages
+        copies = np.where(lay.schedule == DUALPIPE, 2.0, 1.0)[:, None]  # DualPipe holds two stages' parameters
+        everything = [*self.meshes.kinds, self.meshes.embedding, self.meshes.head]
+        amounts = [stages.counts[:, :, i] for i in range(len(self.meshes.kinds))] + [stages.first, stages.last]
+
+        def per_stage(values: list[Array]) -> Array:
+            return sum(a * v[:, None] for a, v in zip(amounts, values, strict=True))
+
+        dense = per_stage([k.bytes.dense[self.rows] for k in everything]) * copies
+        expert = per_stage([k.bytes.expert[self.rows] for k in everything]) * copies
+        kept = per_stage([self._kept(k) for k in everything])
+        flying = pipeline.in_flight(
+            lay.schedule[:, None], stages.index, lay.pp[:, None], lay.virtual_stages[:, None], self.micro_batches[:, None]
+        )
+        working = np.max([k.bytes.kept[0][self.rows] for k in self.meshes.kinds], axis=0)[:, None]
+        resident = np.where(lay.offload_activations[:, None], 2 * working, kept * flying)
+        recomputing = np.where((lay.recompute != 0)[:, None], working, 0.0)
+        state = self.problem.workload.optimizer_state
+        parts = {
+            "parameters_bytes": self._parameter_bytes(dense, expert),
+            "gradients_bytes": self._gradient_bytes(dense, expert),
+            "optimizer_bytes": np.where(lay.offload_optimizer, 0.0, state.master_bytes + state.moment_bytes)[:, None]
+            * self._shard(dense, expert, lay.zero_stage >= 1),
+            "activations_bytes": (resident + recomputing) * c_column(c.activation_memory),
+            "logits_bytes": (stages.last > 0) * self.meshes.logits[self.rows][:, None],
+        }
+        allocated = sum(parts.values())
+        parts["context_bytes"] = np.zeros_like(allocated) + c_column(c.context_gib) * GIB
+        parts["fragmentation_bytes"] = allocated * c_column(c.fragmentation)
+        worst = np.argmax(allocated, axis=1)
+        pick = (np.arange(len(worst)), worst)
+        return {name: parts[name][pick] for name in MEMORY_TERMS}, stages.index[pick]
+
+    def _shard(self, dense: Array, expert: Array, sharded: Array) -> Array:
+        by_dense = np.where(sharded, self.dense_shards, 1)[:, None]
+        by_expert = np.where(sharded, self.expert_shards, 1)[:, None]
+        return dense / by_dense + expert / by_expert
+
+    def _parameter_bytes(self, dense: Array, expert: Array) -> Array:
+        """16-bit parameters in use. FSDP keeps only the sharded master copy (counted with the optimizer) and two
+        gathered layers, unless it does not reshard."""
+        lay = self.layouts
+        layer = np.max([k.bytes.dense[self.rows] + k.bytes.expert[self.rows] for k in self.meshes.kinds], axis=0)
+        gathered = np.minimum(2 * layer[:, None], dense + expert)
+        dropped = (self.zero3 & lay.reshard)[:, None]
+        offloaded_master = np.where((self.zero3 & lay.offload_optimizer)[:, None], 1.0, 0.0)
+        sharded = self._shard(dense, expert, self.zero3) * offloaded_master
+        return 2 * (np.where(dropped, gathered, dense + expert) + sharded)
+
+    def _gradient_bytes(self, dense: Array, expert: Array) -> Array:
+        lay = self.layouts
+        sharded = ((lay.zero_stage >= 2) & ~self.once)
+        layer = np.max([k.bytes.dense[self.rows] + k.bytes.expert[self.rows] for k in self.meshes.kinds], axis=0)
+        unsharded = np.where(sharded[:, None], 2 * layer[:, None], 0.0)  # 16-bit, the layer being reduced
+        return self.stack.gradient_bytes * self._shard(dense, expert, sharded) + unsharded
+
+
+def c_column(value: Array | float) -> Array | float:
+    """A coefficient against arrays of shape (n, s)."""
+    return value[:, None] if isinstance(value, np.ndarray) else value

@@ -1,0 +1,141 @@
+"""A config.json as read: every access says which type and range a key must have, and names the key that breaks it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from models.errors import Invalid, Unsupported
+
+MAX_LAYERS = 1024
+MAX_SIZE = 2**24
+_SHOWN_CHARACTERS = 80
+_SHOWN_INTEGER = 2**63
+
+
+@dataclass(frozen=True)
+class Config:
+    """One JSON object of a config. `path` leads to it; `respelled` maps our key to the one its family uses.
+
+    A `default` is what an absent or null key settles to; without one the key is required.
+    """
+
+    values: Mapping[str, object]
+    model_type: str
+    name: str = ""
+    path: str = ""
+    respelled: Mapping[str, str] = field(default_factory=dict)
+
+    def key(self, key: str) -> str:
+        native = self.respelled.get(key, key)
+        return key if native not in self.values and key in self.values else native
+
+    def where(self, key: str) -> str:
+        return f"{self.path}{self.key(key)}"
+
+    def get(self, key: str) -> object:
+        return self.values.get(self.key(key))
+
+    def respell(self, **keys: str) -> Config:
+        return replace(self, respelled=keys)
+
+    def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
+        return self._whole(key, default, 1, most)
+
+    def count(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
+        return self._whole(key, default, 0, most)
+
+    def size_or_none(self, key: str) -> int | None:
+        """For a key that must be written, be it as null."""
+        if self.key(key) not in self.values:
+            raise self.missing(key)
+        return None if self.get(key) is None else self.size(key)
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self.invalid(key, "must be true or false")
+        return value
+
+    def word(self, key: str, default: str | None = None) -> str:
+        return _word(self.where(key), self._value(key, default))
+
+    def words(self, key: str, length: int) -> list[str]:
+        """A list of `length` strings; empty where the key is absent."""
+        return [_word(where, value) for where, value in self._items(key, length)]
+
+    def switches(self, key: str, length: int) -> list[bool]:
+        """A list of `length` zeros and ones; empty where the key is absent."""
+        return [_whole(where, value, 0, 1) == 1 for where, value in self._items(key, length)]
+
+    def indices(self, key: str, length: int) -> set[int]:
+        """Positions in a list of `length`; empty where the key is absent."""
+        return {_whole(where, value, 0, length - 1) for where, value in self._items(key)}
+
+    def object(self, key: str) -> Config:
+        value = self._value(key)
+        if not isinstance(value, Mapping):
+            raise self.invalid(key, "must be an object")
+        return replace(self, values=value, path=f"{self.where(key)}.", respelled={})
+
+    def refuse(self, key: str, missing: str, value: bool = True) -> None:
+        """Stop where the key switches on (or off) something so that the cost model does not describe the rest."""
+        if self.flag(key, not value) is value:
+            raise Unsupported(self.where(key), value, missing)
+
+    def missing(self, key: str) -> Invalid:
+        return Invalid(self.where(key), None, f"is required for model_type {self.model_type}")
+
+    def invalid(self, key: str, rule: str) -> Invalid:
+        return Invalid(self.where(key), shown(self.get(key)), rule)
+
+    def _value(self, key: str, default: object = None) -> object:
+        value = self.get(key)
+        if value is not None:
+            return value
+        if default is None:
+            raise self.missing(key)
+        return default
+
+    def _whole(self, key: str, default: int | None, least: int, most: int) -> int:
+        return _whole(self.where(key), self._value(key, default), least, most)
+
+    def _items(self, key: str, length: int | None = None) -> list[tuple[str, object]]:
+        value = self.get(key)
+        if value is None or value == []:
+            return []
+        if not isinstance(value, list):
+            raise self.invalid(key, "must be a list")
+        if length is not None and len(value) != length:
+            raise self.invalid(key, f"must have one entry for each of the {length} layers")
+        return [(f"{self.where(key)}[{index}]", item) for index, item in enumerate(value)]
+
+
+def shown(value: object) -> object:
+    """The value if it is short and plain, else what it is: an error must print, whatever it is about."""
+    if isinstance(value, str):
+        return value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…"
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) and abs(value) > _SHOWN_INTEGER:
+        return f"an integer of {value.bit_length()} bits"
+    return value
+
+
+def _whole(where: str, value: object, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Invalid(where, shown(value), "must be a whole number")
+    if not least <= value <= most:
+        raise Invalid(where, shown(value), f"must be from {least} to {most}")
+    return value
+
+
+def _word(where: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise Invalid(where, shown(value), "must be a non-empty string")
+    return value

@@ -1,0 +1,121 @@
+"""Hugging Face `config.json`: the layers of a decoder-only language model, read as its own family means them.
+
+Nothing is guessed: a `model_type` no reader knows is refused, and so is a config that lacks a key its family needs.
+A class default of transformers stands in only where an absent key has that one meaning. Of a multimodal model the
+text tower is read; its vision tower is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from models.architecture import Architecture
+from models.errors import Invalid, UnknownName, Unsupported
+from service.formats._huggingface_config import Config, shown
+from service.formats._huggingface_families import FAMILIES
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A multimodal config around a text tower.
+
+    `text_type` is the tower's model_type where the tower does not say; `omitted` are the keys that its published
+    files leave out because they equal the class default.
+    """
+
+    text_type: str | None = None
+    omitted: Mapping[str, object] = field(default_factory=dict)
+
+
+WRAPPERS = {
+    "deepseek_vl_v2": Wrapper(),
+    "gemma3": Wrapper(
+        "gemma3_text",
+        {"vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
+    ),
+    "internvl": Wrapper(),
+    "internvl_chat": Wrapper(),
+    "kimi_k25": Wrapper("kimi_k2"),
+    "kimi_vl": Wrapper(),
+    "llama4": Wrapper("llama4_text"),
+    "mistral3": Wrapper("mistral"),
+    "qwen3_vl": Wrapper("qwen3_vl_text"),
+    "qwen3_vl_moe": Wrapper("qwen3_vl_moe_text"),
+}
+_TEXT_TOWERS = ("text_config", "language_config", "llm_config")
+
+_MISSING = {
+    "linear attention (gated delta net) layers": (
+        "qwen3_next qwen3_5 qwen3_5_text qwen3_5_moe qwen3_5_moe_text olmo_hybrid bailing_hybrid"
+    ),
+    "linear attention (Kimi delta attention) layers": "kimi_linear kimi_k3",
+    "linear (lightning) attention layers": "minimax minimax_text_01 minimax_m1",
+    "multi-token-prediction modules that its keys count in two ways": "minimax_m2",
+    "sparse attention chosen by an indexer": "deepseek_v32 glm_moe_dsa minimax_m3 minimax_m3_vl",
+    "compressed sparse attention and hyper-connections": "deepseek_v4",
+    "state-space (Mamba) layers": (
+        "mamba mamba2 falcon_mamba falcon_h1 jamba bamba zamba zamba2 nemotron_h granitemoehybrid plamo2"
+    ),
+    "recurrent layers": "rwkv rwkv5 rwkv6 rwkv7 recurrent_gemma xlstm",
+    "short-convolution layers": "lfm2 lfm2_moe lfm2_vl",
+    "layers whose attention or MLP is left out or resized one by one": "nemotron-nas deci gemma3n gemma3n_text",
+    "key-value heads and attention sinks that differ from layer to layer": "mimo_v2 mimo_v2_flash mimo_v2_pro",
+    "a dense MLP beside the experts and per-kind head sizes": "gemma4 gemma4_text gemma4_unified",
+    "attention heads that differ from layer to layer, with gates": "step3 step3_text step3_vl step3p5 step3p7",
+    "per-layer expert lists and keys shared across layers": "hunyuan_v1_moe hunyuan",
+    "two attention blocks a layer and experts that compute nothing": "longcat_flash",
+    "norms without weights": "olmo",
+    "a norm after the embedding": "bloom",
+    "cross-attention (an encoder-decoder)": (
+        "t5 mt5 umt5 longt5 switch_transformers t5gemma t5gemma2 bart mbart marian pegasus m2m_100 nllb-moe led "
+        "prophetnet blenderbot whisper speech_to_text seamless_m4t seamless_m4t_v2 encoder-decoder mllama"
+    ),
+    "bidirectional attention (an encoder)": (
+        "bert roberta xlm-roberta xlm-roberta-xl camembert distilbert albert electra deberta deberta-v2 mpnet "
+        "modernbert nomic_bert eurobert esm longformer big_bird funnel layoutlm layoutlmv2 layoutlmv3 xlnet"
+    ),
+    "image or audio models without a language model": (
+        "vit vit_mae vit_msn deit beit swin swinv2 convnext convnextv2 resnet regnet dinov2 dinov3_vit clip siglip "
+        "siglip2 detr segformer mask2former sam sam2 wav2vec2 wav2vec2-bert hubert wavlm encodec"
+    ),
+}
+UNSUPPORTED = {model_type: missing for missing, model_types in _MISSING.items() for model_type in model_types.split()}
+_NOT_A_DECODER = {
+    "is_encoder_decoder": "cross-attention (an encoder-decoder)",
+    "add_cross_attention": "cross-attention",
+    "use_bidirectional_attention": "bidirectional attention",
+}
+
+
+def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
+    """The architecture a config.json describes; `name` defaults to the config's own, else to its model_type."""
+    text = _text_tower(config)
+    for key, missing in _NOT_A_DECODER.items():
+        text.refuse(key, missing)
+    own_name = text.values.get("_name_or_path") or config.get("_name_or_path")
+    return FAMILIES[text.model_type](text.named(name or (own_name if isinstance(own_name, str) else text.model_type)))
+
+
+def _text_tower(config: Mapping[str, object]) -> Config:
+    outer_type = _model_type(config, "model_type", {*FAMILIES, *WRAPPERS})
+    if outer_type not in WRAPPERS:
+        return Config(config, outer_type)
+    wrapper = WRAPPERS[outer_type]
+    key = next((key for key in _TEXT_TOWERS if config.get(key) is not None), _TEXT_TOWERS[0])
+    inner = Config(config, outer_type).object(key)
+    values = {"model_type": wrapper.text_type, **wrapper.omitted, **inner.values}
+    if config.get("tie_word_embeddings") is not None:
+        values["tie_word_embeddings"] = config["tie_word_embeddings"]
+    return Config(values, _model_type(values, f"{key}.model_type", set(FAMILIES)), path=f"{key}.")
+
+
+def _model_type(config: Mapping[str, object], where: str, known: set[str]) -> str:
+    value = config.get("model_type")
+    if not isinstance(value, str):
+        raise Invalid(where, shown(value), "must be the name of a model family")
+    if value in UNSUPPORTED:
+        raise Unsupported(where, value, UNSUPPORTED[value])
+    if value not in known:
+        raise UnknownName(where, str(shown(value)), known)
+    return value
