@@ -54,19 +54,31 @@ def matmul_parameters(layer: Layer, hidden_size: int) -> int:
     return total
 
 
+def layer_forward_flops(
+    architecture: Architecture, layer: Layer, seq_len: int, count: AttentionCount = "causal"
+) -> float:
+    """Forward FLOPs of one token through one layer."""
+    keys = counted_keys(layer.attention, seq_len, count)
+    return 2 * matmul_parameters(layer, architecture.hidden_size) + attention_flops(layer.attention, keys)
+
+
+def head_forward_flops(
+    architecture: Architecture, seq_len: int, count: AttentionCount = "causal", *, mtp: bool = True
+) -> float:
+    """Forward FLOPs of one token through the output head and (if `mtp`) the MTP modules with theirs."""
+    h = architecture.hidden_size
+    head = 2 * h * architecture.vocab_size
+    modules = architecture.mtp_layers if mtp else 0
+    last = layer_forward_flops(architecture, architecture.layers[-1], seq_len, count)
+    return head + modules * (last + 4 * h * h + head)
+
+
 def forward_flops_per_token(
     architecture: Architecture, seq_len: int, count: AttentionCount = "causal", *, mtp: bool = True
 ) -> float:
     """Forward FLOPs of one token through every layer, the head and (if `mtp`) the MTP modules."""
-    h, head = architecture.hidden_size, architecture.hidden_size * architecture.vocab_size
-
-    def layer_flops(layer: Layer) -> float:
-        keys = counted_keys(layer.attention, seq_len, count)
-        return 2 * matmul_parameters(layer, h) + attention_flops(layer.attention, keys)
-
-    body = sum(n * layer_flops(architecture.kinds[kind]) for kind, n in architecture.runs)
-    modules = architecture.mtp_layers if mtp else 0
-    return body + 2 * head + modules * (layer_flops(architecture.layers[-1]) + 4 * h * h + 2 * head)
+    body = sum(n * layer_forward_flops(architecture, architecture.kinds[kind], seq_len, count) for kind, n in architecture.runs)
+    return body + head_forward_flops(architecture, seq_len, count, mtp=mtp)
 
 
 def model_flops(

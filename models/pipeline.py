@@ -44,8 +44,7 @@ class Stages:
 def partition(
     runs: tuple[tuple[int, int], ...],
     layer_cost: Array,
-    first_cost: Array,
-    last_cost: Array,
+    head_cost: float,
     pp: Array,
     virtual_stages: Array,
     balanced: Array,
@@ -53,21 +52,20 @@ def partition(
 ) -> Stages:
     """Contiguous chunks of layers for u rows.
 
-    `layer_cost` (u, k): a layer of each kind; `first_cost`, `last_cost` (u,): embedding and head, which stay with
-    the first and last layer. Rows that are `balanced` get the split whose slowest chunk is fastest; the others an
-    equal number of layers. `mirrored` rows (DualPipe) hold chunk i and chunk p-1-i on device i.
+    `layer_cost` (k,): a layer of each kind; `head_cost`: output head and MTP, which stay with the last layer. Rows
+    that are `balanced` get the split whose slowest chunk is fastest; the others an equal number of layers.
+    `mirrored` rows (DualPipe) hold chunk i and chunk p-1-i on device i.
     """
     order = np.concatenate([np.full(count, kind) for kind, count in runs])
     chunks = pp * virtual_stages
-    items = layer_cost[:, order].astype(float)
-    items[:, 0] += first_cost
-    items[:, -1] += last_cost
+    items = np.repeat(layer_cost[order].astype(float)[None, :], len(pp), axis=0)
+    items[:, -1] += head_cost
     chunk_of = np.empty(items.shape, dtype=np.int64)
     even = ~balanced
     chunk_of[even] = (np.arange(len(order))[None, :] * chunks[even, None]) // len(order)
     if balanced.any():
         chunk_of[balanced] = _balanced_chunks(items[balanced], chunks[balanced])
-    return _stages(chunk_of, order, layer_cost.shape[1], pp, mirrored)
+    return _stages(chunk_of, order, len(layer_cost), pp, mirrored)
 
 
 def _balanced_chunks(items: Array, chunks: Array) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 from models import memory, pipeline
 from models.communication import Network
 from models.compute import Kernels, LayerTime
-from models.flops import AttentionCount, model_flops
+from models.flops import AttentionCount, head_forward_flops, layer_forward_flops, model_flops
 from models.hardware import GIB
 from models.layout import (
     AFAB,
@@ -299,7 +299,9 @@ def _distinct(layouts: Layouts) -> tuple[Array, Array]:
 
 def combine(problem: Problem, layouts: Layouts, meshes: MeshCosts, rows: Array, c: Coefficients) -> Predictions:
     """Predictions of `layouts`, whose mesh costs are `meshes` at `rows`."""
-    return _Combiner(problem, layouts, meshes, rows, c).predictions()
+    combiner = Combiner(problem, layouts, meshes, rows, c)
+    used, stage = combiner.memory()
+    return Predictions(problem, layouts, combiner.time(), used, stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +314,7 @@ class _Kind:
     terms: dict[str, Array]
 
 
-class _Combiner:
+class Combiner:
     """The second pass. Arrays have shape (n,) for layouts, (n, s) for layouts and their representative stages."""
 
     def __init__(self, problem: Problem, layouts: Layouts, meshes: MeshCosts, rows: Array, c: Coefficients) -> None:
@@ -330,19 +332,16 @@ class _Combiner:
         self.expert_shards = meshes.expert_shards[rows]
 
     def _partition(self) -> pipeline.Stages:
-        """One partition per distinct (mesh, chunks, policy); costs are those without recompute."""
+        """One partition per distinct (stages, chunks, policy), weighed by forward FLOPs."""
         lay = self.layouts
         mirrored = lay.schedule == DUALPIPE
-        key = ((self.rows * 64 + lay.virtual_stages) * 2 + lay.balanced) * 2 + mirrored
+        key = ((lay.pp * 64 + lay.virtual_stages) * 2 + lay.balanced) * 2 + mirrored
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        mesh = self.rows[first]
-        cost = np.stack([k.time.forward + k.time.backward for k in self.meshes.kinds], axis=1)
-        ends = [e.time.forward + e.time.backward for e in (self.meshes.embedding, self.meshes.head)]
+        architecture, seq_len = self.problem.architecture, self.problem.workload.seq_len
         stages = pipeline.partition(
-            self.problem.architecture.runs,
-            cost[mesh],
-            ends[0][mesh],
-            ends[1][mesh],
+            architecture.runs,
+            np.array([layer_forward_flops(architecture, kind, seq_len) for kind in architecture.kinds]),
+            head_forward_flops(architecture, seq_len),
             lay.pp[first],
             lay.virtual_stages[first],
             lay.balanced[first],
@@ -350,14 +349,9 @@ class _Combiner:
         )
         return stages.take(inverse)
 
-    def predictions(self) -> Predictions:
-        time = self._time()
-        used, stage = self._memory()
-        return Predictions(self.problem, self.layouts, time, used, stage)
-
     # -- time ---------------------------------------------------------------------------------------------------
 
-    def _time(self) -> dict[str, Array]:
+    def time(self) -> dict[str, Array]:
         lay, m, stages = self.layouts, self.micro_batches, self.stages
         kinds = [self._kind(k) for k in self.meshes.kinds]
         ends = [self._kind(self.meshes.embedding), self._kind(self.meshes.head)]
@@ -506,7 +500,7 @@ class _Combiner:
         owned = self._owned(amounts)
         traffic = 2 * (state.master_bytes + state.moment_bytes) + 2 * self.stack.gradient_bytes + 2
         device = owned * traffic / (self.problem.cluster.memory_bytes_s * self.c.memory)
-        host = owned * (self.stack.gradient_bytes + 2) / (self.c.host_gb_s * 1e9)
+        host = device + owned * (self.stack.gradient_bytes + 2) / (self.c.host_gb_s * 1e9)
         norm = self.c.scaleout_alpha_s * np.log2(np.maximum(lay.num_devices, 1))
         return np.where(lay.offload_optimizer, host, device) + norm
 
@@ -520,7 +514,7 @@ class _Combiner:
 
     # -- memory -------------------------------------------------------------------------------------------------
 
-    def _memory(self) -> tuple[dict[str, Array], Array]:
+    def memory(self) -> tuple[dict[str, Array], Array]:
         lay, c, stages = self.layouts, self.c, self.stages
         copies = np.where(lay.schedule == DUALPIPE, 2.0, 1.0)[:, None]  # DualPipe holds two stages' parameters
         everything = [*self.meshes.kinds, self.meshes.embedding, self.meshes.head]

@@ -37,8 +37,15 @@ class Config:
     def get(self, key: str) -> object:
         return self.values.get(self.key(key))
 
+    def named(self, name: str) -> Config:
+        return replace(self, name=name)
+
     def respell(self, **keys: str) -> Config:
         return replace(self, respelled=keys)
+
+    def assuming(self, **absent: object) -> Config:
+        """The config with these values for keys that are not written at all."""
+        return replace(self, values={**absent, **self.values})
 
     def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         return self._whole(key, default, 1, most)
@@ -46,11 +53,12 @@ class Config:
     def count(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
         return self._whole(key, default, 0, most)
 
+    def null(self, key: str) -> bool:
+        """Whether the key is written as null, which is a statement where its absence is none."""
+        return self.key(key) in self.values and self.get(key) is None
+
     def size_or_none(self, key: str) -> int | None:
-        """For a key that must be written, be it as null."""
-        if self.key(key) not in self.values:
-            raise self.missing(key)
-        return None if self.get(key) is None else self.size(key)
+        return None if self.null(key) else self.size(key)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         value = self._value(key, default)
@@ -73,7 +81,7 @@ class Config:
         """Positions in a list of `length`; empty where the key is absent."""
         return {_whole(where, value, 0, length - 1) for where, value in self._items(key)}
 
-    def object(self, key: str) -> Config:
+    def inner(self, key: str) -> Config:
         value = self._value(key)
         if not isinstance(value, Mapping):
             raise self.invalid(key, "must be an object")

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 from models.architecture import Architecture
 from models.errors import Invalid, UnknownName, Unsupported
+from service.formats import _huggingface_dense, _huggingface_moe
 from service.formats._huggingface_config import Config, shown
-from service.formats._huggingface_families import FAMILIES
+
+FAMILIES = {**_huggingface_dense.READERS, **_huggingface_moe.READERS}
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ _MISSING = {
     ),
     "recurrent layers": "rwkv rwkv5 rwkv6 rwkv7 recurrent_gemma xlstm",
     "short-convolution layers": "lfm2 lfm2_moe lfm2_vl",
-    "layers whose attention or MLP is left out or resized one by one": "nemotron-nas deci gemma3n gemma3n_text",
+    "layers whose attention or MLP is left out or resized one by one": "nemotron-nas deci",
+    "per-layer embeddings and alternating updates": "gemma3n gemma3n_text",
     "key-value heads and attention sinks that differ from layer to layer": "mimo_v2 mimo_v2_flash mimo_v2_pro",
     "a dense MLP beside the experts and per-kind head sizes": "gemma4 gemma4_text gemma4_unified",
     "attention heads that differ from layer to layer, with gates": "step3 step3_text step3_vl step3p5 step3p7",
@@ -93,20 +96,20 @@ def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
     text = _text_tower(config)
     for key, missing in _NOT_A_DECODER.items():
         text.refuse(key, missing)
-    own_name = text.values.get("_name_or_path") or config.get("_name_or_path")
-    return FAMILIES[text.model_type](text.named(name or (own_name if isinstance(own_name, str) else text.model_type)))
+    own = config.get("_name_or_path")
+    default = own if isinstance(own, str) and own else text.model_type
+    return FAMILIES[text.model_type](text.named(name or default))
 
 
 def _text_tower(config: Mapping[str, object]) -> Config:
     outer_type = _model_type(config, "model_type", {*FAMILIES, *WRAPPERS})
     if outer_type not in WRAPPERS:
         return Config(config, outer_type)
-    wrapper = WRAPPERS[outer_type]
+    wrapper, outer = WRAPPERS[outer_type], Config(config, outer_type)
     key = next((key for key in _TEXT_TOWERS if config.get(key) is not None), _TEXT_TOWERS[0])
-    inner = Config(config, outer_type).object(key)
-    values = {"model_type": wrapper.text_type, **wrapper.omitted, **inner.values}
-    if config.get("tie_word_embeddings") is not None:
-        values["tie_word_embeddings"] = config["tie_word_embeddings"]
+    values = {"model_type": wrapper.text_type, **wrapper.omitted, **outer.inner(key).values}
+    if outer.get("tie_word_embeddings") is not None:
+        values["tie_word_embeddings"] = outer.flag("tie_word_embeddings")
     return Config(values, _model_type(values, f"{key}.model_type", set(FAMILIES)), path=f"{key}.")
 
 

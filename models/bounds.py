@@ -1,0 +1,157 @@
+"""Lower bounds of step time and memory, admissible for every policy on a mesh.
+
+Two levels: the best over all policies (one number a mesh), and per *variant*, a choice of sharding, recompute and
+offload without schedule and partition.
+
+Why they hold. A step takes at least m·max(F+B) over stages, and max >= mean, the mean being the whole model's F+B
+over pp; a pipeline without zero-bubble schedules also idles for at least (pp-1)·mean/v (substitute max >= mean in
+the closed forms of models.pipeline: their slope in max is m - 1/v > 0). F+B is least with every all-to-all and
+tensor-parallel transfer hidden as far as the stack can. Recompute adds at least its own time minus what it hides:
+of x seconds added to a window that hides traffic at most data_overlap·x come back. Bytes on the fullest stage are
+at least the mean over stages. For activations, stage i with l_i layers and f_i micro-batches in flight holds
+f_i·l_i, and max f_i·l_i >= L / Σ 1/f_i for any partition of L layers (equality when l_i ~ 1/f_i).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.hardware import GIB
+from models.layout import FULL, SELECTIVE, Array, Layouts
+from models.problem import Problem
+from models.profile import Coefficients
+from models.step import KindCosts, MeshCosts
+
+_VARIANT_FIELDS = ("zero_stage", "reshard", "recompute", "offload_activations", "offload_optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """Distinct (zero_stage, reshard, recompute, offloads) of some policies; `of_policy` maps each policy to its row."""
+
+    rows: Array
+    of_policy: Array
+
+    @classmethod
+    def of(cls, policies: Layouts) -> Variants:
+        table = np.stack([getattr(policies, name).astype(np.int64) for name in _VARIANT_FIELDS], axis=1)
+        rows, of_policy = np.unique(table, axis=0, return_inverse=True)
+        return cls(rows, of_policy.ravel())
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Bounds:
+    """Bounds for m meshes."""
+
+    def __init__(self, problem: Problem, costs: MeshCosts, c: Coefficients) -> None:
+        self.problem, self.costs, self.c, self.stack = problem, costs, c, problem.stack
+        x = costs.layouts
+        self.pp, self.m = x.pp, x.num_micro_batches(problem.workload.global_batch)
+        self.runs = [(costs.kinds[kind], count) for kind, count in problem.architecture.runs]
+        node = min(8, problem.cluster.scale_up_domain)
+        self.jitter = 1 + c.jitter * np.log2(np.maximum(x.num_devices / node, 1.0))
+
+    def least_time(self) -> Array:
+        return np.asarray((self._mean_pass() * (self.m + self._idle()) + self.c.step_fixed_s) * self.jitter)
+
+    def least_memory(self) -> Array:
+        zero = max(self.stack.zero_stages)
+        inputs = 0.0 if "activations" in self.stack.offload else self._kept(FULL)
+        return self._reserved(zero, 3 in self.stack.zero_stages, "optimizer" in self.stack.offload, inputs)
+
+    def per_variant(self, variants: Variants) -> tuple[Array, Array]:
+        """(time, memory), each of shape (m, variants)."""
+        base = self._mean_pass()
+        kept = [self._kept(policy) * self._flying() for policy in range(3)]
+        again = [0.0, self._again(SELECTIVE), self._again(FULL)]
+        data = {(z, r): self._data(z, r) for z, r in {(row[0], bool(row[1])) for row in variants.rows}}
+        time, memory = [], []
+        for zero, reshard, recompute, offload_activations, offload_optimizer in variants.rows:
+            each, once = data[zero, bool(reshard)]
+            mean = base + np.maximum(again[recompute] * (1 - self.c.data_overlap), again[recompute] - each) + each
+            time.append(((mean * (self.m + self._idle())) + once + self.c.step_fixed_s) * self.jitter)
+            activations = 0.0 if offload_activations else kept[recompute]
+            memory.append(self._reserved(zero, zero == 3 and bool(reshard), bool(offload_optimizer), activations))
+        return np.stack(time, axis=1), np.stack(memory, axis=1)
+
+    def _mean_pass(self) -> Array:
+        """Least F+B of a stage on average, for one micro-batch."""
+        hidden = 1 - self.c.expert_overlap if self.stack.overlap_expert else 1.0
+        exposed = 1.0
+        if self.stack.overlap_tensor:
+            exposed = np.where(self.costs.layouts.sequence_parallel, 1 - self.c.tensor_overlap, 1.0)
+
+        def layer(k: KindCosts) -> Array:
+            return k.time.forward + k.time.backward + 2 * exposed * k.tensor + 2 * hidden * k.expert
+
+        ends = sum(e.time.forward + e.time.backward for e in (self.costs.embedding, self.costs.head))
+        return (sum(count * layer(k) for k, count in self.runs) + ends) / self.pp
+
+    def _again(self, recompute: int) -> Array:
+        name = "full" if recompute == FULL else "selective"
+        return sum(count * getattr(k.time, name) for k, count in self.runs) / self.pp
+
+    def _idle(self) -> Array | float:
+        """Bubble in units of the mean pass."""
+        if {"zero_bubble", "zero_bubble_v", "dualpipe"} & set(self.stack.schedules):
+            return 0.0
+        return (self.pp - 1) / self.stack.max_virtual_stages
+
+    def _data(self, zero: int, reshard: bool) -> tuple[Array, Array]:
+        """(per micro-batch and stage, per step) exposed data-parallel traffic; the latter without pipeline only."""
+        parts = [(k, count) for k, count in self.runs] + [(self.costs.embedding, 1), (self.costs.head, 1)]
+        once = zero < 2
+        each = np.zeros(len(self.pp))
+        if not once:
+            for k, count in parts:
+                forward = k.gather if zero == 3 else 0.0
+                backward = k.scatter + (k.gather if zero == 3 and reshard else 0.0)
+                each = each + count * (self._exposed(forward, k.time.forward) + self._exposed(backward, k.time.backward))
+            if not reshard:
+                each = np.where(self.pp > 1, 0.0, each)  # kept gathered: once a step
+        if not once or not self.stack.overlap_data:
+            return each / self.pp, np.zeros(len(self.pp))
+        gathered = sum(count * k.gather for k, count in parts) if zero == 1 else 0.0
+        scattered = sum(count * k.scatter for k, count in parts)
+        both = self._mean_pass() * self.pp * 3  # no window is longer: a pass with full recompute and all traffic
+        exposed = self._exposed(gathered, both) + self._exposed(scattered, both)
+        return each, np.where(self.pp == 1, exposed, 0.0)
+
+    def _exposed(self, traffic: Array | float, window: Array) -> Array:
+        if not self.stack.overlap_data:
+            return traffic + np.zeros_like(window)
+        hidden = np.minimum(traffic, self.c.data_overlap * window)
+        return traffic - hidden + self.c.interference * hidden
+
+    def _kept(self, recompute: int) -> Array:
+        """Activations of all layers for one micro-batch, over the stages."""
+        return sum(count * k.bytes.kept[recompute] for k, count in self.runs) / self.pp * self.c.activation_memory
+
+    def _flying(self) -> Array:
+        """Times the mean over stages: at least pp / Σ 1/f with f_i = min(pp - i, m) in flight on stage i.
+
+        No schedule has fewer in flight than 1F1B (models.pipeline.in_flight).
+        """
+        depth = np.minimum(self.pp, self.m)
+        harmonic = _HARMONIC[np.minimum(depth, len(_HARMONIC) - 1)] + (self.pp - depth) / depth
+        return self.pp / harmonic
+
+    def _reserved(self, zero: int, dropped: bool, offload_optimizer: bool, activations: Array | float) -> Array:
+        x, stack, costs = self.costs.layouts, self.stack, self.costs
+        ends = (costs.embedding.bytes, costs.head.bytes)
+        dense = (sum(n * k.bytes.dense for k, n in self.runs) + sum(e.dense for e in ends)) / x.pp
+        expert = (sum(n * k.bytes.expert for k, n in self.runs) + sum(e.expert for e in ends)) / x.pp
+        shards = dense / costs.dense_shards + expert / costs.expert_shards
+        state = self.problem.workload.optimizer_state
+        states = (state.master_bytes + state.moment_bytes) * (shards if zero >= 1 else dense + expert)
+        parameters = 0.0 if dropped else 2 * (dense + expert)
+        gradients = stack.gradient_bytes * (shards if zero >= 2 else dense + expert)
+        allocated = (0.0 if offload_optimizer else states) + parameters + gradients + activations
+        return np.asarray(allocated * (1 + self.c.fragmentation) + self.c.context_gib * GIB)
+
+
+_HARMONIC = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, 4097))])

@@ -1,0 +1,68 @@
+"""How simple a layout is to run: one documented order.
+
+Fewer axes in use is simpler. Pipelining costs most (schedules, uneven stages, bubbles, awkward losses), then expert
+parallelism across scale-up domains, then tensor parallelism; offload and full recompute cost something. The points
+only order layouts: a difference of ten means nothing more than "simpler".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from models.layout import AFAB, FULL, ONE_F_ONE_B, SELECTIVE, Array, Layouts
+from models.mesh import groups
+from models.problem import Problem
+
+POINTS: dict[str, int] = {
+    "pipeline": 100,
+    "pipeline_schedule": 25,  # anything beyond 1F1B or all-forward-all-backward
+    "pipeline_partition": 15,  # stages of unequal length
+    "expert_across_domains": 50,
+    "expert_tensor": 15,
+    "expert": 20,
+    "tensor_across_domains": 30,
+    "tensor": 30,
+    "context": 25,
+    "hybrid_sharding": 8,
+    "offload_optimizer": 12,
+    "offload_activations": 12,
+    "full_recompute": 6,
+    "selective_recompute": 3,
+    "kept_gathered": 2,
+    "sharded": 1,
+    "placement": 4,  # axes in another order than tp < cp < dp < pp
+}
+
+
+def complexity_terms(problem: Problem, layouts: Layouts) -> dict[str, Array]:
+    """Points by reason, arrays of shape (n,)."""
+    x, g = layouts, groups(problem.cluster, layouts)
+    scale_out = np.array([dim.scale == "out" for dim in problem.cluster.dims] or [False])[:, None]
+
+    def crosses(members: Array) -> Array:
+        return np.any((members > 1) & scale_out, axis=0)
+
+    held = {
+        "pipeline": x.pp > 1,
+        "pipeline_schedule": (x.pp > 1) & (x.schedule != ONE_F_ONE_B) & (x.schedule != AFAB),
+        "pipeline_partition": (x.pp > 1) & x.balanced,
+        "expert_across_domains": (x.ep > 1) & crosses(g.ep.members),
+        "expert_tensor": x.etp > 1,
+        "expert": x.ep > 1,
+        "tensor_across_domains": (x.tp > 1) & crosses(g.tp.members),
+        "tensor": x.tp > 1,
+        "context": x.cp > 1,
+        "hybrid_sharding": (x.dp_replicate > 1) & (x.dp_shard > 1),
+        "offload_optimizer": x.offload_optimizer,
+        "offload_activations": x.offload_activations,
+        "full_recompute": x.recompute == FULL,
+        "selective_recompute": x.recompute == SELECTIVE,
+        "kept_gathered": (x.zero_stage == 3) & ~x.reshard,
+        "sharded": x.zero_stage > 0,
+        "placement": x.placement != 0,
+    }
+    return {name: POINTS[name] * np.asarray(value, dtype=np.int64) for name, value in held.items()}
+
+
+def complexity(problem: Problem, layouts: Layouts) -> Array:
+    return np.sum(list(complexity_terms(problem, layouts).values()), axis=0)

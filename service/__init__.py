@@ -1,0 +1,1 @@
+"""The REST service around the models: everything with a side effect."""

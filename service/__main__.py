@@ -1,0 +1,81 @@
+"""`python -m service`: migrate the database, then serve."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import socket
+import sys
+
+import uvicorn
+from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
+
+from service import database
+from service.app import create_app
+from service.profiles import seed
+from service.settings import Settings
+from service.store import Store
+from service.telemetry import configure_logs
+
+log = logging.getLogger(__name__)
+
+
+class Server(uvicorn.Server):
+    """Says where it listens once it does."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for server in self.servers:
+            for listening in server.sockets:
+                sys.stdout.write(_announcement(*listening.getsockname()[:2]))
+        sys.stdout.flush()
+
+
+def main() -> int:
+    settings = _settings()
+    configure_logs(settings.log_level)
+    try:
+        _prepare(settings)
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).strip()
+        log.error("database cannot be used", extra={"reason": reason})  # noqa: TRY400
+        return 1
+    config = uvicorn.Config(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=30,
+    )
+    Server(config).run()
+    return 0
+
+
+def _settings() -> Settings:
+    parser = argparse.ArgumentParser(prog="python -m service", description="Serve Shardwright.")
+    parser.add_argument("--host", help="address to listen on; SHARDWRIGHT_HOST")
+    parser.add_argument("--port", type=int, help="port to listen on, 0 for a free one; SHARDWRIGHT_PORT")
+    given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        parser.error("; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors()))
+
+
+def _prepare(settings: Settings) -> None:
+    engine = database.connect(settings.database_url)
+    database.migrate(engine)
+    seed(Store(engine))
+    engine.dispose()
+
+
+def _announcement(host: str, port: int) -> str:
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"Shardwright listens on {address}, docs at {address}/docs\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

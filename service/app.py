@@ -1,0 +1,80 @@
+"""Puts the parts together. Nothing is built at import; two applications in one process share nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+
+from service import database, openapi, problems
+from service.calibrations import Calibrations
+from service.catalog import Catalog
+from service.creation import Creation
+from service.limits import BodyLimit
+from service.predictions import Predictions
+from service.profiles import Profiles
+from service.recommendations import Recommendations
+from service.reports import Reports
+from service.routes import catalog, health, predictions, profiles, recommendations, reports
+from service.routes.dependencies import Services
+from service.security import SecurityHeaders
+from service.settings import Settings
+from service.slots import HeavySlots
+from service.store import Store
+from service.telemetry import Telemetry
+
+
+def create_app(settings: Settings) -> FastAPI:
+    store = Store(database.connect(settings.database_url))
+    app = FastAPI(
+        title="Shardwright",
+        description=openapi.DESCRIPTION,
+        version=_version(),
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_closing(store),
+        middleware=[
+            Middleware(Telemetry),
+            Middleware(SecurityHeaders),
+            Middleware(BodyLimit, max_bytes=settings.max_body_bytes),
+        ],
+    )
+    app.state.services = _services(store, settings)
+    for module in (recommendations, predictions, reports, profiles, catalog, health):
+        app.include_router(module.router)
+    problems.install(app)
+    openapi.install(app)
+    return app
+
+
+def _services(store: Store, settings: Settings) -> Services:
+    slots = HeavySlots(settings.heavy_concurrency, settings.heavy_queue, settings.heavy_wait_s)
+    return Services(
+        store=store,
+        creation=Creation(store, slots, settings.idempotency_ttl_s, settings.idempotency_in_flight_s),
+        calibrations=Calibrations(store),
+        catalog=Catalog(store),
+        predictions=Predictions(store),
+        profiles=Profiles(store),
+        recommendations=Recommendations(store),
+        reports=Reports(store),
+    )
+
+
+def _closing(store: Store) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        store.close()
+
+    return lifespan
+
+
+def _version() -> str:
+    try:
+        return version("shardwright")
+    except PackageNotFoundError:  # run from a checkout
+        return "0"

@@ -1,0 +1,98 @@
+"""Requests that create: computed in a bounded number of slots, committed once, and once per Idempotency-Key."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from service.errors import KeyReused, StillRunning
+from service.slots import HeavySlots
+from service.store import Rows, Store
+from service.tables import IdempotencyRow
+
+CREATED = 201
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """What now lies at `location`. `replayed`: an earlier request with the same key made it."""
+
+    location: str
+    document: dict[str, Any]
+    replayed: bool = False
+
+
+Save = Callable[[Rows], Created]
+"""The last step of a use case: writes its rows in the one transaction of the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An Idempotency-Key and what tells its request from others."""
+
+    key: str
+    fingerprint: str
+
+    @classmethod
+    def of(cls, key: str, *parts: str) -> Key:
+        return cls(key, hashlib.sha256("\n".join(parts).encode()).hexdigest())
+
+
+class Creation:
+    def __init__(self, store: Store, slots: HeavySlots, ttl_s: float, in_flight_s: float) -> None:
+        self._store, self._slots = store, slots
+        self._ttl, self._in_flight = timedelta(seconds=ttl_s), timedelta(seconds=in_flight_s)
+
+    def create(self, key: Key | None, prepare: Callable[[], Save]) -> Created:
+        """`prepare` computes outside of any transaction; what it returns is committed with the answer to the key."""
+        if key is None:
+            return self._run(prepare, lambda rows, created: None)
+        token = uuid.uuid4().hex
+        if (earlier := self._claim(key, token)) is not None:
+            return earlier
+        with self._released_on_failure(key, token):
+            return self._run(
+                prepare,
+                lambda rows, created: rows.keys.finish(key.key, token, CREATED, created.location, created.document),
+            )
+
+    def _run(self, prepare: Callable[[], Save], finish: Callable[[Rows, Created], None]) -> Created:
+        with self._slots.one():
+            save = prepare()
+        with self._store.writing() as rows:
+            created = save(rows)
+            finish(rows, created)
+        return created
+
+    def _claim(self, key: Key, token: str) -> Created | None:
+        """The earlier answer, or None where the request is ours to run."""
+        now = datetime.now(UTC)
+        with self._store.writing() as rows:
+            rows.keys.purge(now - self._ttl)
+            row = rows.keys.find(key.key)
+            if row is None:
+                claimed = {"key": key.key, "fingerprint": key.fingerprint, "token": token, "claimed_at": now}
+                rows.keys.claim(IdempotencyRow(**claimed))
+                return None
+            if row.fingerprint != key.fingerprint:
+                raise KeyReused
+            if row.location is not None and row.document is not None:
+                return Created(row.location, row.document, replayed=True)
+            if row.claimed_at > now - self._in_flight:
+                raise StillRunning
+            rows.keys.take_over(key.key, row.token, token, now)
+            return None
+
+    @contextmanager
+    def _released_on_failure(self, key: Key, token: str) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            with self._store.writing() as rows:
+                rows.keys.release(key.key, token)
+            raise

@@ -1,0 +1,77 @@
+"""The engine and the schema: SQLite or PostgreSQL by one URL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, event, text
+
+MIGRATIONS = Path(__file__).parent.parent / "migrations"
+_MIGRATION_LOCK = 7_406_128_835_112_009  # any number, the same in every process
+
+
+def connect(url: str) -> Engine:
+    """An engine; nothing is opened before the first query."""
+    if url.startswith("sqlite"):
+        engine = sqlalchemy.create_engine(url, connect_args={"timeout": 30})
+        event.listen(engine, "connect", _open_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    return sqlalchemy.create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=20, pool_recycle=1800)
+
+
+def migrate(engine: Engine, revision: str = "head") -> None:
+    """Bring the schema up to `revision`; of several processes that start at once, one does and the others wait."""
+    with engine.connect() as connection, _alone(connection):
+        command.upgrade(alembic_config(connection), revision)
+
+
+def downgrade(engine: Engine, revision: str) -> None:
+    with engine.connect() as connection, _alone(connection):
+        command.downgrade(alembic_config(connection), revision)
+
+
+def at_head(connection: Connection) -> bool:
+    heads = ScriptDirectory.from_config(alembic_config(connection)).get_heads()
+    return set(MigrationContext.configure(connection).get_current_heads()) == set(heads)
+
+
+def alembic_config(connection: Connection) -> Config:
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+@contextmanager
+def _alone(connection: Connection) -> Iterator[None]:
+    """One transaction, alone with the schema: SQLite's begins as the only writer, PostgreSQL's takes a lock."""
+    with writing(connection):
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+        yield
+
+
+@contextmanager
+def writing(connection: Connection) -> Iterator[None]:
+    connection.execution_options(writes=True)
+    with connection.begin():
+        yield
+
+
+def _open_sqlite(connection: Any, _: Any) -> None:
+    connection.isolation_level = None  # transactions begin where _begin_sqlite says, not where the driver guesses
+    for pragma in ("busy_timeout = 30000", "journal_mode = WAL", "foreign_keys = ON", "synchronous = NORMAL"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """A writer takes the lock when it begins: SQLite lets no reader become one after another has written."""
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN")

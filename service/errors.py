@@ -1,0 +1,103 @@
+"""Every way the service itself refuses; what the models refuse is in models.errors.
+
+ServiceError
+├── NotFound             no such prediction, report, profile, catalogue entry, …
+├── Conflict             the state of things forbids it
+│   ├── NameReserved     a shipped catalogue entry has this name
+│   └── StillRunning     the first request with this Idempotency-Key has not finished
+├── NothingToLearn       a calibration finds no usable report
+├── KeyReused            this Idempotency-Key came with another request before
+├── PreconditionRequired If-Match is missing
+├── PreconditionFailed   If-Match names a state that is gone
+├── BadHeader            a header cannot be read
+├── MalformedBody        not JSON, or JSON that no database can store
+├── NotJson              a body of another media type
+├── BodyTooLarge         more bytes than the service reads
+├── Unavailable          the database does not answer
+├── Overloaded           too many computations wait already
+└── Refused              several fields are wrong, each an Invalid of models.errors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from models.errors import Invalid
+
+
+class ServiceError(Exception):
+    """Base of all errors the service raises on purpose."""
+
+
+class NotFound(ServiceError):
+    def __init__(self, what: str, name: object) -> None:
+        super().__init__(f"There is no {what} {name}.")
+
+
+class Conflict(ServiceError):
+    pass
+
+
+class NameReserved(Conflict):
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"{name} names an entry of the shipped catalogue of {kind}; choose another name.")
+
+
+class StillRunning(Conflict):
+    def __init__(self) -> None:
+        super().__init__("The first request with this Idempotency-Key has not finished; try again later.")
+
+
+class NothingToLearn(ServiceError):
+    def __init__(self, unusable: int) -> None:
+        super().__init__(f"No report of a successful run is there to learn from; {unusable} could not be used.")
+
+
+class KeyReused(ServiceError):
+    def __init__(self) -> None:
+        super().__init__("This Idempotency-Key was used for another request; use a new key for each request.")
+
+
+class PreconditionRequired(ServiceError):
+    def __init__(self) -> None:
+        super().__init__("Say with If-Match which state you saw: the ETag of the profile.")
+
+
+class PreconditionFailed(ServiceError):
+    def __init__(self, current: str) -> None:
+        super().__init__(f"The profile has changed since; its ETag is now {current}.")
+
+
+class BadHeader(ServiceError):
+    def __init__(self, header: str, rule: str) -> None:
+        super().__init__(f"{header}: {rule}.")
+
+
+class MalformedBody(ServiceError):
+    pass
+
+
+class NotJson(ServiceError):
+    def __init__(self, media_type: str) -> None:
+        super().__init__(f"The body must be application/json, not {media_type or 'of an unnamed media type'}.")
+
+
+class BodyTooLarge(ServiceError):
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The body must not exceed {limit} bytes.")
+
+
+class Unavailable(ServiceError):
+    def __init__(self) -> None:
+        super().__init__("The database does not answer; try again later.")
+
+
+class Overloaded(ServiceError):
+    def __init__(self) -> None:
+        super().__init__("All computing slots are taken and the queue is full; try again later.")
+
+
+class Refused(ServiceError):
+    def __init__(self, errors: Sequence[Invalid]) -> None:
+        super().__init__(str(errors[0]) if len(errors) == 1 else f"{len(errors)} values break a rule.")
+        self.errors = tuple(errors)

@@ -1,0 +1,273 @@
+"""Readers of the dense families, by `model_type`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from models.architecture import Architecture
+from models.errors import Unsupported
+from service.formats._huggingface_config import Config
+from service.formats._huggingface_parts import (
+    attention,
+    decoder,
+    every,
+    from_layer,
+    gated,
+    layered,
+    num_heads,
+    plain,
+    stating_windows,
+    throughout,
+)
+
+
+def llama(cfg: Config) -> Architecture:
+    block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", False))
+    return decoder(cfg, layered(cfg, block), gated(cfg, cfg.flag("mlp_bias", False)))
+
+
+def arcee(cfg: Config) -> Architecture:
+    block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", False))
+    return decoder(cfg, layered(cfg, block), plain(cfg, cfg.flag("mlp_bias", False)))
+
+
+def nemotron(cfg: Config) -> Architecture:
+    block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", False))
+    return decoder(cfg, layered(cfg, block), plain(cfg, cfg.flag("mlp_bias", False)), norm_bias=True)
+
+
+def smollm3(cfg: Config) -> Architecture:
+    cfg = stating_windows(cfg)
+    block = attention(cfg, bias=cfg.flag("attention_bias", False))
+    return decoder(cfg, layered(cfg, block), gated(cfg, cfg.flag("mlp_bias", False)), tied=True)
+
+
+def seed_oss(cfg: Config) -> Architecture:
+    bias, output_bias = cfg.flag("attention_bias", True), cfg.flag("attention_out_bias", False)
+    block = attention(cfg, bias=bias, output_bias=output_bias)
+    return decoder(cfg, layered(cfg, block), gated(cfg, cfg.flag("mlp_bias", False)))
+
+
+def ernie(cfg: Config) -> Architecture:
+    bias = cfg.flag("use_bias", False)
+    block = attention(cfg, head_dim=cfg.size("head_dim"), bias=bias)
+    return decoder(cfg, layered(cfg, block), gated(cfg, bias), tied=True)
+
+
+def mistral(cfg: Config) -> Architecture:
+    """An absent sliding_window means Mistral 7B's; null means none."""
+    cfg = cfg.assuming(sliding_window=4096)
+    return decoder(cfg, layered(cfg, attention(cfg), throughout(cfg)), gated(cfg))
+
+
+def ministral3(cfg: Config) -> Architecture:
+    return decoder(cfg, layered(cfg, attention(cfg), throughout(cfg)), gated(cfg))
+
+
+def phi3(cfg: Config) -> Architecture:
+    block = attention(cfg, kv_default=num_heads(cfg))
+    return decoder(cfg, layered(cfg, block, throughout(cfg)), gated(cfg))
+
+
+def starcoder2(cfg: Config) -> Architecture:
+    bias = cfg.flag("use_bias", True)
+    block = attention(cfg, bias=bias)
+    return decoder(cfg, layered(cfg, block, throughout(cfg)), plain(cfg, bias), tied=True, norm_bias=True)
+
+
+def qwen2(cfg: Config) -> Architecture:
+    """Queries, keys and values always have biases; no key says so."""
+    cfg = cfg.assuming(use_sliding_window=False)
+    block = attention(cfg, bias=True, output_bias=False)
+    return decoder(cfg, layered(cfg, block, from_layer(cfg)), gated(cfg))
+
+
+def qwen3(cfg: Config) -> Architecture:
+    cfg = cfg.assuming(use_sliding_window=False)
+    block = attention(cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True)
+    return decoder(cfg, layered(cfg, block, from_layer(cfg)), gated(cfg))
+
+
+def gemma(cfg: Config) -> Architecture:
+    block = attention(cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False))
+    return decoder(cfg, layered(cfg, block), gated(cfg), tied=True)
+
+
+def gemma2(cfg: Config) -> Architecture:
+    block = attention(cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False))
+    return decoder(cfg, layered(cfg, block, every(2)), gated(cfg), tied=True, num_norms=4)
+
+
+def gemma3(cfg: Config) -> Architecture:
+    block = attention(cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True)
+    windows = every(cfg.size("sliding_window_pattern", 6))
+    return decoder(cfg, layered(cfg, block, windows), gated(cfg), tied=True, num_norms=4)
+
+
+def glm(cfg: Config) -> Architecture:
+    block = attention(cfg, bias=cfg.flag("attention_bias", True), output_bias=False)
+    return decoder(cfg, layered(cfg, block), gated(cfg))
+
+
+def glm4(cfg: Config) -> Architecture:
+    block = attention(cfg, bias=cfg.flag("attention_bias", True), output_bias=False)
+    return decoder(cfg, layered(cfg, block), gated(cfg), num_norms=4)
+
+
+def olmo2(cfg: Config) -> Architecture:
+    block = attention(
+        cfg,
+        kv_default=num_heads(cfg),
+        bias=cfg.flag("attention_bias", False),
+        qk_norm=True,
+        qk_norm_all_heads=True,
+    )
+    return decoder(cfg, layered(cfg, block, every(4) if cfg.model_type == "olmo3" else None), gated(cfg))
+
+
+def cohere(cfg: Config) -> Architecture:
+    """Attention and MLP run side by side after one norm."""
+    block = attention(
+        cfg,
+        kv_default=num_heads(cfg),
+        bias=cfg.flag("attention_bias", False),
+        qk_norm=cfg.flag("use_qk_norm", False),
+        qk_norm_all_heads=True,
+    )
+    return decoder(cfg, layered(cfg, block), gated(cfg), tied=True, num_norms=1)
+
+
+def cohere2(cfg: Config) -> Architecture:
+    block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", False))
+    windows = every(cfg.size("sliding_window_pattern", 4))
+    return decoder(cfg, layered(cfg, block, windows), gated(cfg), tied=True, num_norms=1)
+
+
+def stablelm(cfg: Config) -> Architecture:
+    block = attention(
+        cfg,
+        bias=cfg.flag("use_qkv_bias", False),
+        output_bias=False,
+        qk_norm=cfg.flag("qk_layernorm", False),
+        qk_norm_all_heads=True,
+    )
+    num_norms = 1 if cfg.flag("use_parallel_residual", False) else 2
+    return decoder(cfg, layered(cfg, block), gated(cfg), num_norms=num_norms, norm_bias=True)
+
+
+def phi(cfg: Config) -> Architecture:
+    """Attention and MLP run side by side after one norm; biases everywhere, the LM head's included."""
+    cfg.refuse("qk_layernorm", "norms with biases on queries and keys")
+    block = attention(cfg, kv_default=num_heads(cfg), bias=True)
+    return replace(
+        decoder(cfg, layered(cfg, block), plain(cfg, bias=True), num_norms=1, norm_bias=True), lm_head_bias=True
+    )
+
+
+def gpt2(cfg: Config) -> Architecture:
+    cfg = cfg.respell(
+        hidden_size="n_embd",
+        num_hidden_layers="n_layer",
+        num_attention_heads="n_head",
+        intermediate_size="n_inner",
+        max_position_embeddings="n_positions",
+    )
+    block = attention(cfg, kv_default=num_heads(cfg), bias=True)
+    mlp = plain(cfg, bias=True, default=4 * cfg.size("hidden_size"))
+    return replace(
+        decoder(cfg, layered(cfg, block), mlp, tied=True, norm_bias=True),
+        learned_positions=cfg.size("max_position_embeddings"),
+    )
+
+
+def gptj(cfg: Config) -> Architecture:
+    cfg = cfg.respell(
+        hidden_size="n_embd", num_hidden_layers="n_layer", num_attention_heads="n_head", intermediate_size="n_inner"
+    )
+    mlp = plain(cfg, bias=True, default=4 * cfg.size("hidden_size"))
+    block = attention(cfg, kv_default=num_heads(cfg))
+    return replace(decoder(cfg, layered(cfg, block), mlp, num_norms=1, norm_bias=True), lm_head_bias=True)
+
+
+def gpt_neox(cfg: Config) -> Architecture:
+    block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", True))
+    return decoder(cfg, layered(cfg, block), plain(cfg, bias=True), norm_bias=True)
+
+
+def opt(cfg: Config) -> Architecture:
+    """Positions are learned, and offset by two rows."""
+    hidden = cfg.size("hidden_size")
+    if cfg.size("word_embed_proj_dim", hidden) != hidden:
+        raise Unsupported("word_embed_proj_dim", cfg.get("word_embed_proj_dim"), "embeddings of another width")
+    cfg.refuse("do_layer_norm_before", "norms behind the blocks", value=False)
+    cfg.refuse("layer_norm_elementwise_affine", "norms without weights", value=False)
+    cfg.refuse("_remove_final_layer_norm", "a stack without a final norm")
+    cfg = cfg.respell(intermediate_size="ffn_dim")
+    bias = cfg.flag("enable_bias", True)
+    block = attention(cfg, kv_default=num_heads(cfg), bias=bias)
+    return replace(
+        decoder(cfg, layered(cfg, block), plain(cfg, bias), tied=True, norm_bias=True),
+        learned_positions=cfg.size("max_position_embeddings") + 2,
+    )
+
+
+def falcon(cfg: Config) -> Architecture:
+    """Falcon 7B (one key-value head, one norm a layer), the new decoder of 40B and 180B, and the RW variants."""
+    new, parallel = cfg.flag("new_decoder_architecture"), cfg.flag("parallel_attn")
+    cfg = cfg.respell(num_key_value_heads="num_kv_heads", intermediate_size="ffn_hidden_size")
+    if cfg.flag("multi_query") and not new:
+        cfg = replace(cfg, values={**cfg.values, "num_kv_heads": 1})
+    bias = cfg.flag("bias")
+    block = attention(cfg, kv_default=num_heads(cfg), bias=bias)
+    mlp = plain(cfg, bias, default=4 * cfg.size("hidden_size"))
+    norms = cfg.size("num_ln_in_parallel_attn", 2 if new else 1, most=2) if parallel else 2
+    return decoder(cfg, layered(cfg, block), mlp, tied=True, num_norms=norms, norm_bias=True)
+
+
+def mpt(cfg: Config) -> Architecture:
+    cfg.refuse("no_bias", "the biases of MPT", value=False)
+    inner = cfg.inner("attn_config")
+    inner.refuse("alibi", "the learned positions of MPT without ALiBi", value=False)
+    inner.refuse("qk_ln", "norms over all queries and keys")
+    cfg = cfg.respell(hidden_size="d_model", num_hidden_layers="n_layers", num_attention_heads="n_heads")
+    hidden = cfg.size("hidden_size")
+    mlp = plain(cfg, default=hidden * cfg.size("expansion_ratio", most=64))
+    multi_query = inner.word("attn_type", "multihead_attention") == "multiquery_attention"
+    cfg = cfg.assuming(num_key_value_heads=inner.size("kv_n_heads", 1 if multi_query else num_heads(cfg)))
+    return decoder(cfg, layered(cfg, attention(cfg)), mlp, tied=True)
+
+
+READERS: Mapping[str, Callable[[Config], Architecture]] = {
+    "arcee": arcee,
+    "cohere": cohere,
+    "cohere2": cohere2,
+    "ernie4_5": ernie,
+    "falcon": falcon,
+    "gemma": gemma,
+    "gemma2": gemma2,
+    "gemma3_text": gemma3,
+    "glm": glm,
+    "glm4": glm4,
+    "gpt2": gpt2,
+    "gpt_neox": gpt_neox,
+    "gptj": gptj,
+    "granite": llama,
+    "llama": llama,
+    "ministral3": ministral3,
+    "mistral": mistral,
+    "mpt": mpt,
+    "nemotron": nemotron,
+    "olmo2": olmo2,
+    "olmo3": olmo2,
+    "opt": opt,
+    "phi": phi,
+    "phi3": phi3,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "qwen3_vl_text": qwen3,
+    "seed_oss": seed_oss,
+    "smollm3": smollm3,
+    "stablelm": stablelm,
+    "starcoder2": starcoder2,
+}

@@ -1,0 +1,220 @@
+"""Readers of the mixture-of-experts families, by `model_type`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from models.architecture import Architecture, Attention, Mlp
+from service.formats._huggingface_config import MAX_LAYERS, Config
+from service.formats._huggingface_parts import (
+    CHUNKED,
+    FULL,
+    after_dense,
+    attention,
+    decoder,
+    every,
+    experts,
+    from_layer,
+    layered,
+    mixed,
+    num_heads,
+    num_layers,
+    num_shared,
+    stating_windows,
+    throughout,
+)
+
+
+def mixtral(cfg: Config) -> Architecture:
+    """`intermediate_size` is one expert's."""
+    moe = experts(cfg, count="num_local_experts", width="intermediate_size")
+    return decoder(cfg, layered(cfg, attention(cfg), throughout(cfg)), moe)
+
+
+def granitemoe(cfg: Config) -> Architecture:
+    block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", False))
+    return decoder(cfg, layered(cfg, block), experts(cfg, count="num_local_experts", width="intermediate_size"))
+
+
+def olmoe(cfg: Config) -> Architecture:
+    block = attention(
+        cfg,
+        kv_default=num_heads(cfg),
+        bias=cfg.flag("attention_bias", False),
+        qk_norm=True,
+        qk_norm_all_heads=True,
+    )
+    return decoder(cfg, layered(cfg, block), experts(cfg, width="intermediate_size"))
+
+
+def dbrx(cfg: Config) -> Architecture:
+    """Attention and experts have objects of their own, whose tie_word_embeddings mean nothing."""
+    inner, ffn = cfg.inner("attn_config"), cfg.inner("ffn_config")
+    cfg = cfg.respell(hidden_size="d_model", num_hidden_layers="n_layers", num_attention_heads="n_heads")
+    cfg = cfg.assuming(num_key_value_heads=inner.size("kv_n_heads"))
+    moe = experts(ffn, count="moe_num_experts", top_k="moe_top_k", width="ffn_hidden_size")
+    return decoder(cfg, layered(cfg, attention(cfg)), moe)
+
+
+def qwen2_moe(cfg: Config) -> Architecture:
+    """The shared expert has a width of its own and a gate."""
+    cfg = stating_windows(cfg)
+    block = attention(cfg, bias=cfg.flag("qkv_bias", True), output_bias=False)
+    moe = replace(experts(cfg), shared_intermediate_size=cfg.size("shared_expert_intermediate_size"), shared_gate=True)
+    return decoder(cfg, layered(cfg, block), mixed(cfg, _qwen_sparse(cfg), moe))
+
+
+def qwen3_moe(cfg: Config) -> Architecture:
+    """transformers 5 writes num_local_experts for num_experts."""
+    cfg = stating_windows(cfg).respell(num_local_experts="num_experts")
+    block = attention(cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True)
+    moe = experts(cfg, count="num_local_experts")
+    return decoder(cfg, layered(cfg, block), mixed(cfg, _qwen_sparse(cfg), moe))
+
+
+def _qwen_sparse(cfg: Config) -> Callable[[int], bool]:
+    dense, step = cfg.indices("mlp_only_layers", num_layers(cfg)), cfg.size("decoder_sparse_step", 1)
+    return lambda index: index not in dense and (index + 1) % step == 0
+
+
+def gpt_oss(cfg: Config) -> Architecture:
+    """Biases on everything but the norms, attention sinks, and windows in every other layer."""
+    cfg = cfg.respell(experts_per_token="num_experts_per_tok")
+    block = attention(cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", True), sinks=True)
+    moe = experts(cfg, count="num_local_experts", top_k="experts_per_token", width="intermediate_size")
+    return decoder(cfg, layered(cfg, block, every(2)), replace(moe, bias=True, router_bias=True))
+
+
+def deepseek_v2(cfg: Config) -> Architecture:
+    return _deepseek(cfg, selection_bias=False)
+
+
+def deepseek_v3(cfg: Config) -> Architecture:
+    return _deepseek(cfg, selection_bias=True)
+
+
+def _deepseek(cfg: Config, selection_bias: bool) -> Architecture:
+    cfg.refuse("use_mla", "DeepSeek without latent attention", value=False)
+    cfg.refuse("mlp_bias", "biases of the dense layers alone")
+    moe = experts(
+        cfg,
+        count="n_routed_experts",
+        shared=num_shared(cfg),
+        selection_bias=selection_bias,
+    )
+    model = decoder(cfg, layered(cfg, _latent_attention(cfg)), mixed(cfg, after_dense(cfg), moe))
+    return _with_mtp(cfg, model)
+
+
+def _latent_attention(cfg: Config) -> Attention:
+    """Of the keys a config also has, `head_dim` and `num_key_value_heads` mean nothing here."""
+    cfg.refuse("attention_bias", "biases of the down-projections of latent attention")
+    rope, heads = cfg.size("qk_rope_head_dim"), num_heads(cfg)
+    return Attention(
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=cfg.size("qk_nope_head_dim") + rope,
+        v_head_dim=cfg.size("v_head_dim"),
+        q_lora_rank=cfg.size_or_none("q_lora_rank"),
+        kv_lora_rank=cfg.size("kv_lora_rank"),
+        rope_head_dim=rope,
+    )
+
+
+def _with_mtp(cfg: Config, model: Architecture) -> Architecture:
+    """Multi-token-prediction layers stand beside the stack; newer files spell them num_mtp_layers."""
+    cfg = cfg.respell(num_nextn_predict_layers="num_mtp_layers")
+    return replace(model, mtp_layers=cfg.count("num_nextn_predict_layers", 0, most=MAX_LAYERS))
+
+
+def glm4_moe(cfg: Config) -> Architecture:
+    bias, qk_norm = cfg.flag("attention_bias", False), cfg.flag("use_qk_norm", False)
+    block = attention(cfg, bias=bias, output_bias=False, qk_norm=qk_norm)
+    moe = experts(cfg, count="n_routed_experts", shared=num_shared(cfg), selection_bias=True)
+    return _with_mtp(cfg, decoder(cfg, layered(cfg, block), mixed(cfg, after_dense(cfg), moe)))
+
+
+def dots1(cfg: Config) -> Architecture:
+    block = attention(cfg, bias=cfg.flag("attention_bias", False), qk_norm=True)
+    moe = experts(cfg, count="n_routed_experts", shared=num_shared(cfg), selection_bias=True)
+    return decoder(cfg, layered(cfg, block, from_layer(cfg)), mixed(cfg, after_dense(cfg), moe))
+
+
+def llama4(cfg: Config) -> Architecture:
+    """One shared expert is implied; `intermediate_size` is an expert's, `intermediate_size_mlp` a dense layer's.
+
+    The layers with rotary embedding are the chunked ones. The norms on queries and keys have no weights.
+    """
+    block = attention(cfg, bias=cfg.flag("attention_bias", False))
+    moe = experts(cfg, count="num_local_experts", width="intermediate_size", shared=1)
+    return decoder(cfg, layered(cfg, block, _llama4_kind(cfg)), mixed(cfg, _llama4_sparse(cfg), moe, _llama4_dense))
+
+
+def _llama4_kind(cfg: Config) -> Callable[[int], str] | None:
+    if cfg.size_or_none("attention_chunk_size") is None:
+        return None
+    period = cfg.size("no_rope_layer_interval", 4)
+    rotary = cfg.switches("no_rope_layers", num_layers(cfg))
+    return lambda index: CHUNKED if (rotary[index] if rotary else (index + 1) % period) else FULL
+
+
+def _llama4_sparse(cfg: Config) -> Callable[[int], bool]:
+    if cfg.get("moe_layers") is not None:
+        chosen = cfg.indices("moe_layers", num_layers(cfg))
+        return lambda index: index in chosen
+    step = cfg.size("interleave_moe_layer_step")
+    return lambda index: (index + 1) % step == 0
+
+
+def _llama4_dense(cfg: Config) -> Mlp:
+    return Mlp(intermediate_size=cfg.size("intermediate_size_mlp"))
+
+
+def ernie_moe(cfg: Config) -> Architecture:
+    """Sparse from moe_layer_start_index to moe_layer_end_index (-1: the last), every moe_layer_interval-th."""
+    cfg.refuse("use_bias", "biases of the dense layers alone")
+    last = num_layers(cfg) - 1
+    end = last if cfg.get("moe_layer_end_index") in (None, -1) else cfg.count("moe_layer_end_index", most=last)
+    start, interval = cfg.count("moe_layer_start_index"), cfg.size("moe_layer_interval", 1)
+    moe = experts(
+        cfg,
+        count="moe_num_experts",
+        top_k="moe_k",
+        shared=num_shared(cfg, "moe_num_shared_experts"),
+        selection_bias=True,
+    )
+    blocks = mixed(cfg, lambda index: start <= index <= end and (index + 1) % interval == 0, moe)
+    return decoder(cfg, layered(cfg, attention(cfg)), blocks, tied=True)
+
+
+def hunyuan_v3(cfg: Config) -> Architecture:
+    """The first layer is dense unless mlp_layer_types says which are."""
+    cfg.refuse("mlp_bias", "biases of the dense layers alone")
+    block = attention(cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True)
+    moe = experts(cfg, shared=num_shared(cfg, "num_shared_experts"), selection_bias=True)
+    kinds = cfg.words("mlp_layer_types", num_layers(cfg))
+    if not set(kinds) <= {"dense", "sparse"}:
+        raise cfg.invalid("mlp_layer_types", "must be made of dense and sparse")
+    blocks = mixed(cfg, lambda index: kinds[index] == "sparse" if kinds else index > 0, moe)
+    return _with_mtp(cfg, decoder(cfg, layered(cfg, block), blocks))
+
+
+READERS: Mapping[str, Callable[[Config], Architecture]] = {
+    "dbrx": dbrx,
+    "deepseek_v2": deepseek_v2,
+    "deepseek_v3": deepseek_v3,
+    "dots1": dots1,
+    "ernie4_5_moe": ernie_moe,
+    "glm4_moe": glm4_moe,
+    "gpt_oss": gpt_oss,
+    "granitemoe": granitemoe,
+    "hy_v3": hunyuan_v3,
+    "kimi_k2": deepseek_v3,
+    "llama4_text": llama4,
+    "mixtral": mixtral,
+    "olmoe": olmoe,
+    "qwen2_moe": qwen2_moe,
+    "qwen3_moe": qwen3_moe,
+    "qwen3_vl_moe_text": qwen3_moe,
+}

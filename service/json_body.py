@@ -1,0 +1,126 @@
+"""Request bodies as JSON, read strictly: nothing a parser guesses and nothing a database cannot store."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Coroutine
+from email.message import Message
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+
+from service.errors import MalformedBody, NotJson
+
+MAX_DEPTH = 64
+MAX_MEMBERS = 20_000
+"""Of one object: each that no schema knows costs an entry in the error."""
+
+
+class JsonRequest(Request):
+    """A request whose JSON was parsed before FastAPI asks for it."""
+
+    parsed: Any = None
+
+    async def read(self) -> None:
+        try:
+            body = await self.body()
+        except ClientDisconnect:
+            raise MalformedBody("The body ended before its time.") from None
+        if not body:
+            return
+        _require_json(self.headers.get("content-type", ""))
+        self.parsed = await run_in_threadpool(parse, body)
+
+    async def json(self) -> Any:
+        return self.parsed
+
+
+class JsonRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def read_then_handle(request: Request) -> Response:
+            strict = JsonRequest(request.scope, request.receive)
+            await strict.read()
+            return await handle(strict)
+
+        return read_then_handle
+
+
+def parse(body: bytes) -> Any:
+    """The value of a JSON text (RFC 8259), without NaN, repeated names, NUL characters or lone surrogates."""
+    try:
+        value = json.loads(
+            body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique
+        )
+    except UnicodeDecodeError as error:
+        raise MalformedBody(f"The body is not UTF-8: byte {error.start} begins no character.") from None
+    except RecursionError:
+        raise MalformedBody(f"The body nests deeper than {MAX_DEPTH} levels.") from None
+    except json.JSONDecodeError as error:
+        raise MalformedBody(f"The body is not JSON: {error.msg} at character {error.pos}.") from None
+    except ValueError:
+        raise MalformedBody("The body holds an integer of more digits than the service reads.") from None
+    _require_storable(value)
+    return value
+
+
+def _require_json(content_type: str) -> None:
+    message = Message()
+    message["content-type"] = content_type
+    subtype = message.get_content_subtype()
+    is_json = message.get_content_maintype() == "application" and (subtype == "json" or subtype.endswith("+json"))
+    if not content_type or not is_json:
+        raise NotJson(content_type[:100])
+
+
+def _refuse_constant(constant: str) -> None:
+    raise MalformedBody(f"The body holds {constant}, which is not JSON.")
+
+
+def _finite(literal: str) -> float:
+    value = float(literal)
+    if math.isinf(value):
+        raise MalformedBody(f"The body holds {literal[:40]}, which is beyond the range of a 64-bit float.")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_MEMBERS:
+        raise MalformedBody(f"The body holds an object of more than {MAX_MEMBERS} members.")
+    value: dict[str, Any] = {}
+    for name, item in pairs:
+        if name in value:
+            raise MalformedBody(f"The body gives {name[:100]!r} twice in one object.")
+        value[name] = item
+    return value
+
+
+def _require_storable(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                _require_text(item)
+            elif isinstance(item, dict):
+                inner += item.keys()
+                inner += item.values()
+            elif isinstance(item, list):
+                inner += item
+        if not inner:
+            return
+        level = inner
+    raise MalformedBody(f"The body nests deeper than {MAX_DEPTH} levels.")
+
+
+def _require_text(text: str) -> None:
+    halves = not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text)
+    if "\0" in text or halves:
+        raise MalformedBody("The body holds a string with a NUL character or half a surrogate pair.")

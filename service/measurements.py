@@ -1,0 +1,84 @@
+"""A measured speed in every form, and a measured memory beside the predicted one."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from models.errors import Invalid
+from models.flops import AttentionCount, model_flops, step_time_of
+from models.prediction import Prediction
+from models.problem import Problem
+from service.pointers import instead_of
+from service.schemas.report import Measured, MeasuredMemory, MeasuredMfu, MeasuredSpeed, MemoryComparison
+
+Form = Literal["step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "mfu"]
+
+SHORTEST_S, LONGEST_S = 1e-6, 1e7
+_COUNTS: tuple[AttentionCount, ...] = ("causal", "full")
+
+
+def speed(problem: Problem, measured: Measured) -> MeasuredSpeed:
+    form, step, conversion = _step_time(problem, measured)
+    if not SHORTEST_S <= step <= LONGEST_S:
+        raise Invalid(f"measured.{form}", None, f"means a step of {step:.3g} s, which no run has")
+    tokens = problem.workload.tokens / step
+    return MeasuredSpeed(
+        given=form,
+        conversion=conversion,
+        step_time_s=step,
+        tokens_per_s=tokens,
+        tokens_per_s_per_chip=tokens / problem.cluster.num_chips,
+        mfu={count: _mfu(problem, step, count) for count in _COUNTS},
+    )
+
+
+def memory(measured: MeasuredMemory, prediction: Prediction) -> MemoryComparison:
+    return MemoryComparison(
+        **measured.model_dump(),
+        allocated_residual=log_ratio(measured.allocated_gib, prediction.allocated_gib),
+        reserved_residual=log_ratio(measured.reserved_gib, prediction.reserved_gib),
+    )
+
+
+def log_ratio(measured: float | None, predicted: float) -> float | None:
+    return math.log(measured / predicted) if measured else None
+
+
+def _step_time(problem: Problem, measured: Measured) -> tuple[Form, float, str]:
+    """The form that was given, the step time it means, and how it follows."""
+    tokens, chips = problem.workload.tokens, problem.cluster.num_chips
+    if (step := measured.step_time_s) is not None:
+        return "step_time_s", step, "as given"
+    if (rate := measured.tokens_per_s) is not None:
+        return "tokens_per_s", tokens / rate, f"{tokens} tokens of a step / {rate:g} tokens/s"
+    if (rate := measured.tokens_per_s_per_chip) is not None:
+        how = f"{tokens} tokens of a step / ({rate:g} tokens/s of a chip * {chips} chips)"
+        return "tokens_per_s_per_chip", tokens / (rate * chips), how
+    if measured.mfu is None:
+        raise Invalid("measured", None, "is empty")
+    return "mfu", *_from_mfu(problem, measured.mfu)
+
+
+def _from_mfu(problem: Problem, mfu: MeasuredMfu) -> tuple[float, str]:
+    chips, peak = problem.cluster.num_chips, _peak_tflops(problem, mfu)
+    step = step_time_of(mfu.value * peak * 1e12, chips, problem.architecture, problem.workload, mfu.attention)
+    flops = model_flops(problem.architecture, problem.workload, mfu.attention)
+    how = (
+        f"{flops:.6g} FLOPs of a step (attention counted {mfu.attention}, recompute not) / "
+        f"({mfu.value:g} * {peak:g} TFLOP/s * {chips} chips)"
+    )
+    return step, how
+
+
+def _peak_tflops(problem: Problem, mfu: MeasuredMfu) -> float:
+    if mfu.peak_tflops is not None:
+        return mfu.peak_tflops
+    dtype = mfu.peak_dtype or problem.workload.number_format.gemm
+    with instead_of("workload.precision", "measured.mfu.peak_dtype"):
+        return problem.cluster.chip.peak_flops(dtype) / 1e12
+
+
+def _mfu(problem: Problem, step_time_s: float, count: AttentionCount) -> float:
+    peak = problem.cluster.chip.peak_flops(problem.workload.number_format.gemm) * problem.cluster.num_chips
+    return model_flops(problem.architecture, problem.workload, count) / step_time_s / peak

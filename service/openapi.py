@@ -1,0 +1,80 @@
+"""The contract: problems are documented on every operation, in their own media type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from service.problems import MEDIA_TYPE, TYPES
+
+DESCRIPTION = """
+Says which parallel layout to launch for training a model on a cluster, what step time, MFU and memory to expect,
+and why; takes in what was measured and learns from it.
+
+Times are in seconds, memory in GiB (2^30 bytes), bandwidths in GB/s (1e9 bytes a second) one way. Every error is an
+`application/problem+json` (RFC 9457) whose type is described at `/problems/{name}`. A POST that creates takes an
+`Idempotency-Key`.
+"""
+
+
+class ProblemError(BaseModel):
+    field: str
+    pointer: str | None
+    value: Any
+    rule: str
+
+
+class Problem(BaseModel):
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    request_id: str | None
+    errors: list[ProblemError] | None = None
+
+
+_OF_GET = (404, 500)
+_OF_POST = (400, 409, 413, 415, 422, 503)
+_OF_HEADER = {"If-Match": (412, 428)}
+
+
+def install(app: FastAPI) -> None:
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        fresh = app.openapi_schema is None
+        document = generate()
+        if fresh:
+            _document_problems(document)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _document_problems(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas.update(problem.pop("$defs"), Problem=problem)
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            operation["responses"].pop("422", None)
+            if path.startswith("/v1"):
+                operation["responses"] |= {str(status): _response(status) for status in _statuses(method, operation)}
+
+
+def _statuses(method: str, operation: dict[str, Any]) -> list[int]:
+    headers = [item["name"].title() for item in operation.get("parameters", []) if item["in"] == "header"]
+    guarded = [status for name in headers for status in _OF_HEADER.get(name, ())]
+    has_query = any(item["in"] == "query" for item in operation.get("parameters", []))
+    return sorted({*_OF_GET, *(_OF_POST if method == "post" else ()), *guarded, *((422,) if has_query else ())})
+
+
+def _response(status: int) -> dict[str, Any]:
+    titles = [kind.title for kind in TYPES.values() if kind.status == status]
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {"description": "; ".join(titles), "content": {MEDIA_TYPE: {"schema": schema}}}

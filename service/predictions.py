@@ -1,0 +1,77 @@
+"""Predict the layouts a caller names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from models.errors import Invalid
+from models.layout import Layout, Layouts
+from models.prediction import Prediction, predict_layouts
+from models.problem import Problem
+from models.profile import Profile
+from models.rules import RULES, first_broken
+from service.basis import basis
+from service.creation import Created, Save
+from service.errors import Refused
+from service.profiles import active_profile
+from service.resolution import Resolver
+from service.schemas.prediction import PredictedLayout, PredictionAnswer, PredictionRequest
+from service.store import Rows, Store
+from service.tables import PredictionRow
+
+
+class Predictions:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def predict(self, request: PredictionRequest) -> Save:
+        with self._store.reading() as rows:
+            resolved = Resolver(rows).problem(request)
+            profile = active_profile(rows)
+        asked = request.asked()
+        layouts = [fields.build() for fields in asked.values()]
+        predictions = predict_legal(resolved.problem, layouts, profile, [*asked])
+        answer = PredictionAnswer(
+            layouts=[PredictedLayout.of(prediction) for prediction in predictions],
+            **basis(request, resolved, profile),
+        )
+        answer.request["layouts"] = [fields.model_dump(mode="json") for fields in asked.values()]
+        return lambda rows: _save(rows, answer)
+
+    def get(self, id_: str) -> dict[str, Any]:
+        with self._store.reading() as rows:
+            return rows.answers.prediction(id_).document
+
+
+def predict_legal(
+    problem: Problem, layouts: Sequence[Layout], profile: Profile, names: Sequence[str]
+) -> list[Prediction]:
+    """Predictions, or Refused with every layout that breaks a rule, under its name in the request."""
+    broken = first_broken(problem, Layouts.of(layouts))
+    refused = [_broken(problem, layouts[i], names[i], int(broken[i])) for i in np.flatnonzero(broken >= 0).tolist()]
+    if refused:
+        raise Refused(refused)
+    return predict_layouts(problem, layouts, profile)
+
+
+def _broken(problem: Problem, layout: Layout, name: str, index: int) -> Invalid:
+    rule = RULES[index]
+    knob = rule.field.removeprefix("layout").lstrip(".")
+    value = getattr(layout, knob) if knob else None
+    return Invalid(f"{name}.{knob}" if knob else name, value, f"{rule.name}: {rule.message(problem, layout)}")
+
+
+def _save(rows: Rows, answer: PredictionAnswer) -> Created:
+    document = answer.model_dump(mode="json")
+    row = PredictionRow(
+        id=answer.id,
+        created_at=answer.created_at,
+        profile_id=answer.profile.id,
+        profile_version=answer.profile.version,
+        document=document,
+    )
+    rows.answers.add(row)
+    return Created(f"/v1/predictions/{answer.id}", document)

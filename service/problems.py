@@ -1,0 +1,238 @@
+"""Errors as `application/problem+json` (RFC 9457): the one place where an exception becomes an answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from numbers import Integral
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import Scope
+
+from models.errors import DomainError, Infeasible, Invalid, UnknownName, Unsupported
+from service import errors
+from service.pointers import field_of, location_of, pointer_of
+
+MEDIA_TYPE = "application/problem+json"
+MAX_ERRORS = 100
+MAX_SHOWN = 200
+_JSON_INTEGER = 2**53  # beyond it JSON readers lose digits (RFC 8259 §6)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemType:
+    title: str
+    status: int
+    meaning: str
+
+
+TYPES: dict[str, ProblemType] = {
+    "invalid": ProblemType(
+        "A value breaks a rule", 422, "`errors` names every field, where it is, its value and the rule it breaks."
+    ),
+    "unknown-name": ProblemType(
+        "A name is in no catalogue", 422, "The rule in `errors` names the nearest known names. See /v1/catalog."
+    ),
+    "unsupported": ProblemType(
+        "Not described by the cost model",
+        422,
+        "The value is real, but the model cannot predict it; the rule says what is missing.",
+    ),
+    "infeasible": ProblemType(
+        "No layout satisfies every constraint",
+        422,
+        "The question is well formed and has no answer. `constraint` is the nearest failing one; `needed` and "
+        "`available` are in `unit`.",
+    ),
+    "malformed-body": ProblemType("The body cannot be read", 400, "The body must be one UTF-8 JSON text."),
+    "bad-header": ProblemType("A header cannot be read", 400, "`detail` names the header and the rule."),
+    "bad-request": ProblemType("The request cannot be read", 400, "`detail` says why."),
+    "not-found": ProblemType("Not found", 404, "There is nothing at this address."),
+    "method-not-allowed": ProblemType(
+        "Method not allowed", 405, "The header `Allow` lists the methods of this address."
+    ),
+    "conflict": ProblemType("Conflict", 409, "Another request got there first; look and try again."),
+    "name-reserved": ProblemType("The name is taken by a shipped entry", 409, "Register the entry under another name."),
+    "still-running": ProblemType(
+        "The first request with this key still runs", 409, "Try again later with the same Idempotency-Key."
+    ),
+    "nothing-to-learn": ProblemType(
+        "No usable reports", 422, "A calibration needs reports of successful runs made under the profile."
+    ),
+    "key-reused": ProblemType(
+        "Idempotency-Key of another request", 422, "A key belongs to one request: same method, address and body."
+    ),
+    "precondition-failed": ProblemType("The resource has changed", 412, "Read it again and repeat with its new ETag."),
+    "precondition-required": ProblemType("If-Match is required", 428, "Send the ETag of what you saw as If-Match."),
+    "body-too-large": ProblemType("The body is too large", 413, "`detail` names the limit in bytes."),
+    "unsupported-media-type": ProblemType("The body is not JSON", 415, "Send `Content-Type: application/json`."),
+    "overloaded": ProblemType("Too busy", 503, "Every computing slot is taken. `Retry-After` says when to try again."),
+    "unavailable": ProblemType(
+        "No database", 503, "The database does not answer. `Retry-After` says when to try again."
+    ),
+    "internal": ProblemType(
+        "The service failed", 500, "This is a defect. The log holds the reason under the `request_id` of the answer."
+    ),
+}
+
+_OF_EXCEPTION: dict[type[Exception], str] = {
+    Invalid: "invalid",
+    UnknownName: "unknown-name",
+    Unsupported: "unsupported",
+    Infeasible: "infeasible",
+    errors.NotFound: "not-found",
+    errors.Conflict: "conflict",
+    errors.NameReserved: "name-reserved",
+    errors.StillRunning: "still-running",
+    errors.NothingToLearn: "nothing-to-learn",
+    errors.KeyReused: "key-reused",
+    errors.PreconditionFailed: "precondition-failed",
+    errors.PreconditionRequired: "precondition-required",
+    errors.BadHeader: "bad-header",
+    errors.MalformedBody: "malformed-body",
+    errors.NotJson: "unsupported-media-type",
+    errors.BodyTooLarge: "body-too-large",
+    errors.Unavailable: "unavailable",
+    errors.Overloaded: "overloaded",
+    errors.Refused: "invalid",
+}
+_OF_STATUS = {400: "bad-request", 404: "not-found", 405: "method-not-allowed"}
+RETRY_AFTER_S = 5
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(DomainError, _domain)
+    app.add_exception_handler(errors.ServiceError, _service)
+
+
+def problem(
+    scope: Scope, name: str, detail: str, headers: Mapping[str, str] | None = None, **members: Any
+) -> JSONResponse:
+    kind = TYPES[name]
+    body = {
+        "type": f"/problems/{name}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": _cut(detail, 2 * MAX_SHOWN),
+        "instance": _cut(scope["path"], MAX_SHOWN),
+        "request_id": scope["state"].get("request_id"),
+        **members,
+    }
+    return JSONResponse(body, kind.status, headers, MEDIA_TYPE)
+
+
+def internal(scope: Scope) -> JSONResponse:
+    return problem(scope, "internal", "The service failed; the log holds the reason under this request_id.")
+
+
+def of_service_error(scope: Scope, error: errors.ServiceError) -> JSONResponse:
+    name = _name_of(error)
+    if isinstance(error, errors.Refused):
+        return problem(scope, name, str(error), errors=_entries(error.errors))
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if TYPES[name].status == 503 or name == "still-running" else None
+    return problem(scope, name, str(error), headers)
+
+
+def shown(value: object) -> object:
+    """What an error echoes of a value: all of a short one, of others what they are."""
+    if isinstance(value, str):
+        return _cut(value, MAX_SHOWN)
+    if isinstance(value, Mapping):
+        return f"an object with {len(value)} members"
+    if isinstance(value, Sequence):
+        items = [shown(item) for item in value[:8]]
+        short = len(value) <= 8 and len(str(items)) <= MAX_SHOWN
+        return items if short else f"a list of {len(value)} items"
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, Integral):
+        return whole if abs(whole := int(value)) <= _JSON_INTEGER else f"an integer of {whole.bit_length()} bits"
+    if isinstance(value, float):
+        return float(value) if isfinite(value) else str(value)
+    return type(value).__name__
+
+
+async def _validation(request: Request, error: Exception) -> JSONResponse:
+    found = error.errors() if isinstance(error, RequestValidationError) else []
+    if any(item["loc"][0] == "path" for item in found):
+        return problem(request.scope, "not-found", f"There is nothing at {_cut(request.url.path, MAX_SHOWN)}.")
+    entries = [_of_pydantic(item) for item in found[:MAX_ERRORS]]
+    first = entries[0]
+    detail = f"{first['field']}: {first['rule']}" if len(found) == 1 else f"{len(found)} values break a rule."
+    return problem(request.scope, "invalid", detail, errors=entries)
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = error.headers if isinstance(error, HTTPException) else None
+    name = _OF_STATUS.get(status, "bad-request" if status < 500 else "internal")
+    path = _cut(request.url.path, MAX_SHOWN)
+    details = {
+        "not-found": f"There is nothing at {path}.",
+        "method-not-allowed": f"{request.method} is not among the methods of {path}.",
+    }
+    return problem(request.scope, name, details.get(name, "The request cannot be read."), headers)
+
+
+async def _domain(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, Infeasible):
+        members: dict[str, Any] = {
+            "constraint": error.constraint,
+            "needed": shown(error.needed),
+            "available": shown(error.available),
+            "unit": error.unit,
+        }
+        return problem(request.scope, "infeasible", error.detail, **members)
+    entries = _entries([error]) if isinstance(error, Invalid) else []
+    return problem(request.scope, _name_of(error), str(error), errors=entries)
+
+
+async def _service(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, errors.ServiceError):
+        return internal(request.scope)
+    return of_service_error(request.scope, error)
+
+
+def _name_of(error: Exception) -> str:
+    return next(_OF_EXCEPTION[kind] for kind in type(error).__mro__ if kind in _OF_EXCEPTION)
+
+
+def _entries(found: Sequence[Invalid]) -> list[dict[str, Any]]:
+    return [_entry(location_of(error.field), error.value, error.rule) for error in found[:MAX_ERRORS]]
+
+
+def _of_pydantic(item: Mapping[str, Any]) -> dict[str, Any]:
+    place, *location = item["loc"]
+    value = None if item["type"] == "missing" else item["input"]
+    rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
+    if place == "body":
+        return _entry(location, value, rule)
+    return {**_entry(location, value, rule), "pointer": None}
+
+
+def _entry(location: Sequence[str | int], value: object, rule: str) -> dict[str, Any]:
+    location = [_cut(step, MAX_SHOWN) if isinstance(step, str) else step for step in location]
+    field = field_of(location) or "body"
+    return {"field": field, "pointer": pointer_of(location), "value": shown(value), "rule": _cut(rule, 4 * MAX_SHOWN)}
+
+
+_RULES = {
+    "extra_forbidden": "unknown field",
+    "missing": "is required",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+}
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,0 +1,134 @@
+"""Profiles: seeded from what ships, read by every prediction, activated and rolled back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from models.profile import Profile, shipped_profile
+from service.errors import PreconditionFailed
+from service.schemas.profile import (
+    CalibrationAnswer,
+    ProfileAnswer,
+    ProfilePage,
+    ProfileVersionAnswer,
+    VersionSummary,
+)
+from service.store import Rows, Store
+from service.tables import ProfileRow, ProfileVersionRow
+
+DEFAULT = "default"
+
+
+def seed(store: Store) -> None:
+    """Put the shipped profile into a database that lacks it; of several processes one does.
+
+    Where a release ships another one it becomes a new version, active if a shipped version was.
+    """
+    shipped = shipped_profile()
+    with store.writing() as rows:
+        rows.lock(f"profile:{shipped.id}")
+        profile = rows.profiles.find(shipped.id)
+        if profile is None:
+            rows.profiles.add(ProfileRow(id=shipped.id, active_version=1, revision=0))
+            rows.profiles.add_version(_version_row(shipped, 1, "shipped"))
+            return
+        if rows.profiles.latest(shipped.id, "shipped").content_hash == _content_hash(shipped):
+            return
+        was_shipped = rows.profiles.active(shipped.id).origin == "shipped"
+        row = add_version(rows, shipped, "shipped")
+        if was_shipped:
+            rows.profiles.activate(shipped.id, row.version, rows.profiles.revision(shipped.id))
+
+
+def active_profile(rows: Rows, id_: str = DEFAULT) -> Profile:
+    return Profile.from_json(rows.profiles.active(id_).content)
+
+
+class Profiles:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def page(self) -> dict[str, Any]:
+        with self._store.reading() as rows:
+            items = [_profile_answer(rows, profile) for profile in rows.profiles.all()]
+        return ProfilePage(items=items, next=None).model_dump(mode="json")
+
+    def get(self, id_: str) -> tuple[dict[str, Any], str]:
+        """The profile and its ETag."""
+        with self._store.reading() as rows:
+            profile = rows.profiles.get(id_)
+            return _profile_answer(rows, profile).model_dump(mode="json"), etag(profile)
+
+    def version(self, id_: str, version: int) -> dict[str, Any]:
+        with self._store.reading() as rows:
+            return version_document(rows.profiles.version(id_, version))
+
+    def activate(self, id_: str, version: int, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
+        """Make predictions use this version, if the profile's ETag is among those `seen` (or "*" is)."""
+        with self._store.writing() as rows:
+            profile = rows.profiles.get(id_)
+            rows.profiles.version(id_, version)
+            agreed = "*" in seen or etag(profile) in seen
+            if not agreed or not rows.profiles.activate(id_, version, profile.revision):
+                raise PreconditionFailed(etag(profile))
+        return self.get(id_)
+
+
+def etag(profile: ProfileRow) -> str:
+    return f'"{profile.id}-{profile.revision}"'
+
+
+def add_version(
+    rows: Rows, profile: Profile, origin: str, calibration: dict[str, Any] | None = None
+) -> ProfileVersionRow:
+    rows.lock(f"profile:{profile.id}")
+    row = _version_row(profile, rows.profiles.latest(profile.id).version + 1, origin, calibration)
+    rows.profiles.add_version(row)
+    return row
+
+
+def _version_row(
+    profile: Profile, version: int, origin: str, calibration: dict[str, Any] | None = None
+) -> ProfileVersionRow:
+    return ProfileVersionRow(
+        profile_id=profile.id,
+        version=version,
+        created_at=datetime.now(UTC),
+        origin=origin,
+        content_hash=_content_hash(profile),
+        content=replace(profile, version=version).to_json(),
+        calibration=calibration,
+    )
+
+
+def _content_hash(profile: Profile) -> str:
+    content = {**profile.to_json(), "version": None}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _profile_answer(rows: Rows, profile: ProfileRow) -> ProfileAnswer:
+    versions = [_summary(row) for row in rows.profiles.versions(profile.id)]
+    return ProfileAnswer(id=profile.id, active_version=profile.active_version, versions=versions)
+
+
+def _summary(row: ProfileVersionRow) -> VersionSummary:
+    made_by = row.content["made_by"]
+    return VersionSummary.model_validate(
+        {"version": row.version, "created_at": row.created_at, "origin": row.origin, "made_by": made_by}
+    )
+
+
+def version_document(row: ProfileVersionRow) -> dict[str, Any]:
+    answer = ProfileVersionAnswer(
+        id=row.profile_id,
+        residual_spread=row.content["residual_spread"],
+        terms=row.content["terms"],
+        calibration=CalibrationAnswer.model_validate(row.calibration) if row.calibration else None,
+        **_summary(row).model_dump(),
+    )
+    return answer.model_dump(mode="json")

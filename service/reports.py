@@ -1,0 +1,158 @@
+"""Take in what was measured, beside what is predicted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from models import catalogue
+from models.errors import Invalid, UnknownName
+from models.prediction import Prediction
+from models.profile import Profile
+from service import measurements
+from service.basis import basis
+from service.creation import Created, Save
+from service.cursors import read_cursor, write_cursor
+from service.predictions import predict_legal
+from service.profiles import active_profile
+from service.resolution import Resolved, Resolver
+from service.schemas.layout import LayoutFields
+from service.schemas.prediction import PredictedLayout
+from service.schemas.question import Question
+from service.schemas.report import ReportAnswer, ReportQuery, ReportSubmission
+from service.store import Rows, Store
+from service.store.reports import ReportFilter
+from service.tables import ReportRow
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What ran: `field` is where the submission names the layout, `rank` which one of what it is linked to."""
+
+    question: Question
+    layout: LayoutFields
+    field: str
+    rank: int | None
+
+
+class Reports:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def take(self, submission: ReportSubmission, received: str) -> Save:
+        with self._store.reading() as rows:
+            subject = _subject(rows, submission)
+            resolved = Resolver(rows).problem(subject.question)
+            profile = active_profile(rows)
+        prediction = predict_legal(resolved.problem, [subject.layout.build()], profile, [subject.field])[0]
+        answer = _answer(submission, subject, resolved, profile, prediction)
+        return lambda rows: _save(rows, answer, resolved, received)
+
+    def get(self, id_: str) -> dict[str, Any]:
+        with self._store.reading() as rows:
+            row = rows.reports.get(id_)
+            return {**row.document, "submission": row.submission}
+
+    def page(self, query: ReportQuery) -> dict[str, Any]:
+        wanted = ReportFilter(
+            chip=_canonical(query.chip, lambda name: catalogue.chip(name).id),
+            stack=_canonical(query.stack, lambda name: catalogue.stack(name).id),
+            architecture=_canonical(query.architecture, lambda name: catalogue.architecture(name).name),
+            outcome=query.outcome,
+            profile_version=query.profile_version,
+            since=query.since,
+            until=query.until,
+        )
+        before = None if query.cursor is None else read_cursor(query.cursor)
+        with self._store.reading() as rows:
+            found = rows.reports.newest(wanted, query.limit + 1, before)
+        page = found[: query.limit]
+        following = write_cursor(page[-1].id) if len(found) > query.limit else None
+        return {"items": [row.document for row in page], "next": following}
+
+
+def _canonical(name: str | None, find: Callable[[str], str]) -> str | None:
+    """The id that an alias of the shipped catalogue stands for; other names are those of registered entries."""
+    if name is None:
+        return None
+    try:
+        return find(name)
+    except UnknownName:
+        return name
+
+
+def _subject(rows: Rows, submission: ReportSubmission) -> Subject:
+    if (id_ := submission.prediction_id) is not None:
+        document = rows.answers.prediction(id_).document
+        layouts = [item["layout"] for item in document["layouts"]]
+        if len(layouts) > 1 and submission.rank is None:
+            raise Invalid("rank", None, f"is required: the prediction is of {len(layouts)} layouts")
+        return _linked(document, layouts, submission.rank or 1)
+    if (id_ := submission.recommendation_id) is not None:
+        document = rows.answers.recommendation(id_).document
+        layouts = [item["prediction"]["layout"] for item in document["ranked"]]
+        document["request"]["cluster"]["num_chips"] = document["chips_used"]
+        return _linked(document, layouts, submission.rank or 1)
+    if submission.layout is None:
+        raise Invalid("layout", None, "is required")
+    return Subject(submission.question(), submission.layout, "layout", None)
+
+
+def _linked(document: dict[str, Any], layouts: list[dict[str, Any]], rank: int) -> Subject:
+    if rank > len(layouts):
+        raise Invalid("rank", rank, f"must be at most {len(layouts)}")
+    asked = {name: document["request"][name] for name in Question.model_fields}
+    return Subject(Question.model_validate(asked), LayoutFields.model_validate(layouts[rank - 1]), "rank", rank)
+
+
+def _answer(
+    submission: ReportSubmission, subject: Subject, resolved: Resolved, profile: Profile, prediction: Prediction
+) -> ReportAnswer:
+    problem = resolved.problem
+    measured = measurements.speed(problem, submission.measured) if submission.measured else None
+    step = measured.step_time_s if measured else None
+    low, high = prediction.step_time_low_s, prediction.step_time_high_s
+    answer = ReportAnswer(
+        outcome=submission.outcome,
+        prediction_id=submission.prediction_id,
+        recommendation_id=submission.recommendation_id,
+        rank=subject.rank,
+        prediction=PredictedLayout.of(prediction),
+        measured=measured,
+        residual=measurements.log_ratio(step, prediction.step_time_s),
+        within_interval=None if step is None else low <= step <= high,
+        memory=measurements.memory(submission.memory, prediction) if submission.memory else None,
+        failure=submission.failure,
+        memory_agrees=_memory_agrees(submission.outcome, prediction),
+        **basis(subject.question, resolved, profile),
+    )
+    answer.request["layout"] = subject.layout.model_dump(mode="json")
+    return answer
+
+
+def _memory_agrees(outcome: str, prediction: Prediction) -> bool | None:
+    return None if outcome == "crashed" else prediction.fits == (outcome == "ok")
+
+
+def _save(rows: Rows, answer: ReportAnswer, resolved: Resolved, received: str) -> Created:
+    document = answer.model_dump(mode="json")
+    row = ReportRow(
+        id=answer.id,
+        created_at=answer.created_at,
+        outcome=answer.outcome,
+        chip=resolved.problem.cluster.chip.id,
+        stack=resolved.problem.stack.id,
+        architecture=resolved.problem.architecture.name,
+        profile_id=answer.profile.id,
+        profile_version=answer.profile.version,
+        prediction_id=answer.prediction_id,
+        recommendation_id=answer.recommendation_id,
+        step_time_s=answer.measured.step_time_s if answer.measured else None,
+        predicted_step_time_s=answer.prediction.step_time_s,
+        residual=answer.residual,
+        submission=received,
+        document=document,
+    )
+    rows.reports.add(row)
+    return Created(f"/v1/reports/{answer.id}", document)

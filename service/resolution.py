@@ -1,0 +1,195 @@
+"""From what a request names to what the models compute with, and a record of which entries that were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter
+
+from models import catalogue
+from models.architecture import Architecture
+from models.errors import Invalid, UnknownName
+from models.hardware import Chip, Cluster, Fabric
+from models.problem import Problem
+from models.stack import Stack
+from service.pointers import instead_of, under
+from service.schemas.architecture import HuggingFaceConfig, OwnModel, ShapeFields
+from service.schemas.catalog import Kind
+from service.schemas.cluster import ChipFields, ClusterFields, ClusterPreset, ClusterSize
+from service.schemas.prediction import ArchitectureUsed, CatalogUsed, EntryUsed, FabricUsed, Link, Parameters, StackUsed
+from service.schemas.question import Question
+from service.schemas.stack import StackFields
+from service.store import Rows
+from service.tables import CatalogRow
+
+T = TypeVar("T")
+
+MAX_PARAMETERS = 10**15
+MAX_NAME = 120
+SHIPPED: dict[Kind, Callable[[], Iterable[str]]] = {
+    "chips": catalogue.chips,
+    "clusters": lambda: [*catalogue.fabrics(), *catalogue.chips()],
+    "architectures": catalogue.architectures,
+    "stacks": catalogue.stacks,
+}
+"""Every name and alias of a kind; a chip is also a cluster, on the fabric of its data sheet."""
+
+_own_model: TypeAdapter[HuggingFaceConfig | ShapeFields] = TypeAdapter(OwnModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[T]):
+    """A part of a problem, the entry it came from, and the form that will mean the same tomorrow."""
+
+    value: T
+    used: EntryUsed
+    form: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """`request` is the question with every name pinned to its version and every default filled in."""
+
+    problem: Problem
+    used: CatalogUsed
+    request: dict[str, Any]
+
+
+class Resolver:
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def problem(self, question: Question) -> Resolved:
+        architecture = self.architecture(question.model)
+        chip, fabric, size = self.cluster(question.cluster)
+        cluster = size.build(chip.value, fabric.value)
+        stack = self.stack(question.stack)
+        problem = Problem(
+            architecture=architecture.value, cluster=cluster, workload=question.workload.build(), stack=stack.value
+        )
+        request = {
+            "model": architecture.form,
+            "cluster": {**fabric.form, **size.model_dump(mode="json", include=_SIZE, exclude_none=True)},
+            "workload": question.workload.model_dump(mode="json"),
+            "stack": stack.form,
+        }
+        used = CatalogUsed(
+            chip=chip.used,
+            fabric=FabricUsed(**fabric.used.model_dump(), links=_links(cluster)),
+            architecture=_architecture_used(architecture),
+            stack=StackUsed(**stack.used.model_dump(), changes=_changes(question.stack)),
+        )
+        return Resolved(problem, used, request)
+
+    def architecture(self, form: str | HuggingFaceConfig | ShapeFields) -> Part[Architecture]:
+        if not isinstance(form, str):
+            source = "huggingface" if isinstance(form, HuggingFaceConfig) else "given"
+            built = _build(form)
+            used = EntryUsed(name=built.name, source=source)
+            return Part(built, used, form.model_dump(mode="json", exclude_unset=True))
+        if row := self._registered("architectures", form):
+            built = replace(_build(_own_model.validate_python(row.entry["model"])), name=row.name)
+            return Part(built, _used(row), _pinned(row))
+        shipped = self._shipped("architectures", form, "model", catalogue.architecture)
+        return Part(shipped, EntryUsed(name=shipped.name, source="shipped"), shipped.name)
+
+    def chip(self, form: str | ChipFields, field: str) -> Part[Chip]:
+        if not isinstance(form, str):
+            used = EntryUsed(name=form.name, source="given")
+            return Part(form.build("custom"), used, form.model_dump(mode="json", exclude_unset=True))
+        if row := self._registered("chips", form):
+            fields = ChipFields.model_validate(row.entry["chip"])
+            return Part(fields.build(row.name), _used(row), _pinned(row))
+        shipped = self._shipped("chips", form, field, catalogue.chip)
+        return Part(shipped, EntryUsed(name=shipped.id, source="shipped"), shipped.id)
+
+    def cluster(self, form: ClusterPreset | ClusterFields) -> tuple[Part[Chip], Part[Fabric], ClusterSize]:
+        """The chip, the fabric with the names of both in its form, and how much of it."""
+        if isinstance(form, ClusterFields):
+            chip, fabric = self.fabric(form)
+            return chip, fabric, form
+        if row := self._registered("clusters", form.preset):
+            fields = ClusterFields.model_validate(row.entry["cluster"])
+            chip, fabric = self.fabric(fields)
+            given = {name: value for name in _SIZE if (value := getattr(form, name)) is not None}
+            named = Part(replace(fabric.value, id=row.name), _used(row), {"preset": _pinned(row)})
+            return chip, named, fields.model_copy(update=given)
+        if row := self._registered("chips", form.preset):
+            chip = self.chip(form.preset, "cluster.preset")
+            return chip, Part(chip.value.fabric, _used(row), {"preset": _pinned(row)}), form
+        shipped = self._shipped("clusters", form.preset, "cluster.preset", lambda name: catalogue.cluster(name, 1))
+        chip = Part(shipped.chip, EntryUsed(name=shipped.chip.id, source="shipped"), shipped.chip.id)
+        used = EntryUsed(name=shipped.fabric.id, source="shipped")
+        return chip, Part(shipped.fabric, used, {"preset": shipped.fabric.id}), form
+
+    def fabric(self, fields: ClusterFields) -> tuple[Part[Chip], Part[Fabric]]:
+        chip = self.chip(fields.chip, "cluster.chip")
+        links = fields.model_dump(mode="json", include={"levels", "torus"}, exclude_unset=True)
+        with instead_of("levels", "cluster.levels"):
+            fabric = fields.fabric(chip.value)
+        own = fields.levels is None and fields.torus is None
+        used = chip.used if own else EntryUsed(name=fabric.id, source="given")
+        return chip, Part(fabric, used, {"chip": chip.form, **links})
+
+    def stack(self, form: str | StackFields) -> Part[Stack]:
+        name = form if isinstance(form, str) else form.name
+        field = "stack" if isinstance(form, str) else "stack.name"
+        base = self._shipped("stacks", name, field, catalogue.stack)
+        used = EntryUsed(name=base.id, source="shipped")
+        if isinstance(form, str):
+            return Part(base, used, base.id)
+        return Part(form.build(base), used, {"name": base.id, **form.changes()})
+
+    def _registered(self, kind: Kind, name: str) -> CatalogRow | None:
+        return self._rows.catalog.named(kind, normal(name))
+
+    def _shipped(self, kind: Kind, name: str, field: str, find: Callable[[str], T]) -> T:
+        try:
+            return find(name)
+        except UnknownName:
+            own = self._rows.catalog.names(kind)
+            raise UnknownName(field, name, [*SHIPPED[kind](), *own]) from None
+
+
+_SIZE = {*ClusterSize.model_fields}
+
+
+def normal(name: str) -> str:
+    """Spellings that mean the same name, as in models.catalogue."""
+    return name.strip().lower().replace("_", "-").replace(" ", "-")
+
+
+def _build(form: HuggingFaceConfig | ShapeFields) -> Architecture:
+    with under("model"):
+        built = form.build()
+        if len(built.name) > MAX_NAME:
+            built = replace(built, name=built.name[:MAX_NAME])
+        if built.parameters.total > MAX_PARAMETERS:
+            raise Invalid("", None, f"has {built.parameters.total:.3g} parameters; at most {MAX_PARAMETERS:.0e}")
+    return built
+
+
+def _used(row: CatalogRow) -> EntryUsed:
+    return EntryUsed(name=row.name, source="registered", version=row.version)
+
+
+def _pinned(row: CatalogRow) -> str:
+    return f"{row.name}@{row.version}"
+
+
+def _changes(form: str | StackFields) -> dict[str, Any]:
+    return {} if isinstance(form, str) else form.changes()
+
+
+def _architecture_used(part: Part[Architecture]) -> ArchitectureUsed:
+    count = part.value.parameters
+    parameters = Parameters(total=count.total, active=count.active, mtp=count.mtp)
+    return ArchitectureUsed(**part.used.model_dump(), parameters=parameters, num_layers=part.value.num_layers)
+
+
+def _links(cluster: Cluster) -> list[Link]:
+    return [
+        Link(name=dim.name, kind=dim.kind, scale=dim.scale, domain=dim.domain, gb_s=dim.gb_s) for dim in cluster.dims
+    ]

@@ -1,0 +1,1 @@
+"""HTTP: each endpoint parses, calls one use case and shapes the answer."""

@@ -1,0 +1,60 @@
+"""/v1/catalog"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from service.json_body import JsonRoute
+from service.routes import examples
+from service.routes.dependencies import Post, Use
+from service.routes.pages import page
+from service.schemas.catalog import (
+    ArchitectureEntry,
+    CatalogEntry,
+    CatalogPage,
+    CatalogQuery,
+    ChipEntry,
+    ClusterEntry,
+    Kind,
+)
+
+router = APIRouter(prefix="/v1/catalog", tags=["catalog"], route_class=JsonRoute)
+
+EntryName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@/-]{0,119}$")]
+
+
+@router.get("/{kind}", operation_id="listCatalog", response_model=CatalogPage)
+def list_entries(kind: Kind, query: Annotated[CatalogQuery, Query()], request: Request, use: Use) -> JSONResponse:
+    """Shipped and registered entries by name."""
+    return page(request, use.catalog.page(kind, query))
+
+
+@router.get("/{kind}/{name:path}", operation_id="getCatalogEntry", response_model=CatalogEntry)
+def get_entry(kind: Kind, name: EntryName, use: Use) -> JSONResponse:
+    """An entry by name or alias; `name@3` is the third version of a registered one."""
+    return JSONResponse(use.catalog.get(kind, name))
+
+
+@router.post("/chips", operation_id="registerChip", status_code=201, response_model=CatalogEntry)
+def register_chip(body: Annotated[ChipEntry, Body(openapi_examples=examples.CHIPS)], use: Use, post: Post) -> Response:
+    """Register a chip, or a new version of one."""
+    return post.created(lambda: use.catalog.register("chips", body))
+
+
+@router.post("/clusters", operation_id="registerCluster", status_code=201, response_model=CatalogEntry)
+def register_cluster(
+    body: Annotated[ClusterEntry, Body(openapi_examples=examples.CLUSTERS)], use: Use, post: Post
+) -> Response:
+    """Register a cluster, or a new version of one."""
+    return post.created(lambda: use.catalog.register("clusters", body))
+
+
+@router.post("/architectures", operation_id="registerArchitecture", status_code=201, response_model=CatalogEntry)
+def register_architecture(
+    body: Annotated[ArchitectureEntry, Body(openapi_examples=examples.ARCHITECTURES)], use: Use, post: Post
+) -> Response:
+    """Register an architecture, or a new version of one."""
+    return post.created(lambda: use.catalog.register("architectures", body))

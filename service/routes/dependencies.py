@@ -1,0 +1,87 @@
+"""What endpoints are given: the use cases, and the way to create something."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Header, Path, Request, Response
+from fastapi.responses import JSONResponse
+
+from service.calibrations import Calibrations
+from service.catalog import Catalog
+from service.creation import CREATED, Creation, Key, Save
+from service.errors import BadHeader
+from service.json_body import JsonRequest
+from service.predictions import Predictions
+from service.profiles import Profiles
+from service.recommendations import Recommendations
+from service.reports import Reports
+from service.store import Store
+
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The use cases of one application."""
+
+    store: Store
+    creation: Creation
+    calibrations: Calibrations
+    catalog: Catalog
+    predictions: Predictions
+    profiles: Profiles
+    recommendations: Recommendations
+    reports: Reports
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+Use = Annotated[Services, Depends(_services)]
+Id = Annotated[str, Path(alias="id", pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+Version = Annotated[int, Path(ge=1, le=2**31 - 1)]
+
+
+class Poster:
+    """Answers a POST that creates, once per Idempotency-Key."""
+
+    def __init__(
+        self,
+        request: Request,
+        services: Use,
+        idempotency_key: Annotated[
+            str | None,
+            Header(description="Makes a retry safe: the same key and request get the stored answer, for 24 hours."),
+        ] = None,
+    ) -> None:
+        self._request, self._creation = request, services.creation
+        self._key = None if idempotency_key is None else self._read(idempotency_key)
+
+    def created(self, prepare: Callable[[], Save]) -> Response:
+        created = self._creation.create(self._key, prepare)
+        headers = {"Location": created.location}
+        if created.replayed:
+            headers["Idempotency-Replayed"] = "true"
+        return JSONResponse(created.document, CREATED, headers)
+
+    def _read(self, key: str) -> Key:
+        if not _KEY.fullmatch(key):
+            raise BadHeader("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
+        body = self._request.parsed if isinstance(self._request, JsonRequest) else None
+        return Key.of(key, self._request.method, self._request.url.path, json.dumps(body, sort_keys=True))
+
+
+async def _received(request: Request) -> str:
+    return (await request.body()).decode()
+
+
+Post = Annotated[Poster, Depends()]
+Received = Annotated[str, Depends(_received)]
+"""The body as it came."""

@@ -1,0 +1,145 @@
+"""Requests that the OpenAPI document shows. A test sends every one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi.openapi.models import Example
+
+_LLAMA_ON_H100: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "cluster": {"preset": "h100", "num_chips": 64},
+    "workload": {"seq_len": 8192, "global_batch": 128},
+    "stack": "torchtitan",
+}
+_FSDP = {"dp_shard": 64, "zero_stage": 3, "recompute": "selective"}
+_SHAPE: dict[str, Any] = {
+    "name": "moe-30b",
+    "num_layers": 48,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "moe": {"num_experts": 128, "experts_per_token": 8, "moe_intermediate_size": 768},
+}
+_CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+}
+_LEVELS: dict[str, Any] = {
+    "chip": "h200",
+    "levels": [
+        {"name": "nvlink", "size": 8, "gb_s_per_chip": 450},
+        {"name": "leaf", "gb_s_per_chip": 50},
+    ],
+}
+
+PREDICTIONS: dict[str, Example] = {
+    "one layout": {"summary": "FSDP over 64 H100", "value": {**_LLAMA_ON_H100, "layout": _FSDP}},
+    "several layouts": {
+        "summary": "A config.json, and two layouts to compare",
+        "value": {
+            **_LLAMA_ON_H100,
+            "model": _CONFIG,
+            "layouts": [_FSDP, {"dp_shard": 32, "tp": 2, "sequence_parallel": True, "zero_stage": 3}],
+        },
+    },
+}
+RECOMMENDATIONS: dict[str, Example] = {
+    "names": {"summary": "Everything by name", "value": _LLAMA_ON_H100},
+    "own shape and links": {
+        "summary": "A model and a cluster in explicit fields, without pipelining",
+        "value": {
+            "model": _SHAPE,
+            "cluster": {**_LEVELS, "num_chips": 64},
+            "workload": {"seq_len": 4096, "global_batch": 512, "precision": "fp8", "load_balancing": "bias"},
+            "stack": {"name": "megatron", "max_virtual_stages": 4},
+            "constraints": {"pp": 1, "tp": [1, 2, 4, 8], "memory_reserve_gib": 2},
+            "tolerance": 0.05,
+        },
+    },
+}
+REPORTS: dict[str, Example] = {
+    "step time": {
+        "summary": "What ran and how long a step took",
+        "value": {
+            **_LLAMA_ON_H100,
+            "layout": _FSDP,
+            "outcome": "ok",
+            "measured": {"step_time_s": 3.1},
+            "memory": {"reserved_gib": 61.5},
+        },
+    },
+    "mfu": {
+        "summary": "MFU with attention counted over the full sequence",
+        "value": {
+            **_LLAMA_ON_H100,
+            "layout": _FSDP,
+            "outcome": "ok",
+            "measured": {"mfu": {"value": 0.41, "attention": "full", "peak_dtype": "bf16"}},
+        },
+    },
+    "out of memory": {
+        "summary": "A run that did not fit",
+        "value": {
+            **_LLAMA_ON_H100,
+            "layout": {**_FSDP, "micro_batch": 2, "recompute": "none"},
+            "outcome": "out_of_memory",
+            "failure": {"stage": 0, "peak_gib": 79.1},
+        },
+    },
+}
+CALIBRATIONS: dict[str, Example] = {
+    "all reports": {"summary": "Learn from everything, look before activating", "value": {}},
+    "a month": {
+        "summary": "Learn from a time span and activate",
+        "value": {"since": "2020-01-01T00:00:00Z", "until": "2100-01-01T00:00:00Z", "activate": True},
+    },
+}
+CHIPS: dict[str, Example] = {
+    "chip": {
+        "summary": "A chip by its data sheet",
+        "value": {
+            "name": "example-accelerator",
+            "chip": {
+                "vendor": "example",
+                "generation": "hopper",
+                "peak_tflops": {"bf16": 800.0, "fp8": 1600.0},
+                "memory_gb": 128,
+                "usable_memory_gib": 118,
+                "memory_bandwidth_gb_s": 4000,
+                "scale_up": {"gb_s_per_chip": 450, "domain": 16},
+                "scale_out_gb_s": 50,
+                "usd_per_chip_hour": 2.1,
+            },
+        },
+    }
+}
+CLUSTERS: dict[str, Example] = {
+    "levels": {"summary": "Nested switches", "value": {"name": "example-cluster", "cluster": _LEVELS}},
+    "torus": {
+        "summary": "A torus",
+        "value": {
+            "name": "example-torus",
+            "cluster": {
+                "chip": "tpu-v5p",
+                "torus": {"ndim": 3, "max_chips": 4096, "gb_s_per_link": 90, "wrap": "cubes", "wrap_length": 4},
+                "num_chips": 512,
+                "usd_per_chip_hour": 4.2,
+            },
+        },
+    },
+}
+ARCHITECTURES: dict[str, Example] = {
+    "shape": {"summary": "Explicit fields", "value": {"name": "example-moe", "model": _SHAPE}},
+    "config.json": {"summary": "A Hugging Face config", "value": {"name": "example-llama", "model": _CONFIG}},
+}

@@ -1,0 +1,36 @@
+"""/livez, /readyz and the meaning of every problem type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+
+from service.errors import NotFound
+from service.problems import TYPES
+from service.routes.dependencies import Use
+
+router = APIRouter(tags=["operation"])
+
+
+@router.get("/livez", operation_id="live")
+async def live() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", operation_id="ready")
+def ready(use: Use) -> Response:
+    """The database answers and is migrated."""
+    state = use.store.state()
+    return JSONResponse({"database": state}, 200 if state == "ok" else 503)
+
+
+@router.get("/problems/{name}", operation_id="describeProblem")
+def describe_problem(name: str) -> dict[str, Any]:
+    """What a problem type means."""
+    if name not in TYPES:
+        raise NotFound("problem type", name[:100])
+    kind = TYPES[name]
+    return {"type": f"/problems/{name}", "title": kind.title, "status": kind.status, "meaning": kind.meaning}

@@ -1,0 +1,29 @@
+"""/v1/predictions"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Request, Response
+
+from service.etags import immutable
+from service.json_body import JsonRoute
+from service.routes import examples
+from service.routes.dependencies import Id, Post, Use
+from service.schemas.prediction import PredictionAnswer, PredictionRequest
+
+router = APIRouter(prefix="/v1/predictions", tags=["predictions"], route_class=JsonRoute)
+
+
+@router.post("", operation_id="createPrediction", status_code=201, response_model=PredictionAnswer)
+def create_prediction(
+    body: Annotated[PredictionRequest, Body(openapi_examples=examples.PREDICTIONS)], use: Use, post: Post
+) -> Response:
+    """Step time, MFU, tokens/s and memory of the layouts you name, term by term."""
+    return post.created(lambda: use.predictions.predict(body))
+
+
+@router.get("/{id}", operation_id="getPrediction", response_model=PredictionAnswer)
+def get_prediction(id_: Id, request: Request, use: Use) -> Response:
+    """A prediction as it was answered."""
+    return immutable(request, use.predictions.get(id_))

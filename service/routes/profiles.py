@@ -1,0 +1,63 @@
+"""/v1/profiles"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Header, Request, Response
+from fastapi.responses import JSONResponse
+
+from service.errors import PreconditionRequired
+from service.etags import immutable, tagged, tags
+from service.json_body import JsonRoute
+from service.routes import examples
+from service.routes.dependencies import Id, Post, Use, Version
+from service.routes.pages import page
+from service.schemas.profile import CalibrationRequest, ProfileAnswer, ProfilePage, ProfileVersionAnswer
+
+router = APIRouter(prefix="/v1/profiles", tags=["profiles"], route_class=JsonRoute)
+
+
+@router.get("", operation_id="listProfiles", response_model=ProfilePage)
+def list_profiles(request: Request, use: Use) -> JSONResponse:
+    """Every profile with its versions."""
+    return page(request, use.profiles.page())
+
+
+@router.get("/{id}", operation_id="getProfile", response_model=ProfileAnswer)
+def get_profile(id_: Id, request: Request, use: Use) -> Response:
+    """A profile; its ETag is what activation asks for."""
+    return tagged(request, *use.profiles.get(id_))
+
+
+@router.get("/{id}/versions/{version}", operation_id="getProfileVersion", response_model=ProfileVersionAnswer)
+def get_profile_version(id_: Id, version: Version, request: Request, use: Use) -> Response:
+    """The coefficients of a version and, where reports made it, what they moved."""
+    return immutable(request, use.profiles.version(id_, version))
+
+
+@router.post(
+    "/{id}/calibrations", operation_id="createCalibration", status_code=201, response_model=ProfileVersionAnswer
+)
+def create_calibration(
+    id_: Id,
+    use: Use,
+    post: Post,
+    body: Annotated[CalibrationRequest | None, Body(openapi_examples=examples.CALIBRATIONS)] = None,
+) -> Response:
+    """Learn a new version from the reports of successful runs under this profile."""
+    return post.created(lambda: use.calibrations.calibrate(id_, body or CalibrationRequest()))
+
+
+@router.post("/{id}/versions/{version}/activate", operation_id="activateProfileVersion", response_model=ProfileAnswer)
+def activate_profile_version(
+    id_: Id,
+    version: Version,
+    use: Use,
+    if_match: Annotated[str | None, Header(description="The ETag of the profile as you saw it.")] = None,
+) -> Response:
+    """Make predictions use this version; an older one rolls back."""
+    if if_match is None:
+        raise PreconditionRequired
+    document, etag = use.profiles.activate(id_, version, tags(if_match))
+    return JSONResponse(document, headers={"ETag": etag})

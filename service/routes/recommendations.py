@@ -1,0 +1,32 @@
+"""/v1/recommendations"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Request, Response
+
+from service.etags import immutable
+from service.json_body import JsonRoute
+from service.routes import examples
+from service.routes.dependencies import Id, Post, Use
+from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
+
+router = APIRouter(prefix="/v1/recommendations", tags=["recommendations"], route_class=JsonRoute)
+
+
+@router.post("", operation_id="createRecommendation", status_code=201, response_model=RecommendationAnswer)
+def create_recommendation(
+    body: Annotated[RecommendationRequest, Body(openapi_examples=examples.RECOMMENDATIONS)], use: Use, post: Post
+) -> Response:
+    """The fastest layout and the simplest one within the tolerance, why, and the proof that the search missed none.
+
+    Where nothing fits the answer is a problem of type /problems/infeasible that names the nearest failing constraint.
+    """
+    return post.created(lambda: use.recommendations.recommend(body))
+
+
+@router.get("/{id}", operation_id="getRecommendation", response_model=RecommendationAnswer)
+def get_recommendation(id_: Id, request: Request, use: Use) -> Response:
+    """A recommendation as it was answered."""
+    return immutable(request, use.recommendations.get(id_))

@@ -1,0 +1,111 @@
+"""A model as callers give it: the name of a catalogue entry, a Hugging Face config.json, or its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import Discriminator, Field, RootModel, Tag, model_validator
+
+from models.architecture import Architecture, MlaShape, MoeShape
+from models.errors import Invalid
+from service.formats import huggingface
+from service.pointers import TAG
+from service.schemas.wire import Name, Size, Wire
+
+_MARKS_OF_A_CONFIG = {"model_type", "architectures", "text_config", "language_config", "llm_config"}
+
+Layers = Annotated[int, Field(ge=1, le=1024)]
+
+
+class MlaFields(Wire):
+    """Multi-head latent attention."""
+
+    kv_lora_rank: Size
+    qk_nope_head_dim: Size
+    qk_rope_head_dim: Size
+    v_head_dim: Size
+    q_lora_rank: Size | None = None
+
+
+class MoeFields(Wire):
+    """Experts. The first `first_k_dense` layers are dense; from there every `moe_layer_freq`-th layer is sparse."""
+
+    num_experts: Annotated[int, Field(ge=2, le=65536)]
+    experts_per_token: Annotated[int, Field(ge=1, le=65536)]
+    moe_intermediate_size: Size
+    num_shared_experts: Annotated[int, Field(ge=0, le=1024)] = 0
+    shared_expert_intermediate_size: Size | None = None
+    """Width of the shared expert where it is not `num_shared_experts` times that of a routed one."""
+    first_k_dense: Annotated[int, Field(ge=0, le=1024)] = 0
+    moe_layer_freq: Layers = 1
+
+    @model_validator(mode="after")
+    def _enough_experts(self) -> Self:
+        if self.experts_per_token > self.num_experts:
+            raise ValueError(f"experts_per_token must be at most num_experts = {self.num_experts}")
+        return self
+
+
+class ShapeFields(Wire):
+    """A decoder-only transformer in the fields people write down."""
+
+    name: Name = "custom"
+    num_layers: Layers
+    hidden_size: Size
+    intermediate_size: Size
+    num_attention_heads: Annotated[int, Field(ge=1, le=65536)]
+    vocab_size: Size
+    num_key_value_heads: Annotated[int, Field(ge=1, le=65536)] | None = None
+    head_dim: Size | None = None
+    gated_mlp: bool = True
+    """SwiGLU and the like: three matrices, not two."""
+    tie_word_embeddings: bool = False
+    qk_norm: bool = False
+    attention_bias: bool = False
+    sliding_window: Annotated[int, Field(ge=1, le=10**8)] | None = None
+    """Keys a query of a local layer sees."""
+    chunked_attention: bool = False
+    full_attention_period: Layers | None = None
+    """With `sliding_window`: every n-th layer sees the whole sequence."""
+    mla: MlaFields | None = None
+    moe: MoeFields | None = None
+    mtp_layers: Annotated[int, Field(ge=0, le=16)] = 0
+    """Multi-token-prediction modules."""
+
+    def build(self) -> Architecture:
+        fields = {name: getattr(self, name) for name in ShapeFields.model_fields}
+        mla = MlaShape(**self.mla.model_dump()) if self.mla else None
+        moe = MoeShape(**self.moe.model_dump()) if self.moe else None
+        built = Architecture.from_shape(**{**fields, "mla": mla, "moe": moe})
+        if moe and not built.is_moe:
+            raise Invalid("moe.first_k_dense", moe.first_k_dense, f"leaves none of the {self.num_layers} layers sparse")
+        return built
+
+
+class HuggingFaceConfig(RootModel[dict[str, Any]]):
+    """A Hugging Face `config.json` as it is; recognised by `model_type`."""
+
+    def build(self) -> Architecture:
+        return huggingface.read(self.root)
+
+
+def _form(value: object) -> str:
+    if isinstance(value, (str, RootModel)):
+        return f"{TAG}name" if isinstance(value, str) else f"{TAG}config"
+    is_config = isinstance(value, Mapping) and _MARKS_OF_A_CONFIG & value.keys()
+    return f"{TAG}config" if is_config else f"{TAG}shape"
+
+
+Model = Annotated[
+    Annotated[Name, Tag(f"{TAG}name")]
+    | Annotated[HuggingFaceConfig, Tag(f"{TAG}config")]
+    | Annotated[ShapeFields, Tag(f"{TAG}shape")],
+    Discriminator(_form),
+]
+
+OwnModel = Annotated[
+    Annotated[HuggingFaceConfig, Tag(f"{TAG}config")] | Annotated[ShapeFields, Tag(f"{TAG}shape")],
+    Discriminator(_form),
+]
+"""A model that names nothing."""

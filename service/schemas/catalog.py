@@ -1,0 +1,59 @@
+"""The catalogue: what ships with the service, and what its users register."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, Field, StringConstraints
+
+from service.schemas.architecture import OwnModel
+from service.schemas.cluster import ChipFields, ClusterFields
+from service.schemas.wire import Document, Wire
+
+Kind = Literal["chips", "clusters", "architectures", "stacks"]
+OwnKind = Literal["chips", "clusters", "architectures"]
+OwnName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,63}$")]
+"""Lower case, so that one thing has one name."""
+
+
+class ChipEntry(Wire):
+    name: OwnName
+    chip: ChipFields
+
+
+class ClusterEntry(Wire):
+    name: OwnName
+    cluster: ClusterFields
+
+
+class ArchitectureEntry(Wire):
+    name: OwnName
+    model: OwnModel
+
+
+Entry = ChipEntry | ClusterEntry | ArchitectureEntry
+
+
+class CatalogEntry(Document):
+    kind: Kind
+    name: str
+    source: Literal["shipped", "registered"]
+    version: int | None
+    """Of a registered entry, from 1; `name@version` asks for it."""
+    created_at: AwareDatetime | None
+    aliases: list[str]
+    given: dict[str, Any] | None
+    """A registered entry as it was posted, with the versions of what it names."""
+    resolved: dict[str, Any]
+    """What the service understands by it."""
+
+
+class CatalogPage(Document):
+    items: list[CatalogEntry]
+    next: str | None
+    """The cursor of the next page."""
+
+
+class CatalogQuery(Wire):
+    limit: Annotated[int, Field(ge=1, le=1000, strict=False)] = 100
+    cursor: Annotated[str, Field(max_length=200)] | None = None

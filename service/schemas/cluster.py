@@ -1,0 +1,179 @@
+"""A cluster as callers give it: a preset with a number of chips, or a chip and the links that join it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from models.catalogue import chip_from
+from models.errors import Invalid
+from models.hardware import Chip, Cluster, Fabric, Level, Torus
+from service.pointers import TAG
+from service.schemas.wire import BandwidthGbS, Degree, Label, Name, Wire
+
+Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"]
+Tflops = Annotated[float, Field(ge=1e-3, le=1e7)]
+Price = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class TorusFields(Wire):
+    """A torus of links. `wrap`: "cubes" closes every ring of whole cubes, "length" those of `wrap_length` exactly."""
+
+    ndim: Annotated[int, Field(ge=1, le=3)]
+    max_chips: Degree
+    gb_s_per_link: BandwidthGbS
+    wrap: Literal["cubes", "length"]
+    wrap_length: Annotated[int, Field(ge=1, le=10**4)]
+
+
+class LevelFields(Wire):
+    """Switched links: `size` chips reach each other at `gb_s_per_chip`; without a size all chips of the cluster do."""
+
+    name: Label = "level"
+    size: Degree | None = None
+    gb_s_per_chip: BandwidthGbS
+    peer_gb_s: BandwidthGbS | None = None
+    """Where there is no switch: the link to one peer."""
+
+
+class ScaleUpFields(Wire):
+    """The fast links: a switched domain of `domain` chips, or a torus."""
+
+    gb_s_per_chip: BandwidthGbS
+    domain: Degree | None = None
+    peer_gb_s: BandwidthGbS | None = None
+    torus: TorusFields | None = None
+    note: Label | None = None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if (self.domain is None) == (self.torus is None):
+            raise ValueError("needs either domain or torus")
+        return self
+
+
+class ChipFields(Wire):
+    """An accelerator by its data sheet. Peaks are dense TFLOP/s of one chip; bandwidths GB/s one way."""
+
+    name: Name = "custom"
+    vendor: Label = ""
+    generation: Annotated[str, Field(max_length=60)]
+    """hopper, blackwell, ampere, tpu, cdna3, …: what the coefficients of a profile are shared by."""
+    year: Annotated[int, Field(ge=1990, le=2100)] | None = None
+    peak_tflops: dict[Dtype, Tflops]
+    memory_gb: Annotated[float, Field(ge=0.1, le=1e5)]
+    usable_memory_gib: Annotated[float, Field(ge=0.1, le=1e5)]
+    """What a program can allocate."""
+    memory_bandwidth_gb_s: Annotated[float, Field(ge=0.1, le=1e7)]
+    compute_units: Annotated[int, Field(ge=1, le=10**5)] = 1
+    devices_per_chip: Annotated[int, Field(ge=1, le=16)] = 1
+    tdp_w: Annotated[float, Field(gt=0, le=1e5)] | None = None
+    scale_up: ScaleUpFields
+    scale_out_gb_s: BandwidthGbS | None = None
+    """The chip's share of the network cards."""
+    usd_per_chip_hour: Price | None = None
+    price_source: Label | None = None
+    sources: Annotated[list[Label], Field(max_length=50)] = []
+    confidence: Label | None = None
+    caveats: Label | None = None
+
+    @model_validator(mode="after")
+    def _has_16_bit_peak(self) -> Self:
+        if not {"fp16", "bf16"} & self.peak_tflops.keys():
+            raise ValueError("peak_tflops needs bf16 or fp16")
+        return self
+
+    def build(self, id_: str) -> Chip:
+        return chip_from({**self.model_dump(), "id": id_})
+
+
+def _form_of_chip(value: object) -> str:
+    return f"{TAG}fields" if isinstance(value, (Mapping, ChipFields)) else f"{TAG}name"
+
+
+ChipForm = Annotated[
+    Annotated[Name, Tag(f"{TAG}name")] | Annotated[ChipFields, Tag(f"{TAG}fields")], Discriminator(_form_of_chip)
+]
+
+
+class ClusterSize(Wire):
+    """How much of a fabric a job has."""
+
+    num_chips: Degree | None = None
+    torus_shape: Annotated[list[Degree], Field(min_length=1, max_length=3)] | None = None
+    """The slice; without it the most cubic one."""
+    chips_per_domain: Degree | None = None
+    """Chips of each scale-up domain that the job holds, 64 of 72 say; without it as even as the number allows."""
+    scale_out_gb_s: BandwidthGbS | None = None
+    """Beyond the scale-up domain, per chip; without it that of the fabric."""
+    usd_per_chip_hour: Price | None = None
+
+    def build(self, chip: Chip, fabric: Fabric) -> Cluster:
+        if self.num_chips is None:
+            raise Invalid("cluster.num_chips", None, "is required: the entry fixes no number of chips")
+        self._require_torus_for_shape(fabric)
+        if self.scale_out_gb_s is not None:
+            fabric = _with_scale_out(fabric, self.scale_out_gb_s)
+        if self.usd_per_chip_hour is not None:
+            chip = replace(chip, usd_per_chip_hour=self.usd_per_chip_hour)
+        cluster = Cluster(
+            chip=chip,
+            fabric=fabric,
+            num_chips=self.num_chips,
+            torus_shape=tuple(self.torus_shape) if self.torus_shape else None,
+            chips_per_domain=self.chips_per_domain,
+        )
+        _ = cluster.dims  # raises where the fabric does not join the chips
+        return cluster
+
+    def _require_torus_for_shape(self, fabric: Fabric) -> None:
+        if self.torus_shape is not None:
+            if fabric.torus is None:
+                raise Invalid("cluster.torus_shape", self.torus_shape, f"fabric {fabric.id} is no torus")
+            if len(self.torus_shape) != fabric.torus.ndim:
+                raise Invalid("cluster.torus_shape", self.torus_shape, f"must have {fabric.torus.ndim} dims")
+        if self.chips_per_domain is not None and fabric.torus is not None:
+            raise Invalid("cluster.chips_per_domain", self.chips_per_domain, "a torus has no switched domain")
+
+
+class ClusterPreset(ClusterSize):
+    """A chip or a fabric of the catalogue, by name."""
+
+    preset: Name
+
+
+class ClusterFields(ClusterSize):
+    """A chip and the links that join it, from the inside out; without links, those of its data sheet."""
+
+    chip: ChipForm
+    levels: Annotated[list[LevelFields], Field(min_length=1, max_length=8)] | None = None
+    torus: TorusFields | None = None
+
+    def fabric(self, chip: Chip) -> Fabric:
+        if self.levels is None and self.torus is None:
+            return chip.fabric
+        return Fabric(
+            id="custom",
+            levels=tuple(Level(**level.model_dump()) for level in self.levels or ()),
+            torus=Torus(**self.torus.model_dump()) if self.torus else None,
+        )
+
+
+def _with_scale_out(fabric: Fabric, gb_s: float) -> Fabric:
+    inner = () if fabric.torus else fabric.levels[:1]
+    outer = fabric.levels[len(inner) :] or (Level(name="scale-out", gb_s_per_chip=gb_s),)
+    return replace(fabric, levels=(*inner, *(replace(level, gb_s_per_chip=gb_s) for level in outer)))
+
+
+def _form(value: object) -> str:
+    is_preset = isinstance(value, ClusterPreset) or (isinstance(value, Mapping) and "preset" in value)
+    return f"{TAG}preset" if is_preset else f"{TAG}fields"
+
+
+ClusterForm = Annotated[
+    Annotated[ClusterPreset, Tag(f"{TAG}preset")] | Annotated[ClusterFields, Tag(f"{TAG}fields")],
+    Discriminator(_form),
+]

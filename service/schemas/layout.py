@@ -1,0 +1,90 @@
+"""A layout on the wire, and what a caller may ask of one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from models.constraints import KNOBS, Constraints
+from models.layout import Layout
+from service.schemas.wire import Degree, OneOrMany, Wire
+
+Schedule = Literal["1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe"]
+Recompute = Literal["none", "selective", "full"]
+ZeroStage = Literal[0, 1, 2, 3]
+Axis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp"]
+
+
+class LayoutFields(Wire):
+    """Mesh degrees, which multiply to the devices of the cluster, and how the mesh is run."""
+
+    pp: Degree = 1
+    """Pipeline."""
+    dp_replicate: Degree = 1
+    """Data parallel, parameters replicated."""
+    dp_shard: Degree = 1
+    """Data parallel, sharded as `zero_stage` says."""
+    cp: Degree = 1
+    """Context."""
+    tp: Degree = 1
+    """Tensor."""
+    ep: Degree = 1
+    """Experts, folded over the axes other than pp."""
+    etp: Degree = 1
+    """Tensor parallelism inside an expert."""
+    placement: Annotated[list[Axis], Field(min_length=5, max_length=5)] = ["tp", "cp", "dp_shard", "dp_replicate", "pp"]
+    """Axes from the innermost links outwards."""
+    micro_batch: Degree = 1
+    """Sequences a data-parallel rank runs at a time."""
+    schedule: Schedule = "1f1b"
+    virtual_stages: Degree = 1
+    """Model chunks a device holds."""
+    balanced: bool = False
+    """Layers over stages so that the slowest is fastest, not an equal number."""
+    recompute: Recompute = "none"
+    zero_stage: ZeroStage = 0
+    """What `dp_shard` shards: 1 optimizer, 2 gradients too, 3 parameters too (FSDP)."""
+    reshard: bool = True
+    """With ZeRO 3: gathered parameters are dropped after forward."""
+    sequence_parallel: bool = False
+    offload_activations: bool = False
+    offload_optimizer: bool = False
+
+    def build(self) -> Layout:
+        return Layout(**{**self.model_dump(), "placement": tuple(self.placement)})
+
+
+class ConstraintFields(Wire):
+    """For each knob of a layout the value or the values it may take; knobs not named are free."""
+
+    pp: OneOrMany[Degree] | None = None
+    dp_replicate: OneOrMany[Degree] | None = None
+    dp_shard: OneOrMany[Degree] | None = None
+    dp: OneOrMany[Degree] | None = None
+    """dp_replicate times dp_shard."""
+    cp: OneOrMany[Degree] | None = None
+    tp: OneOrMany[Degree] | None = None
+    ep: OneOrMany[Degree] | None = None
+    etp: OneOrMany[Degree] | None = None
+    micro_batch: OneOrMany[Degree] | None = None
+    virtual_stages: OneOrMany[Degree] | None = None
+    schedule: OneOrMany[Schedule] | None = None
+    balanced: OneOrMany[bool] | None = None
+    recompute: OneOrMany[Recompute] | None = None
+    zero_stage: OneOrMany[ZeroStage] | None = None
+    reshard: OneOrMany[bool] | None = None
+    sequence_parallel: OneOrMany[bool] | None = None
+    offload_activations: OneOrMany[bool] | None = None
+    offload_optimizer: OneOrMany[bool] | None = None
+    memory_reserve_gib: Annotated[float, Field(ge=0, le=1e5)] = 0.0
+    """Memory of each device to leave free."""
+
+    def build(self) -> Constraints:
+        given = {knob: getattr(self, knob) for knob in KNOBS}
+        allowed = {
+            knob: tuple(value) if isinstance(value, list) else (value,)
+            for knob, value in given.items()
+            if value is not None
+        }
+        return Constraints(allowed=allowed, memory_reserve_gib=self.memory_reserve_gib)

@@ -1,0 +1,175 @@
+"""Questions about given layouts, and the answers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AwareDatetime, Field, WithJsonSchema, model_validator
+
+from models.errors import Invalid
+from models.prediction import Prediction
+from models.step import MEMORY_TERMS, TIME_TERMS
+from service.schemas.layout import LayoutFields
+from service.schemas.question import Question
+from service.schemas.wire import Document
+
+MAX_LAYOUTS = 1000
+
+
+class PredictionRequest(Question):
+    """Give `layout` or `layouts`."""
+
+    layout: LayoutFields | None = None
+    layouts: Annotated[list[LayoutFields], Field(min_length=1, max_length=MAX_LAYOUTS)] | None = None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if (self.layout is None) == (self.layouts is None):
+            raise Invalid("layout", None, "give either layout or layouts")
+        return self
+
+    def asked(self) -> dict[str, LayoutFields]:
+        """The layouts by where they stand in the request."""
+        if self.layout is not None:
+            return {"layout": self.layout}
+        return {f"layouts[{index}]": layout for index, layout in enumerate(self.layouts or [])}
+
+
+def _terms(meaning: dict[str, str], unit: str) -> WithJsonSchema:
+    properties = {name: {"type": "number", "description": f"{text}; {unit}"} for name, text in meaning.items()}
+    return WithJsonSchema({"type": "object", "properties": properties, "required": [*meaning]})
+
+
+_MEMORY_GIB = {name.replace("_bytes", "_gib"): text for name, text in MEMORY_TERMS.items()}
+TimeTerms = Annotated[dict[str, float], _terms(TIME_TERMS, "seconds of a step")]
+MemoryTerms = Annotated[dict[str, float], _terms(_MEMORY_GIB, "GiB on the fullest stage")]
+
+
+class ByConvention(Document):
+    """Attention FLOPs counted in two ways; recompute is counted in neither."""
+
+    causal: float
+    """Over the keys a causal query sees on average."""
+    full: float
+    """Over the whole sequence or window."""
+
+
+class PredictedLayout(Document):
+    """One layout under the model. Times are of one step."""
+
+    layout: LayoutFields
+    step_time_s: float
+    step_time_low_s: float
+    """With `step_time_high_s` a central 80% interval."""
+    step_time_high_s: float
+    tokens_per_s: float
+    tokens_per_s_per_chip: float
+    tflops_per_chip: ByConvention
+    mfu: ByConvention
+    num_micro_batches: int
+    """Run by each data-parallel rank in a step."""
+    time: TimeTerms
+    memory_gib: MemoryTerms
+    allocated_gib: float
+    """What tensors take on the fullest stage."""
+    reserved_gib: float
+    """What the device must have."""
+    usable_gib: float
+    memory_stage: int
+    """The fullest pipeline stage, from 0."""
+    fits: bool
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> Self:
+        values = asdict(prediction)
+        values["layout"]["placement"] = list(prediction.layout.placement)
+        return cls.model_validate(values)
+
+
+class ProfileUsed(Document):
+    id: str
+    version: int
+
+
+class EntryUsed(Document):
+    """A name and what it stood for."""
+
+    name: str
+    source: Literal["shipped", "registered", "given", "huggingface"]
+    """Of the shipped catalogue, registered here, given in the request, or read from a config.json in it."""
+    version: int | None = None
+    """Of a registered entry."""
+
+
+class Parameters(Document):
+    """Without multi-token-prediction modules, as model cards count; `active` is what one token visits."""
+
+    total: int
+    active: int
+    mtp: int
+    """In multi-token-prediction modules, beside `total`."""
+
+
+class ArchitectureUsed(EntryUsed):
+    parameters: Parameters
+    num_layers: int
+
+
+class Link(Document):
+    """One step outwards in the cluster: domains of `domain` devices, joined at `gb_s` per device."""
+
+    name: str
+    kind: Literal["switch", "ring"]
+    scale: Literal["up", "out"]
+    domain: int
+    gb_s: float
+
+
+class FabricUsed(EntryUsed):
+    links: list[Link]
+
+
+class StackUsed(EntryUsed):
+    changes: dict[str, Any]
+
+
+class CatalogUsed(Document):
+    chip: EntryUsed
+    fabric: FabricUsed
+    architecture: ArchitectureUsed
+    stack: StackUsed
+
+
+class MfuPeak(Document):
+    """What MFU is a fraction of: the chip's dense peak in the format of the matrix multiplications."""
+
+    dtype: str
+    tflops_per_chip: float
+
+
+class Conventions(Document):
+    mfu: dict[str, str]
+    """What each key of `mfu` and `tflops_per_chip` counts."""
+    mfu_peak: MfuPeak
+    interval: str
+    units: str
+
+
+class Basis(Document):
+    """An answer, and what it rests on."""
+
+    id: str
+    created_at: AwareDatetime
+    request: dict[str, Any]
+    """As it was understood: defaults filled in, names with the version they stood for."""
+    profile: ProfileUsed
+    catalogue: CatalogUsed
+    conventions: Conventions
+    assumptions: list[str]
+    """What the request left open and the service settled."""
+
+
+class PredictionAnswer(Basis):
+    layouts: list[PredictedLayout]
+    """In the order of the request."""

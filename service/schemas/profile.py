@@ -1,0 +1,103 @@
+"""Profiles, their versions and the calibrations that made them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import AwareDatetime
+
+from service.schemas.wire import Document, Instant, Wire
+
+Origin = Literal["shipped", "calibrated"]
+
+
+class VersionSummary(Document):
+    version: int
+    created_at: AwareDatetime
+    origin: Origin
+    made_by: str
+
+
+class ProfileAnswer(Document):
+    """A profile: the active version is the one that predictions use. Its ETag guards activation."""
+
+    id: str
+    active_version: int
+    versions: list[VersionSummary]
+
+
+class ProfilePage(Document):
+    items: list[ProfileAnswer]
+    next: str | None
+
+
+class TermAnswer(Document):
+    """A part of a coefficient, on its unbounded scale: log of a positive number, log-odds of a fraction."""
+
+    coefficient: str
+    scope: str
+    """"all", or what it applies to, as "generation:hopper"."""
+    mean: float
+    spread: float
+    """Standard deviation."""
+    runs: int
+    """How many runs informed it."""
+    source: str
+
+
+class MovedAnswer(Document):
+    coefficient: str
+    scope: str
+    before: float
+    after: float
+    shift_in_spreads: float
+    spread_before: float
+    spread_after: float
+
+
+class Unidentified(Document):
+    """A term that the reports say nothing about: it stays at its prior."""
+
+    coefficient: str
+    scope: str
+
+
+class Unusable(Document):
+    """A report that no longer means anything to the models, and why."""
+
+    report: str
+    reason: str
+
+
+class CalibrationAnswer(Document):
+    based_on: int
+    """The version whose coefficients were the prior."""
+    observations: int
+    moved: list[MovedAnswer]
+    unidentified: list[Unidentified]
+    outliers: list[str]
+    """Ids of reports that were down-weighted."""
+    unusable: list[Unusable]
+    error_before: float
+    """Of log step time, under the version it is based on."""
+    error_after: float
+
+
+class ProfileVersionAnswer(VersionSummary):
+    """Immutable."""
+
+    id: str
+    residual_spread: float
+    """Standard deviation of log step time that the coefficients do not explain."""
+    terms: list[TermAnswer]
+    calibration: CalibrationAnswer | None
+    """What made it, if reports did."""
+
+
+class CalibrationRequest(Wire):
+    """Which reports to learn from: those of the profile, all or of a time span."""
+
+    since: Instant | None = None
+    until: Instant | None = None
+    activate: bool = False
+    """Use the new version at once."""

@@ -1,0 +1,114 @@
+"""Questions for the best layout, and the answers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Self
+
+from pydantic import Field
+
+from models.search import Candidate, Certificate, FewerChips, Pipelining
+from service.schemas.layout import ConstraintFields
+from service.schemas.prediction import Basis, PredictedLayout
+from service.schemas.question import Question
+from service.schemas.wire import Document
+
+
+class RecommendationRequest(Question):
+    constraints: ConstraintFields = ConstraintFields()
+    tolerance: Annotated[float, Field(ge=0, le=10)] = 0.03
+    """How much slower than the fastest a simpler layout may be: 0.03 is 3%."""
+    top: Annotated[int, Field(ge=1, le=100)] = 5
+    """How many of the fastest layouts to rank."""
+
+
+class CandidateAnswer(Document):
+    prediction: PredictedLayout
+    complexity: int
+    """Points of the one documented order of simplicity: fewer is simpler."""
+    complexity_terms: dict[str, int]
+    usd_per_million_tokens: float | None
+    """At the price of the chip, where one is known."""
+
+    @classmethod
+    def of(cls, candidate: Candidate, usd_per_hour: float | None) -> Self:
+        prediction = candidate.prediction
+        return cls(
+            prediction=PredictedLayout.of(prediction),
+            complexity=candidate.complexity,
+            complexity_terms=candidate.complexity_terms,
+            usd_per_million_tokens=None
+            if usd_per_hour is None
+            else usd_per_hour / 3600 / prediction.tokens_per_s * 1e6,
+        )
+
+
+class CertificateAnswer(Document):
+    """Every layout of the space is in exactly one of the counts."""
+
+    space: int
+    cardinality: dict[str, int]
+    """Of each knob: how many values it may take."""
+    rejected: dict[str, int]
+    """By the rule that refused them."""
+    over_memory: int
+    """Evaluated and too large."""
+    pruned_by_memory: int
+    pruned_by_bound: int
+    evaluated: int
+    closing_bound_s: float | None
+    """The least lower bound of what was not evaluated."""
+    exact: bool
+    """That bound is no better than the answer."""
+
+    @classmethod
+    def of(cls, certificate: Certificate) -> Self:
+        return cls.model_validate(asdict(certificate))
+
+
+class FewerChipsAnswer(Document):
+    """No legal layout uses all chips."""
+
+    rule: str
+    message: str
+    num_chips: int
+    """The most that a legal layout uses; the answer is for these."""
+
+    @classmethod
+    def of(cls, fewer: FewerChips) -> Self:
+        return cls.model_validate(asdict(fewer))
+
+
+class PipeliningAnswer(Document):
+    """Is pipelining needed here? The best layouts without it and with it."""
+
+    without: CandidateAnswer | None
+    with_pp: CandidateAnswer | None
+    gap: float | None
+    """How much longer a step takes without pipelining, relative to with it."""
+    split: dict[str, float]
+    """Seconds of the gap by term of `time`."""
+    verdict: str
+
+    @classmethod
+    def of(cls, pipelining: Pipelining, usd_per_hour: float | None) -> Self:
+        best = {"without": pipelining.without, "with_pp": pipelining.with_pp}
+        return cls(
+            **{name: found and CandidateAnswer.of(found, usd_per_hour) for name, found in best.items()},
+            gap=pipelining.gap,
+            split=pipelining.split,
+            verdict=pipelining.verdict,
+        )
+
+
+class RecommendationAnswer(Basis):
+    fastest: CandidateAnswer
+    simplest: CandidateAnswer
+    """The simplest layout within the tolerance of the fastest."""
+    ranked: list[CandidateAnswer]
+    """Fastest first."""
+    reasons: list[str]
+    chips_used: int
+    fewer_chips: FewerChipsAnswer | None
+    pipelining: PipeliningAnswer
+    certificate: CertificateAnswer

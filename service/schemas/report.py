@@ -1,0 +1,186 @@
+"""What was measured, sent back: and the same beside what was predicted."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from models.errors import Invalid
+from models.flops import AttentionCount
+from service.schemas.architecture import Model
+from service.schemas.cluster import ClusterForm, Dtype, Tflops
+from service.schemas.layout import LayoutFields
+from service.schemas.prediction import Basis, PredictedLayout
+from service.schemas.question import Question
+from service.schemas.stack import StackForm
+from service.schemas.wire import Document, Instant, Name, Wire
+from service.schemas.workload import WorkloadFields
+
+Outcome = Literal["ok", "out_of_memory", "crashed"]
+Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+Seconds = Annotated[float, Field(ge=1e-6, le=1e7)]
+Rate = Annotated[float, Field(ge=1e-6, le=1e15)]
+Gib = Annotated[float, Field(ge=0, le=1e6)]
+_OF_A_QUESTION = ("model", "cluster", "workload", "stack", "layout")
+
+
+class MeasuredMfu(Wire):
+    """MFU in the convention of whoever measured it."""
+
+    value: Annotated[float, Field(gt=0, le=1.5)]
+    """A fraction: 0.41, not 41."""
+    attention: AttentionCount
+    """Attention FLOPs over causal keys, the full sequence, or not counted."""
+    peak_tflops: Tflops | None = None
+    """Of one chip; without it the dense peak of `peak_dtype`."""
+    peak_dtype: Dtype | None = None
+    """Without it the format of the matrix multiplications."""
+
+    @model_validator(mode="after")
+    def _one_peak(self) -> Self:
+        if self.peak_tflops is not None and self.peak_dtype is not None:
+            raise ValueError("give peak_tflops or peak_dtype, not both")
+        return self
+
+
+class Measured(Wire):
+    """The speed, in exactly one of these ways."""
+
+    step_time_s: Seconds | None = None
+    tokens_per_s: Rate | None = None
+    """Of the whole cluster."""
+    tokens_per_s_per_chip: Rate | None = None
+    mfu: MeasuredMfu | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of step_time_s, tokens_per_s, tokens_per_s_per_chip, mfu; got {given}")
+        return self
+
+
+class MeasuredMemory(Wire):
+    """On the fullest device, or on that of `stage`."""
+
+    allocated_gib: Gib | None = None
+    reserved_gib: Gib | None = None
+    stage: Annotated[int, Field(ge=0, le=10**6)] | None = None
+
+
+class Failure(Wire):
+    """Where a run failed."""
+
+    stage: Annotated[int, Field(ge=0, le=10**6)] | None = None
+    """Pipeline stage, from 0."""
+    peak_gib: Gib | None = None
+
+
+class ReportSubmission(Wire):
+    """Names a prediction or a recommendation, or says itself what ran."""
+
+    prediction_id: Id | None = None
+    recommendation_id: Id | None = None
+    rank: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Which of its layouts ran, from 1; without it the fastest of a recommendation, the only one of a prediction."""
+    model: Model | None = None
+    cluster: ClusterForm | None = None
+    workload: WorkloadFields | None = None
+    stack: StackForm | None = None
+    layout: LayoutFields | None = None
+    outcome: Outcome
+    measured: Measured | None = None
+    memory: MeasuredMemory | None = None
+    failure: Failure | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        self._require_one_subject()
+        if (self.measured is not None) != (self.outcome == "ok"):
+            raise Invalid("measured", None, "goes with outcome ok, and only with it")
+        if self.failure is not None and self.outcome == "ok":
+            raise Invalid("failure", None, "goes with outcome out_of_memory or crashed")
+        return self
+
+    def _require_one_subject(self) -> None:
+        linked = [name for name in ("prediction_id", "recommendation_id") if getattr(self, name) is not None]
+        given = [name for name in _OF_A_QUESTION if getattr(self, name) is not None]
+        if len(linked) > 1:
+            raise Invalid("recommendation_id", self.recommendation_id, "give it or prediction_id, not both")
+        if linked and given:
+            raise Invalid(given[0], None, f"is already fixed by {linked[0]}")
+        if not linked and self.rank is not None:
+            raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")
+        missing = [name for name in _OF_A_QUESTION if name not in given]
+        if not linked and missing:
+            raise Invalid(missing[0], None, "is required without prediction_id or recommendation_id")
+
+    def question(self) -> Question:
+        given = {name: getattr(self, name) for name in Question.model_fields}
+        return Question.model_validate(given)
+
+
+class MeasuredSpeed(Document):
+    """The measurement in all its forms, whichever was given."""
+
+    given: Literal["step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "mfu"]
+    conversion: str
+    """How `step_time_s` follows from what was given."""
+    step_time_s: float
+    tokens_per_s: float
+    tokens_per_s_per_chip: float
+    mfu: dict[str, float]
+    """By convention, of the peak in `conventions`."""
+
+
+class MemoryComparison(Document):
+    allocated_gib: float | None
+    reserved_gib: float | None
+    stage: int | None
+    allocated_residual: float | None
+    """log(measured / predicted)."""
+    reserved_residual: float | None
+
+
+class ReportAnswer(Basis):
+    outcome: Outcome
+    prediction_id: str | None
+    recommendation_id: str | None
+    rank: int | None
+    prediction: PredictedLayout
+    """Made when the report came, with the profile that was active then."""
+    measured: MeasuredSpeed | None
+    residual: float | None
+    """log(measured / predicted) of the step time: above 0 the run was slower than predicted."""
+    within_interval: bool | None
+    """The measured step time lies in the predicted 80% interval."""
+    memory: MemoryComparison | None
+    failure: Failure | None
+    memory_agrees: bool | None
+    """Whether the prediction fits where the run did and does not where it ran out; null for a crash."""
+
+
+class StoredReport(ReportAnswer):
+    submission: str
+    """The body as it was received."""
+
+
+class ReportPage(Document):
+    items: list[ReportAnswer]
+    next: str | None
+    """The cursor of the next page."""
+
+
+class ReportQuery(Wire):
+    """Newest first. `chip`, `stack` and `architecture` also take the aliases of the catalogue."""
+
+    chip: Name | None = None
+    stack: Name | None = None
+    architecture: Name | None = None
+    outcome: Outcome | None = None
+    profile_version: Annotated[int, Field(ge=1, le=2**31 - 1, strict=False)] | None = None
+    since: Instant | None = None
+    until: Instant | None = None
+    limit: Annotated[int, Field(ge=1, le=1000, strict=False)] = 100
+    cursor: Annotated[str, Field(max_length=200)] | None = None

@@ -1,0 +1,68 @@
+"""The software as callers give it: the name of a stack, or a stack with some of its abilities changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from models.stack import Kernel, Stack
+from service.pointers import TAG
+from service.schemas.layout import Recompute, Schedule, ZeroStage
+from service.schemas.wire import Degree, Name, Wire
+
+Bytes = Annotated[float, Field(ge=0, le=8)]
+
+
+class StackFields(Wire):
+    """A stack by name; each further field replaces what the catalogue says of it."""
+
+    name: Name
+    schedules: Annotated[list[Schedule], Field(min_length=1)] | None = None
+    max_virtual_stages: Annotated[int, Field(ge=1, le=64)] | None = None
+    partition: Literal["even", "balanced"] | None = None
+    zero_stages: Annotated[list[ZeroStage], Field(min_length=1)] | None = None
+    reshard: Annotated[list[bool], Field(min_length=1, max_length=2)] | None = None
+    hybrid_sharding: bool | None = None
+    max_tp: Degree | None = None
+    max_cp: Degree | None = None
+    max_ep: Degree | None = None
+    sequence_parallel: Annotated[list[bool], Field(min_length=1, max_length=2)] | None = None
+    context: Literal["ring", "allgather", "ulysses"] | None = None
+    expert_tensor_parallel: bool | None = None
+    expert_folding: Literal["all", "shard"] | None = None
+    dispatcher: Literal["alltoall", "deduplicated", "allgather"] | None = None
+    node_limit: Degree | None = None
+    overlap_data: bool | None = None
+    overlap_tensor: bool | None = None
+    overlap_expert: bool | None = None
+    overlap_pipeline: bool | None = None
+    recompute: Annotated[list[Recompute], Field(min_length=1)] | None = None
+    offload: list[Literal["activations", "optimizer"]] | None = None
+    attention_kernel: Kernel | None = None
+    gradient_bytes: Annotated[float, Field(gt=0, le=8)] | None = None
+    gather_bytes: Bytes | None = None
+    low_precision_activations: bool | None = None
+    fused: bool | None = None
+    launch: Literal["eager", "compiled", "graph"] | None = None
+    running_balance: bool | None = None
+
+    def changes(self) -> dict[str, object]:
+        """What was given. Of a field that is null only `node_limit` says something: that there is no limit."""
+        given = {name: getattr(self, name) for name in sorted(self.model_fields_set - {"name"})}
+        return {name: value for name, value in given.items() if value is not None or name == "node_limit"}
+
+    def build(self, base: Stack) -> Stack:
+        given = {name: tuple(v) if isinstance(v, list) else v for name, v in self.changes().items()}
+        return replace(base, **given)  # type: ignore[arg-type]
+
+
+def _form(value: object) -> str:
+    return f"{TAG}fields" if isinstance(value, (Mapping, StackFields)) else f"{TAG}name"
+
+
+StackForm = Annotated[
+    Annotated[Name, Tag(f"{TAG}name")] | Annotated[StackFields, Tag(f"{TAG}fields")], Discriminator(_form)
+]

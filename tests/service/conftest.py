@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import pytest
+
+with warnings.catch_warnings():  # starlette would rather have httpx2 than httpx
+    warnings.simplefilter("ignore")
+    from starlette.testclient import TestClient
+
+from service.app import create_app
+from service.settings import Settings
+
+
+class Databases(Protocol):
+    def prepared(self) -> str: ...
+
+    def drop(self, url: str) -> None: ...
+
+
+MakeClient = Callable[..., TestClient]
+
+
+@pytest.fixture
+def make_client(database_url: str) -> Iterator[MakeClient]:
+    """Applications on one database, with other settings each if need be."""
+    made: list[TestClient] = []
+
+    def make(**settings: object) -> TestClient:
+        client = TestClient(create_app(Settings(database_url=database_url, **settings)))
+        made.append(client.__enter__())
+        return client
+
+    yield make
+    for client in made:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def client(make_client: MakeClient) -> TestClient:
+    return make_client()
+
+
+@pytest.fixture(scope="module")
+def shared_client(databases: Databases) -> Iterator[TestClient]:
+    """One application for all tests of a module: for those that leave nothing behind."""
+    url = databases.prepared()
+    with TestClient(create_app(Settings(database_url=url))) as client:
+        yield client
+    databases.drop(url)

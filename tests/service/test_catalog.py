@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+from asking import CHIP, PREDICTION, SHAPE, assert_problem, changed
+
+from models import catalogue
+
+LEVELS = [{"name": "rack", "size": 16, "gb_s_per_chip": 450}, {"name": "leaf", "gb_s_per_chip": 50}]
+
+
+@pytest.mark.parametrize("kind", ["chips", "clusters", "architectures", "stacks"])
+def test_the_shipped_catalogue_is_there_by_name_and_alias(client, kind: str) -> None:
+    items = client.get(f"/v1/catalog/{kind}?limit=1000").json()["items"]
+    assert len(items) >= 10
+    for item in items:
+        assert item["source"] == "shipped"
+        for name in [item["name"], *item["aliases"]]:
+            assert client.get(f"/v1/catalog/{kind}/{name}").json() == item
+
+
+def test_lists_are_paged_by_name(client) -> None:
+    address, seen = "/v1/catalog/chips?limit=10", []
+    while address:
+        page = client.get(address)
+        seen += [item["name"] for item in page.json()["items"]]
+        address = page.headers["link"].split(">")[0].lstrip("<") if "link" in page.headers else ""
+    assert seen == sorted({chip.id for chip in catalogue.chips().values()})
+
+
+def test_a_registered_chip_is_used_by_its_latest_version(client) -> None:
+    slow = client.post("/v1/catalog/chips", json={"name": "mine", "chip": CHIP})
+    assert (slow.status_code, slow.json()["version"]) == (201, 1)
+    assert client.get(slow.headers["location"]).json() == slow.json()
+    fast = {**CHIP, "peak_tflops": {"bf16": 8000.0}}
+    assert client.post("/v1/catalog/chips", json={"name": "mine", "chip": fast}).json()["version"] == 2
+
+    def predicted(cluster: dict[str, object]) -> dict:
+        return client.post("/v1/predictions", json=changed(PREDICTION, "cluster", cluster)).json()
+
+    latest, first = (predicted({"preset": name, "num_chips": 64}) for name in ("mine", "mine@1"))
+    assert latest["layouts"][0]["step_time_s"] < first["layouts"][0]["step_time_s"]
+    assert latest["catalogue"]["chip"] == {"name": "mine", "source": "registered", "version": 2}
+    assert first["catalogue"]["chip"]["version"] == 1
+    assert latest["request"]["cluster"]["preset"] == "mine@2"
+    by_chip = predicted({"chip": "mine", "num_chips": 64})
+    assert by_chip["layouts"] == latest["layouts"]
+
+
+def test_a_registered_cluster_keeps_the_chip_it_was_made_of(client) -> None:
+    client.post("/v1/catalog/chips", json={"name": "mine", "chip": CHIP})
+    body = {"name": "hall", "cluster": {"chip": "mine", "levels": LEVELS, "num_chips": 64, "usd_per_chip_hour": 2}}
+    made = client.post("/v1/catalog/clusters", json=body)
+    assert made.json()["given"]["cluster"]["chip"] == "mine@1"
+    before = client.post("/v1/predictions", json=changed(PREDICTION, "cluster", {"preset": "hall"})).json()
+    client.post("/v1/catalog/chips", json={"name": "mine", "chip": {**CHIP, "peak_tflops": {"bf16": 1.0}}})
+    after = client.post("/v1/predictions", json=changed(PREDICTION, "cluster", {"preset": "hall"})).json()
+    assert after["layouts"] == before["layouts"]
+    assert after["catalogue"]["fabric"]["name"] == "hall"
+    again = client.post("/v1/predictions", json=after["request"]).json()
+    assert again["layouts"] == after["layouts"]
+
+
+def test_a_request_may_take_another_share_of_a_registered_cluster(client) -> None:
+    body = {"name": "hall", "cluster": {"chip": "h100", "levels": LEVELS, "num_chips": 8}}
+    client.post("/v1/catalog/clusters", json=body)
+    asked = changed(PREDICTION, "cluster", {"preset": "hall", "num_chips": 64})
+    assert client.post("/v1/predictions", json=asked).status_code == 201
+
+
+def test_a_registered_architecture_answers_to_its_name(client) -> None:
+    made = client.post("/v1/catalog/architectures", json={"name": "my-model", "model": SHAPE})
+    found = client.post("/v1/predictions", json=changed(PREDICTION, "model", "My_Model")).json()
+    assert found["catalogue"]["architecture"]["name"] == "my-model"
+    assert found["catalogue"]["architecture"]["parameters"]["total"] == made.json()["resolved"]["parameters"]["total"]
+    assert found["request"]["model"] == "my-model@1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("chips", {"name": "h100", "chip": CHIP}),
+        ("chips", {"name": "dgx-h100-superpod", "chip": CHIP}),
+        ("clusters", {"name": "dgx-h100-superpod", "cluster": {"chip": "h100"}}),
+        ("clusters", {"name": "h100", "cluster": {"chip": "h100"}}),
+        ("architectures", {"name": "llama-3.1-8b", "model": SHAPE}),
+    ],
+)
+def test_shipped_names_are_reserved(client, kind: str, body: dict) -> None:
+    answer = client.post(f"/v1/catalog/{kind}", json=body)
+    assert answer.status_code == 409
+    assert_problem(answer, "name-reserved")
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "pointer"),
+    [
+        ("chips", {"name": "Mine", "chip": CHIP}, "/name"),
+        ("chips", {"name": "mine@2", "chip": CHIP}, "/name"),
+        ("chips", {"name": "mine", "chip": {}}, "/chip/generation"),
+        (
+            "clusters",
+            {"name": "hall", "cluster": {"chip": "h100", "levels": [LEVELS[0]], "num_chips": 64}},
+            "/cluster/num_chips",
+        ),
+        ("clusters", {"name": "hall", "cluster": {"chip": "h100", "levels": LEVELS[::-1]}}, "/cluster/levels"),
+        ("architectures", {"name": "m", "model": {**SHAPE, "num_attention_heads": 33}}, "/model/head_dim"),
+        ("architectures", {"name": "m", "model": "llama-3.1-8b"}, "/model"),
+    ],
+)
+def test_bad_entries_are_refused(client, kind: str, body: dict, pointer: str) -> None:
+    assert_problem(client.post(f"/v1/catalog/{kind}", json=body), "invalid", pointer)
+
+
+def test_stacks_are_not_registered(client) -> None:
+    assert_problem(client.post("/v1/catalog/stacks", json={"name": "mine"}), "method-not-allowed")

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import inspect, text
+
+from service import database
+from service.profiles import seed
+from service.store import Store
+from service.tables import Table
+
+
+def test_migrations_go_up_down_and_up_again(empty_database_url: str) -> None:
+    engine = database.connect(empty_database_url)
+    database.migrate(engine)
+    database.downgrade(engine, "base")
+    assert inspect(engine).get_table_names() == ["alembic_version"]
+    database.migrate(engine)
+    assert {*Table.metadata.tables} <= {*inspect(engine).get_table_names()}
+    engine.dispose()
+
+
+def test_the_migrated_schema_is_that_of_the_tables(empty_database_url: str) -> None:
+    engine = database.connect(empty_database_url)
+    database.migrate(engine)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Table.metadata) == []
+    engine.dispose()
+
+
+def test_a_database_without_tables_is_not_at_head(empty_database_url: str) -> None:
+    engine = database.connect(empty_database_url)
+    assert Store(engine).state() == "not at the head of its migrations"
+    database.migrate(engine)
+    assert Store(engine).state() == "ok"
+    engine.dispose()
+
+
+def test_many_may_start_at_once(empty_database_url: str) -> None:
+    failures: list[BaseException] = []
+
+    def start() -> None:
+        engine = database.connect(empty_database_url)
+        try:
+            database.migrate(engine)
+            seed(Store(engine))
+        except BaseException as error:  # noqa: BLE001  shown by the test
+            failures.append(error)
+        finally:
+            engine.dispose()
+
+    threads = [threading.Thread(target=start) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    engine = database.connect(empty_database_url)
+    with Store(engine).reading() as rows:
+        assert [row.version for row in rows.profiles.versions("default")] == [1]
+    engine.dispose()
+
+
+@pytest.mark.parametrize("pragma", ["foreign_keys", "journal_mode"])
+def test_sqlite_keeps_references_and_lets_readers_read(tmp_path, pragma: str) -> None:
+    engine = database.connect(f"sqlite:///{tmp_path / 'x.db'}")
+    with engine.connect() as connection:
+        assert connection.execute(text(f"pragma {pragma}")).scalar() in (1, "wal")
+    engine.dispose()

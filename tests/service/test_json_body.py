@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from asking import PREDICTION, assert_problem
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.errors import MalformedBody
+from service.json_body import MAX_DEPTH, parse
+
+MALFORMED = {
+    "nothing closed": b'{"model": ',
+    "brackets": b"[" * 100_000,
+    "objects": b'{"a":' * 100_000,
+    "depth": b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1),
+    "digits": b'{"a":' + b"1" * 10_000 + b"}",
+    "invalid utf-8": b'{"model": "\xff\xfe"}',
+    "utf-16": json.dumps(PREDICTION).encode("utf-16"),
+    "lone surrogate": b'{"model": "\\ud800"}',
+    "nul": b'{"model": "a\\u0000b"}',
+    "nul in a name": b'{"a\\u0000b": 1}',
+    "raw control character": b'{"model": "a\nb"}',
+    "NaN": b'{"a": NaN}',
+    "Infinity": b'{"a": -Infinity}',
+    "overflow": b'{"a": 1e999}',
+    "repeated name": b'{"model": "a", "model": "b"}',
+    "many members": b"{" + b",".join(b'"k%d":1' % i for i in range(30_000)) + b"}",
+    "two texts": b"{} {}",
+    "comment": b"{/* */}",
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_is_not_json_is_refused(shared_client, name: str) -> None:
+    headers = {"content-type": "application/json"}
+    assert_problem(shared_client.post("/v1/predictions", content=MALFORMED[name], headers=headers), "malformed-body")
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "nonsense", ""])
+def test_other_media_types_are_refused(shared_client, media_type: str) -> None:
+    body = json.dumps(PREDICTION).encode()
+    answer = shared_client.post("/v1/predictions", content=body, headers={"content-type": media_type})
+    assert answer.status_code == 415
+    assert_problem(answer, "unsupported-media-type")
+
+
+@pytest.mark.parametrize("media_type", ["application/json; charset=utf-8", "application/vnd.x+json"])
+def test_json_by_another_name_is_read(shared_client, media_type: str) -> None:
+    body = json.dumps(PREDICTION).encode()
+    assert shared_client.post("/v1/predictions", content=body, headers={"content-type": media_type}).status_code == 201
+
+
+def test_a_missing_body_is_said_to_be_required(shared_client) -> None:
+    assert_problem(shared_client.post("/v1/predictions"), "invalid", "")
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_any_bytes_are_read_or_refused(body: bytes) -> None:
+    try:
+        value = parse(body)
+    except MalformedBody:
+        return
+    assert json.loads(json.dumps(value, allow_nan=False).encode()) == value
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])), st.lists
+    )
+)
+def test_json_is_read_as_it_is(value: object) -> None:
+    if "\\u0000" not in json.dumps(value):
+        assert parse(json.dumps(value).encode()) == value

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from asking import REPORT
+from pydantic import TypeAdapter
+
+from service.problems import TYPES
+from service.routes import catalog, predictions, profiles, recommendations, reports
+
+ROUTERS = (predictions, recommendations, reports, profiles, catalog)
+EXAMPLES = [
+    (route, name)
+    for module in ROUTERS
+    for route in module.router.routes
+    if getattr(route, "body_field", None) is not None
+    for name in route.body_field.field_info.openapi_examples or {}
+]
+
+
+@pytest.mark.parametrize(("route", "name"), EXAMPLES)
+def test_every_example_works(client, route: Any, name: str) -> None:
+    client.post("/v1/reports", json=REPORT)
+    operation = client.get("/openapi.json").json()["paths"][route.path_format]["post"]
+    example = operation["requestBody"]["content"]["application/json"]["examples"][name]["value"]
+    answer = client.post(route.path_format.format(id="default"), json=example)
+    assert answer.status_code == 201, answer.text
+    TypeAdapter(route.response_model).validate_python(answer.json())
+
+
+def test_every_post_with_a_body_has_examples(client) -> None:
+    for path, operations in client.get("/openapi.json").json()["paths"].items():
+        content = operations.get("post", {}).get("requestBody", {}).get("content", {})
+        assert all("examples" in media for media in content.values()), path
+
+
+def test_every_operation_is_named_and_described(client) -> None:
+    document = client.get("/openapi.json").json()
+    operations = [item for path in document["paths"].values() for item in path.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert len({*names}) == len(names)
+    assert all(operation["description"] for operation in operations)
+
+
+def test_errors_are_documented_as_problems(client) -> None:
+    document = client.get("/openapi.json").json()
+    post = document["paths"]["/v1/recommendations"]["post"]["responses"]
+    assert {"201", "400", "409", "413", "415", "422", "503"} <= post.keys()
+    assert "application/problem+json" in post["422"]["content"]
+    assert TYPES["infeasible"].title in post["422"]["description"]
+    activate = document["paths"]["/v1/profiles/{id}/versions/{version}/activate"]["post"]["responses"]
+    assert {"412", "428"} <= activate.keys()
+
+
+def test_every_reference_leads_somewhere(client) -> None:
+    answer = client.get("/openapi.json")
+    schemas = answer.json()["components"]["schemas"]
+    references = set(re.findall(r'"#/components/schemas/([^"]+)"', answer.text))
+    assert references <= schemas.keys()
+    assert not {name for name in schemas if "@" in name}
+
+
+def test_the_docs_are_served(client) -> None:
+    assert "swagger" in client.get("/docs").text.lower()

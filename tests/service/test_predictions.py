@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+from asking import LAYOUT, PREDICTION, QUESTION, SHAPE, changed, without
+
+from service.schemas.prediction import MAX_LAYOUTS, PredictionAnswer
+
+
+def test_a_prediction_is_stored_as_it_was_answered(client) -> None:
+    made = client.post("/v1/predictions", json=PREDICTION)
+    assert made.status_code == 201
+    kept = client.get(made.headers["location"])
+    assert kept.json() == made.json()
+    assert PredictionAnswer.model_validate(made.json()).id == made.headers["location"].rsplit("/", 1)[1]
+
+
+def test_the_terms_add_up(client) -> None:
+    found = client.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]
+    assert sum(found["time"].values()) == pytest.approx(found["step_time_s"])
+    assert sum(found["memory_gib"].values()) == pytest.approx(found["reserved_gib"])
+    assert found["step_time_low_s"] < found["step_time_s"] < found["step_time_high_s"]
+    assert found["tokens_per_s"] == pytest.approx(8192 * 128 / found["step_time_s"])
+    assert found["fits"] == (found["reserved_gib"] <= found["usable_gib"])
+
+
+def test_the_answer_says_what_it_rests_on(client) -> None:
+    found = client.post("/v1/predictions", json=PREDICTION).json()
+    assert found["profile"] == {"id": "default", "version": 1}
+    assert found["catalogue"]["architecture"]["parameters"]["total"] == 8_030_261_248
+    assert found["catalogue"]["chip"] == {"name": "h100-sxm-80gb", "source": "shipped", "version": None}
+    assert found["conventions"]["mfu_peak"] == {"dtype": "bf16", "tflops_per_chip": 989.4}
+    assert "workload.precision is bf16" in found["assumptions"]
+    assert found["request"]["workload"]["optimizer"] == "adamw"
+
+
+def test_the_same_request_gets_the_same_answer(client) -> None:
+    first, second = (client.post("/v1/predictions", json=PREDICTION).json() for _ in range(2))
+    assert without(first, "id", "created_at") == without(second, "id", "created_at")
+
+
+def test_the_request_of_an_answer_asks_for_the_same_again(client) -> None:
+    stack = {"name": "torchtitan", "max_virtual_stages": 2, "node_limit": None}
+    asked = {**changed(PREDICTION, "model", SHAPE), "stack": stack}
+    first = client.post("/v1/predictions", json=asked).json()
+    second = client.post("/v1/predictions", json=first["request"]).json()
+    assert second["layouts"] == first["layouts"]
+    assert second["request"] == first["request"]
+
+
+def test_a_config_json_means_what_its_shape_means(client) -> None:
+    config = {
+        "model_type": "llama",
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 32,
+        "rms_norm_eps": 1e-5,
+        **without(SHAPE, "num_layers"),
+    }
+    by_config = client.post("/v1/predictions", json=changed(PREDICTION, "model", config)).json()
+    by_shape = client.post("/v1/predictions", json=changed(PREDICTION, "model", SHAPE)).json()
+    assert by_config["layouts"] == by_shape["layouts"]
+    assert by_config["catalogue"]["architecture"]["source"] == "huggingface"
+    assert by_shape["catalogue"]["architecture"]["source"] == "given"
+
+
+def test_many_layouts_keep_their_order(client) -> None:
+    layouts = [{**LAYOUT, "recompute": recompute} for recompute in ("none", "selective", "full")]
+    found = client.post("/v1/predictions", json={**QUESTION, "layouts": layouts}).json()["layouts"]
+    assert [item["layout"]["recompute"] for item in found] == ["none", "selective", "full"]
+
+
+def test_as_many_layouts_as_allowed_are_predicted(client) -> None:
+    made = client.post("/v1/predictions", json={**QUESTION, "layouts": [LAYOUT] * MAX_LAYOUTS})
+    assert made.status_code == 201
+    assert len(made.json()["layouts"]) == MAX_LAYOUTS
+
+
+@pytest.mark.parametrize("seq_len", [1, 10**7])
+def test_extreme_sequences_have_an_answer(client, seq_len: int) -> None:
+    assert client.post("/v1/predictions", json=changed(PREDICTION, "workload.seq_len", seq_len)).status_code == 201
+
+
+def test_slower_scale_out_slows_a_step(client) -> None:
+    fast, slow = (
+        client.post("/v1/predictions", json=changed(PREDICTION, "cluster.scale_out_gb_s", gb_s)).json()
+        for gb_s in (100, 1)
+    )
+    assert slow["layouts"][0]["step_time_s"] > fast["layouts"][0]["step_time_s"]
+    assert slow["catalogue"]["fabric"]["links"][-1]["gb_s"] == 1
+
+
+def test_an_unchanged_prediction_is_not_sent_again(client) -> None:
+    made = client.post("/v1/predictions", json=PREDICTION)
+    etag = client.get(made.headers["location"]).headers["etag"]
+    again = client.get(made.headers["location"], headers={"If-None-Match": f'"other", W/{etag}'})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)

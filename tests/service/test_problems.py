@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from asking import PREDICTION, assert_problem, changed
+
+from service import errors, problems
+
+
+@pytest.mark.parametrize("name", problems.TYPES)
+def test_every_problem_type_says_what_it_means(client, name: str) -> None:
+    answer = client.get(f"/problems/{name}")
+    assert answer.status_code == 200
+    assert answer.json()["status"] == problems.TYPES[name].status
+    assert answer.json()["meaning"]
+
+
+def test_every_error_of_the_service_is_in_the_tree_and_has_a_problem_type() -> None:
+    raised = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.ServiceError)]
+    for kind in raised:
+        assert kind.__name__ in (errors.__doc__ or "")
+        assert kind is errors.ServiceError or kind in problems._OF_EXCEPTION
+
+
+def test_what_is_not_there(client) -> None:
+    assert_problem(client.get("/nowhere"), "not-found")
+    assert_problem(client.get("/problems/nonsense"), "not-found")
+    assert_problem(client.get("/v1/predictions/nonsense"), "not-found")
+    assert_problem(client.get("/v1/predictions/%00"), "not-found")
+    assert_problem(client.get("/v1/recommendations/" + "x" * 5000), "not-found")
+    assert_problem(client.get("/v1/reports/%ff"), "not-found")
+    assert_problem(client.get("/v1/profiles/nonsense"), "not-found")
+    assert_problem(client.get("/v1/profiles/default/versions/7"), "not-found")
+    assert_problem(client.get("/v1/profiles/default/versions/99999999999999999999"), "not-found")
+    assert_problem(client.get("/v1/catalog/planets"), "not-found")
+    assert_problem(client.get("/v1/catalog/chips/a%00b"), "not-found")
+    assert_problem(client.post("/v1/profiles/nonsense/calibrations"), "not-found")
+
+
+def test_a_wrong_method_names_the_right_ones(client) -> None:
+    answer = client.delete("/v1/predictions")
+    assert_problem(answer, "method-not-allowed")
+    assert answer.headers["allow"] == "POST"
+
+
+def test_several_errors_come_together(client) -> None:
+    body = changed(changed(PREDICTION, "workload.seq_len", 0), "cluster.num_chips", "8")
+    found = assert_problem(client.post("/v1/predictions", json=body), "invalid", "/workload/seq_len")
+    assert {error["pointer"] for error in found["errors"]} == {"/workload/seq_len", "/cluster/num_chips"}
+
+
+def test_long_values_are_echoed_shortened(client) -> None:
+    body = changed(PREDICTION, "model", "x" * 10_000)
+    found = assert_problem(client.post("/v1/predictions", json=body), "invalid", "/model")
+    assert len(found["errors"][0]["value"]) == problems.MAX_SHOWN
+
+
+def test_a_pointer_escapes_what_rfc_6901_escapes(client) -> None:
+    body = changed(PREDICTION, "workload", {**PREDICTION["workload"], "a/b~c": 1})
+    assert_problem(client.post("/v1/predictions", json=body), "invalid", "/workload/a~1b~0c")
+
+
+def test_a_defect_is_told_without_internals(client, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("secret of the house")
+
+    client.app.state.services.predictions.get = broken
+    answer = client.get("/v1/predictions/x")
+    assert answer.status_code == 500
+    assert_problem(answer, "internal")
+    assert "secret" not in answer.text
+    assert "secret of the house" in caplog.text

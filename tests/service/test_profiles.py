@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from asking import PREDICTION, assert_problem
+
+from models.profile import shipped_profile
+from service import database, profiles
+from service.store import Store
+
+
+def ship(database_url: str, monkeypatch, **changes: object) -> None:
+    """What a release with another profile does when it starts."""
+    monkeypatch.setattr(profiles, "shipped_profile", lambda: replace(shipped_profile(), **changes))
+    engine = database.connect(database_url)
+    profiles.seed(Store(engine))
+    engine.dispose()
+
+
+def activate(client, version: int):
+    etag = client.get("/v1/profiles/default").headers["etag"]
+    return client.post(f"/v1/profiles/default/versions/{version}/activate", headers={"If-Match": etag})
+
+
+def test_the_shipped_profile_is_version_one(client) -> None:
+    found = client.get("/v1/profiles/default").json()
+    assert found["active_version"] == 1
+    assert [version["origin"] for version in found["versions"]] == ["shipped"]
+    assert client.get("/v1/profiles").json()["items"] == [found]
+    version = client.get("/v1/profiles/default/versions/1").json()
+    assert len(version["terms"]) == len(shipped_profile().terms)
+
+
+def test_a_version_is_immutable_and_has_an_etag(client) -> None:
+    first = client.get("/v1/profiles/default/versions/1")
+    again = client.get("/v1/profiles/default/versions/1", headers={"If-None-Match": first.headers["etag"]})
+    assert again.status_code == 304
+
+
+def test_the_same_shipped_profile_is_not_added_again(client, database_url: str, monkeypatch) -> None:
+    ship(database_url, monkeypatch)
+    assert len(client.get("/v1/profiles/default").json()["versions"]) == 1
+
+
+def test_a_release_brings_a_new_version_and_predictions_use_it(client, database_url: str, monkeypatch) -> None:
+    ship(database_url, monkeypatch, residual_spread=0.5)
+    assert client.get("/v1/profiles/default").json()["active_version"] == 2
+    assert client.post("/v1/predictions", json=PREDICTION).json()["profile"]["version"] == 2
+
+
+def test_rolling_back(client, database_url: str, monkeypatch) -> None:
+    wide = client.post("/v1/predictions", json=PREDICTION).json()["layouts"]
+    ship(database_url, monkeypatch, residual_spread=0.5)
+    assert client.post("/v1/predictions", json=PREDICTION).json()["layouts"] != wide
+    answer = activate(client, 1)
+    assert answer.status_code == 200
+    assert answer.json()["active_version"] == 1
+    assert answer.headers["etag"] == client.get("/v1/profiles/default").headers["etag"]
+    assert client.post("/v1/predictions", json=PREDICTION).json()["layouts"] == wide
+
+
+def test_activation_needs_the_state_that_was_seen(client) -> None:
+    address = "/v1/profiles/default/versions/1/activate"
+    seen = client.get("/v1/profiles/default").headers["etag"]
+    missing = client.post(address)
+    assert missing.status_code == 428
+    assert_problem(missing, "precondition-required")
+    assert client.post(address, headers={"If-Match": f'"x", {seen}'}).status_code == 200
+    stale = client.post(address, headers={"If-Match": seen})
+    assert stale.status_code == 412
+    assert_problem(stale, "precondition-failed")
+    assert_problem(client.post(address, headers={"If-Match": f"W/{seen}"}), "precondition-failed")
+    assert client.post(address, headers={"If-Match": "*"}).status_code == 200
+
+
+def test_an_unknown_version_cannot_be_activated(client) -> None:
+    assert_problem(activate(client, 9), "not-found")

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from asking import QUESTION, SHAPE, assert_problem, changed, without
+
+from service.schemas.recommendation import RecommendationAnswer
+
+SMALL = changed(QUESTION, "cluster.num_chips", 16)
+
+
+def test_a_recommendation_is_stored_as_it_was_answered(client) -> None:
+    made = client.post("/v1/recommendations", json=SMALL)
+    assert made.status_code == 201
+    assert client.get(made.headers["location"]).json() == made.json()
+    RecommendationAnswer.model_validate(made.json())
+
+
+def test_the_fastest_leads_and_the_simplest_is_within_the_tolerance(client) -> None:
+    found = client.post("/v1/recommendations", json={**SMALL, "tolerance": 0.1, "top": 3}).json()
+    times = [candidate["prediction"]["step_time_s"] for candidate in found["ranked"]]
+    assert found["ranked"][0] == found["fastest"]
+    assert times == sorted(times)
+    assert len(times) <= 3
+    assert found["simplest"]["prediction"]["step_time_s"] <= times[0] * 1.1
+    assert found["simplest"]["complexity"] <= found["fastest"]["complexity"]
+    assert found["chips_used"] == 16
+    assert found["reasons"]
+    assert found["pipelining"]["verdict"]
+
+
+def test_every_layout_is_in_the_certificate_once(client) -> None:
+    found = client.post("/v1/recommendations", json=SMALL).json()["certificate"]
+    parts = ("over_memory", "pruned_by_memory", "pruned_by_bound", "evaluated")
+    assert found["space"] == sum(found[part] for part in parts) + sum(found["rejected"].values())
+    assert found["exact"]
+
+
+def test_the_answer_says_what_it_rests_on(client) -> None:
+    found = client.post("/v1/recommendations", json=SMALL).json()
+    assert found["profile"] == {"id": "default", "version": 1}
+    assert found["catalogue"]["stack"]["name"] == "torchtitan"
+    assert found["conventions"]["mfu"].keys() == found["fastest"]["prediction"]["mfu"].keys()
+    assert found["request"]["tolerance"] == 0.03
+    price = found["fastest"]["usd_per_million_tokens"]
+    assert price > 0
+
+
+def test_the_same_question_gets_the_same_answer(client) -> None:
+    first = client.post("/v1/recommendations", json=SMALL).json()
+    second = client.post("/v1/recommendations", json=first["request"]).json()
+    assert without(first, "id", "created_at", "assumptions") == without(second, "id", "created_at", "assumptions")
+
+
+def test_constraints_are_kept(client) -> None:
+    body = {**SMALL, "constraints": {"tp": [2, 4], "pp": 1, "recompute": "full"}}
+    for candidate in client.post("/v1/recommendations", json=body).json()["ranked"]:
+        layout = candidate["prediction"]["layout"]
+        assert layout["tp"] in (2, 4)
+        assert (layout["pp"], layout["recompute"]) == (1, "full")
+
+
+def test_a_recommended_layout_predicts_the_same(client) -> None:
+    found = client.post("/v1/recommendations", json=SMALL).json()["fastest"]["prediction"]
+    alone = client.post("/v1/predictions", json={**SMALL, "layout": found["layout"]}).json()["layouts"][0]
+    assert alone["step_time_s"] == pytest.approx(found["step_time_s"])
+    assert alone["reserved_gib"] == pytest.approx(found["reserved_gib"])
+
+
+def test_what_cannot_fit_is_an_honest_answer(client) -> None:
+    body = changed(changed(QUESTION, "model", "llama-3.1-405b"), "cluster.num_chips", 8)
+    answer = client.post("/v1/recommendations", json=body)
+    assert answer.status_code == 422
+    found = assert_problem(answer, "infeasible")
+    assert found["constraint"] == "memory"
+    assert found["needed"] > found["available"] > 0
+    assert found["unit"] == "GiB"
+
+
+CONTRADICTIONS = [
+    {"tp": 3},
+    {"pp": 64},
+    {"dp": 1, "tp": 1, "cp": 1, "pp": 1},
+    {"schedule": "dualpipe", "pp": 2},
+    {"ep": 8},
+    {"memory_reserve_gib": 1e4},
+    {"micro_batch": 1000},
+]
+
+
+@pytest.mark.parametrize("constraints", CONTRADICTIONS)
+def test_constraints_that_contradict_are_an_honest_answer(client, constraints: dict) -> None:
+    found = assert_problem(client.post("/v1/recommendations", json={**SMALL, "constraints": constraints}), "infeasible")
+    assert found["constraint"]
+
+
+@pytest.mark.parametrize("num_chips", [1, 2, 7, 12, 61])
+def test_any_number_of_chips_has_an_answer(client, num_chips: int) -> None:
+    body = changed(changed(QUESTION, "model", {**SHAPE, "num_layers": 4}), "cluster.num_chips", num_chips)
+    answer = client.post("/v1/recommendations", json=body)
+    assert answer.status_code == 201
+    found = answer.json()
+    assert found["chips_used"] <= num_chips
+    assert (found["fewer_chips"] is None) == (found["chips_used"] == num_chips)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("cluster.num_chips", 997),
+        ("cluster.num_chips", 999_983),
+        ("workload.global_batch", 1),
+        ("workload.global_batch", 9_999_991),
+        ("workload.seq_len", 1),
+        ("workload.seq_len", 10**7),
+    ],
+)
+def test_odd_questions_are_answered_in_time(client, path: str, value: int) -> None:
+    began = time.monotonic()
+    answer = client.post("/v1/recommendations", json=changed(QUESTION, path, value))
+    assert answer.status_code in (201, 422)
+    if answer.status_code == 422:
+        assert_problem(answer, "infeasible")
+    assert time.monotonic() - began < 60
+
+
+def test_a_report_links_to_a_recommendation(client) -> None:
+    recommendation = client.post("/v1/recommendations", json=SMALL).json()
+    submission = {"recommendation_id": recommendation["id"], "outcome": "ok", "measured": {"step_time_s": 9.0}}
+    found = client.post("/v1/reports", json=submission).json()
+    assert found["rank"] == 1
+    assert found["prediction"]["layout"] == recommendation["fastest"]["prediction"]["layout"]
+    second = client.post("/v1/reports", json={**submission, "rank": 2}).json()
+    assert second["prediction"]["layout"] == recommendation["ranked"][1]["prediction"]["layout"]
+    assert_problem(client.post("/v1/reports", json={**submission, "rank": 99}), "invalid", "/rank")
+
+
+def test_a_report_on_fewer_chips_than_asked_is_of_those_that_were_used(client) -> None:
+    asked = changed(changed(QUESTION, "cluster.num_chips", 61), "workload.global_batch", 64)
+    recommendation = client.post("/v1/recommendations", json=asked).json()
+    submission = {"recommendation_id": recommendation["id"], "outcome": "ok", "measured": {"step_time_s": 9.0}}
+    found = client.post("/v1/reports", json=submission).json()
+    assert found["request"]["cluster"]["num_chips"] == recommendation["chips_used"] < 61

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from asking import LAYOUT, PREDICTION, QUESTION, REPORT, assert_problem, changed
+
+
+def test_a_report_stands_beside_its_prediction(client) -> None:
+    made = client.post("/v1/reports", json=REPORT)
+    assert made.status_code == 201
+    found = made.json()
+    predicted = found["prediction"]["step_time_s"]
+    assert found["residual"] == pytest.approx(math.log(2.0 / predicted))
+    low, high = found["prediction"]["step_time_low_s"], found["prediction"]["step_time_high_s"]
+    assert found["within_interval"] == (low <= 2.0 <= high)
+    assert found["profile"] == {"id": "default", "version": 1}
+
+
+def test_the_submission_is_kept_as_received(client) -> None:
+    received = "  " + json.dumps(REPORT, indent=3, ensure_ascii=False) + "\n"
+    headers = {"content-type": "application/json"}
+    made = client.post("/v1/reports", content=received.encode(), headers=headers)
+    kept = client.get(made.headers["location"]).json()
+    assert kept.pop("submission") == received
+    assert kept == made.json()
+
+
+def test_a_report_links_to_a_prediction(client) -> None:
+    layouts = [LAYOUT, {**LAYOUT, "recompute": "full"}]
+    prediction = client.post("/v1/predictions", json={**QUESTION, "layouts": layouts}).json()
+    submission = {"prediction_id": prediction["id"], "outcome": "ok", "measured": {"step_time_s": 2.0}}
+    assert_problem(client.post("/v1/reports", json=submission), "invalid", "/rank")
+    assert_problem(client.post("/v1/reports", json={**submission, "rank": 3}), "invalid", "/rank")
+    found = client.post("/v1/reports", json={**submission, "rank": 2}).json()
+    assert found["prediction"] == prediction["layouts"][1]
+    assert found["prediction_id"] == prediction["id"]
+
+
+@pytest.mark.parametrize(
+    ("measured", "form"),
+    [
+        ({"step_time_s": 2.0}, "step_time_s"),
+        ({"tokens_per_s": 8192 * 128 / 2.0}, "tokens_per_s"),
+        ({"tokens_per_s_per_chip": 8192 * 128 / 2.0 / 64}, "tokens_per_s_per_chip"),
+    ],
+)
+def test_every_form_of_a_speed_means_the_same(client, measured: dict[str, float], form: str) -> None:
+    found = client.post("/v1/reports", json=changed(REPORT, "measured", measured)).json()["measured"]
+    assert found["given"] == form
+    assert found["step_time_s"] == pytest.approx(2.0)
+    assert found["tokens_per_s_per_chip"] == pytest.approx(8192)
+
+
+@pytest.mark.parametrize("attention", ["causal", "full"])
+def test_mfu_is_read_in_its_convention(client, attention: str) -> None:
+    given = client.post("/v1/reports", json=REPORT).json()["measured"]["mfu"][attention]
+    back = changed(REPORT, "measured", {"mfu": {"value": given, "attention": attention, "peak_tflops": 989.4}})
+    found = client.post("/v1/reports", json=back).json()["measured"]
+    assert found["step_time_s"] == pytest.approx(2.0)
+    assert attention in found["conversion"]
+
+
+def test_a_run_out_of_memory_agrees_with_a_prediction_that_does_not_fit(client) -> None:
+    heavy = {**LAYOUT, "micro_batch": 2, "recompute": "none"}
+    body = {**QUESTION, "layout": heavy, "outcome": "out_of_memory", "failure": {"stage": 0, "peak_gib": 79.0}}
+    found = client.post("/v1/reports", json=body).json()
+    assert found["memory_agrees"] == (not found["prediction"]["fits"])
+    assert found["residual"] is None
+    assert found["failure"] == {"stage": 0, "peak_gib": 79.0}
+
+
+def test_measured_memory_is_compared(client) -> None:
+    found = client.post("/v1/reports", json={**REPORT, "memory": {"reserved_gib": 40.0}}).json()
+    expected = math.log(40.0 / found["prediction"]["reserved_gib"])
+    assert found["memory"]["reserved_residual"] == pytest.approx(expected)
+    assert found["memory"]["allocated_residual"] is None
+
+
+def test_reports_are_paged_newest_first(client) -> None:
+    made = [client.post("/v1/reports", json=REPORT).json()["id"] for _ in range(5)]
+    address, seen = "/v1/reports?limit=2", []
+    while address:
+        page = client.get(address)
+        seen += [item["id"] for item in page.json()["items"]]
+        assert (page.json()["next"] is None) == ("link" not in page.headers)
+        address = page.headers["link"].split(">")[0].lstrip("<") if "link" in page.headers else ""
+    assert seen == sorted(made, reverse=True)
+
+
+def test_reports_are_filtered(client) -> None:
+    def count(query: str) -> int:
+        return len(client.get(f"/v1/reports?{query}").json()["items"])
+
+    client.post("/v1/reports", json=REPORT)
+    crashed = {**changed(PREDICTION, "cluster.preset", "h200"), "outcome": "crashed"}
+    assert client.post("/v1/reports", json=crashed).status_code == 201
+    assert count("chip=h100") == count("chip=h100-sxm-80gb") == count("outcome=ok") == count("chip=h200") == 1
+    assert count("stack=titan") == count("architecture=llama-3-8b") == count("profile_version=1") == 2
+    assert count("chip=b200") == count("profile_version=2") == count("since=2100-01-01T00:00:00Z") == 0
+    assert count("since=2020-01-01T00:00:00Z&until=2100-01-01T00:00:00Z&chip=h200") == 1
