@@ -19,11 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.hardware import GIB
-from models.layout import FULL, SELECTIVE, Array, Layouts
+from models.layout import DUALPIPE, FULL, SCHEDULES, SELECTIVE, ZERO_BUBBLE, ZERO_BUBBLE_V, Array, Layouts
 from models.problem import Problem
 from models.profile import Coefficients
 from models.step import KindCosts, MeshCosts
 
+_BUBBLE_FREE = (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)  # their bubble is bounded by nothing here
 _VARIANT_FIELDS = ("zero_stage", "reshard", "recompute", "offload_activations", "offload_optimizer")
 
 
@@ -63,20 +64,31 @@ class Bounds:
         inputs = 0.0 if "activations" in self.stack.offload else self._kept(FULL)
         return self._reserved(zero, 3 in self.stack.zero_stages, "optimizer" in self.stack.offload, inputs)
 
-    def per_variant(self, variants: Variants) -> tuple[Array, Array]:
-        """(time, memory), each of shape (m, variants)."""
+    def per_variant(self, variants: Variants) -> tuple[Array, Array, Array]:
+        """(time, memory, idle), each of shape (m, variants).
+
+        `idle` is one mean pass: what a policy adds to `time` for each micro-batch more its pipeline idles than the
+        least of any schedule (see `extra_idle`).
+        """
         base = self._mean_pass()
         kept = [self._kept(policy) * self._flying() for policy in range(3)]
         again = [0.0, self._again(SELECTIVE), self._again(FULL)]
         data = {(z, r): self._data(z, r) for z, r in {(row[0], bool(row[1])) for row in variants.rows}}
-        time, memory = [], []
+        time, memory, idle = [], [], []
         for zero, reshard, recompute, offload_activations, offload_optimizer in variants.rows:
             each, once = data[zero, bool(reshard)]
             mean = base + np.maximum(again[recompute] * (1 - self.c.data_overlap), again[recompute] - each) + each
-            time.append(((mean * (self.m + self._idle())) + once + self.c.step_fixed_s) * self.jitter)
+            time.append((mean * (self.m + self._idle()) + once + self.c.step_fixed_s) * self.jitter)
+            idle.append(mean * self.jitter)
             activations = 0.0 if offload_activations else kept[recompute]
             memory.append(self._reserved(zero, zero == 3 and bool(reshard), bool(offload_optimizer), activations))
-        return np.stack(time, axis=1), np.stack(memory, axis=1)
+        return np.stack(time, axis=1), np.stack(memory, axis=1), np.stack(idle, axis=1)
+
+    def extra_idle(self, rows: Array, schedule: Array, virtual_stages: Array) -> Array:
+        """Mean passes that these policies idle beyond the least of any schedule, on the meshes at `rows`."""
+        at_least = np.where(np.isin(schedule, _BUBBLE_FREE), 0.0, (self.pp[rows] - 1) / virtual_stages)
+        least = self._idle()
+        return np.maximum(at_least - (least if np.isscalar(least) else least[rows]), 0.0)
 
     def _mean_pass(self) -> Array:
         """Least F+B of a stage on average, for one micro-batch."""
@@ -97,7 +109,7 @@ class Bounds:
 
     def _idle(self) -> Array | float:
         """Bubble in units of the mean pass."""
-        if {"zero_bubble", "zero_bubble_v", "dualpipe"} & set(self.stack.schedules):
+        if {SCHEDULES[code] for code in _BUBBLE_FREE} & set(self.stack.schedules):
             return 0.0
         return (self.pp - 1) / self.stack.max_virtual_stages
 

@@ -38,6 +38,9 @@ class LayerTime:
     selective: Array
     full: Array
 
+    def take(self, rows: Array) -> LayerTime:
+        return LayerTime(*(getattr(self, name)[rows] for name in self.__slots__))
+
     def scaled(self, factor: Array | float) -> LayerTime:
         return LayerTime(*(getattr(self, name) * factor for name in self.__slots__))
 

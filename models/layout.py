@@ -86,6 +86,19 @@ class Layout:
         return self.pp * self.dp * self.cp * self.tp
 
 
+    def summary(self) -> str:
+        """The layout in one line: degrees above 1, and the knobs away from their plainest value."""
+        axes = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
+        parts = [f"{axis}={getattr(self, axis)}" for axis in axes if getattr(self, axis) > 1] or ["one device"]
+        parts.append(f"micro_batch={self.micro_batch}")
+        if self.pp > 1 or self.schedule != "1f1b":
+            parts.append(self.schedule + (f" x{self.virtual_stages}" if self.virtual_stages > 1 else ""))
+        parts += [f"zero={self.zero_stage}"] if self.zero_stage else []
+        parts += [f"recompute={self.recompute}"] if self.recompute != "none" else []
+        parts += [name for name in ("offload_activations", "offload_optimizer") if getattr(self, name)]
+        return " ".join(parts)
+
+
 _CODED: dict[str, Sequence[Any]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "placement": PLACEMENTS}
 _CODE_OF = {name: {value: code for code, value in enumerate(values)} for name, values in _CODED.items()}
 

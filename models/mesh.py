@@ -76,6 +76,24 @@ def groups(cluster: Cluster, layouts: Layouts) -> Groups:
     return Groups(dense[_TP], dense[_CP], dense[_SHARD], dense[_REPLICATE], dense[_PP], ep, etp, edp)
 
 
+def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
+    """Every axis as if it were the innermost one: on switched levels no placement joins more of its members.
+
+    With stride s an axis keeps gcd(s·d, D)/s members in a domain; that is at most gcd(d, D), since gcd(s·d, D)
+    divides s·gcd(d, D).
+    """
+    domains = np.array([dim.domain for dim in cluster.dims] or [1], dtype=np.int64)
+
+    def closest(degree: Array) -> Group:
+        return _group(domains, np.ones_like(degree), degree)
+
+    stage = layouts.dp_replicate * layouts.dp_shard * layouts.cp * layouts.tp
+    sharing = np.where(layouts.dp_shard > 1, stage // layouts.dp_replicate, stage)
+    edp = np.maximum(sharing // (layouts.etp * layouts.ep), 1)
+    axes = (layouts.tp, layouts.cp, layouts.dp_shard, layouts.dp_replicate, layouts.pp, layouts.ep, layouts.etp, edp)
+    return Groups(*(closest(degree) for degree in axes))
+
+
 @dataclass(frozen=True, slots=True)
 class _ExpertNumbering:
     """Expert axes fold over the devices of one pipeline stage, innermost first: etp, ep, then expert data parallel.

@@ -74,7 +74,7 @@ def _fold(p: Problem, x: Layouts) -> Array:
     dense = x.dp_shard * x.cp * x.tp
     if p.stack.expert_folding == "all":
         dense = np.where(x.dp_shard > 1, dense, dense * x.dp_replicate)
-    return (dense % (x.ep * x.etp) == 0) & (x.etp <= x.tp * np.maximum(x.ep, 1))
+    return dense % (x.ep * x.etp) == 0
 
 
 def _sequence(p: Problem, x: Layouts) -> Array:
@@ -151,7 +151,7 @@ def _reshard_offered(p: Problem, x: Layouts) -> Array:
 
 def _degrees_offered(p: Problem, x: Layouts) -> Array:
     s = p.stack
-    etp = (x.etp == 1) | s.expert_tensor_parallel
+    etp = (x.etp == 1) | (s.expert_tensor_parallel & (x.etp <= s.max_tp))
     return (x.tp <= s.max_tp) & (x.cp <= s.max_cp) & (x.ep <= s.max_ep) & etp
 
 

@@ -18,7 +18,7 @@ from models.complexity import complexity
 from models.constraints import Constraints
 from models.errors import Infeasible
 from models.hardware import GIB
-from models.layout import Array, Layout, Layouts
+from models.layout import PLACEMENTS, Array, Layout, Layouts
 from models.problem import Problem
 from models.profile import Coefficients, Profile
 from models.space import Space, merge
@@ -128,13 +128,13 @@ class _Search:
         bound, memory = self._bounds(meshes)
         sizes = self.counts.sum(axis=1)[classes]
         order = np.flatnonzero((memory <= self.capacity) & (sizes > 0))
-        self.pruned_by_memory += int(sizes[memory > self.capacity].sum())
+        self.pruned_by_memory += int(sizes[memory > self.capacity].sum()) * len(PLACEMENTS)
         order = order[np.argsort(bound[order], kind="stable")]
         opened = self._open(meshes, order, bound)
         if not np.isfinite(self.best):
             raise self._out_of_memory(meshes, memory)
         unopened = order[opened:]
-        self.pruned_by_bound += int(sizes[unopened].sum())
+        self.pruned_by_bound += int(sizes[unopened].sum()) * len(PLACEMENTS)
         if len(unopened):
             self.closing_bound = min(self.closing_bound, float(bound[unopened[0]]))
         return self._answer(self._certificate())
@@ -158,11 +158,11 @@ class _Search:
         return self.best * (1 + self.tolerance)
 
     def _bounds(self, meshes: Layouts) -> tuple[Array, Array]:
-        """The first bounds, one per mesh: the best of every policy."""
+        """The first bounds, one per mesh: the best of every placement and policy, every axis as close as it can be."""
         time, memory = np.empty(len(meshes)), np.empty(len(meshes))
         for start in range(0, len(meshes), _BLOCK):
             rows = np.arange(start, min(start + _BLOCK, len(meshes)))
-            costs = MeshCosts.of(self.problem, meshes.take(rows), self.c)
+            costs = MeshCosts.unplaced(self.problem, meshes.take(rows), self.c)
             bounds = Bounds(self.problem, costs, self.c)
             time[rows], memory[rows] = bounds.least_time(), bounds.least_memory()
         return time, memory
@@ -173,22 +173,56 @@ class _Search:
         while opened < len(order) and bound[order[opened]] <= self.limit:
             batch = order[opened : opened + batch_size]
             batch = batch[bound[batch] <= self.limit]
-            self._open_batch(meshes.take(batch), self.classes[batch])
             opened += len(batch)
-            batch_size = min(2 * batch_size, 2048)
+            batch_size = min(2 * batch_size, 4096)
+            batch = self._promising(meshes, batch)
+            for start in range(0, len(batch), 256):
+                part = batch[start : start + 256]
+                self._open_batch(*self._placed(meshes.take(part), self.classes[part]))
         return opened
+
+    def _promising(self, meshes: Layouts, batch: Array) -> Array:
+        """Those of the batch with a variant that may still fit and be fast under the best of placements."""
+        costs = MeshCosts.unplaced(self.problem, meshes.take(batch), self.c)
+        time, memory, _ = Bounds(self.problem, costs, self.c).per_variant(self.variants)
+        counts = self.counts[self.classes[batch]]
+        hope = ((memory <= self.capacity) & (time <= self.limit) & (counts > 0)).any(axis=1)
+        self._prune(time[~hope], memory[~hope], counts[~hope] * len(PLACEMENTS))
+        return batch[hope]
+
+    def _prune(self, time: Array, memory: Array, counts: Array) -> Array:
+        """Count the layouts that a bound rules out; returns which of them are left."""
+        fits, quick = memory <= self.capacity, time <= self.limit
+        slow = fits & ~quick & (counts > 0)
+        self.pruned_by_memory += int(counts[~fits].sum())
+        self.pruned_by_bound += int(counts[slow].sum())
+        self.closing_bound = min(self.closing_bound, float(np.min(time[slow], initial=np.inf)))
+        return fits & quick
+
+    def _placed(self, meshes: Layouts, classes: Array) -> tuple[Layouts, Array]:
+        """The batch under its distinct placements, and their classes of policies."""
+        placed, parent, forbidden = self.space.placed(meshes)
+        sizes = self.counts.sum(axis=1)[classes]
+        distinct = np.bincount(parent, minlength=len(meshes))
+        self.rejected["placement_fits_torus"] += int((forbidden * sizes).sum())
+        self.rejected["same_placement"] += int(((len(PLACEMENTS) - forbidden - distinct) * sizes).sum())
+        return placed, classes[parent]
 
     def _open_batch(self, meshes: Layouts, classes: Array) -> None:
         """The second bounds, per mesh and variant; what they leave is evaluated."""
+        if not len(meshes):
+            return
         costs = MeshCosts.of(self.problem, meshes, self.c)
-        time, memory = Bounds(self.problem, costs, self.c).per_variant(self.variants)
-        counts = self.counts[classes]
-        fits, quick = memory <= self.capacity, time <= self.limit
-        self.pruned_by_memory += int(counts[~fits].sum())
-        slow = fits & ~quick
-        self.pruned_by_bound += int(counts[slow].sum())
-        self.closing_bound = min(self.closing_bound, float(np.min(time[slow & (counts > 0)], initial=np.inf)))
-        rows, policies = self._expand(classes, fits & quick)
+        bounds = Bounds(self.problem, costs, self.c)
+        time, memory, idle = bounds.per_variant(self.variants)
+        wanted = self._prune(time, memory, self.counts[classes])
+        rows, policies = self._expand(classes, wanted)
+        variant = self.variants.of_policy[policies]
+        chosen = self.space.offered.take(policies)
+        extra = bounds.extra_idle(rows, chosen.schedule, chosen.virtual_stages)
+        least = time[rows, variant] + idle[rows, variant] * extra
+        quick = self._prune(least, np.zeros_like(least), np.ones_like(rows))
+        rows, policies = rows[quick], policies[quick]
         for start in range(0, len(rows), _BLOCK):
             block = slice(start, start + _BLOCK)
             self._evaluate(meshes, costs, rows[block], policies[block])
@@ -250,7 +284,7 @@ class _Search:
                 least, layout = float(total.min()), layouts[int(total.argmin())]
         detail = (
             f"the most frugal legal layout needs {least / GIB:.1f} GiB on its fullest device, "
-            f"{self.capacity / GIB:.1f} GiB are usable: {_short(layout)}"
+            f"{self.capacity / GIB:.1f} GiB are usable: {layout.summary() if layout else 'none'}"
         )
         return Infeasible("memory", detail, needed=least / GIB, available=self.capacity / GIB, unit="GiB")
 
@@ -284,11 +318,3 @@ def _lighter_table() -> Array:
 
 
 _LIGHTER = _lighter_table()
-
-
-def _short(layout: Layout | None) -> str:
-    if layout is None:
-        return "none"
-    axes = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
-    degrees = " ".join(f"{axis}{getattr(layout, axis)}" for axis in axes if getattr(layout, axis) > 1)
-    return f"{degrees or 'one device'} micro_batch{layout.micro_batch} {layout.schedule} recompute {layout.recompute}"

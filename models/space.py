@@ -21,6 +21,7 @@ from models.layout import AXES, PLACEMENTS, RECOMPUTE, SCHEDULES, Array, Layout,
 from models.mesh import groups
 from models.problem import Problem
 from models.rules import RULES
+from models.step import MESH_FIELDS
 
 _RULES = {rule.name: rule for rule in RULES}
 _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "sequence_divides",
@@ -82,14 +83,13 @@ class Space:
 
     @cached_property
     def meshes(self) -> tuple[Layouts, Counter[str]]:
-        """The legal meshes, policy fields neutral, and the layouts thrown out so far by rule."""
+        """The legal meshes, placement and policy neutral, and the layouts thrown out so far by rule."""
         rejected: Counter[str] = Counter()
         after = self.cardinality
         rows = self._degrees(rejected)
         factor = after["placement"] * after["micro_batch"] * after["policy"]
         rows = self._filter(rows, _EXPERT_RULES, self._cross_experts, rejected, factor)
-        rows = self._cross_placements(rows, rejected, after["micro_batch"] * after["policy"])
-        rows = self._cross_micro_batches(rows, rejected, after["policy"])
+        rows = self._cross_micro_batches(rows, rejected, after["placement"] * after["policy"])
         return rows, rejected
 
     def _degrees(self, rejected: Counter[str]) -> Layouts:
@@ -130,25 +130,27 @@ class Space:
             kept.append(self._ruled(block, rules, rejected, factor))
         return Layouts.concatenate(kept) if kept else rows
 
-    def _cross_placements(self, rows: Layouts, rejected: Counter[str], factor: int) -> Layouts:
-        """Placements that put every axis on different links; of equal ones the first."""
-        if not len(rows):
-            return rows
-        active = np.stack([getattr(rows, axis) > 1 for axis in AXES], axis=1)
+    def placed(self, meshes: Layouts) -> tuple[Layouts, Array, Array]:
+        """`meshes` under every placement that puts some axis on different links, the first of equal ones.
+
+        Returns them, the position of each one's mesh, and how many placements of each mesh a torus forbids.
+        """
+        active = np.stack([getattr(meshes, axis) > 1 for axis in AXES], axis=1)
         code = active @ (1 << np.arange(len(AXES)))
-        parts = []
+        parts, parents, weights = [], [], []
         for pattern in np.unique(code):
             mine = np.flatnonzero(code == pattern)
             orders = _orders([a for i, a in enumerate(AXES) if pattern >> i & 1])
-            block = rows.take(np.repeat(mine, len(orders)))
-            parts.append(replace(block, placement=np.tile(orders, len(mine))))
-        grown = Layouts.concatenate(parts)
+            parent = np.repeat(mine, len(orders))
+            parts.append(replace(meshes.take(parent), placement=np.tile(orders, len(mine))))
+            parents.append(parent)
+            weights.append(np.full(len(parent), len(PLACEMENTS) // len(orders)))
+        grown, parent, weight = Layouts.concatenate(parts), np.concatenate(parents), np.concatenate(weights)
         legal = np.asarray(_RULES["placement_fits_torus"].test(self.problem, grown), dtype=bool)
-        rejected["placement_fits_torus"] += int((~legal).sum()) * factor
-        grown = grown.take(legal)
-        kept = grown.take(_first_distinct(self.problem, grown))
-        rejected["same_placement"] += (len(rows) * len(PLACEMENTS) - len(kept)) * factor - int((~legal).sum()) * factor
-        return kept
+        forbidden = np.bincount(parent[~legal], weights=weight[~legal], minlength=len(meshes)).astype(np.int64)
+        grown, parent = grown.take(legal), parent[legal]
+        kept = _first_distinct(self.problem, grown, parent)
+        return grown.take(kept), parent[kept], forbidden
 
     def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], factor: int) -> Layouts:
         sizes = np.array(divisors(self.problem.workload.global_batch))
@@ -190,7 +192,7 @@ class Space:
         of every class's legal policies, and the layouts refused by rule.
         """
         offered, refused = self._offered
-        rejected = Counter({name: count * len(meshes) for name, count in refused.items()})
+        rejected = Counter({name: count * len(meshes) * len(PLACEMENTS) for name, count in refused.items()})
         m = meshes.num_micro_batches(self.problem.workload.global_batch)
         traits = np.stack([meshes.pp, m, meshes.dp_shard > 1, meshes.dp_replicate > 1], axis=1)
         _, first, classes = np.unique(traits, axis=0, return_index=True, return_inverse=True)
@@ -201,7 +203,7 @@ class Space:
             layouts = merge(meshes.take(np.full(len(kept), mesh)), offered)
             for name in _POLICY_RULES:
                 ok = np.asarray(_RULES[name].test(self.problem, layouts), dtype=bool)
-                rejected[name] += int((~ok).sum()) * int(count)
+                rejected[name] += int((~ok).sum()) * int(count) * len(PLACEMENTS)
                 kept, layouts = kept[ok], layouts.take(ok)
             legal.append(kept)
         return classes.ravel(), legal, rejected
@@ -218,7 +220,6 @@ def merge(meshes: Layouts, policies: Layouts) -> Layouts:
 
 _POLICY_KNOBS = ("schedule", "virtual_stages", "balanced", "recompute", "zero_stage", "reshard", "offload_activations",
                  "offload_optimizer")  # fmt: skip
-MESH_FIELDS = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp", "placement", "micro_batch", "sequence_parallel")
 
 
 def divisors(n: int) -> list[int]:
@@ -266,16 +267,19 @@ def _orders(active: list[str]) -> Array:
     return np.sort(np.array([PLACEMENTS.index((*order, *idle)) for order in permutations(active)]))
 
 
-def _first_distinct(problem: Problem, layouts: Layouts) -> Array:
-    """Positions of the first of all layouts whose axes cross the same links."""
+def _first_distinct(problem: Problem, layouts: Layouts, parent: Array) -> Array:
+    """Positions of the first of all placements of a parent mesh whose axes cross the same links."""
     g = groups(problem.cluster, layouts)
-    names = ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "etp", "edp")
     rings = np.array([dim.kind == "ring" for dim in problem.cluster.dims] or [False])
+    names = ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "etp", "edp")
     links = [np.concatenate([getattr(g, name).members, getattr(g, name).stride[rings]]) for name in names]
-    degrees = [getattr(layouts, f)[None, :] for f in MESH_FIELDS if f != "placement"]
-    signature = np.ascontiguousarray(np.concatenate([*links, *degrees]).T.astype(np.float32))
-    packed = signature.view(np.dtype((np.void, signature.shape[1] * 4))).ravel()
-    _, first = np.unique(packed, return_index=True)
+    key = parent.astype(np.int64)
+    for column in np.concatenate(links):
+        _, code = np.unique(column, return_inverse=True)
+        span = int(code.max(initial=0)) + 1
+        if span > 1:
+            _, key = np.unique(key * span + code, return_inverse=True)
+    _, first = np.unique(key, return_index=True)
     return np.sort(first)
 
 

@@ -7,12 +7,14 @@ schedule, partition, recompute, sharding policy and offload for every layout. Bo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
 
 from models import memory, pipeline
+from models.architecture import Layer
 from models.communication import Network
 from models.compute import Kernels, LayerTime
 from models.flops import AttentionCount, head_forward_flops, layer_forward_flops, model_flops
@@ -28,7 +30,7 @@ from models.layout import (
     Array,
     Layouts,
 )
-from models.mesh import Groups, groups
+from models.mesh import Groups, closest_groups, groups
 from models.problem import Problem
 from models.profile import Coefficients
 
@@ -89,18 +91,31 @@ class MeshCosts:
 
     @classmethod
     def of(cls, problem: Problem, layouts: Layouts, c: Coefficients) -> MeshCosts:
-        return _MeshBuilder(problem, layouts, c).build()
+        return _MeshBuilder(problem, layouts, c, groups(problem.cluster, layouts)).build()
+
+    @classmethod
+    def unplaced(cls, problem: Problem, layouts: Layouts, c: Coefficients) -> MeshCosts:
+        """No placement costs less: every axis is as close as it can be, and free on a torus."""
+        closest = closest_groups(problem.cluster, layouts)
+        return _MeshBuilder(problem, layouts, c, closest, problem.cluster.fabric.torus is None).build()
+
+
+_KERNEL_FIELDS = ("cp", "tp", "ep", "etp", "micro_batch", "sequence_parallel")
 
 
 class _MeshBuilder:
-    def __init__(self, problem: Problem, layouts: Layouts, c: Coefficients) -> None:
-        self.problem, self.layouts, self.c = problem, layouts, c
+    def __init__(
+        self, problem: Problem, layouts: Layouts, c: Coefficients, groups: Groups, communication: bool = True
+    ) -> None:
+        self.problem, self.layouts, self.c, self.groups = problem, layouts, c, groups
+        self.communication = communication
         self.kernels = Kernels(problem, layouts, c)
-        self.groups = groups(problem.cluster, layouts)
         self.network = Network.of(problem.cluster, c)
         self.element = problem.workload.number_format.activation_bytes
         self.h = problem.architecture.hidden_size
         self.zero = np.zeros(len(layouts))
+        first, self.shard = distinct(layouts, () if is_drawn(c) else _KERNEL_FIELDS)
+        self.sharded = Kernels(problem, layouts.take(first), c)
 
     def build(self) -> MeshCosts:
         architecture, g = self.problem.architecture, self.groups
@@ -111,33 +126,28 @@ class _MeshBuilder:
             layouts=self.layouts,
             groups=g,
             kinds=[self._kind(layer) for layer in architecture.kinds],
-            embedding=self._end(self.kernels.embedding(), embedding, self.zero),
-            head=self._end(self.kernels.head(), head, mtp_experts),
-            send=self.network.send(outer, g.pp),
+            embedding=self._end(self.sharded.embedding(), embedding, self.zero),
+            head=self._end(self.sharded.head(), head, mtp_experts),
+            send=self.network.send(outer, g.pp) if self.communication else self.zero,
             logits=memory.logit_bytes(self.problem, self.layouts),
             dense_shards=g.dp_shard.degree * g.cp.degree,
             expert_shards=g.edp.degree,
         )
 
-    def _kind(self, layer) -> KindCosts:  # type: ignore[no-untyped-def]
+    def _kind(self, layer: Layer) -> KindCosts:
         size = memory.layer_bytes(self.problem, layer, self.layouts)
+        time = self.sharded.layer(layer).take(self.shard)
+        if not self.communication:
+            return KindCosts(time, self.zero, self.zero, self.zero, self.zero, self.zero, size)
         gather, scatter = self._sharding(size.dense, size.expert)
-        return KindCosts(
-            time=self.kernels.layer(layer),
-            tensor=self._tensor(layer),
-            context=self._context(layer),
-            expert=self._expert(layer),
-            gather=gather,
-            scatter=scatter,
-            bytes=size,
-        )
+        return KindCosts(time, self._tensor(layer), self._context(layer), self._expert(layer), gather, scatter, size)
 
     def _end(self, time: LayerTime, dense: Array, expert: Array) -> KindCosts:
-        gather, scatter = self._sharding(dense, expert)
+        gather, scatter = self._sharding(dense, expert) if self.communication else (self.zero, self.zero)
         size = memory.LayerBytes(dense, expert, (self.zero, self.zero, self.zero))
-        return KindCosts(time, self.zero, self.zero, self.zero, gather, scatter, size)
+        return KindCosts(time.take(self.shard), self.zero, self.zero, self.zero, gather, scatter, size)
 
-    def _tensor(self, layer) -> Array:  # type: ignore[no-untyped-def]
+    def _tensor(self, layer: Layer) -> Array:
         """Forward: with sequence parallelism a gather before and a scatter after each block; else all-reduces.
 
         Megatron-LM §3 (arXiv 1909.08053) and Korthikanti et al. §4.2.1. A sparse block without a shared expert
@@ -156,7 +166,7 @@ class _MeshBuilder:
             total = total + np.where(self.layouts.etp > 1, 2 * self.network.gather(routed, self.groups.etp), 0.0)
         return total
 
-    def _context(self, layer) -> Array:  # type: ignore[no-untyped-def]
+    def _context(self, layer: Layer) -> Array:
         """Forward: keys and values of the whole sequence pass every device (ring or gather), or heads for tokens."""
         attention, tp = layer.attention, self.layouts.tp
         tokens = self.kernels.tokens / tp
@@ -168,7 +178,7 @@ class _MeshBuilder:
         moved = tokens * share * attention.kv_dim * self.element
         return np.where(self.layouts.cp > 1, self.network.gather(moved, self.groups.cp), 0.0)
 
-    def _expert(self, layer) -> Array:  # type: ignore[no-untyped-def]
+    def _expert(self, layer: Layer) -> Array:
         """Forward: dispatch and combine."""
         moe = layer.moe
         if moe is None:
@@ -273,24 +283,29 @@ def predict(problem: Problem, layouts: Layouts, c: Coefficients) -> Predictions:
 
     Coefficients are scalars, or arrays of shape (n,) to predict each layout under its own.
     """
-    per_layout = any(np.ndim(getattr(c, f.name)) for f in fields(c))
-    if per_layout:
-        rows, meshes = np.arange(len(layouts)), layouts
-    else:
-        first, rows = _distinct(layouts)
-        meshes = layouts.take(first)
-    return combine(problem, layouts, MeshCosts.of(problem, meshes, c), rows, c)
+    first, rows = distinct(layouts, () if is_drawn(c) else MESH_FIELDS)
+    return combine(problem, layouts, MeshCosts.of(problem, layouts.take(first), c), rows, c)
 
 
-_MESH_FIELDS = (
+def is_drawn(c: Coefficients) -> bool:
+    """Whether each layout comes with coefficients of its own, so that equal layouts do not cost the same."""
+    return any(np.ndim(getattr(c, f.name)) for f in fields(c))
+
+
+MESH_FIELDS = (
     "pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp", "placement", "micro_batch", "sequence_parallel",
 )  # fmt: skip
 
 
-def _distinct(layouts: Layouts) -> tuple[Array, Array]:
-    """Positions of the distinct meshes, and for every layout which of them it has."""
+def distinct(layouts: Layouts, names: Sequence[str]) -> tuple[Array, Array]:
+    """Positions of the layouts that differ in the named fields, and for each layout which of them it equals.
+
+    Without names every layout is its own.
+    """
+    if not names:
+        return np.arange(len(layouts)), np.arange(len(layouts))
     key = np.zeros(len(layouts), dtype=np.int64)
-    for name in _MESH_FIELDS:
+    for name in names:
         _, code = np.unique(getattr(layouts, name), return_inverse=True)
         key = key * (int(code.max(initial=0)) + 1) + code
     _, first, rows = np.unique(key, return_index=True, return_inverse=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from models.calibration import Calibration, Observation, calibrate
 from pydantic import ValidationError
 
+from models.calibration import Calibration, Observation, calibrate
 from models.errors import DomainError
 from models.profile import Profile
 from models.rules import require_legal
@@ -36,7 +36,8 @@ class Calibrations:
             observations, unusable = _observations(rows, rows.reports.measured(wanted))
         if not observations:
             raise NothingToLearn(len(unusable))
-        found = calibrate(Profile.from_json(base.content), observations)
+        made_by = f"calibration on {len(observations)} reports"
+        found = calibrate(Profile.from_json(base.content), observations, made_by)
         calibration = _calibration_answer(found, base.version, unusable)
 
         def save(rows: Rows) -> Created:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from models.hardware import Cluster
-from models.search import Recommendation, recommend
+from models.recommendation import Recommendation, recommend
 from service.basis import basis
 from service.creation import Created, Save
 from service.profiles import active_profile

@@ -79,7 +79,7 @@ class CalibrationAnswer(Document):
     """Ids of reports that were down-weighted."""
     unusable: list[Unusable]
     error_before: float
-    """Of log step time, under the version it is based on."""
+    """Median of |predicted / measured - 1|, under the version it is based on."""
     error_after: float
 
 

@@ -7,7 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from models.search import Candidate, Certificate, FewerChips, Pipelining
+from models.recommendation import Candidate, FewerChips, Pipelining
+from models.search import Certificate
 from service.schemas.layout import ConstraintFields
 from service.schemas.prediction import Basis, PredictedLayout
 from service.schemas.question import Question
@@ -16,10 +17,10 @@ from service.schemas.wire import Document
 
 class RecommendationRequest(Question):
     constraints: ConstraintFields = ConstraintFields()
-    tolerance: Annotated[float, Field(ge=0, le=10)] = 0.03
+    tolerance: Annotated[float, Field(ge=0, le=1)] = 0.03
     """How much slower than the fastest a simpler layout may be: 0.03 is 3%."""
     top: Annotated[int, Field(ge=1, le=100)] = 5
-    """How many of the fastest layouts to rank."""
+    """How many to rank of the fastest layouts within the tolerance; each mesh counts once."""
 
 
 class CandidateAnswer(Document):

@@ -1,0 +1,251 @@
+"""The answer to "which layout?": the fastest, the simplest good one, what pipelining is worth, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from models.complexity import complexity_terms
+from models.constraints import Constraints
+from models.errors import Infeasible, Invalid
+from models.hardware import Cluster
+from models.layout import Layouts
+from models.prediction import Prediction, describe, log_spread
+from models.problem import Problem
+from models.profile import Profile
+from models.rules import RULES
+from models.search import Answer, Certificate, NoLegalLayout, search
+from models.space import divisors
+from models.step import predict
+
+_FEWER_TRIED = 3  # of the largest legal chip counts below the cluster's, searched when none uses all chips
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A layout with its prediction and its place in the order of complexity (models.complexity)."""
+
+    prediction: Prediction
+    complexity: int
+    complexity_terms: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FewerChips:
+    """Why no layout uses all chips, and how many the answer uses."""
+
+    rule: str
+    message: str
+    num_chips: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipelining:
+    """The best layout without and with a pipeline. `gap` = time without / time with - 1; `split`: where the
+    difference comes from, seconds by term of the step, without minus with."""
+
+    without: Candidate | None
+    with_pp: Candidate | None
+    gap: float | None
+    split: dict[str, float]
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    fastest: Candidate
+    simplest: Candidate
+    ranked: tuple[Candidate, ...]
+    certificate: Certificate
+    reasons: tuple[str, ...]
+    chips_used: int
+    fewer_chips: FewerChips | None
+    pipelining: Pipelining
+
+
+def recommend(
+    problem: Problem,
+    profile: Profile,
+    constraints: Constraints | None = None,
+    *,
+    tolerance: float = 0.03,
+    top: int = 5,
+) -> Recommendation:
+    """The fastest and the simplest good layout.
+
+    `ranked` are the `top` fastest meshes within the tolerance, each with its best policy. Raises Infeasible when no
+    layout is legal on any number of chips, or none fits in memory.
+    """
+    if not 0 <= tolerance <= 1:
+        raise Invalid("tolerance", tolerance, "must be between 0 and 1")
+    constraints = constraints or Constraints()
+    fewer = None
+    try:
+        answer = search(problem, profile, constraints, tolerance)
+    except NoLegalLayout as none:
+        problem, answer, fewer = _on_fewer_chips(problem, profile, constraints, tolerance, none)
+    ranked = _distinct_meshes(answer.layouts, top)
+    simplest, *rest = _candidates(problem, profile, answer.layouts, [answer.simplest, *ranked])
+    pipelining = _pipelining(problem, profile, constraints, rest[0])
+    return Recommendation(
+        fastest=rest[0],
+        simplest=simplest,
+        ranked=tuple(rest),
+        certificate=answer.certificate,
+        reasons=_reasons(problem, rest[0], simplest, tolerance, answer, pipelining, fewer),
+        chips_used=problem.cluster.num_chips,
+        fewer_chips=fewer,
+        pipelining=pipelining,
+    )
+
+
+def _candidates(problem: Problem, profile: Profile, layouts: Layouts, rows: Sequence[int]) -> list[Candidate]:
+    chosen = layouts.take(np.array(rows))
+    predictions = predict(problem, chosen, profile.coefficients(problem.scopes))
+    terms = complexity_terms(problem, chosen)
+    result = []
+    for i in range(len(chosen)):
+        points = {name: int(value[i]) for name, value in terms.items() if value[i]}
+        prediction = describe(predictions, i, log_spread(problem, chosen[i], profile))
+        result.append(Candidate(prediction=prediction, complexity=sum(points.values()), complexity_terms=points))
+    return result
+
+
+def _distinct_meshes(layouts: Layouts, top: int) -> list[int]:
+    """Positions of the first layouts with different degrees; variants of one mesh would crowd a short list."""
+    seen: dict[tuple[int, ...], int] = {}
+    for i in range(len(layouts)):
+        degrees = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
+        seen.setdefault(tuple(int(getattr(layouts, name)[i]) for name in degrees), i)
+        if len(seen) == top:
+            break
+    return list(seen.values())
+
+
+def _pipelining(problem: Problem, profile: Profile, constraints: Constraints, fastest: Candidate) -> Pipelining:
+    """One more search on the other side of pp = 1."""
+    allowed = constraints.allowed.get("pp", divisors(problem.cluster.num_devices))
+    piped = fastest.prediction.layout.pp > 1
+    other = tuple(pp for pp in allowed if (pp == 1) == piped)
+    found = None
+    if other:
+        narrowed = replace(constraints, allowed={**constraints.allowed, "pp": other})
+        try:
+            answer = search(problem, profile, narrowed, 0.0)
+            found = _candidates(problem, profile, answer.layouts, [0])[0]
+        except (NoLegalLayout, Infeasible):
+            found = None
+    without, with_pp = (found, fastest) if piped else (fastest, found)
+    if without is None or with_pp is None:
+        verdict = "needed: no layout without a pipeline is legal and fits" if without is None else (
+            "not needed: no layout with a pipeline is legal and fits"
+        )
+        return Pipelining(without=without, with_pp=with_pp, gap=None, split={}, verdict=verdict)
+    split = {name: value - with_pp.prediction.time[name] for name, value in without.prediction.time.items()}
+    gap = without.prediction.step_time_s / with_pp.prediction.step_time_s - 1
+    return Pipelining(without=without, with_pp=with_pp, gap=gap, split=split, verdict=_verdict(gap, split))
+
+
+def _verdict(gap: float, split: dict[str, float]) -> str:
+    if gap <= 0:
+        return f"not needed: the best layout without a pipeline is {-gap:.1%} faster than the best with one"
+    term, seconds = max(split.items(), key=lambda item: item[1])
+    return f"worth {gap:.1%}: without a pipeline the step is slower, most of it in {term} (+{seconds:.3g} s)"
+
+
+def _reasons(
+    problem: Problem,
+    fastest: Candidate,
+    simplest: Candidate,
+    tolerance: float,
+    answer: Answer,
+    pipelining: Pipelining,
+    fewer: FewerChips | None,
+) -> tuple[str, ...]:
+    best, time = fastest.prediction, fastest.prediction.time
+    compute = time["compute_s"] / best.step_time_s
+    exposed = sorted(((v, k) for k, v in time.items() if k != "compute_s" and v > 0.005 * best.step_time_s), reverse=True)
+    lost = ", ".join(f"{name} {value / best.step_time_s:.1%}" for value, name in exposed)
+    reasons = [f"fastest: {best.layout.summary()}; compute is {compute:.0%} of the step; the rest: {lost or 'little'}"]
+    if simplest.prediction.layout == best.layout:
+        reasons.append(f"it is also the simplest of the layouts within {tolerance:.0%}")
+    else:
+        cost = simplest.prediction.step_time_s / best.step_time_s - 1
+        dropped = sorted(fastest.complexity_terms.keys() - simplest.complexity_terms.keys())
+        without = f", without {', '.join(dropped)}" if dropped else ""
+        reasons.append(f"simplest within {tolerance:.0%}: {simplest.prediction.layout.summary()}, {cost:.2%} slower{without}")
+    reasons.append(f"pipelining: {pipelining.verdict}")
+    reasons.append(
+        f"memory: {best.reserved_gib:.1f} of {best.usable_gib:.1f} GiB on stage {best.memory_stage}; "
+        f"{answer.certificate.over_memory + answer.certificate.pruned_by_memory} layouts were too large"
+    )
+    if fewer:
+        reasons.append(fewer.message)
+    return tuple(reasons)
+
+
+def _on_fewer_chips(
+    problem: Problem, profile: Profile, constraints: Constraints, tolerance: float, none: NoLegalLayout
+) -> tuple[Problem, Answer, FewerChips]:
+    """The fastest answer among the largest chip counts that have a legal layout that fits."""
+    rule, message = _blame(problem, none.rejected)
+    found: list[tuple[Problem, Answer]] = []
+    failure: Infeasible | None = None
+    for cluster in _smaller(problem.cluster):
+        smaller = replace(problem, cluster=cluster)
+        try:
+            found.append((smaller, search(smaller, profile, constraints, tolerance)))
+        except NoLegalLayout:
+            continue
+        except Infeasible as error:
+            failure = failure or error
+            break
+        if len(found) == _FEWER_TRIED:
+            break
+    if not found:
+        raise failure or Infeasible(rule, message)
+    best, answer = min(found, key=lambda pair: float(pair[1].times[0]))
+    used = best.cluster.num_chips
+    text = f"no legal layout uses all {problem.cluster.num_chips} chips ({message}); the answer uses {used}"
+    return best, answer, FewerChips(rule=rule, message=text, num_chips=used)
+
+
+def _smaller(cluster: Cluster) -> list[Cluster]:
+    """Clusters of fewer chips, largest first: every count near the top, then whole domains, then fractions."""
+    n = cluster.num_chips
+    domain = max(cluster.dims[0].domain // cluster.chip.devices_per_chip, 1) if cluster.dims else 1
+    whole = [k * domain for k in range((n - 1) // domain, 0, -1)][:256]
+    below = list(range(min(n, domain) - 1, 0, -1))
+    powers = [1 << k for k in range(n.bit_length() - 1, -1, -1) if 1 << k < n]
+    counts = sorted({*whole, *below[:64], *powers}, reverse=True)
+    clusters = []
+    for count in counts:
+        try:
+            smaller = replace(cluster, num_chips=count, torus_shape=None)
+            _ = smaller.dims
+        except Invalid:
+            continue
+        clusters.append(smaller)
+    return clusters
+
+
+def _blame(problem: Problem, rejected: Counter[str]) -> tuple[str, str]:
+    """The rule that refused most of what was left when it was asked: the last one to refuse everything."""
+    names = [name for name, count in rejected.items() if count]
+    rule = names[-1] if names else "mesh_fills_cluster"
+    chips = problem.cluster.num_chips
+    if rule.startswith("constraints."):
+        knob = rule.removeprefix("constraints.")
+        return rule, f"no layout of {chips} chips that obeys the other rules has an allowed {knob}"
+    batch = problem.workload.global_batch
+    if "batch_divides" in names:
+        return "batch_divides", (
+            f"global_batch({batch}) is a multiple of no dp that {chips} chips leave beside the legal tp, cp and pp"
+        )
+    known = {r.name for r in RULES}
+    return rule, f"rule {rule} refuses every layout of {chips} chips" if rule in known else rule
+
+
