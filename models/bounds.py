@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from models.array import Array, total
 from models.hardware import GIB
-from models.layout import DUALPIPE, FULL, SCHEDULES, SELECTIVE, ZERO_BUBBLE, ZERO_BUBBLE_V, Array, Layouts
+from models.layout import DUALPIPE, FULL, SCHEDULES, SELECTIVE, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
 from models.problem import Problem
 from models.profile import Coefficients
 from models.step import KindCosts, MeshCosts
@@ -88,29 +89,29 @@ class Bounds:
         """Mean passes that these policies idle beyond the least of any schedule, on the meshes at `rows`."""
         at_least = np.where(np.isin(schedule, _BUBBLE_FREE), 0.0, (self.pp[rows] - 1) / virtual_stages)
         least = self._idle()
-        return np.maximum(at_least - (least if np.isscalar(least) else least[rows]), 0.0)
+        return np.maximum(at_least - least[rows], 0.0)
 
     def _mean_pass(self) -> Array:
         """Least F+B of a stage on average, for one micro-batch."""
         hidden = 1 - self.c.expert_overlap if self.stack.overlap_expert else 1.0
-        exposed = 1.0
+        exposed = np.ones(len(self.pp))
         if self.stack.overlap_tensor:
             exposed = np.where(self.costs.layouts.sequence_parallel, 1 - self.c.tensor_overlap, 1.0)
 
         def layer(k: KindCosts) -> Array:
             return k.time.forward + k.time.backward + 2 * exposed * k.tensor + 2 * hidden * k.expert
 
-        ends = sum(e.time.forward + e.time.backward for e in (self.costs.embedding, self.costs.head))
-        return (sum(count * layer(k) for k, count in self.runs) + ends) / self.pp
+        ends = total(e.time.forward + e.time.backward for e in (self.costs.embedding, self.costs.head))
+        return (total(count * layer(k) for k, count in self.runs) + ends) / self.pp
 
     def _again(self, recompute: int) -> Array:
         name = "full" if recompute == FULL else "selective"
-        return sum(count * getattr(k.time, name) for k, count in self.runs) / self.pp
+        return total(count * getattr(k.time, name) for k, count in self.runs) / self.pp
 
-    def _idle(self) -> Array | float:
+    def _idle(self) -> Array:
         """Bubble in units of the mean pass."""
         if {SCHEDULES[code] for code in _BUBBLE_FREE} & set(self.stack.schedules):
-            return 0.0
+            return np.zeros(len(self.pp))
         return (self.pp - 1) / self.stack.max_virtual_stages
 
     def _data(self, zero: int, reshard: bool) -> tuple[Array, Array]:
@@ -122,13 +123,15 @@ class Bounds:
             for k, count in parts:
                 forward = k.gather if zero == 3 else 0.0
                 backward = k.scatter + (k.gather if zero == 3 and reshard else 0.0)
-                each = each + count * (self._exposed(forward, k.time.forward) + self._exposed(backward, k.time.backward))
+                each = each + count * (
+                    self._exposed(forward, k.time.forward) + self._exposed(backward, k.time.backward)
+                )
             if not reshard:
                 each = np.where(self.pp > 1, 0.0, each)  # kept gathered: once a step
         if not once or not self.stack.overlap_data:
             return each / self.pp, np.zeros(len(self.pp))
-        gathered = sum(count * k.gather for k, count in parts) if zero == 1 else 0.0
-        scattered = sum(count * k.scatter for k, count in parts)
+        gathered = total(count * k.gather for k, count in parts) if zero == 1 else 0.0
+        scattered = total(count * k.scatter for k, count in parts)
         both = self._mean_pass() * self.pp * 3  # no window is longer: a pass with full recompute and all traffic
         exposed = self._exposed(gathered, both) + self._exposed(scattered, both)
         return each, np.where(self.pp == 1, exposed, 0.0)
@@ -141,7 +144,7 @@ class Bounds:
 
     def _kept(self, recompute: int) -> Array:
         """Activations of all layers for one micro-batch, over the stages."""
-        return sum(count * k.bytes.kept[recompute] for k, count in self.runs) / self.pp * self.c.activation_memory
+        return total(count * k.bytes.kept[recompute] for k, count in self.runs) / self.pp * self.c.activation_memory
 
     def _flying(self) -> Array:
         """Times the mean over stages: at least pp / Σ 1/f with f_i = min(pp - i, m) in flight on stage i.
@@ -155,8 +158,8 @@ class Bounds:
     def _reserved(self, zero: int, dropped: bool, offload_optimizer: bool, activations: Array | float) -> Array:
         x, stack, costs = self.costs.layouts, self.stack, self.costs
         ends = (costs.embedding.bytes, costs.head.bytes)
-        dense = (sum(n * k.bytes.dense for k, n in self.runs) + sum(e.dense for e in ends)) / x.pp
-        expert = (sum(n * k.bytes.expert for k, n in self.runs) + sum(e.expert for e in ends)) / x.pp
+        dense = (total(n * k.bytes.dense for k, n in self.runs) + total(e.dense for e in ends)) / x.pp
+        expert = (total(n * k.bytes.expert for k, n in self.runs) + total(e.expert for e in ends)) / x.pp
         shards = dense / costs.dense_shards + expert / costs.expert_shards
         state = self.problem.workload.optimizer_state
         states = (state.master_bytes + state.moment_bytes) * (shards if zero >= 1 else dense + expert)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.layout import Array, Layout, Layouts
+from models.array import Array
+from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.profile import Profile, Term, to_natural
 from models.step import predict
@@ -125,7 +126,7 @@ class _Fit:
             coefficients = profile.coefficients(problem.scopes, offsets)
             repeated = layouts.take(np.tile(np.arange(n), 2 * k))
             times = np.log(predict(problem, repeated, coefficients).step_time_s).reshape(2, k, n)
-            columns = [self.position[term.key] for term in active]
+            columns = np.array([self.position[term.key] for term in active])
             jacobian[np.ix_(rows, columns)] = ((times[0] - times[1]) / (2 * _STEP)).T
         return self.predicted(theta), jacobian
 
@@ -177,7 +178,9 @@ class _Fit:
             moved.append(_moved(term, new))
         before, after = self._error(self.predicted(self.mean)), self._error(self.predicted(theta))
         residual = self.measured - self.predicted(theta)
-        outliers = [o.key for o, r in zip(self.observations, residual, strict=True) if abs(r) > OUTLIER_SPREADS * spread]
+        outliers = [
+            o.key for o, r in zip(self.observations, residual, strict=True) if abs(r) > OUTLIER_SPREADS * spread
+        ]
         return Calibration(
             profile=self.profile.with_terms(changed, residual_spread=spread, made_by=made_by),
             moved=tuple(sorted(moved, key=lambda m: -abs(m.shift_in_spreads))),

@@ -63,7 +63,8 @@ def fabrics() -> Mapping[str, Fabric]:
 @cache
 def stacks() -> Mapping[str, Stack]:
     def read(entry: dict[str, Any]) -> Stack:
-        return Stack(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
+        return Stack(**fields)
 
     return _index((read(entry), entry["aliases"]) for entry in _load("stacks"))
 
@@ -133,7 +134,7 @@ def _fabric_from(entry: Mapping[str, Any]) -> Fabric:
 
 
 def _load(name: str) -> list[dict[str, Any]]:
-    return json.loads((files("models") / f"data/{name}.json").read_text())  # type: ignore[no-any-return]
+    return json.loads((files("models") / f"data/{name}.json").read_text())
 
 
 def _index(items: Iterable[tuple[Any, Iterable[str]]]) -> dict[str, Any]:

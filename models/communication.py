@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from models.array import Array
 from models.hardware import Cluster, Dim
-from models.layout import Array
 from models.mesh import Group
 from models.profile import Coefficients, Number
 
@@ -98,7 +98,7 @@ class Network:
             if dim.kind == "switch":
                 if dim.peer_gb_s:
                     rate = rate * np.clip((members - 1) * dim.peer_gb_s / dim.gb_s, 1e-9, 1.0)
-                stages.append((members, rate))
+                stages.append((members, np.asarray(rate)))
                 continue
             covers = members * group.stride[d] * self._below(d) == dim.domain
             directions = np.where(dim.wraps & covers, 2.0, 1.0) / group.stride[d]

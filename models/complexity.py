@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.layout import AFAB, FULL, ONE_F_ONE_B, SELECTIVE, Array, Layouts
+from models.array import Array
+from models.layout import AFAB, FULL, ONE_F_ONE_B, SELECTIVE, Layouts
 from models.mesh import groups
 from models.problem import Problem
 

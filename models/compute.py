@@ -5,14 +5,14 @@ Times are in seconds for one micro-batch. Arrays have shape (n,), one entry per 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from models.architecture import Attention, Layer, Mlp, Moe
+from models.array import Array, total
 from models.flops import mean_keys
-from models.layout import Array, Layouts
+from models.layout import Layouts
 from models.problem import Problem
 from models.profile import Coefficients
 
@@ -92,9 +92,9 @@ class Kernels:
         if layer.moe:
             matmul = matmul + self._experts(layer.moe)
         launches = self._launches(layer)
-        total = matmul + core + light
-        forward = np.maximum(total.forward, launches * self.c.launch_s)
-        backward = np.maximum(total.input + total.weight, 2 * launches * self.c.launch_s)
+        everything = matmul + core + light
+        forward = np.maximum(everything.forward, launches * self.c.launch_s)
+        backward = np.maximum(everything.input + everything.weight, 2 * launches * self.c.launch_s)
         selective = light.forward + self._up_projections(layer.attention).forward
         if self.problem.kernel in ("unfused", "fused_softmax"):
             selective = selective + core.forward
@@ -264,12 +264,11 @@ class Kernels:
 
 
 def _total(parts: list[_Passes]) -> _Passes:
-    total = parts[0]
+    joined = parts[0]
     for part in parts[1:]:
-        total = total + part
-    return total
+        joined = joined + part
+    return joined
 
 
 def _sum(times: list[LayerTime]) -> LayerTime:
-    combine: Callable[[str], Array] = lambda name: sum(getattr(t, name) for t in times)  # noqa: E731
-    return LayerTime(*(combine(name) for name in LayerTime.__slots__))
+    return LayerTime(*(total(getattr(t, name) for t in times) for name in LayerTime.__slots__))

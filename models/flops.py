@@ -77,7 +77,9 @@ def forward_flops_per_token(
     architecture: Architecture, seq_len: int, count: AttentionCount = "causal", *, mtp: bool = True
 ) -> float:
     """Forward FLOPs of one token through every layer, the head and (if `mtp`) the MTP modules."""
-    body = sum(n * layer_forward_flops(architecture, architecture.kinds[kind], seq_len, count) for kind, n in architecture.runs)
+    body = sum(
+        n * layer_forward_flops(architecture, architecture.kinds[kind], seq_len, count) for kind, n in architecture.runs
+    )
     return body + head_forward_flops(architecture, seq_len, count, mtp=mtp)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -249,16 +249,12 @@ def _reached(dims: list[Dim], n: int) -> tuple[Dim, ...]:
         if dim.domain <= previous or previous >= n:
             continue
         if kept and kept[-1].kind == dim.kind == "switch" and kept[-1].gb_s == dim.gb_s and dim.peer_gb_s is None:
-            dim = Dim(**{**_fields(dim), "name": kept[-1].name, "scale": kept[-1].scale})
-            kept.pop()
+            inner = kept.pop()
+            dim = replace(dim, name=inner.name, scale=inner.scale)
         kept.append(dim)
     if kept and kept[-1].domain < n:
         raise Invalid("cluster.num_chips", n, f"the fabric joins only {kept[-1].domain} devices; give an outer level")
     return tuple(kept)
-
-
-def _fields(dim: Dim) -> dict[str, object]:
-    return {name: getattr(dim, name) for name in dim.__slots__}
 
 
 def _factor_tuples(n: int, ndim: int) -> list[tuple[int, ...]]:

@@ -12,11 +12,9 @@ from itertools import permutations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from models.array import Array
 from models.errors import Invalid
-
-Array = NDArray[Any]
 
 AXES = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 SCHEDULES = ("1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe")
@@ -84,7 +82,6 @@ class Layout:
     @property
     def num_devices(self) -> int:
         return self.pp * self.dp * self.cp * self.tp
-
 
     def summary(self) -> str:
         """The layout in one line: degrees above 1, and the knobs away from their plainest value."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.architecture import Architecture, Layer
-from models.layout import Array, Layouts
+from models.array import Array
+from models.layout import Layouts
 from models.problem import Problem
 
 LOGIT_BYTES = 6  # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for logits)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from models.array import Array
 from models.hardware import Cluster
-from models.layout import AXES, PLACEMENTS, Array, Layouts
+from models.layout import AXES, PLACEMENTS, Layouts
 
 _POSITION = np.array([[order.index(axis) for axis in AXES] for order in PLACEMENTS])
 _TP, _CP, _SHARD, _REPLICATE, _PP = range(5)

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.layout import AFAB, DUALPIPE, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, Array
+from models.array import Array
+from models.layout import AFAB, DUALPIPE, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V
 
 _BISECTIONS = 12
 
@@ -174,7 +175,13 @@ def bubble(
     zero = np.maximum(fill - 2 * (pp - 1) * weight, 0.0)
     dual = np.maximum((pp / 2 - 1) * (slowest + backward - 3 * weight), 0.0)
     return np.select(
-        [schedule == AFAB, schedule == INTERLEAVED, schedule == ZERO_BUBBLE, schedule == ZERO_BUBBLE_V, schedule == DUALPIPE],
+        [
+            schedule == AFAB,
+            schedule == INTERLEAVED,
+            schedule == ZERO_BUBBLE,
+            schedule == ZERO_BUBBLE_V,
+            schedule == DUALPIPE,
+        ],
         [afab, fill / virtual_stages, zero, zero / virtual_stages, dual],
         fill,
     )

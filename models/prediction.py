@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from models.array import Array
+from models.flops import AttentionCount
 from models.hardware import GIB
-from models.layout import Array, Layout, Layouts
+from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.profile import Profile
 from models.step import Predictions, predict
@@ -54,7 +56,7 @@ def describe(predictions: Predictions, i: int, spread: float) -> Prediction:
     """Row `i` of many, with the standard deviation of its log step time."""
     problem, layout = predictions.problem, predictions.layouts[i]
     step = float(predictions.step_time_s[i])
-    counts = ("causal", "full")
+    counts: tuple[AttentionCount, ...] = ("causal", "full")
     return Prediction(
         layout=layout,
         step_time_s=step,
@@ -82,9 +84,7 @@ def log_spread(problem: Problem, layout: Layout, profile: Profile) -> float:
     """
     terms = profile.applying(problem.scopes)
     generator = np.random.default_rng(0)
-    draws: dict[tuple[str, str], Array] = {
-        term.key: term.spread * generator.standard_normal(_DRAWS) for term in terms
-    }
+    draws: dict[tuple[str, str], Array] = {term.key: term.spread * generator.standard_normal(_DRAWS) for term in terms}
     coefficients = profile.coefficients(problem.scopes, draws)
     repeated = Layouts.of([layout] * _DRAWS)
     log_times = np.log(predict(problem, repeated, coefficients).step_time_s)

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from models.array import Array
 from models.errors import Invalid, UnknownName
-from models.layout import Array
 
 Number = float | Array
 
@@ -44,7 +44,9 @@ class Coefficients:
     gemm_tail_waves: Number = _coefficient(
         "positive", "waves", "tiles lost at the end of a matrix multiplication", "generation"
     )
-    grouped_gemm: Number = _coefficient("fraction", "of a plain GEMM's rate", "grouped GEMM of experts", "generation stack")
+    grouped_gemm: Number = _coefficient(
+        "fraction", "of a plain GEMM's rate", "grouped GEMM of experts", "generation stack"
+    )
     attention: Number = _coefficient(
         "fraction", "of dense 16-bit peak", "attention kernel, long sequence, head dim 128", "kernel generation chip"
     )
@@ -69,13 +71,17 @@ class Coefficients:
     interference: Number = _coefficient(
         "fraction", "of hidden traffic", "by which it slows the compute it hides behind", "generation"
     )
-    imbalance: Number = _coefficient("positive", "of expert work", "extra on the busiest chip, natural routing", "stack")
+    imbalance: Number = _coefficient(
+        "positive", "of expert work", "extra on the busiest chip, natural routing", "stack"
+    )
     step_fixed_s: Number = _coefficient("positive", "s", "host work once a step", "stack")
     jitter: Number = _coefficient("positive", "of step time", "per doubling of devices beyond a node", "stack")
     host_gb_s: Number = _coefficient("positive", "GB/s", "device to host memory, for offload", "generation chip")
     activation_memory: Number = _coefficient("positive", "of counted bytes", "activations as allocated", "stack")
     fragmentation: Number = _coefficient("positive", "of allocated bytes", "reserved beyond them", "stack")
-    context_gib: Number = _coefficient("positive", "GiB", "runtime, libraries, communication buffers", "generation stack")
+    context_gib: Number = _coefficient(
+        "positive", "GiB", "runtime, libraries, communication buffers", "generation stack"
+    )
 
 
 KINDS: dict[str, str] = {f.name: f.metadata["kind"] for f in fields(Coefficients)}
@@ -138,7 +144,9 @@ class Profile:
         wanted = {"all", *scopes}
         return [term for term in self.terms if term.scope in wanted]
 
-    def coefficients(self, scopes: Iterable[str], offsets: Mapping[tuple[str, str], Array] | None = None) -> Coefficients:
+    def coefficients(
+        self, scopes: Iterable[str], offsets: Mapping[tuple[str, str], Array] | None = None
+    ) -> Coefficients:
         """Resolved for a problem's scopes; `offsets` adds to single terms (finite differences, draws)."""
         sums: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
         for term in self.applying(scopes):

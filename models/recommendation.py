@@ -140,8 +140,10 @@ def _pipelining(problem: Problem, profile: Profile, constraints: Constraints, fa
             found = None
     without, with_pp = (found, fastest) if piped else (fastest, found)
     if without is None or with_pp is None:
-        verdict = "needed: no layout without a pipeline is legal and fits" if without is None else (
-            "not needed: no layout with a pipeline is legal and fits"
+        verdict = (
+            "needed: no layout without a pipeline is legal and fits"
+            if without is None
+            else ("not needed: no layout with a pipeline is legal and fits")
         )
         return Pipelining(without=without, with_pp=with_pp, gap=None, split={}, verdict=verdict)
     split = {name: value - with_pp.prediction.time[name] for name, value in without.prediction.time.items()}
@@ -167,7 +169,9 @@ def _reasons(
 ) -> tuple[str, ...]:
     best, time = fastest.prediction, fastest.prediction.time
     compute = time["compute_s"] / best.step_time_s
-    exposed = sorted(((v, k) for k, v in time.items() if k != "compute_s" and v > 0.005 * best.step_time_s), reverse=True)
+    exposed = sorted(
+        ((v, k) for k, v in time.items() if k != "compute_s" and v > 0.005 * best.step_time_s), reverse=True
+    )
     lost = ", ".join(f"{name} {value / best.step_time_s:.1%}" for value, name in exposed)
     reasons = [f"fastest: {best.layout.summary()}; compute is {compute:.0%} of the step; the rest: {lost or 'little'}"]
     if simplest.prediction.layout == best.layout:
@@ -176,7 +180,9 @@ def _reasons(
         cost = simplest.prediction.step_time_s / best.step_time_s - 1
         dropped = sorted(fastest.complexity_terms.keys() - simplest.complexity_terms.keys())
         without = f", without {', '.join(dropped)}" if dropped else ""
-        reasons.append(f"simplest within {tolerance:.0%}: {simplest.prediction.layout.summary()}, {cost:.2%} slower{without}")
+        reasons.append(
+            f"simplest within {tolerance:.0%}: {simplest.prediction.layout.summary()}, {cost:.2%} slower{without}"
+        )
     reasons.append(f"pipelining: {pipelining.verdict}")
     reasons.append(
         f"memory: {best.reserved_gib:.1f} of {best.usable_gib:.1f} GiB on stage {best.memory_stage}; "
@@ -247,5 +253,3 @@ def _blame(problem: Problem, rejected: Counter[str]) -> tuple[str, str]:
         )
     known = {r.name for r in RULES}
     return rule, f"rule {rule} refuses every layout of {chips} chips" if rule in known else rule
-
-

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from models.array import Array
 from models.errors import Invalid
 from models.layout import (
     AFAB,
@@ -22,7 +23,6 @@ from models.layout import (
     SCHEDULES,
     ZERO_BUBBLE,
     ZERO_BUBBLE_V,
-    Array,
     Layout,
     Layouts,
 )
@@ -212,8 +212,8 @@ RULES: tuple[Rule, ...] = (
         "an uneven split needs pp > 1" if x.pp == 1 else f"stack {p.stack.id} splits layers evenly only")),
     Rule("schedule_shape", "layout.schedule", _schedule_shape, lambda p, x: (
         f"{x.schedule} with pp({x.pp}), virtual_stages({x.virtual_stages}) and "
-        f"{max(p.workload.global_batch // (x.dp * x.micro_batch), 1)} micro-batches: without pipeline only 1f1b or afab "
-        "with one stage; interleaved needs virtual_stages from 2 and micro-batches in groups of pp; zero_bubble_v two "
+        f"{max(p.workload.global_batch // (x.dp * x.micro_batch), 1)} micro-batches: without pipeline only 1f1b or "
+        "afab with one stage; interleaved needs virtual_stages from 2 and micro-batches in groups of pp; zero_bubble_v 2 "
         f"virtual stages; dualpipe an even pp and an even number of at least 2*pp micro-batches; {p.stack.id} runs at "
         f"most {p.stack.max_virtual_stages} virtual stages")),
     Rule("schedule_offered", "layout.schedule", _schedule_offered, lambda p, x: (
@@ -234,8 +234,8 @@ RULES: tuple[Rule, ...] = (
         + ("" if p.stack.expert_tensor_parallel else ", and etp 1 only")
         + f"; got tp({x.tp}), cp({x.cp}), ep({x.ep}), etp({x.etp})")),
     Rule("sequence_parallel_offered", "layout.sequence_parallel", _sequence_parallel_offered, lambda p, x: (
-        f"sequence parallelism goes with tp > 1; stack {p.stack.id} has it "
-        f"{'always' if p.stack.sequence_parallel == (True,) else 'on request' if True in p.stack.sequence_parallel else 'never'}")),
+        f"sequence parallelism goes with tp > 1; stack {p.stack.id} then has it "
+        + " or ".join("on" if value else "off" for value in p.stack.sequence_parallel))),
     Rule("moe_needs_sequence_parallel", "layout.sequence_parallel", _moe_sequence_parallel, lambda p, x: (
         f"experts with tp({x.tp}) > 1 need sequence_parallel")),
     Rule("recompute_offered", "layout.recompute", _recompute_offered, lambda p, x: (

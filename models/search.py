@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from models.array import Array
 from models.bounds import Bounds, Variants
 from models.complexity import complexity
 from models.constraints import Constraints
 from models.errors import Infeasible
 from models.hardware import GIB
-from models.layout import PLACEMENTS, Array, Layout, Layouts
+from models.layout import PLACEMENTS, Layouts
 from models.problem import Problem
 from models.profile import Coefficients, Profile
 from models.space import Space, merge
@@ -121,7 +122,9 @@ class _Search:
         classes, legal, refused = self.space.legal_policies(meshes)
         self.rejected += refused
         self.variants = Variants.of(self.space.offered)
-        self.counts = np.array([np.bincount(self.variants.of_policy[rows], minlength=len(self.variants)) for rows in legal])
+        self.counts = np.array(
+            [np.bincount(self.variants.of_policy[rows], minlength=len(self.variants)) for rows in legal]
+        )
         self.classes, self.legal = classes, legal
         if not self.counts[classes].any():
             raise NoLegalLayout(self.rejected)

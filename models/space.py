@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from models.array import Array
 from models.constraints import Constraints
-from models.layout import AXES, PLACEMENTS, RECOMPUTE, SCHEDULES, Array, Layout, Layouts
+from models.layout import AXES, PLACEMENTS, RECOMPUTE, SCHEDULES, Layout, Layouts
 from models.mesh import groups
 from models.problem import Problem
 from models.rules import RULES
@@ -96,7 +97,9 @@ class Space:
         rows = self._all_degrees()
         c = self.cardinality
         factor = c["ep"] * c["etp"] * c["placement"] * c["micro_batch"] * c["policy"]
-        rows = self._constrained(rows, ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp", "sequence_parallel"), rejected, factor)
+        rows = self._constrained(
+            rows, ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp", "sequence_parallel"), rejected, factor
+        )
         return self._ruled(rows, _DEGREE_RULES, rejected, factor)
 
     def _all_degrees(self) -> Layouts:

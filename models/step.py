@@ -15,21 +15,12 @@ import numpy as np
 
 from models import memory, pipeline
 from models.architecture import Layer
+from models.array import Array, total
 from models.communication import Network
 from models.compute import Kernels, LayerTime
 from models.flops import AttentionCount, head_forward_flops, layer_forward_flops, model_flops
 from models.hardware import GIB
-from models.layout import (
-    AFAB,
-    DUALPIPE,
-    FULL,
-    INTERLEAVED,
-    ONE_F_ONE_B,
-    SELECTIVE,
-    ZERO_BUBBLE_V,
-    Array,
-    Layouts,
-)
+from models.layout import DUALPIPE, FULL, SELECTIVE, ZERO_BUBBLE_V, Layouts
 from models.mesh import Groups, closest_groups, groups
 from models.problem import Problem
 from models.profile import Coefficients
@@ -160,11 +151,11 @@ class _MeshBuilder:
             2 * self.network.gather(size, self.groups.tp),
             self.network.reduce(size, self.groups.tp),
         )
-        total = blocks * per_block
+        traffic = blocks * per_block
         if layer.moe:  # tokens of the etp group are gathered for the experts' slices, and scattered back
             routed = self.kernels.routed_tokens(layer.moe) * self.h * self.element
-            total = total + np.where(self.layouts.etp > 1, 2 * self.network.gather(routed, self.groups.etp), 0.0)
-        return total
+            traffic = traffic + np.where(self.layouts.etp > 1, 2 * self.network.gather(routed, self.groups.etp), 0.0)
+        return traffic
 
     def _context(self, layer: Layer) -> Array:
         """Forward: keys and values of the whole sequence pass every device (ring or gather), or heads for tokens."""
@@ -373,30 +364,30 @@ class Combiner:
         everything = [*kinds, *ends]
         amounts = [stages.counts[:, :, i] for i in range(len(kinds))] + [stages.first, stages.last]
 
-        both = sum(a * k.both[:, None] for a, k in zip(amounts, everything, strict=True))
-        forward = sum(a * k.forward[:, None] for a, k in zip(amounts, everything, strict=True))
+        both = total(a * k.both[:, None] for a, k in zip(amounts, everything, strict=True))
+        forward = total(a * k.forward[:, None] for a, k in zip(amounts, everything, strict=True))
         slow = np.argmax(both, axis=1)
         pick = (np.arange(len(slow)), slow)
         on_slowest = [a[pick] for a in amounts]
         slowest = both[pick]
 
         totals = self._totals(len(kinds))
-        weight = sum(a * k.weight for a, k in zip(on_slowest, everything, strict=True))
+        weight = total(a * k.weight for a, k in zip(on_slowest, everything, strict=True))
         idle = pipeline.bubble(
             lay.schedule,
             lay.pp,
             lay.virtual_stages,
-            total=sum(t * k.both for t, k in zip(totals, everything, strict=True)),
+            total=total(t * k.both for t, k in zip(totals, everything, strict=True)),
             slowest=slowest,
             weight=weight,
             backward=slowest - forward[pick],
-            forward_total=sum(t * k.forward for t, k in zip(totals, everything, strict=True)),
+            forward_total=total(t * k.forward for t, k in zip(totals, everything, strict=True)),
             forward_slowest=forward.max(axis=1),
             backward_slowest=(both - forward).max(axis=1),
             micro_batches=m,
         )
         time = {
-            name: m * sum(a * k.terms[name] for a, k in zip(on_slowest, everything, strict=True))
+            name: m * total(a * k.terms[name] for a, k in zip(on_slowest, everything, strict=True))
             for name in ("compute_s", "recompute_s", "tensor_s", "context_s", "expert_s", "data_s", "offload_s")
         }
         sends, hops = self._sends()
@@ -405,7 +396,7 @@ class Combiner:
         time["bubble_s"] = np.where(lay.pp > 1, np.maximum(idle, 0.0), 0.0) + hops
         time["optimizer_s"] = self._optimizer(on_slowest)
         time["fixed_s"] = np.zeros_like(sends) + self.c.step_fixed_s
-        subtotal = sum(time.values())
+        subtotal = total(time.values())
         node = min(8, self.problem.cluster.scale_up_domain)
         time["jitter_s"] = subtotal * self.c.jitter * np.log2(np.maximum(lay.num_devices / node, 1.0))
         return {name: time[name] for name in TIME_TERMS}
@@ -450,7 +441,7 @@ class Combiner:
             "data_s": data_forward + data_backward,
             "offload_s": offload,
         }
-        return _Kind(forward, sum(terms.values()), t.weight, terms)
+        return _Kind(forward, total(terms.values()), t.weight, terms)
 
     def _exposed_expert(self, once: Array) -> Array:
         """All-to-all hides behind another micro-batch's compute, where the stack and the schedule bring one."""
@@ -480,8 +471,8 @@ class Combiner:
     def _data_once(self, amounts: list[Array], forward: Array, both: Array) -> Array:
         """Gradient reduction behind the last micro-batch's backward, parameter gather behind the first forward."""
         everything = [*self.meshes.kinds, self.meshes.embedding, self.meshes.head]
-        gather = sum(a * k.gather[self.rows] for a, k in zip(amounts, everything, strict=True))
-        scatter = sum(a * k.scatter[self.rows] for a, k in zip(amounts, everything, strict=True))
+        gather = total(a * k.gather[self.rows] for a, k in zip(amounts, everything, strict=True))
+        scatter = total(a * k.scatter[self.rows] for a, k in zip(amounts, everything, strict=True))
         stage = self.layouts.zero_stage
         gathers = np.where((stage == 1) | (stage == 2) | (self.once & self.zero3), gather, 0.0)
         scatters = np.where(self.once, scatter, 0.0)
@@ -522,8 +513,8 @@ class Combiner:
     def _owned(self, amounts: list[Array]) -> Array:
         """Parameters whose optimizer state this device holds."""
         everything = [*self.meshes.kinds, self.meshes.embedding, self.meshes.head]
-        dense = sum(a * k.bytes.dense[self.rows] for a, k in zip(amounts, everything, strict=True))
-        expert = sum(a * k.bytes.expert[self.rows] for a, k in zip(amounts, everything, strict=True))
+        dense = total(a * k.bytes.dense[self.rows] for a, k in zip(amounts, everything, strict=True))
+        expert = total(a * k.bytes.expert[self.rows] for a, k in zip(amounts, everything, strict=True))
         sharded = self.layouts.zero_stage >= 1
         return dense / np.where(sharded, self.dense_shards, 1) + expert / np.where(sharded, self.expert_shards, 1)
 
@@ -536,13 +527,17 @@ class Combiner:
         amounts = [stages.counts[:, :, i] for i in range(len(self.meshes.kinds))] + [stages.first, stages.last]
 
         def per_stage(values: list[Array]) -> Array:
-            return sum(a * v[:, None] for a, v in zip(amounts, values, strict=True))
+            return total(a * v[:, None] for a, v in zip(amounts, values, strict=True))
 
         dense = per_stage([k.bytes.dense[self.rows] for k in everything]) * copies
         expert = per_stage([k.bytes.expert[self.rows] for k in everything]) * copies
         kept = per_stage([self._kept(k) for k in everything])
         flying = pipeline.in_flight(
-            lay.schedule[:, None], stages.index, lay.pp[:, None], lay.virtual_stages[:, None], self.micro_batches[:, None]
+            lay.schedule[:, None],
+            stages.index,
+            lay.pp[:, None],
+            lay.virtual_stages[:, None],
+            self.micro_batches[:, None],
         )
         working = np.max([k.bytes.kept[0][self.rows] for k in self.meshes.kinds], axis=0)[:, None]
         resident = np.where(lay.offload_activations[:, None], 2 * working, kept * flying)
@@ -556,7 +551,7 @@ class Combiner:
             "activations_bytes": (resident + recomputing) * c_column(c.activation_memory),
             "logits_bytes": (stages.last > 0) * self.meshes.logits[self.rows][:, None],
         }
-        allocated = sum(parts.values())
+        allocated = total(parts.values())
         parts["context_bytes"] = np.zeros_like(allocated) + c_column(c.context_gib) * GIB
         parts["fragmentation_bytes"] = allocated * c_column(c.fragmentation)
         worst = np.argmax(allocated, axis=1)
@@ -581,7 +576,7 @@ class Combiner:
 
     def _gradient_bytes(self, dense: Array, expert: Array) -> Array:
         lay = self.layouts
-        sharded = ((lay.zero_stage >= 2) & ~self.once)
+        sharded = (lay.zero_stage >= 2) & ~self.once
         layer = np.max([k.bytes.dense[self.rows] + k.bytes.expert[self.rows] for k in self.meshes.kinds], axis=0)
         unsharded = np.where(sharded[:, None], 2 * layer[:, None], 0.0)  # 16-bit, the layer being reduced
         return self.stack.gradient_bytes * self._shard(dense, expert, sharded) + unsharded

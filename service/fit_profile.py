@@ -1,0 +1,124 @@
+"""Fit the shipped profile to published runs.
+
+`python -m service.fit_profile --runs FILE --out models/data/profile.json`
+
+The prior is models/data/priors.json, hardware measurements with their sources, plus an offset of mean zero for every
+generation, chip and stack a coefficient may vary with. Families are weighted so that a large sweep counts like a
+mid-sized one, and rows their source is less sure of count less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models import catalogue
+from models.calibration import Observation, calibrate
+from models.errors import DomainError, Invalid
+from models.layout import Layout, Layouts
+from models.problem import Problem
+from models.profile import SCOPES, Profile, Term
+from models.rules import RULES, first_broken
+from models.step import predict
+from service.formats import runs
+
+FAMILY_WEIGHT = 60.0  # no family counts for more runs than this
+TRUST = {"A": 1.0, "B": 0.7, "C": 0.3, "D": 0.3}
+OFFSET_SPREAD = {"stack": 0.5, "generation": 0.5, "chip": 0.25}  # of the spread of the coefficient's own term
+
+
+def priors() -> Profile:
+    """The hardware priors with an offset for every scope there is in the catalogue."""
+    base = Profile.from_json(json.loads((files("models") / "data/priors.json").read_text()))
+    chips = {chip.id: chip for chip in catalogue.chips().values()}
+    scopes = {
+        "stack": sorted({stack.id for stack in catalogue.stacks().values()}),
+        "generation": sorted({chip.generation for chip in chips.values()}),
+        "chip": sorted(chips),
+    }
+    offsets = {}
+    for term in (t for t in base.terms if t.scope == "all"):
+        for kind in SCOPES[term.coefficient]:
+            for name in scopes.get(kind, ()):
+                scope, spread = f"{kind}:{name}", OFFSET_SPREAD[kind] * term.spread
+                new = Term(coefficient=term.coefficient, scope=scope, mean=0.0, spread=spread, source="no own figure")
+                if new.key not in base.by_key:
+                    offsets[new.key] = new
+    return base.with_terms(offsets)
+
+
+def choose(run: runs.Run, profile: Profile) -> Layout:
+    """The fastest legal alternative that fits, or the least in memory if none does; the measurement plays no part."""
+    layouts = Layouts.of(run.alternatives)
+    broken = first_broken(run.problem, layouts)
+    if (broken >= 0).all():
+        rule = RULES[int(broken[0])]
+        raise Invalid(rule.field, rule.name, rule.message(run.problem, layouts[0]))
+    layouts = layouts.take(broken < 0)
+    if len(layouts) == 1:
+        return layouts[0]
+    found = predict(run.problem, layouts, profile.coefficients(run.problem.scopes))
+    fits = found.fits()
+    order = np.where(fits, found.step_time_s, np.inf) if fits.any() else found.reserved_bytes
+    return layouts[int(np.argmin(order))]
+
+
+def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Observation]:
+    """The measured rows that can be expressed, weighted by family and trust."""
+    kept = [row for row in rows if row["outcome"] == "ok"]
+    sizes = Counter(row["family"] for row in kept)
+    shared: dict[Problem, Problem] = {}
+    result = []
+    for row in kept:
+        try:
+            run = runs.read(row)
+            layout = choose(run, profile)
+        except DomainError:
+            continue
+        if run.step_time_s is None:
+            continue
+        problem = _shared(shared, run.problem)
+        weight = TRUST[row["trust"]] * min(1.0, FAMILY_WEIGHT / sizes[row["family"]])
+        result.append(
+            Observation(key=row["id"], problem=problem, layout=layout, step_time_s=run.step_time_s, weight=weight)
+        )
+    return result
+
+
+def _shared(known: dict[Any, Problem], problem: Problem) -> Problem:
+    """One object for equal problems, so that their runs are predicted together."""
+    return known.setdefault(problem, problem)
+
+
+def fit(rows: Sequence[dict[str, Any]]) -> Profile:
+    prior = priors()
+    found = calibrate(prior, observations(rows, prior), made_by="fit to published runs (service.fit_profile)")
+    sys.stderr.write(
+        f"{found.observations} runs, {len(found.moved)} of {len(prior.terms)} terms identified, "
+        f"median error {found.error_before:.1%} -> {found.error_after:.1%}, {len(found.outliers)} outliers\n"
+    )
+    return found.profile
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    with arguments.runs.open() as lines:
+        profile = fit([json.loads(line) for line in lines])
+    content = profile.to_json()
+    content["terms"] = [{**t, "mean": round(t["mean"], 4), "spread": round(t["spread"], 4)} for t in content["terms"]]
+    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

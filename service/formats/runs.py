@@ -1,0 +1,313 @@
+"""Published training runs, one JSON object a line: model, cluster, training, measured.
+
+Only what was run is read into a question: identifiers, titles, notes and measurements never are. What a row leaves
+open is taken from the stack's habits and listed in `assumed`; open micro-batch and recompute are returned as
+alternatives, of which the caller takes the best that fits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from models import catalogue
+from models.architecture import Architecture, MlaShape, MoeShape
+from models.errors import Invalid
+from models.flops import AttentionCount, step_time_of
+from models.hardware import Cluster, Fabric, Level
+from models.layout import RECOMPUTE, Layout
+from models.problem import Problem
+from models.space import divisors
+from models.stack import Stack
+from models.workload import Workload
+
+Row = Mapping[str, Any]
+
+_KERNELS = {
+    "flash-attention-1": "flash1",
+    "flash-attention-2": "flash2",
+    "megatron-fused-softmax": "fused_softmax",
+    "unfused": "unfused",
+}
+_LARGEST_MICRO_BATCH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A row as a question and its answer. `converted`: the step time comes from FLOP/s or MFU."""
+
+    problem: Problem
+    alternatives: tuple[Layout, ...]
+    assumed: tuple[str, ...]
+    step_time_s: float | None
+    converted: bool
+
+
+def read(row: Row) -> Run:
+    """Raises Invalid, naming the field, where a row cannot be expressed."""
+    assumed: list[str] = []
+    training = row["training"]
+    architecture = _architecture(row["model"])
+    cluster = _cluster(row["cluster"])
+    stack = _stack(row, assumed)
+    degrees = _degrees(training, cluster, architecture, stack, assumed)
+    workload = _workload(training, degrees, assumed)
+    problem = Problem(architecture=architecture, cluster=cluster, workload=workload, stack=stack)
+    layouts = _alternatives(training, problem, degrees, assumed)
+    seconds, converted = _step_time(row["measured"], problem)
+    return Run(problem, layouts, tuple(assumed), seconds, converted)
+
+
+def _architecture(model: Row) -> Architecture:
+    extra = model.get("extra") or {}
+    if "global_head_dim" in extra:
+        raise Invalid("model.extra", "global_head_dim", "layers with heads of two shapes are not described")
+    window, chunked, period = _window(extra)
+    moe, mla = model.get("moe"), model.get("mla")
+    return Architecture.from_shape(
+        name="run",
+        num_layers=model["num_layers"],
+        hidden_size=model["hidden_size"],
+        intermediate_size=model["intermediate_size"],
+        num_attention_heads=model["num_attention_heads"],
+        num_key_value_heads=model["num_key_value_heads"],
+        head_dim=model.get("head_dim"),
+        vocab_size=model["vocab_size"],
+        gated_mlp=model.get("gated_mlp") is not False,
+        tie_word_embeddings=bool(model.get("tie_word_embeddings")),
+        qk_norm=bool(extra.get("qk_norm")),
+        sliding_window=window,
+        chunked_attention=chunked,
+        full_attention_period=period,
+        mla=MlaShape(**mla) if mla else None,
+        moe=MoeShape(**{k: v for k, v in moe.items() if k in MoeShape.__slots__ and v is not None}) if moe else None,
+        mtp_layers=extra.get("mtp_layers") or 0,
+    )
+
+
+def _window(extra: Row) -> tuple[int | None, bool, int | None]:
+    """(window, whether chunked, every how many layers attention is full), from the ways sources word it."""
+    text = " ".join(f"{key} {value}" for key, value in extra.items() if "window" in key or "attention" in key)
+    chunk = re.search(r"chunk\D{0,12}(\d{3,})", text)
+    local_to_full = re.search(r"(\d+)(?: local)?\s*:\s*1(?: global)?", text)
+    of_four = re.search(r"(\d+) of (\d+) layers", text)
+    period = 2 if "alternating" in text else None
+    if local_to_full:
+        period = int(local_to_full.group(1)) + 1
+    elif of_four:
+        period = int(of_four.group(2))
+    if chunk:
+        return int(chunk.group(1)), True, period
+    window = re.search(r"sliding_window (\d+)", text)
+    return (int(window.group(1)), False, period) if window else (None, False, None)
+
+
+def _cluster(row: Row) -> Cluster:
+    chip = catalogue.chip(row["chip"])
+    n = row.get("num_chips")
+    if not n:
+        raise Invalid("cluster.num_chips", n, "not stated")
+    if chip.fabric.torus is not None:
+        return Cluster(chip=chip, fabric=chip.fabric, num_chips=n, torus_shape=_torus_shape(row, n))
+    inner = chip.fabric.levels[0]
+    size = row.get("scaleup_domain") or inner.size
+    gbps = row.get("scaleout_gbps_per_chip")
+    outer = gbps / 8 if gbps else chip.fabric.levels[-1].gb_s_per_chip
+    levels = (replace(inner, size=size), Level(name="scale-out", gb_s_per_chip=outer))
+    return Cluster(chip=chip, fabric=Fabric(id=chip.fabric.id, levels=levels), num_chips=n)
+
+
+def _torus_shape(row: Row, n: int) -> tuple[int, ...] | None:
+    shape = re.search(r"\b(\d+)x(\d+)(?:x(\d+))?\b", row.get("fabric") or "")
+    if shape is None:
+        return None
+    dims = tuple(int(d) for d in shape.groups() if d)
+    product = 1
+    for d in dims:
+        product *= d
+    return dims if n % product == 0 else None
+
+
+def _stack(row: Row, assumed: list[str]) -> Stack:
+    stack, training = catalogue.stack(row["stack"]), row["training"]
+    changes: dict[str, Any] = {}
+    if kernel := training.get("attention_kernel"):
+        changes["attention_kernel"] = _KERNELS[kernel]
+    if training.get("fused_norm_kernel") is not None:
+        changes["fused"] = bool(training["fused_norm_kernel"])
+    if training.get("compile") is not None and stack.launch != "graph":
+        changes |= {"launch": "compiled" if training["compile"] else "eager", "fused": bool(training["compile"])}
+    if not kernel:
+        assumed.append("attention_kernel")
+    return replace(stack, **changes, **_shown(stack, training))
+
+
+def _shown(stack: Stack, training: Row) -> dict[str, Any]:
+    """A run shows what its build of the stack could do: no sequence parallelism yet, a fork's schedule."""
+    shown: dict[str, Any] = {}
+    if training.get("sequence_parallel") is not None:
+        shown["sequence_parallel"] = (True, False)
+    schedule = (training.get("pp_schedule") or "").lower()
+    if schedule.startswith("zb") or "dualpipe" in schedule:
+        shown["schedules"] = (*stack.schedules, "zero_bubble", "dualpipe")
+    if (training.get("data_parallel_kind") or "").startswith("fsdp"):
+        shown["zero_stages"] = (*stack.zero_stages, 3)
+    return shown
+
+
+def _degrees(
+    training: Row, cluster: Cluster, architecture: Architecture, stack: Stack, assumed: list[str]
+) -> dict[str, Any]:
+    """Degrees, ZeRO stage and reshard, in the names of Layout."""
+    n = cluster.num_devices
+    tp, pp, cp = (_known(training, name, assumed) for name in ("tp", "pp", "cp"))
+    dp = training.get("dp") or n // (tp * pp * cp)
+    if tp * pp * cp * dp != n and n % (tp * pp * cp) == 0:
+        dp = n // (tp * pp * cp)
+        assumed.append("dp")
+    zero, reshard, shard = _sharding(training, stack, dp, assumed)
+    ep = (training.get("ep") or 1) if architecture.is_moe else 1
+    etp = training.get("etp") or 1
+    if training.get("sequence_parallel") is None and tp > 1:
+        assumed.append("sequence_parallel")
+    sp = training.get("sequence_parallel")
+    sp = (True in stack.sequence_parallel) if sp is None else sp
+    return {
+        "tp": tp, "pp": pp, "cp": cp, "dp_shard": shard, "dp_replicate": dp // shard, "ep": ep, "etp": etp,
+        "zero_stage": zero, "reshard": reshard, "sequence_parallel": bool(sp and tp > 1),
+    }  # fmt: skip
+
+
+def _known(training: Row, name: str, assumed: list[str]) -> int:
+    if training.get(name) is None:
+        assumed.append(name)
+    return training.get(name) or 1
+
+
+def _sharding(training: Row, stack: Stack, dp: int, assumed: list[str]) -> tuple[int, bool, int]:
+    """(ZeRO stage, reshard, degree of sharding)."""
+    kind = training.get("data_parallel_kind")
+    if kind is None:
+        assumed.append("data_parallel_kind")
+        kind = "zero1" if 1 in stack.zero_stages and stack.id != "maxtext" else "fsdp"
+    kind = kind.lower()
+    if kind == "ddp":
+        return 0, True, 1
+    if kind in ("zero1", "zero2"):
+        return int(kind[-1]), True, dp
+    size = training.get("fsdp_size")
+    named = re.search(r"fsdp\s*(\d+)", kind)
+    size = size or (int(named.group(1)) if named else None) or dp
+    shard = size if dp % size == 0 else dp
+    return 3, "no reshard" not in kind, shard
+
+
+def _workload(training: Row, degrees: Row, assumed: list[str]) -> Workload:
+    if training.get("seq_len") is None:
+        raise Invalid("training.seq_len", None, "not stated")
+    dp = degrees["dp_shard"] * degrees["dp_replicate"]
+    batch = training.get("global_batch_sequences")
+    if batch is None and training.get("micro_batch_size"):
+        batch = training["micro_batch_size"] * (training.get("grad_accum") or 1) * dp
+        assumed.append("global_batch")
+    if batch is None:
+        raise Invalid("training.global_batch_sequences", None, "not stated, nor a micro-batch to derive it from")
+    if training.get("compute_dtype") is None:
+        assumed.append("precision")
+    optimizer = training.get("optimizer") or "adamw"
+    name = "adafactor" if "adafactor" in optimizer else "adamw_bf16_moments" if "bf16 moments" in optimizer else "adamw"
+    return Workload(
+        seq_len=training["seq_len"],
+        global_batch=int(batch),
+        precision=training.get("compute_dtype") or "bf16",
+        optimizer=name,
+        routing="balanced",
+    )
+
+
+def _alternatives(training: Row, problem: Problem, degrees: dict[str, Any], assumed: list[str]) -> tuple[Layout, ...]:
+    schedule, virtual = _schedule(training, problem, degrees["pp"], assumed)
+    balanced = degrees["pp"] > 1 and problem.architecture.num_layers % (degrees["pp"] * virtual) != 0
+    offload = (training.get("offload") or "").lower()
+    return tuple(
+        Layout(
+            **degrees,
+            micro_batch=micro_batch,
+            schedule=schedule,
+            virtual_stages=virtual,
+            balanced=balanced,
+            recompute=recompute,
+            offload_activations="decoder_layer" in offload or "activations" in offload,
+            offload_optimizer="optimizer" in offload,
+        )
+        for recompute in _recompute(training, problem, assumed)
+        for micro_batch in _micro_batches(training, problem, degrees, assumed)
+    )
+
+
+def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> tuple[str, int]:
+    if pp == 1:
+        return "1f1b", 1
+    text, chunks = (training.get("pp_schedule") or "").lower(), training.get("vpp")
+    virtual = chunks if isinstance(chunks, int) else 1
+    if isinstance(chunks, str) and "max" in chunks:
+        virtual = max(problem.architecture.num_layers // pp, 1)
+    if not text or text == "none":
+        assumed.append("schedule")
+    if text.startswith("zb") or "zero" in text:
+        return "zero_bubble", 1
+    if "dualpipe" in text:
+        return "dualpipe", 1
+    if virtual > 1:
+        return "interleaved", virtual
+    if "interleav" in text or text == "1f1b-i":
+        assumed.append("virtual_stages")
+        fitting = [v for v in range(2, 9) if problem.architecture.num_layers % (pp * v) == 0]
+        return "interleaved", fitting[-1] if fitting else 2
+    return ("afab", 1) if problem.stack.schedules[0] == "afab" else ("1f1b", 1)
+
+
+def _recompute(training: Row, problem: Problem, assumed: list[str]) -> tuple[str, ...]:
+    text = training.get("recompute")
+    if text is None:
+        assumed.append("recompute")
+        return problem.stack.recompute
+    if text in RECOMPUTE:
+        return (text,)
+    return ("full",) if text.startswith(("full", "custom", "qkv")) else ("selective",)
+
+
+def _micro_batches(training: Row, problem: Problem, degrees: Row, assumed: list[str]) -> tuple[int, ...]:
+    share = problem.workload.global_batch // (degrees["dp_shard"] * degrees["dp_replicate"])
+    stated, accumulation = training.get("micro_batch_size"), training.get("grad_accum")
+    if stated is not None and stated == int(stated) and share % int(stated) == 0:
+        return (int(stated),)
+    if accumulation and share % accumulation == 0 and share:
+        return (share // accumulation,)
+    assumed.append("micro_batch")
+    if share < 1:
+        raise Invalid("training.global_batch_sequences", problem.workload.global_batch, "less than one sequence a rank")
+    return tuple(d for d in divisors(share) if d <= _LARGEST_MICRO_BATCH)
+
+
+def _step_time(measured: Row, problem: Problem) -> tuple[float | None, bool]:
+    """(step time, whether it was converted from FLOP/s or MFU in the row's convention)."""
+    n, workload = problem.cluster.num_chips, problem.workload
+    if seconds := measured.get("step_time_s"):
+        return float(seconds), False
+    if rate := measured.get("tokens_per_s_per_chip"):
+        return workload.tokens / (rate * n), False
+    counted = measured.get("flops_counted") or {}
+    attention: AttentionCount = counted.get("attention") or "full"
+    recompute = bool(counted.get("recompute"))
+    flops = measured.get("tflops_per_chip")
+    if flops is None:
+        ratio = measured.get("mfu") or measured.get("hfu")
+        if ratio is None:
+            return None, False
+        recompute = recompute or measured.get("mfu") is None
+        flops = ratio * problem.cluster.chip.peak_flops(workload.number_format.gemm) / 1e12
+    seconds = step_time_of(flops * 1e12, n, problem.architecture, workload, attention, recompute_counted=recompute)
+    return seconds, True
