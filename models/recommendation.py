@@ -18,7 +18,7 @@ from models.problem import Problem
 from models.profile import Profile
 from models.rules import RULES
 from models.search import Answer, Certificate, NoLegalLayout, search
-from models.space import divisors
+from models.space import Space, divisors
 from models.step import predict
 
 _FEWER_TRIED = 3  # of the largest legal chip counts below the cluster's, searched when none uses all chips
@@ -196,7 +196,12 @@ def _reasons(
 def _on_fewer_chips(
     problem: Problem, profile: Profile, constraints: Constraints, tolerance: float, none: NoLegalLayout
 ) -> tuple[Problem, Answer, FewerChips]:
-    """The fastest answer among the largest chip counts that have a legal layout that fits."""
+    """The fastest answer among the largest chip counts that have a legal layout that fits.
+
+    Constraints that no layout can meet are refused instead: fewer chips than asked for would hide the mistake.
+    """
+    if constraints.allowed and Space(problem, Constraints()).has_legal():
+        raise _contradiction(problem, constraints)
     rule, message = _blame(problem, none.rejected)
     found: list[tuple[Problem, Answer]] = []
     failure: Infeasible | None = None
@@ -238,14 +243,28 @@ def _smaller(cluster: Cluster) -> list[Cluster]:
     return clusters
 
 
+def _contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
+    """Which constraints are in the way: those whose removal alone would do, or all of them together."""
+    allowed = constraints.allowed
+    single = [
+        knob
+        for knob in allowed
+        if Space(problem, replace(constraints, allowed={k: v for k, v in allowed.items() if k != knob})).has_legal()
+    ]
+    blamed = single or list(allowed)
+    values = ", ".join(f"{knob} in {list(allowed[knob])}" for knob in blamed)
+    how = "without any one of these constraints" if single else "without these constraints"
+    chips = problem.cluster.num_chips
+    return Infeasible(
+        f"constraints.{blamed[0]}", f"no legal layout of {chips} chips has {values}; {how} there are legal layouts"
+    )
+
+
 def _blame(problem: Problem, rejected: Counter[str]) -> tuple[str, str]:
     """The rule that refused most of what was left when it was asked: the last one to refuse everything."""
     names = [name for name, count in rejected.items() if count]
     rule = names[-1] if names else "mesh_fills_cluster"
     chips = problem.cluster.num_chips
-    if rule.startswith("constraints."):
-        knob = rule.removeprefix("constraints.")
-        return rule, f"no layout of {chips} chips that obeys the other rules has an allowed {knob}"
     batch = problem.workload.global_batch
     if "batch_divides" in names:
         return "batch_divides", (

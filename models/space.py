@@ -211,6 +211,10 @@ class Space:
             legal.append(kept)
         return classes.ravel(), legal, rejected
 
+    def has_legal(self) -> bool:
+        meshes, _ = self.meshes
+        return bool(len(meshes)) and any(len(rows) for rows in self.legal_policies(meshes)[1])
+
     @property
     def offered(self) -> Layouts:
         return self._offered[0]
