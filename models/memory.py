@@ -20,13 +20,14 @@ LOGIT_BYTES = 6  # fp32 logits and their 16-bit gradient, alive together (Korthi
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes:
-    """Of one layer on one device. `dense` and `expert` count parameters, the rest bytes for one micro-batch.
+    """Of one layer on one device. `dense` and `expert` count parameters, `unit` those FSDP gathers at a time.
 
-    `kept[policy]`: activations stored from forward to backward under recompute none, selective, full.
+    `kept[policy]`: bytes of activations stored from forward to backward under recompute none, selective, full.
     """
 
     dense: Array
     expert: Array
+    unit: Array
     kept: tuple[Array, Array, Array]
 
 
@@ -35,7 +36,16 @@ def layer_bytes(problem: Problem, layer: Layer, layouts: Layouts) -> LayerBytes:
     expert = layer.moe.expert_parameters(h) if layer.moe else 0
     dense = layer.parameters(h) - expert
     kept = _activations(problem, layer, layouts)
-    return LayerBytes(dense / layouts.tp, expert / (layouts.ep * layouts.etp), kept)
+    per_device = dense / layouts.tp, expert / (layouts.ep * layouts.etp)
+    unit = per_device[0] + per_device[1]
+    if problem.stack.gather_unit == "matrix":
+        unit = np.maximum(_largest_matrix(layer, h) / layouts.tp, per_device[1] / 3)
+    return LayerBytes(*per_device, unit, kept)
+
+
+def _largest_matrix(layer: Layer, hidden_size: int) -> int:
+    sizes = [n_in * n_out for _, n_in, n_out in layer.attention.projections(hidden_size)]
+    return max(sizes + [hidden_size * layer.dense.intermediate_size] if layer.dense else sizes)
 
 
 def end_parameters(architecture: Architecture, layouts: Layouts) -> tuple[Array, Array]:

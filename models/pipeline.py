@@ -1,7 +1,9 @@
 """Pipeline schedules: how layers fall on stages, what is in flight, and the bubble.
 
 Closed forms, with F, B, W the forward, full backward and weight-gradient seconds a micro-batch spends on a stage,
-m micro-batches and p stages. They agree with a discrete-event simulation of the same schedules (tests).
+m micro-batches and p stages. A discrete-event simulation of the same schedules agrees (tests): for any stages
+under afab, for equal stages under 1f1b and interleaved; with unequal stages these two are upper bounds, since a
+slow early stage hides part of its fill behind warm-up forwards.
 
 schedule      time of a step                                                      source
 afab          ΣF + (m-1) max F + ΣB + (m-1) max B                                 GPipe, arXiv 1811.06965
@@ -159,7 +161,6 @@ def bubble(
     slowest: Array,
     weight: Array,
     backward: Array,
-    forward_total: Array,
     forward_slowest: Array,
     backward_slowest: Array,
     micro_batches: Array,
@@ -167,7 +168,7 @@ def bubble(
     """Seconds the slowest stage is idle in a step: the step is m·slowest + bubble.
 
     `total` Σ(F+B) over stages, `slowest` max(F+B); `weight`, `backward` W and B of the slowest stage;
-    `forward_total` ΣF, `forward_slowest` max F, `backward_slowest` max B (their maxima may lie on other stages).
+    `forward_slowest` max F, `backward_slowest` max B (their maxima may lie on other stages).
     """
     fill = total - slowest
     m1 = micro_batches - 1

@@ -21,6 +21,7 @@ from models.search import Answer, Certificate, NoLegalLayout, search
 from models.space import Space, divisors
 from models.step import predict
 
+_RULE_NAMES = {rule.name for rule in RULES}
 _FEWER_TRIED = 3  # of the largest legal chip counts below the cluster's, searched when none uses all chips
 
 
@@ -201,7 +202,7 @@ def _on_fewer_chips(
     Constraints that no layout can meet are refused instead: fewer chips than asked for would hide the mistake.
     """
     if constraints.allowed and Space(problem, Constraints()).has_legal():
-        raise _contradiction(problem, constraints)
+        raise _contradiction(problem, constraints, none)
     rule, message = _blame(problem, none.rejected)
     found: list[tuple[Problem, Answer]] = []
     failure: Infeasible | None = None
@@ -243,7 +244,7 @@ def _smaller(cluster: Cluster) -> list[Cluster]:
     return clusters
 
 
-def _contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
+def _contradiction(problem: Problem, constraints: Constraints, none: NoLegalLayout) -> Infeasible:
     """Which constraints are in the way: those whose removal alone would do, or all of them together."""
     allowed = constraints.allowed
     single = [
@@ -255,8 +256,11 @@ def _contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
     values = ", ".join(f"{knob} in {list(allowed[knob])}" for knob in blamed)
     how = "without any one of these constraints" if single else "without these constraints"
     chips = problem.cluster.num_chips
+    why = [name for name, count in none.rejected.items() if count and name in _RULE_NAMES][-1:]
+    rule = f" (the rule left in the way is {why[0]})" if why else ""
     return Infeasible(
-        f"constraints.{blamed[0]}", f"no legal layout of {chips} chips has {values}; {how} there are legal layouts"
+        f"constraints.{blamed[0]}",
+        f"no legal layout of {chips} chips has {values}{rule}; {how} there are legal layouts",
     )
 
 
@@ -270,5 +274,4 @@ def _blame(problem: Problem, rejected: Counter[str]) -> tuple[str, str]:
         return "batch_divides", (
             f"global_batch({batch}) is a multiple of no dp that {chips} chips leave beside the legal tp, cp and pp"
         )
-    known = {r.name for r in RULES}
-    return rule, f"rule {rule} refuses every layout of {chips} chips" if rule in known else rule
+    return rule, f"rule {rule} refuses every layout of {chips} chips" if rule in _RULE_NAMES else rule

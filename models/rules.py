@@ -214,8 +214,8 @@ RULES: tuple[Rule, ...] = (
         f"{x.schedule} with pp({x.pp}), virtual_stages({x.virtual_stages}) and "
         f"{max(p.workload.global_batch // (x.dp * x.micro_batch), 1)} micro-batches: without pipeline only 1f1b or "
         "afab with one stage; interleaved needs virtual_stages from 2 and micro-batches in groups of pp; zero_bubble_v "
-        f"two virtual stages; dualpipe an even pp and an even number of at least 2*pp micro-batches; {p.stack.id} runs at "
-        f"most {p.stack.max_virtual_stages} virtual stages")),
+        "two virtual stages; dualpipe an even pp and an even number of at least 2*pp micro-batches; "
+        f"{p.stack.id} runs at most {p.stack.max_virtual_stages} virtual stages")),
     Rule("schedule_offered", "layout.schedule", _schedule_offered, lambda p, x: (
         f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}")),
     Rule("balancing_needs_all_forwards_first", "layout.schedule", _balancing, lambda p, x: (

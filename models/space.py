@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import permutations, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -269,9 +269,11 @@ def _neutral(rows: int) -> Layouts:
 
 
 def _orders(active: list[str]) -> Array:
-    """Placement codes of the orders of the active axes, the idle ones outermost in their usual order."""
-    idle = tuple(a for a in AXES if a not in active)
-    return np.sort(np.array([PLACEMENTS.index((*order, *idle)) for order in permutations(active)]))
+    """Placement codes, one for each order of the active axes: the first that has it, wherever idle axes stand."""
+    first: dict[tuple[str, ...], int] = {}
+    for code, order in enumerate(PLACEMENTS):
+        first.setdefault(tuple(axis for axis in order if axis in active), code)
+    return np.sort(np.array(list(first.values())))
 
 
 def _first_distinct(problem: Problem, layouts: Layouts, parent: Array) -> Array:

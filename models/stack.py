@@ -43,6 +43,7 @@ class Stack:
     node_limit              a token is routed to at most this many scale-up domains (DeepSeek-V3 §2.1.2: 4)
     overlap_*               whether the traffic of that axis runs beside compute
     recompute, offload      policies it offers
+    gather_unit             what FSDP gathers at a time: a layer, or (XLA) a weight matrix
     gradient_bytes          an element of the accumulated gradient, in memory and on the wire
     gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand format
     low_precision_activations   inputs of activation functions are kept in the GEMM format (DeepSeek-V3 §3.3.3)
@@ -76,6 +77,7 @@ class Stack:
     recompute: tuple[str, ...] = ("none", "selective", "full")
     offload: tuple[str, ...] = ()
     attention_kernel: Kernel = "auto"
+    gather_unit: Literal["layer", "matrix"] = "layer"
     gradient_bytes: float = 4
     gather_bytes: float = 2
     low_precision_activations: bool = False

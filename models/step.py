@@ -119,7 +119,7 @@ class _MeshBuilder:
             kinds=[self._kind(layer) for layer in architecture.kinds],
             embedding=self._end(self.sharded.embedding(), embedding, self.zero),
             head=self._end(self.sharded.head(), head, mtp_experts),
-            send=self.network.send(outer, g.pp) if self.communication else self.zero,
+            send=self.network.send(outer, g.pp) + self.c.send_s if self.communication else self.zero,
             logits=memory.logit_bytes(self.problem, self.layouts),
             dense_shards=g.dp_shard.degree * g.cp.degree,
             expert_shards=g.edp.degree,
@@ -135,7 +135,7 @@ class _MeshBuilder:
 
     def _end(self, time: LayerTime, dense: Array, expert: Array) -> KindCosts:
         gather, scatter = self._sharding(dense, expert) if self.communication else (self.zero, self.zero)
-        size = memory.LayerBytes(dense, expert, (self.zero, self.zero, self.zero))
+        size = memory.LayerBytes(dense, expert, dense + expert, (self.zero, self.zero, self.zero))
         return KindCosts(time.take(self.shard), self.zero, self.zero, self.zero, gather, scatter, size)
 
     def _tensor(self, layer: Layer) -> Array:
@@ -381,7 +381,6 @@ class Combiner:
             slowest=slowest,
             weight=weight,
             backward=slowest - forward[pick],
-            forward_total=total(t * k.forward for t, k in zip(totals, everything, strict=True)),
             forward_slowest=forward.max(axis=1),
             backward_slowest=(both - forward).max(axis=1),
             micro_batches=m,
@@ -567,8 +566,8 @@ class Combiner:
         """16-bit parameters in use. FSDP keeps only the sharded master copy (counted with the optimizer) and two
         gathered layers, unless it does not reshard."""
         lay = self.layouts
-        layer = np.max([k.bytes.dense[self.rows] + k.bytes.expert[self.rows] for k in self.meshes.kinds], axis=0)
-        gathered = np.minimum(2 * layer[:, None], dense + expert)
+        unit = np.max([k.bytes.unit[self.rows] for k in self.meshes.kinds], axis=0)
+        gathered = np.minimum(2 * unit[:, None], dense + expert)
         dropped = (self.zero3 & lay.reshard)[:, None]
         offloaded_master = np.where((self.zero3 & lay.offload_optimizer)[:, None], 1.0, 0.0)
         sharded = self._shard(dense, expert, self.zero3) * offloaded_master
@@ -577,8 +576,8 @@ class Combiner:
     def _gradient_bytes(self, dense: Array, expert: Array) -> Array:
         lay = self.layouts
         sharded = (lay.zero_stage >= 2) & ~self.once
-        layer = np.max([k.bytes.dense[self.rows] + k.bytes.expert[self.rows] for k in self.meshes.kinds], axis=0)
-        unsharded = np.where(sharded[:, None], 2 * layer[:, None], 0.0)  # 16-bit, the layer being reduced
+        unit = np.max([k.bytes.unit[self.rows] for k in self.meshes.kinds], axis=0)
+        unsharded = np.where(sharded[:, None], 2 * unit[:, None], 0.0)  # 16-bit, the layer being reduced
         return self.stack.gradient_bytes * self._shard(dense, expert, sharded) + unsharded
 
 

@@ -32,7 +32,7 @@ from service.formats import runs
 
 FAMILY_WEIGHT = 60.0  # no family counts for more runs than this
 TRUST = {"A": 1.0, "B": 0.7, "C": 0.3, "D": 0.3}
-OFFSET_SPREAD = {"stack": 0.5, "generation": 0.5, "chip": 0.25}  # of the spread of the coefficient's own term
+OFFSET_SPREAD = {"stack": 1.0, "generation": 0.5, "chip": 0.25}  # of the spread of the coefficient's own term
 
 
 def priors() -> Profile:

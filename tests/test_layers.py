@@ -25,7 +25,7 @@ LAYERS = (
     "service.predictions service.recommendations service.reports service.calibrations",
     "service.problems service.json_body service.limits service.security service.telemetry service.etags",
     "service.routes",
-    "service.openapi",
+    "service.openapi service.fit_profile",
     "service.app",
     "service.__main__",
 )

@@ -1,0 +1,91 @@
+"""A discrete-event simulation of pipeline schedules: the oracle of models.pipeline's closed forms.
+
+Every device runs its list of operations in order; an operation starts when the device is free and what it needs is
+done. Nothing here knows a formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Op = tuple[str, int, int]  # kind "F" or "B", micro-batch, chunk of the model
+
+
+@dataclass(frozen=True)
+class Result:
+    makespan: float
+    peak: list[int]  # forwards without their backward, at most, per device
+
+
+def simulate(orders: Sequence[Sequence[Op]], duration: Callable[[Op], float], chunks: int) -> Result:
+    """Run the orders. Forward of chunk c needs forward of c - 1; backward of c needs backward of c + 1."""
+    done: dict[Op, float] = {}
+    position, clock = [0] * len(orders), [0.0] * len(orders)
+    held, peak = [0] * len(orders), [0] * len(orders)
+    total = sum(map(len, orders))
+    while len(done) < total:
+        moved = False
+        for device, order in enumerate(orders):
+            while position[device] < len(order):
+                op = order[position[device]]
+                needs = _needs(op, chunks)
+                if any(need not in done for need in needs):
+                    break
+                begin = max([clock[device], *(done[need] for need in needs)])
+                clock[device] = done[op] = begin + duration(op)
+                held[device] += 1 if op[0] == "F" else -1
+                peak[device] = max(peak[device], held[device])
+                position[device] += 1
+                moved = True
+        if not moved:
+            raise RuntimeError("the orders deadlock")
+    return Result(max(clock), peak)
+
+
+def _needs(op: Op, chunks: int) -> list[Op]:
+    kind, micro_batch, chunk = op
+    if kind == "F":
+        return [("F", micro_batch, chunk - 1)] if chunk else []
+    later = [("B", micro_batch, chunk + 1)] if chunk + 1 < chunks else []
+    return [("F", micro_batch, chunk), *later]
+
+
+def afab(pp: int, m: int) -> list[list[Op]]:
+    return [[("F", i, d) for i in range(m)] + [("B", i, d) for i in range(m)] for d in range(pp)]
+
+
+def one_f_one_b(pp: int, m: int) -> list[list[Op]]:
+    """Device d starts pp - d forwards ahead, then alternates (Narayanan et al., arXiv 2006.09503)."""
+    orders = []
+    for d in range(pp):
+        ahead = min(pp - d, m)
+        order: list[Op] = [("F", i, d) for i in range(ahead)]
+        for i in range(m):
+            order.append(("B", i, d))
+            if ahead + i < m:
+                order.append(("F", ahead + i, d))
+        orders.append(order)
+    return orders
+
+
+def interleaved(pp: int, m: int, v: int) -> list[list[Op]]:
+    """Groups of pp micro-batches pass all chunks of a device in turn (Megatron-LM schedules.py)."""
+
+    def nth(k: int, d: int, *, backward: bool) -> tuple[int, int]:
+        group, rest = divmod(k, pp * v)
+        chunk = rest // pp
+        chunk = v - 1 - chunk if backward else chunk
+        return group * pp + rest % pp, chunk * pp + d
+
+    orders = []
+    for d in range(pp):
+        total = m * v
+        ahead = min(2 * (pp - d - 1) + (v - 1) * pp, total)
+        order: list[Op] = [("F", *nth(k, d, backward=False)) for k in range(ahead)]
+        for k in range(total - ahead):
+            order.append(("F", *nth(ahead + k, d, backward=False)))
+            order.append(("B", *nth(k, d, backward=True)))
+        order += [("B", *nth(k, d, backward=True)) for k in range(total - ahead, total)]
+        orders.append(order)
+    return orders

@@ -1,0 +1,124 @@
+"""Closed forms of pipeline schedules against a discrete-event simulation, and partitions against brute force."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.layout import SCHEDULES
+from models.pipeline import bubble, in_flight, partition
+from tests.models.simulation import Op, afab, interleaved, one_f_one_b, simulate
+
+times = st.lists(st.floats(0.1, 3.0), min_size=1, max_size=6)
+
+
+def closed_form(schedule: str, forward: list[float], backward: list[float], m: int, v: int = 1) -> float:
+    f, b = np.array(forward), np.array(backward)
+    both = f + b
+    slow = int(np.argmax(both))
+    idle = bubble(
+        np.array([SCHEDULES.index(schedule)]),
+        np.array([len(f)]),
+        np.array([v]),
+        total=np.array([both.sum()]),
+        slowest=np.array([both[slow]]),
+        weight=np.array([0.0]),
+        backward=np.array([b[slow]]),
+        forward_slowest=np.array([f.max()]),
+        backward_slowest=np.array([b.max()]),
+        micro_batches=np.array([m]),
+    )
+    return float(m * both[slow] + idle[0])
+
+
+@given(times, st.integers(1, 12), st.data())
+def test_all_forward_all_backward_takes_what_the_simulation_takes(
+    forward: list[float], m: int, data: st.DataObject
+) -> None:
+    backward = data.draw(st.lists(st.floats(0.1, 3.0), min_size=len(forward), max_size=len(forward)))
+
+    def duration(op: Op) -> float:
+        return forward[op[2]] if op[0] == "F" else backward[op[2]]
+
+    result = simulate(afab(len(forward), m), duration, len(forward))
+    assert result.makespan == pytest.approx(closed_form("afab", forward, backward, m))
+
+
+@given(st.integers(1, 8), st.integers(1, 16), st.floats(0.5, 3.0))
+def test_one_forward_one_backward_takes_what_the_simulation_takes(pp: int, m: int, ratio: float) -> None:
+    result = simulate(one_f_one_b(pp, m), lambda op: 1.0 if op[0] == "F" else ratio, pp)
+    assert result.makespan == pytest.approx(closed_form("1f1b", [1.0] * pp, [ratio] * pp, m))
+
+
+@given(times, st.integers(1, 16), st.floats(0.5, 3.0))
+def test_with_unequal_stages_one_forward_one_backward_takes_at_most_the_closed_form(
+    forward: list[float], m: int, ratio: float
+) -> None:
+    backward = [ratio * f for f in forward]
+
+    def duration(op: Op) -> float:
+        return forward[op[2]] if op[0] == "F" else backward[op[2]]
+
+    made = simulate(one_f_one_b(len(forward), m), duration, len(forward)).makespan
+    slowest = max(f + b for f, b in zip(forward, backward, strict=True))
+    assert m * slowest <= made * (1 + 1e-9)
+    assert made <= closed_form("1f1b", forward, backward, m) * (1 + 1e-9)
+
+
+@given(st.integers(2, 6), st.integers(2, 4), st.integers(1, 4), st.floats(1.0, 3.0))
+def test_interleaving_divides_the_bubble_by_the_virtual_stages(pp: int, v: int, groups: int, ratio: float) -> None:
+    m = groups * pp
+
+    def duration(op: Op) -> float:
+        return (1.0 if op[0] == "F" else ratio) / v
+
+    result = simulate(interleaved(pp, m, v), duration, pp * v)
+    expected = closed_form("interleaved", [1.0] * pp, [ratio] * pp, m, v)
+    assert result.makespan == pytest.approx(expected)
+
+
+@given(st.integers(1, 8), st.integers(1, 20))
+def test_micro_batches_in_flight_are_those_the_simulation_holds(pp: int, m: int) -> None:
+    for schedule, orders in (("1f1b", one_f_one_b(pp, m)), ("afab", afab(pp, m))):
+        held = simulate(orders, lambda op: 1.0 if op[0] == "F" else 2.0, pp).peak
+        code, one = np.array(SCHEDULES.index(schedule)), np.array(1)
+        expected = [float(in_flight(code, np.array(d), np.array(pp), one, np.array(m))) for d in range(pp)]
+        assert held == expected
+
+
+@given(st.integers(2, 6), st.integers(2, 4), st.integers(1, 3))
+def test_interleaved_chunks_in_flight_are_those_the_simulation_holds(pp: int, v: int, groups: int) -> None:
+    m = groups * pp
+    held = simulate(interleaved(pp, m, v), lambda op: 1.0 if op[0] == "F" else 2.0, pp * v).peak
+    code = np.array(SCHEDULES.index("interleaved"))
+    expected = [float(in_flight(code, np.array(d), np.array(pp), np.array(v), np.array(m))) * v for d in range(pp)]
+    assert held == expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 5)), min_size=1, max_size=3),
+    st.floats(0.0, 4.0),
+    st.integers(2, 4),
+)
+def test_a_balanced_partition_has_the_least_slowest_stage(runs: list[tuple[int, int]], head: float, pp: int) -> None:
+    cost = np.array([1.0, 2.7])
+    layers = [cost[kind] for kind, count in runs for _ in range(count)]
+    if len(layers) < pp:
+        return
+    layers[-1] += head
+    cuts = ((0, *cut, len(layers)) for cut in combinations(range(1, len(layers)), pp - 1))
+    best = min(max(sum(layers[a:b]) for a, b in zip(cut, cut[1:], strict=False)) for cut in cuts)
+    found = partition(tuple(runs), cost, head, np.array([pp]), np.array([1]), np.array([True]), np.array([False]))
+    stages = found.counts[0] @ cost + found.last[0] * head
+    assert stages.max() == pytest.approx(best, rel=2e-3)
+
+
+def test_an_even_partition_gives_every_stage_as_many_layers() -> None:
+    found = partition(
+        ((0, 3), (1, 9)), np.array([1.0, 5.0]), 2.0, np.array([4]), np.array([1]), np.array([False]), np.array([False])
+    )
+    assert set(found.counts[0].sum(axis=1)) == {3.0}

@@ -1,0 +1,197 @@
+"""The search against brute force, and the certificate against the size of the space."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from models import catalogue
+from models.architecture import Architecture, MoeShape
+from models.bounds import Bounds
+from models.complexity import complexity
+from models.constraints import Constraints
+from models.errors import Infeasible
+from models.hardware import GIB
+from models.layout import PLACEMENTS, Layouts
+from models.problem import Problem
+from models.profile import shipped_profile
+from models.recommendation import recommend
+from models.rules import first_broken
+from models.search import NoLegalLayout, search
+from models.space import Space, merge, ordered_factorisations
+from models.step import MESH_FIELDS, MeshCosts, predict
+from models.workload import Workload
+
+PROFILE = shipped_profile()
+
+
+def small_model(*, sparse: bool, layers: int) -> Architecture:
+    moe = MoeShape(num_experts=4, experts_per_token=2, moe_intermediate_size=512, first_k_dense=1) if sparse else None
+    return Architecture.from_shape(
+        name="small", num_layers=layers, hidden_size=1024, intermediate_size=2816, num_attention_heads=8,
+        num_key_value_heads=4, vocab_size=32000, moe=moe,
+    )  # fmt: skip
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    chip = draw(st.sampled_from(["h100-sxm-80gb", "a100-sxm-40gb", "tpu-v5p", "mi300x"]))
+    chips = draw(st.sampled_from([1, 2, 3, 4, 6, 8] if chip != "tpu-v5p" else [1, 2, 4, 8]))
+    return Problem(
+        architecture=small_model(sparse=draw(st.booleans()), layers=draw(st.sampled_from([3, 4, 6]))),
+        cluster=catalogue.cluster(chip, chips),
+        workload=Workload(
+            seq_len=draw(st.sampled_from([1024, 4096, 32768])),
+            global_batch=draw(st.sampled_from([4, 6, 16])),
+            load_balancing=draw(st.sampled_from(["none", "global_batch_loss"])),
+        ),
+        stack=replace(
+            catalogue.stack(draw(st.sampled_from(["megatron", "torchtitan", "maxtext", "deepseek", "deepspeed"]))),
+            max_virtual_stages=2,
+        ),
+    )
+
+
+def everything(space: Space) -> Layouts:
+    """Every legal layout, without bounds: all meshes, all placements, all policies, then all rules at once."""
+    meshes, _ = space.meshes
+    policies = space.policies
+    parts = []
+    for i in range(len(meshes)):
+        for placement in range(len(PLACEMENTS)):
+            mesh = replace(meshes.take(np.full(len(policies), i)), placement=np.full(len(policies), placement))
+            layouts = merge(mesh, policies)
+            parts.append(layouts.take(first_broken(space.problem, layouts) < 0))
+    return Layouts.concatenate(parts)
+
+
+def narrowed(problem: Problem) -> Constraints:
+    """Brute force over 120 placements needs a small rest: pin what multiplies most."""
+    return Constraints(allowed={"micro_batch": (1, 2), "offload_optimizer": (False,)})
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(problems(), st.sampled_from([0.0, 0.05]))
+def test_the_search_finds_what_brute_force_finds(problem: Problem, tolerance: float) -> None:
+    constraints = narrowed(problem)
+    try:
+        answer = search(problem, PROFILE, constraints, tolerance)
+    except (NoLegalLayout, Infeasible):
+        answer = None
+    layouts = everything(Space(problem, constraints))
+    layouts = layouts.take(~layouts.offload_optimizer) if len(layouts) else layouts
+    found = predict(problem, layouts, PROFILE.coefficients(problem.scopes)) if len(layouts) else None
+    fits = found.fits() if found else np.zeros(0, dtype=bool)
+    if answer is None:
+        assert not fits.any()
+        return
+    assert found is not None
+    times = found.step_time_s[fits]
+    assert answer.times[0] == pytest.approx(times.min(), rel=1e-12)
+    near = layouts.take(fits).take(times <= times.min() * (1 + tolerance))
+    assert answer.complexities[answer.simplest] == complexity(problem, near).min()
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems())
+def test_every_layout_of_the_space_is_counted_once(problem: Problem) -> None:
+    try:
+        certificate = search(problem, PROFILE, Constraints(), 0.03).certificate
+    except (NoLegalLayout, Infeasible):
+        return
+    counted = sum(certificate.rejected.values()) + certificate.over_memory + certificate.pruned_by_memory
+    assert counted + certificate.pruned_by_bound + certificate.evaluated == certificate.space
+
+
+@settings(max_examples=15, deadline=None)
+@given(problems())
+def test_no_bound_exceeds_what_it_bounds(problem: Problem) -> None:
+    space = Space(problem, narrowed(problem))
+    layouts = everything(space)
+    if not len(layouts):
+        return
+    layouts = layouts.take(np.arange(0, len(layouts), max(len(layouts) // 4000, 1)))
+    c = PROFILE.coefficients(problem.scopes)
+    found = predict(problem, layouts, c)
+    unplaced = Bounds(problem, MeshCosts.unplaced(problem, layouts, c), c)
+    assert (unplaced.least_time() <= found.step_time_s * (1 + 1e-9)).all()
+    assert (unplaced.least_memory() <= found.reserved_bytes * (1 + 1e-9)).all()
+
+
+def test_the_factorisations_are_those_one_can_write_down() -> None:
+    for n in (1, 2, 12, 30, 64, 97):
+        written = sum(
+            1
+            for a in range(1, n + 1) if n % a == 0
+            for b in range(1, n // a + 1) if (n // a) % b == 0
+        )  # fmt: skip
+        assert ordered_factorisations(n, 3) == written
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    question = Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster("h100", 64),
+        workload=Workload(seq_len=8192, global_batch=128),
+        stack=catalogue.stack("torchtitan"),
+    )
+    assert recommend(question, PROFILE) == recommend(question, PROFILE)
+
+
+def test_constraints_are_honoured_and_never_make_the_answer_faster() -> None:
+    question = Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster("h100", 64),
+        workload=Workload(seq_len=8192, global_batch=128),
+        stack=catalogue.stack("megatron"),
+    )
+    free = recommend(question, PROFILE).fastest.prediction
+    for knob, values in (("pp", (2,)), ("tp", (4, 8)), ("recompute", ("full",)), ("zero_stage", (3,)), ("dp", (8,))):
+        held = recommend(question, PROFILE, Constraints(allowed={knob: values})).fastest.prediction
+        assert getattr(held.layout, knob) in values
+        assert held.step_time_s >= free.step_time_s
+
+
+def test_a_memory_reserve_is_left_free() -> None:
+    question = Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster("h100", 8),
+        workload=Workload(seq_len=8192, global_batch=16),
+        stack=catalogue.stack("torchtitan"),
+    )
+    held = recommend(question, PROFILE, Constraints(memory_reserve_gib=30)).fastest.prediction
+    assert held.reserved_gib <= held.usable_gib - 30
+
+
+def test_what_cannot_fit_says_how_much_is_missing() -> None:
+    question = Problem(
+        architecture=catalogue.architecture("llama-3.1-405b"),
+        cluster=catalogue.cluster("h100", 8),
+        workload=Workload(seq_len=8192, global_batch=8),
+        stack=catalogue.stack("torchtitan"),
+    )
+    with pytest.raises(Infeasible) as refused:
+        recommend(question, PROFILE)
+    assert refused.value.constraint == "memory"
+    assert refused.value.needed > refused.value.available == pytest.approx(question.cluster.usable_bytes / GIB)
+
+
+def test_a_batch_that_divides_over_no_layout_names_the_rule_and_uses_fewer_chips() -> None:
+    question = Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster("h100", 88),
+        workload=Workload(seq_len=8192, global_batch=64),
+        stack=catalogue.stack("fsdp"),
+    )
+    found = recommend(question, PROFILE)
+    assert found.fewer_chips is not None
+    assert found.fewer_chips.rule == "batch_divides"
+    assert found.chips_used == found.fewer_chips.num_chips < 88
+
+
+def test_mesh_fields_are_fields_of_layouts() -> None:
+    assert set(MESH_FIELDS) <= set(Layouts.__slots__)
