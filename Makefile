@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 HOST ?= 127.0.0.1
 PORT ?= 8000
+RUNS ?= runs.jsonl
 
-.PHONY: help install serve test check fix lock
+.PHONY: help install serve test check fix profiles lock
 help:  ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -33,6 +34,9 @@ check: .venv/developed  ## lint and types
 fix: .venv/developed  ## apply what the linter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+profiles: .venv/installed  ## fit the shipped profile to published runs (RUNS=file)
+	$(BIN)/python -m service.fit_profile --runs $(RUNS) --out models/data/profile.json
 
 lock: .venv/developed  ## resolve the lock files anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --upgrade -q --extra dev pyproject.toml -o requirements-dev.lock

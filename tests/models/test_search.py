@@ -74,7 +74,7 @@ def narrowed(problem: Problem) -> Constraints:
     return Constraints(allowed={"micro_batch": (1, 2), "offload_optimizer": (False,)})
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from([0.0, 0.05]))
 def test_the_search_finds_what_brute_force_finds(problem: Problem, tolerance: float) -> None:
     constraints = narrowed(problem)
