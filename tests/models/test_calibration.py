@@ -1,0 +1,90 @@
+"""The fit recovers what made the data, and survives what did not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from models import catalogue
+from models.calibration import Observation, calibrate
+from models.layout import Layout, Layouts
+from models.problem import Problem
+from models.profile import Profile, shipped_profile
+from models.step import predict
+from models.workload import Workload
+
+PROFILE = shipped_profile()
+
+
+def observations(truth: Profile, noise: float, seed: int = 0) -> list[Observation]:
+    generator = np.random.default_rng(seed)
+    made = []
+    for chips in (8, 16, 64):
+        for batch in (1, 2, 4):
+            problem = Problem(
+                architecture=catalogue.architecture("llama-3-8b"),
+                cluster=catalogue.cluster("h100", chips),
+                workload=Workload(seq_len=8192, global_batch=chips * batch),
+                stack=catalogue.stack("torchtitan"),
+            )
+            for recompute in ("selective", "full"):
+                layout = Layout(dp_shard=chips, zero_stage=3, recompute=recompute)
+                c = truth.coefficients(problem.scopes)
+                seconds = float(predict(problem, Layouts.of([layout]), c).step_time_s[0])
+                seconds *= float(np.exp(noise * generator.standard_normal()))
+                key = f"{chips}-{batch}-{recompute}"
+                made.append(Observation(key=key, problem=problem, layout=layout, step_time_s=seconds))
+    return made
+
+
+def shifted(profile: Profile, coefficient: str, scope: str, by: float) -> Profile:
+    term = profile.by_key[coefficient, scope]
+    return profile.with_terms({term.key: replace(term, mean=term.mean + by * term.spread)})
+
+
+def test_runs_made_by_a_slower_stack_move_the_profile_towards_it() -> None:
+    truth = shifted(PROFILE, "compute_overhead", "stack:torchtitan", 3.0)
+    found = calibrate(PROFILE, observations(truth, noise=0.01))
+    assert found.error_after < 0.5 * found.error_before
+    assert found.error_after < 0.02
+    assert any(m.shift_in_spreads > 0.5 and m.coefficient == "compute_overhead" for m in found.moved)
+
+
+def test_runs_that_agree_with_the_profile_hardly_move_it() -> None:
+    found = calibrate(PROFILE, observations(PROFILE, noise=0.01))
+    assert max((abs(m.shift_in_spreads) for m in found.moved), default=0.0) < 0.5
+
+
+def test_an_outlier_is_named_and_does_not_carry_the_fit() -> None:
+    runs = observations(PROFILE, noise=0.01)
+    spoiled = [replace(runs[0], step_time_s=10 * runs[0].step_time_s), *runs[1:]]
+    clean, robust = calibrate(PROFILE, runs), calibrate(PROFILE, spoiled)
+    assert robust.outliers == (runs[0].key,)
+    assert abs(robust.error_after - clean.error_after) < 0.02
+
+
+def test_scopes_without_runs_keep_their_prior() -> None:
+    found = calibrate(PROFILE, observations(PROFILE, noise=0.05))
+    for key, term in PROFILE.by_key.items():
+        if key[1] in ("generation:tpu", "stack:maxtext", "chip:mi300x"):
+            assert found.profile.by_key[key] == term
+
+
+def test_the_order_of_the_runs_does_not_matter() -> None:
+    runs = observations(PROFILE, noise=0.05)
+    assert calibrate(PROFILE, runs).profile == calibrate(PROFILE, runs[::-1]).profile
+
+
+def test_the_posterior_is_never_wider_than_the_prior() -> None:
+    found = calibrate(PROFILE, observations(PROFILE, noise=0.05))
+    for key, term in found.profile.by_key.items():
+        assert term.spread <= PROFILE.by_key[key].spread * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("coefficient", ["gemm_16", "memory"])
+def test_a_profile_survives_its_written_form(coefficient: str) -> None:
+    again = Profile.from_json(PROFILE.to_json())
+    assert again == PROFILE
+    assert (coefficient, "all") in again.by_key

@@ -1,0 +1,115 @@
+"""Collective times: conservation, placement, and published measurements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models import catalogue
+from models.communication import Network
+from models.hardware import Cluster
+from models.layout import PLACEMENTS, Layout, Layouts
+from models.mesh import Group, closest_groups, groups
+from models.profile import Coefficients, shipped_profile
+
+C = shipped_profile().coefficients(("generation:hopper",))
+
+
+def ideal(**changes: float) -> Coefficients:
+    """Links at their rate, no latency."""
+    perfect = dict.fromkeys(("scaleup", "scaleout", "alltoall"), 1.0)
+    none = dict.fromkeys(("scaleup_alpha_s", "scaleout_alpha_s"), 0.0)
+    rest = {name: getattr(C, name) for name in Coefficients.__slots__}
+    return Coefficients(**{**rest, **perfect, **none, **changes})
+
+
+def whole(cluster: Cluster) -> Group:
+    """One group of all devices."""
+    return groups(cluster, Layouts.of([Layout(dp_shard=cluster.num_devices)])).dp_shard
+
+
+def test_a_gather_over_nodes_is_bound_by_the_network_cards_of_a_node_together() -> None:
+    """8 x 50 GB/s bring a node the 31/32 of the data that the other 31 nodes hold."""
+    cluster = catalogue.cluster("dgx-h100-superpod", 256)
+    time = Network.of(cluster, ideal()).gather(np.array([32e9]), whole(cluster))
+    assert time[0] == pytest.approx(32e9 * (31 / 32) / (8 * 50e9))
+
+
+def test_a_gather_within_a_node_is_bound_by_one_link() -> None:
+    cluster = catalogue.cluster("h100", 8)
+    time = Network.of(cluster, ideal()).gather(np.array([8e9]), whole(cluster))
+    assert time[0] == pytest.approx(8e9 * (7 / 8) / 450e9)
+
+
+def test_a_closed_torus_gathers_over_both_directions_of_all_its_dims() -> None:
+    """The scaling book's rule: V / (2 directions x dims x link)."""
+    cluster = catalogue.cluster("tpu-v5p", 512)
+    time = Network.of(cluster, ideal()).gather(np.array([512e9]), whole(cluster))
+    assert time[0] == pytest.approx(512e9 * (511 / 512) / (3 * 2 * 90e9))
+
+
+def test_an_all_to_all_on_a_closed_ring_takes_a_quarter_of_a_gather() -> None:
+    """An array of V bytes over n chips: V / (4 W) against V / W, W both directions (scaling book, sharding.md)."""
+    cluster = Cluster(
+        chip=catalogue.chip("tpu-v5e"), fabric=catalogue.chip("tpu-v5e").fabric, num_chips=16, torus_shape=(1, 16)
+    )
+    network, group = Network.of(cluster, ideal()), whole(cluster)
+    gathered = network.gather(np.array([16e9]), group)[0] / (15 / 16)
+    exchanged = network.all_to_all(np.array([16e9 / 16]), group)[0]
+    assert exchanged == pytest.approx(gathered / 4)
+
+
+def test_an_all_to_all_does_not_gather_network_cards() -> None:
+    cluster = catalogue.cluster("dgx-h100-superpod", 64)
+    time = Network.of(cluster, ideal()).all_to_all(np.array([1e9]), whole(cluster))
+    assert time[0] == pytest.approx(1e9 * (56 / 64) / 50e9)
+
+
+@pytest.mark.parametrize(
+    ("chip", "bus_gb_s", "source"),
+    [
+        ("h200", 361.0, "nccl-tests all-gather, 8 x H200"),
+        ("b200", 680.0, "nccl-tests ring, 8 x B200"),
+        ("a100", 232.0, "nccl-tests all-reduce, 8 x A100"),
+    ],
+)
+def test_large_gathers_reach_the_measured_bus_bandwidth(chip: str, bus_gb_s: float, source: str) -> None:
+    """With the priors' efficiencies, before any training run is looked at; within 15%."""
+    from service.fit_profile import priors
+
+    cluster = catalogue.cluster(chip, 8)
+    c = priors().coefficients((f"generation:{cluster.chip.generation}",))
+    size = np.array([8 * 2.0**30])
+    time = Network.of(cluster, c).gather(size, whole(cluster))[0]
+    assert size[0] * (7 / 8) / time / 1e9 == pytest.approx(bus_gb_s, rel=0.15), source
+
+
+@given(
+    st.sampled_from([1, 2, 3, 4, 6, 8]),
+    st.sampled_from([1, 2, 4, 9]),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([1, 3, 4]),
+    st.integers(0, len(PLACEMENTS) - 1),
+)
+def test_members_of_all_dims_make_up_every_axis(tp: int, shard: int, cp: int, pp: int, placement: int) -> None:
+    layouts = Layouts.of([Layout(tp=tp, dp_shard=shard, cp=cp, pp=pp, placement=PLACEMENTS[placement])])
+    cluster = catalogue.cluster("gb300", tp * shard * cp * pp)
+    placed, closest = groups(cluster, layouts), closest_groups(cluster, layouts)
+    for axis in ("tp", "dp_shard", "cp", "pp"):
+        members = getattr(placed, axis).members
+        assert np.prod(members) == pytest.approx(getattr(layouts, axis)[0])
+        assert (np.cumprod(members, axis=0) <= np.cumprod(getattr(closest, axis).members, axis=0) + 1e-9).all()
+
+
+def test_groups_of_sixteen_on_racks_of_seventy_two_straddle() -> None:
+    """72 = 4 x 16 + 8: the worst group has 8 on either side."""
+    cluster = catalogue.cluster("gb300", 144)
+    group = groups(cluster, Layouts.of([Layout(tp=16, dp_shard=9)])).tp
+    assert group.members[:, 0].tolist() == [8.0, 2.0]
+
+
+def test_racks_are_filled_as_evenly_as_the_count_allows() -> None:
+    assert catalogue.cluster("gb300", 256).dims[0].domain == 64
+    assert catalogue.cluster("gb300", 4608).dims[0].domain == 72

@@ -1,0 +1,130 @@
+"""Properties a prediction must have whatever the coefficients: conservation, monotonicity, consistency."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models import catalogue
+from models.flops import model_flops
+from models.layout import Layout, Layouts
+from models.prediction import predict_layouts
+from models.problem import Problem
+from models.profile import shipped_profile
+from models.rules import require_legal
+from models.step import TIME_TERMS, predict
+from models.workload import Workload
+
+PROFILE = shipped_profile()
+
+
+def question(model: str = "llama-3.1-70b", chips: int = 64, **workload: object) -> Problem:
+    fields: dict[str, object] = {"seq_len": 8192, "global_batch": 128, **workload}
+    return Problem(
+        architecture=catalogue.architecture(model),
+        cluster=catalogue.cluster("h100", chips),
+        workload=Workload(**fields),  # type: ignore[arg-type]
+        stack=catalogue.stack("megatron"),
+    )
+
+
+LAYOUTS = [
+    Layout(dp_shard=64, zero_stage=3, recompute="full"),
+    Layout(tp=8, dp_shard=8, zero_stage=1, sequence_parallel=True),
+    Layout(tp=4, pp=4, dp_shard=4, zero_stage=1, sequence_parallel=True, schedule="interleaved", virtual_stages=5),
+    Layout(tp=2, cp=2, pp=2, dp_shard=8, zero_stage=1, sequence_parallel=True, recompute="selective"),
+]
+
+
+def step_times(problem: Problem) -> np.ndarray:
+    return predict(problem, Layouts.of(LAYOUTS), PROFILE.coefficients(problem.scopes)).step_time_s
+
+
+def faster_link(problem: Problem, level: int, factor: float) -> Problem:
+    fabric = problem.cluster.fabric
+    levels = list(fabric.levels)
+    levels[level] = replace(levels[level], gb_s_per_chip=levels[level].gb_s_per_chip * factor)
+    cluster = replace(problem.cluster, fabric=replace(fabric, levels=tuple(levels)))
+    return replace(problem, cluster=cluster)
+
+
+def test_the_terms_add_up_to_the_step() -> None:
+    problem = question()
+    found = predict(problem, Layouts.of(LAYOUTS), PROFILE.coefficients(problem.scopes))
+    assert set(found.time) == set(TIME_TERMS)
+    assert sum(found.time.values()) == pytest.approx(found.step_time_s)
+    assert sum(found.memory.values()) == pytest.approx(found.reserved_bytes)
+    assert all((value >= 0).all() for value in found.time.values())
+
+
+def test_many_layouts_at_once_are_each_as_if_alone() -> None:
+    problem = question()
+    together = step_times(problem)
+    c = PROFILE.coefficients(problem.scopes)
+    alone = [float(predict(problem, Layouts.of([layout]), c).step_time_s[0]) for layout in LAYOUTS]
+    assert alone == pytest.approx(list(together), rel=1e-12)
+
+
+def test_mfu_and_step_time_say_the_same() -> None:
+    problem = question()
+    for found in predict_layouts(problem, LAYOUTS, PROFILE):
+        flops = model_flops(problem.architecture, problem.workload, "causal")
+        assert found.mfu["causal"] == pytest.approx(flops / found.step_time_s / 64 / 989.4e12)
+        assert found.step_time_low_s < found.step_time_s < found.step_time_high_s
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(1.0, 20.0), st.sampled_from([0, 1]))
+def test_more_bandwidth_never_makes_a_layout_slower(factor: float, level: int) -> None:
+    problem = question()
+    assert (step_times(faster_link(problem, level, factor)) <= step_times(problem) * (1 + 1e-12)).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(1.0, 8.0))
+def test_a_higher_peak_never_makes_a_layout_slower(factor: float) -> None:
+    problem = question()
+    chip = problem.cluster.chip
+    peaks = {dtype: value * factor for dtype, value in chip.peak_tflops.items()}
+    faster = replace(problem, cluster=replace(problem.cluster, chip=replace(chip, peak_tflops=peaks)))
+    assert (step_times(faster) <= step_times(problem) * (1 + 1e-12)).all()
+
+
+def test_twice_the_batch_takes_at_most_twice_the_time() -> None:
+    once, twice = step_times(question()), step_times(question(global_batch=256))
+    assert (twice > 1.5 * once).all()
+    assert (twice <= 2 * once).all()
+
+
+def test_recompute_costs_time_and_saves_memory() -> None:
+    problem = question()
+    policies = [Layout(tp=8, dp_shard=8, zero_stage=1, sequence_parallel=True, recompute=r) for r in
+                ("none", "selective", "full")]  # fmt: skip
+    found = predict(problem, Layouts.of(policies), PROFILE.coefficients(problem.scopes))
+    assert (np.diff(found.step_time_s) > 0).all()
+    assert (np.diff(found.reserved_bytes) < 0).all()
+
+
+def test_sharding_more_needs_less_memory() -> None:
+    problem = question()
+    stages = [Layout(tp=8, dp_replicate=8, sequence_parallel=True)]
+    stages += [Layout(tp=8, dp_shard=8, zero_stage=stage, sequence_parallel=True) for stage in (1, 2, 3)]
+    found = predict(problem, Layouts.of(stages), PROFILE.coefficients(problem.scopes))
+    assert (np.diff(found.reserved_bytes) < 0).all()
+
+
+def test_every_parameter_byte_is_somewhere() -> None:
+    """Plain data parallelism on one device holds 2 + 4 + 12 bytes of every parameter."""
+    problem = question(model="llama-3-8b", chips=1, global_batch=1)
+    found = predict(problem, Layouts.of([Layout()]), PROFILE.coefficients(problem.scopes))
+    held = sum(found.memory[name][0] for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes"))
+    assert held == pytest.approx(18 * problem.architecture.parameters.total, rel=1e-3)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_layouts_of_these_tests_are_legal(layout: Layout) -> None:
+    require_legal(question(), layout)
