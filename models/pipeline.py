@@ -16,6 +16,7 @@ dualpipe      m max (F+B) + (p/2-1)(max(F+B) + B - 3W)                          
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +40,17 @@ class Stages:
     index: Array
     first: Array
     last: Array
+
+    @classmethod
+    def stack(cls, parts: Sequence[Stages]) -> Stages:
+        """The rows of all parts, the narrower ones padded."""
+        width = max(part.index.shape[1] for part in parts)
+
+        def padded(name: str) -> Array:
+            columns = [np.minimum(np.arange(width), part.index.shape[1] - 1) for part in parts]
+            return np.concatenate([getattr(part, name)[:, c] for part, c in zip(parts, columns, strict=True)])
+
+        return cls(*(padded(name) for name in cls.__slots__))
 
     def take(self, rows: Array) -> Stages:
         return Stages(self.counts[rows], self.index[rows], self.first[rows], self.last[rows])

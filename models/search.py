@@ -122,6 +122,7 @@ class _Search:
         classes, legal, refused = self.space.legal_policies(meshes)
         self.rejected += refused
         self.variants = Variants.of(self.space.offered)
+        self.twins, self.weights = _twins(self.space.offered)
         self.counts = np.array(
             [np.bincount(self.variants.of_policy[rows], minlength=len(self.variants)) for rows in legal]
         )
@@ -246,7 +247,7 @@ class _Search:
         used, _ = Combiner(self.problem, layouts, costs, rows, self.c).memory()
         fits = np.sum(list(used.values()), axis=0) <= self.capacity
         self.over_memory += int((~fits).sum())
-        kept = fits & ~_dominated(rows, policies, self.space.offered, fits)
+        kept = fits & ~self._dominated(rows, policies, fits)
         self.rejected["dominated"] += int((fits & ~kept).sum())
         self.evaluated += int(kept.sum())
         if not kept.any():
@@ -258,6 +259,19 @@ class _Search:
         near = step <= self.limit
         chosen = layouts.take(near)
         self.found.add(chosen, step[near], complexity(self.problem, chosen))
+
+    def _dominated(self, rows: Array, policies: Array, fits: Array) -> Array:
+        """Policies with a lighter twin on the same mesh that fits.
+
+        Twins differ in recompute and offload only; lighter is less or equal in each. Both only add time.
+        """
+        first = int(rows.min())
+        groups = int(self.twins.max(initial=0)) + 1
+        key = (rows - first) * groups + self.twins[policies]
+        weight = self.weights[policies]
+        table = np.zeros(((int(rows.max()) - first + 1) * groups, _WEIGHTS), dtype=bool)
+        table[key, weight] = fits
+        return np.asarray((table[key] & _LIGHTER[weight]).any(axis=1))
 
     def _answer(self, certificate: Certificate) -> Answer:
         layouts, times, complexities = self.found.merged()
@@ -292,23 +306,14 @@ class _Search:
         return Infeasible("memory", detail, needed=least / GIB, available=self.capacity / GIB, unit="GiB")
 
 
-def _dominated(rows: Array, policies: Array, offered: Layouts, fits: Array) -> Array:
-    """Policies with a lighter twin on the same mesh that fits.
-
-    Twins differ in recompute and offload only; lighter is less or equal in each. Both only add time.
-    """
-    heavy = (offered.recompute, offered.offload_activations.astype(int), offered.offload_optimizer.astype(int))
-    weight = heavy[0] * 4 + heavy[1] * 2 + heavy[2]
-    twin_names = ("schedule", "virtual_stages", "balanced", "zero_stage", "reshard")
-    twins = np.stack([getattr(offered, name).astype(np.int64) for name in twin_names], axis=1)
-    _, group = np.unique(twins, axis=0, return_inverse=True)
-    group = group.ravel()
-    key = rows * (int(group.max(initial=0)) + 1) + group[policies]
-    _, key = np.unique(key, return_inverse=True)
-    table = np.zeros((int(key.max(initial=0)) + 1, _WEIGHTS), dtype=bool)
-    table[key, weight[policies]] = fits
-    lighter = _LIGHTER[weight[policies]]
-    return np.asarray((table[key] & lighter).any(axis=1))
+def _twins(policies: Layouts) -> tuple[Array, Array]:
+    """(group of policies that differ in recompute and offload only, weight of each within its group)."""
+    group = np.zeros(len(policies), dtype=np.int64)
+    for name in ("schedule", "virtual_stages", "balanced", "zero_stage", "reshard"):
+        group = group * 64 + getattr(policies, name)
+    _, group = np.unique(group, return_inverse=True)
+    weight = policies.recompute * 4 + policies.offload_activations * 2 + policies.offload_optimizer
+    return group, weight
 
 
 _WEIGHTS = 3 * 2 * 2  # recompute, activation offload, optimizer offload

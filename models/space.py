@@ -197,8 +197,8 @@ class Space:
         offered, refused = self._offered
         rejected = Counter({name: count * len(meshes) * len(PLACEMENTS) for name, count in refused.items()})
         m = meshes.num_micro_batches(self.problem.workload.global_batch)
-        traits = np.stack([meshes.pp, m, meshes.dp_shard > 1, meshes.dp_replicate > 1], axis=1)
-        _, first, classes = np.unique(traits, axis=0, return_index=True, return_inverse=True)
+        traits = ((meshes.pp * (int(m.max()) + 1) + m) * 2 + (meshes.dp_shard > 1)) * 2 + (meshes.dp_replicate > 1)
+        _, first, classes = np.unique(traits, return_index=True, return_inverse=True)
         members = np.bincount(classes.ravel(), minlength=len(first))
         legal = []
         for mesh, count in zip(first, members, strict=True):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from models import memory, pipeline
-from models.architecture import Layer
+from models.architecture import Architecture, Layer
 from models.array import Array, total
 from models.communication import Network
 from models.compute import Kernels, LayerTime
@@ -278,6 +278,22 @@ def predict(problem: Problem, layouts: Layouts, c: Coefficients) -> Predictions:
     return combine(problem, layouts, MeshCosts.of(problem, layouts.take(first), c), rows, c)
 
 
+@lru_cache(maxsize=1 << 14)
+def partition_of(
+    architecture: Architecture, seq_len: int, pp: int, virtual_stages: int, balanced: int, mirrored: int
+) -> pipeline.Stages:
+    """The stages of one partition, layers weighed by their forward FLOPs."""
+    return pipeline.partition(
+        architecture.runs,
+        np.array([layer_forward_flops(architecture, kind, seq_len) for kind in architecture.kinds]),
+        head_forward_flops(architecture, seq_len),
+        np.array([pp]),
+        np.array([virtual_stages]),
+        np.array([bool(balanced)]),
+        np.array([bool(mirrored)]),
+    )
+
+
 def is_drawn(c: Coefficients) -> bool:
     """Whether each layout comes with coefficients of its own, so that equal layouts do not cost the same."""
     return any(np.ndim(getattr(c, f.name)) for f in fields(c))
@@ -343,17 +359,11 @@ class Combiner:
         mirrored = lay.schedule == DUALPIPE
         key = ((lay.pp * 64 + lay.virtual_stages) * 2 + lay.balanced) * 2 + mirrored
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        architecture, seq_len = self.problem.architecture, self.problem.workload.seq_len
-        stages = pipeline.partition(
-            architecture.runs,
-            np.array([layer_forward_flops(architecture, kind, seq_len) for kind in architecture.kinds]),
-            head_forward_flops(architecture, seq_len),
-            lay.pp[first],
-            lay.virtual_stages[first],
-            lay.balanced[first],
-            mirrored[first],
-        )
-        return stages.take(inverse)
+        chosen = np.stack([lay.pp, lay.virtual_stages, lay.balanced, mirrored], axis=1)[first]
+        parts = [
+            partition_of(self.problem.architecture, self.problem.workload.seq_len, *row) for row in chosen.tolist()
+        ]
+        return pipeline.Stages.stack(parts).take(inverse)
 
     # -- time ---------------------------------------------------------------------------------------------------
 
