@@ -21,9 +21,9 @@ import numpy as np
 from models.array import Array, total
 from models.hardware import GIB
 from models.layout import DUALPIPE, FULL, SCHEDULES, SELECTIVE, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
+from models.mesh_costs import KindCosts, MeshCosts
 from models.problem import Problem
 from models.profile import Coefficients
-from models.step import KindCosts, MeshCosts
 
 _BUBBLE_FREE = (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)  # their bubble is bounded by nothing here
 _VARIANT_FIELDS = ("zero_stage", "reshard", "recompute", "offload_activations", "offload_optimizer")

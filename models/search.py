@@ -15,15 +15,16 @@ import numpy as np
 
 from models.array import Array
 from models.bounds import Bounds, Variants
+from models.combine import Combiner
 from models.complexity import complexity
 from models.constraints import Constraints
 from models.errors import Infeasible
 from models.hardware import GIB
 from models.layout import PLACEMENTS, Layouts
+from models.mesh_costs import MeshCosts
 from models.problem import Problem
 from models.profile import Coefficients, Profile
 from models.space import Space, merge
-from models.step import Combiner, MeshCosts
 
 _BLOCK = 1 << 15  # meshes or layouts evaluated at once: arrays of this length stay in cache
 

@@ -20,9 +20,9 @@ from models.array import Array
 from models.constraints import Constraints
 from models.layout import AXES, PLACEMENTS, RECOMPUTE, SCHEDULES, Layout, Layouts
 from models.mesh import groups
+from models.mesh_costs import MESH_FIELDS
 from models.problem import Problem
 from models.rules import RULES
-from models.step import MESH_FIELDS
 
 _RULES = {rule.name: rule for rule in RULES}
 _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "sequence_divides",

@@ -17,13 +17,14 @@ from models.constraints import Constraints
 from models.errors import Infeasible
 from models.hardware import GIB
 from models.layout import PLACEMENTS, Layouts
+from models.mesh_costs import MESH_FIELDS, MeshCosts
 from models.problem import Problem
 from models.profile import shipped_profile
 from models.recommendation import recommend
 from models.rules import first_broken
 from models.search import NoLegalLayout, search
 from models.space import Space, merge, ordered_factorisations
-from models.step import MESH_FIELDS, MeshCosts, predict
+from models.step import predict
 from models.workload import Workload
 
 PROFILE = shipped_profile()
