@@ -268,6 +268,8 @@ class Architecture:
         if full_attention_period is not None and sliding_window is None:
             raise Invalid("full_attention_period", full_attention_period, "needs sliding_window")
         dense = Mlp(intermediate_size=intermediate_size, gated=gated_mlp)
+        if chunked_attention and sliding_window is None:
+            raise Invalid("chunked_attention", chunked_attention, "needs sliding_window, the length of a chunk")
         layers = []
         for index in range(num_layers):
             full = sliding_window is None or (full_attention_period and (index + 1) % full_attention_period == 0)

@@ -24,6 +24,7 @@ DEGREES_OF_FREEDOM = 4.0
 OUTLIER_SPREADS = 4.0
 _ITERATIONS = 12
 _STEP = 1e-3
+_VISIBLE = 0.02  # of the prior's spread: a smaller shift moves no prediction by a tenth of a percent
 _IDENTIFIED = 0.9  # a posterior spread below this share of the prior's: the data said something
 
 Key = tuple[str, str]
@@ -170,12 +171,13 @@ class _Fit:
         changed: dict[Key, Term] = {}
         moved = []
         for i, term in enumerate(self.terms):
-            if not identified[i]:
-                changed[term.key] = replace(term, mean=float(theta[i]), spread=float(min(sigma[i], term.spread)))
-                continue
-            new = replace(term, mean=float(theta[i]), spread=float(sigma[i]), runs=int(runs[i]))
+            spread_now = float(min(sigma[i], term.spread))
+            new = replace(term, mean=float(theta[i]), spread=spread_now)
+            if identified[i]:
+                new = replace(new, runs=int(runs[i]))
             changed[term.key] = new
-            moved.append(_moved(term, new))
+            if identified[i] or abs(new.mean - term.mean) > _VISIBLE * term.spread:
+                moved.append(_moved(term, new))
         before, after = self._error(self.predicted(self.mean)), self._error(self.predicted(theta))
         residual = self.measured - self.predicted(theta)
         outliers = [

@@ -282,7 +282,7 @@ class Combiner:
             self.micro_batches[:, None],
         )
         working = np.max([k.bytes.kept[0][self.rows] for k in self.meshes.kinds], axis=0)[:, None]
-        resident = np.where(lay.offload_activations[:, None], 2 * working, kept * flying)
+        resident = np.where(lay.offload_activations[:, None], np.minimum(2 * working, kept * flying), kept * flying)
         recomputing = np.where((lay.recompute != 0)[:, None], working, 0.0)
         state = self.problem.workload.optimizer_state
         parts = {

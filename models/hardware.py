@@ -16,6 +16,7 @@ from models.errors import Invalid
 
 GIB = 2**30
 MAX_CHIPS = 10**6
+_TRAY = 4  # chips of a rack are taken by whole trays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +238,7 @@ class Cluster:
             return self.chips_per_domain
         if n % size == 0:
             return size
-        even = [u for u in range(size, size // 2, -1) if n % u == 0]
+        even = [u for u in range(size, size // 2, -1) if n % u == 0 and u % _TRAY == 0]
         return even[0] if even else size
 
 
@@ -253,7 +254,8 @@ def _reached(dims: list[Dim], n: int) -> tuple[Dim, ...]:
             dim = replace(dim, name=inner.name, scale=inner.scale)
         kept.append(dim)
     if kept and kept[-1].domain < n:
-        raise Invalid("cluster.num_chips", n, f"the fabric joins only {kept[-1].domain} devices; give an outer level")
+        rule = f"the fabric joins only {kept[-1].domain} devices in one slice or domain; give an outer level"
+        raise Invalid("cluster.num_chips", n, rule)
     return tuple(kept)
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from models.architecture import Architecture
+from models.errors import Invalid
 from models.hardware import Cluster
-from models.stack import Stack
+from models.stack import VENDORS, Stack
 from models.workload import Workload
 
 
@@ -17,6 +18,12 @@ class Problem:
     cluster: Cluster
     workload: Workload
     stack: Stack
+
+    def __post_init__(self) -> None:
+        vendor, stack = self.cluster.chip.vendor, self.stack
+        if stack.vendors and vendor in VENDORS and vendor not in stack.vendors:
+            rule = f"runs on chips of {', '.join(stack.vendors)}, not on {self.cluster.chip.id} ({vendor})"
+            raise Invalid("stack", stack.id, rule)
 
     @cached_property
     def kernel(self) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -22,6 +24,7 @@ from models.space import Space, divisors
 from models.step import predict
 
 _RULE_NAMES = {rule.name for rule in RULES}
+_FEWER_LOOKED_AT = 24
 _FEWER_TRIED = 3  # of the largest legal chip counts below the cluster's, searched when none uses all chips
 
 
@@ -57,6 +60,9 @@ class Pipelining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
+    """`problem` is the one answered: the question's, or with fewer chips where no layout uses all."""
+
+    problem: Problem
     fastest: Candidate
     simplest: Candidate
     ranked: tuple[Candidate, ...]
@@ -92,6 +98,7 @@ def recommend(
     simplest, *rest = _candidates(problem, profile, answer.layouts, [answer.simplest, *ranked])
     pipelining = _pipelining(problem, profile, constraints, rest[0])
     return Recommendation(
+        problem=problem,
         fastest=rest[0],
         simplest=simplest,
         ranked=tuple(rest),
@@ -206,7 +213,7 @@ def _on_fewer_chips(
     rule, message = _blame(problem, none.rejected)
     found: list[tuple[Problem, Answer]] = []
     failure: Infeasible | None = None
-    for cluster in _smaller(problem.cluster):
+    for cluster in islice(_smaller(problem), _FEWER_LOOKED_AT):
         smaller = replace(problem, cluster=cluster)
         try:
             found.append((smaller, search(smaller, profile, constraints, tolerance)))
@@ -225,23 +232,29 @@ def _on_fewer_chips(
     return best, answer, FewerChips(rule=rule, message=text, num_chips=used)
 
 
-def _smaller(cluster: Cluster) -> list[Cluster]:
-    """Clusters of fewer chips, largest first: every count near the top, then whole domains, then fractions."""
-    n = cluster.num_chips
-    domain = max(cluster.dims[0].domain // cluster.chip.devices_per_chip, 1) if cluster.dims else 1
-    whole = [k * domain for k in range((n - 1) // domain, 0, -1)][:256]
-    below = list(range(min(n, domain) - 1, 0, -1))
-    powers = [1 << k for k in range(n.bit_length() - 1, -1, -1) if 1 << k < n]
-    counts = sorted({*whole, *below[:64], *powers}, reverse=True)
-    clusters = []
-    for count in counts:
+def _smaller(problem: Problem) -> Iterator[Cluster]:
+    """Clusters of fewer chips that may have a legal layout, largest first; whole domains, then within one.
+
+    With dp dividing the batch, tp the heads and cp the sequence, pp is at least what is left of the device count
+    after taking out all factors they can take; more stages than layers are never legal.
+    """
+    cluster = problem.cluster
+    per_chip = cluster.chip.devices_per_chip
+    n, domain = cluster.num_chips, max(cluster.dims[0].domain // per_chip, 1) if cluster.dims else 1
+    heads = math.lcm(*(kind.attention.num_heads for kind in problem.architecture.kinds))
+    whole = range((n - 1) // domain * domain, 0, -domain)
+    for count in (*whole, *range(min(n, domain) - 1, 0, -1)):
+        stages = count * per_chip
+        for factor in (problem.workload.global_batch, heads, problem.workload.seq_len):
+            stages //= math.gcd(stages, factor)
+        if stages > problem.architecture.num_layers:
+            continue
         try:
             smaller = replace(cluster, num_chips=count, torus_shape=None)
             _ = smaller.dims
         except Invalid:
             continue
-        clusters.append(smaller)
-    return clusters
+        yield smaller
 
 
 def _contradiction(problem: Problem, constraints: Constraints, none: NoLegalLayout) -> Infeasible:

@@ -18,7 +18,7 @@ from models.bounds import Bounds, Variants
 from models.combine import Combiner
 from models.complexity import complexity
 from models.constraints import Constraints
-from models.errors import Infeasible
+from models.errors import Infeasible, Invalid
 from models.hardware import GIB
 from models.layout import PLACEMENTS, Layouts
 from models.mesh_costs import MeshCosts
@@ -26,6 +26,8 @@ from models.problem import Problem
 from models.profile import Coefficients, Profile
 from models.space import Space, merge
 
+_MOST_MESHES = 3_000_000
+_MOST_LAYOUTS = 4_000_000  # a search stops there with the best so far, marked as not exact
 _BLOCK = 1 << 15  # meshes or layouts evaluated at once: arrays of this length stay in cache
 
 
@@ -110,6 +112,9 @@ class _Search:
         self.problem, self.c, self.tolerance = problem, c, tolerance
         self.space = Space(problem, constraints)
         self.capacity = problem.cluster.usable_bytes - constraints.memory_reserve_gib * GIB
+        if self.capacity <= 0:
+            rule = f"must leave some of the {problem.cluster.usable_bytes / GIB:.1f} usable GiB of a device"
+            raise Invalid("constraints.memory_reserve_gib", constraints.memory_reserve_gib, rule)
         self.rejected: Counter[str] = Counter()
         self.over_memory = self.evaluated = self.pruned_by_memory = self.pruned_by_bound = 0
         self.best = self.closing_bound = np.inf
@@ -120,6 +125,9 @@ class _Search:
         self.rejected += refused
         if not len(meshes):
             raise NoLegalLayout(self.rejected)
+        if len(meshes) > _MOST_MESHES:
+            rule = f"gives {len(meshes)} meshes, above the {_MOST_MESHES} of one search; constrain some degrees"
+            raise Invalid("cluster.num_chips", self.problem.cluster.num_chips, rule)
         classes, legal, refused = self.space.legal_policies(meshes)
         self.rejected += refused
         self.variants = Variants.of(self.space.offered)
@@ -154,8 +162,12 @@ class _Search:
             pruned_by_bound=self.pruned_by_bound,
             evaluated=self.evaluated,
             closing_bound_s=self.closing_bound if np.isfinite(self.closing_bound) else None,
-            exact=True,
+            exact=self.looked_at <= _MOST_LAYOUTS,
         )
+
+    @property
+    def looked_at(self) -> int:
+        return self.evaluated + self.over_memory
 
     @property
     def limit(self) -> float:
@@ -175,7 +187,7 @@ class _Search:
     def _open(self, meshes: Layouts, order: Array, bound: Array) -> int:
         """Open meshes in order of their bound; returns how many were."""
         opened, batch_size = 0, 64
-        while opened < len(order) and bound[order[opened]] <= self.limit:
+        while opened < len(order) and bound[order[opened]] <= self.limit and self.looked_at <= _MOST_LAYOUTS:
             batch = order[opened : opened + batch_size]
             batch = batch[bound[batch] <= self.limit]
             opened += len(batch)

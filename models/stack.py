@@ -11,6 +11,7 @@ from typing import Literal
 from models.errors import Invalid
 
 Kernel = Literal["auto", "unfused", "fused_softmax", "flash1", "flash2", "flash3", "cudnn", "flash4", "splash"]
+VENDORS = ("nvidia", "amd", "intel", "google", "aws", "huawei")  # of other vendors' chips nothing is known
 KERNELS: tuple[str, ...] = (
     "unfused",
     "fused_softmax",
@@ -27,6 +28,7 @@ KERNELS: tuple[str, ...] = (
 class Stack:
     """What one training stack can do.
 
+    vendors                 whose chips it runs on; none named: any
     schedules               pipeline schedules it runs (names of models.layout.SCHEDULES)
     max_virtual_stages      most model chunks a device may hold; 1: no interleaving
     partition               "even": layers must divide over the stages; "balanced": any contiguous split
@@ -57,6 +59,7 @@ class Stack:
     schedules: tuple[str, ...]
     zero_stages: tuple[int, ...]
     aliases: tuple[str, ...] = ()
+    vendors: tuple[str, ...] = ()
     max_virtual_stages: int = 1
     partition: Literal["even", "balanced"] = "even"
     reshard: tuple[bool, ...] = (True,)

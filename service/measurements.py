@@ -22,6 +22,10 @@ def speed(problem: Problem, measured: Measured) -> MeasuredSpeed:
     form, step, conversion = _step_time(problem, measured)
     if not SHORTEST_S <= step <= LONGEST_S:
         raise Invalid(f"measured.{form}", None, f"means a step of {step:.3g} s, which no run has")
+    mfu = {count: _mfu(problem, step, count) for count in _COUNTS}
+    if mfu["causal"] > 1:
+        rule = f"means a step of {step:.3g} s and {mfu['causal']:.2f} of the chip's peak; check the unit"
+        raise Invalid(f"measured.{form}", None, rule)
     tokens = problem.workload.tokens / step
     return MeasuredSpeed(
         given=form,
@@ -29,7 +33,7 @@ def speed(problem: Problem, measured: Measured) -> MeasuredSpeed:
         step_time_s=step,
         tokens_per_s=tokens,
         tokens_per_s_per_chip=tokens / problem.cluster.num_chips,
-        mfu={count: _mfu(problem, step, count) for count in _COUNTS},
+        mfu=mfu,
     )
 
 

@@ -33,8 +33,8 @@ class Recommendations:
         constraints = request.constraints.build()
         found = recommend(resolved.problem, profile, constraints, tolerance=request.tolerance, top=request.top)
         answer = RecommendationAnswer(
-            **_found(found, resolved.problem.cluster),
-            **basis(request, resolved, profile),
+            **_found(found, found.problem.cluster),
+            **basis(request, resolved.answered(found.problem), profile),
         )
         answer.request.update(
             constraints=request.constraints.model_dump(mode="json", exclude_none=True),

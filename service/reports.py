@@ -110,6 +110,7 @@ def _answer(
     submission: ReportSubmission, subject: Subject, resolved: Resolved, profile: Profile, prediction: Prediction
 ) -> ReportAnswer:
     problem = resolved.problem
+    _check_stage(submission, prediction.layout.pp)
     measured = measurements.speed(problem, submission.measured) if submission.measured else None
     step = measured.step_time_s if measured else None
     low, high = prediction.step_time_low_s, prediction.step_time_high_s
@@ -124,14 +125,20 @@ def _answer(
         within_interval=None if step is None else low <= step <= high,
         memory=measurements.memory(submission.memory, prediction) if submission.memory else None,
         failure=submission.failure,
-        memory_agrees=_memory_agrees(submission.outcome, prediction),
+        fit_verdict_agrees=_fit_verdict_agrees(submission.outcome, prediction),
         **basis(subject.question, resolved, profile),
     )
     answer.request["layout"] = subject.layout.model_dump(mode="json")
     return answer
 
 
-def _memory_agrees(outcome: str, prediction: Prediction) -> bool | None:
+def _check_stage(submission: ReportSubmission, pp: int) -> None:
+    for field, part in (("failure", submission.failure), ("memory", submission.memory)):
+        if part is not None and part.stage is not None and part.stage >= pp:
+            raise Invalid(f"{field}.stage", part.stage, f"must be below pp = {pp}: stages are numbered from 0")
+
+
+def _fit_verdict_agrees(outcome: str, prediction: Prediction) -> bool | None:
     return None if outcome == "crashed" else prediction.fits == (outcome == "ok")
 
 

@@ -56,6 +56,11 @@ class Resolved:
     used: CatalogUsed
     request: dict[str, Any]
 
+    def answered(self, problem: Problem) -> Resolved:
+        """The same question, with the links of the cluster that the answer uses."""
+        fabric = self.used.fabric.model_copy(update={"links": _links(problem.cluster)})
+        return replace(self, problem=problem, used=self.used.model_copy(update={"fabric": fabric}))
+
 
 class Resolver:
     def __init__(self, rows: Rows) -> None:

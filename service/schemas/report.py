@@ -157,8 +157,8 @@ class ReportAnswer(Basis):
     """The measured step time lies in the predicted 80% interval."""
     memory: MemoryComparison | None
     failure: Failure | None
-    memory_agrees: bool | None
-    """Whether the prediction fits where the run did and does not where it ran out; null for a crash."""
+    fit_verdict_agrees: bool | None
+    """Whether the predicted `fits` is right about this run; null for a crash. `memory` compares the figures."""
 
 
 class StoredReport(ReportAnswer):

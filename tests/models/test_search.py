@@ -38,6 +38,15 @@ def small_model(*, sparse: bool, layers: int) -> Architecture:
     )  # fmt: skip
 
 
+_GPU = ["megatron", "torchtitan", "deepspeed", "generic"]
+_STACKS = {
+    "h100-sxm-80gb": [*_GPU, "deepseek"],
+    "a100-sxm-40gb": _GPU,
+    "mi300x": _GPU,
+    "tpu-v5p": ["maxtext", "generic"],
+}
+
+
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     chip = draw(st.sampled_from(["h100-sxm-80gb", "a100-sxm-40gb", "tpu-v5p", "mi300x"]))
@@ -51,7 +60,7 @@ def problems(draw: st.DrawFn) -> Problem:
             load_balancing=draw(st.sampled_from(["none", "global_batch_loss"])),
         ),
         stack=replace(
-            catalogue.stack(draw(st.sampled_from(["megatron", "torchtitan", "maxtext", "deepseek", "deepspeed"]))),
+            catalogue.stack(draw(st.sampled_from(_STACKS[chip]))),
             max_virtual_stages=2,
         ),
     )

@@ -66,7 +66,7 @@ def test_a_run_out_of_memory_agrees_with_a_prediction_that_does_not_fit(client) 
     heavy = {**LAYOUT, "micro_batch": 2, "recompute": "none"}
     body = {**QUESTION, "layout": heavy, "outcome": "out_of_memory", "failure": {"stage": 0, "peak_gib": 79.0}}
     found = client.post("/v1/reports", json=body).json()
-    assert found["memory_agrees"] == (not found["prediction"]["fits"])
+    assert found["fit_verdict_agrees"] == (not found["prediction"]["fits"])
     assert found["residual"] is None
     assert found["failure"] == {"stage": 0, "peak_gib": 79.0}
 
