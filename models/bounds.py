@@ -131,7 +131,7 @@ class Bounds:
         if not once or not self.stack.overlap_data:
             return each / self.pp, np.zeros(len(self.pp))
         gathered = total(count * k.gather for k, count in parts) if zero == 1 else 0.0
-        scattered = total(count * k.scatter for k, count in parts)
+        scattered = total(count * (k.reduce if zero == 0 else k.scatter) for k, count in parts)
         both = self._mean_pass() * self.pp * 3  # no window is longer: a pass with full recompute and all traffic
         exposed = self._exposed(gathered, both) + self._exposed(scattered, both)
         return each, np.where(self.pp == 1, exposed, 0.0)

@@ -215,9 +215,10 @@ class Combiner:
         everything = [*self.meshes.kinds, self.meshes.embedding, self.meshes.head]
         gather = total(a * k.gather[self.rows] for a, k in zip(amounts, everything, strict=True))
         scatter = total(a * k.scatter[self.rows] for a, k in zip(amounts, everything, strict=True))
+        reduced = total(a * k.reduce[self.rows] for a, k in zip(amounts, everything, strict=True))
         stage = self.layouts.zero_stage
         gathers = np.where((stage == 1) | (stage == 2) | (self.once & self.zero3), gather, 0.0)
-        scatters = np.where(self.once, scatter, 0.0)
+        scatters = np.where(self.once, np.where(stage == 0, reduced, scatter), 0.0)
         return self._hide(gathers, forward) + self._hide(scatters, both - forward)
 
     def _sends(self) -> tuple[Array, Array]:

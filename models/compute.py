@@ -75,7 +75,8 @@ class Kernels:
         self.local_tokens = self.tokens / np.where(layouts.sequence_parallel, layouts.tp, 1)
         self.units = cluster.chip.compute_units / cluster.chip.devices_per_chip
         self.peak = cluster.peak_flops(self.format.gemm)
-        self.peak_16 = cluster.peak_flops("bf16" if "bf16" in cluster.chip.peak_tflops else "fp16")
+        sixteen = "bf16" if "bf16" in cluster.chip.peak_tflops else "fp16"
+        self.peak_16 = self.peak if workload.precision == "fp32" else cluster.peak_flops(sixteen)
         self.memory_rate = cluster.memory_bytes_s * c.memory
         rate = {"fp8": c.gemm_8, "int8": c.gemm_8, "fp4": c.gemm_4}.get(self.format.gemm, c.gemm_16)
         self.gemm_rate = self.peak * rate

@@ -23,6 +23,7 @@ _TRAY = 4  # chips of a rack are taken by whole trays
 class Level:
     """Switched links: `size` chips reach each other at `gb_s_per_chip` (None: every chip of the cluster).
 
+    `scale` tells scale-up links (NVLink, xGMI) from the network; the innermost level is always scale-up.
     `peer_gb_s` is set where there is no switch: chips of a full mesh reach one peer over one link only, so a
     group of g chips drives g - 1 links.
     """
@@ -30,6 +31,7 @@ class Level:
     name: str
     gb_s_per_chip: float
     size: int | None = None
+    scale: Literal["up", "out"] = "out"
     peer_gb_s: float | None = None
 
 
@@ -211,7 +213,7 @@ class Cluster:
                 Dim(
                     name=level.name,
                     kind="switch",
-                    scale="out" if inner and level.gb_s_per_chip < 0.5 * self.scale_up_gb_s else "up",
+                    scale=level.scale if inner else "up",
                     domain=size,
                     gb_s=level.gb_s_per_chip / per_chip,
                     peer_gb_s=level.peer_gb_s,

@@ -35,6 +35,7 @@ class KindCosts:
     expert: Array
     gather: Array
     scatter: Array
+    reduce: Array
     bytes: memory.LayerBytes
 
 
@@ -124,14 +125,15 @@ class _MeshBuilder:
         size = memory.layer_bytes(self.problem, layer, self.layouts)
         time = self.sharded.layer(layer).take(self.shard)
         if not self.communication:
-            return KindCosts(time, self.zero, self.zero, self.zero, self.zero, self.zero, size)
-        gather, scatter = self._sharding(size.dense, size.expert)
-        return KindCosts(time, self._tensor(layer), self._context(layer), self._expert(layer), gather, scatter, size)
+            return KindCosts(time, *(self.zero,) * 6, size)
+        traffic = self._sharding(size.dense, size.expert)
+        return KindCosts(time, self._tensor(layer), self._context(layer), self._expert(layer), *traffic, size)
 
     def _end(self, time: LayerTime, dense: Array, expert: Array) -> KindCosts:
-        gather, scatter = self._sharding(dense, expert) if self.communication else (self.zero, self.zero)
+        free = self.zero, self.zero, self.zero
+        gather, scatter, reduce = self._sharding(dense, expert) if self.communication else free
         size = memory.LayerBytes(dense, expert, dense + expert, (self.zero, self.zero, self.zero))
-        return KindCosts(time.take(self.shard), self.zero, self.zero, self.zero, gather, scatter, size)
+        return KindCosts(time.take(self.shard), self.zero, self.zero, self.zero, gather, scatter, reduce, size)
 
     def _tensor(self, layer: Layer) -> Array:
         """Forward: with sequence parallelism a gather before and a scatter after each block; else all-reduces.
@@ -198,19 +200,23 @@ class _MeshBuilder:
             shares.append(np.minimum(met / np.minimum(chosen, domains * chosen), 1.0))
         return shares
 
-    def _sharding(self, dense: Array, expert: Array) -> tuple[Array, Array]:
-        """(parameter gather, gradient reduction) of these parameters over their data-parallel groups."""
+    def _sharding(self, dense: Array, expert: Array) -> tuple[Array, Array, Array]:
+        """Traffic of these parameters over their data-parallel groups.
+
+        (parameter gather, gradient reduce-scatter with an all-reduce over replicas, all-reduce of whole gradients)
+        """
         stack, g = self.problem.stack, self.groups
         shards, gradient = g.dp_shard * g.cp, stack.gradient_bytes
         gather = self.network.gather(dense * stack.gather_bytes, shards)
         scatter = self.network.gather(dense * gradient, shards)
         scatter = scatter + self.network.reduce(dense * gradient / shards.degree, g.dp_replicate)
+        whole = self.network.reduce(dense * gradient, shards * g.dp_replicate)
         if self.problem.architecture.is_moe:
-            gather = gather + np.where(expert > 0, self.network.gather(expert * stack.gather_bytes, g.edp), 0.0)
-            # plain data parallelism keeps every gradient, so its reduction is an all-reduce
-            both_ways = np.where(self.layouts.dp_shard * self.layouts.cp > 1, 1.0, 2.0)
-            reduced = both_ways * self.network.gather(expert * gradient, g.edp)
+            sparse = expert > 0
+            over_experts = self.network.gather(expert * gradient, g.edp)
             replicas = np.where(self.layouts.dp_shard > 1, 1.0, 0.0)
-            reduced = reduced + replicas * self.network.reduce(expert * gradient / g.edp.degree, g.dp_replicate)
-            scatter = scatter + np.where(expert > 0, reduced, 0.0)
-        return gather, scatter
+            over_replicas = replicas * self.network.reduce(expert * gradient / g.edp.degree, g.dp_replicate)
+            gather = gather + np.where(sparse, self.network.gather(expert * stack.gather_bytes, g.edp), 0.0)
+            scatter = scatter + np.where(sparse, over_experts + over_replicas, 0.0)
+            whole = whole + np.where(sparse, 2 * over_experts, 0.0)
+        return gather, scatter, whole

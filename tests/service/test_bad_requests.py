@@ -196,6 +196,7 @@ BAD_RECOMMENDATIONS: list[tuple[dict[str, Any], str]] = [
     ({**QUESTION, "constraints": {"schedule": "fast"}}, "/constraints/schedule"),
     ({**QUESTION, "constraints": {"speed": 1}}, "/constraints/speed"),
     ({**QUESTION, "constraints": {"memory_reserve_gib": -2}}, "/constraints/memory_reserve_gib"),
+    ({**QUESTION, "constraints": {"memory_reserve_gib": 1e4}}, "/constraints/memory_reserve_gib"),
     ({**QUESTION, "tolerance": -0.1}, "/tolerance"),
     ({**QUESTION, "tolerance": "3%"}, "/tolerance"),
     ({**QUESTION, "top": 0}, "/top"),

@@ -84,7 +84,7 @@ CONTRADICTIONS = [
     {"dp": 1, "tp": 1, "cp": 1, "pp": 1},
     {"schedule": "dualpipe", "pp": 2},
     {"ep": 8},
-    {"memory_reserve_gib": 1e4},
+    {"memory_reserve_gib": 79.0},
     {"micro_batch": 1000},
 ]
 
