@@ -8,10 +8,8 @@ from functools import lru_cache
 import numpy as np
 
 from models import pipeline
-from models.architecture import Architecture
 from models.array import Array, total
 from models.compute import LayerTime
-from models.flops import head_forward_flops, layer_forward_flops
 from models.hardware import GIB
 from models.layout import DUALPIPE, FULL, SELECTIVE, ZERO_BUBBLE_V, Layouts
 from models.mesh_costs import KindCosts, MeshCosts
@@ -44,19 +42,30 @@ MEMORY_TERMS: dict[str, str] = {
 
 
 @lru_cache(maxsize=1 << 14)
-def partition_of(
-    architecture: Architecture, seq_len: int, pp: int, virtual_stages: int, balanced: int, mirrored: int
+def _stages(
+    runs: tuple[tuple[int, int], ...],
+    weights: tuple[float, ...],
+    head: float,
+    pp: int,
+    virtual_stages: int,
+    balanced: int,
+    mirrored: int,
 ) -> pipeline.Stages:
-    """The stages of one partition, layers weighed by their forward FLOPs."""
     return pipeline.partition(
-        architecture.runs,
-        np.array([layer_forward_flops(architecture, kind, seq_len) for kind in architecture.kinds]),
-        head_forward_flops(architecture, seq_len),
+        runs,
+        np.array(weights),
+        head,
         np.array([pp]),
         np.array([virtual_stages]),
         np.array([bool(balanced)]),
         np.array([bool(mirrored)]),
     )
+
+
+def partition_of(problem: Problem, pp: int, virtual_stages: int, balanced: int, mirrored: int) -> pipeline.Stages:
+    """The stages of one partition, layers weighed by their forward FLOPs."""
+    weights, head = problem.forward_flops
+    return _stages(problem.architecture.runs, weights, head, pp, virtual_stages, balanced, mirrored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +102,7 @@ class Combiner:
         key = ((lay.pp * 64 + lay.virtual_stages) * 2 + lay.balanced) * 2 + mirrored
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         chosen = np.stack([lay.pp, lay.virtual_stages, lay.balanced, mirrored], axis=1)[first]
-        parts = [
-            partition_of(self.problem.architecture, self.problem.workload.seq_len, *row) for row in chosen.tolist()
-        ]
+        parts = [partition_of(self.problem, *row) for row in chosen.tolist()]
         return pipeline.Stages.stack(parts).take(inverse)
 
     # -- time ---------------------------------------------------------------------------------------------------

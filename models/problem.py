@@ -7,6 +7,7 @@ from functools import cached_property
 
 from models.architecture import Architecture
 from models.errors import Invalid
+from models.flops import head_forward_flops, layer_forward_flops
 from models.hardware import Cluster
 from models.stack import VENDORS, Stack
 from models.workload import Workload
@@ -28,6 +29,13 @@ class Problem:
     @cached_property
     def kernel(self) -> str:
         return self.stack.kernel_on(self.cluster.chip.generation)
+
+    @cached_property
+    def forward_flops(self) -> tuple[tuple[float, ...], float]:
+        """Of one token, by layer kind, and of the head: the weights of a stage partition."""
+        architecture, seq_len = self.architecture, self.workload.seq_len
+        layers = tuple(float(layer_forward_flops(architecture, kind, seq_len)) for kind in architecture.kinds)
+        return layers, float(head_forward_flops(architecture, seq_len))
 
     @cached_property
     def scopes(self) -> tuple[str, ...]:

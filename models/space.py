@@ -20,7 +20,7 @@ from models.array import Array
 from models.constraints import Constraints
 from models.layout import AXES, PLACEMENTS, RECOMPUTE, SCHEDULES, Layout, Layouts
 from models.mesh import groups
-from models.mesh_costs import MESH_FIELDS
+from models.mesh_costs import MESH_FIELDS, distinct
 from models.problem import Problem
 from models.rules import RULES
 
@@ -138,22 +138,34 @@ class Space:
 
         Returns them, the position of each one's mesh, and how many placements of each mesh a torus forbids.
         """
+        first, same = distinct(meshes, _DEGREES)
+        placement, start, forbidden = self._placements(meshes.take(first))
+        counts = np.diff(start)[same]
+        parent = np.repeat(np.arange(len(meshes)), counts)
+        row = np.arange(len(parent)) + np.repeat(start[same] - (np.cumsum(counts) - counts), counts)
+        return replace(meshes.take(parent), placement=placement[row]), parent, forbidden[same]
+
+    def _placements(self, meshes: Layouts) -> tuple[Array, Array, Array]:
+        """Placement codes of all meshes in a row, where each mesh's start (and the end), and how many are forbidden."""
         active = np.stack([getattr(meshes, axis) > 1 for axis in AXES], axis=1)
         code = active @ (1 << np.arange(len(AXES)))
         parts, parents, weights = [], [], []
         for pattern in np.unique(code):
             mine = np.flatnonzero(code == pattern)
             orders = _orders([a for i, a in enumerate(AXES) if pattern >> i & 1])
-            parent = np.repeat(mine, len(orders))
-            parts.append(replace(meshes.take(parent), placement=np.tile(orders, len(mine))))
-            parents.append(parent)
-            weights.append(np.full(len(parent), len(PLACEMENTS) // len(orders)))
-        grown, parent, weight = Layouts.concatenate(parts), np.concatenate(parents), np.concatenate(weights)
+            parts.append(np.tile(orders, len(mine)))
+            parents.append(np.repeat(mine, len(orders)))
+            weights.append(np.full(len(parents[-1]), len(PLACEMENTS) // len(orders)))
+        parent = np.concatenate(parents)
+        order = np.argsort(parent, kind="stable")
+        parent, weight = parent[order], np.concatenate(weights)[order]
+        grown = replace(meshes.take(parent), placement=np.concatenate(parts)[order])
         legal = np.asarray(_RULES["placement_fits_torus"].test(self.problem, grown), dtype=bool)
         forbidden = np.bincount(parent[~legal], weights=weight[~legal], minlength=len(meshes)).astype(np.int64)
         grown, parent = grown.take(legal), parent[legal]
         kept = _first_distinct(self.problem, grown, parent)
-        return grown.take(kept), parent[kept], forbidden
+        start = np.searchsorted(parent[kept], np.arange(len(meshes) + 1))
+        return grown.placement[kept], start, forbidden
 
     def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], factor: int) -> Layouts:
         sizes = np.array(divisors(self.problem.workload.global_batch))
@@ -225,6 +237,7 @@ def merge(meshes: Layouts, policies: Layouts) -> Layouts:
     return replace(policies, **{name: getattr(meshes, name) for name in MESH_FIELDS})
 
 
+_DEGREES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")  # what a placement places
 _POLICY_KNOBS = ("schedule", "virtual_stages", "balanced", "recompute", "zero_stage", "reshard", "offload_activations",
                  "offload_optimizer")  # fmt: skip
 
