@@ -115,21 +115,23 @@ class _Fit:
     def linearised(self, theta: Array) -> tuple[Array, Array]:
         """Log step times and their Jacobian, shapes (runs,) and (runs, terms)."""
         profile = self._profile(theta)
+        result = np.empty(len(self.observations))
         jacobian = np.zeros((len(self.observations), len(self.terms)))
         for problem, rows, layouts in self.groups:
             active = profile.applying(problem.scopes)
             n, k = len(rows), len(active)
             offsets = {}
             for j, term in enumerate(active):
-                shift = np.zeros((2 * k, n))
+                shift = np.zeros((2 * k + 1, n))
                 shift[j], shift[k + j] = _STEP, -_STEP
                 offsets[term.key] = shift.ravel()
             coefficients = profile.coefficients(problem.scopes, offsets)
-            repeated = layouts.take(np.tile(np.arange(n), 2 * k))
-            times = np.log(predict(problem, repeated, coefficients).step_time_s).reshape(2, k, n)
+            repeated = layouts.take(np.tile(np.arange(n), 2 * k + 1))
+            times = np.log(predict(problem, repeated, coefficients).step_time_s).reshape(2 * k + 1, n)
             columns = np.array([self.position[term.key] for term in active])
-            jacobian[np.ix_(rows, columns)] = ((times[0] - times[1]) / (2 * _STEP)).T
-        return self.predicted(theta), jacobian
+            jacobian[np.ix_(rows, columns)] = ((times[:k] - times[k : 2 * k]) / (2 * _STEP)).T
+            result[rows] = times[-1]
+        return result, jacobian
 
     def solve(self) -> tuple[Array, Array, float]:
         """(terms, covariance, residual spread)."""

@@ -257,7 +257,7 @@ class Combiner:
         traffic = 2 * (state.master_bytes + state.moment_bytes) + 2 * self.stack.gradient_bytes + 2
         device = owned * traffic / (self.problem.cluster.memory_bytes_s * self.c.memory)
         host = device + owned * (self.stack.gradient_bytes + 2) / (self.c.host_gb_s * 1e9)
-        norm = self.c.scaleout_alpha_s * np.log2(np.maximum(lay.num_devices, 1))
+        norm = 2 * (self.c.collective_s + self.c.scaleout_hop_s * np.log2(np.maximum(lay.num_devices, 1)))
         return np.where(lay.offload_optimizer, host, device) + norm
 
     def _owned(self, amounts: list[Array]) -> Array:

@@ -6,6 +6,7 @@ Times are in seconds for one micro-batch. Arrays have shape (n,), one entry per 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from models.profile import Coefficients
 TILE_M, TILE_N = 128, 256  # the usual output tile of a tensor-core GEMM on large problems (cuBLAS, CUTLASS)
 FLASH_HALF_LENGTH = 500  # tokens at which a flash kernel reaches half its rate; FlashAttention-2 charts, A100 and H100
 FLASH_BACKWARD = 2.5  # backward FLOPs over forward: five products instead of two (FlashAttention-2, arXiv 2307.08691)
+OLDEST_YEARS = 3.0  # older software is treated as this old: dates further back come with other chips and models
 LOGIT_BYTES = 16  # traffic per fp32 logit: written, read for max and sum, gradient written and read
 
 
@@ -94,13 +96,21 @@ class Kernels:
             matmul = matmul + self._experts(layer.moe)
         launches = self._launches(layer)
         everything = matmul + core + light
-        forward = np.maximum(everything.forward, launches * self.c.launch_s)
-        backward = np.maximum(everything.input + everything.weight, 2 * launches * self.c.launch_s)
+        host = launches * self.c.launch_s
+        forward = _slower(everything.forward, host)
+        backward = _slower(everything.input + everything.weight, 2 * host)
         selective = light.forward + self._up_projections(layer.attention).forward
         if self.problem.kernel in ("unfused", "fused_softmax"):
             selective = selective + core.forward
         weight = matmul.weight
-        return LayerTime(forward, backward, weight, core.forward, selective, forward).scaled(self.c.compute_overhead)
+        one = LayerTime(forward, backward, weight, core.forward, selective, forward)
+        return one.scaled(self.c.compute_overhead * self._ageing(layer))
+
+    def _ageing(self, layer: Layer) -> Any:
+        """Kernels and the code between them get faster every year, those of sparse layers most."""
+        age = min(self.problem.stack.age_years, OLDEST_YEARS)
+        rate = self.c.dense_ageing + (self.c.sparse_ageing if layer.moe else 0.0)
+        return np.exp(rate * age)
 
     def embedding(self) -> LayerTime:
         """The look-up of input embeddings: reading and writing, and a scatter backward."""
@@ -196,11 +206,12 @@ class Kernels:
     def _gemm_group(
         self, m: Array, k: Array | float, n: Array | float, groups: Array, rate: Array | float, size: float
     ) -> _Passes:
-        """`groups` products in one launch: tiles of all of them fill the waves together."""
+        """`groups` products at a time: tiles of all of them fill the waves together, or some wait for others."""
 
         def product(m: Array | float, k: Array | float, n: Array | float) -> Array:
             tiles = groups * np.maximum(m / TILE_M, 1) * np.maximum(n / TILE_N, 1)
-            busy = tiles / (tiles + self.c.gemm_tail_waves * self.units)
+            tails = 1 + (groups - 1) * self.c.expert_serialisation
+            busy = tiles / (tiles + self.c.gemm_tail_waves * self.units * tails)
             math = groups * 2.0 * m * n * k * np.maximum(TILE_M / m, 1) / (rate * busy)
             moved = groups * ((m * k + k * n) * size + m * n * self.format.activation_bytes)
             return np.maximum(math, moved / self.memory_rate)
@@ -256,12 +267,20 @@ class Kernels:
     def _move(self, size: Array) -> Array:
         return size / self.memory_rate
 
-    def _launches(self, layer: Layer) -> float:
-        """Kernels of a layer's forward: projections, attention, element-wise, and dispatch where it is sparse."""
-        fused = self.problem.stack.fused
-        count = len(layer.attention.projections(self.h)) + 2 + layer.num_norms * (1 if fused else 3)
-        count += 4 if fused else 10
-        return count + (12 if layer.moe else 0)
+    def _launches(self, layer: Layer) -> Array:
+        """Kernels of a layer's forward: projections, attention, element-wise; routing, dispatch, and a few for every
+        local expert where it is sparse; a conversion with every product in a low format."""
+        fused, low = self.problem.stack.fused, self.format.gemm_bytes < 2
+        products = len(layer.attention.projections(self.h)) + (2 if layer.dense else 0)
+        count = products * (3 if low else 1) + 2 + layer.num_norms * (1 if fused else 3) + (4 if fused else 10)
+        if not layer.moe:
+            return np.full(len(self.tp), float(count))
+        return count + 20 + layer.moe.num_experts / self.ep * (6 if low else 2)
+
+
+def _slower(device: Array, host: Array) -> Array:
+    """The slower of two that run beside each other, with some of the other where they are close."""
+    return np.asarray((device**4 + host**4) ** 0.25)
 
 
 def _total(parts: list[_Passes]) -> _Passes:

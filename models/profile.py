@@ -47,6 +47,9 @@ class Coefficients:
     grouped_gemm: Number = _coefficient(
         "fraction", "of a plain GEMM's rate", "grouped GEMM of experts", "generation stack"
     )
+    expert_serialisation: Number = _coefficient(
+        "fraction", "of the experts of a device", "that run one after the other, each with a tail of its own", "stack"
+    )
     attention: Number = _coefficient(
         "fraction", "of dense 16-bit peak", "attention kernel, long sequence, head dim 128", "kernel generation chip"
     )
@@ -55,14 +58,19 @@ class Coefficients:
         "positive", "of the counted bytes", "traffic of norms, activations, residuals", "fusion stack"
     )
     launch_s: Number = _coefficient("positive", "s", "host time of a kernel launch", "launch stack")
+    dense_ageing: Number = _coefficient("positive", "a year", "compute lost to older software", "stack")
+    sparse_ageing: Number = _coefficient(
+        "positive", "a year", "compute of sparse layers lost to older software, beyond the dense", "stack"
+    )
     compute_overhead: Number = _coefficient(
         "positive", "of counted compute", "sustained clock, gaps, all that kernels do not explain", "stack chip"
     )
     scaleup: Number = _coefficient("fraction", "of link rate", "collectives in the scale-up domain", "generation")
     scaleout: Number = _coefficient("fraction", "of NIC rate", "collectives beyond it", "generation stack")
     alltoall: Number = _coefficient("fraction", "of the ring rate", "all-to-all", "generation stack")
-    scaleup_alpha_s: Number = _coefficient("positive", "s", "latency of a collective in the domain", "generation stack")
-    scaleout_alpha_s: Number = _coefficient("positive", "s", "latency per doubling of domains", "generation stack")
+    collective_s: Number = _coefficient("positive", "s", "fixed cost of a collective call", "generation stack")
+    scaleup_hop_s: Number = _coefficient("positive", "s", "latency of a hop of a ring in the domain", "generation")
+    scaleout_hop_s: Number = _coefficient("positive", "s", "latency of a hop between domains", "generation stack")
     send_s: Number = _coefficient("positive", "s", "handshake of a send between pipeline stages", "stack")
     tensor_overlap: Number = _coefficient("fraction", "of TP traffic", "hidden where the stack overlaps it", "stack")
     data_overlap: Number = _coefficient("fraction", "of the compute window", "that can hide DP traffic", "stack")
@@ -128,12 +136,16 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """An immutable set of terms. `residual_spread`: what the model leaves unexplained, of log step time."""
+    """An immutable set of terms. `residual_spread`: what the model leaves unexplained, of log step time.
+
+    `software_year`: date of the newest software the terms describe; Stack.age_years counts back from it.
+    """
 
     id: str
     terms: tuple[Term, ...]
     residual_spread: float
     made_by: str
+    software_year: float
     version: int = 1
 
     @cached_property
@@ -166,6 +178,7 @@ class Profile:
             "id": self.id,
             "version": self.version,
             "made_by": self.made_by,
+            "software_year": self.software_year,
             "residual_spread": self.residual_spread,
             "terms": [asdict(term) for term in self.terms],
         }
@@ -180,6 +193,7 @@ class Profile:
             id=data["id"],
             version=data.get("version", 1),
             made_by=data["made_by"],
+            software_year=data["software_year"],
             residual_spread=data["residual_spread"],
             terms=terms,
         )

@@ -51,6 +51,7 @@ class Stack:
     low_precision_activations   inputs of activation functions are kept in the GEMM format (DeepSeek-V3 §3.3.3)
     fused                   norms, activations and rotary are fused kernels (hand-written or compiled)
     launch                  "eager", "compiled" or "graph": what a kernel launch costs the host
+    age_years               how far behind the newest software that profiles were fitted to
     running_balance         keeps running statistics for a global-batch balancing loss, so that it constrains nothing
     """
 
@@ -86,6 +87,7 @@ class Stack:
     low_precision_activations: bool = False
     fused: bool = True
     launch: Literal["eager", "compiled", "graph"] = "eager"
+    age_years: float = 0.0
     running_balance: bool = False
     source: str = ""
 

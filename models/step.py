@@ -24,7 +24,8 @@ __all__ = ["MEMORY_TERMS", "TIME_TERMS", "Predictions", "predict"]
 
 @dataclass(frozen=True)
 class Predictions:
-    """Time and memory of n layouts; each term an array of shape (n,), on the stage that sets it.
+    """Time and memory of n layouts, each worked out when asked for; terms are arrays of shape (n,), on the stage that
+    sets them.
 
     `time` keys are those of TIME_TERMS, in seconds, and sum to `step_time_s`; `memory` keys those of MEMORY_TERMS.
     `allocated_bytes` is what tensors take, `reserved_bytes` what the device must have.
@@ -32,9 +33,23 @@ class Predictions:
 
     problem: Problem
     layouts: Layouts
-    time: dict[str, Array]
-    memory: dict[str, Array]
-    memory_stage: Array
+    combiner: Combiner
+
+    @cached_property
+    def time(self) -> dict[str, Array]:
+        return self.combiner.time()
+
+    @cached_property
+    def _memory(self) -> tuple[dict[str, Array], Array]:
+        return self.combiner.memory()
+
+    @property
+    def memory(self) -> dict[str, Array]:
+        return self._memory[0]
+
+    @property
+    def memory_stage(self) -> Array:
+        return self._memory[1]
 
     @cached_property
     def step_time_s(self) -> Array:
@@ -76,6 +91,6 @@ def predict(problem: Problem, layouts: Layouts, c: Coefficients) -> Predictions:
     Coefficients are scalars, or arrays of shape (n,) to predict each layout under its own.
     """
     first, rows = distinct(layouts, () if is_drawn(c) else MESH_FIELDS)
-    combiner = Combiner(problem, layouts, MeshCosts.of(problem, layouts.take(first), c), rows, c)
-    used, stage = combiner.memory()
-    return Predictions(problem, layouts, combiner.time(), used, stage)
+    return Predictions(
+        problem, layouts, Combiner(problem, layouts, MeshCosts.of(problem, layouts.take(first), c), rows, c)
+    )

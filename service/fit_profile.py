@@ -79,7 +79,7 @@ def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Obser
     result = []
     for row in kept:
         try:
-            run = runs.read(row)
+            run = runs.read(row, profile.software_year)
             layout = choose(run, profile)
         except DomainError:
             continue

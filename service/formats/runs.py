@@ -45,13 +45,16 @@ class Run:
     converted: bool
 
 
-def read(row: Row) -> Run:
-    """Raises Invalid, naming the field, where a row cannot be expressed."""
+def read(row: Row, software_year: float) -> Run:
+    """Raises Invalid, naming the field, where a row cannot be expressed.
+
+    `software_year`: the newest software that the profile describes, from which the age of the run's is counted.
+    """
     assumed: list[str] = []
     training = row["training"]
     architecture = _architecture(row["model"])
     cluster = _cluster(row["cluster"])
-    stack = _stack(row, assumed)
+    stack = replace(_stack(row, assumed), age_years=_age(row, software_year, assumed))
     degrees = _degrees(training, cluster, architecture, stack, assumed)
     workload = _workload(training, degrees, assumed)
     problem = Problem(architecture=architecture, cluster=cluster, workload=workload, stack=stack)
@@ -144,6 +147,15 @@ def _stack(row: Row, assumed: list[str]) -> Stack:
     return replace(stack, **changes, **_shown(stack, training))
 
 
+def _age(row: Row, software_year: float, assumed: list[str]) -> float:
+    """Years; a date without a month means the middle of its year, and no date the newest software."""
+    if not row.get("date"):
+        assumed.append("date")
+        return 0.0
+    year, _, month = row["date"].partition("-")
+    return max(software_year - int(year) - ((int(month[:2]) - 0.5) / 12 if month else 0.5), 0.0)
+
+
 def _shown(stack: Stack, training: Row) -> dict[str, Any]:
     """A run shows what its build of the stack could do: no sequence parallelism yet, a fork's schedule."""
     shown: dict[str, Any] = {}
@@ -169,7 +181,7 @@ def _degrees(
         assumed.append("dp")
     zero, reshard, shard = _sharding(training, stack, dp, assumed)
     ep = (training.get("ep") or 1) if architecture.is_moe else 1
-    etp = training.get("etp") or 1
+    etp = training.get("etp") or (tp if ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph" else 1)
     if training.get("sequence_parallel") is None and tp > 1:
         assumed.append("sequence_parallel")
     sp = training.get("sequence_parallel")
@@ -289,6 +301,8 @@ def _micro_batches(training: Row, problem: Problem, degrees: Row, assumed: list[
     assumed.append("micro_batch")
     if share < 1:
         raise Invalid("training.global_batch_sequences", problem.workload.global_batch, "less than one sequence a rank")
+    if problem.stack.launch != "graph":
+        return (1,)  # the default of every such stack; JAX runs the whole share of a device at once where it can
     return tuple(d for d in divisors(share) if d <= _LARGEST_MICRO_BATCH)
 
 

@@ -51,7 +51,7 @@ def score(rows: Iterable[dict[str, Any]], profile: Profile) -> tuple[list[Scored
     skipped: Counter[str] = Counter()
     for row in rows:
         try:
-            run = runs.read(row)
+            run = runs.read(row, profile.software_year)
             if run.step_time_s is None:
                 raise Invalid("measured", None, "neither a time nor a rate")
             layout = choose(run, profile)
