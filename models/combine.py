@@ -299,7 +299,7 @@ class Combiner:
             "optimizer_bytes": np.where(lay.offload_optimizer, 0.0, state.master_bytes + state.moment_bytes)[:, None]
             * self._shard(dense, expert, lay.zero_stage >= 1),
             "activations_bytes": (resident + recomputing) * c_column(c.activation_memory),
-            "logits_bytes": (stages.last > 0) * self.meshes.logits[self.rows][:, None],
+            "logits_bytes": (stages.last > 0) * self.meshes.logits[self.rows][:, None] * c_column(c.logit_memory),
         }
         allocated = total(parts.values())
         parts["context_bytes"] = np.zeros_like(allocated) + c_column(c.context_gib) * GIB

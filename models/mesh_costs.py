@@ -149,6 +149,8 @@ class _MeshBuilder:
             self.network.reduce(size, self.groups.tp),
         )
         traffic = blocks * per_block
+        hops = (self.layouts.tp - 1) * np.where(self.layouts.sequence_parallel, 2, 1)
+        traffic = traffic + np.where(self.layouts.pp > 1, blocks * hops * self.c.stall_s, 0.0)
         if layer.moe:  # tokens of the etp group are gathered for the experts' slices, and scattered back
             routed = self.kernels.routed_tokens(layer.moe) * self.h * self.element
             traffic = traffic + np.where(self.layouts.etp > 1, 2 * self.network.gather(routed, self.groups.etp), 0.0)

@@ -71,6 +71,9 @@ class Coefficients:
     collective_s: Number = _coefficient("positive", "s", "fixed cost of a collective call", "generation stack")
     scaleup_hop_s: Number = _coefficient("positive", "s", "latency of a hop of a ring in the domain", "generation")
     scaleout_hop_s: Number = _coefficient("positive", "s", "latency of a hop between domains", "generation stack")
+    stall_s: Number = _coefficient(
+        "positive", "s", "a hop of a tensor-parallel collective waits beside pipeline sends", "stack"
+    )
     send_s: Number = _coefficient("positive", "s", "handshake of a send between pipeline stages", "stack")
     tensor_overlap: Number = _coefficient("fraction", "of TP traffic", "hidden where the stack overlaps it", "stack")
     data_overlap: Number = _coefficient("fraction", "of the compute window", "that can hide DP traffic", "stack")
@@ -87,6 +90,7 @@ class Coefficients:
     jitter: Number = _coefficient("positive", "of step time", "per doubling of devices beyond a node", "stack")
     host_gb_s: Number = _coefficient("positive", "GB/s", "device to host memory, for offload", "generation chip")
     activation_memory: Number = _coefficient("positive", "of counted bytes", "activations as allocated", "stack")
+    logit_memory: Number = _coefficient("positive", "of counted bytes", "logits and their gradient", "stack")
     fragmentation: Number = _coefficient("positive", "of allocated bytes", "reserved beyond them", "stack")
     context_gib: Number = _coefficient(
         "positive", "GiB", "runtime, libraries, communication buffers", "generation stack"
@@ -94,6 +98,7 @@ class Coefficients:
 
 
 KINDS: dict[str, str] = {f.name: f.metadata["kind"] for f in fields(Coefficients)}
+MEMORY_COEFFICIENTS = frozenset({"activation_memory", "logit_memory", "fragmentation", "context_gib"})
 SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in fields(Coefficients)}
 
 

@@ -44,7 +44,7 @@ class Stack:
                             "allgather": every token to every expert's chip
     node_limit              a token is routed to at most this many scale-up domains (DeepSeek-V3 §2.1.2: 4)
     overlap_*               whether the traffic of that axis runs beside compute
-    recompute, offload      policies it offers
+    recompute, offload      policies it offers; `default_recompute` is on unless told otherwise
     gather_unit             what FSDP gathers at a time: a layer, or (XLA) a weight matrix
     gradient_bytes          an element of the accumulated gradient, in memory and on the wire
     gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand format
@@ -79,6 +79,7 @@ class Stack:
     overlap_expert: bool = False
     overlap_pipeline: bool = True
     recompute: tuple[str, ...] = ("none", "selective", "full")
+    default_recompute: str = "none"
     offload: tuple[str, ...] = ()
     attention_kernel: Kernel = "auto"
     gather_unit: Literal["layer", "matrix"] = "layer"

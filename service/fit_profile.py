@@ -56,7 +56,10 @@ def priors() -> Profile:
 
 
 def choose(run: runs.Run, profile: Profile) -> Layout:
-    """The fastest legal alternative that fits, or the least in memory if none does; the measurement plays no part."""
+    """The fastest micro-batch under the first recompute policy that fits, or what needs least memory if none does.
+
+    The measurement plays no part.
+    """
     layouts = Layouts.of(run.alternatives)
     broken = first_broken(run.problem, layouts)
     if (broken >= 0).all():
@@ -67,13 +70,18 @@ def choose(run: runs.Run, profile: Profile) -> Layout:
         return layouts[0]
     found = predict(run.problem, layouts, profile.coefficients(run.problem.scopes))
     fits = found.fits()
-    order = np.where(fits, found.step_time_s, np.inf) if fits.any() else found.reserved_bytes
-    return layouts[int(np.argmin(order))]
+    if not fits.any():
+        return layouts[int(np.argmin(found.reserved_bytes))]
+    first = layouts.recompute[int(np.argmax(fits))]
+    return layouts[int(np.argmin(np.where(fits & (layouts.recompute == first), found.step_time_s, np.inf)))]
 
 
 def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Observation]:
-    """The measured rows that can be expressed, weighted by family and trust."""
-    kept = [row for row in rows if row["outcome"] == "ok"]
+    """The rows that can be expressed and say something, weighted by family and trust.
+
+    A run that failed says something only where the source gives memory as the reason.
+    """
+    kept = [row for row in rows if row["outcome"] == "ok" or row["failure"] == "out_of_memory"]
     sizes = Counter(row["family"] for row in kept)
     shared: dict[Problem, Problem] = {}
     result = []
@@ -83,12 +91,19 @@ def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Obser
             layout = choose(run, profile)
         except DomainError:
             continue
-        if run.step_time_s is None:
-            continue
         problem = _shared(shared, run.problem)
         weight = TRUST[row["trust"]] * min(1.0, FAMILY_WEIGHT / sizes[row["family"]])
         result.append(
-            Observation(key=row["id"], problem=problem, layout=layout, step_time_s=run.step_time_s, weight=weight)
+            Observation(
+                key=row["id"],
+                problem=problem,
+                layout=layout,
+                step_time_s=run.step_time_s,
+                memory_bytes=run.memory_bytes,
+                out_of_memory=row["outcome"] != "ok",
+                weight=weight,
+                source=row["family"],
+            )
         )
     return result
 

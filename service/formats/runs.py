@@ -2,7 +2,7 @@
 
 Only what was run is read into a question: identifiers, titles, notes and measurements never are. What a row leaves
 open is taken from the stack's habits and listed in `assumed`; open micro-batch and recompute are returned as
-alternatives, of which the caller takes the best that fits.
+alternatives, of which the caller takes the best micro-batch under the first recompute policy that fits.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from models import catalogue
 from models.architecture import Architecture, MlaShape, MoeShape
-from models.errors import Invalid
+from models.errors import Invalid, UnknownName
 from models.flops import AttentionCount, step_time_of
-from models.hardware import Cluster, Fabric, Level
+from models.hardware import GIB, Cluster, Fabric, Level
 from models.layout import RECOMPUTE, Layout
 from models.problem import Problem
 from models.space import divisors
@@ -36,13 +36,15 @@ _LARGEST_MICRO_BATCH = 16
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A row as a question and its answer. `converted`: the step time comes from FLOP/s or MFU."""
+    """A row as a question and its answer. `converted`: the step time comes from FLOP/s or MFU. `memory_bytes` is the
+    peak that the source prints, most of them what the allocator reserved."""
 
     problem: Problem
     alternatives: tuple[Layout, ...]
     assumed: tuple[str, ...]
     step_time_s: float | None
     converted: bool
+    memory_bytes: float | None = None
 
 
 def read(row: Row, software_year: float) -> Run:
@@ -60,7 +62,8 @@ def read(row: Row, software_year: float) -> Run:
     problem = Problem(architecture=architecture, cluster=cluster, workload=workload, stack=stack)
     layouts = _alternatives(training, problem, degrees, assumed)
     seconds, converted = _step_time(row["measured"], problem)
-    return Run(problem, layouts, tuple(assumed), seconds, converted)
+    memory = row["measured"].get("memory_gb")
+    return Run(problem, layouts, tuple(assumed), seconds, converted, memory * GIB if memory else None)
 
 
 def _architecture(model: Row) -> Architecture:
@@ -134,10 +137,16 @@ def _torus_shape(row: Row, n: int) -> tuple[int, ...] | None:
 
 
 def _stack(row: Row, assumed: list[str]) -> Stack:
-    stack, training = catalogue.stack(row["stack"]), row["training"]
+    training = row["training"]
+    try:
+        stack = catalogue.stack(row["stack"])
+    except UnknownName:
+        assumed.append("stack")
+        stack = catalogue.stack("generic")
     changes: dict[str, Any] = {}
-    if kernel := training.get("attention_kernel"):
-        changes["attention_kernel"] = _KERNELS[kernel]
+    kernel = _KERNELS.get(training.get("attention_kernel"))
+    if kernel:
+        changes["attention_kernel"] = kernel
     if training.get("fused_norm_kernel") is not None:
         changes["fused"] = bool(training["fused_norm_kernel"])
     if training.get("compile") is not None and stack.launch != "graph":
@@ -179,7 +188,7 @@ def _degrees(
     if tp * pp * cp * dp != n and n % (tp * pp * cp) == 0:
         dp = n // (tp * pp * cp)
         assumed.append("dp")
-    zero, reshard, shard = _sharding(training, stack, dp, assumed)
+    zero, reshard, shard = _sharding(training, stack, dp, pp, assumed)
     ep = (training.get("ep") or 1) if architecture.is_moe else 1
     etp = training.get("etp") or (tp if ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph" else 1)
     if training.get("sequence_parallel") is None and tp > 1:
@@ -198,7 +207,7 @@ def _known(training: Row, name: str, assumed: list[str]) -> int:
     return training.get(name) or 1
 
 
-def _sharding(training: Row, stack: Stack, dp: int, assumed: list[str]) -> tuple[int, bool, int]:
+def _sharding(training: Row, stack: Stack, dp: int, pp: int, assumed: list[str]) -> tuple[int, bool, int]:
     """(ZeRO stage, reshard, degree of sharding)."""
     kind = training.get("data_parallel_kind")
     if kind is None:
@@ -213,7 +222,8 @@ def _sharding(training: Row, stack: Stack, dp: int, assumed: list[str]) -> tuple
     named = re.search(r"fsdp\s*(\d+)", kind)
     size = size or (int(named.group(1)) if named else None) or dp
     shard = size if dp % size == 0 else dp
-    return 3, "no reshard" not in kind, shard
+    kept = "no reshard" in kind or (pp > 1 and False in stack.reshard)  # what FSDP does under pipelines by default
+    return 3, not kept, shard
 
 
 def _workload(training: Row, degrees: Row, assumed: list[str]) -> Workload:
@@ -285,7 +295,8 @@ def _recompute(training: Row, problem: Problem, assumed: list[str]) -> tuple[str
     text = training.get("recompute")
     if text is None:
         assumed.append("recompute")
-        return problem.stack.recompute
+        offered, default = problem.stack.recompute, problem.stack.default_recompute
+        return (default, *(policy for policy in offered if RECOMPUTE.index(policy) > RECOMPUTE.index(default)))
     if text in RECOMPUTE:
         return (text,)
     return ("full",) if text.startswith(("full", "custom", "qkv")) else ("selective",)
@@ -301,8 +312,6 @@ def _micro_batches(training: Row, problem: Problem, degrees: Row, assumed: list[
     assumed.append("micro_batch")
     if share < 1:
         raise Invalid("training.global_batch_sequences", problem.workload.global_batch, "less than one sequence a rank")
-    if problem.stack.launch != "graph":
-        return (1,)  # the default of every such stack; JAX runs the whole share of a device at once where it can
     return tuple(d for d in divisors(share) if d <= _LARGEST_MICRO_BATCH)
 
 
