@@ -257,7 +257,8 @@ class Kernels:
             moved = moved + self.tokens * dense.intermediate_size / self.tp * (dense.matrices + 0.0)
         if moe := layer.moe:
             routed = self.routed_tokens(moe)
-            moved = moved + routed * moe.intermediate_size / self.etp * moe.expert.matrices + 4 * routed * h
+            moved = moved + routed * moe.intermediate_size / self.etp * moe.expert.matrices
+            moved = moved + 4 * routed * h * self.c.routing_traffic
         moved = moved * self.format.activation_bytes
         if self.format.gemm_bytes < 2:  # operands are read and written once more, to be quantised
             moved = moved + (self.tokens * h * 2 + self.tokens * h) * 2

@@ -57,6 +57,9 @@ class Coefficients:
     elementwise_traffic: Number = _coefficient(
         "positive", "of the counted bytes", "traffic of norms, activations, residuals", "fusion stack"
     )
+    routing_traffic: Number = _coefficient(
+        "positive", "of the counted bytes", "traffic of permuting tokens for their experts and back", "stack"
+    )
     launch_s: Number = _coefficient("positive", "s", "host time of a kernel launch", "launch stack")
     dense_ageing: Number = _coefficient("positive", "a year", "compute lost to older software", "stack")
     sparse_ageing: Number = _coefficient(

@@ -250,8 +250,7 @@ def _workload(training: Row, degrees: Row, assumed: list[str]) -> Workload:
 
 
 def _alternatives(training: Row, problem: Problem, degrees: dict[str, Any], assumed: list[str]) -> tuple[Layout, ...]:
-    schedule, virtual = _schedule(training, problem, degrees["pp"], assumed)
-    balanced = degrees["pp"] > 1 and problem.architecture.num_layers % (degrees["pp"] * virtual) != 0
+    pp, layers = degrees["pp"], problem.architecture.num_layers
     offload = (training.get("offload") or "").lower()
     return tuple(
         Layout(
@@ -259,19 +258,30 @@ def _alternatives(training: Row, problem: Problem, degrees: dict[str, Any], assu
             micro_batch=micro_batch,
             schedule=schedule,
             virtual_stages=virtual,
-            balanced=balanced,
+            balanced=pp > 1 and layers % (pp * virtual) != 0,
             recompute=recompute,
             offload_activations="decoder_layer" in offload or "activations" in offload,
             offload_optimizer="optimizer" in offload,
         )
         for recompute in _recompute(training, problem, assumed)
+        for schedule, virtual in _schedules(training, problem, pp, assumed)
         for micro_batch in _micro_batches(training, problem, degrees, assumed)
     )
 
 
-def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> tuple[str, int]:
+def _schedules(training: Row, problem: Problem, pp: int, assumed: list[str]) -> list[tuple[str, int]]:
+    """The stated schedule; where none is, plain and as interleaved as the layers allow."""
     if pp == 1:
-        return "1f1b", 1
+        return [("1f1b", 1)]
+    stated = _schedule(training, problem, pp, assumed)
+    layers = problem.architecture.num_layers // pp
+    open_ = not training.get("pp_schedule") and training.get("vpp") is None
+    if open_ and "interleaved" in problem.stack.schedules and problem.architecture.num_layers % pp == 0 and layers > 1:
+        return [stated, ("interleaved", min(layers, problem.stack.max_virtual_stages))]
+    return [stated]
+
+
+def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> tuple[str, int]:
     text, chunks = (training.get("pp_schedule") or "").lower(), training.get("vpp")
     virtual = chunks if isinstance(chunks, int) else 1
     if isinstance(chunks, str) and "max" in chunks:
@@ -312,6 +322,8 @@ def _micro_batches(training: Row, problem: Problem, degrees: Row, assumed: list[
     assumed.append("micro_batch")
     if share < 1:
         raise Invalid("training.global_batch_sequences", problem.workload.global_batch, "less than one sequence a rank")
+    if problem.stack.launch != "graph" and training.get("recompute") is None:
+        return (1,)  # the default of these stacks; who states recompute and no micro-batch has tuned both
     return tuple(d for d in divisors(share) if d <= _LARGEST_MICRO_BATCH)
 
 
