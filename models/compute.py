@@ -6,7 +6,6 @@ Times are in seconds for one micro-batch. Arrays have shape (n,), one entry per 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,9 @@ from models.profile import Coefficients
 TILE_M, TILE_N = 128, 256  # the usual output tile of a tensor-core GEMM on large problems (cuBLAS, CUTLASS)
 FLASH_HALF_LENGTH = 500  # tokens at which a flash kernel reaches half its rate; FlashAttention-2 charts, A100 and H100
 FLASH_BACKWARD = 2.5  # backward FLOPs over forward: five products instead of two (FlashAttention-2, arXiv 2307.08691)
+KEY_BLOCK = {"splash": 512}  # keys a kernel takes at a time (sa_block_kv of MaxText); others 128, as flash kernels
+    "splash": 512
+}  # keys a kernel takes at a time (sa_block_kv of MaxText's base.yml); else 128, flash kernels
 OLDEST_YEARS = 3.0  # older software is treated as this old: dates further back come with other chips and models
 LOGIT_BYTES = 16  # traffic per fp32 logit: written, read for max and sum, gradient written and read
 
@@ -75,6 +77,7 @@ class Kernels:
         self.tokens = layouts.micro_batch * workload.seq_len / layouts.cp
         self.sequences = layouts.micro_batch
         self.local_tokens = self.tokens / np.where(layouts.sequence_parallel, layouts.tp, 1)
+        self.age = min(problem.stack.age_years, OLDEST_YEARS)
         self.units = cluster.chip.compute_units / cluster.chip.devices_per_chip
         self.peak = cluster.peak_flops(self.format.gemm)
         sixteen = "bf16" if "bf16" in cluster.chip.peak_tflops else "fp16"
@@ -96,7 +99,7 @@ class Kernels:
             matmul = matmul + self._experts(layer.moe)
         launches = self._launches(layer)
         everything = matmul + core + light
-        host = launches * self.c.launch_s
+        host = launches * self.c.launch_s * np.exp(self.c.launch_ageing * self.age)
         forward = _slower(everything.forward, host)
         backward = _slower(everything.input + everything.weight, 2 * host)
         selective = light.forward + self._up_projections(layer.attention).forward
@@ -104,13 +107,7 @@ class Kernels:
             selective = selective + core.forward
         weight = matmul.weight
         one = LayerTime(forward, backward, weight, core.forward, selective, forward)
-        return one.scaled(self.c.compute_overhead * self._ageing(layer))
-
-    def _ageing(self, layer: Layer) -> Any:
-        """Kernels and the code between them get faster every year, those of sparse layers most."""
-        age = min(self.problem.stack.age_years, OLDEST_YEARS)
-        rate = self.c.dense_ageing + (self.c.sparse_ageing if layer.moe else 0.0)
-        return np.exp(rate * age)
+        return one.scaled(self.c.compute_overhead * np.exp(self.c.ageing * self.age))
 
     def embedding(self) -> LayerTime:
         """The look-up of input embeddings: reading and writing, and a scatter backward."""
@@ -157,7 +154,7 @@ class Kernels:
         """
         tiles = np.maximum(m / TILE_M, 1) * np.maximum(n / TILE_N, 1)
         busy = tiles / (tiles + self.c.gemm_tail_waves * self.units)
-        wasted = np.maximum(TILE_M / m, 1)  # a tile is paid for whole
+        wasted = _whole(m) * _whole(n)
         math = 2.0 * m * n * k * wasted / (rate * busy)
         moved = (m * k + k * n) * size + m * n * self.format.activation_bytes
         return np.maximum(math, moved / self.memory_rate)
@@ -212,7 +209,7 @@ class Kernels:
             tiles = groups * np.maximum(m / TILE_M, 1) * np.maximum(n / TILE_N, 1)
             tails = 1 + (groups - 1) * self.c.expert_serialisation
             busy = tiles / (tiles + self.c.gemm_tail_waves * self.units * tails)
-            math = groups * 2.0 * m * n * k * np.maximum(TILE_M / m, 1) / (rate * busy)
+            math = groups * 2.0 * m * n * k * _whole(m) * _whole(n) / (rate * busy)
             moved = groups * ((m * k + k * n) * size + m * n * self.format.activation_bytes)
             return np.maximum(math, moved / self.memory_rate)
 
@@ -226,6 +223,8 @@ class Kernels:
         if self.problem.kernel in ("unfused", "fused_softmax"):
             return self._materialised_attention(queries, heads, dims)
         keys = mean_keys(attention, self.seq_len)
+        if attention.window and attention.window < self.seq_len:  # whole blocks of keys are read at a window's edge
+            keys = min(keys + KEY_BLOCK.get(self.problem.kernel, 128), self.seq_len / 2)
         flops = 2.0 * queries * keys * heads * dims
         length = min(self.seq_len, 2 * keys)
         head_dim = attention.head_dim
@@ -258,7 +257,7 @@ class Kernels:
         if moe := layer.moe:
             routed = self.routed_tokens(moe)
             moved = moved + routed * moe.intermediate_size / self.etp * moe.expert.matrices
-            moved = moved + 4 * routed * h * self.c.routing_traffic
+            moved = moved + 4 * routed * h * self.c.routing_traffic * np.exp(self.c.routing_ageing * self.age)
         moved = moved * self.format.activation_bytes
         if self.format.gemm_bytes < 2:  # operands are read and written once more, to be quantised
             moved = moved + (self.tokens * h * 2 + self.tokens * h) * 2
@@ -277,6 +276,11 @@ class Kernels:
         if not layer.moe:
             return np.full(len(self.tp), float(count))
         return count + 20 + layer.moe.num_experts / self.ep * (6 if low else 2)
+
+
+def _whole(n: Array | float) -> Array:
+    """Whole tiles over the part that is used of them."""
+    return np.asarray(np.ceil(n / TILE_M - 1e-9) * TILE_M / n)
 
 
 def _slower(device: Array, host: Array) -> Array:

@@ -61,10 +61,9 @@ class Coefficients:
         "positive", "of the counted bytes", "traffic of permuting tokens for their experts and back", "stack"
     )
     launch_s: Number = _coefficient("positive", "s", "host time of a kernel launch", "launch stack")
-    dense_ageing: Number = _coefficient("positive", "a year", "compute lost to older software", "stack")
-    sparse_ageing: Number = _coefficient(
-        "positive", "a year", "compute of sparse layers lost to older software, beyond the dense", "stack"
-    )
+    ageing: Number = _coefficient("positive", "a year", "kernels are slower in older software", "stack")
+    routing_ageing: Number = _coefficient("positive", "a year", "permuting tokens is slower in older software", "stack")
+    launch_ageing: Number = _coefficient("positive", "a year", "launches are dearer in older software", "stack")
     compute_overhead: Number = _coefficient(
         "positive", "of counted compute", "sustained clock, gaps, all that kernels do not explain", "stack chip"
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -31,8 +31,15 @@ from models.step import predict
 from service.formats import runs
 
 FAMILY_WEIGHT = 60.0  # no family counts for more runs than this
+GROUP_WEIGHT = 8.0  # nor any model on one chip and stack within it
 TRUST = {"A": 1.0, "B": 0.7, "C": 0.3, "D": 0.3}
-OFFSET_SPREAD = {"stack": 1.0, "generation": 0.5, "chip": 0.25}  # of the spread of the coefficient's own term
+OFFSET_SPREAD = {"stack": 1.0, "generation": 1.0, "chip": 0.25}  # of the spread of the coefficient's own term
+
+
+_SHAPE = (
+    "num_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "vocab_size", "moe", "mla",
+)  # fmt: skip
 
 
 def priors() -> Profile:
@@ -77,12 +84,16 @@ def choose(run: runs.Run, profile: Profile) -> Layout:
 
 
 def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Observation]:
-    """The rows that can be expressed and say something, weighted by family and trust.
+    """The rows that can be expressed and say something, weighted by family, group and trust.
 
     A run that failed says something only where the source gives memory as the reason.
     """
     kept = [row for row in rows if row["outcome"] == "ok" or row["failure"] == "out_of_memory"]
-    sizes = Counter(row["family"] for row in kept)
+    groups = Counter(group(row) for row in kept)
+    share = {key: min(1.0, GROUP_WEIGHT / count) for key, count in groups.items()}
+    sizes: defaultdict[str, float] = defaultdict(float)
+    for row in kept:
+        sizes[row["family"]] += share[group(row)]
     shared: dict[Problem, Problem] = {}
     result = []
     for row in kept:
@@ -91,12 +102,11 @@ def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Obser
             layout = choose(run, profile)
         except DomainError:
             continue
-        problem = _shared(shared, run.problem)
-        weight = TRUST[row["trust"]] * min(1.0, FAMILY_WEIGHT / sizes[row["family"]])
+        weight = TRUST[row["trust"]] * share[group(row)] * min(1.0, FAMILY_WEIGHT / sizes[row["family"]])
         result.append(
             Observation(
                 key=row["id"],
-                problem=problem,
+                problem=_shared(shared, run.problem),
                 layout=layout,
                 step_time_s=run.step_time_s,
                 memory_bytes=run.memory_bytes,
@@ -106,6 +116,12 @@ def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Obser
             )
         )
     return result
+
+
+def group(row: dict[str, Any]) -> str:
+    """Model shape, chip and stack of a row: what generalises must generalise to another one."""
+    shape = {key: row["model"].get(key) for key in _SHAPE}
+    return json.dumps([row["family"], shape, row["cluster"]["chip"], row["stack"]], sort_keys=True)
 
 
 def _shared(known: dict[Any, Problem], problem: Problem) -> Problem:
