@@ -20,8 +20,6 @@ TILE_M, TILE_N = 128, 256  # the usual output tile of a tensor-core GEMM on larg
 FLASH_HALF_LENGTH = 500  # tokens at which a flash kernel reaches half its rate; FlashAttention-2 charts, A100 and H100
 FLASH_BACKWARD = 2.5  # backward FLOPs over forward: five products instead of two (FlashAttention-2, arXiv 2307.08691)
 KEY_BLOCK = {"splash": 512}  # keys a kernel takes at a time (sa_block_kv of MaxText); others 128, as flash kernels
-    "splash": 512
-}  # keys a kernel takes at a time (sa_block_kv of MaxText's base.yml); else 128, flash kernels
 OLDEST_YEARS = 3.0  # older software is treated as this old: dates further back come with other chips and models
 LOGIT_BYTES = 16  # traffic per fp32 logit: written, read for max and sum, gradient written and read
 
