@@ -33,7 +33,7 @@ from service.formats import runs
 FAMILY_WEIGHT = 60.0  # no family counts for more runs than this
 GROUP_WEIGHT = 8.0  # nor any model on one chip and stack within it
 TRUST = {"A": 1.0, "B": 0.7, "C": 0.3, "D": 0.3}
-OFFSET_SPREAD = {"stack": 1.0, "generation": 1.0, "chip": 0.25}  # of the spread of the coefficient's own term
+OFFSET_SPREAD = {"stack": 1.0, "generation": 1.0, "chip": 0.5}  # of the spread of the coefficient's own term
 
 
 _SHAPE = (
