@@ -110,6 +110,7 @@ def chip_from(entry: Mapping[str, Any]) -> Chip:
         usable_memory_gib=entry["usable_memory_gib"],
         memory_bandwidth_gb_s=entry["memory_bandwidth_gb_s"],
         compute_units=entry.get("compute_units", 1),
+        gemm_tile=entry.get("gemm_tile", 128),
         devices_per_chip=entry.get("devices_per_chip", 1),
         tdp_w=entry.get("tdp_w"),
         usd_per_chip_hour=entry.get("usd_per_chip_hour"),

@@ -177,7 +177,7 @@ class Combiner:
         expert = expert_once * np.where(full, 3.0, 2.0)
 
         data_forward, data_backward = self._exposed_data(
-            kind.gather[rows], kind.scatter[rows], t.forward, t.backward + again
+            kind.gather[rows], kind.stuck[rows], kind.scatter[rows], t.forward, t.backward + again
         )
         offload = self._offload(kind, t.forward + t.backward)
         forward = t.forward + tensor_once + context_forward + expert_once + data_forward
@@ -200,15 +200,17 @@ class Combiner:
         another = np.where(lay.pp > 1, self.overlapped_schedule, self.micro_batches > 1) & (lay.recompute != FULL)
         return once * np.where(another, 1 - self.c.expert_overlap, 1.0)
 
-    def _exposed_data(self, gather: Array, scatter: Array, forward: Array, backward: Array) -> tuple[Array, Array]:
+    def _exposed_data(
+        self, gather: Array, stuck: Array, scatter: Array, forward: Array, backward: Array
+    ) -> tuple[Array, Array]:
         """Per micro-batch, where parameters are gathered or gradients reduced every time (ZeRO 2 and 3)."""
         lay = self.layouts
         each_time = ~self.once
-        gather_forward = np.where(each_time & self.zero3, gather, 0.0)
-        backward_traffic = np.where(each_time, scatter, 0.0) + np.where(
-            each_time & self.zero3 & lay.reshard, gather, 0.0
-        )
-        return self._hide(gather_forward, forward), self._hide(backward_traffic, backward)
+        before, again = each_time & self.zero3, each_time & self.zero3 & lay.reshard
+        ahead = gather - stuck
+        in_forward = np.where(before, stuck, 0.0) + self._hide(np.where(before, ahead, 0.0), forward)
+        hideable = np.where(each_time, scatter, 0.0) + np.where(again, ahead, 0.0)
+        return in_forward, np.where(again, stuck, 0.0) + self._hide(hideable, backward)
 
     def _hide(self, traffic: Array, window: Array) -> Array:
         """What `window` seconds of compute leave exposed, plus what the hidden part slows them by."""

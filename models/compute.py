@@ -20,6 +20,7 @@ TILE_M, TILE_N = 128, 256  # the usual output tile of a tensor-core GEMM on larg
 FLASH_HALF_LENGTH = 500  # tokens at which a flash kernel reaches half its rate; FlashAttention-2 charts, A100 and H100
 FLASH_BACKWARD = 2.5  # backward FLOPs over forward: five products instead of two (FlashAttention-2, arXiv 2307.08691)
 KEY_BLOCK = {"splash": 512}  # keys a kernel takes at a time (sa_block_kv of MaxText); others 128, as flash kernels
+HEAD_DIM_POWER = {"splash": 0.3}  # a systolic array idles where heads are narrower than it; flash kernels lose less
 OLDEST_YEARS = 3.0  # older software is treated as this old: dates further back come with other chips and models
 LOGIT_BYTES = 16  # traffic per fp32 logit: written, read for max and sum, gradient written and read
 
@@ -75,6 +76,7 @@ class Kernels:
         self.tokens = layouts.micro_batch * workload.seq_len / layouts.cp
         self.sequences = layouts.micro_batch
         self.local_tokens = self.tokens / np.where(layouts.sequence_parallel, layouts.tp, 1)
+        self.tile = cluster.chip.gemm_tile
         self.age = min(problem.stack.age_years, OLDEST_YEARS)
         self.units = cluster.chip.compute_units / cluster.chip.devices_per_chip
         self.peak = cluster.peak_flops(self.format.gemm)
@@ -152,10 +154,15 @@ class Kernels:
         """
         tiles = np.maximum(m / TILE_M, 1) * np.maximum(n / TILE_N, 1)
         busy = tiles / (tiles + self.c.gemm_tail_waves * self.units)
-        wasted = _whole(m) * _whole(n)
+        wasted = self._whole(m) * self._whole(n)
         math = 2.0 * m * n * k * wasted / (rate * busy)
         moved = (m * k + k * n) * size + m * n * self.format.activation_bytes
         return np.maximum(math, moved / self.memory_rate)
+
+    def _whole(self, n: Array | float) -> Array:
+        """Whole tiles over the part that is used of them."""
+        tile = self.tile
+        return np.asarray(np.ceil(n / tile - 1e-9) * tile / n)
 
     def _attention_projections(self, attention: Attention) -> _Passes:
         """Heads are sharded over tp; MLA's down-projections are not, each device does its own tokens."""
@@ -207,7 +214,7 @@ class Kernels:
             tiles = groups * np.maximum(m / TILE_M, 1) * np.maximum(n / TILE_N, 1)
             tails = 1 + (groups - 1) * self.c.expert_serialisation
             busy = tiles / (tiles + self.c.gemm_tail_waves * self.units * tails)
-            math = groups * 2.0 * m * n * k * _whole(m) * _whole(n) / (rate * busy)
+            math = groups * 2.0 * m * n * k * self._whole(m) * self._whole(n) / (rate * busy)
             moved = groups * ((m * k + k * n) * size + m * n * self.format.activation_bytes)
             return np.maximum(math, moved / self.memory_rate)
 
@@ -226,7 +233,8 @@ class Kernels:
         flops = 2.0 * queries * keys * heads * dims
         length = min(self.seq_len, 2 * keys)
         head_dim = attention.head_dim
-        rate = self.peak_16 * self.c.attention * length / (length + FLASH_HALF_LENGTH) * (head_dim / 128) ** 0.3
+        narrow = HEAD_DIM_POWER.get(self.problem.kernel, 0.3)
+        rate = self.peak_16 * self.c.attention * length / (length + FLASH_HALF_LENGTH) * (head_dim / 128) ** narrow
         # one rate for forward and backward, as measured together
         return _Passes(flops / rate, FLASH_BACKWARD * flops / rate, np.zeros_like(flops))
 
@@ -274,11 +282,6 @@ class Kernels:
         if not layer.moe:
             return np.full(len(self.tp), float(count))
         return count + 20 + layer.moe.num_experts / self.ep * (6 if low else 2)
-
-
-def _whole(n: Array | float) -> Array:
-    """Whole tiles over the part that is used of them."""
-    return np.asarray(np.ceil(n / TILE_M - 1e-9) * TILE_M / n)
 
 
 def _slower(device: Array, host: Array) -> Array:

@@ -100,6 +100,7 @@ class Chip:
     memory_bandwidth_gb_s: float
     fabric: Fabric
     compute_units: int = 1
+    gemm_tile: int = 128
     devices_per_chip: int = 1
     year: int | None = None
     tdp_w: float | None = None

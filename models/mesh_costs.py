@@ -34,6 +34,7 @@ class KindCosts:
     context: Array
     expert: Array
     gather: Array
+    stuck: Array
     scatter: Array
     reduce: Array
     bytes: memory.LayerBytes
@@ -125,15 +126,14 @@ class _MeshBuilder:
         size = memory.layer_bytes(self.problem, layer, self.layouts)
         time = self.sharded.layer(layer).take(self.shard)
         if not self.communication:
-            return KindCosts(time, *(self.zero,) * 6, size)
+            return KindCosts(time, *(self.zero,) * 7, size)
         traffic = self._sharding(size.dense, size.expert)
         return KindCosts(time, self._tensor(layer), self._context(layer), self._expert(layer), *traffic, size)
 
     def _end(self, time: LayerTime, dense: Array, expert: Array) -> KindCosts:
-        free = self.zero, self.zero, self.zero
-        gather, scatter, reduce = self._sharding(dense, expert) if self.communication else free
+        traffic = self._sharding(dense, expert) if self.communication else (self.zero,) * 4
         size = memory.LayerBytes(dense, expert, dense + expert, (self.zero, self.zero, self.zero))
-        return KindCosts(time.take(self.shard), self.zero, self.zero, self.zero, gather, scatter, reduce, size)
+        return KindCosts(time.take(self.shard), self.zero, self.zero, self.zero, *traffic, size)
 
     def _tensor(self, layer: Layer) -> Array:
         """Forward: with sequence parallelism a gather before and a scatter after each block; else all-reduces.
@@ -202,11 +202,13 @@ class _MeshBuilder:
             shares.append(np.minimum(met / np.minimum(chosen, domains * chosen), 1.0))
         return shares
 
-    def _sharding(self, dense: Array, expert: Array) -> tuple[Array, Array, Array]:
+    def _sharding(self, dense: Array, expert: Array) -> tuple[Array, Array, Array, Array]:
         """Traffic of these parameters over their data-parallel groups.
 
-        (parameter gather, gradient reduce-scatter with an all-reduce over replicas, all-reduce of whole gradients)
+        (parameter gather, the part of it that cannot hide, gradient reduce-scatter with an all-reduce over replicas,
+        all-reduce of whole gradients)
         """
+        stuck = self.zero
         stack, g = self.problem.stack, self.groups
         shards, gradient = g.dp_shard * g.cp, stack.gradient_bytes
         gather = self.network.gather(dense * stack.gather_bytes, shards)
@@ -218,7 +220,8 @@ class _MeshBuilder:
             over_experts = self.network.gather(expert * gradient, g.edp)
             replicas = np.where(self.layouts.dp_shard > 1, 1.0, 0.0)
             over_replicas = replicas * self.network.reduce(expert * gradient / g.edp.degree, g.dp_replicate)
-            gather = gather + np.where(sparse, self.network.gather(expert * stack.gather_bytes, g.edp), 0.0)
+            of_experts = np.where(sparse, self.network.gather(expert * stack.gather_bytes, g.edp), 0.0)
+            gather, stuck = gather + of_experts, of_experts * (1 - self.c.expert_prefetch)
             scatter = scatter + np.where(sparse, over_experts + over_replicas, 0.0)
             whole = whole + np.where(sparse, 2 * over_experts, 0.0)
-        return gather, scatter, whole
+        return gather, stuck, scatter, whole

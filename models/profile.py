@@ -79,6 +79,12 @@ class Coefficients:
     send_s: Number = _coefficient("positive", "s", "handshake of a send between pipeline stages", "stack")
     tensor_overlap: Number = _coefficient("fraction", "of TP traffic", "hidden where the stack overlaps it", "stack")
     data_overlap: Number = _coefficient("fraction", "of the compute window", "that can hide DP traffic", "stack")
+    expert_prefetch: Number = _coefficient(
+        "fraction",
+        "of the gather of expert weights",
+        "that can hide: kernels of their own wait for all of them",
+        "stack",
+    )
     expert_overlap: Number = _coefficient("fraction", "of EP traffic", "hidden where the stack overlaps it", "stack")
     context_overlap: Number = _coefficient("fraction", "of attention time", "that can hide CP traffic", "stack")
     pipeline_overlap: Number = _coefficient("fraction", "of PP sends", "hidden where the stack overlaps them", "stack")
