@@ -51,10 +51,10 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _services(store: Store, settings: Settings) -> Services:
-    slots = HeavySlots(settings.heavy_concurrency, settings.heavy_queue, settings.heavy_wait_s)
     return Services(
         store=store,
-        creation=Creation(store, slots, settings.idempotency_ttl_s, settings.idempotency_in_flight_s),
+        slots=HeavySlots(settings.heavy_concurrency, settings.heavy_queue, settings.heavy_wait_s),
+        creation=Creation(store, settings.idempotency_ttl_s, settings.idempotency_in_flight_s),
         calibrations=Calibrations(store),
         catalog=Catalog(store),
         predictions=Predictions(store),

@@ -74,7 +74,12 @@ TYPES: dict[str, ProblemType] = {
     "precondition-required": ProblemType("If-Match is required", 428, "Send the ETag of what you saw as If-Match."),
     "body-too-large": ProblemType("The body is too large", 413, "`detail` names the limit in bytes."),
     "unsupported-media-type": ProblemType("The body is not JSON", 415, "Send `Content-Type: application/json`."),
-    "overloaded": ProblemType("Too busy", 503, "Every computing slot is taken. `Retry-After` says when to try again."),
+    "overloaded": ProblemType(
+        "Too busy", 503, "`detail` says whether the queue is full or a turn did not come in time. See `Retry-After`."
+    ),
+    "client-gone": ProblemType(
+        "The client is gone", 499, "The connection closed while the request waited for its turn. Only logs show this."
+    ),
     "unavailable": ProblemType(
         "No database", 503, "The database does not answer. `Retry-After` says when to try again."
     ),
@@ -102,6 +107,9 @@ _OF_EXCEPTION: dict[type[Exception], str] = {
     errors.BodyTooLarge: "body-too-large",
     errors.Unavailable: "unavailable",
     errors.Overloaded: "overloaded",
+    errors.QueueFull: "overloaded",
+    errors.TurnNeverCame: "overloaded",
+    errors.ClientGone: "client-gone",
     errors.Refused: "invalid",
 }
 _OF_STATUS = {400: "bad-request", 404: "not-found", 405: "method-not-allowed"}

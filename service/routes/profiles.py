@@ -39,14 +39,14 @@ def get_profile_version(id_: Id, version: Version, request: Request, use: Use) -
 @router.post(
     "/{id}/calibrations", operation_id="createCalibration", status_code=201, response_model=ProfileVersionAnswer
 )
-def create_calibration(
+async def create_calibration(
     id_: Id,
     use: Use,
     post: Post,
     body: Annotated[CalibrationRequest | None, Body(openapi_examples=examples.CALIBRATIONS)] = None,
 ) -> Response:
     """Learn a new version from the reports of successful runs under this profile."""
-    return post.created(lambda: use.calibrations.calibrate(id_, body or CalibrationRequest()))
+    return await post.created_in_turn(lambda: use.calibrations.calibrate(id_, body or CalibrationRequest()))
 
 
 @router.post("/{id}/versions/{version}/activate", operation_id="activateProfileVersion", response_model=ProfileAnswer)
