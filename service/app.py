@@ -13,12 +13,13 @@ from service import database, openapi, problems
 from service.calibrations import Calibrations
 from service.catalog import Catalog
 from service.creation import Creation
+from service.heads import HeadAsGet
 from service.limits import BodyLimit
 from service.predictions import Predictions
 from service.profiles import Profiles
 from service.recommendations import Recommendations
 from service.reports import Reports
-from service.routes import catalog, health, predictions, profiles, recommendations, reports
+from service.routes import catalog, health, index, predictions, profiles, recommendations, reports
 from service.routes.dependencies import Services
 from service.security import SecurityHeaders
 from service.settings import Settings
@@ -39,11 +40,12 @@ def create_app(settings: Settings) -> FastAPI:
         middleware=[
             Middleware(Telemetry),
             Middleware(SecurityHeaders),
+            Middleware(HeadAsGet),
             Middleware(BodyLimit, max_bytes=settings.max_body_bytes),
         ],
     )
     app.state.services = _services(store, settings)
-    for module in (recommendations, predictions, reports, profiles, catalog, health):
+    for module in (recommendations, predictions, reports, profiles, catalog, health, index):
         app.include_router(module.router)
     problems.install(app)
     openapi.install(app)

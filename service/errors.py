@@ -11,7 +11,7 @@ ServiceError
 ├── PreconditionFailed   If-Match names a state that is gone
 ├── BadHeader            a header cannot be read
 ├── MalformedBody        not JSON, or JSON that no database can store
-├── NotJson              a body of another media type
+├── NotJson              a body of another media type or character set
 ├── BodyTooLarge         more bytes than the service reads
 ├── Unavailable          the database does not answer
 ├── Overloaded           too many computations at once
@@ -82,7 +82,7 @@ class MalformedBody(ServiceError):
 
 class NotJson(ServiceError):
     def __init__(self, media_type: str) -> None:
-        super().__init__(f"The body must be application/json, not {media_type or 'of an unnamed media type'}.")
+        super().__init__(f"The body must be application/json in UTF-8, not {media_type or 'of an unnamed media type'}.")
 
 
 class BodyTooLarge(ServiceError):

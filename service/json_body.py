@@ -13,7 +13,9 @@ from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from service.errors import MalformedBody, NotJson
+from models.errors import Invalid
+from service.errors import MalformedBody, NotJson, Refused
+from service.queries import names_of, require_known
 
 MAX_DEPTH = 64
 MAX_MEMBERS = 20_000
@@ -26,28 +28,38 @@ class JsonRequest(Request):
     parsed: Any = None
 
     async def read(self) -> None:
-        try:
-            body = await self.body()
-        except ClientDisconnect:
-            raise MalformedBody("The body ended before its time.") from None
-        if not body:
+        if not (body := await self._received()):
             return
         _require_json(self.headers.get("content-type", ""))
-        self.parsed = await run_in_threadpool(parse, body)
+        self.parsed = self.state.body = await run_in_threadpool(parse, body)
+        if self.parsed is None:  # FastAPI takes it for no body at all
+            raise Refused([Invalid("", None, "must be an object, not null")])
+
+    async def require_none(self) -> None:
+        if body := await self._received():
+            raise Refused([Invalid("", body.decode(errors="replace"), "must be left out: this address takes no body")])
+
+    async def _received(self) -> bytes:
+        try:
+            return await self.body()
+        except ClientDisconnect:
+            raise MalformedBody("The body ended before its time.") from None
 
     async def json(self) -> Any:
         return self.parsed
 
 
 class JsonRoute(APIRoute):
+    """What a request holds beyond what its endpoint reads is refused, not ignored."""
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        if self.body_field is None:
-            return handle
+        known = names_of(self.dependant)
 
         async def read_then_handle(request: Request) -> Response:
+            require_known(request, known)
             strict = JsonRequest(request.scope, request.receive)
-            await strict.read()
+            await (strict.require_none() if self.body_field is None else strict.read())
             return await handle(strict)
 
         return read_then_handle
@@ -76,7 +88,7 @@ def _require_json(content_type: str) -> None:
     message["content-type"] = content_type
     subtype = message.get_content_subtype()
     is_json = message.get_content_maintype() == "application" and (subtype == "json" or subtype.endswith("+json"))
-    if not content_type or not is_json:
+    if not content_type or not is_json or message.get_content_charset("utf-8") not in ("utf-8", "utf8"):
         raise NotJson(content_type[:100])
 
 

@@ -23,7 +23,8 @@ LAYERS = (
     "service.store service.slots",
     "service.resolution service.basis service.creation service.measurements service.catalog service.profiles "
     "service.predictions service.recommendations service.reports service.calibrations",
-    "service.problems service.json_body service.limits service.security service.telemetry service.etags",
+    "service.problems service.json_body service.limits service.security service.telemetry service.etags "
+    "service.queries service.heads",
     "service.routes",
     "service.openapi service.fit_profile",
     "service.app",

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Header, Request, Response
 from fastapi.responses import JSONResponse
 
 from service.errors import PreconditionRequired
-from service.etags import immutable, tagged, tags
+from service.etags import immutable, required_tags, tagged
 from service.json_body import JsonRoute
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Use, Version
@@ -59,5 +59,5 @@ def activate_profile_version(
     """Make predictions use this version; an older one rolls back."""
     if if_match is None:
         raise PreconditionRequired
-    document, etag = use.profiles.activate(id_, version, tags(if_match))
+    document, etag = use.profiles.activate(id_, version, required_tags(if_match))
     return JSONResponse(document, headers={"ETag": etag})

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from asking import PREDICTION, assert_problem
 
 from models.profile import shipped_profile
@@ -71,6 +72,18 @@ def test_activation_needs_the_state_that_was_seen(client) -> None:
     assert_problem(stale, "precondition-failed")
     assert_problem(client.post(address, headers={"If-Match": f"W/{seen}"}), "precondition-failed")
     assert client.post(address, headers={"If-Match": "*"}).status_code == 200
+
+
+@pytest.mark.parametrize("header", ["default-1", '"a" "b"', '"open', "", "*, *", "W/x"])
+def test_an_unreadable_precondition_is_a_bad_header(client, header: str) -> None:
+    answer = client.post("/v1/profiles/default/versions/1/activate", headers={"If-Match": header})
+    assert "If-Match" in assert_problem(answer, "bad-header")["detail"]
+
+
+@pytest.mark.parametrize("body", [b"{}", b"null", b'{"version": 2}', b"\xff"])
+def test_activation_takes_no_body(client, body: bytes) -> None:
+    answer = client.post("/v1/profiles/default/versions/1/activate", content=body, headers={"If-Match": "*"})
+    assert_problem(answer, "invalid", "")
 
 
 def test_an_unknown_version_cannot_be_activated(client) -> None:
