@@ -42,14 +42,14 @@ class Catalog:
 
     def page(self, kind: Kind, query: CatalogQuery) -> dict[str, Any]:
         """By name; of registered entries the latest version."""
-        after = "" if query.cursor is None else read_cursor(query.cursor)
+        after = "" if query.cursor is None else read_cursor(f"catalog/{kind}", query.cursor)
         shipped = _shipped(kind)
         with self._store.reading() as rows:
             names = sorted(name for name in {*shipped, *rows.catalog.names(kind)} if name > after)
             wanted = names[: query.limit]
             own = {row.name: row for row in rows.catalog.latest(kind, [n for n in wanted if n not in shipped])}
             items = [_own_entry(rows, own[name]) if name in own else shipped[name] for name in wanted]
-        following = write_cursor(wanted[-1]) if len(names) > len(wanted) else None
+        following = write_cursor(f"catalog/{kind}", wanted[-1]) if len(names) > len(wanted) else None
         return {"items": [item.model_dump(mode="json") for item in items], "next": following}
 
     def get(self, kind: Kind, name: str) -> dict[str, Any]:

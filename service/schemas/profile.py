@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import AwareDatetime
 
-from service.schemas.wire import Document, Instant, Wire
+from service.schemas.wire import Document, TimeSpan
 
 Origin = Literal["shipped", "calibrated"]
 
@@ -94,10 +94,8 @@ class ProfileVersionAnswer(VersionSummary):
     """What made it, if reports did."""
 
 
-class CalibrationRequest(Wire):
+class CalibrationRequest(TimeSpan):
     """Which reports to learn from: those of the profile, all or of a time span."""
 
-    since: Instant | None = None
-    until: Instant | None = None
     activate: bool = False
     """Use the new version at once."""

@@ -14,7 +14,7 @@ from service.schemas.layout import LayoutFields
 from service.schemas.prediction import Basis, PredictedLayout
 from service.schemas.question import Question
 from service.schemas.stack import StackForm
-from service.schemas.wire import Document, Instant, Name, Wire
+from service.schemas.wire import Document, Name, TimeSpan, Wire
 from service.schemas.workload import WorkloadFields
 
 Outcome = Literal["ok", "out_of_memory", "crashed"]
@@ -172,7 +172,7 @@ class ReportPage(Document):
     """The cursor of the next page."""
 
 
-class ReportQuery(Wire):
+class ReportQuery(TimeSpan):
     """Newest first. `chip`, `stack` and `architecture` also take the aliases of the catalogue."""
 
     chip: Name | None = None
@@ -180,7 +180,5 @@ class ReportQuery(Wire):
     architecture: Name | None = None
     outcome: Outcome | None = None
     profile_version: Annotated[int, Field(ge=1, le=2**31 - 1, strict=False)] | None = None
-    since: Instant | None = None
-    until: Instant | None = None
     limit: Annotated[int, Field(ge=1, le=1000, strict=False)] = 100
     cursor: Annotated[str, Field(max_length=200)] | None = None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -107,7 +108,10 @@ def test_calibrations_at_once_make_a_version_each(client) -> None:
         ({"activate": "yes"}, "/activate"),
         ({"reports": []}, "/reports"),
         ([], ""),
+        (None, ""),
+        ({"since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"}, "/until"),
     ],
 )
 def test_bad_calibrations(client, body: object, pointer: str) -> None:
-    assert_problem(client.post(ADDRESS, json=body), "invalid", pointer)
+    sent = {"content": json.dumps(body), "headers": {"content-type": "application/json"}}
+    assert_problem(client.post(ADDRESS, **sent), "invalid", pointer)

@@ -42,6 +42,21 @@ def test_a_wrong_method_names_the_right_ones(client) -> None:
     answer = client.delete("/v1/predictions")
     assert_problem(answer, "method-not-allowed")
     assert answer.headers["allow"] == "POST"
+    assert client.delete("/livez").headers["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize("path", ["/", "/livez", "/docs", "/v1/reports", "/v1/catalog/chips/h100", "/nowhere"])
+def test_head_is_get_without_its_body(client, path: str) -> None:
+    head, get = client.head(path), client.get(path)
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert head.headers["content-length"] == get.headers["content-length"]
+
+
+def test_the_index_leads_everywhere(client) -> None:
+    found = client.get("/").json()
+    assert found["name"] == "Shardwright"
+    for path in [found["docs"], found["openapi"], *found["collections"].values()]:
+        assert client.get(path).status_code in (200, 405), path  # some collections only take POST
 
 
 def test_several_errors_come_together(client) -> None:
