@@ -15,11 +15,20 @@ from starlette.requests import ClientDisconnect
 
 from models.errors import Invalid
 from service.errors import MalformedBody, NotJson, Refused
+from service.pointers import pointer_of
 from service.queries import names_of, require_known
+from service.schemas.architecture import is_config
 
 MAX_DEPTH = 64
 MAX_MEMBERS = 20_000
 """Of one object: each that no schema knows costs an entry in the error."""
+
+
+class NonFinite(str):
+    """NaN or Infinity as it was written: no JSON, but what Python puts into a Hugging Face config.json.
+
+    Kept as text, because no database stores it as a number and no reader of such a config needs its value.
+    """
 
 
 class JsonRequest(Request):
@@ -66,10 +75,13 @@ class JsonRoute(APIRoute):
 
 
 def parse(body: bytes) -> Any:
-    """The value of a JSON text (RFC 8259), without NaN, repeated names, NUL characters or lone surrogates."""
+    """The value of a JSON text (RFC 8259), without repeated names, NUL characters or lone surrogates.
+
+    NaN and Infinity are read as NonFinite in a config.json given as `model`, and refused everywhere else.
+    """
     try:
         value = json.loads(
-            body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique
+            body.decode("utf-8"), parse_constant=NonFinite, parse_float=_finite, object_pairs_hook=_unique
         )
     except UnicodeDecodeError as error:
         raise MalformedBody(f"The body is not UTF-8: byte {error.start} begins no character.") from None
@@ -80,6 +92,7 @@ def parse(body: bytes) -> Any:
     except ValueError:
         raise MalformedBody("The body holds an integer of more digits than the service reads.") from None
     _require_storable(value)
+    _require_finite(value, ())
     return value
 
 
@@ -92,8 +105,16 @@ def _require_json(content_type: str) -> None:
         raise NotJson(content_type[:100])
 
 
-def _refuse_constant(constant: str) -> None:
-    raise MalformedBody(f"The body holds {constant}, which is not JSON.")
+def _require_finite(value: Any, location: tuple[str | int, ...]) -> None:
+    if isinstance(value, NonFinite):
+        place = pointer_of(location)[:100] or "its root"
+        raise MalformedBody(f"The body holds {value} at {place}, which is not JSON.")
+    if isinstance(value, dict) and not (location == ("model",) and is_config(value)):
+        for name, item in value.items():
+            _require_finite(item, (*location, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _require_finite(item, (*location, index))
 
 
 def _finite(literal: str) -> float:
