@@ -11,10 +11,12 @@ from models import catalogue
 from models.architecture import Architecture
 from models.hardware import Chip, Fabric
 from models.stack import Stack
+from service.assumptions import of_the_chip
 from service.creation import Created, Save
 from service.cursors import read_cursor, write_cursor
 from service.errors import NameReserved, NotFound
-from service.resolution import SHIPPED, Resolver, normal
+from service.profiles import active_profile
+from service.resolution import SHIPPED, Resolver, normal, pinned
 from service.schemas.catalog import (
     CatalogEntry,
     CatalogQuery,
@@ -103,15 +105,24 @@ def _own_entry(rows: Rows, row: CatalogRow) -> CatalogEntry:
         name=row.name,
         source="registered",
         version=row.version,
+        pinned_name=pinned(row),
         created_at=row.created_at,
         aliases=[],
         given=row.entry,
         resolved=_resolved(Resolver(rows), row),
+        assumptions=_assumptions(rows, row),
     )
 
 
+def _assumptions(rows: Rows, row: CatalogRow) -> list[str]:
+    if row.kind == "architectures":
+        return []
+    chip, _, _ = Resolver(rows).cluster(ClusterPreset(preset=pinned(row)))
+    return of_the_chip(chip.value, active_profile(rows))
+
+
 def _resolved(resolver: Resolver, row: CatalogRow) -> dict[str, Any]:
-    name = f"{row.name}@{row.version}"
+    name = pinned(row)
     if row.kind == "chips":
         return _describe(resolver.chip(name, "chip").value)
     if row.kind == "architectures":
@@ -139,10 +150,12 @@ def _shipped_entry(kind: Kind, id_: str, names: list[str], value: Any) -> Catalo
         name=id_,
         source="shipped",
         version=None,
+        pinned_name=None,
         created_at=None,
         aliases=[name for name in names if name != id_],
         given=None,
         resolved=resolved,
+        assumptions=[],
     )
 
 

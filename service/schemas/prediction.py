@@ -114,6 +114,8 @@ class Parameters(Document):
 class ArchitectureUsed(EntryUsed):
     parameters: Parameters
     num_layers: int
+    text_tower: bool
+    """Of a multimodal model: vision parameters are not counted."""
 
 
 class Link(Document):
