@@ -11,7 +11,7 @@ from service.assumptions import assumptions
 from service.identifiers import new_id
 from service.resolution import Resolved
 from service.schemas.prediction import Conventions, MfuPeak, ProfileUsed
-from service.schemas.question import Question
+from service.schemas.question import PinnedQuestion, Question
 
 _MFU = {
     "causal": "attention FLOPs over the keys a causal query sees on average; recompute not counted",
@@ -24,12 +24,17 @@ def basis(question: Question, resolved: Resolved, profile: Profile) -> dict[str,
     return {
         "id": new_id(),
         "created_at": datetime.now(UTC),
-        "request": resolved.request,
+        "request": {**resolved.request, **_pinned(question)},
         "profile": ProfileUsed(id=profile.id, version=profile.version),
         "catalogue": resolved.used,
         "conventions": conventions(resolved.problem),
         "assumptions": assumptions(question, resolved, profile),
     }
+
+
+def _pinned(question: Question) -> dict[str, Any]:
+    wanted = question.profile if isinstance(question, PinnedQuestion) else None
+    return {} if wanted is None else {"profile": wanted.model_dump()}
 
 
 def conventions(problem: Problem) -> Conventions:

@@ -62,5 +62,11 @@ def test_every_reference_leads_somewhere(client) -> None:
     assert not {name for name in schemas if "@" in name}
 
 
+def test_what_takes_a_name_says_how_to_pin_its_version(client) -> None:
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    for schema, name in (("PredictionRequest", "model"), ("PredictionRequest", "cluster"), ("ClusterPreset", "preset")):
+        assert "name@2" in schemas[schema]["properties"][name]["description"]
+
+
 def test_the_docs_are_served(client) -> None:
     assert "swagger" in client.get("/docs").text.lower()

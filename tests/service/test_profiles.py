@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from asking import PREDICTION, assert_problem
+from asking import PREDICTION, QUESTION, assert_problem
 
 from models.profile import shipped_profile
 from service import database, profiles
@@ -58,6 +58,21 @@ def test_rolling_back(client, database_url: str, monkeypatch) -> None:
     assert answer.json()["active_version"] == 1
     assert answer.headers["etag"] == client.get("/v1/profiles/default").headers["etag"]
     assert client.post("/v1/predictions", json=PREDICTION).json()["layouts"] == wide
+
+
+@pytest.mark.parametrize("path", ["/v1/predictions", "/v1/recommendations"])
+def test_a_request_may_pin_the_version(client, database_url: str, monkeypatch, path: str) -> None:
+    ship(database_url, monkeypatch, residual_spread=0.5)
+    body = PREDICTION if path == "/v1/predictions" else {**QUESTION, "cluster": {"preset": "h100", "num_chips": 8}}
+    assert client.post(path, json=body).json()["profile"]["version"] == 2
+    for version in (1, 2):
+        made = client.post(path, json={**body, "profile": {"version": version}}).json()
+        assert made["profile"] == made["request"]["profile"] == {"id": "default", "version": version}
+    assert client.post(path, json=made["request"]).status_code == 201
+    found = assert_problem(client.post(path, json={**body, "profile": {"version": 9}}), "invalid", "/profile/version")
+    assert "1 to 2" in found["detail"]
+    wrong = {**body, "profile": {"id": "defualt", "version": 1}}
+    assert_problem(client.post(path, json=wrong), "unknown-name", "/profile/id")
 
 
 def test_activation_needs_the_state_that_was_seen(client) -> None:
