@@ -145,6 +145,7 @@ BAD_REPORTS: list[tuple[dict[str, Any], str, str]] = [
         "/measured/mfu",
     ),
     (changed(REPORT, "memory", {"reserved_gib": -1}), "invalid", "/memory/reserved_gib"),
+    (changed(REPORT, "memory", {"allocated_gib": 60, "reserved_gib": 59.9}), "invalid", "/memory/allocated_gib"),
     (changed(REPORT, "prediction_id", "x"), "invalid", "/model"),
     (changed(REPORT, "rank", 1), "invalid", "/rank"),
     (changed(REPORT, "layout.dp_shard", 3), "invalid", "/layout"),

@@ -14,6 +14,30 @@ def test_a_prediction_is_stored_as_it_was_answered(client) -> None:
     assert PredictionAnswer.model_validate(made.json()).id == made.headers["location"].rsplit("/", 1)[1]
 
 
+@pytest.mark.parametrize(
+    ("preset", "chip", "scale_out"),
+    [
+        ("p5.48xlarge", "h100-sxm-80gb", 50),
+        ("DGX-H100", "h100-sxm-80gb", 50),
+        ("dgx-a100", "a100-sxm-80gb", 25),
+        ("a3-megagpu-8g", "h100-sxm-80gb", 25),
+        ("a3-highgpu-8g", "h100-sxm-80gb", 12.5),
+        ("p4d.24xlarge", "a100-sxm-40gb", 6.25),
+        ("p4de.24xlarge", "a100-sxm-80gb", 6.25),
+    ],
+)
+def test_machines_go_by_the_names_clouds_sell_them_under(client, preset: str, chip: str, scale_out: float) -> None:
+    used = client.post("/v1/predictions", json=changed(PREDICTION, "cluster.preset", preset)).json()["catalogue"]
+    assert used["chip"]["name"] == chip
+    assert used["fabric"]["links"][-1]["gb_s"] == scale_out
+
+
+@pytest.mark.parametrize("name", ["BF16", "FP8", "Fp16"])
+def test_a_precision_is_read_in_any_case(client, name: str) -> None:
+    answer = client.post("/v1/predictions", json=changed(PREDICTION, "workload.precision", name))
+    assert answer.json()["request"]["workload"]["precision"] == name.lower()
+
+
 def test_the_terms_add_up(client) -> None:
     found = client.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]
     assert sum(found["time"].values()) == pytest.approx(found["step_time_s"])
