@@ -19,7 +19,7 @@ from service.predictions import Predictions
 from service.profiles import Profiles
 from service.recommendations import Recommendations
 from service.reports import Reports
-from service.routes import catalog, health, index, predictions, profiles, recommendations, reports
+from service.routes import catalog, docs, health, index, predictions, profiles, recommendations, reports
 from service.routes.dependencies import Services
 from service.security import SecurityHeaders
 from service.settings import Settings
@@ -34,6 +34,7 @@ def create_app(settings: Settings) -> FastAPI:
         title="Shardwright",
         description=openapi.DESCRIPTION,
         version=_version(),
+        docs_url=None,  # its page loads from a CDN; routes.docs has our own
         redoc_url=None,
         redirect_slashes=False,
         lifespan=_closing(store),
@@ -47,6 +48,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.services = _services(store, settings)
     for module in (recommendations, predictions, reports, profiles, catalog, health, index):
         app.include_router(module.router)
+    docs.install(app)
     problems.install(app)
     openapi.install(app)
     return app

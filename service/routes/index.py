@@ -5,6 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
+from service.routes.docs import DOCS
+
 router = APIRouter(tags=["operation"])
 
 _COLLECTIONS = {
@@ -23,5 +25,5 @@ _COLLECTIONS = {
 def index(request: Request) -> JSONResponse:
     """The name and version of the service, its documentation and its collections."""
     app = request.app
-    document = {"name": app.title, "version": app.version, "docs": app.docs_url, "openapi": app.openapi_url}
+    document = {"name": app.title, "version": app.version, "docs": DOCS, "openapi": app.openapi_url}
     return JSONResponse({**document, "collections": _COLLECTIONS})

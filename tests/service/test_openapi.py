@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from asking import REPORT
+from asking import REPORT, assert_problem
 from pydantic import TypeAdapter
 
 from service.problems import TYPES
@@ -69,4 +69,9 @@ def test_what_takes_a_name_says_how_to_pin_its_version(client) -> None:
 
 
 def test_the_docs_are_served(client) -> None:
-    assert "swagger" in client.get("/docs").text.lower()
+    page = client.get("/docs")
+    assert "swagger" in page.text.lower()
+    assert "https://" not in page.text + page.headers["content-security-policy"]
+    for address in re.findall(r'(?:src|href)="([^"]+)"', page.text):
+        assert client.get(address).status_code == 200, address
+    assert_problem(client.get("/docs/static/nothing.js"), "not-found")
