@@ -22,6 +22,7 @@ from service.schemas.cluster import ChipFields, ClusterFields, ClusterPreset, Cl
 from service.schemas.prediction import ArchitectureUsed, CatalogUsed, EntryUsed, FabricUsed, Link, Parameters, StackUsed
 from service.schemas.question import Question
 from service.schemas.stack import StackFields
+from service.slices import as_chips
 from service.store import Rows
 from service.tables import CatalogRow
 
@@ -131,6 +132,7 @@ class Resolver:
         if row := self._registered("chips", form.preset):
             chip = self.chip(form.preset, "cluster.preset")
             return chip, Part(chip.value.fabric, _used(row), {"preset": pinned(row)}), form
+        form = as_chips(form)
         shipped = self._shipped("clusters", form.preset, "cluster.preset", lambda name: catalogue.cluster(name, 1))
         chip = Part(shipped.chip, EntryUsed(name=shipped.chip.id, source="shipped"), shipped.chip.id)
         used = EntryUsed(name=shipped.fabric.id, source="shipped")

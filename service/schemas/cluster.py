@@ -143,7 +143,8 @@ class ClusterPreset(ClusterSize):
     """A chip or a fabric of the catalogue, by name."""
 
     preset: Name
-    """`h100`, `tpu-v5p`, …; `name@2` is the second version of an entry that was registered here."""
+    """`h100`, `dgx-h100-superpod`, …; `v5p-256` is a TPU slice by Google's name and fixes the number of chips (128).
+    `name@2` is the second version of an entry that was registered here."""
 
 
 class ClusterFields(ClusterSize):

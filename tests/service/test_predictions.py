@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from asking import LAYOUT, PREDICTION, QUESTION, SHAPE, changed, without
+from asking import LAYOUT, PREDICTION, QUESTION, SHAPE, assert_problem, changed, without
 
 from service.schemas.prediction import MAX_LAYOUTS, PredictionAnswer
 
@@ -30,6 +30,29 @@ def test_machines_go_by_the_names_clouds_sell_them_under(client, preset: str, ch
     used = client.post("/v1/predictions", json=changed(PREDICTION, "cluster.preset", preset)).json()["catalogue"]
     assert used["chip"]["name"] == chip
     assert used["fabric"]["links"][-1]["gb_s"] == scale_out
+
+
+@pytest.mark.parametrize(
+    ("preset", "chip", "num_chips"),
+    [
+        ("v5p-256", "tpu-v5p", 128),
+        ("TPU-v4-128", "tpu-v4", 64),
+        ("v6e-64", "tpu-v6e", 64),
+        ("v5litepod-16", "tpu-v5e", 16),
+    ],
+)
+def test_a_tpu_slice_is_so_many_chips(client, preset: str, chip: str, num_chips: int) -> None:
+    body = {**PREDICTION, "stack": "maxtext", "cluster": {"preset": preset}}
+    body["layout"] = {"dp_shard": num_chips, "zero_stage": 3, "recompute": "full"}
+    found = client.post("/v1/predictions", json=body).json()
+    assert found["request"]["cluster"] == {"preset": chip, "num_chips": num_chips}
+
+
+def test_a_tpu_slice_fixes_the_number_of_chips(client) -> None:
+    odd = changed(PREDICTION, "cluster", {"preset": "v5p-255"})
+    assert_problem(client.post("/v1/predictions", json=odd), "invalid", "/cluster/preset")
+    other = changed(PREDICTION, "cluster", {"preset": "v5p-256", "num_chips": 256})
+    assert_problem(client.post("/v1/predictions", json=other), "invalid", "/cluster/num_chips")
 
 
 @pytest.mark.parametrize("name", ["BF16", "FP8", "Fp16"])
