@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 
-from service import database, openapi, problems
+from service import __version__, database, openapi, problems
 from service.calibrations import Calibrations
 from service.catalog import Catalog
 from service.creation import Creation
@@ -33,7 +32,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(
         title="Shardwright",
         description=openapi.DESCRIPTION,
-        version=_version(),
+        version=__version__,
         docs_url=None,  # its page loads from a CDN; routes.docs has our own
         redoc_url=None,
         redirect_slashes=False,
@@ -75,10 +74,3 @@ def _closing(store: Store) -> Callable[[FastAPI], AbstractAsyncContextManager[No
         store.close()
 
     return lifespan
-
-
-def _version() -> str:
-    try:
-        return version("shardwright")
-    except PackageNotFoundError:  # run from a checkout
-        return "0"

@@ -52,6 +52,7 @@ def test_errors_are_documented_as_problems(client) -> None:
     assert TYPES["infeasible"].title in post["422"]["description"]
     activate = document["paths"]["/v1/profiles/{id}/versions/{version}/activate"]["post"]["responses"]
     assert {"412", "428"} <= activate.keys()
+    assert "422" in document["paths"]["/v1/profiles"]["get"]["responses"]
 
 
 def test_every_reference_leads_somewhere(client) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import pytest
 from asking import PREDICTION, assert_problem, changed
@@ -55,6 +56,7 @@ def test_head_is_get_without_its_body(client, path: str) -> None:
 def test_the_index_leads_everywhere(client) -> None:
     found = client.get("/").json()
     assert found["name"] == "Shardwright"
+    assert f"## {found['version']}" in (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
     for path in [found["docs"], found["openapi"], *found["collections"].values()]:
         assert client.get(path).status_code in (200, 405), path  # some collections only take POST
 
