@@ -1,1 +1,3 @@
 """The REST service around the models: everything with a side effect."""
+
+__version__ = "0.1.0"

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 
-from service import database, openapi, problems
+from service import __version__, database, openapi, problems
 from service.calibrations import Calibrations
 from service.catalog import Catalog
 from service.creation import Creation
+from service.heads import HeadAsGet
 from service.limits import BodyLimit
 from service.predictions import Predictions
 from service.profiles import Profiles
 from service.recommendations import Recommendations
 from service.reports import Reports
-from service.routes import catalog, health, predictions, profiles, recommendations, reports
+from service.routes import catalog, docs, health, index, predictions, profiles, recommendations, reports
 from service.routes.dependencies import Services
 from service.security import SecurityHeaders
 from service.settings import Settings
@@ -32,29 +32,32 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(
         title="Shardwright",
         description=openapi.DESCRIPTION,
-        version=_version(),
+        version=__version__,
+        docs_url=None,  # its page loads from a CDN; routes.docs has our own
         redoc_url=None,
         redirect_slashes=False,
         lifespan=_closing(store),
         middleware=[
             Middleware(Telemetry),
             Middleware(SecurityHeaders),
+            Middleware(HeadAsGet),
             Middleware(BodyLimit, max_bytes=settings.max_body_bytes),
         ],
     )
     app.state.services = _services(store, settings)
-    for module in (recommendations, predictions, reports, profiles, catalog, health):
+    for module in (recommendations, predictions, reports, profiles, catalog, health, index):
         app.include_router(module.router)
+    docs.install(app)
     problems.install(app)
     openapi.install(app)
     return app
 
 
 def _services(store: Store, settings: Settings) -> Services:
-    slots = HeavySlots(settings.heavy_concurrency, settings.heavy_queue, settings.heavy_wait_s)
     return Services(
         store=store,
-        creation=Creation(store, slots, settings.idempotency_ttl_s, settings.idempotency_in_flight_s),
+        slots=HeavySlots(settings.heavy_concurrency, settings.heavy_queue, settings.heavy_wait_s),
+        creation=Creation(store, settings.idempotency_ttl_s, settings.idempotency_in_flight_s),
         calibrations=Calibrations(store),
         catalog=Catalog(store),
         predictions=Predictions(store),
@@ -71,10 +74,3 @@ def _closing(store: Store) -> Callable[[FastAPI], AbstractAsyncContextManager[No
         store.close()
 
     return lifespan
-
-
-def _version() -> str:
-    try:
-        return version("shardwright")
-    except PackageNotFoundError:  # run from a checkout
-        return "0"

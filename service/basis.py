@@ -1,4 +1,4 @@
-"""What every answer says beside its numbers: profile, catalogue entries, conventions and assumptions."""
+"""What every answer says beside its numbers: profile, catalogue entries and conventions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from models.problem import Problem
 from models.profile import Profile
+from service.assumptions import assumptions
 from service.identifiers import new_id
 from service.resolution import Resolved
 from service.schemas.prediction import Conventions, MfuPeak, ProfileUsed
-from service.schemas.question import Question
-from service.schemas.workload import WorkloadFields
+from service.schemas.question import PinnedQuestion, Question
 
 _MFU = {
     "causal": "attention FLOPs over the keys a causal query sees on average; recompute not counted",
@@ -24,12 +24,17 @@ def basis(question: Question, resolved: Resolved, profile: Profile) -> dict[str,
     return {
         "id": new_id(),
         "created_at": datetime.now(UTC),
-        "request": resolved.request,
+        "request": {**resolved.request, **_pinned(question)},
         "profile": ProfileUsed(id=profile.id, version=profile.version),
         "catalogue": resolved.used,
         "conventions": conventions(resolved.problem),
-        "assumptions": assumptions(question, resolved.problem),
+        "assumptions": assumptions(question, resolved, profile),
     }
+
+
+def _pinned(question: Question) -> dict[str, Any]:
+    wanted = question.profile if isinstance(question, PinnedQuestion) else None
+    return {} if wanted is None else {"profile": wanted.model_dump()}
 
 
 def conventions(problem: Problem) -> Conventions:
@@ -40,29 +45,3 @@ def conventions(problem: Problem) -> Conventions:
         interval="central 80%",
         units="GiB = 2^30 bytes; GB = 1e9 bytes; bandwidths one way; times in seconds",
     )
-
-
-def assumptions(question: Question, problem: Problem) -> list[str]:
-    return [*_defaults(question.workload), *_of_the_cluster(question, problem), _kernel(problem)]
-
-
-def _defaults(workload: WorkloadFields) -> list[str]:
-    open_ = [name for name in WorkloadFields.model_fields if name not in workload.model_fields_set]
-    return [f"workload.{name} is {getattr(workload, name)}" for name in open_ if name != "token_budget"]
-
-
-def _of_the_cluster(question: Question, problem: Problem) -> list[str]:
-    cluster = problem.cluster
-    said = question.cluster.model_fields_set
-    lines = []
-    if cluster.slice_shape and "torus_shape" not in said:
-        lines.append(f"cluster.torus_shape is {'x'.join(map(str, cluster.slice_shape))}, the most cubic slice")
-    if not cluster.slice_shape and "chips_per_domain" not in said:
-        chips = cluster.scale_up_domain // cluster.chip.devices_per_chip
-        lines.append(f"cluster.chips_per_domain is {chips}, as even as the number of chips allows")
-    lines += [f"{dim.name} joins {dim.domain} devices at {dim.gb_s:g} GB/s each" for dim in cluster.dims]
-    return lines
-
-
-def _kernel(problem: Problem) -> str:
-    return f"attention runs on {problem.kernel}, what {problem.stack.id} picks on {problem.cluster.chip.generation}"

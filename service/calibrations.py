@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pydantic import ValidationError
 
 from models.calibration import Calibration, Observation, calibrate
-from models.errors import DomainError
+from models.errors import DomainError, Invalid
 from models.profile import Profile
 from models.rules import require_legal
 from service.creation import Created, Save
@@ -56,7 +56,8 @@ def _observations(rows: Rows, reports: Sequence[ReportRow]) -> tuple[list[Observ
         try:
             observations.append(_observation(resolver, report))
         except (DomainError, ValidationError) as error:
-            unusable.append(Unusable(report=report.id, reason=str(error)[:500]))
+            reason = f"{error.field}: {error.rule}" if isinstance(error, Invalid) else str(error)
+            unusable.append(Unusable(report=report.id, reason=reason[:500]))
     return observations, unusable
 
 

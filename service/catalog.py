@@ -11,10 +11,12 @@ from models import catalogue
 from models.architecture import Architecture
 from models.hardware import Chip, Fabric
 from models.stack import Stack
+from service.assumptions import of_the_chip
 from service.creation import Created, Save
 from service.cursors import read_cursor, write_cursor
 from service.errors import NameReserved, NotFound
-from service.resolution import SHIPPED, Resolver, normal
+from service.profiles import active_profile
+from service.resolution import SHIPPED, Resolver, normal, pinned
 from service.schemas.catalog import (
     CatalogEntry,
     CatalogQuery,
@@ -42,14 +44,14 @@ class Catalog:
 
     def page(self, kind: Kind, query: CatalogQuery) -> dict[str, Any]:
         """By name; of registered entries the latest version."""
-        after = "" if query.cursor is None else read_cursor(query.cursor)
+        after = "" if query.cursor is None else read_cursor(f"catalog/{kind}", query.cursor)
         shipped = _shipped(kind)
         with self._store.reading() as rows:
             names = sorted(name for name in {*shipped, *rows.catalog.names(kind)} if name > after)
             wanted = names[: query.limit]
             own = {row.name: row for row in rows.catalog.latest(kind, [n for n in wanted if n not in shipped])}
             items = [_own_entry(rows, own[name]) if name in own else shipped[name] for name in wanted]
-        following = write_cursor(wanted[-1]) if len(names) > len(wanted) else None
+        following = write_cursor(f"catalog/{kind}", wanted[-1]) if len(names) > len(wanted) else None
         return {"items": [item.model_dump(mode="json") for item in items], "next": following}
 
     def get(self, kind: Kind, name: str) -> dict[str, Any]:
@@ -103,15 +105,24 @@ def _own_entry(rows: Rows, row: CatalogRow) -> CatalogEntry:
         name=row.name,
         source="registered",
         version=row.version,
+        pinned_name=pinned(row),
         created_at=row.created_at,
         aliases=[],
         given=row.entry,
         resolved=_resolved(Resolver(rows), row),
+        assumptions=_assumptions(rows, row),
     )
 
 
+def _assumptions(rows: Rows, row: CatalogRow) -> list[str]:
+    if row.kind == "architectures":
+        return []
+    chip, _, _ = Resolver(rows).cluster(ClusterPreset(preset=pinned(row)))
+    return of_the_chip(chip.value, active_profile(rows))
+
+
 def _resolved(resolver: Resolver, row: CatalogRow) -> dict[str, Any]:
-    name = f"{row.name}@{row.version}"
+    name = pinned(row)
     if row.kind == "chips":
         return _describe(resolver.chip(name, "chip").value)
     if row.kind == "architectures":
@@ -139,10 +150,12 @@ def _shipped_entry(kind: Kind, id_: str, names: list[str], value: Any) -> Catalo
         name=id_,
         source="shipped",
         version=None,
+        pinned_name=None,
         created_at=None,
         aliases=[name for name in names if name != id_],
         given=None,
         resolved=resolved,
+        assumptions=[],
     )
 
 

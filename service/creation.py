@@ -1,4 +1,4 @@
-"""Requests that create: computed in a bounded number of slots, committed once, and once per Idempotency-Key."""
+"""Requests that create: committed once, and once per Idempotency-Key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from service.errors import KeyReused, StillRunning
-from service.slots import HeavySlots
 from service.store import Rows, Store
 from service.tables import IdempotencyRow
 
@@ -44,8 +43,8 @@ class Key:
 
 
 class Creation:
-    def __init__(self, store: Store, slots: HeavySlots, ttl_s: float, in_flight_s: float) -> None:
-        self._store, self._slots = store, slots
+    def __init__(self, store: Store, ttl_s: float, in_flight_s: float) -> None:
+        self._store = store
         self._ttl, self._in_flight = timedelta(seconds=ttl_s), timedelta(seconds=in_flight_s)
 
     def create(self, key: Key | None, prepare: Callable[[], Save]) -> Created:
@@ -61,9 +60,15 @@ class Creation:
                 lambda rows, created: rows.keys.finish(key.key, token, CREATED, created.location, created.document),
             )
 
+    def earlier(self, key: Key) -> Created | None:
+        """The answer that an earlier request with this key got. Claims nothing."""
+        now = datetime.now(UTC)
+        with self._store.reading() as rows:
+            row = rows.keys.find(key.key)
+            return None if row is None or row.claimed_at < now - self._ttl else self._answered(row, key, now)
+
     def _run(self, prepare: Callable[[], Save], finish: Callable[[Rows, Created], None]) -> Created:
-        with self._slots.one():
-            save = prepare()
+        save = prepare()
         with self._store.writing() as rows:
             created = save(rows)
             finish(rows, created)
@@ -79,14 +84,20 @@ class Creation:
                 claimed = {"key": key.key, "fingerprint": key.fingerprint, "token": token, "claimed_at": now}
                 rows.keys.claim(IdempotencyRow(**claimed))
                 return None
-            if row.fingerprint != key.fingerprint:
-                raise KeyReused
-            if row.location is not None and row.document is not None:
-                return Created(row.location, row.document, replayed=True)
-            if row.claimed_at > now - self._in_flight:
-                raise StillRunning
+            if (earlier := self._answered(row, key, now)) is not None:
+                return earlier
             rows.keys.take_over(key.key, row.token, token, now)
             return None
+
+    def _answered(self, row: IdempotencyRow, key: Key, now: datetime) -> Created | None:
+        """None where the claim is of a process that crashed."""
+        if row.fingerprint != key.fingerprint:
+            raise KeyReused
+        if row.location is not None and row.document is not None:
+            return Created(row.location, row.document, replayed=True)
+        if row.claimed_at > now - self._in_flight:
+            raise StillRunning
+        return None
 
     @contextmanager
     def _released_on_failure(self, key: Key, token: str) -> Iterator[None]:

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 
 from models.errors import Invalid
 
-
-def write_cursor(last: str) -> str:
-    return base64.urlsafe_b64encode(last.encode()).decode().rstrip("=")
+_DIGEST = 6  # bytes: finds a cursor that was changed, cut or belongs to another list
 
 
-def read_cursor(cursor: str) -> str:
+def write_cursor(of: str, last: str) -> str:
+    """The page after `last` of the list named `of`."""
+    return base64.urlsafe_b64encode(_digest(of, last) + last.encode()).decode().rstrip("=")
+
+
+def read_cursor(of: str, cursor: str) -> str:
     try:
-        last = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+        content = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        last = content[_DIGEST:].decode()
     except (binascii.Error, ValueError):
         last = ""
-    if not last.isprintable() or not last:
-        raise Invalid("cursor", cursor, "is no cursor of this list")
+    if not last or write_cursor(of, last) != cursor:
+        raise Invalid("cursor", cursor, "is no cursor of this list; take it from `next` of the page before")
     return last
+
+
+def _digest(of: str, last: str) -> bytes:
+    return hashlib.blake2b(f"{of}\n{last}".encode(), digest_size=_DIGEST).digest()

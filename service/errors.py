@@ -11,10 +11,13 @@ ServiceError
 ├── PreconditionFailed   If-Match names a state that is gone
 ├── BadHeader            a header cannot be read
 ├── MalformedBody        not JSON, or JSON that no database can store
-├── NotJson              a body of another media type
+├── NotJson              a body of another media type or character set
 ├── BodyTooLarge         more bytes than the service reads
 ├── Unavailable          the database does not answer
-├── Overloaded           too many computations wait already
+├── Overloaded           too many computations at once
+│   ├── QueueFull        too many wait already
+│   └── TurnNeverCame    none of those that ran ended in time
+├── ClientGone           nobody listens any more
 └── Refused              several fields are wrong, each an Invalid of models.errors
 """
 
@@ -79,7 +82,7 @@ class MalformedBody(ServiceError):
 
 class NotJson(ServiceError):
     def __init__(self, media_type: str) -> None:
-        super().__init__(f"The body must be application/json, not {media_type or 'of an unnamed media type'}.")
+        super().__init__(f"The body must be application/json in UTF-8, not {media_type or 'of an unnamed media type'}.")
 
 
 class BodyTooLarge(ServiceError):
@@ -93,8 +96,22 @@ class Unavailable(ServiceError):
 
 
 class Overloaded(ServiceError):
+    pass
+
+
+class QueueFull(Overloaded):
+    def __init__(self, running: int, waiting: int) -> None:
+        super().__init__(f"The queue is full: {running} may compute at a time and {waiting} wait; try again later.")
+
+
+class TurnNeverCame(Overloaded):
+    def __init__(self, waited_s: float) -> None:
+        super().__init__(f"None of the computations that run ended within {waited_s:g} s; try again later.")
+
+
+class ClientGone(ServiceError):
     def __init__(self) -> None:
-        super().__init__("All computing slots are taken and the queue is full; try again later.")
+        super().__init__("The client closed the connection before its turn came.")
 
 
 class Refused(ServiceError):

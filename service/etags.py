@@ -8,12 +8,23 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
-_TAG = re.compile(r'(?:W/)?"[^"]*"|\*')
+from service.errors import BadHeader
+
+_ONE = r'(?:W/)?"[^"\s]*"'
+_TAG = re.compile(rf"{_ONE}|\*")
+_TAGS = re.compile(rf"[ \t]*(?:\*|{_ONE}(?:[ \t]*,[ \t]*{_ONE})*)[ \t]*")
 
 
 def tags(header: str) -> list[str]:
     """The entity tags of an If-Match or If-None-Match header."""
     return _TAG.findall(header)
+
+
+def required_tags(if_match: str) -> list[str]:
+    """The tags of a header that guards a change: what cannot be read guards nothing, so it is refused."""
+    if not _TAGS.fullmatch(if_match):
+        raise BadHeader("If-Match", 'must be * or a list of ETags, each in double quotes, such as "default-3"')
+    return tags(if_match)
 
 
 def tagged(request: Request, document: dict[str, Any], etag: str) -> Response:

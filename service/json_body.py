@@ -13,11 +13,22 @@ from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from service.errors import MalformedBody, NotJson
+from models.errors import Invalid
+from service.errors import MalformedBody, NotJson, Refused
+from service.pointers import pointer_of
+from service.queries import names_of, require_known
+from service.schemas.architecture import is_config
 
 MAX_DEPTH = 64
 MAX_MEMBERS = 20_000
 """Of one object: each that no schema knows costs an entry in the error."""
+
+
+class NonFinite(str):
+    """NaN or Infinity as it was written: no JSON, but what Python puts into a Hugging Face config.json.
+
+    Kept as text, because no database stores it as a number and no reader of such a config needs its value.
+    """
 
 
 class JsonRequest(Request):
@@ -26,38 +37,51 @@ class JsonRequest(Request):
     parsed: Any = None
 
     async def read(self) -> None:
-        try:
-            body = await self.body()
-        except ClientDisconnect:
-            raise MalformedBody("The body ended before its time.") from None
-        if not body:
+        if not (body := await self._received()):
             return
         _require_json(self.headers.get("content-type", ""))
-        self.parsed = await run_in_threadpool(parse, body)
+        self.parsed = self.state.body = await run_in_threadpool(parse, body)
+        if self.parsed is None:  # FastAPI takes it for no body at all
+            raise Refused([Invalid("", None, "must be an object, not null")])
+
+    async def require_none(self) -> None:
+        if body := await self._received():
+            raise Refused([Invalid("", body.decode(errors="replace"), "must be left out: this address takes no body")])
+
+    async def _received(self) -> bytes:
+        try:
+            return await self.body()
+        except ClientDisconnect:
+            raise MalformedBody("The body ended before its time.") from None
 
     async def json(self) -> Any:
         return self.parsed
 
 
 class JsonRoute(APIRoute):
+    """What a request holds beyond what its endpoint reads is refused, not ignored."""
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        if self.body_field is None:
-            return handle
+        known = names_of(self.dependant)
 
         async def read_then_handle(request: Request) -> Response:
+            require_known(request, known)
             strict = JsonRequest(request.scope, request.receive)
-            await strict.read()
+            await (strict.require_none() if self.body_field is None else strict.read())
             return await handle(strict)
 
         return read_then_handle
 
 
 def parse(body: bytes) -> Any:
-    """The value of a JSON text (RFC 8259), without NaN, repeated names, NUL characters or lone surrogates."""
+    """The value of a JSON text (RFC 8259), without repeated names, NUL characters or lone surrogates.
+
+    NaN and Infinity are read as NonFinite in a config.json given as `model`, and refused everywhere else.
+    """
     try:
         value = json.loads(
-            body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique
+            body.decode("utf-8"), parse_constant=NonFinite, parse_float=_finite, object_pairs_hook=_unique
         )
     except UnicodeDecodeError as error:
         raise MalformedBody(f"The body is not UTF-8: byte {error.start} begins no character.") from None
@@ -68,6 +92,7 @@ def parse(body: bytes) -> Any:
     except ValueError:
         raise MalformedBody("The body holds an integer of more digits than the service reads.") from None
     _require_storable(value)
+    _require_finite(value, ())
     return value
 
 
@@ -76,12 +101,20 @@ def _require_json(content_type: str) -> None:
     message["content-type"] = content_type
     subtype = message.get_content_subtype()
     is_json = message.get_content_maintype() == "application" and (subtype == "json" or subtype.endswith("+json"))
-    if not content_type or not is_json:
+    if not content_type or not is_json or message.get_content_charset("utf-8") not in ("utf-8", "utf8"):
         raise NotJson(content_type[:100])
 
 
-def _refuse_constant(constant: str) -> None:
-    raise MalformedBody(f"The body holds {constant}, which is not JSON.")
+def _require_finite(value: Any, location: tuple[str | int, ...]) -> None:
+    if isinstance(value, NonFinite):
+        place = pointer_of(location)[:100] or "its root"
+        raise MalformedBody(f"The body holds {value} at {place}, which is not JSON.")
+    if isinstance(value, dict) and not (location == ("model",) and is_config(value)):
+        for name, item in value.items():
+            _require_finite(item, (*location, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _require_finite(item, (*location, index))
 
 
 def _finite(literal: str) -> float:

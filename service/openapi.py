@@ -36,8 +36,8 @@ class Problem(BaseModel):
     errors: list[ProblemError] | None = None
 
 
-_OF_GET = (404, 500)
-_OF_POST = (400, 409, 413, 415, 422, 503)
+_OF_ANY = (404, 422, 500)
+_OF_POST = (400, 409, 413, 415, 503)
 _OF_HEADER = {"If-Match": (412, 428)}
 
 
@@ -70,8 +70,7 @@ def _document_problems(document: dict[str, Any]) -> None:
 def _statuses(method: str, operation: dict[str, Any]) -> list[int]:
     headers = [item["name"].title() for item in operation.get("parameters", []) if item["in"] == "header"]
     guarded = [status for name in headers for status in _OF_HEADER.get(name, ())]
-    has_query = any(item["in"] == "query" for item in operation.get("parameters", []))
-    return sorted({*_OF_GET, *(_OF_POST if method == "post" else ()), *guarded, *((422,) if has_query else ())})
+    return sorted({*_OF_ANY, *(_OF_POST if method == "post" else ()), *guarded})
 
 
 def _response(status: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from models.rules import RULES, first_broken
 from service.basis import basis
 from service.creation import Created, Save
 from service.errors import Refused
-from service.profiles import active_profile
+from service.profiles import wanted_profile
 from service.resolution import Resolver
 from service.schemas.prediction import PredictedLayout, PredictionAnswer, PredictionRequest
 from service.store import Rows, Store
@@ -30,7 +30,7 @@ class Predictions:
     def predict(self, request: PredictionRequest) -> Save:
         with self._store.reading() as rows:
             resolved = Resolver(rows).problem(request)
-            profile = active_profile(rows)
+            profile = wanted_profile(rows, request.profile)
         asked = request.asked()
         layouts = [fields.build() for fields in asked.values()]
         predictions = predict_legal(resolved.problem, layouts, profile, [*asked])

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
@@ -73,8 +74,15 @@ TYPES: dict[str, ProblemType] = {
     "precondition-failed": ProblemType("The resource has changed", 412, "Read it again and repeat with its new ETag."),
     "precondition-required": ProblemType("If-Match is required", 428, "Send the ETag of what you saw as If-Match."),
     "body-too-large": ProblemType("The body is too large", 413, "`detail` names the limit in bytes."),
-    "unsupported-media-type": ProblemType("The body is not JSON", 415, "Send `Content-Type: application/json`."),
-    "overloaded": ProblemType("Too busy", 503, "Every computing slot is taken. `Retry-After` says when to try again."),
+    "unsupported-media-type": ProblemType(
+        "The body is not JSON in UTF-8", 415, "Send `Content-Type: application/json`."
+    ),
+    "overloaded": ProblemType(
+        "Too busy", 503, "`detail` says whether the queue is full or a turn did not come in time. See `Retry-After`."
+    ),
+    "client-gone": ProblemType(
+        "The client is gone", 499, "The connection closed while the request waited for its turn. Only logs show this."
+    ),
     "unavailable": ProblemType(
         "No database", 503, "The database does not answer. `Retry-After` says when to try again."
     ),
@@ -102,6 +110,9 @@ _OF_EXCEPTION: dict[type[Exception], str] = {
     errors.BodyTooLarge: "body-too-large",
     errors.Unavailable: "unavailable",
     errors.Overloaded: "overloaded",
+    errors.QueueFull: "overloaded",
+    errors.TurnNeverCame: "overloaded",
+    errors.ClientGone: "client-gone",
     errors.Refused: "invalid",
 }
 _OF_STATUS = {400: "bad-request", 404: "not-found", 405: "method-not-allowed"}
@@ -138,7 +149,7 @@ def internal(scope: Scope) -> JSONResponse:
 def of_service_error(scope: Scope, error: errors.ServiceError) -> JSONResponse:
     name = _name_of(error)
     if isinstance(error, errors.Refused):
-        return problem(scope, name, str(error), errors=_entries(error.errors))
+        return _refused(scope, name, [_fault(scope, each) for each in error.errors])
     headers = {"Retry-After": str(RETRY_AFTER_S)} if TYPES[name].status == 503 or name == "still-running" else None
     return problem(scope, name, str(error), headers)
 
@@ -148,7 +159,7 @@ def shown(value: object) -> object:
     if isinstance(value, str):
         return _cut(value, MAX_SHOWN)
     if isinstance(value, Mapping):
-        return f"an object with {len(value)} members"
+        return f"an object with {len(value)} member{'s' * (len(value) != 1)}"
     if isinstance(value, Sequence):
         items = [shown(item) for item in value[:8]]
         short = len(value) <= 8 and len(str(items)) <= MAX_SHOWN
@@ -166,20 +177,19 @@ async def _validation(request: Request, error: Exception) -> JSONResponse:
     found = error.errors() if isinstance(error, RequestValidationError) else []
     if any(item["loc"][0] == "path" for item in found):
         return problem(request.scope, "not-found", f"There is nothing at {_cut(request.url.path, MAX_SHOWN)}.")
-    entries = [_of_pydantic(item) for item in found[:MAX_ERRORS]]
-    first = entries[0]
-    detail = f"{first['field']}: {first['rule']}" if len(found) == 1 else f"{len(found)} values break a rule."
-    return problem(request.scope, "invalid", detail, errors=entries)
+    return _refused(request.scope, "invalid", [_fault_of_pydantic(item) for item in found])
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    headers = error.headers if isinstance(error, HTTPException) else None
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    if headers.get("Allow") == "GET":
+        headers["Allow"] = "GET, HEAD"
     name = _OF_STATUS.get(status, "bad-request" if status < 500 else "internal")
     path = _cut(request.url.path, MAX_SHOWN)
     details = {
         "not-found": f"There is nothing at {path}.",
-        "method-not-allowed": f"{request.method} is not among the methods of {path}.",
+        "method-not-allowed": f"The methods of {path} are {headers.get('Allow')}.",
     }
     return problem(request.scope, name, details.get(name, "The request cannot be read."), headers)
 
@@ -193,8 +203,9 @@ async def _domain(request: Request, error: Exception) -> JSONResponse:
             "unit": error.unit,
         }
         return problem(request.scope, "infeasible", error.detail, **members)
-    entries = _entries([error]) if isinstance(error, Invalid) else []
-    return problem(request.scope, _name_of(error), str(error), errors=entries)
+    if isinstance(error, Invalid):
+        return _refused(request.scope, _name_of(error), [_fault(request.scope, error)])
+    return internal(request.scope)
 
 
 async def _service(request: Request, error: Exception) -> JSONResponse:
@@ -207,23 +218,62 @@ def _name_of(error: Exception) -> str:
     return next(_OF_EXCEPTION[kind] for kind in type(error).__mro__ if kind in _OF_EXCEPTION)
 
 
-def _entries(found: Sequence[Invalid]) -> list[dict[str, Any]]:
-    return [_entry(location_of(error.field), error.value, error.rule) for error in found[:MAX_ERRORS]]
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A value that breaks a rule. Only what is in a body has a JSON Pointer."""
+
+    location: Sequence[str | int]
+    value: object
+    rule: str
+    in_body: bool
+
+    @property
+    def field(self) -> str:
+        return field_of(self._location) or "body"
+
+    @property
+    def _location(self) -> list[str | int]:
+        return [_cut(step, MAX_SHOWN) if isinstance(step, str) else step for step in self.location]
+
+    def entry(self) -> dict[str, Any]:
+        pointer = pointer_of(self._location) if self.in_body else None
+        rule = _cut(self.rule, 4 * MAX_SHOWN)
+        return {"field": self.field, "pointer": pointer, "value": shown(self.value), "rule": rule}
+
+    def sentence(self) -> str:
+        whole = self.value is None or isinstance(self.value, (Mapping, list, tuple))
+        return f"{self.field}: {self.rule}" if whole else f"{self.field} = {shown(self.value)!r}: {self.rule}"
 
 
-def _of_pydantic(item: Mapping[str, Any]) -> dict[str, Any]:
+def _refused(scope: Scope, name: str, faults: Sequence[Fault]) -> JSONResponse:
+    detail = faults[0].sentence() if len(faults) == 1 else f"{len(faults)} values break a rule."
+    return problem(scope, name, detail, errors=[fault.entry() for fault in faults[:MAX_ERRORS]])
+
+
+def _fault(scope: Scope, error: Invalid) -> Fault:
+    location = location_of(error.field)
+    return Fault(location, _given(scope, location, error.value), error.rule, in_body=scope["method"] != "GET")
+
+
+def _fault_of_pydantic(item: Mapping[str, Any]) -> Fault:
     place, *location = item["loc"]
     value = None if item["type"] == "missing" else item["input"]
     rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
-    if place == "body":
-        return _entry(location, value, rule)
-    return {**_entry(location, value, rule), "pointer": None}
+    return Fault(location, value, rule, in_body=place == "body")
 
 
-def _entry(location: Sequence[str | int], value: object, rule: str) -> dict[str, Any]:
-    location = [_cut(step, MAX_SHOWN) if isinstance(step, str) else step for step in location]
-    field = field_of(location) or "body"
-    return {"field": field, "pointer": pointer_of(location), "value": shown(value), "rule": _cut(rule, 4 * MAX_SHOWN)}
+def _given(scope: Scope, location: Sequence[str | int], otherwise: object) -> object:
+    """What the caller wrote at this place: the models know it in their own form, or not at all."""
+    query, body = QueryParams(scope["query_string"]), scope["state"].get("body")
+    value: Any = dict(query) if scope["method"] == "GET" else body
+    if value is None:
+        return otherwise
+    for step in location:
+        known = isinstance(value, dict) and step in value
+        if not known and not (isinstance(value, list) and isinstance(step, int) and step < len(value)):
+            return otherwise
+        value = value[step]
+    return value
 
 
 _RULES = {

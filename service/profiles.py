@@ -9,8 +9,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from models.errors import Invalid, UnknownName
 from models.profile import Profile, shipped_profile
-from service.errors import PreconditionFailed
+from service.errors import NotFound, PreconditionFailed
 from service.schemas.profile import (
     CalibrationAnswer,
     ProfileAnswer,
@@ -18,6 +19,7 @@ from service.schemas.profile import (
     ProfileVersionAnswer,
     VersionSummary,
 )
+from service.schemas.question import ProfileWanted
 from service.store import Rows, Store
 from service.tables import ProfileRow, ProfileVersionRow
 
@@ -47,6 +49,20 @@ def seed(store: Store) -> None:
 
 def active_profile(rows: Rows, id_: str = DEFAULT) -> Profile:
     return Profile.from_json(rows.profiles.active(id_).content)
+
+
+def wanted_profile(rows: Rows, wanted: ProfileWanted | None) -> Profile:
+    """The version a request names, or the active one."""
+    if wanted is None:
+        return active_profile(rows)
+    if rows.profiles.find(wanted.id) is None:
+        raise UnknownName("profile.id", wanted.id, [profile.id for profile in rows.profiles.all()])
+    try:
+        return Profile.from_json(rows.profiles.version(wanted.id, wanted.version).content)
+    except NotFound:
+        last = rows.profiles.latest(wanted.id).version
+        rule = f"profile {wanted.id} has no such version; it has 1 to {last}"
+        raise Invalid("profile.version", wanted.version, rule) from None
 
 
 class Profiles:

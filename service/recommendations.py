@@ -8,7 +8,7 @@ from models.hardware import Cluster
 from models.recommendation import Recommendation, recommend
 from service.basis import basis
 from service.creation import Created, Save
-from service.profiles import active_profile
+from service.profiles import wanted_profile
 from service.resolution import Resolver
 from service.schemas.recommendation import (
     CandidateAnswer,
@@ -29,7 +29,7 @@ class Recommendations:
     def recommend(self, request: RecommendationRequest) -> Save:
         with self._store.reading() as rows:
             resolved = Resolver(rows).problem(request)
-            profile = active_profile(rows)
+            profile = wanted_profile(rows, request.profile)
         constraints = request.constraints.build()
         found = recommend(resolved.problem, profile, constraints, tolerance=request.tolerance, top=request.top)
         answer = RecommendationAnswer(

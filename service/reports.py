@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from models import catalogue
 from models.errors import Invalid, UnknownName
@@ -16,7 +16,8 @@ from service.creation import Created, Save
 from service.cursors import read_cursor, write_cursor
 from service.predictions import predict_legal
 from service.profiles import active_profile
-from service.resolution import Resolved, Resolver
+from service.resolution import SHIPPED, Resolved, Resolver, normal
+from service.schemas.catalog import Kind
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout
 from service.schemas.question import Question
@@ -55,31 +56,44 @@ class Reports:
             return {**row.document, "submission": row.submission}
 
     def page(self, query: ReportQuery) -> dict[str, Any]:
-        wanted = ReportFilter(
-            chip=_canonical(query.chip, lambda name: catalogue.chip(name).id),
-            stack=_canonical(query.stack, lambda name: catalogue.stack(name).id),
-            architecture=_canonical(query.architecture, lambda name: catalogue.architecture(name).name),
-            outcome=query.outcome,
-            profile_version=query.profile_version,
-            since=query.since,
-            until=query.until,
-        )
-        before = None if query.cursor is None else read_cursor(query.cursor)
+        before = None if query.cursor is None else read_cursor("reports", query.cursor)
         with self._store.reading() as rows:
+            wanted = ReportFilter(
+                chip=_canonical(rows, "chip", query.chip),
+                stack=_canonical(rows, "stack", query.stack),
+                architecture=_canonical(rows, "architecture", query.architecture),
+                outcome=query.outcome,
+                profile_version=query.profile_version,
+                since=query.since,
+                until=query.until,
+            )
             found = rows.reports.newest(wanted, query.limit + 1, before)
         page = found[: query.limit]
-        following = write_cursor(page[-1].id) if len(found) > query.limit else None
+        following = write_cursor("reports", page[-1].id) if len(found) > query.limit else None
         return {"items": [row.document for row in page], "next": following}
 
 
-def _canonical(name: str | None, find: Callable[[str], str]) -> str | None:
-    """The id that an alias of the shipped catalogue stands for; other names are those of registered entries."""
+_Column = Literal["chip", "stack", "architecture"]
+_FIND: dict[_Column, tuple[Kind, Callable[[str], str]]] = {
+    "chip": ("chips", lambda name: catalogue.chip(name).id),
+    "stack": ("stacks", lambda name: catalogue.stack(name).id),
+    "architecture": ("architectures", lambda name: catalogue.architecture(name).name),
+}
+
+
+def _canonical(rows: Rows, column: _Column, name: str | None) -> str | None:
+    """What reports call a thing that goes by this name or alias; unregistered ones go by what reports said."""
     if name is None:
         return None
+    kind, find = _FIND[column]
     try:
         return find(name)
     except UnknownName:
-        return name
+        own = {*rows.catalog.names(kind), *rows.reports.names(column)}
+    for known in (name, normal(name)):
+        if known in own:
+            return known
+    raise UnknownName(column, name, [*SHIPPED[kind](), *own])
 
 
 def _subject(rows: Rows, submission: ReportSubmission) -> Subject:

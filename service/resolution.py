@@ -14,6 +14,7 @@ from models.errors import Invalid, UnknownName
 from models.hardware import Chip, Cluster, Fabric
 from models.problem import Problem
 from models.stack import Stack
+from service.formats import huggingface
 from service.pointers import instead_of, under
 from service.schemas.architecture import HuggingFaceConfig, OwnModel, ShapeFields
 from service.schemas.catalog import Kind
@@ -21,6 +22,7 @@ from service.schemas.cluster import ChipFields, ClusterFields, ClusterPreset, Cl
 from service.schemas.prediction import ArchitectureUsed, CatalogUsed, EntryUsed, FabricUsed, Link, Parameters, StackUsed
 from service.schemas.question import Question
 from service.schemas.stack import StackFields
+from service.slices import as_chips
 from service.store import Rows
 from service.tables import CatalogRow
 
@@ -36,6 +38,9 @@ SHIPPED: dict[Kind, Callable[[], Iterable[str]]] = {
 }
 """Every name and alias of a kind; a chip is also a cluster, on the fabric of its data sheet."""
 
+TEXT_TOWERS = {"llama-4-scout", "llama-4-maverick", "gemma-3-4b", "gemma-3-12b", "gemma-3-27b"}
+"""Shipped architectures that leave out the other towers of a multimodal model."""
+
 _own_model: TypeAdapter[HuggingFaceConfig | ShapeFields] = TypeAdapter(OwnModel)
 
 
@@ -46,6 +51,7 @@ class Part(Generic[T]):
     value: T
     used: EntryUsed
     form: Any
+    text_tower: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +99,22 @@ class Resolver:
             source = "huggingface" if isinstance(form, HuggingFaceConfig) else "given"
             built = _build(form)
             used = EntryUsed(name=built.name, source=source)
-            return Part(built, used, form.model_dump(mode="json", exclude_unset=True))
+            return Part(built, used, form.model_dump(mode="json", exclude_unset=True), _is_multimodal(form))
         if row := self._registered("architectures", form):
-            built = replace(_build(_own_model.validate_python(row.entry["model"])), name=row.name)
-            return Part(built, _used(row), _pinned(row))
+            own = _own_model.validate_python(row.entry["model"])
+            return Part(replace(_build(own), name=row.name), _used(row), pinned(row), _is_multimodal(own))
         shipped = self._shipped("architectures", form, "model", catalogue.architecture)
-        return Part(shipped, EntryUsed(name=shipped.name, source="shipped"), shipped.name)
+        used = EntryUsed(name=shipped.name, source="shipped")
+        return Part(shipped, used, shipped.name, shipped.name in TEXT_TOWERS)
 
     def chip(self, form: str | ChipFields, field: str) -> Part[Chip]:
         if not isinstance(form, str):
+            _require_memory(form, field)
             used = EntryUsed(name=form.name, source="given")
             return Part(form.build("custom"), used, form.model_dump(mode="json", exclude_unset=True))
         if row := self._registered("chips", form):
             fields = ChipFields.model_validate(row.entry["chip"])
-            return Part(fields.build(row.name), _used(row), _pinned(row))
+            return Part(fields.build(row.name), _used(row), pinned(row))
         shipped = self._shipped("chips", form, field, catalogue.chip)
         return Part(shipped, EntryUsed(name=shipped.id, source="shipped"), shipped.id)
 
@@ -119,11 +127,12 @@ class Resolver:
             fields = ClusterFields.model_validate(row.entry["cluster"])
             chip, fabric = self.fabric(fields)
             given = {name: value for name in _SIZE if (value := getattr(form, name)) is not None}
-            named = Part(replace(fabric.value, id=row.name), _used(row), {"preset": _pinned(row)})
+            named = Part(replace(fabric.value, id=row.name), _used(row), {"preset": pinned(row)})
             return chip, named, fields.model_copy(update=given)
         if row := self._registered("chips", form.preset):
             chip = self.chip(form.preset, "cluster.preset")
-            return chip, Part(chip.value.fabric, _used(row), {"preset": _pinned(row)}), form
+            return chip, Part(chip.value.fabric, _used(row), {"preset": pinned(row)}), form
+        form = as_chips(form)
         shipped = self._shipped("clusters", form.preset, "cluster.preset", lambda name: catalogue.cluster(name, 1))
         chip = Part(shipped.chip, EntryUsed(name=shipped.chip.id, source="shipped"), shipped.chip.id)
         used = EntryUsed(name=shipped.fabric.id, source="shipped")
@@ -176,11 +185,18 @@ def _build(form: HuggingFaceConfig | ShapeFields) -> Architecture:
     return built
 
 
+def _require_memory(chip: ChipFields, field: str) -> None:
+    """Data sheets mean 1e9 bytes or 2^30 by GB, depending on the vendor: the larger one is what there can be."""
+    if chip.usable_memory_gib > chip.memory_gb:
+        rule = f"must not exceed the memory of the chip, memory_gb = {chip.memory_gb:g}"
+        raise Invalid(f"{field}.usable_memory_gib", chip.usable_memory_gib, rule)
+
+
 def _used(row: CatalogRow) -> EntryUsed:
     return EntryUsed(name=row.name, source="registered", version=row.version)
 
 
-def _pinned(row: CatalogRow) -> str:
+def pinned(row: CatalogRow) -> str:
     return f"{row.name}@{row.version}"
 
 
@@ -191,7 +207,16 @@ def _changes(form: str | StackFields) -> dict[str, Any]:
 def _architecture_used(part: Part[Architecture]) -> ArchitectureUsed:
     count = part.value.parameters
     parameters = Parameters(total=count.total, active=count.active, mtp=count.mtp)
-    return ArchitectureUsed(**part.used.model_dump(), parameters=parameters, num_layers=part.value.num_layers)
+    return ArchitectureUsed(
+        **part.used.model_dump(),
+        parameters=parameters,
+        num_layers=part.value.num_layers,
+        text_tower=part.text_tower,
+    )
+
+
+def _is_multimodal(form: HuggingFaceConfig | ShapeFields) -> bool:
+    return isinstance(form, HuggingFaceConfig) and huggingface.is_multimodal(form.root)
 
 
 def _links(cluster: Cluster) -> list[Link]:

@@ -7,11 +7,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 API_POLICY = "default-src 'none'; frame-ancestors 'none'"
 DOCS_POLICY = (
-    "default-src 'none'; connect-src 'self'; img-src 'self' data: https://fastapi.tiangolo.com; "
-    "script-src 'unsafe-inline' https://cdn.jsdelivr.net; style-src 'unsafe-inline' https://cdn.jsdelivr.net; "
-    "frame-ancestors 'none'"
+    "default-src 'none'; connect-src 'self'; img-src 'self' data:; script-src 'self' 'unsafe-inline'; "
+    "style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
 )
-"""Swagger UI comes from a CDN and starts itself with an inline script."""
+"""Swagger UI starts itself with an inline script."""
 
 
 class SecurityHeaders:

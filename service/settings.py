@@ -44,7 +44,7 @@ class Settings(BaseSettings):
     """Largest request body that is read."""
 
     heavy_concurrency: Annotated[int, Field(ge=1)] = 2
-    """Searches, predictions and calibrations that compute at the same time."""
+    """Searches and calibrations that compute at the same time; cheaper requests never wait behind them."""
 
     heavy_queue: Annotated[int, Field(ge=0, le=32)] = 16
     """How many more may wait for their turn; beyond that the answer is 503."""

@@ -1,32 +1,54 @@
-"""How many computations run at a time."""
+"""How many searches and calibrations run at a time, and who waits for a turn."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
-from service.errors import Overloaded
+from service.errors import ClientGone, QueueFull, TurnNeverCame
+
+_LOOK_S = 0.25  # how often a waiting request looks whether its client is still there
+
+Gone = Callable[[], Awaitable[bool]]
 
 
 class HeavySlots:
-    """At most `concurrency` computations at once and `queue` waiting; the next one is refused at once."""
+    """At most `concurrency` at once and `queue` waiting in the order they came; the next one is refused at once.
+
+    Waiting happens on the event loop, so it takes no thread from other requests and needs no lock.
+    """
 
     def __init__(self, concurrency: int, queue: int, wait_s: float) -> None:
-        self._admitted = threading.BoundedSemaphore(concurrency + queue)
-        self._running = threading.BoundedSemaphore(concurrency)
-        self._wait_s = wait_s
+        self._concurrency, self._queue, self._wait_s = concurrency, queue, wait_s
+        self._free = asyncio.Semaphore(concurrency)
+        self._admitted = 0
 
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        if not self._admitted.acquire(blocking=False):
-            raise Overloaded
+    @asynccontextmanager
+    async def one(self, gone: Gone) -> AsyncIterator[None]:
+        """A slot for the block; a request whose client is `gone` leaves the queue."""
+        if self._admitted >= self._concurrency + self._queue:
+            raise QueueFull(self._concurrency, self._queue)
+        self._admitted += 1
         try:
-            if not self._running.acquire(timeout=self._wait_s):
-                raise Overloaded
+            await self._turn(gone)
             try:
                 yield
             finally:
-                self._running.release()
+                self._free.release()
         finally:
-            self._admitted.release()
+            self._admitted -= 1
+
+    async def _turn(self, gone: Gone) -> None:
+        turn, ends = asyncio.create_task(self._free.acquire()), time.monotonic() + self._wait_s
+        try:
+            while not (await asyncio.wait({turn}, timeout=min(_LOOK_S, self._wait_s)))[0]:
+                if await gone():
+                    raise ClientGone
+                if time.monotonic() >= ends:
+                    raise TurnNeverCame(self._wait_s)
+        except BaseException:
+            if not turn.cancel():  # it came in the very moment of giving up
+                self._free.release()
+            raise

@@ -21,9 +21,11 @@ LAYERS = (
     "service.formats service.tables",
     "service.schemas service.database",
     "service.store service.slots",
-    "service.resolution service.basis service.creation service.measurements service.catalog service.profiles "
-    "service.predictions service.recommendations service.reports service.calibrations",
-    "service.problems service.json_body service.limits service.security service.telemetry service.etags",
+    "service.slices service.resolution service.assumptions service.basis service.creation service.measurements "
+    "service.catalog service.profiles service.predictions service.recommendations service.reports "
+    "service.calibrations",
+    "service.problems service.json_body service.limits service.security service.telemetry service.etags "
+    "service.queries service.heads",
     "service.routes",
     "service.openapi service.fit_profile",
     "service.app",

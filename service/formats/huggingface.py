@@ -91,6 +91,11 @@ _NOT_A_DECODER = {
 }
 
 
+def is_multimodal(config: Mapping[str, object]) -> bool:
+    """Whether `read` leaves towers other than that of text out."""
+    return config.get("model_type") in WRAPPERS
+
+
 def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
     """The architecture a config.json describes; `name` defaults to the config's own, else to its model_type."""
     text = _text_tower(config)

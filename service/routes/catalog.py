@@ -40,7 +40,7 @@ def get_entry(kind: Kind, name: EntryName, use: Use) -> JSONResponse:
 
 @router.post("/chips", operation_id="registerChip", status_code=201, response_model=CatalogEntry)
 def register_chip(body: Annotated[ChipEntry, Body(openapi_examples=examples.CHIPS)], use: Use, post: Post) -> Response:
-    """Register a chip, or a new version of one."""
+    """Register a chip, or a new version of one. `name@2` is its second version."""
     return post.created(lambda: use.catalog.register("chips", body))
 
 
@@ -48,7 +48,7 @@ def register_chip(body: Annotated[ChipEntry, Body(openapi_examples=examples.CHIP
 def register_cluster(
     body: Annotated[ClusterEntry, Body(openapi_examples=examples.CLUSTERS)], use: Use, post: Post
 ) -> Response:
-    """Register a cluster, or a new version of one."""
+    """Register a cluster, or a new version of one. `name@2` is its second version."""
     return post.created(lambda: use.catalog.register("clusters", body))
 
 
@@ -56,5 +56,5 @@ def register_cluster(
 def register_architecture(
     body: Annotated[ArchitectureEntry, Body(openapi_examples=examples.ARCHITECTURES)], use: Use, post: Post
 ) -> Response:
-    """Register an architecture, or a new version of one."""
+    """Register an architecture, or a new version of one. `name@2` is its second version."""
     return post.created(lambda: use.catalog.register("architectures", body))

@@ -10,16 +10,18 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Path, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
 
 from service.calibrations import Calibrations
 from service.catalog import Catalog
-from service.creation import CREATED, Creation, Key, Save
+from service.creation import CREATED, Created, Creation, Key, Save
 from service.errors import BadHeader
 from service.json_body import JsonRequest
 from service.predictions import Predictions
 from service.profiles import Profiles
 from service.recommendations import Recommendations
 from service.reports import Reports
+from service.slots import HeavySlots
 from service.store import Store
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
@@ -30,6 +32,7 @@ class Services:
     """The use cases of one application."""
 
     store: Store
+    slots: HeavySlots
     creation: Creation
     calibrations: Calibrations
     catalog: Catalog
@@ -61,21 +64,31 @@ class Poster:
             Header(description="Makes a retry safe: the same key and request get the stored answer, for 24 hours."),
         ] = None,
     ) -> None:
-        self._request, self._creation = request, services.creation
+        self._request, self._creation, self._slots = request, services.creation, services.slots
         self._key = None if idempotency_key is None else self._read(idempotency_key)
 
     def created(self, prepare: Callable[[], Save]) -> Response:
-        created = self._creation.create(self._key, prepare)
-        headers = {"Location": created.location}
-        if created.replayed:
-            headers["Idempotency-Replayed"] = "true"
-        return JSONResponse(created.document, CREATED, headers)
+        return _created(self._creation.create(self._key, prepare))
+
+    async def created_in_turn(self, prepare: Callable[[], Save]) -> Response:
+        """For what computes long. A retry of what is already answered waits for no turn."""
+        if self._key and (earlier := await run_in_threadpool(self._creation.earlier, self._key)) is not None:
+            return _created(earlier)
+        async with self._slots.one(self._request.is_disconnected):
+            return await run_in_threadpool(self.created, prepare)
 
     def _read(self, key: str) -> Key:
         if not _KEY.fullmatch(key):
             raise BadHeader("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
         body = self._request.parsed if isinstance(self._request, JsonRequest) else None
         return Key.of(key, self._request.method, self._request.url.path, json.dumps(body, sort_keys=True))
+
+
+def _created(created: Created) -> Response:
+    headers = {"Location": created.location}
+    if created.replayed:
+        headers["Idempotency-Replayed"] = "true"
+    return JSONResponse(created.document, CREATED, headers)
 
 
 async def _received(request: Request) -> str:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Header, Request, Response
 from fastapi.responses import JSONResponse
 
 from service.errors import PreconditionRequired
-from service.etags import immutable, tagged, tags
+from service.etags import immutable, required_tags, tagged
 from service.json_body import JsonRoute
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Use, Version
@@ -39,14 +39,14 @@ def get_profile_version(id_: Id, version: Version, request: Request, use: Use) -
 @router.post(
     "/{id}/calibrations", operation_id="createCalibration", status_code=201, response_model=ProfileVersionAnswer
 )
-def create_calibration(
+async def create_calibration(
     id_: Id,
     use: Use,
     post: Post,
     body: Annotated[CalibrationRequest | None, Body(openapi_examples=examples.CALIBRATIONS)] = None,
 ) -> Response:
     """Learn a new version from the reports of successful runs under this profile."""
-    return post.created(lambda: use.calibrations.calibrate(id_, body or CalibrationRequest()))
+    return await post.created_in_turn(lambda: use.calibrations.calibrate(id_, body or CalibrationRequest()))
 
 
 @router.post("/{id}/versions/{version}/activate", operation_id="activateProfileVersion", response_model=ProfileAnswer)
@@ -59,5 +59,5 @@ def activate_profile_version(
     """Make predictions use this version; an older one rolls back."""
     if if_match is None:
         raise PreconditionRequired
-    document, etag = use.profiles.activate(id_, version, tags(if_match))
+    document, etag = use.profiles.activate(id_, version, required_tags(if_match))
     return JSONResponse(document, headers={"ETag": etag})

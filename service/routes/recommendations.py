@@ -16,14 +16,14 @@ router = APIRouter(prefix="/v1/recommendations", tags=["recommendations"], route
 
 
 @router.post("", operation_id="createRecommendation", status_code=201, response_model=RecommendationAnswer)
-def create_recommendation(
+async def create_recommendation(
     body: Annotated[RecommendationRequest, Body(openapi_examples=examples.RECOMMENDATIONS)], use: Use, post: Post
 ) -> Response:
     """The fastest layout and the simplest one within the tolerance, why, and the proof that the search missed none.
 
     Where nothing fits the answer is a problem of type /problems/infeasible that names the nearest failing constraint.
     """
-    return post.created(lambda: use.recommendations.recommend(body))
+    return await post.created_in_turn(lambda: use.recommendations.recommend(body))
 
 
 @router.get("/{id}", operation_id="getRecommendation", response_model=RecommendationAnswer)

@@ -90,11 +90,14 @@ class HuggingFaceConfig(RootModel[dict[str, Any]]):
         return huggingface.read(self.root)
 
 
+def is_config(value: object) -> bool:
+    return isinstance(value, Mapping) and bool(_MARKS_OF_A_CONFIG & value.keys())
+
+
 def _form(value: object) -> str:
     if isinstance(value, (str, RootModel)):
         return f"{TAG}name" if isinstance(value, str) else f"{TAG}config"
-    is_config = isinstance(value, Mapping) and _MARKS_OF_A_CONFIG & value.keys()
-    return f"{TAG}config" if is_config else f"{TAG}shape"
+    return f"{TAG}config" if is_config(value) else f"{TAG}shape"
 
 
 Model = Annotated[

@@ -39,13 +39,17 @@ class CatalogEntry(Document):
     name: str
     source: Literal["shipped", "registered"]
     version: int | None
-    """Of a registered entry, from 1; `name@version` asks for it."""
+    """Of a registered entry, from 1."""
+    pinned_name: str | None
+    """`name@version` of a registered entry: asks for this version wherever a name may stand; `name` for the latest."""
     created_at: AwareDatetime | None
     aliases: list[str]
     given: dict[str, Any] | None
     """A registered entry as it was posted, with the versions of what it names."""
     resolved: dict[str, Any]
     """What the service understands by it."""
+    assumptions: list[str]
+    """Where the service knows less of a registered entry than of a shipped one."""
 
 
 class CatalogPage(Document):

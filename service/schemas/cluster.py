@@ -143,12 +143,15 @@ class ClusterPreset(ClusterSize):
     """A chip or a fabric of the catalogue, by name."""
 
     preset: Name
+    """`h100`, `dgx-h100-superpod`, …; `v5p-256` is a TPU slice by Google's name and fixes the number of chips (128).
+    `name@2` is the second version of an entry that was registered here."""
 
 
 class ClusterFields(ClusterSize):
     """A chip and the links that join it, from the inside out; without links, those of its data sheet."""
 
     chip: ChipForm
+    """A name of /v1/catalog/chips, or the data sheet; `name@2` is the second version of a registered one."""
     levels: Annotated[list[LevelFields], Field(min_length=1, max_length=8)] | None = None
     torus: TorusFields | None = None
 

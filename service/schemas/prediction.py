@@ -11,13 +11,13 @@ from models.errors import Invalid
 from models.prediction import Prediction
 from models.step import MEMORY_TERMS, TIME_TERMS
 from service.schemas.layout import LayoutFields
-from service.schemas.question import Question
+from service.schemas.question import PinnedQuestion
 from service.schemas.wire import Document
 
 MAX_LAYOUTS = 1000
 
 
-class PredictionRequest(Question):
+class PredictionRequest(PinnedQuestion):
     """Give `layout` or `layouts`."""
 
     layout: LayoutFields | None = None
@@ -114,6 +114,8 @@ class Parameters(Document):
 class ArchitectureUsed(EntryUsed):
     parameters: Parameters
     num_layers: int
+    text_tower: bool
+    """Of a multimodal model: vision parameters are not counted."""
 
 
 class Link(Document):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, model_validator
 
-from service.schemas.wire import Document, Instant, Wire
+from service.schemas.wire import Document, TimeSpan
 
 Origin = Literal["shipped", "calibrated"]
 
@@ -69,18 +69,39 @@ class Unusable(Document):
     reason: str
 
 
+class ReportCounts(Document):
+    """The reports of successful runs that a calibration was asked to learn from."""
+
+    found: int
+    used: int
+    down_weighted: int
+    """Of those used: the outliers."""
+    left_out: int
+    """Those that are unusable."""
+
+
 class CalibrationAnswer(Document):
     based_on: int
     """The version whose coefficients were the prior."""
+    reports: ReportCounts
     observations: int
+    """Reports used, outliers among them."""
     moved: list[MovedAnswer]
     unidentified: list[Unidentified]
     outliers: list[str]
-    """Ids of reports that were down-weighted."""
+    """Ids of reports that were down-weighted: more than four residual spreads from what the fit predicts."""
     unusable: list[Unusable]
+    """Reports that were left out, and why."""
     error_before: float
     """Median of |predicted / measured - 1|, under the version it is based on."""
     error_after: float
+
+    @model_validator(mode="before")
+    @classmethod
+    def _counted(cls, values: dict[str, Any]) -> dict[str, Any]:
+        used, left_out = values["observations"], len(values["unusable"])
+        counts = {"used": used, "left_out": left_out, "found": used + left_out}
+        return {**values, "reports": {**counts, "down_weighted": len(values["outliers"])}}
 
 
 class ProfileVersionAnswer(VersionSummary):
@@ -94,10 +115,8 @@ class ProfileVersionAnswer(VersionSummary):
     """What made it, if reports did."""
 
 
-class CalibrationRequest(Wire):
+class CalibrationRequest(TimeSpan):
     """Which reports to learn from: those of the profile, all or of a time span."""
 
-    since: Instant | None = None
-    until: Instant | None = None
     activate: bool = False
     """Use the new version at once."""

@@ -11,11 +11,11 @@ from models.recommendation import Candidate, FewerChips, Pipelining
 from models.search import Certificate
 from service.schemas.layout import ConstraintFields
 from service.schemas.prediction import Basis, PredictedLayout
-from service.schemas.question import Question
+from service.schemas.question import PinnedQuestion
 from service.schemas.wire import Document
 
 
-class RecommendationRequest(Question):
+class RecommendationRequest(PinnedQuestion):
     constraints: ConstraintFields = ConstraintFields()
     tolerance: Annotated[float, Field(ge=0, le=1)] = 0.03
     """How much slower than the fastest a simpler layout may be: 0.03 is 3%."""

@@ -14,7 +14,7 @@ from service.schemas.layout import LayoutFields
 from service.schemas.prediction import Basis, PredictedLayout
 from service.schemas.question import Question
 from service.schemas.stack import StackForm
-from service.schemas.wire import Document, Instant, Name, Wire
+from service.schemas.wire import Document, Name, TimeSpan, Wire
 from service.schemas.workload import WorkloadFields
 
 Outcome = Literal["ok", "out_of_memory", "crashed"]
@@ -101,7 +101,17 @@ class ReportSubmission(Wire):
             raise Invalid("measured", None, "goes with outcome ok, and only with it")
         if self.failure is not None and self.outcome == "ok":
             raise Invalid("failure", None, "goes with outcome out_of_memory or crashed")
+        self._require_room()
         return self
+
+    def _require_room(self) -> None:
+        """What tensors take lies inside what the framework reserved for them."""
+        memory = self.memory
+        if memory is None or memory.allocated_gib is None or memory.reserved_gib is None:
+            return
+        if memory.allocated_gib > memory.reserved_gib:
+            rule = f"must not exceed memory.reserved_gib = {memory.reserved_gib:g}"
+            raise Invalid("memory.allocated_gib", memory.allocated_gib, rule)
 
     def _require_one_subject(self) -> None:
         linked = [name for name in ("prediction_id", "recommendation_id") if getattr(self, name) is not None]
@@ -139,8 +149,9 @@ class MemoryComparison(Document):
     reserved_gib: float | None
     stage: int | None
     allocated_residual: float | None
-    """log(measured / predicted)."""
+    """Natural log(measured / predicted): above 0 the run took more than predicted."""
     reserved_residual: float | None
+    """The same of the reserved memory."""
 
 
 class ReportAnswer(Basis):
@@ -152,7 +163,7 @@ class ReportAnswer(Basis):
     """Made when the report came, with the profile that was active then."""
     measured: MeasuredSpeed | None
     residual: float | None
-    """log(measured / predicted) of the step time: above 0 the run was slower than predicted."""
+    """Natural log(measured / predicted) of the step time: 0.1 is a run 10% slower than predicted, -0.1 10% faster."""
     within_interval: bool | None
     """The measured step time lies in the predicted 80% interval."""
     memory: MemoryComparison | None
@@ -172,7 +183,7 @@ class ReportPage(Document):
     """The cursor of the next page."""
 
 
-class ReportQuery(Wire):
+class ReportQuery(TimeSpan):
     """Newest first. `chip`, `stack` and `architecture` also take the aliases of the catalogue."""
 
     chip: Name | None = None
@@ -180,7 +191,5 @@ class ReportQuery(Wire):
     architecture: Name | None = None
     outcome: Outcome | None = None
     profile_version: Annotated[int, Field(ge=1, le=2**31 - 1, strict=False)] | None = None
-    since: Instant | None = None
-    until: Instant | None = None
     limit: Annotated[int, Field(ge=1, le=1000, strict=False)] = 100
     cursor: Annotated[str, Field(max_length=200)] | None = None

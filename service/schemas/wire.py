@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, Self, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 
+from models.errors import Invalid
 from service.pointers import TAG
 
 
@@ -35,6 +36,20 @@ Instant = Annotated[
     AwareDatetime, Field(strict=False, ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(9000, 1, 1, tzinfo=UTC))
 ]
 """A time with its zone."""
+
+
+class TimeSpan(Wire):
+    """`since` is inclusive, `until` exclusive."""
+
+    since: Instant | None = None
+    until: Instant | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise Invalid("until", self.until.isoformat(), f"must be after since = {self.since.isoformat()}")
+        return self
+
 
 BandwidthGbS = Annotated[float, Field(ge=1e-3, le=1e6)]
 """GB/s = 1e9 bytes a second, one way."""

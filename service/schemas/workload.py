@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from models.workload import MAX_BATCH, MAX_SEQ_LEN, OPTIMIZERS, LoadBalancing, Precision, Routing, Workload
 from service.schemas.wire import Wire
+
+
+def _lower(name: object) -> object:
+    return name.lower() if isinstance(name, str) else name
 
 
 class WorkloadFields(Wire):
@@ -16,7 +20,8 @@ class WorkloadFields(Wire):
     seq_len: Annotated[int, Field(ge=1, le=MAX_SEQ_LEN)]
     global_batch: Annotated[int, Field(ge=1, le=MAX_BATCH)]
     """Sequences, not tokens."""
-    precision: Precision = "bf16"
+    precision: Annotated[Precision, BeforeValidator(_lower)] = "bf16"
+    """Upper or lower case."""
     optimizer: Annotated[str, Field(max_length=60, json_schema_extra={"enum": [*OPTIMIZERS]})] = "adamw"
     load_balancing: LoadBalancing = "none"
     """Of experts. "global_batch_loss" needs every forward before the first backward."""

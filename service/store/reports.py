@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
@@ -56,6 +57,10 @@ class Reports:
         if before is not None:
             query = query.where(ReportRow.id < before)
         return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
+
+    def names(self, column: Literal["chip", "stack", "architecture"]) -> Sequence[str]:
+        """What reports have been about."""
+        return self._session.scalars(select(getattr(ReportRow, column)).distinct()).all()
 
     def measured(self, wanted: ReportFilter) -> Sequence[ReportRow]:
         """Those with a step time, oldest first."""

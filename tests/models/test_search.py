@@ -203,5 +203,34 @@ def test_a_batch_that_divides_over_no_layout_names_the_rule_and_uses_fewer_chips
     assert found.chips_used == found.fewer_chips.num_chips < 88
 
 
+@pytest.mark.parametrize(
+    ("stack", "chips", "allowed", "rule", "reason"),
+    [
+        ("torchtitan", 16, {"ep": (8,)}, "experts_divide", "ep(8) must divide the number of experts"),
+        ("megatron", 16, {"virtual_stages": (3,), "pp": (1,)}, "schedule_shape", "without pipeline only 1f1b"),
+        ("generic", 56, {"pp": (7,), "balanced": (False,)}, "layers_divide", "32 layers must give each of pp(7)"),
+        ("torchtitan", 16, {"schedule": ("dualpipe",)}, "schedule_offered", "not dualpipe"),
+        ("torchtitan", 64, {"tp": (64,)}, "tensor_divides_heads", "tp(64) must divide the 32 attention heads"),
+        ("torchtitan", 16, {"zero_stage": (0,), "dp_shard": (16,)}, "sharding_shape", "stage 0 replicates"),
+        ("torchtitan", 16, {"zero_stage": (2,), "reshard": (False,)}, "breaks no rule", "is the same as a layout"),
+        ("torchtitan", 16, {"tp": (3,)}, "multiply to the 16 devices", "no degrees"),
+    ],
+)
+def test_a_contradiction_names_the_rule_that_is_in_the_way(
+    stack: str, chips: int, allowed: dict[str, tuple[object, ...]], rule: str, reason: str
+) -> None:
+    question = Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster("h100", chips),
+        workload=Workload(seq_len=8192, global_batch=128),
+        stack=catalogue.stack(stack),
+    )
+    with pytest.raises(Infeasible) as refused:
+        recommend(question, PROFILE, Constraints(allowed=allowed))
+    assert refused.value.constraint.removeprefix("constraints.") in allowed
+    assert rule in refused.value.detail
+    assert reason in refused.value.detail
+
+
 def test_mesh_fields_are_fields_of_layouts() -> None:
     assert set(MESH_FIELDS) <= set(Layouts.__slots__)

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from asking import LAYOUT, PREDICTION, QUESTION, assert_problem
+
+from models.errors import Invalid
+from service.resolution import Resolved, Resolver
+from service.schemas.question import Question
 
 LAYOUTS = [
     {**LAYOUT, "recompute": recompute, "micro_batch": micro_batch}
@@ -67,7 +72,27 @@ def test_slow_runs_teach_slow_predictions_and_can_be_unlearnt(client) -> None:
 
 def test_an_outlier_is_named(client) -> None:
     ids = report(client, [1.1] * 18 + [8.0])
-    assert client.post(ADDRESS).json()["calibration"]["outliers"] == [ids[-1]]
+    found = client.post(ADDRESS).json()["calibration"]
+    assert found["outliers"] == [ids[-1]]
+    assert found["reports"] == {"found": 19, "used": 19, "down_weighted": 1, "left_out": 0}
+
+
+def test_a_report_the_models_no_longer_understand_is_left_out_with_its_reason(client, monkeypatch) -> None:
+    kept, lost = report(client, [1.1, 1.1])
+    resolve = Resolver.problem
+
+    def forgetful(self: Resolver, question: Question) -> Resolved:
+        resolved = resolve(self, question)
+        forgetful.calls += 1
+        if forgetful.calls == 2:
+            raise Invalid("model", None, "is forgotten")
+        return resolved
+
+    forgetful.calls = 0
+    monkeypatch.setattr(Resolver, "problem", forgetful)
+    found = client.post(ADDRESS).json()["calibration"]
+    assert found["reports"] == {"found": 2, "used": 1, "down_weighted": 0, "left_out": 1}
+    assert found["unusable"] == [{"report": lost, "reason": "model: is forgotten"}]
 
 
 def test_only_the_time_span_counts(client) -> None:
@@ -107,7 +132,10 @@ def test_calibrations_at_once_make_a_version_each(client) -> None:
         ({"activate": "yes"}, "/activate"),
         ({"reports": []}, "/reports"),
         ([], ""),
+        (None, ""),
+        ({"since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"}, "/until"),
     ],
 )
 def test_bad_calibrations(client, body: object, pointer: str) -> None:
-    assert_problem(client.post(ADDRESS, json=body), "invalid", pointer)
+    sent = {"content": json.dumps(body), "headers": {"content-type": "application/json"}}
+    assert_problem(client.post(ADDRESS, **sent), "invalid", pointer)

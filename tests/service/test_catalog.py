@@ -18,6 +18,24 @@ def test_the_shipped_catalogue_is_there_by_name_and_alias(client, kind: str) -> 
             assert client.get(f"/v1/catalog/{kind}/{name}").json() == item
 
 
+def test_a_registered_name_may_be_pinned_to_its_version(client) -> None:
+    made = client.post("/v1/catalog/chips", json={"name": "mine", "chip": CHIP}).json()
+    assert (made["pinned_name"], made["assumptions"]) == ("mine@1", [])
+    asked = changed(PREDICTION, "cluster.preset", made["pinned_name"])
+    assert client.post("/v1/predictions", json=asked).status_code == 201
+
+
+@pytest.mark.parametrize("kind", ["chips", "clusters"])
+def test_a_chip_of_a_generation_nobody_measured_says_so(client, kind: str) -> None:
+    chip = {**CHIP, "generation": "rubin"}
+    entry = {"chip": chip} if kind == "chips" else {"cluster": {"chip": chip}}
+    made = client.post(f"/v1/catalog/{kind}", json={"name": "mine", **entry}).json()
+    said = "generation 'rubin' is uncalibrated: coefficients of the generic family"
+    assert made["assumptions"] == [said]
+    predicted = client.post("/v1/predictions", json=changed(PREDICTION, "cluster.preset", "mine")).json()
+    assert said in predicted["assumptions"]
+
+
 def test_lists_are_paged_by_name(client) -> None:
     address, seen = "/v1/catalog/chips?limit=10", []
     while address:
@@ -97,6 +115,12 @@ def test_shipped_names_are_reserved(client, kind: str, body: dict) -> None:
         ("chips", {"name": "Mine", "chip": CHIP}, "/name"),
         ("chips", {"name": "mine@2", "chip": CHIP}, "/name"),
         ("chips", {"name": "mine", "chip": {}}, "/chip/generation"),
+        ("chips", {"name": "mine", "chip": {**CHIP, "usable_memory_gib": 128.5}}, "/chip/usable_memory_gib"),
+        (
+            "clusters",
+            {"name": "hall", "cluster": {"chip": {**CHIP, "usable_memory_gib": 200}}},
+            "/cluster/chip/usable_memory_gib",
+        ),
         (
             "clusters",
             {"name": "hall", "cluster": {"chip": "h100", "levels": [LEVELS[0]], "num_chips": 64}},

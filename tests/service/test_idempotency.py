@@ -10,7 +10,6 @@ from asking import PREDICTION, REPORT, assert_problem, changed
 from service import database
 from service.creation import Created, Creation, Key
 from service.errors import KeyReused, StillRunning
-from service.slots import HeavySlots
 from service.store import Store
 from service.tables import IdempotencyRow
 
@@ -73,7 +72,7 @@ def store(database_url: str):
 
 
 def creation(store: Store) -> Creation:
-    return Creation(store, HeavySlots(2, 2, 1.0), ttl_s=3600, in_flight_s=60)
+    return Creation(store, ttl_s=3600, in_flight_s=60)
 
 
 KEY = Key.of("k", "POST", "/x", "{}")

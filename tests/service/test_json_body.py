@@ -1,15 +1,28 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
-from asking import PREDICTION, assert_problem
+from asking import PREDICTION, assert_problem, changed
+from httpx import Response
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
 from service.errors import MalformedBody
 from service.json_body import MAX_DEPTH, parse
 
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+}
 MALFORMED = {
     "nothing closed": b'{"model": ',
     "brackets": b"[" * 100_000,
@@ -38,7 +51,34 @@ def test_what_is_not_json_is_refused(shared_client, name: str) -> None:
     assert_problem(shared_client.post("/v1/predictions", content=MALFORMED[name], headers=headers), "malformed-body")
 
 
-@pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "nonsense", ""])
+def sent(client: TestClient, body: dict) -> Response:
+    """As Python writes it, which is not always JSON."""
+    headers = {"content-type": "application/json"}
+    return client.post("/v1/predictions", content=json.dumps(body), headers=headers)
+
+
+def test_a_config_as_python_writes_it_reaches_its_reader(shared_client) -> None:
+    config = {"model_type": "nemotron_h", "time_step_limit": [0.0, math.inf], "hidden_size": 8192}
+    assert_problem(sent(shared_client, changed(PREDICTION, "model", config)), "unsupported", "/model/model_type")
+    odd = {**CONFIG, "rope_scaling": {"factor": math.nan}, "time_step_limit": [0.0, math.inf]}
+    answer = sent(shared_client, changed(PREDICTION, "model", odd))
+    assert answer.status_code == 201
+    assert answer.json()["request"]["model"]["time_step_limit"] == [0.0, "Infinity"]
+    wrong = sent(shared_client, changed(PREDICTION, "model", {**CONFIG, "vocab_size": math.inf}))
+    found = assert_problem(wrong, "invalid", "/model/vocab_size")
+    assert found["errors"][0]["value"] == "Infinity"
+
+
+@pytest.mark.parametrize(
+    ("path", "pointer"),
+    [("model", "/model/num_layers"), ("workload", "/workload/num_layers"), ("layout", "/layout/num_layers")],
+)
+def test_elsewhere_a_number_must_be_finite(shared_client, path: str, pointer: str) -> None:
+    answer = sent(shared_client, changed(PREDICTION, path, {"num_layers": -math.inf}))
+    assert f"-Infinity at {pointer}," in assert_problem(answer, "malformed-body")["detail"]
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "application/json; charset=latin-1", "nonsense", ""])
 def test_other_media_types_are_refused(shared_client, media_type: str) -> None:
     body = json.dumps(PREDICTION).encode()
     answer = shared_client.post("/v1/predictions", content=body, headers={"content-type": media_type})
@@ -46,7 +86,7 @@ def test_other_media_types_are_refused(shared_client, media_type: str) -> None:
     assert_problem(answer, "unsupported-media-type")
 
 
-@pytest.mark.parametrize("media_type", ["application/json; charset=utf-8", "application/vnd.x+json"])
+@pytest.mark.parametrize("media_type", ["application/json; charset=UTF-8", "application/vnd.x+json"])
 def test_json_by_another_name_is_read(shared_client, media_type: str) -> None:
     body = json.dumps(PREDICTION).encode()
     assert shared_client.post("/v1/predictions", content=body, headers={"content-type": media_type}).status_code == 201

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from asking import PREDICTION, assert_problem
+from asking import PREDICTION, QUESTION, assert_problem, changed
+from httpx import Response
 
-from service.errors import Overloaded
+from service.errors import ClientGone, QueueFull, TurnNeverCame
 from service.slots import HeavySlots
+
+SMALL = changed(QUESTION, "cluster.num_chips", 8)
 
 
 def test_a_body_is_refused_by_its_length(make_client) -> None:
@@ -31,54 +36,110 @@ def test_a_body_within_the_limit_is_read(make_client) -> None:
     assert make_client(max_body_bytes=1024).post("/v1/predictions", json=PREDICTION).status_code == 201
 
 
+async def listening() -> bool:
+    return False
+
+
+async def gone() -> bool:
+    return True
+
+
 def test_slots_run_some_queue_some_and_refuse_the_rest() -> None:
-    slots = HeavySlots(concurrency=2, queue=1, wait_s=10)
-    running, finish, most = [], threading.Event(), []
+    async def four() -> tuple[list[object], int]:
+        slots, running, most, finish = HeavySlots(concurrency=2, queue=1, wait_s=10), 0, 0, asyncio.Event()
 
-    def work() -> bool:
-        try:
-            with slots.one():
-                running.append(1)
-                most.append(len(running))
-                finish.wait(10)
-                running.pop()
-        except Overloaded:
-            finish.set()
-            return False
-        return True
+        async def work(name: int) -> int:
+            nonlocal running, most
+            async with slots.one(listening):
+                running += 1
+                most = max(most, running)
+                await finish.wait()
+                running -= 1
+            return name
 
-    with ThreadPoolExecutor(4) as pool:
-        done = list(pool.map(lambda _: work(), range(4)))
-    assert sorted(done) == [False, True, True, True]
-    assert max(most) == 2
+        tasks = [asyncio.create_task(work(name)) for name in range(4)]
+        await asyncio.sleep(0.05)
+        finish.set()
+        return await asyncio.gather(*tasks, return_exceptions=True), most
+
+    done, most = asyncio.run(four())
+    assert (done[:3], most) == ([0, 1, 2], 2)
+    assert isinstance(done[3], QueueFull)
+    assert "2 may compute at a time and 1 wait" in str(done[3])
 
 
-def test_waiting_ends() -> None:
-    slots = HeavySlots(concurrency=1, queue=1, wait_s=0.01)
-    with slots.one(), pytest.raises(Overloaded), slots.one():
-        pass
-    with slots.one():  # nothing leaked
-        pass
+@pytest.mark.parametrize(("client", "wait_s", "error"), [(listening, 0.01, TurnNeverCame), (gone, 60, ClientGone)])
+def test_waiting_ends_with_its_time_or_its_client(client, wait_s: float, error: type[Exception]) -> None:
+    async def wait() -> None:
+        slots = HeavySlots(concurrency=1, queue=1, wait_s=wait_s)
+        async with slots.one(listening):
+            for _ in range(2):  # whoever gives up leaves the queue
+                with pytest.raises(error):
+                    async with slots.one(client):
+                        pass
+        async with slots.one(listening):  # nothing leaked
+            pass
+
+    asyncio.run(asyncio.wait_for(wait(), 10))
+
+
+def test_a_search_that_nobody_waits_for_any_more_is_never_begun(make_client) -> None:
+    client = make_client(heavy_concurrency=1, heavy_queue=1)
+    app, sent, begun = client.app, [], []
+    app.state.services.recommendations.recommend = begun.append
+    messages = [{"type": "http.request", "body": json.dumps(QUESTION).encode()}, {"type": "http.disconnect"}]
+    path = "/v1/recommendations"
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+
+    async def receive() -> dict:
+        return messages.pop(0)
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        async with app.state.services.slots.one(listening):
+            await app(scope, receive, send)
+
+    client.portal.call(ask)
+    assert (sent[0]["status"], begun) == (499, [])
 
 
 def test_an_overloaded_service_says_when_to_come_back(make_client) -> None:
     client = make_client(heavy_concurrency=1, heavy_queue=0)
     started, finish = threading.Event(), threading.Event()
-    predict = client.app.state.services.predictions.predict
+    recommend = client.app.state.services.recommendations.recommend
 
     def slow(request: object) -> object:
         started.set()
         finish.wait(10)
-        return predict(request)
+        return recommend(request)
 
-    client.app.state.services.predictions.predict = slow
+    def ask() -> Response:
+        return client.post("/v1/recommendations", json=SMALL, headers={"Idempotency-Key": "a"})
+
+    client.app.state.services.recommendations.recommend = slow
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(client.post, "/v1/predictions", json=PREDICTION)
+        first = pool.submit(ask)
         started.wait(10)
-        refused = client.post("/v1/predictions", json=PREDICTION)
+        refused = client.post("/v1/recommendations", json=SMALL)
         assert client.get("/livez").status_code == client.get("/readyz").status_code == 200
+        assert client.post("/v1/predictions", json=PREDICTION).status_code == 201  # cheap work waits for no search
+        assert_problem(ask(), "still-running")
         finish.set()
         assert first.result().status_code == 201
     assert refused.status_code == 503
-    assert_problem(refused, "overloaded")
+    assert "queue is full" in assert_problem(refused, "overloaded")["detail"]
     assert int(refused.headers["retry-after"]) > 0
+
+
+def test_a_retry_of_what_is_answered_waits_for_no_turn(make_client) -> None:
+    client, headers = make_client(heavy_concurrency=1, heavy_queue=0), {"Idempotency-Key": "a"}
+    assert client.post("/v1/recommendations", json=SMALL, headers=headers).status_code == 201
+
+    async def ask_in_the_meantime() -> Response:
+        async with client.app.state.services.slots.one(listening):
+            return await asyncio.to_thread(client.post, "/v1/recommendations", json=SMALL, headers=headers)
+
+    assert client.portal.call(ask_in_the_meantime).headers["idempotency-replayed"] == "true"

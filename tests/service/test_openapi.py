@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from asking import REPORT
+from asking import REPORT, assert_problem
 from pydantic import TypeAdapter
 
 from service.problems import TYPES
@@ -52,6 +52,7 @@ def test_errors_are_documented_as_problems(client) -> None:
     assert TYPES["infeasible"].title in post["422"]["description"]
     activate = document["paths"]["/v1/profiles/{id}/versions/{version}/activate"]["post"]["responses"]
     assert {"412", "428"} <= activate.keys()
+    assert "422" in document["paths"]["/v1/profiles"]["get"]["responses"]
 
 
 def test_every_reference_leads_somewhere(client) -> None:
@@ -62,5 +63,16 @@ def test_every_reference_leads_somewhere(client) -> None:
     assert not {name for name in schemas if "@" in name}
 
 
+def test_what_takes_a_name_says_how_to_pin_its_version(client) -> None:
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    for schema, name in (("PredictionRequest", "model"), ("PredictionRequest", "cluster"), ("ClusterPreset", "preset")):
+        assert "name@2" in schemas[schema]["properties"][name]["description"]
+
+
 def test_the_docs_are_served(client) -> None:
-    assert "swagger" in client.get("/docs").text.lower()
+    page = client.get("/docs")
+    assert "swagger" in page.text.lower()
+    assert "https://" not in page.text + page.headers["content-security-policy"]
+    for address in re.findall(r'(?:src|href)="([^"]+)"', page.text):
+        assert client.get(address).status_code == 200, address
+    assert_problem(client.get("/docs/static/nothing.js"), "not-found")

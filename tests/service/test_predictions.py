@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from asking import LAYOUT, PREDICTION, QUESTION, SHAPE, changed, without
+from asking import LAYOUT, PREDICTION, QUESTION, SHAPE, assert_problem, changed, without
 
 from service.schemas.prediction import MAX_LAYOUTS, PredictionAnswer
 
@@ -12,6 +12,53 @@ def test_a_prediction_is_stored_as_it_was_answered(client) -> None:
     kept = client.get(made.headers["location"])
     assert kept.json() == made.json()
     assert PredictionAnswer.model_validate(made.json()).id == made.headers["location"].rsplit("/", 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("preset", "chip", "scale_out"),
+    [
+        ("p5.48xlarge", "h100-sxm-80gb", 50),
+        ("DGX-H100", "h100-sxm-80gb", 50),
+        ("dgx-a100", "a100-sxm-80gb", 25),
+        ("a3-megagpu-8g", "h100-sxm-80gb", 25),
+        ("a3-highgpu-8g", "h100-sxm-80gb", 12.5),
+        ("p4d.24xlarge", "a100-sxm-40gb", 6.25),
+        ("p4de.24xlarge", "a100-sxm-80gb", 6.25),
+    ],
+)
+def test_machines_go_by_the_names_clouds_sell_them_under(client, preset: str, chip: str, scale_out: float) -> None:
+    used = client.post("/v1/predictions", json=changed(PREDICTION, "cluster.preset", preset)).json()["catalogue"]
+    assert used["chip"]["name"] == chip
+    assert used["fabric"]["links"][-1]["gb_s"] == scale_out
+
+
+@pytest.mark.parametrize(
+    ("preset", "chip", "num_chips"),
+    [
+        ("v5p-256", "tpu-v5p", 128),
+        ("TPU-v4-128", "tpu-v4", 64),
+        ("v6e-64", "tpu-v6e", 64),
+        ("v5litepod-16", "tpu-v5e", 16),
+    ],
+)
+def test_a_tpu_slice_is_so_many_chips(client, preset: str, chip: str, num_chips: int) -> None:
+    body = {**PREDICTION, "stack": "maxtext", "cluster": {"preset": preset}}
+    body["layout"] = {"dp_shard": num_chips, "zero_stage": 3, "recompute": "full"}
+    found = client.post("/v1/predictions", json=body).json()
+    assert found["request"]["cluster"] == {"preset": chip, "num_chips": num_chips}
+
+
+def test_a_tpu_slice_fixes_the_number_of_chips(client) -> None:
+    odd = changed(PREDICTION, "cluster", {"preset": "v5p-255"})
+    assert_problem(client.post("/v1/predictions", json=odd), "invalid", "/cluster/preset")
+    other = changed(PREDICTION, "cluster", {"preset": "v5p-256", "num_chips": 256})
+    assert_problem(client.post("/v1/predictions", json=other), "invalid", "/cluster/num_chips")
+
+
+@pytest.mark.parametrize("name", ["BF16", "FP8", "Fp16"])
+def test_a_precision_is_read_in_any_case(client, name: str) -> None:
+    answer = client.post("/v1/predictions", json=changed(PREDICTION, "workload.precision", name))
+    assert answer.json()["request"]["workload"]["precision"] == name.lower()
 
 
 def test_the_terms_add_up(client) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import pytest
 from asking import PREDICTION, assert_problem, changed
@@ -42,6 +43,22 @@ def test_a_wrong_method_names_the_right_ones(client) -> None:
     answer = client.delete("/v1/predictions")
     assert_problem(answer, "method-not-allowed")
     assert answer.headers["allow"] == "POST"
+    assert client.delete("/livez").headers["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize("path", ["/", "/livez", "/docs", "/v1/reports", "/v1/catalog/chips/h100", "/nowhere"])
+def test_head_is_get_without_its_body(client, path: str) -> None:
+    head, get = client.head(path), client.get(path)
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert head.headers["content-length"] == get.headers["content-length"]
+
+
+def test_the_index_leads_everywhere(client) -> None:
+    found = client.get("/").json()
+    assert found["name"] == "Shardwright"
+    assert f"## {found['version']}" in (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
+    for path in [found["docs"], found["openapi"], *found["collections"].values()]:
+        assert client.get(path).status_code in (200, 405), path  # some collections only take POST
 
 
 def test_several_errors_come_together(client) -> None:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from asking import PREDICTION, assert_problem
+import pytest
+from asking import PREDICTION, QUESTION, assert_problem
 
 from models.profile import shipped_profile
 from service import database, profiles
@@ -59,6 +60,21 @@ def test_rolling_back(client, database_url: str, monkeypatch) -> None:
     assert client.post("/v1/predictions", json=PREDICTION).json()["layouts"] == wide
 
 
+@pytest.mark.parametrize("path", ["/v1/predictions", "/v1/recommendations"])
+def test_a_request_may_pin_the_version(client, database_url: str, monkeypatch, path: str) -> None:
+    ship(database_url, monkeypatch, residual_spread=0.5)
+    body = PREDICTION if path == "/v1/predictions" else {**QUESTION, "cluster": {"preset": "h100", "num_chips": 8}}
+    assert client.post(path, json=body).json()["profile"]["version"] == 2
+    for version in (1, 2):
+        made = client.post(path, json={**body, "profile": {"version": version}}).json()
+        assert made["profile"] == made["request"]["profile"] == {"id": "default", "version": version}
+    assert client.post(path, json=made["request"]).status_code == 201
+    found = assert_problem(client.post(path, json={**body, "profile": {"version": 9}}), "invalid", "/profile/version")
+    assert "1 to 2" in found["detail"]
+    wrong = {**body, "profile": {"id": "defualt", "version": 1}}
+    assert_problem(client.post(path, json=wrong), "unknown-name", "/profile/id")
+
+
 def test_activation_needs_the_state_that_was_seen(client) -> None:
     address = "/v1/profiles/default/versions/1/activate"
     seen = client.get("/v1/profiles/default").headers["etag"]
@@ -71,6 +87,18 @@ def test_activation_needs_the_state_that_was_seen(client) -> None:
     assert_problem(stale, "precondition-failed")
     assert_problem(client.post(address, headers={"If-Match": f"W/{seen}"}), "precondition-failed")
     assert client.post(address, headers={"If-Match": "*"}).status_code == 200
+
+
+@pytest.mark.parametrize("header", ["default-1", '"a" "b"', '"open', "", "*, *", "W/x"])
+def test_an_unreadable_precondition_is_a_bad_header(client, header: str) -> None:
+    answer = client.post("/v1/profiles/default/versions/1/activate", headers={"If-Match": header})
+    assert "If-Match" in assert_problem(answer, "bad-header")["detail"]
+
+
+@pytest.mark.parametrize("body", [b"{}", b"null", b'{"version": 2}', b"\xff"])
+def test_activation_takes_no_body(client, body: bytes) -> None:
+    answer = client.post("/v1/profiles/default/versions/1/activate", content=body, headers={"If-Match": "*"})
+    assert_problem(answer, "invalid", "")
 
 
 def test_an_unknown_version_cannot_be_activated(client) -> None:

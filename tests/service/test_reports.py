@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from asking import LAYOUT, PREDICTION, QUESTION, REPORT, assert_problem, changed
+from asking import CHIP, LAYOUT, PREDICTION, QUESTION, REPORT, assert_problem, changed
 
 
 def test_a_report_stands_beside_its_prediction(client) -> None:
@@ -89,6 +89,26 @@ def test_reports_are_paged_newest_first(client) -> None:
     assert seen == sorted(made, reverse=True)
 
 
+def test_a_cursor_that_was_changed_is_refused(client) -> None:
+    for _ in range(2):
+        client.post("/v1/reports", json=REPORT)
+    cursor = client.get("/v1/reports?limit=1").json()["next"]
+    foreign = client.get("/v1/catalog/chips?limit=1").json()["next"]
+    for bad in (cursor[:-1], cursor + "A", "A" + cursor[1:], cursor[:20] + "A" + cursor[21:], foreign):
+        found = assert_problem(client.get("/v1/reports", params={"cursor": bad}), "invalid")
+        assert found["errors"][0]["value"] == bad
+    assert_problem(client.get("/v1/catalog/stacks", params={"cursor": foreign}), "invalid")
+
+
+def test_a_filter_takes_registered_and_reported_names(client) -> None:
+    assert client.post("/v1/catalog/chips", json={"name": "mine", "chip": CHIP}).status_code == 201
+    assert client.get("/v1/reports?chip=Mine").json()["items"] == []
+    assert_problem(client.get("/v1/reports?chip=custom"), "unknown-name")
+    own = changed(REPORT, "cluster", {"chip": CHIP, "num_chips": 64})
+    assert client.post("/v1/reports", json=own).status_code == 201
+    assert len(client.get("/v1/reports?chip=custom").json()["items"]) == 1
+
+
 def test_reports_are_filtered(client) -> None:
     def count(query: str) -> int:
         return len(client.get(f"/v1/reports?{query}").json()["items"])
@@ -97,6 +117,7 @@ def test_reports_are_filtered(client) -> None:
     crashed = {**changed(PREDICTION, "cluster.preset", "h200"), "outcome": "crashed"}
     assert client.post("/v1/reports", json=crashed).status_code == 201
     assert count("chip=h100") == count("chip=h100-sxm-80gb") == count("outcome=ok") == count("chip=h200") == 1
+    assert count("chip=H100") == count("chip=H100_SXM_80GB") == 1
     assert count("stack=titan") == count("architecture=llama-3-8b") == count("profile_version=1") == 2
     assert count("chip=b200") == count("profile_version=2") == count("since=2100-01-01T00:00:00Z") == 0
     assert count("since=2020-01-01T00:00:00Z&until=2100-01-01T00:00:00Z&chip=h200") == 1

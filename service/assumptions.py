@@ -1,0 +1,86 @@
+"""What a request left open and the service settled, and where the models know less than it may seem."""
+
+from __future__ import annotations
+
+from models.hardware import Chip
+from models.problem import Problem
+from models.profile import Profile
+from service.resolution import Resolved
+from service.schemas.question import Question
+from service.schemas.workload import WorkloadFields
+
+_DATA_SHEET_MEMORY = {"google", "aws"}
+"""Vendors who do not publish what their runtime leaves of the memory."""
+
+_PARTS = {"mi250x-gcd": "a GCD, half of an MI250X", "pvc-tile-64gb": "a tile, half of a Max 1550"}
+"""What num_chips counts where it is not what the vendor sells as one."""
+
+_FOR_EXPERTS = ("load_balancing", "routing")
+
+
+def assumptions(question: Question, resolved: Resolved, profile: Profile) -> list[str]:
+    problem = resolved.problem
+    shipped = resolved.used.chip.source == "shipped"
+    return [
+        *_defaults(question.workload),
+        *_without_effect(question.workload, problem),
+        *_text_tower(resolved),
+        *_of_the_cluster(question, problem),
+        *of_the_chip(problem.cluster.chip, profile),
+        *(_of_a_shipped_chip(problem.cluster.chip) if shipped else ()),
+        _kernel(problem),
+    ]
+
+
+def of_the_chip(chip: Chip, profile: Profile) -> list[str]:
+    """Also said when a chip is registered."""
+    if any(term.scope == f"generation:{chip.generation}" for term in profile.terms):
+        return []
+    return [f"generation {chip.generation!r} is uncalibrated: coefficients of the generic family"]
+
+
+def _defaults(workload: WorkloadFields) -> list[str]:
+    open_ = [name for name in WorkloadFields.model_fields if name not in workload.model_fields_set]
+    return [f"workload.{name} is {getattr(workload, name)}" for name in open_ if name != "token_budget"]
+
+
+def _without_effect(workload: WorkloadFields, problem: Problem) -> list[str]:
+    given = workload.model_fields_set
+    dense = () if problem.architecture.is_moe else [name for name in _FOR_EXPERTS if name in given]
+    lines = [f"workload.{name} has no effect: the model has no experts" for name in dense]
+    if workload.token_budget is not None:
+        lines.append("workload.token_budget has no effect on the prediction of a step")
+    return lines
+
+
+def _text_tower(resolved: Resolved) -> list[str]:
+    used = resolved.used.architecture
+    return [f"of {used.name} only the text tower counts: vision parameters are left out"] if used.text_tower else []
+
+
+def _of_the_cluster(question: Question, problem: Problem) -> list[str]:
+    cluster = problem.cluster
+    said = question.cluster.model_fields_set
+    lines = []
+    if cluster.slice_shape and "torus_shape" not in said:
+        lines.append(f"cluster.torus_shape is {'x'.join(map(str, cluster.slice_shape))}, the most cubic slice")
+    if not cluster.slice_shape and "chips_per_domain" not in said:
+        chips = cluster.scale_up_domain // cluster.chip.devices_per_chip
+        lines.append(f"cluster.chips_per_domain is {chips}, as even as the number of chips allows")
+    if (devices := cluster.chip.devices_per_chip) > 1:
+        lines.append(f"a chip has {devices} devices: degrees multiply to {cluster.num_devices} devices")
+    lines += [f"{dim.name} joins {dim.domain} devices at {dim.gb_s:g} GB/s each" for dim in cluster.dims]
+    return lines
+
+
+def _of_a_shipped_chip(chip: Chip) -> list[str]:
+    lines = []
+    if chip.vendor in _DATA_SHEET_MEMORY:
+        lines.append(f"usable memory is nominal: all {chip.usable_memory_gib:g} GiB of the data sheet")
+    if chip.id in _PARTS:
+        lines.append(f"cluster.num_chips counts {chip.id}: each is {_PARTS[chip.id]}")
+    return lines
+
+
+def _kernel(problem: Problem) -> str:
+    return f"attention runs on {problem.kernel}, what {problem.stack.id} picks on {problem.cluster.chip.generation}"
