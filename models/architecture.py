@@ -52,7 +52,7 @@ class Attention:
         output = ("o", v_dim, hidden_size)
         if self.kv_lora_rank is None:
             kv_dim = self.num_kv_heads * (self.head_dim + self.v_head_dim)
-            return [("qkv", hidden_size, q_dim + kv_dim), output]
+            return [("q", hidden_size, q_dim), ("kv", hidden_size, kv_dim), output]
         rank = self.kv_lora_rank
         query = (
             [("q", hidden_size, q_dim)]
@@ -155,6 +155,22 @@ class Layer:
     def parameters(self, hidden_size: int) -> int:
         norms = self.num_norms * hidden_size * (2 if self.norm_bias else 1)
         return self.attention.parameters(hidden_size) + self.feed_forward.parameters(hidden_size) + norms
+
+    def orthogonalisation_flops(self, hidden_size: int) -> tuple[float, float]:
+        """Of five Newton-Schulz steps (Muon, arXiv 2502.16982 §2.2), per parameter outside and inside routed experts.
+
+        A step on m x n, m <= n, is X X^T, its square, and their product with X: 4 m² n + 2 m³ FLOPs.
+        """
+        matrices = [(n_in, n_out) for _, n_in, n_out in self.attention.projections(hidden_size)]
+        if self.dense:
+            matrices += [(hidden_size, self.dense.intermediate_size)] * self.dense.matrices
+        inside = [(hidden_size, self.moe.intermediate_size)] if self.moe else []
+        return _newton_schulz(matrices), _newton_schulz(inside)
+
+
+def _newton_schulz(matrices: list[tuple[int, int]]) -> float:
+    flops = sum(5 * (4 * min(m) ** 2 * max(m) + 2 * min(m) ** 3) for m in matrices)
+    return flops / max(sum(a * b for a, b in matrices), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

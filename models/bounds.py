@@ -156,15 +156,16 @@ class Bounds:
         return self.pp / harmonic
 
     def _reserved(self, zero: int, dropped: bool, offload_optimizer: bool, activations: Array | float) -> Array:
-        x, stack, costs = self.costs.layouts, self.stack, self.costs
+        x, problem, costs = self.costs.layouts, self.problem, self.costs
         ends = (costs.embedding.bytes, costs.head.bytes)
         dense = (total(n * k.bytes.dense for k, n in self.runs) + total(e.dense for e in ends)) / x.pp
         expert = (total(n * k.bytes.expert for k, n in self.runs) + total(e.expert for e in ends)) / x.pp
         shards = dense / costs.dense_shards + expert / costs.expert_shards
-        state = self.problem.workload.optimizer_state
-        states = (state.master_bytes + state.moment_bytes) * (shards if zero >= 1 else dense + expert)
-        parameters = 0.0 if dropped else 2 * (dense + expert)
-        gradients = stack.gradient_bytes * (shards if zero >= 2 else dense + expert)
+        states = (problem.master_bytes + problem.workload.optimizer_state.moment_bytes) * (
+            shards if zero >= 1 else dense + expert
+        )
+        parameters = 0.0 if dropped else problem.parameter_bytes * (dense + expert)
+        gradients = problem.gradient_bytes * (shards if zero >= 2 else dense + expert)
         allocated = (0.0 if offload_optimizer else states) + parameters + gradients + activations
         return np.asarray(allocated * (1 + self.c.fragmentation) + self.c.context_gib * GIB)
 

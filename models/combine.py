@@ -253,14 +253,31 @@ class Combiner:
 
     def _optimizer(self, amounts: list[Array]) -> Array:
         """Clip (read gradients), update (read and write states), from device or host memory; and two reductions."""
-        lay, workload = self.layouts, self.problem.workload
-        state = workload.optimizer_state
+        lay, problem = self.layouts, self.problem
         owned = self._owned(amounts)
-        traffic = 2 * (state.master_bytes + state.moment_bytes) + 2 * self.stack.gradient_bytes + 2
-        device = owned * traffic / (self.problem.cluster.memory_bytes_s * self.c.memory)
-        host = device + owned * (self.stack.gradient_bytes + 2) / (self.c.host_gb_s * 1e9)
+        states = 2 * (problem.master_bytes + problem.workload.optimizer_state.moment_bytes)
+        moved = problem.gradient_bytes + problem.parameter_bytes
+        device = owned * (states + problem.gradient_bytes + moved) / (problem.cluster.memory_bytes_s * self.c.memory)
+        # a device's share of host memory is about as fast as its link to it
+        host = owned * (states + 2 * moved) / (self.c.host_gb_s * 1e9)
         norm = 2 * (self.c.collective_s + self.c.scaleout_hop_s * np.log2(np.maximum(lay.num_devices, 1)))
-        return np.where(lay.offload_optimizer, host, device) + norm
+        return np.where(lay.offload_optimizer, host, device) + norm + self._orthogonalisation(amounts)
+
+    def _orthogonalisation(self, amounts: list[Array]) -> Array:
+        """Muon's five Newton-Schulz steps on every matrix (arXiv 2502.16982 §2.2), spread over those who share it."""
+        if self.problem.workload.optimizer != "muon":
+            return np.zeros(len(self.layouts))
+        cluster, h = self.problem.cluster, self.problem.architecture.hidden_size
+        sharded = self.layouts.zero_stage >= 1
+        flops: Array = np.zeros(len(self.layouts))
+        for amount, kind, layer in zip(amounts, self.meshes.kinds, self.problem.architecture.kinds, strict=False):
+            dense, expert = layer.orthogonalisation_flops(h)
+            flops = flops + amount * (
+                dense * kind.bytes.dense[self.rows] / np.where(sharded, self.dense_shards, 1)
+                + expert * kind.bytes.expert[self.rows] / np.where(sharded, self.expert_shards, 1)
+            )
+        sixteen = "bf16" if "bf16" in cluster.chip.peak_tflops else "fp16"
+        return flops / (cluster.peak_flops(sixteen) * self.c.gemm_16)
 
     def _owned(self, amounts: list[Array]) -> Array:
         """Parameters whose optimizer state this device holds."""
@@ -294,11 +311,11 @@ class Combiner:
         working = np.max([k.bytes.kept[0][self.rows] for k in self.meshes.kinds], axis=0)[:, None]
         resident = np.where(lay.offload_activations[:, None], np.minimum(2 * working, kept * flying), kept * flying)
         recomputing = np.where((lay.recompute != 0)[:, None], working, 0.0)
-        state = self.problem.workload.optimizer_state
+        states = self._master_bytes() + self.problem.workload.optimizer_state.moment_bytes
         parts = {
             "parameters_bytes": self._parameter_bytes(dense, expert),
             "gradients_bytes": self._gradient_bytes(dense, expert),
-            "optimizer_bytes": np.where(lay.offload_optimizer, 0.0, state.master_bytes + state.moment_bytes)[:, None]
+            "optimizer_bytes": np.where(lay.offload_optimizer, 0.0, states)[:, None]
             * self._shard(dense, expert, lay.zero_stage >= 1),
             "activations_bytes": (resident + recomputing) * c_column(c.activation_memory),
             "logits_bytes": (stages.last > 0) * self.meshes.logits[self.rows][:, None] * c_column(c.logit_memory),
@@ -315,8 +332,13 @@ class Combiner:
         by_expert = np.where(sharded, self.expert_shards, 1)[:, None]
         return dense / by_dense + expert / by_expert
 
+    def _master_bytes(self) -> Array:
+        """FSDP's sharded parameters are the fp32 copy, whatever the parameters in use are."""
+        whole = self.problem.workload.optimizer_state.master_bytes
+        return np.where(self.zero3, whole, self.problem.master_bytes)
+
     def _parameter_bytes(self, dense: Array, expert: Array) -> Array:
-        """16-bit parameters in use. FSDP keeps only the sharded master copy (counted with the optimizer) and two
+        """Parameters in use. FSDP keeps only the sharded master copy (counted with the optimizer) and two
         gathered layers, unless it does not reshard."""
         lay = self.layouts
         unit = np.max([k.bytes.unit[self.rows] for k in self.meshes.kinds], axis=0)
@@ -324,14 +346,14 @@ class Combiner:
         dropped = (self.zero3 & lay.reshard)[:, None]
         offloaded_master = np.where((self.zero3 & lay.offload_optimizer)[:, None], 1.0, 0.0)
         sharded = self._shard(dense, expert, self.zero3) * offloaded_master
-        return 2 * (np.where(dropped, gathered, dense + expert) + sharded)
+        return self.problem.parameter_bytes * (np.where(dropped, gathered, dense + expert) + sharded)
 
     def _gradient_bytes(self, dense: Array, expert: Array) -> Array:
         lay = self.layouts
         sharded = (lay.zero_stage >= 2) & ~self.once
         unit = np.max([k.bytes.unit[self.rows] for k in self.meshes.kinds], axis=0)
-        unsharded = np.where(sharded[:, None], 2 * unit[:, None], 0.0)  # 16-bit, the layer being reduced
-        return self.stack.gradient_bytes * self._shard(dense, expert, sharded) + unsharded
+        unsharded = np.where(sharded[:, None], self.problem.parameter_bytes * unit[:, None], 0.0)  # being reduced
+        return self.problem.gradient_bytes * self._shard(dense, expert, sharded) + unsharded
 
 
 def c_column(value: Array | float) -> Array | float:

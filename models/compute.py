@@ -20,7 +20,6 @@ TILE_M, TILE_N = 128, 256  # the usual output tile of a tensor-core GEMM on larg
 FLASH_HALF_LENGTH = 500  # tokens at which a flash kernel reaches half its rate; FlashAttention-2 charts, A100 and H100
 FLASH_BACKWARD = 2.5  # backward FLOPs over forward: five products instead of two (FlashAttention-2, arXiv 2307.08691)
 KEY_BLOCK = {"splash": 512}  # keys a kernel takes at a time (sa_block_kv of MaxText); others 128, as flash kernels
-HEAD_DIM_POWER = {"splash": 0.3}  # a systolic array idles where heads are narrower than it; flash kernels lose less
 OLDEST_YEARS = 3.0  # older software is treated as this old: dates further back come with other chips and models
 LOGIT_BYTES = 16  # traffic per fp32 logit: written, read for max and sum, gradient written and read
 
@@ -172,9 +171,19 @@ class Kernels:
                 parts.append(self._linear(self.local_tokens, n_in, n_out))
             elif name == "o":
                 parts.append(self._linear(self.tokens, n_in / self.tp, n_out))
+            elif name == "kv":
+                continue
+            elif name == "q" and not attention.is_mla:  # one product with keys and values; heads are shared or repeated
+                parts.append(
+                    self._linear(self.tokens, n_in, n_out / self.tp + attention.kv_dim * self._kv_share(attention))
+                )
             else:
                 parts.append(self._linear(self.tokens, n_in, n_out / self.tp))
         return _total(parts)
+
+    def _kv_share(self, attention: Attention) -> Array:
+        """Of the key-value heads on a device: at least one, repeated where tp exceeds them."""
+        return np.maximum(1 / self.tp, 1 / attention.num_kv_heads)
 
     def _up_projections(self, attention: Attention) -> _Passes:
         ups = [(i, o) for name, i, o in attention.projections(self.h) if name.endswith("_up")]
@@ -233,8 +242,7 @@ class Kernels:
         flops = 2.0 * queries * keys * heads * dims
         length = min(self.seq_len, 2 * keys)
         head_dim = attention.head_dim
-        narrow = HEAD_DIM_POWER.get(self.problem.kernel, 0.3)
-        rate = self.peak_16 * self.c.attention * length / (length + FLASH_HALF_LENGTH) * (head_dim / 128) ** narrow
+        rate = self.peak_16 * self.c.attention * length / (length + FLASH_HALF_LENGTH) * (head_dim / 128) ** 0.3
         # one rate for forward and backward, as measured together
         return _Passes(flops / rate, FLASH_BACKWARD * flops / rate, np.zeros_like(flops))
 
@@ -256,7 +264,8 @@ class Kernels:
         """
         attention, h = layer.attention, self.h
         stream = self.local_tokens * h * (2 * layer.num_norms + 3 * 2)
-        rotary = 2 * self.tokens * (attention.num_heads + attention.num_kv_heads) * attention.head_dim / self.tp
+        heads = attention.num_heads / self.tp + attention.num_kv_heads * self._kv_share(attention)
+        rotary = 2 * self.tokens * heads * attention.head_dim
         moved = stream + rotary
         if dense := layer.dense:
             moved = moved + self.tokens * dense.intermediate_size / self.tp * (dense.matrices + 0.0)
@@ -277,7 +286,7 @@ class Kernels:
         """Kernels of a layer's forward: projections, attention, element-wise; routing, dispatch, and a few for every
         local expert where it is sparse; a conversion with every product in a low format."""
         fused, low = self.problem.stack.fused, self.format.gemm_bytes < 2
-        products = len(layer.attention.projections(self.h)) + (2 if layer.dense else 0)
+        products = sum(name != "kv" for name, _, _ in layer.attention.projections(self.h)) + (2 if layer.dense else 0)
         count = products * (3 if low else 1) + 2 + layer.num_norms * (1 if fused else 3) + (4 if fused else 10)
         if not layer.moe:
             return np.full(len(self.tp), float(count))

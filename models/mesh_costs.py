@@ -209,9 +209,9 @@ class _MeshBuilder:
         all-reduce of whole gradients)
         """
         stuck = self.zero
-        stack, g = self.problem.stack, self.groups
-        shards, gradient = g.dp_shard * g.cp, stack.gradient_bytes
-        gather = self.network.gather(dense * stack.gather_bytes, shards)
+        element, g = self.problem.gather_bytes, self.groups
+        shards, gradient = g.dp_shard * g.cp, self.problem.gradient_bytes
+        gather = self.network.gather(dense * element, shards)
         scatter = self.network.gather(dense * gradient, shards)
         scatter = scatter + self.network.reduce(dense * gradient / shards.degree, g.dp_replicate)
         whole = self.network.reduce(dense * gradient, shards * g.dp_replicate)
@@ -220,7 +220,7 @@ class _MeshBuilder:
             over_experts = self.network.gather(expert * gradient, g.edp)
             replicas = np.where(self.layouts.dp_shard > 1, 1.0, 0.0)
             over_replicas = replicas * self.network.reduce(expert * gradient / g.edp.degree, g.dp_replicate)
-            of_experts = np.where(sparse, self.network.gather(expert * stack.gather_bytes, g.edp), 0.0)
+            of_experts = np.where(sparse, self.network.gather(expert * element, g.edp), 0.0)
             gather, stuck = gather + of_experts, of_experts * (1 - self.c.expert_prefetch)
             scatter = scatter + np.where(sparse, over_experts + over_replicas, 0.0)
             whole = whole + np.where(sparse, 2 * over_experts, 0.0)

@@ -30,6 +30,29 @@ class Problem:
     def kernel(self) -> str:
         return self.stack.kernel_on(self.cluster.chip.generation)
 
+    @property
+    def parameter_bytes(self) -> float:
+        """An element of a parameter in use."""
+        return self.workload.number_format.activation_bytes
+
+    @property
+    def gradient_bytes(self) -> float:
+        """An element of the accumulated gradient, in memory and on the wire."""
+        return max(self.stack.gradient_bytes, self.workload.number_format.activation_bytes)
+
+    @property
+    def gather_bytes(self) -> float:
+        """An element of a gathered parameter on the wire."""
+        number = self.workload.number_format
+        return max(
+            self.stack.gather_bytes, number.activation_bytes if number.activation_bytes > 2 else number.gemm_bytes
+        )
+
+    @property
+    def master_bytes(self) -> float:
+        """Of an fp32 copy beside the parameter in use; where that is fp32 itself there is none."""
+        return 0.0 if self.parameter_bytes >= 4 else self.workload.optimizer_state.master_bytes
+
     @cached_property
     def forward_flops(self) -> tuple[tuple[float, ...], float]:
         """Of one token, by layer kind, and of the head: the weights of a stage partition."""

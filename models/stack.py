@@ -47,7 +47,8 @@ class Stack:
     recompute, offload      policies it offers; `default_recompute` is on unless told otherwise
     gather_unit             what FSDP gathers at a time: a layer, or (XLA) a weight matrix
     gradient_bytes          an element of the accumulated gradient, in memory and on the wire
-    gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand format
+    gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand format. fp32 training
+                            moves four bytes whatever these say
     low_precision_activations   inputs of activation functions are kept in the GEMM format (DeepSeek-V3 §3.3.3)
     fused                   norms, activations and rotary are fused kernels (hand-written or compiled)
     launch                  "eager", "compiled" or "graph": what a kernel launch costs the host

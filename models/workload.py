@@ -44,7 +44,6 @@ class Optimizer:
 
     master_bytes: float
     moment_bytes: float
-    flops_per_parameter: float = 12
 
 
 OPTIMIZERS: dict[str, Optimizer] = {
