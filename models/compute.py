@@ -118,7 +118,8 @@ class Kernels:
         """Final norm, output projection and cross-entropy over fp32 logits; MTP modules add a layer and a head."""
         vocab = self.problem.architecture.vocab_size / self.tp
         matmul = self._gemm(self.tokens, self.h, vocab, self.gemm_rate_16, 2)
-        logits = self._move(self.tokens * vocab * LOGIT_BYTES) * 0.5
+        kept = vocab if self.problem.stack.parallel_loss else self.problem.architecture.vocab_size
+        logits = self._move(self.tokens * kept * LOGIT_BYTES) * 0.5
         zero = np.zeros_like(logits)
         backward = matmul.input + matmul.weight + logits
         one = LayerTime(matmul.forward + logits, backward, matmul.weight, zero, zero, zero)

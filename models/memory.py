@@ -74,7 +74,8 @@ def mtp_expert_parameters(architecture: Architecture, layouts: Layouts) -> Array
 def logit_bytes(problem: Problem, layouts: Layouts) -> Array:
     tokens = layouts.micro_batch * problem.workload.seq_len / layouts.cp
     heads = 1 + problem.architecture.mtp_layers
-    return tokens * problem.architecture.vocab_size / layouts.tp * LOGIT_BYTES * heads
+    shards = layouts.tp if problem.stack.parallel_loss else 1
+    return np.asarray(tokens * problem.architecture.vocab_size / shards * LOGIT_BYTES * heads)
 
 
 def _activations(problem: Problem, layer: Layer, layouts: Layouts) -> tuple[Array, Array, Array]:

@@ -131,9 +131,11 @@ class _MeshBuilder:
         return KindCosts(time, self._tensor(layer), self._context(layer), self._expert(layer), *traffic, size)
 
     def _end(self, time: LayerTime, dense: Array, expert: Array) -> KindCosts:
-        traffic = self._sharding(dense, expert) if self.communication else (self.zero,) * 4
+        gather, stuck, scatter, reduce = (self.zero,) * 4
+        if self.communication:
+            gather, stuck, scatter, reduce = self._sharding(dense, expert)
         size = memory.LayerBytes(dense, expert, dense + expert, (self.zero, self.zero, self.zero))
-        return KindCosts(time.take(self.shard), self.zero, self.zero, self.zero, *traffic, size)
+        return KindCosts(time.take(self.shard), self.zero, self.zero, self.zero, gather, stuck, scatter, reduce, size)
 
     def _tensor(self, layer: Layer) -> Array:
         """Forward: with sequence parallelism a gather before and a scatter after each block; else all-reduces.

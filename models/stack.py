@@ -49,9 +49,11 @@ class Stack:
     gradient_bytes          an element of the accumulated gradient, in memory and on the wire
     gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand format. fp32 training
                             moves four bytes whatever these say
+    parallel_loss           with tp > 1 the loss works on each device's part of the vocabulary, not on gathered logits
     low_precision_activations   inputs of activation functions are kept in the GEMM format (DeepSeek-V3 §3.3.3)
     fused                   norms, activations and rotary are fused kernels (hand-written or compiled)
     launch                  "eager", "compiled" or "graph": what a kernel launch costs the host
+    flash_since             the year its default attention became a flash kernel; a fused softmax before
     age_years               how far behind the newest software that profiles were fitted to
     running_balance         keeps running statistics for a global-batch balancing loss, so that it constrains nothing
     """
@@ -86,9 +88,11 @@ class Stack:
     gather_unit: Literal["layer", "matrix"] = "layer"
     gradient_bytes: float = 4
     gather_bytes: float = 2
+    parallel_loss: bool = True
     low_precision_activations: bool = False
     fused: bool = True
     launch: Literal["eager", "compiled", "graph"] = "eager"
+    flash_since: float | None = None
     age_years: float = 0.0
     running_balance: bool = False
     source: str = ""

@@ -153,6 +153,8 @@ def _stack(row: Row, assumed: list[str]) -> Stack:
         changes |= {"launch": "compiled" if training["compile"] else "eager", "fused": bool(training["compile"])}
     if not kernel:
         assumed.append("attention_kernel")
+        if stack.flash_since and row.get("date") and _year(row["date"]) < stack.flash_since:
+            changes["attention_kernel"] = "fused_softmax"
     return replace(stack, **changes, **_shown(stack, training))
 
 
@@ -161,8 +163,12 @@ def _age(row: Row, software_year: float, assumed: list[str]) -> float:
     if not row.get("date"):
         assumed.append("date")
         return 0.0
-    year, _, month = row["date"].partition("-")
-    return max(software_year - int(year) - ((int(month[:2]) - 0.5) / 12 if month else 0.5), 0.0)
+    return max(software_year - _year(row["date"]), 0.0)
+
+
+def _year(date: str) -> float:
+    year, _, month = date.partition("-")
+    return int(year) + ((int(month[:2]) - 0.5) / 12 if month else 0.5)
 
 
 def _shown(stack: Stack, training: Row) -> dict[str, Any]:
