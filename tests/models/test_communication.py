@@ -20,7 +20,7 @@ C = shipped_profile().coefficients(("generation:hopper",))
 def ideal(**changes: float) -> Coefficients:
     """Links at their rate, no latency."""
     perfect = dict.fromkeys(("scaleup", "scaleout", "alltoall"), 1.0)
-    none = dict.fromkeys(("scaleup_alpha_s", "scaleout_alpha_s"), 0.0)
+    none = dict.fromkeys(("collective_s", "scaleup_hop_s", "scaleout_hop_s"), 0.0)
     rest = {name: getattr(C, name) for name in Coefficients.__slots__}
     return Coefficients(**{**rest, **perfect, **none, **changes})
 
@@ -113,3 +113,14 @@ def test_groups_of_sixteen_on_racks_of_seventy_two_straddle() -> None:
 def test_racks_are_filled_as_evenly_as_the_count_allows() -> None:
     assert catalogue.cluster("gb300", 256).dims[0].domain == 64
     assert catalogue.cluster("gb300", 4608).dims[0].domain == 72
+
+
+def test_a_ring_waits_at_every_hop_and_a_tree_at_every_doubling() -> None:
+    """NCCL has rings for gathers and trees too for all-reduces (src/graph/tuning.cc)."""
+    c = ideal(collective_s=0.0, scaleup_hop_s=1e-6, scaleout_hop_s=1e-5)
+    nodes = catalogue.cluster("dgx-h100-superpod", 8 * 64)
+    network, group, empty = Network.of(nodes, c), whole(nodes), np.array([0.0])
+    assert network.gather(empty, group)[0] == pytest.approx(64 * 7 * 1e-6 + 63 * 1e-5)
+    assert network.reduce(empty, group)[0] < 2 * network.gather(empty, group)[0]
+    small = catalogue.cluster("h100", 2)
+    assert Network.of(small, c).reduce(empty, whole(small))[0] == pytest.approx(2e-6)

@@ -128,3 +128,49 @@ def test_every_parameter_byte_is_somewhere() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_layouts_of_these_tests_are_legal(layout: Layout) -> None:
     require_legal(question(), layout)
+
+
+def held_bytes(problem: Problem, layout: Layout) -> float:
+    found = predict(problem, Layouts.of([layout]), PROFILE.coefficients(problem.scopes))
+    return float(sum(found.memory[name][0] for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes")))
+
+
+def test_in_fp32_there_is_no_second_copy() -> None:
+    """4 + 4 + 8 bytes: parameters, gradients, two moments."""
+    problem = question(model="llama-3-8b", chips=1, global_batch=1, precision="fp32")
+    assert held_bytes(problem, Layout()) == pytest.approx(16 * problem.architecture.parameters.total, rel=1e-3)
+
+
+def test_key_value_heads_repeat_where_tensor_parallelism_exceeds_them() -> None:
+    problem = question(model="llama-3.1-70b", chips=32)
+    eight, thirty_two = (held_bytes(problem, Layout(tp=tp, pp=32 // tp)) for tp in (8, 32))
+    architecture = problem.architecture
+    repeated = 18 * 80 * architecture.hidden_size * architecture.kinds[0].attention.kv_dim * (1 / 8 - 1 / 32)
+    whole = 18 * architecture.parameters.total
+    assert thirty_two == pytest.approx(whole / 32 + repeated, rel=0.01)
+    assert eight == pytest.approx(whole / 32, rel=0.15)
+
+
+def test_muon_costs_its_orthogonalisation_and_saves_a_moment() -> None:
+    layout = Layout(tp=8, dp_shard=8, zero_stage=1, sequence_parallel=True)
+    found = []
+    for optimizer in ("adamw", "muon"):
+        problem = question(optimizer=optimizer)
+        found.append(predict(problem, Layouts.of([layout]), PROFILE.coefficients(problem.scopes)))
+    adamw, muon = found
+    assert muon.time["optimizer_s"][0] > adamw.time["optimizer_s"][0]
+    assert muon.memory["optimizer_bytes"][0] == pytest.approx(adamw.memory["optimizer_bytes"][0] * 8 / 12)
+
+
+def test_an_offloaded_update_runs_at_the_speed_of_the_host() -> None:
+    problem = question()
+    layouts = [Layout(dp_shard=64, zero_stage=3, recompute="full", offload_optimizer=o) for o in (False, True)]
+    found = predict(problem, Layouts.of(layouts), PROFILE.coefficients(problem.scopes))
+    device, host = found.time["optimizer_s"]
+    assert host > 10 * device
+
+
+def test_older_software_is_slower() -> None:
+    new, old = question(), question()
+    old = replace(old, stack=replace(old.stack, age_years=2.0))
+    assert (step_times(old) > step_times(new)).all()
