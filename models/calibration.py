@@ -55,15 +55,15 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The fitted profile and what it rests on. Errors are medians of |predicted / measured - 1| over the runs, of
-    step time and (None without any) of memory."""
+    """The fitted profile and what it rests on. Errors are medians of |predicted / measured - 1| over the runs that
+    measured step time, and memory; None where none did."""
 
     profile: Profile
     moved: tuple[Moved, ...]
     unidentified: tuple[Key, ...]
     outliers: tuple[str, ...]
-    error_before: float
-    error_after: float
+    error_before: float | None
+    error_after: float | None
     memory_error_before: float | None
     memory_error_after: float | None
     observations: int
@@ -105,8 +105,8 @@ def calibrate(profile: Profile, observations: Sequence[Observation], made_by: st
         moved=tuple(sorted(moved, key=lambda m: -abs(m.shift_in_spreads))),
         unidentified=tuple(key for key, term in changed.items() if not _identified(profile.by_key[key], term)),
         outliers=tuple(_outliers(time, timed)),
-        error_before=_error(time, time.mean) or 0.0,
-        error_after=_error(time, timed.theta) or 0.0,
+        error_before=_error(time, time.mean),
+        error_after=_error(time, timed.theta),
         memory_error_before=_error(memory, memory.mean),
         memory_error_after=_error(memory, held.theta),
         observations=len(observations),

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from models.calibration import Calibration, Observation, calibrate
 from models.errors import DomainError, Invalid
+from models.hardware import GIB
 from models.profile import Profile
 from models.rules import require_legal
 from service.creation import Created, Save
@@ -32,8 +33,8 @@ class Calibrations:
         with self._store.reading() as rows:
             revision = rows.profiles.get(id_).revision
             base = rows.profiles.latest(id_, "shipped")
-            wanted = ReportFilter(profile_id=id_, outcome="ok", since=request.since, until=request.until)
-            observations, unusable = _observations(rows, rows.reports.measured(wanted))
+            wanted = ReportFilter(profile_id=id_, since=request.since, until=request.until)
+            observations, unusable = _observations(rows, rows.reports.telling(wanted))
         if not observations:
             raise NothingToLearn(len(unusable))
         made_by = f"calibration on {len(observations)} reports"
@@ -66,7 +67,15 @@ def _observation(resolver: Resolver, report: ReportRow) -> Observation:
     layout = LayoutFields.model_validate(request.pop("layout")).build()
     problem = resolver.problem(Question.model_validate(request)).problem
     require_legal(problem, layout)
-    return Observation(key=report.id, problem=problem, layout=layout, step_time_s=report.step_time_s or 0.0)
+    reserved = (report.document.get("memory") or {}).get("reserved_gib")
+    return Observation(
+        key=report.id,
+        problem=problem,
+        layout=layout,
+        step_time_s=report.step_time_s,
+        memory_bytes=reserved * GIB if reserved else None,
+        out_of_memory=report.outcome == "out_of_memory",
+    )
 
 
 def _calibration_answer(found: Calibration, base: int, unusable: list[Unusable]) -> CalibrationAnswer:
@@ -80,5 +89,7 @@ def _calibration_answer(found: Calibration, base: int, unusable: list[Unusable])
             "unusable": unusable,
             "error_before": found.error_before,
             "error_after": found.error_after,
+            "memory_error_before": found.memory_error_before,
+            "memory_error_after": found.memory_error_after,
         }
     )

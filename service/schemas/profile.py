@@ -70,7 +70,7 @@ class Unusable(Document):
 
 
 class ReportCounts(Document):
-    """The reports of successful runs that a calibration was asked to learn from."""
+    """The reports, of successful runs and of runs out of memory, that a calibration was asked to learn from."""
 
     found: int
     used: int
@@ -92,9 +92,12 @@ class CalibrationAnswer(Document):
     """Ids of reports that were down-weighted: more than four residual spreads from what the fit predicts."""
     unusable: list[Unusable]
     """Reports that were left out, and why."""
-    error_before: float
-    """Median of |predicted / measured - 1|, under the version it is based on."""
-    error_after: float
+    error_before: float | None
+    """Median of |predicted / measured - 1| of step time, under the version it is based on; null without any."""
+    error_after: float | None
+    memory_error_before: float | None
+    """The same of reserved memory. Runs that ran out of memory teach it too, and have no error."""
+    memory_error_after: float | None
 
     @model_validator(mode="before")
     @classmethod

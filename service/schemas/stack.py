@@ -44,10 +44,13 @@ class StackFields(Wire):
     attention_kernel: Kernel | None = None
     gradient_bytes: Annotated[float, Field(gt=0, le=8)] | None = None
     gather_bytes: Bytes | None = None
+    parallel_loss: bool | None = None
     low_precision_activations: bool | None = None
     fused: bool | None = None
     launch: Literal["eager", "compiled", "graph"] | None = None
     running_balance: bool | None = None
+    age_years: Annotated[float, Field(ge=0, le=20)] | None = None
+    """How much older the software is than the newest that the profile was fitted to."""
 
     def changes(self) -> dict[str, object]:
         """What was given. Of a field that is null only `node_limit` says something: that there is no limit."""

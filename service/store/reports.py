@@ -62,7 +62,7 @@ class Reports:
         """What reports have been about."""
         return self._session.scalars(select(getattr(ReportRow, column)).distinct()).all()
 
-    def measured(self, wanted: ReportFilter) -> Sequence[ReportRow]:
-        """Those with a step time, oldest first."""
-        query = wanted.narrow(select(ReportRow).where(ReportRow.step_time_s.is_not(None)))
+    def telling(self, wanted: ReportFilter) -> Sequence[ReportRow]:
+        """Those that say something of time or memory, oldest first: a crash says nothing of either."""
+        query = wanted.narrow(select(ReportRow).where(ReportRow.outcome.in_(("ok", "out_of_memory"))))
         return self._session.scalars(query.order_by(ReportRow.id)).all()

@@ -95,6 +95,22 @@ def test_a_report_the_models_no_longer_understand_is_left_out_with_its_reason(cl
     assert found["unusable"] == [{"report": lost, "reason": "model: is forgotten"}]
 
 
+def test_runs_out_of_memory_and_peaks_teach_memory(client) -> None:
+    def held() -> float:
+        return client.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]["reserved_gib"]
+
+    before = held()
+    for _ in range(10):
+        peak = {**PREDICTION, "outcome": "ok", "measured": {"mfu": {"value": 0.4, "attention": "causal"}}}
+        memory = {"memory": {"reserved_gib": before * 1.3}}
+        assert client.post("/v1/reports", json={**peak, **memory}).status_code == 201
+        assert client.post("/v1/reports", json={**PREDICTION, "outcome": "out_of_memory"}).status_code == 201
+    found = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
+    assert found["reports"]["used"] == 20
+    assert found["memory_error_after"] < found["memory_error_before"]
+    assert held() > before
+
+
 def test_only_the_time_span_counts(client) -> None:
     report(client, [1.2] * 3)
     assert_problem(client.post(ADDRESS, json={"since": "2100-01-01T00:00:00Z"}), "nothing-to-learn")
