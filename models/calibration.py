@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,9 +11,11 @@ from models.array import Array
 from models.fit import Estimate, Fit, Side, Target
 from models.layout import Layout
 from models.problem import Problem
-from models.profile import KINDS, MEMORY_COEFFICIENTS, Profile, Term, to_natural
+from models.profile import KINDS, MEMORY_COEFFICIENTS, Neighbourhood, Profile, Term, to_natural
 
 OUTLIER_SPREADS = 4.0
+Z80 = 1.2815515655446004  # half of a central 80% interval of a normal distribution, in standard deviations
+HELD = 10  # runs' worth of the wider neighbourhood in each one's spread
 _VISIBLE = 0.02  # of the prior's spread: a smaller shift moves no prediction by a tenth of a percent
 _IDENTIFIED = 0.9  # a posterior spread below this share of the prior's: the data said something
 
@@ -23,7 +25,8 @@ Key = tuple[str, str]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """A run: what it took, as far as known. `weight` scales its say (one source must not drown the others); runs of
-    one `source` share a level of noise.
+    one `source` share a level of noise. Runs of one `group` are alike (one model on one chip and stack): what is
+    left over is judged on groups that a fit did not see. Without groups it is not judged.
 
     `memory_bytes` was reserved on the fullest device. `out_of_memory` says that it did not fit, and so needed at
     least what the device has.
@@ -37,6 +40,7 @@ class Observation:
     out_of_memory: bool = False
     weight: float = 1.0
     source: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +104,13 @@ def calibrate(profile: Profile, observations: Sequence[Observation], made_by: st
     timed, held = time.solve(), memory.solve()
     changed = {**_terms(time, timed), **_terms(memory, held)}
     moved = [_moved(profile.by_key[key], term) for key, term in changed.items() if _visible(profile.by_key[key], term)]
+    fitted = profile.with_terms(changed, residual_spread=timed.spread, made_by=made_by)
+    groups = {o.key: o.group for o in observations}
+    if all(groups.values()):
+        unseen = time.left_out(np.array([groups[t.key] for t in time.targets]), timed)
+        fitted = replace(fitted, neighbourhoods=neighbourhoods(time, timed, unseen, groups))
     return Calibration(
-        profile=profile.with_terms(changed, residual_spread=timed.spread, made_by=made_by),
+        profile=fitted,
         moved=tuple(sorted(moved, key=lambda m: -abs(m.shift_in_spreads))),
         unidentified=tuple(key for key, term in changed.items() if not _identified(profile.by_key[key], term)),
         outliers=tuple(_outliers(time, timed)),
@@ -111,6 +120,48 @@ def calibrate(profile: Profile, observations: Sequence[Observation], made_by: st
         memory_error_after=_error(memory, held.theta),
         observations=len(observations),
     )
+
+
+def neighbourhoods(
+    fit: Fit, estimate: Estimate, unseen: Array, groups: Mapping[str, str], weight: Array | None = None
+) -> tuple[Neighbourhood, ...]:
+    """Spreads of the residuals of `unseen` log predictions, by kind of run; each kind held to the one around it.
+
+    With `weight` other than the fit's; runs without weight do not count.
+    """
+    weight = fit.weight if weight is None else weight
+    away = np.abs(fit.value - unseen)
+    unknown = unidentified_variance(fit, estimate)
+    members: dict[str, list[int]] = {}
+    for i in np.flatnonzero(weight > 0).tolist():
+        target = fit.targets[i]
+        for scope in target.problem.neighbourhoods:
+            members.setdefault(scope, []).append(i)
+    found: dict[str, Neighbourhood] = {}
+    for scope in sorted(members, key=lambda scope: (scope != "all", scope)):
+        rows = np.array(members[scope])
+        around = found.get(scope.rpartition("/")[0] or "all")
+        say = min(len(rows), 3 * len({groups[fit.targets[i].key] for i in rows}))  # a group's runs err together
+        spread = _central(away[rows], weight[rows]) / Z80
+        if around:
+            spread = float(np.sqrt((say * spread**2 + HELD * around.spread**2) / (say + HELD)))
+        typical = float(np.sqrt(np.average(unknown[rows], weights=weight[rows])))
+        found[scope] = Neighbourhood(scope=scope, spread=spread, unidentified=typical, runs=len(rows))
+    return tuple(found.values())
+
+
+def unidentified_variance(fit: Fit, estimate: Estimate) -> Array:
+    """Of each run's log prediction, from the terms that the data said nothing about."""
+    variance = np.diag(estimate.covariance)
+    unidentified = np.sqrt(variance) >= _IDENTIFIED * fit.spread
+    return np.asarray(estimate.linear.jacobian**2 @ np.where(unidentified, variance, 0.0))
+
+
+def _central(away: Array, weight: Array) -> float:
+    """The distance within which 80% of the weight lies."""
+    order = np.argsort(away)
+    share = np.cumsum(weight[order]) / weight.sum()
+    return float(away[order][np.searchsorted(share, 0.8)])
 
 
 def _terms(fit: Fit, estimate: Estimate) -> dict[Key, Term]:

@@ -139,7 +139,7 @@ class Fit:
         damping = 0.0
         for _ in range(_ITERATIONS):
             _, noise = self._noise(self.residual(linear.predicted), weight)
-            theta = self._reweighted(linear, weight, noise, damping)
+            theta = self._minimum(linear, weight, noise, damping)
             moved = self.linearised(theta)
             if self._loss(moved, weight, noise) > self._loss(linear, weight, noise) + 1e-9:
                 damping = max(4 * damping, 1.0)
@@ -149,11 +149,19 @@ class Fit:
                 break
         return self._estimate(linear, weight)
 
-    def without(self, left_out: Array, estimate: Estimate) -> Array:
-        """Terms of the estimate had the `left_out` targets (a mask) not been there, to first order around it."""
-        weight = np.where(left_out, 0.0, self.weight)
+    def reweighted(self, weight: Array, estimate: Estimate) -> Array:
+        """Terms of the estimate had the targets had these weights, to first order around it."""
         _, noise = self._noise(self.residual(estimate.linear.predicted), weight)
-        return self._reweighted(estimate.linear, weight, noise, 0.0)
+        return self._minimum(estimate.linear, weight, noise, 0.0)
+
+    def left_out(self, labels: Array, estimate: Estimate) -> Array:
+        """Log predictions of every target by an estimate that saw none with its label."""
+        unseen = np.empty(len(self.targets))
+        for label in np.unique(labels):
+            mine = labels == label
+            weight = np.where(mine, 0.0, self.weight)
+            unseen[mine] = self.predicted(self.reweighted(weight, estimate), mine)[mine]
+        return unseen
 
     def residual(self, predicted: Array) -> Array:
         """Log target over prediction; zero on the good side of a one-sided target."""
@@ -165,7 +173,7 @@ class Fit:
         changed = {t.key: replace(t, mean=float(v)) for t, v in zip(self.terms, theta, strict=True)}
         return self.profile.with_terms(changed)
 
-    def _reweighted(self, linear: Linear, weight: Array, noise: Array, damping: float) -> Array:
+    def _minimum(self, linear: Linear, weight: Array, noise: Array, damping: float) -> Array:
         """The minimum of the linearised problem at this noise."""
         theta, prior = linear.theta, 1 / self.spread**2
         for _ in range(_REWEIGHTINGS):

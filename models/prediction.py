@@ -78,14 +78,17 @@ def describe(predictions: Predictions, i: int, spread: float) -> Prediction:
 
 
 def log_spread(problem: Problem, layout: Layout, profile: Profile) -> float:
-    """Standard deviation of log step time: coefficients drawn from the profile, and the residual spread.
+    """Standard deviation of log step time: that of the neighbourhood, and what terms without runs add to it.
 
-    The draws are the same on every call, so that a prediction is a function of its inputs.
+    A chip or stack that no run informed has more of those than its neighbourhood's runs had, and is given the
+    difference. Draws are the same on every call, so that a prediction is a function of its inputs.
     """
-    terms = profile.applying(problem.scopes)
+    terms = [term for term in profile.applying(problem.scopes) if not term.runs]
     generator = np.random.default_rng(0)
     draws: dict[tuple[str, str], Array] = {term.key: term.spread * generator.standard_normal(_DRAWS) for term in terms}
     coefficients = profile.coefficients(problem.scopes, draws)
     repeated = Layouts.of([layout] * _DRAWS)
     log_times = np.log(predict(problem, repeated, coefficients).step_time_s)
-    return float(np.hypot(log_times.std(), profile.residual_spread))
+    near = profile.neighbourhood(problem.neighbourhoods)
+    beyond = max(float(log_times.var()) - near.unidentified**2, 0.0)
+    return float(np.sqrt(near.spread**2 + beyond))

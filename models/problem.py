@@ -60,6 +60,12 @@ class Problem:
         layers = tuple(float(layer_forward_flops(architecture, kind, seq_len)) for kind in architecture.kinds)
         return layers, float(head_forward_flops(architecture, seq_len))
 
+    @property
+    def neighbourhoods(self) -> tuple[str, ...]:
+        """Kinds of runs that this one is of, widest first (models.profile.Neighbourhood)."""
+        stack = f"stack:{self.stack.id}"
+        return "all", stack, f"{stack}/{'sparse' if self.architecture.is_moe else 'dense'}"
+
     @cached_property
     def scopes(self) -> tuple[str, ...]:
         """The profile scopes that apply, widest first."""

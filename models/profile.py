@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from importlib.resources import files
@@ -147,6 +147,20 @@ class Term:
         return self.coefficient, self.scope
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbourhood:
+    """How far runs of one kind lay from what a fit without their model, chip and stack had predicted.
+
+    `spread`: standard deviation of log step time with the same central 80%; `unidentified`: the part of it that the
+    terms make of which no run says anything; `runs`: how many it rests on.
+    """
+
+    scope: str
+    spread: float
+    unidentified: float
+    runs: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     """An immutable set of terms. `residual_spread`: what the model leaves unexplained, of log step time.
@@ -159,11 +173,20 @@ class Profile:
     residual_spread: float
     made_by: str
     software_year: float
+    neighbourhoods: tuple[Neighbourhood, ...] = ()
     version: int = 1
 
     @cached_property
     def by_key(self) -> dict[tuple[str, str], Term]:
         return {term.key: term for term in self.terms}
+
+    def neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
+        """The narrowest known of these, widest first; of a profile without any, its residual spread."""
+        known = {one.scope: one for one in self.neighbourhoods}
+        found = [known[scope] for scope in scopes if scope in known]
+        return (
+            found[-1] if found else Neighbourhood(scope="none", spread=self.residual_spread, unidentified=0.0, runs=0)
+        )
 
     def applying(self, scopes: Iterable[str]) -> list[Term]:
         """The terms of the scopes of a problem ("all" always applies)."""
@@ -193,6 +216,7 @@ class Profile:
             "made_by": self.made_by,
             "software_year": self.software_year,
             "residual_spread": self.residual_spread,
+            "neighbourhoods": [asdict(one) for one in self.neighbourhoods],
             "terms": [asdict(term) for term in self.terms],
         }
 
@@ -208,6 +232,7 @@ class Profile:
             made_by=data["made_by"],
             software_year=data["software_year"],
             residual_spread=data["residual_spread"],
+            neighbourhoods=tuple(Neighbourhood(**one) for one in data.get("neighbourhoods", ())),
             terms=terms,
         )
 

@@ -113,6 +113,7 @@ def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Obser
                 out_of_memory=row["outcome"] != "ok",
                 weight=weight,
                 source=row["family"],
+                group=group(row),
             )
         )
     return result

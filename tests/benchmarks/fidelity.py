@@ -1,49 +1,41 @@
-"""Predict published runs in their own layouts and compare: `python -m tests.benchmarks.fidelity --runs FILE [--json]`.
+"""Predict published runs in their own layouts and compare.
 
-Every measured run goes through the code of POST /v1/predictions; its identifier, title, notes and measurement are no
-inputs. Runs that publish only FLOP/s or MFU are converted in their own convention and counted as such.
+`python -m tests.benchmarks.fidelity --runs FILE [--cross-validate] [--calibrate K] [--json]`
+
+Every run goes through the code of POST /v1/predictions; its identifier, title, notes and measurement are no inputs.
+Runs that publish only FLOP/s or MFU are converted in their own convention and counted as such; what a row leaves open
+is the stack's default, or the best that fits, and counted as assumed. The shipped profile was fitted to published
+runs: figures on those are in-sample. `--cross-validate` predicts each run by a fit that saw no run of its model, chip
+and stack, and again none of its family; `--calibrate K` lets that fit learn from K runs of the family first.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from models.errors import DomainError, Invalid
-from models.layout import Layout, Layouts
+from models.layout import Layouts
+from models.prediction import log_spread
 from models.profile import Profile, shipped_profile
 from models.rules import RULES, require_legal
 from models.step import predict
 from service.fit_profile import choose
 from service.formats import runs
-
-SMALL_FAMILY = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A run with its best admissible layout. `error` = predicted / measured - 1."""
-
-    row: dict[str, Any]
-    run: runs.Run
-    layout: Layout
-    predicted_s: float
-
-    @property
-    def error(self) -> float:
-        return self.predicted_s / (self.run.step_time_s or np.nan) - 1
+from tests.benchmarks import scores
+from tests.benchmarks.scores import Scored
+from tests.benchmarks.unseen import Unseen
 
 
 def load(path: Path) -> list[dict[str, Any]]:
+    """Measured runs, and those that are known to have run out of memory."""
     with path.open() as lines:
-        return [row for row in map(json.loads, lines) if row["outcome"] == "ok"]
+        rows = [json.loads(line) for line in lines if line.strip()]
+    return [row for row in rows if row["outcome"] == "ok" or row.get("failure") == "out_of_memory"]
 
 
 def score(rows: Iterable[dict[str, Any]], profile: Profile) -> tuple[list[Scored], Counter[str]]:
@@ -51,17 +43,22 @@ def score(rows: Iterable[dict[str, Any]], profile: Profile) -> tuple[list[Scored
     skipped: Counter[str] = Counter()
     for row in rows:
         try:
-            run = runs.read(row, profile.software_year)
-            if run.step_time_s is None:
-                raise Invalid("measured", None, "neither a time nor a rate")
-            layout = choose(run, profile)
-            require_legal(run.problem, layout)
+            scored.append(_scored(row, profile))
         except DomainError as error:
-            skipped[reason(error)] += 1
-            continue
-        prediction = predict(run.problem, Layouts.of([layout]), profile.coefficients(run.problem.scopes))
-        scored.append(Scored(row, run, layout, float(prediction.step_time_s[0])))
-    return scored, skipped
+            skipped[reason(error)] += row["outcome"] == "ok"
+    return scored, +skipped
+
+
+def _scored(row: dict[str, Any], profile: Profile) -> Scored:
+    run = runs.read(row, profile.software_year)
+    if run.step_time_s is None and row["outcome"] == "ok":
+        raise Invalid("measured", None, "neither a time nor a rate")
+    layout = choose(run, profile)
+    require_legal(run.problem, layout)
+    found = predict(run.problem, Layouts.of([layout]), profile.coefficients(run.problem.scopes))
+    spread = log_spread(run.problem, layout, profile) if row["outcome"] == "ok" else 0.0
+    seconds, held = float(found.step_time_s[0]), float(found.reserved_bytes[0])
+    return Scored(row, run, layout, seconds, spread, held, bool(found.fits()[0]))
 
 
 def reason(error: DomainError) -> str:
@@ -71,62 +68,90 @@ def reason(error: DomainError) -> str:
     return str(error)
 
 
-def statistics(scored: list[Scored]) -> dict[str, Any]:
-    errors = np.array([s.error for s in scored])
+def report(scored: list[Scored]) -> dict[str, Any]:
+    by_family = scores.families(scored)
     return {
-        "n": len(scored),
-        "converted": sum(s.run.converted for s in scored),
-        "median_abs_error": float(np.median(np.abs(errors))),
-        "p90_abs_error": float(np.quantile(np.abs(errors), 0.9)),
-        "bias": float(np.median(errors)),
-    }
-
-
-def report(scored: list[Scored], skipped: Counter[str], total: int) -> dict[str, Any]:
-    families: defaultdict[str, list[Scored]] = defaultdict(list)
-    for s in scored:
-        families[s.row["family"]].append(s)
-    small = [s for group in families.values() if len(group) < SMALL_FAMILY for s in group]
-    named = {name: group for name, group in sorted(families.items()) if len(group) >= SMALL_FAMILY}
-    named |= {"small": small} if small else {}
-    by_family = {name: statistics(group) for name, group in named.items()}
-    overall = {key: float(np.mean([f[key] for f in by_family.values()])) for key in ("p90_abs_error", "bias")} | {
-        "n": len(scored),
-        "converted": sum(s.run.converted for s in scored),
-        "median_abs_error": float(np.median([f["median_abs_error"] for f in by_family.values()])),
-        "pooled_median_abs_error": statistics(scored)["median_abs_error"],
-    }
-    return {
-        "expressed": len(scored),
-        "total": total,
-        "skipped": dict(skipped.most_common()),
-        "overall": overall,
+        "overall": scores.overall(by_family),
         "families": by_family,
+        "chips": scores.by(scored, lambda s: s.row["cluster"]["chip"]),
+        "stacks": scores.by(scored, lambda s: s.row["stack"]),
     }
 
 
-def show(result: dict[str, Any]) -> None:
-    print(f"{result['expressed']} of {result['total']} measured runs expressed")
-    for why, count in result["skipped"].items():
-        print(f"  skipped {count:4d}  {why}")
-    print(f"{'family':16s} {'n':>5s} {'converted':>9s} {'median':>7s} {'p90':>7s} {'bias':>7s}")
-    for name, f in [*result["families"].items(), ("macro", result["overall"])]:
-        values = f"{f['median_abs_error']:7.1%} {f['p90_abs_error']:7.1%} {f['bias']:+7.1%}"
-        print(f"{name:16s} {f['n']:5d} {f['converted']:9d} {values}")
-    print("macro: the median of the families' medians; means of their 90th percentiles and biases")
+_COLUMNS = {
+    "n": "{:6d}", "converted": "{:9d}", "median_abs_error": "{:7.1%}", "p90_abs_error": "{:7.1%}", "bias": "{:+7.1%}",
+    "repeat_noise": "{:7.1%}", "coverage80": "{:7.0%}", "half_width80": "{:7.1%}", "kendall_tau": "{:7.2f}",
+    "top1_regret": "{:7.1%}", "oom_recall": "{:7.0%}", "fit_precision": "{:7.0%}",
+    "memory_median_abs_error": "{:7.1%}",
+}  # fmt: skip
+_HEADS = (
+    "n",
+    "converted",
+    "median",
+    "p90",
+    "bias",
+    "repeat",
+    "cover",
+    "width",
+    "tau",
+    "regret",
+    "oom",
+    "fits",
+    "memory",
+)
+
+
+def show(title: str, result: dict[str, Any]) -> None:
+    print(f"\n{title}")
+    print(
+        f"{'':16s}" + " ".join(head.rjust(len(f.format(0))) for head, f in zip(_HEADS, _COLUMNS.values(), strict=True))
+    )
+    for name, values in [*result["families"].items(), ("macro", result["overall"])]:
+        cells = [
+            f.format(values[key]) if key in values else " " * (len(f.format(0)) - 1) + "-"
+            for key, f in _COLUMNS.items()
+        ]
+        print(f"{name:16s}" + " ".join(cells))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--cross-validate", action="store_true")
+    parser.add_argument("--calibrate", type=int, metavar="K")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     rows = load(arguments.runs)
+    total = sum(row["outcome"] == "ok" for row in rows)
     scored, skipped = score(rows, shipped_profile())
-    result = report(scored, skipped, len(rows))
-    show(result)
+    expressed = sum(not s.failed for s in scored)
+    result = {"expressed": expressed, "total": total, "skipped": dict(skipped.most_common()), **report(scored)}
+    result["assumed"] = dict(Counter(field for s in scored for field in set(s.run.assumed)).most_common())
+    print(f"{expressed} of {total} measured runs expressed")
+    for why, count in result["skipped"].items():
+        print(f"  skipped {count:4d}  {why}")
+    show("with the shipped profile", result)
+    if arguments.cross_validate or arguments.calibrate:
+        result |= _unseen(rows, scored, arguments.cross_validate, arguments.calibrate)
+    print("macro: means over families, families of fewer than 5 runs as one")
     if arguments.json:
         print(json.dumps(result))
+
+
+def _unseen(rows: list[dict[str, Any]], scored: list[Scored], validate: bool, runs_seen: int | None) -> dict[str, Any]:
+    unseen, result = Unseen(rows), dict[str, Any]()
+    print(f"\n{len(unseen.fit.terms)} coefficients, {unseen.free_coefficients:.0f} of them free by the data's say")
+    if validate:
+        result["cross_validated"] = report(unseen.without_group(scored))
+        show("by fits that saw no run of the same model, chip and stack", result["cross_validated"])
+        result["family_left_out"] = report(unseen.without_family(scored))
+        show("by fits that saw no run of the family", result["family_left_out"])
+    if runs_seen:
+        result["calibrated"] = {"runs": runs_seen, "families": unseen.recalibrated(runs_seen)}
+        print(f"\nby fits that saw {runs_seen} runs of the family: median error, its standard error")
+        for family, values in result["calibrated"]["families"].items():
+            print(f"{family:16s} {values['median_abs_error']:7.1%} {values['standard_error']:7.1%}")
+    return result
 
 
 if __name__ == "__main__":
