@@ -41,6 +41,7 @@ class Published:
     text: str
     layout: Layout | None
     step_time_s: float | None
+    year: float | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ def cases() -> Iterator[Case]:
             "arXiv 2412.19437 §1 and §3.2, 2505.09343 table 4: PP16, EP64, ZeRO-1, DualPipe; 19.9 s a step",
             Layout(pp=16, dp_shard=128, ep=64, zero_stage=1, schedule="dualpipe", recompute="selective", balanced=True),
             19.907,
+            2024.96,
         ),
         {
             "ZeRO-3 (FSDP) offered": {"zero_stages": (0, 1, 2, 3)},
@@ -100,6 +102,7 @@ def cases() -> Iterator[Case]:
             "tpu-recipes deepseek3_671b_v5p (MaxText @3eb77db3): FSDP over all chips, no PP, TP or EP; 90.7 s a step",
             Layout(dp_shard=512, zero_stage=3, micro_batch=6, recompute="full", offload_activations=True),
             90.7,
+            2025.5,
         ),
     )
     yield Case(
@@ -120,6 +123,7 @@ def cases() -> Iterator[Case]:
                 Layout(pp=16, tp=8, dp_shard=chips // 128, zero_stage=1, sequence_parallel=True, balanced=True,
                        schedule="interleaved", virtual_stages=7),
                 published_time(llama, tflops),
+                2024.5,
             ),
         )  # fmt: skip
 
@@ -160,9 +164,14 @@ def published(case: Case) -> None:
     run = case.published
     if run.layout is None:
         return
-    predicted = predict_layouts(case.problem, [run.layout], shipped_profile())[0]
-    print(prediction_line("published layout, predicted", predicted))
-    if run.step_time_s:
+    profile = shipped_profile()
+    print(
+        prediction_line("published layout, today's software", predict_layouts(case.problem, [run.layout], profile)[0])
+    )
+    if run.step_time_s and run.year:
+        then = replace(case.problem.stack, age_years=profile.software_year - run.year)
+        predicted = predict_layouts(replace(case.problem, stack=then), [run.layout], profile)[0]
+        print(prediction_line("published layout, software of its date", predicted))
         error = predicted.step_time_s / run.step_time_s - 1
         print(f"| published layout, measured | | {run.step_time_s:.2f} s (prediction {error:+.1%}) | | |")
 
