@@ -136,10 +136,10 @@ class _Search:
             [np.bincount(self.variants.of_policy[rows], minlength=len(self.variants)) for rows in legal]
         )
         self.classes, self.legal = classes, legal
-        if not self.counts[classes].any():
+        sizes = self.counts.sum(axis=1)[classes]
+        if not sizes.any():
             raise NoLegalLayout(self.rejected)
         bound, memory = self._bounds(meshes)
-        sizes = self.counts.sum(axis=1)[classes]
         order = np.flatnonzero((memory <= self.capacity) & (sizes > 0))
         self.pruned_by_memory += int(sizes[memory > self.capacity].sum()) * len(PLACEMENTS)
         order = order[np.argsort(bound[order], kind="stable")]

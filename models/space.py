@@ -25,6 +25,7 @@ from models.problem import Problem
 from models.rules import RULES
 
 _RULES = {rule.name: rule for rule in RULES}
+_ROWS = 1 << 16  # looked at together
 _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "sequence_divides",
                  "context_divides_heads", "sequence_parallel_offered", "batch_divides")  # fmt: skip
 _EXPERT_RULES = ("degrees_offered", "experts_divide", "tensor_divides_widths", "moe_needs_sequence_parallel",
@@ -212,16 +213,23 @@ class Space:
         traits = ((meshes.pp * (int(m.max()) + 1) + m) * 2 + (meshes.dp_shard > 1)) * 2 + (meshes.dp_replicate > 1)
         _, first, classes = np.unique(traits, return_index=True, return_inverse=True)
         members = np.bincount(classes.ravel(), minlength=len(first))
-        legal = []
-        for mesh, count in zip(first, members, strict=True):
-            kept = np.arange(len(offered))
-            layouts = merge(meshes.take(np.full(len(kept), mesh)), offered)
-            for name in _POLICY_RULES:
-                ok = np.asarray(_RULES[name].test(self.problem, layouts), dtype=bool)
-                rejected[name] += int((~ok).sum()) * int(count) * len(PLACEMENTS)
-                kept, layouts = kept[ok], layouts.take(ok)
-            legal.append(kept)
-        return classes.ravel(), legal, rejected
+        ok = np.ones((len(first), len(offered)), dtype=bool)
+        block = max(_ROWS // max(len(offered), 1), 1)
+        for start in range(0, len(first), block):
+            mine = slice(start, start + block)
+            self._decide(meshes.take(first[mine]), offered, ok[mine], members[mine], rejected)
+        return classes.ravel(), [np.flatnonzero(row) for row in ok], rejected
+
+    def _decide(self, meshes: Layouts, offered: Layouts, ok: Array, members: Array, rejected: Counter[str]) -> None:
+        """Clear `ok` (meshes, policies) where a rule refuses; each mesh stands for so many members."""
+        rows = merge(
+            meshes.take(np.repeat(np.arange(len(meshes)), len(offered))),
+            offered.take(np.tile(np.arange(len(offered)), len(meshes))),
+        )
+        for name in _POLICY_RULES:
+            passed = np.asarray(_RULES[name].test(self.problem, rows), dtype=bool).reshape(ok.shape)
+            rejected[name] += int((members @ (ok & ~passed).sum(axis=1)) * len(PLACEMENTS))
+            ok &= passed
 
     def has_legal(self) -> bool:
         meshes, _ = self.meshes
@@ -291,18 +299,23 @@ def _orders(active: list[str]) -> Array:
 
 def _first_distinct(problem: Problem, layouts: Layouts, parent: Array) -> Array:
     """Positions of the first of all placements of a parent mesh whose axes cross the same links."""
+    if not len(parent):
+        return np.arange(0)
     g = groups(problem.cluster, layouts)
     rings = np.array([dim.kind == "ring" for dim in problem.cluster.dims] or [False])
     names = ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "etp", "edp")
     links = [np.concatenate([getattr(g, name).members, getattr(g, name).stride[rings]]) for name in names]
-    key = parent.astype(np.int64)
-    for column in np.concatenate(links):
-        _, code = np.unique(column, return_inverse=True)
-        span = int(code.max(initial=0)) + 1
-        if span > 1:
-            _, key = np.unique(key * span + code, return_inverse=True)
-    _, first = np.unique(key, return_index=True)
+    columns = np.concatenate([parent[None, :], *links]).astype(float).view(np.int64)
+    columns = columns[(columns != columns[:, :1]).any(axis=1)]
+    mixed = (columns * _MIX[: len(columns), None]).sum(axis=0)  # wraps around; equal columns mix to equal numbers
+    _, first, same = np.unique(mixed, return_index=True, return_inverse=True)
+    distinct = (columns == columns[:, first[same]]).all(axis=0)
+    if not distinct.all():  # two that differ mixed to the same number: compare them whole
+        _, first = np.unique(columns, axis=1, return_index=True)
     return np.sort(first)
+
+
+_MIX = np.random.default_rng(0).integers(1, 2**62, size=64) * 2 + 1
 
 
 def _codes(knob: str, values: Sequence[Any]) -> list[Any]:
