@@ -44,14 +44,14 @@ def test_the_same_shipped_profile_is_not_added_again(client, database_url: str, 
 
 
 def test_a_release_brings_a_new_version_and_predictions_use_it(client, database_url: str, monkeypatch) -> None:
-    ship(database_url, monkeypatch, residual_spread=0.5)
+    ship(database_url, monkeypatch, residual_spread=0.5, neighbourhoods=())
     assert client.get("/v1/profiles/default").json()["active_version"] == 2
     assert client.post("/v1/predictions", json=PREDICTION).json()["profile"]["version"] == 2
 
 
 def test_rolling_back(client, database_url: str, monkeypatch) -> None:
     wide = client.post("/v1/predictions", json=PREDICTION).json()["layouts"]
-    ship(database_url, monkeypatch, residual_spread=0.5)
+    ship(database_url, monkeypatch, residual_spread=0.5, neighbourhoods=())
     assert client.post("/v1/predictions", json=PREDICTION).json()["layouts"] != wide
     answer = activate(client, 1)
     assert answer.status_code == 200
@@ -62,7 +62,7 @@ def test_rolling_back(client, database_url: str, monkeypatch) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/predictions", "/v1/recommendations"])
 def test_a_request_may_pin_the_version(client, database_url: str, monkeypatch, path: str) -> None:
-    ship(database_url, monkeypatch, residual_spread=0.5)
+    ship(database_url, monkeypatch, residual_spread=0.5, neighbourhoods=())
     body = PREDICTION if path == "/v1/predictions" else {**QUESTION, "cluster": {"preset": "h100", "num_chips": 8}}
     assert client.post(path, json=body).json()["profile"]["version"] == 2
     for version in (1, 2):
