@@ -109,7 +109,10 @@ def recommend(
         simplest=simplest,
         ranked=tuple(rest),
         certificate=answer.certificate,
-        reasons=_reasons(problem, rest[0], simplest, tolerance, answer, pipelining, fewer),
+        reasons=(
+            *_reasons(problem, rest[0], simplest, tolerance, answer, pipelining, fewer),
+            *_whole_domains(problem, profile, constraints, answer),
+        ),
         chips_used=problem.cluster.num_chips,
         fewer_chips=fewer,
         pipelining=pipelining,
@@ -205,6 +208,25 @@ def _reasons(
     if fewer:
         reasons.append(fewer.message)
     return tuple(reasons)
+
+
+def _whole_domains(problem: Problem, profile: Profile, constraints: Constraints, answer: Answer) -> list[str]:
+    """Where chips stand outside whole scale-up domains: whether the job would be faster without them."""
+    cluster = problem.cluster
+    if not cluster.dims or cluster.dims[0].kind == "ring":
+        return []
+    domain = cluster.dims[0].domain // cluster.chip.devices_per_chip
+    fewer = cluster.num_chips // max(domain, 1) * domain
+    if not 0 < fewer < cluster.num_chips:
+        return []
+    try:
+        found = search(replace(problem, cluster=replace(cluster, num_chips=fewer)), profile, constraints, 0.0)
+    except (NoLegalLayout, Infeasible, Invalid):
+        return []
+    best, smaller = float(answer.times[0]), float(found.times[0])
+    if smaller >= best:
+        return []
+    return [f"{fewer} chips in whole domains of {domain} would be faster: {smaller:.3g} s a step against {best:.3g} s"]
 
 
 def _on_fewer_chips(
