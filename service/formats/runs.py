@@ -52,6 +52,13 @@ def read(row: Row, software_year: float) -> Run:
 
     `software_year`: the newest software that the profile describes, from which the age of the run's is counted.
     """
+    try:
+        return _read(row, software_year)
+    except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:  # not what the schema says
+        raise Invalid("row", type(error).__name__, f"does not follow the schema of published runs: {error}") from error
+
+
+def _read(row: Row, software_year: float) -> Run:
     assumed: list[str] = []
     training = row["training"]
     architecture = _architecture(row["model"])
@@ -62,8 +69,8 @@ def read(row: Row, software_year: float) -> Run:
     problem = Problem(architecture=architecture, cluster=cluster, workload=workload, stack=stack)
     layouts = _alternatives(training, problem, degrees, assumed)
     seconds, converted = _step_time(row["measured"], problem)
-    memory = row["measured"].get("memory_gb")
-    return Run(problem, layouts, tuple(assumed), seconds, converted, memory * GIB if memory else None)
+    memory = float(row["measured"].get("memory_gb") or 0) * GIB
+    return Run(problem, layouts, tuple(assumed), seconds, converted, memory or None)
 
 
 def _architecture(model: Row) -> Architecture:

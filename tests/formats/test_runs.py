@@ -1,0 +1,106 @@
+"""Published runs as questions: what is stated is taken, what is open is assumed and said, what is broken is refused."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from models.errors import DomainError, Invalid
+from models.hardware import GIB
+from service.formats import runs
+from tests.test_scores import ROW
+
+YEAR = 2026.5
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    """The row with fields of its parts replaced: `training={"tp": 2}`."""
+    made = copy.deepcopy(ROW)
+    for name, value in changes.items():
+        made[name] = {**made[name], **value} if isinstance(value, dict) else value
+    return made
+
+
+def test_what_a_row_states_is_taken() -> None:
+    run = runs.read(row(training={"tp": 2, "sequence_parallel": True}, measured={"memory_gb": 50}), YEAR)
+    (layout,) = run.alternatives
+    assert (layout.tp, layout.dp_shard, layout.zero_stage, layout.micro_batch) == (2, 4, 1, 1)
+    assert run.step_time_s == 1.0
+    assert run.memory_bytes == 50 * GIB
+    assert not run.converted
+    assert run.problem.stack.age_years == pytest.approx(YEAR - 2025 - 0.5 / 12)
+
+
+def test_identifiers_and_measurements_are_no_inputs() -> None:
+    """Only the answer differs."""
+    one = runs.read(row(), YEAR)
+    other = runs.read(row(id="x", notes="y", measured={"step_time_s": 9.0}), YEAR)
+    assert (one.problem, one.alternatives) == (other.problem, other.alternatives)
+    assert (one.step_time_s, other.step_time_s) == (1.0, 9.0)
+
+
+def test_an_open_schedule_is_plain_or_as_interleaved_as_the_layers_allow() -> None:
+    run = runs.read(row(training={"pp": 4}), YEAR)
+    assert {(x.schedule, x.virtual_stages) for x in run.alternatives} == {("1f1b", 1), ("interleaved", 8)}
+    stated = runs.read(row(training={"pp": 4, "pp_schedule": "1f1b"}), YEAR)
+    assert {x.schedule for x in stated.alternatives} == {"1f1b"}
+
+
+def test_open_recompute_starts_from_the_default_of_the_stack() -> None:
+    run = runs.read(row(training={"recompute": None, "micro_batch_size": None}), YEAR)
+    assert [x.recompute for x in run.alternatives] == ["none", "selective", "full"]
+    assert {x.micro_batch for x in run.alternatives} == {1}
+    assert {"recompute", "micro_batch"} <= set(run.assumed)
+
+
+def test_expert_tensor_parallelism_is_that_of_the_dense_layers_unless_stated() -> None:
+    moe = {"moe": {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 14336}}
+    training = {"tp": 2, "ep": 4, "sequence_parallel": True}
+    (legacy,) = runs.read(row(model=moe, training=training), YEAR).alternatives
+    (folded,) = runs.read(row(model=moe, training={**training, "etp": 1}), YEAR).alternatives
+    assert (legacy.etp, folded.etp) == (2, 1)
+
+
+@pytest.mark.parametrize(("date", "kernel"), [("2022-06", "fused_softmax"), ("2024-06", "auto"), (None, "auto")])
+def test_attention_before_flash_kernels_was_a_fused_softmax(date: str | None, kernel: str) -> None:
+    assert runs.read(row(date=date), YEAR).problem.stack.attention_kernel == kernel
+
+
+def test_flops_are_converted_in_their_own_convention() -> None:
+    def seconds(counted: dict[str, Any]) -> float:
+        measured = {"step_time_s": None, "tflops_per_chip": 400, "flops_counted": counted}
+        run = runs.read(row(measured=measured), YEAR)
+        assert run.converted
+        assert run.step_time_s is not None
+        return run.step_time_s
+
+    causal, full = seconds({"attention": "causal"}), seconds({"attention": "full"})
+    assert full > causal
+    assert seconds({"attention": "full", "recompute": True}) > full
+
+
+def test_a_stack_nobody_knows_is_a_generic_one() -> None:
+    run = runs.read(row(stack="something-new"), YEAR)
+    assert run.problem.stack.id == "generic"
+    assert "stack" in run.assumed
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {"num_layers": None}}, {"model": {"moe": "many"}}, {"cluster": {"num_chips": "all"}},
+        {"cluster": {"chip": None}}, {"cluster": {"chip": "abacus"}}, {"training": {"tp": "two"}},
+        {"training": {"micro_batch_size": 0}}, {"training": {"seq_len": None}}, {"date": "yesterday"},
+        {"measured": {"memory_gb": "much"}},
+    ],
+)  # fmt: skip
+def test_a_row_that_cannot_be_read_says_so(changes: dict[str, Any]) -> None:
+    with pytest.raises(DomainError):
+        runs.read(row(**changes), YEAR)
+
+
+def test_a_row_without_its_parts_does_not_follow_the_schema() -> None:
+    with pytest.raises(Invalid, match="schema of published runs"):
+        runs.read({"model": {}}, YEAR)
