@@ -139,7 +139,7 @@ class Cluster:
     """`num_chips` of one chip on one fabric.
 
     `torus_shape` fixes the slice (else the most cubic); `chips_per_domain` how many chips of each innermost
-    switched domain the job holds (64 of 72, say; else as even as the count allows).
+    switched domain the job holds (64 of 72, say; else as `_chips_per_domain` has it).
     """
 
     chip: Chip
@@ -233,7 +233,8 @@ class Cluster:
         return max((d.domain for d in self.dims if d.scale == "up"), default=1)
 
     def _chips_per_domain(self, size: int) -> int:
-        """As even as the count allows: 256 chips on racks of 72 are 4 x 64, 4,608 are 64 x 72."""
+        """The most, above half a domain, that fill every domain alike in whole trays: 256 chips on racks of 72 are 4 x
+        64. Where there is no such number, domains are full and the last one is not."""
         n = self.num_chips
         if self.chips_per_domain is not None:
             if not 1 <= self.chips_per_domain <= size:

@@ -26,7 +26,6 @@ from models.problem import Problem
 from models.profile import Coefficients, Profile
 from models.space import Space, merge
 
-_MOST_MESHES = 3_000_000
 _MOST_LAYOUTS = 4_000_000  # a search stops there with the best so far, marked as not exact
 _BLOCK = 1 << 15  # meshes or layouts evaluated at once: arrays of this length stay in cache
 
@@ -125,9 +124,6 @@ class _Search:
         self.rejected += refused
         if not len(meshes):
             raise NoLegalLayout(self.rejected)
-        if len(meshes) > _MOST_MESHES:
-            rule = f"gives {len(meshes)} meshes, above the {_MOST_MESHES} of one search; constrain some degrees"
-            raise Invalid("cluster.num_chips", self.problem.cluster.num_chips, rule)
         classes, legal, refused = self.space.legal_policies(meshes)
         self.rejected += refused
         self.variants = Variants.of(self.space.offered)

@@ -18,6 +18,7 @@ import numpy as np
 
 from models.array import Array
 from models.constraints import Constraints
+from models.errors import Invalid
 from models.layout import AXES, PLACEMENTS, RECOMPUTE, SCHEDULES, Layout, Layouts
 from models.mesh import groups
 from models.mesh_costs import MESH_FIELDS, distinct
@@ -25,6 +26,8 @@ from models.problem import Problem
 from models.rules import RULES
 
 _RULES = {rule.name: rule for rule in RULES}
+MOST_MESHES = 3_000_000  # held at a time
+MOST_CHECKED = 10_000_000  # block by block
 _ROWS = 1 << 16  # looked at together
 _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "sequence_divides",
                  "context_divides_heads", "sequence_parallel_offered", "batch_divides")  # fmt: skip
@@ -88,11 +91,19 @@ class Space:
         """The legal meshes, placement and policy neutral, and the layouts thrown out so far by rule."""
         rejected: Counter[str] = Counter()
         after = self.cardinality
+        self._bound(after["mesh"] * 2, MOST_MESHES, "factorisations of the devices over the axes")
         rows = self._degrees(rejected)
+        self._bound(len(rows) * after["ep"] * after["etp"], MOST_CHECKED, "meshes with their expert degrees")
         factor = after["placement"] * after["micro_batch"] * after["policy"]
         rows = self._filter(rows, _EXPERT_RULES, self._cross_experts, rejected, factor)
         rows = self._cross_micro_batches(rows, rejected, after["placement"] * after["policy"])
         return rows, rejected
+
+    def _bound(self, rows: int, most: int, what: str) -> None:
+        """Refuse before growing to more rows than a search may look at."""
+        if rows > most:
+            rule = f"gives {rows} {what}, above the {most} of one search; constrain some degrees, or take fewer chips"
+            raise Invalid("cluster.num_chips", self.problem.cluster.num_chips, rule)
 
     def _degrees(self, rejected: Counter[str]) -> Layouts:
         rows = self._all_degrees()
@@ -171,6 +182,9 @@ class Space:
     def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], factor: int) -> Layouts:
         sizes = np.array(divisors(self.problem.workload.global_batch))
         share = self.problem.workload.global_batch // rows.dp
+        each, rows_with = np.unique(share, return_counts=True)
+        counts = [int(n) * int((value % sizes == 0).sum()) for value, n in zip(each, rows_with, strict=True)]
+        self._bound(sum(counts), MOST_MESHES, "meshes with their micro-batches")
         row, size = np.nonzero(share[:, None] % sizes[None, :] == 0)
         grown = replace(rows.take(row), micro_batch=sizes[size])
         rejected["batch_divides"] += (len(rows) * len(sizes) - len(grown)) * factor

@@ -24,6 +24,7 @@ def assumptions(question: Question, resolved: Resolved, profile: Profile) -> lis
     return [
         *_defaults(question.workload),
         *_without_effect(question.workload, problem),
+        *_software(problem, profile),
         *_text_tower(resolved),
         *_of_the_cluster(question, problem),
         *of_the_chip(problem.cluster.chip, profile),
@@ -53,6 +54,15 @@ def _without_effect(workload: WorkloadFields, problem: Problem) -> list[str]:
     return lines
 
 
+def _software(problem: Problem, profile: Profile) -> list[str]:
+    """Predictions are of the newest software unless told otherwise: extrapolated where runs are older."""
+    if problem.stack.age_years:
+        return []
+    year, part = divmod(profile.software_year, 1)
+    newest = f"{int(year)}-{int(part * 12) + 1:02d}"
+    return [f"the software is as new as the newest that the profile knows, of {newest}; stack.age_years makes it older"]
+
+
 def _text_tower(resolved: Resolved) -> list[str]:
     used = resolved.used.architecture
     return [f"of {used.name} only the text tower counts: vision parameters are left out"] if used.text_tower else []
@@ -66,7 +76,11 @@ def _of_the_cluster(question: Question, problem: Problem) -> list[str]:
         lines.append(f"cluster.torus_shape is {'x'.join(map(str, cluster.slice_shape))}, the most cubic slice")
     if not cluster.slice_shape and "chips_per_domain" not in said:
         chips = cluster.scale_up_domain // cluster.chip.devices_per_chip
-        lines.append(f"cluster.chips_per_domain is {chips}, as even as the number of chips allows")
+        rest = cluster.num_chips % chips
+        partly = f"; the last domain holds {rest}" if rest and cluster.num_chips > chips else ""
+        lines.append(f"cluster.chips_per_domain is {chips}{partly}")
+    if "scale_out_gb_s" in said and all(dim.scale == "up" for dim in cluster.dims):
+        lines.append("cluster.scale_out_gb_s has no effect: the scale-up links join all chips")
     if (devices := cluster.chip.devices_per_chip) > 1:
         lines.append(f"a chip has {devices} devices: degrees multiply to {cluster.num_devices} devices")
     lines += [f"{dim.name} joins {dim.domain} devices at {dim.gb_s:g} GB/s each" for dim in cluster.dims]

@@ -27,6 +27,7 @@ from service.schemas.catalog import (
     OwnKind,
 )
 from service.schemas.cluster import ClusterPreset
+from service.slices import is_slice
 from service.store import Rows, Store
 from service.tables import CatalogRow
 
@@ -67,7 +68,7 @@ class Catalog:
     def register(self, kind: OwnKind, entry: Entry) -> Save:
         """A new name, or one more version of it."""
         reserved = {*SHIPPED[kind](), *(SHIPPED["clusters"]() if kind == "chips" else ())}
-        if entry.name in map(normal, reserved):
+        if entry.name in map(normal, reserved) or is_slice(entry.name):
             raise NameReserved(kind, entry.name)
         with self._store.reading() as rows:
             content = _content(Resolver(rows), entry)

@@ -280,6 +280,7 @@ _RULES = {
     "extra_forbidden": "unknown field",
     "missing": "is required",
     "model_type": "must be an object",
+    "union_tag_invalid": "must be an object of one of the documented forms; a name is none here",
     "model_attributes_type": "must be an object",
 }
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from models import catalogue
 from models.errors import Invalid, UnknownName
 from models.prediction import Prediction
+from models.problem import Problem
 from models.profile import Profile
 from service import measurements
 from service.basis import basis
@@ -125,6 +126,7 @@ def _answer(
 ) -> ReportAnswer:
     problem = resolved.problem
     _check_stage(submission, prediction.layout.pp)
+    _check_room(submission, problem)
     measured = measurements.speed(problem, submission.measured) if submission.measured else None
     step = measured.step_time_s if measured else None
     low, high = prediction.step_time_low_s, prediction.step_time_high_s
@@ -150,6 +152,16 @@ def _check_stage(submission: ReportSubmission, pp: int) -> None:
     for field, part in (("failure", submission.failure), ("memory", submission.memory)):
         if part is not None and part.stage is not None and part.stage >= pp:
             raise Invalid(f"{field}.stage", part.stage, f"must be below pp = {pp}: stages are numbered from 0")
+
+
+def _check_room(submission: ReportSubmission, problem: Problem) -> None:
+    """A run that did fit took no more than the device has."""
+    chip = problem.cluster.chip
+    most = chip.memory_gb / chip.devices_per_chip
+    for name in ("allocated_gib", "reserved_gib"):
+        taken = getattr(submission.memory, name) if submission.memory else None
+        if taken is not None and taken > most and submission.outcome == "ok":
+            raise Invalid(f"memory.{name}", taken, f"must not exceed the {most:g} GB of a device of {chip.id}")
 
 
 def _fit_verdict_agrees(outcome: str, prediction: Prediction) -> bool | None:

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import re
 
+from models import catalogue
 from models.errors import Invalid
 from service.schemas.cluster import ClusterPreset
 
 _COUNTED_PER_CHIP = {"v3": 2, "v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1}
 _NAME = re.compile(rf"(?:tpu-)?({'|'.join(_COUNTED_PER_CHIP)})-([1-9]\d{{0,6}})", re.ASCII)
+
+
+def is_slice(name: str) -> bool:
+    return _NAME.fullmatch(name.lower()) is not None
 
 
 def as_chips(preset: ClusterPreset) -> ClusterPreset:
@@ -23,6 +28,10 @@ def as_chips(preset: ClusterPreset) -> ClusterPreset:
     num_chips, rest = divmod(int(match[2]), per_chip)
     if rest:
         raise Invalid("cluster.preset", preset.preset, f"counts TensorCores, of which a chip has {per_chip}")
+    torus = catalogue.chip(chip).fabric.torus
+    if torus and num_chips > torus.max_chips:
+        largest = torus.max_chips * per_chip
+        raise Invalid("cluster.preset", preset.preset, f"is no slice: the largest is {match[1]}-{largest}")
     if preset.num_chips not in (None, num_chips):
         raise Invalid("cluster.num_chips", preset.num_chips, f"{preset.preset} is {num_chips} chips")
     return preset.model_copy(update={"preset": chip, "num_chips": num_chips})

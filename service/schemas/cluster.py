@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Literal, Self
@@ -106,23 +107,28 @@ class ClusterSize(Wire):
     torus_shape: Annotated[list[Degree], Field(min_length=1, max_length=3)] | None = None
     """The slice; without it the most cubic one."""
     chips_per_domain: Degree | None = None
-    """Chips of each scale-up domain that the job holds, 64 of 72 say; without it as even as the number allows."""
+    """Chips of each scale-up domain that the job holds, 64 of 72 say. Without it the most, above half a domain, that
+    fill every domain alike; where there is no such number, domains are full and the last one is not."""
     scale_out_gb_s: BandwidthGbS | None = None
     """Beyond the scale-up domain, per chip; without it that of the fabric."""
     usd_per_chip_hour: Price | None = None
 
     def build(self, chip: Chip, fabric: Fabric) -> Cluster:
-        if self.num_chips is None:
-            raise Invalid("cluster.num_chips", None, "is required: the entry fixes no number of chips")
         self._require_torus_for_shape(fabric)
+        num_chips = self.num_chips or (math.prod(self.torus_shape) if self.torus_shape else None)
+        if num_chips is None:
+            raise Invalid("cluster.num_chips", None, "is required: the entry fixes no number of chips")
         if self.scale_out_gb_s is not None:
+            if fabric.torus is None and fabric.levels and fabric.levels[0].size is None:
+                rule = f"level {fabric.levels[0].name} joins every chip: there is nothing beyond it"
+                raise Invalid("cluster.scale_out_gb_s", self.scale_out_gb_s, rule)
             fabric = _with_scale_out(fabric, self.scale_out_gb_s)
         if self.usd_per_chip_hour is not None:
             chip = replace(chip, usd_per_chip_hour=self.usd_per_chip_hour)
         cluster = Cluster(
             chip=chip,
             fabric=fabric,
-            num_chips=self.num_chips,
+            num_chips=num_chips,
             torus_shape=tuple(self.torus_shape) if self.torus_shape else None,
             chips_per_domain=self.chips_per_domain,
         )

@@ -52,3 +52,30 @@ def test_load_balancing_of_experts_is_not_said_to_be_idle(shared_client) -> None
 def test_the_text_towers_are_those_of_the_shipped_data() -> None:
     entries = json.loads((files("models") / "data/architectures.json").read_text())
     assert {entry["id"] for entry in entries if entry["source"].startswith("text tower")} == TEXT_TOWERS
+
+
+def test_predictions_of_the_newest_software_say_so(shared_client) -> None:
+    def said(stack: Any) -> bool:
+        answer = shared_client.post("/v1/predictions", json={**PREDICTION, "stack": stack}).json()
+        return any("as new as the newest" in line for line in answer["assumptions"])
+
+    assert said("torchtitan")
+    assert not said({"name": "torchtitan", "age_years": 1.5})
+
+
+def test_a_partly_filled_domain_and_an_idle_network_are_named(shared_client) -> None:
+    def lines(**cluster: Any) -> str:
+        body = {**PREDICTION, "cluster": cluster, "layout": {"dp_shard": cluster["num_chips"], "zero_stage": 3}}
+        body["workload"] = {"seq_len": 4096, "global_batch": 48}
+        answer = shared_client.post("/v1/predictions", json=body)
+        assert answer.status_code == 201, answer.text
+        return "\n".join(answer.json()["assumptions"])
+
+    assert "chips_per_domain is 8; the last domain holds 4" in lines(preset="h100", num_chips=12)
+    assert "scale_out_gb_s has no effect" in lines(preset="h100", num_chips=8, scale_out_gb_s=1)
+
+
+def test_a_slice_by_its_shape_needs_no_count(shared_client) -> None:
+    body = {**PREDICTION, "cluster": {"preset": "v5p", "torus_shape": [4, 4, 4]}, "stack": "maxtext",
+            "layout": {"dp_shard": 64, "zero_stage": 3}}  # fmt: skip
+    assert shared_client.post("/v1/predictions", json=body).status_code == 201

@@ -98,6 +98,7 @@ def test_a_registered_architecture_answers_to_its_name(client) -> None:
     [
         ("chips", {"name": "h100", "chip": CHIP}),
         ("chips", {"name": "dgx-h100-superpod", "chip": CHIP}),
+        ("chips", {"name": "v5p-256", "chip": CHIP}),
         ("clusters", {"name": "dgx-h100-superpod", "cluster": {"chip": "h100"}}),
         ("clusters", {"name": "h100", "cluster": {"chip": "h100"}}),
         ("architectures", {"name": "llama-3.1-8b", "model": SHAPE}),
