@@ -31,11 +31,14 @@ from tests.benchmarks.scores import Scored
 from tests.benchmarks.unseen import Unseen
 
 
+UNSTATED = {"family": "unknown", "trust": "C", "outcome": "ok", "failure": None, "source": {"title": ""}}
+
+
 def load(path: Path) -> list[dict[str, Any]]:
     """Measured runs, and those that are known to have run out of memory."""
     with path.open() as lines:
-        rows = [json.loads(line) for line in lines if line.strip()]
-    return [row for row in rows if row["outcome"] == "ok" or row.get("failure") == "out_of_memory"]
+        rows = [{**UNSTATED, **json.loads(line)} for line in lines if line.strip()]
+    return [row for row in rows if row["outcome"] == "ok" or row["failure"] == "out_of_memory"]
 
 
 def score(rows: Iterable[dict[str, Any]], profile: Profile) -> tuple[list[Scored], Counter[str]]:
