@@ -30,7 +30,6 @@ from tests.benchmarks import scores
 from tests.benchmarks.scores import Scored
 from tests.benchmarks.unseen import Unseen
 
-
 UNSTATED = {"family": "unknown", "trust": "C", "outcome": "ok", "failure": None, "source": {"title": ""}}
 
 
