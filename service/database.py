@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +17,14 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, event, text
 
 MIGRATIONS = Path(__file__).parent.parent / "migrations"
+_BUSY_S = 30
 _MIGRATION_LOCK = 7_406_128_835_112_009  # any number, the same in every process
 
 
 def connect(url: str) -> Engine:
     """An engine; nothing is opened before the first query."""
     if url.startswith("sqlite"):
-        engine = sqlalchemy.create_engine(url, connect_args={"timeout": 30})
+        engine = sqlalchemy.create_engine(url, connect_args={"timeout": _BUSY_S})
         event.listen(engine, "connect", _open_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
@@ -68,8 +71,23 @@ def writing(connection: Connection) -> Iterator[None]:
 
 def _open_sqlite(connection: Any, _: Any) -> None:
     connection.isolation_level = None  # transactions begin where _begin_sqlite says, not where the driver guesses
-    for pragma in ("busy_timeout = 30000", "journal_mode = WAL", "foreign_keys = ON", "synchronous = NORMAL"):
+    connection.execute(f"PRAGMA busy_timeout = {1000 * _BUSY_S}")
+    _into_wal(connection)
+    for pragma in ("foreign_keys = ON", "synchronous = NORMAL"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _into_wal(connection: Any) -> None:
+    """The switch to a write-ahead log needs the file for itself, and does not wait for it like other statements do."""
+    until = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)
 
 
 def _begin_sqlite(connection: Connection) -> None:
