@@ -321,15 +321,13 @@ def _first_distinct(problem: Problem, layouts: Layouts, parent: Array) -> Array:
     links = [np.concatenate([getattr(g, name).members, getattr(g, name).stride[rings]]) for name in names]
     columns = np.concatenate([parent[None, :], *links]).astype(float).view(np.int64)
     columns = columns[(columns != columns[:, :1]).any(axis=1)]
-    mixed = (columns * _MIX[: len(columns), None]).sum(axis=0)  # wraps around; equal columns mix to equal numbers
+    odd = np.random.default_rng(0).integers(1, 2**62, size=(len(columns), 1)) * 2 + 1
+    mixed = (columns * odd).sum(axis=0)  # wraps around; equal columns mix to equal numbers
     _, first, same = np.unique(mixed, return_index=True, return_inverse=True)
     distinct = (columns == columns[:, first[same]]).all(axis=0)
     if not distinct.all():  # two that differ mixed to the same number: compare them whole
         _, first = np.unique(columns, axis=1, return_index=True)
     return np.sort(first)
-
-
-_MIX = np.random.default_rng(0).integers(1, 2**62, size=64) * 2 + 1
 
 
 def _codes(knob: str, values: Sequence[Any]) -> list[Any]:
