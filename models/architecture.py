@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
+import numpy as np
+
+from models.array import Array
 from models.errors import Invalid
 
 
@@ -42,6 +45,10 @@ class Attention:
         """Elements of one token's keys and values as attention reads them."""
         return self.num_kv_heads * (self.head_dim + self.v_head_dim)
 
+    def kv_share(self, tp: Array) -> Array:
+        """Of the key-value heads on a device: at least one, repeated where tp exceeds them."""
+        return np.maximum(1 / tp, 1 / self.num_kv_heads)
+
     @property
     def is_mla(self) -> bool:
         return self.kv_lora_rank is not None
@@ -51,8 +58,7 @@ class Attention:
         q_dim, v_dim = self.num_heads * self.head_dim, self.num_heads * self.v_head_dim
         output = ("o", v_dim, hidden_size)
         if self.kv_lora_rank is None:
-            kv_dim = self.num_kv_heads * (self.head_dim + self.v_head_dim)
-            return [("q", hidden_size, q_dim), ("kv", hidden_size, kv_dim), output]
+            return [("q", hidden_size, q_dim), ("kv", hidden_size, self.kv_dim), output]
         rank = self.kv_lora_rank
         query = (
             [("q", hidden_size, q_dim)]

@@ -11,10 +11,9 @@ from models.array import Array
 from models.fit import Estimate, Fit, Side, Target
 from models.layout import Layout
 from models.problem import Problem
-from models.profile import KINDS, MEMORY_COEFFICIENTS, Neighbourhood, Profile, Term, to_natural
+from models.profile import KINDS, MEMORY_COEFFICIENTS, Z80, Neighbourhood, Profile, Term, to_natural
 
 OUTLIER_SPREADS = 4.0
-Z80 = 1.2815515655446004  # half of a central 80% interval of a normal distribution, in standard deviations
 HELD = 10  # runs' worth of the wider neighbourhood in each one's spread
 _VISIBLE = 0.02  # of the prior's spread: a smaller shift moves no prediction by a tenth of a percent
 _IDENTIFIED = 0.9  # a posterior spread below this share of the prior's: the data said something
@@ -114,10 +113,10 @@ def calibrate(profile: Profile, observations: Sequence[Observation], made_by: st
         moved=tuple(sorted(moved, key=lambda m: -abs(m.shift_in_spreads))),
         unidentified=tuple(key for key, term in changed.items() if not _identified(profile.by_key[key], term)),
         outliers=tuple(_outliers(time, timed)),
-        error_before=_error(time, time.mean),
-        error_after=_error(time, timed.theta),
-        memory_error_before=_error(memory, memory.mean),
-        memory_error_after=_error(memory, held.theta),
+        error_before=_error(time, time.predicted(time.mean)),
+        error_after=_error(time, timed.linear.predicted),
+        memory_error_before=_error(memory, memory.predicted(memory.mean)),
+        memory_error_after=_error(memory, held.linear.predicted),
         observations=len(observations),
     )
 
@@ -200,11 +199,11 @@ def _outliers(fit: Fit, estimate: Estimate) -> list[str]:
     ]
 
 
-def _error(fit: Fit, theta: Array) -> float | None:
+def _error(fit: Fit, predicted: Array) -> float | None:
     measured = fit.side == "equal"
     if not measured.any():
         return None
-    return float(np.median(np.abs(np.exp(fit.predicted(theta, measured)[measured] - fit.value[measured]) - 1)))
+    return float(np.median(np.abs(np.exp(predicted[measured] - fit.value[measured]) - 1)))
 
 
 def _moved(before: Term, after: Term) -> Moved:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -267,23 +268,18 @@ class Combiner:
         """Muon's five Newton-Schulz steps on every matrix (arXiv 2502.16982 §2.2), spread over those who share it."""
         if self.problem.workload.optimizer != "muon":
             return np.zeros(len(self.layouts))
-        cluster, h = self.problem.cluster, self.problem.architecture.hidden_size
-        sharded = self.layouts.zero_stage >= 1
-        flops: Array = np.zeros(len(self.layouts))
-        for amount, kind, layer in zip(amounts, self.meshes.kinds, self.problem.architecture.kinds, strict=False):
-            dense, expert = layer.orthogonalisation_flops(h)
-            flops = flops + amount * (
-                dense * kind.bytes.dense[self.rows] / np.where(sharded, self.dense_shards, 1)
-                + expert * kind.bytes.expert[self.rows] / np.where(sharded, self.expert_shards, 1)
-            )
-        sixteen = "bf16" if "bf16" in cluster.chip.peak_tflops else "fp16"
-        return flops / (cluster.peak_flops(sixteen) * self.c.gemm_16)
+        architecture = self.problem.architecture
+        flops = [layer.orthogonalisation_flops(architecture.hidden_size) for layer in architecture.kinds]
+        ends = [(0.0, 0.0)] * 2  # embedding and head stay with AdamW
+        return self._owned(amounts, flops + ends) / (self.problem.cluster.peak_flops_16 * self.c.gemm_16)
 
-    def _owned(self, amounts: list[Array]) -> Array:
-        """Parameters whose optimizer state this device holds."""
+    def _owned(self, amounts: list[Array], worth: Sequence[tuple[float, float]] | None = None) -> Array:
+        """Parameters whose optimizer state this device holds, or what they are worth: dense and expert ones of each
+        layer kind, of the embedding and of the head."""
         everything = [*self.meshes.kinds, self.meshes.embedding, self.meshes.head]
-        dense = total(a * k.bytes.dense[self.rows] for a, k in zip(amounts, everything, strict=True))
-        expert = total(a * k.bytes.expert[self.rows] for a, k in zip(amounts, everything, strict=True))
+        parts = list(zip(amounts, everything, worth or [(1.0, 1.0)] * len(everything), strict=True))
+        dense = total(a * k.bytes.dense[self.rows] * w for a, k, (w, _) in parts)
+        expert = total(a * k.bytes.expert[self.rows] * w for a, k, (_, w) in parts)
         sharded = self.layouts.zero_stage >= 1
         return dense / np.where(sharded, self.dense_shards, 1) + expert / np.where(sharded, self.expert_shards, 1)
 

@@ -32,7 +32,11 @@ class Network:
         return cls(cluster.dims, c)
 
     def gather(self, size: Array, group: Group) -> Array:
-        """All-gather, or a reduce-scatter of the same size (its mirror image).
+        """All-gather, or a reduce-scatter of the same size (its mirror image)."""
+        return self._transfer(size, group) + self._latency(group)
+
+    def _transfer(self, size: Array, group: Group) -> Array:
+        """Of a gather, what the links take.
 
         Level by level from the outside in: what enters a domain of P members over their P links has to be all but
         the part already inside. Levels work at the same time on different pieces, so the slowest one counts.
@@ -45,12 +49,11 @@ class Network:
             slowest = np.maximum(slowest, np.where(members > 1, size * missing / (inside * bandwidth), 0.0))
             inside = inside * members
             beyond = beyond / members
-        return slowest + self._latency(group)
+        return slowest
 
     def reduce(self, size: Array, group: Group) -> Array:
         """All-reduce: a reduce-scatter and a gather."""
-        rings = 2 * self._latency(group)
-        return 2 * (self.gather(size, group) - self._latency(group)) + np.minimum(rings, self._tree_latency(group))
+        return 2 * self._transfer(size, group) + np.minimum(2 * self._latency(group), self._tree_latency(group))
 
     def all_to_all(self, size: Array, group: Group, copies: list[Array] | None = None) -> Array:
         """Every device sends `size` bytes, spread evenly over the group.

@@ -79,8 +79,7 @@ class Kernels:
         self.age = min(problem.stack.age_years, OLDEST_YEARS)
         self.units = cluster.chip.compute_units / cluster.chip.devices_per_chip
         self.peak = cluster.peak_flops(self.format.gemm)
-        sixteen = "bf16" if "bf16" in cluster.chip.peak_tflops else "fp16"
-        self.peak_16 = self.peak if workload.precision == "fp32" else cluster.peak_flops(sixteen)
+        self.peak_16 = self.peak if workload.precision == "fp32" else cluster.peak_flops_16
         self.memory_rate = cluster.memory_bytes_s * c.memory
         rate = {"fp8": c.gemm_8, "int8": c.gemm_8, "fp4": c.gemm_4}.get(self.format.gemm, c.gemm_16)
         self.gemm_rate = self.peak * rate
@@ -176,15 +175,11 @@ class Kernels:
                 continue
             elif name == "q" and not attention.is_mla:  # one product with keys and values; heads are shared or repeated
                 parts.append(
-                    self._linear(self.tokens, n_in, n_out / self.tp + attention.kv_dim * self._kv_share(attention))
+                    self._linear(self.tokens, n_in, n_out / self.tp + attention.kv_dim * attention.kv_share(self.tp))
                 )
             else:
                 parts.append(self._linear(self.tokens, n_in, n_out / self.tp))
         return _total(parts)
-
-    def _kv_share(self, attention: Attention) -> Array:
-        """Of the key-value heads on a device: at least one, repeated where tp exceeds them."""
-        return np.maximum(1 / self.tp, 1 / attention.num_kv_heads)
 
     def _up_projections(self, attention: Attention) -> _Passes:
         ups = [(i, o) for name, i, o in attention.projections(self.h) if name.endswith("_up")]
@@ -265,7 +260,7 @@ class Kernels:
         """
         attention, h = layer.attention, self.h
         stream = self.local_tokens * h * (2 * layer.num_norms + 3 * 2)
-        heads = attention.num_heads / self.tp + attention.num_kv_heads * self._kv_share(attention)
+        heads = attention.num_heads / self.tp + attention.num_kv_heads * attention.kv_share(self.tp)
         rotary = 2 * self.tokens * heads * attention.head_dim
         moved = stream + rotary
         if dense := layer.dense:

@@ -174,6 +174,11 @@ class Cluster:
         """Dense FLOP/s of one device."""
         return self.chip.peak_flops(dtype) / self.chip.devices_per_chip
 
+    @property
+    def peak_flops_16(self) -> float:
+        """Dense 16-bit FLOP/s of one device."""
+        return self.peak_flops("bf16" if "bf16" in self.chip.peak_tflops else "fp16")
+
     @cached_property
     def slice_shape(self) -> tuple[int, ...]:
         """The torus dims of one slice; several slices are joined by the switched levels."""

@@ -38,7 +38,7 @@ def layer_bytes(problem: Problem, layer: Layer, layouts: Layouts) -> LayerBytes:
     kept = _activations(problem, layer, layouts)
     attention = layer.attention
     shared = 0 if attention.is_mla else h * attention.kv_dim  # key-value heads repeat where tp exceeds them
-    kv = shared * np.maximum(1 / layouts.tp, 1 / attention.num_kv_heads)
+    kv = shared * attention.kv_share(layouts.tp)
     per_device = (dense - shared) / layouts.tp + kv, expert / (layouts.ep * layouts.etp)
     unit = per_device[0] + per_device[1]
     if problem.stack.gather_unit == "matrix":
@@ -92,7 +92,7 @@ def _activations(problem: Problem, layer: Layer, layouts: Layouts) -> tuple[Arra
     norms = outer * h * operand * 2  # the outputs of both norms, inputs of the projections after them
     residual = outer * h * two
     queries = attention.num_heads * attention.head_dim
-    kv = attention.kv_dim * np.maximum(layouts.tp / attention.num_kv_heads, 1)
+    kv = attention.kv_dim * attention.kv_share(layouts.tp) * layouts.tp
     latent = outer * two * ((attention.q_lora_rank or 0) + (attention.kv_lora_rank or 0))
     heads = inner * (queries + kv) * two
     values = inner * attention.num_heads * attention.v_head_dim * two

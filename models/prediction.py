@@ -12,10 +12,9 @@ from models.flops import AttentionCount
 from models.hardware import GIB
 from models.layout import Layout, Layouts
 from models.problem import Problem
-from models.profile import Profile
+from models.profile import Z80, Profile
 from models.step import Predictions, predict
 
-Z80 = 1.2815515655446004  # half of a central 80% interval of a normal distribution, in standard deviations
 _DRAWS = 48
 
 
@@ -89,6 +88,4 @@ def log_spread(problem: Problem, layout: Layout, profile: Profile) -> float:
     coefficients = profile.coefficients(problem.scopes, draws)
     repeated = Layouts.of([layout] * _DRAWS)
     log_times = np.log(predict(problem, repeated, coefficients).step_time_s)
-    near = profile.neighbourhood(problem.neighbourhoods)
-    beyond = max(float(log_times.var()) - near.unidentified**2, 0.0)
-    return float(np.sqrt(near.spread**2 + beyond))
+    return profile.neighbourhood(problem.neighbourhoods).with_variance(float(log_times.var()))

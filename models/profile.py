@@ -22,6 +22,7 @@ from models.array import Array
 from models.errors import Invalid, UnknownName
 
 Number = float | Array
+Z80 = 1.2815515655446004  # half of a central 80% interval of a normal distribution, in standard deviations
 
 
 def _coefficient(kind: str, unit: str, doc: str, scopes: str) -> Any:
@@ -159,6 +160,10 @@ class Neighbourhood:
     spread: float
     unidentified: float
     runs: int
+
+    def with_variance(self, unidentified: float) -> float:
+        """The spread of a prediction on which terms without runs have this variance."""
+        return math.sqrt(self.spread**2 + max(unidentified - self.unidentified**2, 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)

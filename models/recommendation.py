@@ -218,8 +218,8 @@ def _whole_domains(problem: Problem, profile: Profile, constraints: Constraints,
     cluster = problem.cluster
     if not cluster.dims or cluster.dims[0].kind == "ring":
         return []
-    domain = cluster.dims[0].domain // cluster.chip.devices_per_chip
-    fewer = cluster.num_chips // max(domain, 1) * domain
+    domain = _chips_of_a_domain(cluster)
+    fewer = cluster.num_chips // domain * domain
     if not 0 < fewer < cluster.num_chips:
         return []
     try:
@@ -272,7 +272,7 @@ def _smaller(problem: Problem) -> Iterator[Cluster]:
     """
     cluster = problem.cluster
     per_chip = cluster.chip.devices_per_chip
-    n, domain = cluster.num_chips, max(cluster.dims[0].domain // per_chip, 1) if cluster.dims else 1
+    n, domain = cluster.num_chips, _chips_of_a_domain(cluster)
     heads = math.lcm(*(kind.attention.num_heads for kind in problem.architecture.kinds))
     whole = range((n - 1) // domain * domain, 0, -domain)
     for count in (*whole, *range(min(n, domain) - 1, 0, -1)):
@@ -287,6 +287,10 @@ def _smaller(problem: Problem) -> Iterator[Cluster]:
         except Invalid:
             continue
         yield smaller
+
+
+def _chips_of_a_domain(cluster: Cluster) -> int:
+    return max(cluster.dims[0].domain // cluster.chip.devices_per_chip, 1) if cluster.dims else 1
 
 
 def _contradiction(problem: Problem, constraints: Constraints) -> Infeasible:

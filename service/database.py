@@ -71,7 +71,6 @@ def writing(connection: Connection) -> Iterator[None]:
 
 def _open_sqlite(connection: Any, _: Any) -> None:
     connection.isolation_level = None  # transactions begin where _begin_sqlite says, not where the driver guesses
-    connection.execute(f"PRAGMA busy_timeout = {1000 * _BUSY_S}")
     _into_wal(connection)
     for pragma in ("foreign_keys = ON", "synchronous = NORMAL"):
         connection.execute(f"PRAGMA {pragma}")

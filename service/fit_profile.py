@@ -121,8 +121,12 @@ def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Obser
 
 def group(row: dict[str, Any]) -> str:
     """Model shape, chip and stack of a row: what generalises must generalise to another one."""
-    shape = {key: row["model"].get(key) for key in _SHAPE}
-    return json.dumps([row["family"], shape, row["cluster"]["chip"], row["stack"]], sort_keys=True)
+    return json.dumps([row["family"], shape(row), row["cluster"]["chip"], row["stack"]], sort_keys=True)
+
+
+def shape(row: dict[str, Any]) -> dict[str, Any]:
+    """What tells models apart whatever they are called."""
+    return {key: row["model"].get(key) for key in _SHAPE}
 
 
 def _shared(known: dict[Any, Problem], problem: Problem) -> Problem:

@@ -12,16 +12,13 @@ from typing import Any
 import numpy as np
 
 from models.layout import Layout
-from models.prediction import Z80
+from models.profile import Z80
+from service.fit_profile import shape
 from service.formats import runs
 
 SMALL_FAMILY = 5
 SWEEP = 5  # distinct layouts that make one
 NEAR = 0.03  # measured step times closer than this are not ranked
-SHAPE = (
-    "num_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "vocab_size", "moe", "mla",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +88,10 @@ def repeat_noise(scored: Sequence[Scored]) -> float | None:
 
 def _question(s: Scored) -> str:
     return json.dumps(
-        [_model(s.row), s.row["cluster"], s.row["stack"], s.run.problem.workload.__repr__()],
+        [shape(s.row), s.row["cluster"], s.row["stack"], s.run.problem.workload.__repr__()],
         sort_keys=True,
         default=str,
     )
-
-
-def _model(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: row["model"].get(key) for key in SHAPE}
 
 
 def ranking(scored: Sequence[Scored]) -> dict[str, float | None]:
@@ -126,7 +119,7 @@ def sweeps(scored: Sequence[Scored]) -> list[list[Scored]]:
     together: defaultdict[str, defaultdict[Layout, list[Scored]]] = defaultdict(lambda: defaultdict(list))
     for s in scored:
         w, cluster = s.run.problem.workload, s.row["cluster"]
-        key = [s.row["source"]["title"], _model(s.row), cluster["chip"], cluster["num_chips"], w.seq_len]
+        key = [s.row["source"]["title"], shape(s.row), cluster["chip"], cluster["num_chips"], w.seq_len]
         together[json.dumps([*key, w.global_batch, w.precision], sort_keys=True)][s.layout].append(s)
     return [
         [_averaged(repeats) for repeats in layouts.values()] for layouts in together.values() if len(layouts) >= SWEEP

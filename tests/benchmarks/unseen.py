@@ -27,8 +27,8 @@ class Unseen:
 
     def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
         self.rows = {row["id"]: row for row in rows}
-        seen = [o for o in observations(rows, priors()) if o.step_time_s is not None]
-        self.fit: Fit = time_fit(priors(), seen)
+        prior = priors()
+        self.fit: Fit = time_fit(prior, [o for o in observations(rows, prior) if o.step_time_s is not None])
         self.estimate: Estimate = self.fit.solve()
         self.keys = [target.key for target in self.fit.targets]
         self.groups = {key: group(self.rows[key]) for key in self.keys}
@@ -63,9 +63,12 @@ class Unseen:
         others = np.where(mine, 0.0, self.fit.weight)
         known = neighbourhoods(self.fit, self.estimate, logs, self.groups, others)
         profile = replace(self.fit.profile, neighbourhoods=known)
-        near = [profile.neighbourhood(self.fit.targets[i].problem.neighbourhoods) for i in np.flatnonzero(mine)]
-        beyond = self.unknown[mine] - np.array([n.unidentified for n in near]) ** 2
-        return np.sqrt(np.array([n.spread for n in near]) ** 2 + np.maximum(beyond, 0.0))
+        return np.array(
+            [
+                profile.neighbourhood(self.fit.targets[i].problem.neighbourhoods).with_variance(self.unknown[i])
+                for i in np.flatnonzero(mine)
+            ]
+        )
 
     def recalibrated(self, runs: int) -> dict[str, dict[str, float]]:
         """Median error of a left-out family after learning from so many of its runs: mean over seeds, standard error.
