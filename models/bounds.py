@@ -9,20 +9,17 @@ the closed forms of models.pipeline: their slope in max is m - 1/v > 0). F+B is 
 tensor-parallel transfer hidden as far as the stack can. Recompute adds at least its own time minus what it hides:
 of x seconds added to a window that hides traffic at most data_overlap·x come back. Bytes on the fullest stage are
 at least the mean over stages. For activations, stage i with l_i layers and f_i micro-batches in flight holds
-f_i·l_i, and max f_i·l_i >= L / Σ 1/f_i for any partition of L layers (equality when l_i ~ 1/f_i). They are also at
-least what the stage with the largest f_i·l_i holds under the partition that makes it least, each of its layers no
-smaller than the smallest kind's, beside at least the fewest layers of every kind that any of these partitions gives it.
+f_i·l_i, and max f_i·l_i >= L / Σ 1/f_i for any partition of L layers (equality when l_i ~ 1/f_i).
+The only stage of a pipeline of one holds the logits too, and with recompute the layer being worked on.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 
 from models.array import Array, total
-from models.combine import partition_of
 from models.hardware import GIB
 from models.layout import DUALPIPE, FULL, SCHEDULES, SELECTIVE, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
 from models.mesh_costs import KindCosts, MeshCosts
@@ -67,8 +64,7 @@ class Bounds:
     def least_memory(self) -> Array:
         zero = max(self.stack.zero_stages)
         inputs = 0.0 if "activations" in self.stack.offload else self._kept(FULL)
-        offloaded = "optimizer" in self.stack.offload
-        return self._reserved(self._parameters(), zero, 3 in self.stack.zero_stages, offloaded, inputs)
+        return self._reserved(zero, 3 in self.stack.zero_stages, "optimizer" in self.stack.offload, inputs)
 
     def per_variant(self, variants: Variants) -> tuple[Array, Array, Array]:
         """(time, memory, idle), each of shape (m, variants).
@@ -78,14 +74,10 @@ class Bounds:
         """
         base = self._mean_pass()
         kept = [self._kept(policy) * self._flying() for policy in range(3)]
-        least = [np.min([k.bytes.kept[policy] for k in self.costs.kinds], axis=0) for policy in range(3)]
-        fullest, counts = self._fullest()
-        fullest = fullest * self.c.activation_memory
         single = self.pp == 1  # the only stage has the head, and whatever layer is worked on
         working = np.max([k.bytes.kept[0] for k in self.costs.kinds], axis=0) * self.c.activation_memory
         alone = np.where(single, self.costs.logits * self.c.logit_memory, 0.0)
         alone_again = alone + np.where(single, working, 0.0)
-        average, there = self._parameters(), self._on(counts)
         again = [0.0, self._again(SELECTIVE), self._again(FULL)]
         data = {(z, r): self._data(z, r) for z, r in {(row[0], bool(row[1])) for row in variants.rows}}
         time, memory, idle = [], [], []
@@ -94,12 +86,8 @@ class Bounds:
             mean = base + np.maximum(again[recompute] * (1 - self.c.data_overlap), again[recompute] - each) + each
             time.append((mean * (self.m + self._idle()) + once + self.c.step_fixed_s) * self.jitter)
             idle.append(mean * self.jitter)
-            rest = zero, zero == 3 and bool(reshard), bool(offload_optimizer)
-            stored = [0.0, 0.0] if offload_activations else [kept[recompute], fullest * least[recompute]]
-            stored[0] = stored[0] + (alone if recompute == 0 else alone_again)
-            memory.append(
-                np.maximum(self._reserved(average, *rest, stored[0]), self._reserved(there, *rest, stored[1]))
-            )
+            activations = (0.0 if offload_activations else kept[recompute]) + (alone_again if recompute else alone)
+            memory.append(self._reserved(zero, zero == 3 and bool(reshard), bool(offload_optimizer), activations))
         return np.stack(time, axis=1), np.stack(memory, axis=1), np.stack(idle, axis=1)
 
     def extra_idle(self, rows: Array, schedule: Array, virtual_stages: Array) -> Array:
@@ -172,54 +160,11 @@ class Bounds:
         harmonic = _HARMONIC[np.minimum(depth, len(_HARMONIC) - 1)] + (self.pp - depth) / depth
         return self.pp / harmonic
 
-    def _parameters(self) -> tuple[Array, Array]:
-        """Dense and expert parameters of a stage on average."""
-        ends = (self.costs.embedding.bytes, self.costs.head.bytes)
-        dense = (total(n * k.bytes.dense for k, n in self.runs) + total(e.dense for e in ends)) / self.pp
-        expert = (total(n * k.bytes.expert for k, n in self.runs) + total(e.expert for e in ends)) / self.pp
-        return dense, expert
-
-    def _on(self, counts: Array) -> tuple[Array, Array]:
-        """Dense and expert parameters of so many layers of each kind, shape (m, kinds)."""
-        kinds = self.costs.kinds
-        dense = total(counts[:, i] * k.bytes.dense for i, k in enumerate(kinds))
-        return dense, total(counts[:, i] * k.bytes.expert for i, k in enumerate(kinds))
-
-    def _fullest(self) -> tuple[Array, Array]:
-        """The least of any partition of the largest product of layers and micro-batches in flight, and the fewest
-        layers of every kind on the stage that has it."""
-        depth = np.minimum(self.m, self.pp + 1)
-        _, first, same = np.unique(self.pp * (int(self.pp.max()) + 2) + depth, return_index=True, return_inverse=True)
-        found = [self._fullest_of(int(self.pp[i]), int(depth[i])) for i in first]
-        return np.array([value for value, _ in found])[same], np.array([counts for _, counts in found])[same]
-
-    def _fullest_of(self, pp: int, depth: int) -> tuple[float, Array]:
-        layers, kinds = self.problem.architecture.num_layers, len(self.costs.kinds)
-        products, counts = [], []
-        for chunks in range(1, min(max(self.stack.max_virtual_stages, 2), layers // pp) + 1):
-            even, uneven = layers % (pp * chunks) == 0, pp > 1 and self.stack.partition == "balanced"
-            mirrors = {False, "dualpipe" in self.stack.schedules}
-            for balanced, mirrored in product([False] * even + [True] * uneven, mirrors):
-                stages = partition_of(self.problem, pp, chunks, balanced, mirrored)
-                on_each = stages.counts[0].sum(axis=1)
-                flying = depth if mirrored else np.minimum(pp - stages.index[0], depth)
-                held = on_each * np.minimum(flying, depth)
-                products.append(float(held.max()))
-                counts.append(stages.counts[0, int(held.argmax())])
-        if not products:
-            return 0.0, np.zeros(kinds)
-        return min(products), np.min(counts, axis=0)
-
-    def _reserved(
-        self,
-        parameters: tuple[Array, Array],
-        zero: int,
-        dropped: bool,
-        offload_optimizer: bool,
-        activations: Array | float,
-    ) -> Array:
-        problem, costs = self.problem, self.costs
-        dense, expert = parameters
+    def _reserved(self, zero: int, dropped: bool, offload_optimizer: bool, activations: Array | float) -> Array:
+        x, problem, costs = self.costs.layouts, self.problem, self.costs
+        ends = (costs.embedding.bytes, costs.head.bytes)
+        dense = (total(n * k.bytes.dense for k, n in self.runs) + total(e.dense for e in ends)) / x.pp
+        expert = (total(n * k.bytes.expert for k, n in self.runs) + total(e.expert for e in ends)) / x.pp
         shards = dense / costs.dense_shards + expert / costs.expert_shards
         states = (problem.master_bytes + problem.workload.optimizer_state.moment_bytes) * (
             shards if zero >= 1 else dense + expert
