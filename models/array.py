@@ -1,11 +1,12 @@
-"""The array type of the models, and sums of arrays."""
+"""The array type of the models, sums of arrays, and rows that many others share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,3 +17,63 @@ Array = NDArray[Any]
 def total(arrays: Iterable[Array | float]) -> Array:
     """Element-wise sum; scalars and arrays mix."""
     return np.asarray(reduce(add, arrays, 0.0))
+
+
+class Rows(Protocol):
+    """Arrays of one length, by name."""
+
+    def take(self, rows: Array) -> Self: ...
+
+
+T = TypeVar("T", bound=Rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared(Generic[T]):
+    """Rows that many others share: row i has entry `code[i]` of `table`."""
+
+    table: T
+    code: Array
+
+    def take(self, rows: Array) -> Shared[T]:
+        return Shared(self.table, self.code[rows])
+
+    def spread(self, values: Array) -> Array:
+        """Of values by entry of the table, those of each row."""
+        return np.asarray(values[self.code])
+
+
+def distinct(*columns: Array) -> tuple[Array, Array]:
+    """What rows differ: (position of one row of each kind, the kind of each row). Columns hold non-negative integers
+    or truth values."""
+    code, kinds = _codes(columns[0])
+    for column in columns[1:]:
+        more, count = _codes(column)
+        code, kinds = code * count + more, kinds * count
+        if kinds > _FEW:
+            code, kinds = _codes(code)
+    code, kinds = _codes(code)
+    first = np.empty(kinds, dtype=np.int64)
+    first[code] = np.arange(len(code))
+    return first, code
+
+
+_FEW = 1 << 40
+
+
+def _codes(column: Array) -> tuple[Array, int]:
+    """Consecutive numbers in place of values, in their order, and how many there are."""
+    most = int(column.max(initial=0))
+    if most > 8 * len(column) + 1024:
+        values, code = np.unique(column, return_inverse=True)
+        return code.ravel(), len(values)
+    present = np.zeros(most + 1, dtype=bool)
+    present[column.astype(np.int64)] = True
+    number = np.cumsum(present) - 1
+    return number[column.astype(np.int64)], int(number[-1]) + 1
+
+
+def nothing_shared(rows: int) -> tuple[Array, Array]:
+    """As :func:`distinct`, where every row stands for itself."""
+    return np.arange(rows), np.arange(rows)
+

@@ -1,6 +1,7 @@
 """Collectives on nested levels and tori: α + bytes / bandwidth, per level.
 
-Sizes are those of the whole tensor a device ends up with (gather) or starts from (scatter, reduce), in bytes.
+Every collective costs a group so much a byte and so much before the first. Bytes are those of the whole tensor a
+device ends up with (gather) or starts from (scatter, reduce).
 Sources: bandwidth terms as in Thakur et al. 2005 (doi:10.1177/1094342005051521) per level; torus terms from the
 public scaling book (jax-ml/scaling-book, sharding.md): an axis gathers at the sum of its link directions and an
 all-to-all takes a quarter of a gather on a closed ring.
@@ -21,6 +22,20 @@ TREE_HOPS = 3.2  # of a pass over a tree, per doubling of nodes: 90 us measured 
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """Of a collective over each of some groups: seconds a byte, and seconds before the first."""
+
+    byte_s: Array
+    latency_s: Array
+
+    def take(self, rows: Array) -> Cost:
+        return Cost(self.byte_s[rows], self.latency_s[rows])
+
+    def time(self, size: Array | float) -> Array:
+        return np.asarray(size * self.byte_s + self.latency_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """A cluster's dims with achieved bandwidths and latencies."""
 
@@ -31,43 +46,44 @@ class Network:
     def of(cls, cluster: Cluster, c: Coefficients) -> Network:
         return cls(cluster.dims, c)
 
-    def gather(self, size: Array, group: Group) -> Array:
+    def gather(self, group: Group) -> Cost:
         """All-gather, or a reduce-scatter of the same size (its mirror image)."""
-        return self._transfer(size, group) + self._latency(group)
+        return Cost(self._transfer(group), self._latency(group))
 
-    def _transfer(self, size: Array, group: Group) -> Array:
-        """Of a gather, what the links take.
+    def reduce(self, group: Group) -> Cost:
+        """All-reduce: a reduce-scatter and a gather."""
+        latency = np.minimum(2 * self._latency(group), self._tree_latency(group))
+        return Cost(2 * self._transfer(group), latency)
+
+    def _transfer(self, group: Group) -> Array:
+        """Of a gather, what the links take for a byte.
 
         Level by level from the outside in: what enters a domain of P members over their P links has to be all but
         the part already inside. Levels work at the same time on different pieces, so the slowest one counts.
         """
-        slowest: Array = np.zeros(np.broadcast(size, group.degree).shape)
+        slowest: Array = np.zeros_like(group.degree)
         inside: Array = np.ones_like(group.members[0])
         beyond = group.degree
         for members, bandwidth in self._stages(group):
             missing = 1 - 1 / beyond
-            slowest = np.maximum(slowest, np.where(members > 1, size * missing / (inside * bandwidth), 0.0))
+            slowest = np.maximum(slowest, np.where(members > 1, missing / (inside * bandwidth), 0.0))
             inside = inside * members
             beyond = beyond / members
         return slowest
 
-    def reduce(self, size: Array, group: Group) -> Array:
-        """All-reduce: a reduce-scatter and a gather."""
-        return 2 * self._transfer(size, group) + np.minimum(2 * self._latency(group), self._tree_latency(group))
-
-    def all_to_all(self, size: Array, group: Group, copies: list[Array] | None = None) -> Array:
-        """Every device sends `size` bytes, spread evenly over the group.
+    def all_to_all(self, group: Group, copies: list[Array] | None = None) -> Cost:
+        """Every device sends its bytes, spread evenly over the group.
 
         Switched levels: the part that leaves a domain crosses its own NIC only (no aggregation), all of it crosses
         the innermost links. Ring dims: n/8 of the bytes per one-way link on a closed ring, n/4 on an open one.
         `copies[d]` scales what crosses dim d (tokens sent once to a domain instead of once to each expert).
         """
-        slowest: Array = np.zeros(np.broadcast(size, group.degree).shape)
-        inside: Array = np.ones_like(group.members[0])
         degree = group.degree
+        slowest: Array = np.zeros_like(degree)
+        inside: Array = np.ones_like(group.members[0])
         for d, dim in enumerate(self.dims):
             members = group.members[d]
-            sent = size * (copies[d] if copies else 1.0)
+            sent = copies[d] if copies else 1.0
             rate = self._rate(dim) * self.c.alltoall
             if dim.kind == "ring":
                 closed = dim.wraps & (members * group.stride[d] * self._below(d) == dim.domain)
@@ -78,15 +94,15 @@ class Network:
                 time = sent * (1 - inside / degree) / np.maximum(rate, 1.0)
             slowest = np.maximum(slowest, np.where(members > 1, time, 0.0))
             inside = inside * members
-        return slowest + self._tree_latency(group) / 2
+        return Cost(slowest, self._tree_latency(group) / 2)
 
-    def send(self, size: Array, group: Group) -> Array:
+    def send(self, group: Group) -> Cost:
         """Point to point between neighbours of a group, over the slowest links any neighbours are joined by."""
-        time: Array = np.zeros(np.broadcast(size, group.degree).shape)
+        time: Array = np.zeros_like(group.degree)
         for d, dim in enumerate(self.dims):
             rate = self._rate(dim) * (dim.peer_gb_s / dim.gb_s if dim.peer_gb_s else 1.0)
-            time = np.where(group.members[d] > 1, np.maximum(time, size / rate), time)
-        return time + np.where(group.degree > 1, self.c.scaleup_hop_s, 0.0)
+            time = np.where(group.members[d] > 1, np.maximum(time, 1 / rate), time)
+        return Cost(time, np.where(group.degree > 1, self.c.scaleup_hop_s, 0.0))
 
     def _rate(self, dim: Dim) -> Number:
         return dim.gb_s * 1e9 * (self.c.scaleup if dim.scale == "up" else self.c.scaleout)

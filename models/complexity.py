@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.array import Array
+from models.array import Array, Shared
 from models.layout import AFAB, FULL, ONE_F_ONE_B, SELECTIVE, Layouts
-from models.mesh import groups
+from models.mesh import Group, groups
 from models.problem import Problem
 
 POINTS: dict[str, int] = {
@@ -38,19 +38,19 @@ POINTS: dict[str, int] = {
 def complexity_terms(problem: Problem, layouts: Layouts) -> dict[str, Array]:
     """Points by reason, arrays of shape (n,)."""
     x, g = layouts, groups(problem.cluster, layouts)
-    scale_out = np.array([dim.scale == "out" for dim in problem.cluster.dims] or [False])[:, None]
+    scale_out = np.array([dim.scale == "out" for dim in problem.cluster.dims] or [False])
 
-    def crosses(members: Array) -> Array:
-        return np.any((members > 1) & scale_out, axis=0)
+    def crosses(axis: Shared[Group]) -> Array:
+        return axis.spread(axis.table.crosses(scale_out))
 
     held = {
         "pipeline": x.pp > 1,
         "pipeline_schedule": (x.pp > 1) & (x.schedule != ONE_F_ONE_B) & (x.schedule != AFAB),
         "pipeline_partition": (x.pp > 1) & x.balanced,
-        "expert_across_domains": (x.ep > 1) & crosses(g.ep.members),
+        "expert_across_domains": (x.ep > 1) & crosses(g.ep),
         "expert_tensor": x.etp > 1,
         "expert": x.ep > 1,
-        "tensor_across_domains": (x.tp > 1) & crosses(g.tp.members),
+        "tensor_across_domains": (x.tp > 1) & crosses(g.tp),
         "tensor": x.tp > 1,
         "context": x.cp > 1,
         "hybrid_sharding": (x.dp_replicate > 1) & (x.dp_shard > 1),

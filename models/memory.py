@@ -12,8 +12,8 @@ import numpy as np
 
 from models.architecture import Architecture, Layer
 from models.array import Array
-from models.layout import Layouts
 from models.problem import Problem
+from models.shard import Shards
 
 LOGIT_BYTES = 6  # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for logits)
 
@@ -30,19 +30,23 @@ class LayerBytes:
     unit: Array
     kept: tuple[Array, Array, Array]
 
+    def take(self, rows: Array) -> LayerBytes:
+        none, selective, full = (kept[rows] for kept in self.kept)
+        return LayerBytes(self.dense[rows], self.expert[rows], self.unit[rows], (none, selective, full))
 
-def layer_bytes(problem: Problem, layer: Layer, layouts: Layouts) -> LayerBytes:
+
+def layer_bytes(problem: Problem, layer: Layer, x: Shards) -> LayerBytes:
     h = problem.architecture.hidden_size
     expert = layer.moe.expert_parameters(h) if layer.moe else 0
     dense = layer.parameters(h) - expert
-    kept = _activations(problem, layer, layouts)
+    kept = _activations(problem, layer, x)
     attention = layer.attention
     shared = 0 if attention.is_mla else h * attention.kv_dim  # key-value heads repeat where tp exceeds them
-    kv = shared * attention.kv_share(layouts.tp)
-    per_device = (dense - shared) / layouts.tp + kv, expert / (layouts.ep * layouts.etp)
+    kv = shared * attention.kv_share(x.tp)
+    per_device = (dense - shared) / x.tp + kv, expert / (x.ep * x.etp)
     unit = per_device[0] + per_device[1]
     if problem.stack.gather_unit == "matrix":
-        unit = np.maximum(_largest_matrix(layer, h) / layouts.tp, per_device[1] / 3)
+        unit = np.maximum(_largest_matrix(layer, h) / x.tp, per_device[1] / 3)
     return LayerBytes(*per_device, unit, kept)
 
 
@@ -51,7 +55,7 @@ def _largest_matrix(layer: Layer, hidden_size: int) -> int:
     return max(sizes + [hidden_size * layer.dense.intermediate_size] if layer.dense else sizes)
 
 
-def end_parameters(architecture: Architecture, layouts: Layouts) -> tuple[Array, Array]:
+def end_parameters(architecture: Architecture, x: Shards) -> tuple[Array, Array]:
     """Parameters of the embedding and of the head (final norm and MTP's dense parts with it), sharded over tp."""
     count = architecture.parameters
     extra = 0
@@ -60,39 +64,36 @@ def end_parameters(architecture: Architecture, layouts: Layouts) -> tuple[Array,
         routed = experts.expert_parameters(architecture.hidden_size) if experts else 0
         extra = architecture.mtp_layers * (architecture.mtp_parameters - routed)
     head = architecture.vocab_size * architecture.hidden_size + extra
-    return count.embedding / layouts.tp, head / layouts.tp
+    return count.embedding / x.tp, head / x.tp
 
 
-def mtp_expert_parameters(architecture: Architecture, layouts: Layouts) -> Array:
+def mtp_expert_parameters(architecture: Architecture, x: Shards) -> Array:
     moe = architecture.layers[-1].moe
     if not architecture.mtp_layers or moe is None:
-        return np.zeros(len(layouts))
+        return np.zeros(len(x))
     routed = moe.expert_parameters(architecture.hidden_size)
-    return architecture.mtp_layers * routed / (layouts.ep * layouts.etp)
+    return architecture.mtp_layers * routed / (x.ep * x.etp)
 
 
-def logit_bytes(problem: Problem, layouts: Layouts) -> Array:
-    tokens = layouts.micro_batch * problem.workload.seq_len / layouts.cp
+def logit_bytes(problem: Problem, x: Shards) -> Array:
     heads = 1 + problem.architecture.mtp_layers
-    shards = layouts.tp if problem.stack.parallel_loss else 1
-    return np.asarray(tokens * problem.architecture.vocab_size / shards * LOGIT_BYTES * heads)
+    shards = x.tp if problem.stack.parallel_loss else 1
+    return np.asarray(x.tokens * problem.architecture.vocab_size / shards * LOGIT_BYTES * heads)
 
 
-def _activations(problem: Problem, layer: Layer, layouts: Layouts) -> tuple[Array, Array, Array]:
+def _activations(problem: Problem, layer: Layer, x: Shards) -> tuple[Array, Array, Array]:
     """Bytes kept per policy. Norms and residuals shard over tp with sequence parallelism, the inside always."""
     h, attention = problem.architecture.hidden_size, layer.attention
     two = problem.workload.number_format.activation_bytes
     operand = problem.workload.number_format.gemm_bytes  # inputs of GEMMs are kept in the format they are read in
     hidden_operand = operand if problem.stack.low_precision_activations else two
-    tokens = layouts.micro_batch * problem.workload.seq_len / layouts.cp
-    outer = tokens / np.where(layouts.sequence_parallel, layouts.tp, 1)
-    inner = tokens / layouts.tp
+    outer, inner = x.local_tokens, x.tokens / x.tp
 
     layer_input = outer * h * two
     norms = outer * h * operand * 2  # the outputs of both norms, inputs of the projections after them
     residual = outer * h * two
     queries = attention.num_heads * attention.head_dim
-    kv = attention.kv_dim * attention.kv_share(layouts.tp) * layouts.tp
+    kv = attention.kv_dim * attention.kv_share(x.tp) * x.tp
     latent = outer * two * ((attention.q_lora_rank or 0) + (attention.kv_lora_rank or 0))
     heads = inner * (queries + kv) * two
     values = inner * attention.num_heads * attention.v_head_dim * two
@@ -104,8 +105,8 @@ def _activations(problem: Problem, layer: Layer, layouts: Layouts) -> tuple[Arra
         products = products + inner * dense.intermediate_size * hidden_operand * (dense.matrices - 1)
         act = act + inner * dense.intermediate_size * operand
     if moe := layer.moe:
-        routed = outer * moe.experts_per_token * layouts.etp
-        width = moe.intermediate_size / layouts.etp
+        routed = outer * moe.experts_per_token * x.etp
+        width = moe.intermediate_size / x.etp
         products = products + routed * (hidden_operand * width * (moe.expert.matrices - 1) + operand * h)
         act = act + routed * operand * width
     up = heads if attention.is_mla else np.zeros_like(inner)

@@ -8,25 +8,29 @@ one rule covers nested levels, ragged domains (groups of 16 on racks of 72) and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from models.array import Array
+from models.array import Array, Shared, distinct, nothing_shared
 from models.hardware import Cluster
 from models.layout import AXES, PLACEMENTS, Layouts
 
-_POSITION = np.array([[order.index(axis) for axis in AXES] for order in PLACEMENTS])
+_INSIDE = np.array([[[order.index(b) < order.index(a) for b in AXES] for a in AXES] for order in PLACEMENTS])
 _TP, _CP, _SHARD, _REPLICATE, _PP = range(5)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The devices of one axis (or product of axes): `members[d]` of them are joined by dim d, for each of the n
-    layouts; shape (dims, n). `stride[d]`: how many groups share a link of dim d, if it is a ring."""
+    """The devices of one axis (or product of axes): `members[d]` of them are joined by dim d, for each of n groups;
+    shape (dims, n). `stride[d]`: how many groups share a link of dim d, if it is a ring."""
 
     members: Array
     stride: Array
+
+    def take(self, rows: Array) -> Group:
+        return Group(self.members[:, rows], self.stride[:, rows])
 
     @property
     def whole(self) -> Array:
@@ -37,44 +41,57 @@ class Group:
     def degree(self) -> Array:
         return np.prod(self.members, axis=0)
 
+    def crosses(self, dims: Array) -> Array:
+        """Whether some members are joined by one of these dims (a mask)."""
+        return np.any((self.members > 1) & dims[:, None], axis=0)
+
     def __mul__(self, other: Group) -> Group:
         return Group(self.members * other.members, np.minimum(self.stride, other.stride))
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The communication groups of n layouts on a cluster."""
+    """The communication groups of n layouts on a cluster, those of each axis in a table: few are different.
 
-    tp: Group
-    cp: Group
-    dp_shard: Group
-    dp_replicate: Group
-    pp: Group
-    ep: Group
-    etp: Group
-    edp: Group
+    `sharding` is dp_shard with cp, over which parameters are sharded; `replicas` that with dp_replicate, which hold
+    the same parameters where nothing is sharded.
+    """
+
+    tp: Shared[Group]
+    cp: Shared[Group]
+    dp_shard: Shared[Group]
+    dp_replicate: Shared[Group]
+    pp: Shared[Group]
+    ep: Shared[Group]
+    etp: Shared[Group]
+    edp: Shared[Group]
+    sharding: Shared[Group]
+    replicas: Shared[Group]
+
+    def take(self, rows: Array) -> Groups:
+        return Groups(*(getattr(self, name).take(rows) for name in self.__slots__))
 
 
-def groups(cluster: Cluster, layouts: Layouts) -> Groups:
-    """Every axis of every layout on the cluster's dims."""
-    degrees = np.stack([layouts.tp, layouts.cp, layouts.dp_shard, layouts.dp_replicate, layouts.pp])
-    position = _POSITION[layouts.placement].T
-    strides = np.ones_like(degrees)
-    for axis in range(len(AXES)):
-        inner = position < position[axis]
-        strides[axis] = np.prod(np.where(inner, degrees, 1), axis=0)
-    domains = np.array([dim.domain for dim in cluster.dims] or [1], dtype=np.int64)
-    dense = [_group(domains, strides[axis], degrees[axis]) for axis in range(len(AXES))]
+def groups(cluster: Cluster, layouts: Layouts, *, shared: bool = True) -> Groups:
+    """Every axis of every layout on the cluster's dims; unless `shared`, with a table entry for every layout."""
+    x = layouts
+    degrees = (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp)
+    strides = [_stride(axis, degrees, x.placement) for axis in range(len(AXES))]
+    stage = x.dp_replicate * x.dp_shard * x.cp * x.tp
+    routed = x.etp * x.ep
+    inside_pp = strides[_PP]
 
-    inside_pp = np.prod(np.where(position < position[_PP], degrees, 1), axis=0)
-    stage = np.prod(degrees[:_PP], axis=0)
-    expert = _ExpertNumbering(layouts.pp, inside_pp)
-    etp = _group(domains, *expert.stride_and_degree(np.ones_like(stage), layouts.etp))
-    ep = _group(domains, *expert.stride_and_degree(layouts.etp, layouts.ep))
-    routed = layouts.etp * layouts.ep
-    sharing = np.where(layouts.dp_shard > 1, stage // layouts.dp_replicate, stage)
-    edp = _group(domains, *expert.stride_and_degree(routed, np.maximum(sharing // routed, 1)))
-    return Groups(dense[_TP], dense[_CP], dense[_SHARD], dense[_REPLICATE], dense[_PP], ep, etp, edp)
+    def over_stage(stride: Array) -> Array:
+        """Expert axes fold over the devices of one pipeline stage, innermost first: etp, ep, then expert data parallel.
+        Those are numbered without the pipeline axis; crossing it multiplies the distance by pp."""
+        return stride * np.where(stride >= inside_pp, x.pp, 1)
+
+    expert = (
+        (over_stage(x.etp), x.ep),
+        (over_stage(np.ones_like(stage)), x.etp),
+        (over_stage(routed), _sharing(x, stage) // routed),
+    )
+    return _groups(cluster, [*zip(strides, degrees, strict=True), *expert], shared)
 
 
 def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
@@ -83,30 +100,47 @@ def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
     With stride s an axis keeps gcd(s·d, D)/s members in a domain; that is at most gcd(d, D), since gcd(s·d, D)
     divides s·gcd(d, D).
     """
+    x = layouts
+    stage = x.dp_replicate * x.dp_shard * x.cp * x.tp
+    edp = _sharing(x, stage) // (x.etp * x.ep)
+    near = np.ones_like(stage)
+    axes = (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp, x.ep, x.etp, edp)
+    return _groups(cluster, [(near, degree) for degree in axes], shared=True)
+
+
+def _stride(axis: int, degrees: Sequence[Array], placement: Array) -> Array:
+    """Numbers between neighbours on an axis: the product of the degrees inside it."""
+    stride = np.ones_like(placement)
+    for other, degree in enumerate(degrees):
+        if other != axis:
+            stride = stride * np.where(_INSIDE[:, axis, other][placement], degree, 1)
+    return stride
+
+
+def _sharing(x: Layouts, stage: Array) -> Array:
+    """Devices of a stage over which an expert's parameters are sharded."""
+    return np.where(x.dp_shard > 1, stage // x.dp_replicate, stage)
+
+
+def _groups(cluster: Cluster, axes: Sequence[tuple[Array, Array]], shared: bool) -> Groups:
+    """From (stride, degree) of each axis, in the order of Groups."""
     domains = np.array([dim.domain for dim in cluster.dims] or [1], dtype=np.int64)
 
-    def closest(degree: Array) -> Group:
-        return _group(domains, np.ones_like(degree), degree)
+    def alike(*columns: Array) -> tuple[Array, Array]:
+        return distinct(*columns) if shared else nothing_shared(len(columns[0]))
 
-    stage = layouts.dp_replicate * layouts.dp_shard * layouts.cp * layouts.tp
-    sharing = np.where(layouts.dp_shard > 1, stage // layouts.dp_replicate, stage)
-    edp = np.maximum(sharing // (layouts.etp * layouts.ep), 1)
-    axes = (layouts.tp, layouts.cp, layouts.dp_shard, layouts.dp_replicate, layouts.pp, layouts.ep, layouts.etp, edp)
-    return Groups(*(closest(degree) for degree in axes))
+    def axis(stride: Array, degree: Array) -> Shared[Group]:
+        degree = np.maximum(degree, 1)
+        first, code = alike(stride, degree)
+        return Shared(_group(domains, stride[first], degree[first]), code)
 
+    def joined(a: Shared[Group], b: Shared[Group]) -> Shared[Group]:
+        first, code = alike(a.code, b.code)
+        return Shared(a.table.take(a.code[first]) * b.table.take(b.code[first]), code)
 
-@dataclass(frozen=True, slots=True)
-class _ExpertNumbering:
-    """Expert axes fold over the devices of one pipeline stage, innermost first: etp, ep, then expert data parallel.
-
-    Those devices are numbered without the pipeline axis; crossing it multiplies the distance by pp.
-    """
-
-    pp: Array
-    inside_pp: Array
-
-    def stride_and_degree(self, stride: Array, degree: Array) -> tuple[Array, Array]:
-        return stride * np.where(stride >= self.inside_pp, self.pp, 1), degree
+    single = [axis(stride, degree) for stride, degree in axes]
+    sharding = joined(single[_SHARD], single[_CP])
+    return Groups(*single, sharding, joined(sharding, single[_REPLICATE]))
 
 
 def _group(domains: Array, stride: Array, degree: Array) -> Group:

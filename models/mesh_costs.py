@@ -1,24 +1,26 @@
 """What depends on the mesh, its placement and the micro-batch only: kernel and collective times, bytes per layer.
 
-Many layouts share a row of these costs; :mod:`models.combine` adds schedule, recompute, sharding and offload.
+Few shards and few groups differ among many layouts, so their costs are tables that layouts look up;
+:mod:`models.combine` adds schedule, recompute, sharding and offload.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 
 from models import memory
-from models.architecture import Layer
+from models.architecture import Layer, Moe
 from models.array import Array
-from models.communication import Network
-from models.compute import Kernels, LayerTime
+from models.communication import Cost, Network
+from models.compute import Compute, LayerTime, routed_tokens, skew
 from models.layout import Layouts
-from models.mesh import Groups, closest_groups, groups
+from models.mesh import Group, Groups, closest_groups, groups
 from models.problem import Problem
 from models.profile import Coefficients
+from models.shard import Shards
 
 MESH_FIELDS = (
     "pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp", "placement", "micro_batch", "sequence_parallel",
@@ -26,10 +28,13 @@ MESH_FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class KindCosts:
-    """One layer kind (or model end) on each mesh, for one micro-batch."""
+class Traffic:
+    """Seconds of forward communication of one layer (or model end) for one micro-batch, nothing hidden.
 
-    time: LayerTime
+    `gather` of parameters, of which `stuck` cannot hide; `scatter` of gradients with an all-reduce over replicas;
+    `reduce` of whole gradients where nothing is sharded.
+    """
+
     tensor: Array
     context: Array
     expert: Array
@@ -37,193 +42,297 @@ class KindCosts:
     stuck: Array
     scatter: Array
     reduce: Array
-    bytes: memory.LayerBytes
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCosts:
+    """Every layer kind, the embedding and the head, on each of some shards: no communication.
+
+    `logits`: bytes of them on the last stage. `routed`: token copies of the experts of each kind.
+    """
+
+    shards: Shards
+    times: list[LayerTime]
+    bytes: list[memory.LayerBytes]
+    logits: Array
+    routed: list[Array]
+
+    @classmethod
+    def of(cls, problem: Problem, shards: Shards, c: Coefficients, *, shared: bool = True) -> ShardCosts:
+        architecture, zero = problem.architecture, np.zeros(len(shards))
+        compute = Compute(problem, shards, c, shared=shared)
+        times = [compute.layer(layer) for layer in architecture.kinds]
+        size = [memory.layer_bytes(problem, layer, shards) for layer in architecture.kinds]
+        embedding, head = memory.end_parameters(architecture, shards)
+        mtp_experts = memory.mtp_expert_parameters(architecture, shards)
+        ends = [
+            memory.LayerBytes(dense, expert, dense + expert, (zero, zero, zero))
+            for dense, expert in ((embedding, zero), (head, mtp_experts))
+        ]
+        routed = [routed_tokens(layer.moe, shards) if layer.moe else zero for layer in architecture.kinds]
+        return cls(
+            shards,
+            [*times, compute.embedding(), compute.head()],
+            size + ends,
+            memory.logit_bytes(problem, shards),
+            routed,
+        )
+
+    def take(self, rows: Array) -> ShardCosts:
+        return ShardCosts(
+            self.shards.take(rows),
+            [t.take(rows) for t in self.times],
+            [b.take(rows) for b in self.bytes],
+            self.logits[rows],
+            [r[rows] for r in self.routed],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What many meshes look up: costs of shards, and of every collective over the groups of its axis.
+
+    Without collectives communication costs nothing, as bounds on a torus have it.
+    """
+
+    problem: Problem
+    c: Coefficients
+    shards: ShardCosts
+    collectives: dict[str, Cost] | None
 
 
 @dataclass(frozen=True)
 class MeshCosts:
-    """Everything that depends on degrees, placement, micro-batch and sequence parallelism; arrays of shape (m,).
+    """Costs of n meshes, looked up when asked for; arrays of shape (n,), lists over layer kinds, embedding, head."""
 
-    Communication here is the forward pass's, unhidden; `predict` decides what overlaps.
-    """
-
+    tables: Tables
     layouts: Layouts
+    shard: Array
     groups: Groups
-    kinds: list[KindCosts]
-    embedding: KindCosts
-    head: KindCosts
-    send: Array
-    logits: Array
-    dense_shards: Array
-    expert_shards: Array
 
     @classmethod
     def of(cls, problem: Problem, layouts: Layouts, c: Coefficients) -> MeshCosts:
-        return _MeshBuilder(problem, layouts, c, groups(problem.cluster, layouts)).build()
+        shared = not is_drawn(c)
+        shards = Shards.of(layouts, problem.workload.seq_len, shared=shared)
+        costs = ShardCosts.of(problem, shards.table, c, shared=shared)
+        placed = groups(problem.cluster, layouts, shared=shared)
+        return cls(Tables(problem, c, costs, collectives(problem, placed, c)), layouts, shards.code, placed)
 
     @classmethod
     def unplaced(cls, problem: Problem, layouts: Layouts, c: Coefficients) -> MeshCosts:
         """No placement costs less: every axis is as close as it can be, and free on a torus."""
+        shards = Shards.of(layouts, problem.workload.seq_len)
+        costs = ShardCosts.of(problem, shards.table, c)
         closest = closest_groups(problem.cluster, layouts)
-        return _MeshBuilder(problem, layouts, c, closest, problem.cluster.fabric.torus is None).build()
+        links = None if problem.cluster.fabric.torus else collectives(problem, closest, c)
+        return cls(Tables(problem, c, costs, links), layouts, shards.code, closest)
+
+    def take(self, rows: Array) -> MeshCosts:
+        """Those at `rows`; not for coefficients drawn for each layout."""
+        return MeshCosts(self.tables, self.layouts.take(rows), self.shard[rows], self.groups.take(rows))
+
+    @property
+    def problem(self) -> Problem:
+        return self.tables.problem
+
+    @property
+    def c(self) -> Coefficients:
+        return self.tables.c
+
+    def _of_shard(self, values: Array) -> Array:
+        return np.asarray(values[self.shard])
+
+    @property
+    def kinds(self) -> int:
+        """Layer kinds; the embedding and the head come after them."""
+        return len(self.problem.architecture.kinds)
+
+    @cached_property
+    def times(self) -> list[LayerTime]:
+        return [time.take(self.shard) for time in self.tables.shards.times]
+
+    @cached_property
+    def bytes(self) -> list[memory.LayerBytes]:
+        return [size.take(self.shard) for size in self.tables.shards.bytes]
+
+    @cached_property
+    def logits(self) -> Array:
+        return self._of_shard(self.tables.shards.logits)
+
+    @cached_property
+    def dense_shards(self) -> Array:
+        g = self.groups.sharding
+        return g.spread(g.table.degree)
+
+    @cached_property
+    def expert_shards(self) -> Array:
+        g = self.groups.edp
+        return g.spread(g.table.degree)
+
+    @cached_property
+    def send(self) -> Array:
+        """A micro-batch's activations, to the next stage."""
+        if self.tables.collectives is None:
+            return np.zeros(len(self.layouts))
+        return self._at("send").time(self._local_tokens * self._token_bytes) + self.c.send_s
+
+    @cached_property
+    def traffic(self) -> list[Traffic]:
+        """Of every layer kind, the embedding and the head."""
+        zero = np.zeros(len(self.layouts))
+        if self.tables.collectives is None:
+            return [Traffic(*(zero,) * 7)] * (self.kinds + 2)
+        layers = self.problem.architecture.kinds
+        result = [
+            Traffic(self._tensor(i, layer), self._context(layer), self._expert(i, layer), *self._sharding(i))
+            for i, layer in enumerate(layers)
+        ]
+        return result + [Traffic(zero, zero, zero, *self._sharding(self.kinds + end)) for end in range(2)]
+
+    def _at(self, name: str) -> Cost:
+        """A collective's cost for every mesh."""
+        axis = {"tp_reduce": "tp", "send": "pp"}.get(name, name.rstrip("0123456789"))
+        return (self.tables.collectives or {})[name].take(getattr(self.groups, axis).code)
+
+    @cached_property
+    def _tokens(self) -> Array:
+        return self._of_shard(self.tables.shards.shards.tokens)
+
+    @cached_property
+    def _local_tokens(self) -> Array:
+        return self._of_shard(self.tables.shards.shards.local_tokens)
+
+    @property
+    def _element(self) -> float:
+        return self.problem.workload.number_format.activation_bytes
+
+    @property
+    def _token_bytes(self) -> float:
+        return self.problem.architecture.hidden_size * self._element
+
+    @cached_property
+    def _block(self) -> Array:
+        """Tensor-parallel traffic of one block: with sequence parallelism a gather before and a scatter after it,
+        else all-reduces (Megatron-LM §3, arXiv 1909.08053, and Korthikanti et al. §4.2.1)."""
+        x, gather, reduce = self.layouts, self._at("tp"), self._at("tp_reduce")
+        latency = np.where(x.sequence_parallel, 2 * gather.latency_s, reduce.latency_s)
+        hops = (x.tp - 1) * np.where(x.sequence_parallel, 2, 1)
+        stalls = np.where(x.pp > 1, hops * self.c.stall_s, 0.0)
+        return self._tokens * (2 * self._token_bytes) * gather.byte_s + latency + stalls
+
+    def _tensor(self, kind: int, layer: Layer) -> Array:
+        """A sparse block without a shared expert needs none: its tokens stay sharded and travel by all-to-all, but
+        those of the etp group are gathered for the experts' slices, and scattered back."""
+        traffic = (1 + (1 if layer.dense else 0)) * self._block
+        if layer.moe:
+            routed = self._of_shard(self.tables.shards.routed[kind])
+            traffic = traffic + 2 * self._at("etp").time(routed * self._token_bytes)
+        return traffic
+
+    def _context(self, layer: Layer) -> Array:
+        """Keys and values of the whole sequence pass every device (ring or gather), or heads for tokens."""
+        attention, x, seq_len = layer.attention, self.layouts, self.problem.workload.seq_len
+        tokens = self._tokens / x.tp
+        if self.problem.stack.context == "ulysses":
+            moved = tokens * (attention.num_heads * (attention.head_dim + attention.v_head_dim) + attention.kv_dim)
+            return self._at("cp").time(moved * self._element)
+        reach = min(attention.window or seq_len, seq_len)
+        share = np.minimum(reach / (seq_len / x.cp), x.cp)
+        return self._at("cp").time(tokens * share * attention.kv_dim * self._element)
+
+    def _expert(self, kind: int, layer: Layer) -> Array:
+        """Dispatch and combine."""
+        if layer.moe is None:
+            return np.zeros(len(self.layouts))
+        if self.problem.stack.dispatcher == "allgather":
+            every = self._local_tokens * self.layouts.ep
+            return 2 * self._at("ep").time(every * self._token_bytes)
+        return self._dispatch(layer.moe)
+
+    def _dispatch(self, moe: Moe) -> Array:
+        fmt = self.problem.workload.number_format
+        out = fmt.gemm_bytes if self.problem.stack.dispatcher == "deduplicated" else fmt.activation_bytes
+        cost = self._at(f"ep{moe.experts_per_token}")
+        sent = self._local_tokens * moe.experts_per_token * self.problem.architecture.hidden_size
+        both = sent * (out + fmt.activation_bytes) * cost.byte_s + 2 * cost.latency_s
+        return np.asarray(both * skew(self.problem, self.c))
+
+    @cached_property
+    def _replicated_experts(self) -> Array:
+        """An all-reduce of experts' gradients over replicas is needed only beside sharding."""
+        return np.where(self.layouts.dp_shard > 1, 1.0, 0.0)
+
+    @cached_property
+    def _collectives(self) -> tuple[Cost, Cost, Cost, Cost]:
+        return self._at("sharding"), self._at("dp_replicate"), self._at("replicas"), self._at("edp")
+
+    def _sharding(self, part: int) -> tuple[Array, Array, Array, Array]:
+        """Traffic of the parameters of a layer kind or an end over their data-parallel groups: gather, stuck, scatter
+        and reduce of Traffic."""
+        sharding, replicate, replicas, edp = self._collectives
+        element, gradient = self.problem.gather_bytes, self.problem.gradient_bytes
+        dense, expert = self.bytes[part].dense, self.bytes[part].expert
+        gather = sharding.time(dense * element)
+        scatter = sharding.time(dense * gradient) + replicate.time(dense * gradient / self.dense_shards)
+        whole = replicas.time(dense * gradient)
+        stuck = np.zeros_like(gather)
+        if self._has_experts(part):
+            over_experts = edp.time(expert * gradient)
+            over_replicas = self._replicated_experts * replicate.time(expert * gradient / self.expert_shards)
+            of_experts = edp.time(expert * element)
+            gather, stuck = gather + of_experts, of_experts * (1 - self.c.expert_prefetch)
+            scatter = scatter + over_experts + over_replicas
+            whole = whole + 2 * over_experts
+        return gather, stuck, scatter, whole
+
+    def _has_experts(self, part: int) -> bool:
+        architecture = self.problem.architecture
+        if part < self.kinds:
+            return architecture.kinds[part].moe is not None
+        is_head = part == self.kinds + 1
+        return is_head and architecture.mtp_layers > 0 and architecture.layers[-1].moe is not None
+
+
+def collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]:
+    """Costs by name: an axis of the groups, with what is not its usual collective."""
+    network = Network.of(problem.cluster, c)
+    ulysses = problem.stack.context == "ulysses"
+    costs = {
+        "tp": network.gather(g.tp.table),
+        "tp_reduce": network.reduce(g.tp.table),
+        "etp": network.gather(g.etp.table),
+        "cp": network.all_to_all(g.cp.table) if ulysses else network.gather(g.cp.table),
+        "send": network.send(g.pp.table),
+        "sharding": network.gather(g.sharding.table),
+        "dp_replicate": network.reduce(g.dp_replicate.table),
+        "replicas": network.reduce(g.replicas.table),
+        "edp": network.gather(g.edp.table),
+    }
+    if problem.stack.dispatcher == "allgather":
+        return costs | {"ep": network.gather(g.ep.table)}
+    chosen = {layer.moe.experts_per_token for layer in problem.architecture.kinds if layer.moe}
+    return costs | {f"ep{k}": network.all_to_all(g.ep.table, _copies(problem, g.ep.table, k)) for k in chosen}
+
+
+def _copies(problem: Problem, group: Group, chosen: int) -> list[Array] | None:
+    """Share of the `chosen` copies of a token that cross each dim when a domain receives it once.
+
+    With D domains a token that picks k experts at random meets D(1 - (1 - 1/D)^k) of them; node-limited
+    routing caps that at M (DeepSeek-V3 report §2.1.2).
+    """
+    if problem.stack.dispatcher != "deduplicated":
+        return None
+    members, limit = group.members, problem.stack.node_limit
+    shares = [np.ones_like(members[0])]
+    for d in range(1, len(members)):
+        domains = np.prod(members[d:], axis=0)
+        met = domains * (1 - (1 - 1 / domains) ** chosen)
+        if limit is not None and problem.cluster.dims[d].scale == "out":
+            met = np.minimum(met, limit)
+        shares.append(np.minimum(met / np.minimum(chosen, domains * chosen), 1.0))
+    return shares
 
 
 def is_drawn(c: Coefficients) -> bool:
     """Whether each layout comes with coefficients of its own, so that equal layouts do not cost the same."""
     return any(np.ndim(getattr(c, f.name)) for f in fields(c))
-
-
-def distinct(layouts: Layouts, names: Sequence[str]) -> tuple[Array, Array]:
-    """Positions of the layouts that differ in the named fields, and for each layout which of them it equals.
-
-    Without names every layout is its own.
-    """
-    if not names:
-        return np.arange(len(layouts)), np.arange(len(layouts))
-    key = np.zeros(len(layouts), dtype=np.int64)
-    for name in names:
-        _, code = np.unique(getattr(layouts, name), return_inverse=True)
-        key = key * (int(code.max(initial=0)) + 1) + code
-    _, first, rows = np.unique(key, return_index=True, return_inverse=True)
-    return first, rows
-
-
-_KERNEL_FIELDS = ("cp", "tp", "ep", "etp", "micro_batch", "sequence_parallel")
-
-
-class _MeshBuilder:
-    def __init__(
-        self, problem: Problem, layouts: Layouts, c: Coefficients, groups: Groups, communication: bool = True
-    ) -> None:
-        self.problem, self.layouts, self.c, self.groups = problem, layouts, c, groups
-        self.communication = communication
-        self.kernels = Kernels(problem, layouts, c)
-        self.network = Network.of(problem.cluster, c)
-        self.element = problem.workload.number_format.activation_bytes
-        self.h = problem.architecture.hidden_size
-        self.zero = np.zeros(len(layouts))
-        first, self.shard = distinct(layouts, () if is_drawn(c) else _KERNEL_FIELDS)
-        self.sharded = Kernels(problem, layouts.take(first), c)
-
-    def build(self) -> MeshCosts:
-        architecture, g = self.problem.architecture, self.groups
-        embedding, head = memory.end_parameters(architecture, self.layouts)
-        mtp_experts = memory.mtp_expert_parameters(architecture, self.layouts)
-        outer = self.kernels.local_tokens * self.h * self.element
-        return MeshCosts(
-            layouts=self.layouts,
-            groups=g,
-            kinds=[self._kind(layer) for layer in architecture.kinds],
-            embedding=self._end(self.sharded.embedding(), embedding, self.zero),
-            head=self._end(self.sharded.head(), head, mtp_experts),
-            send=self.network.send(outer, g.pp) + self.c.send_s if self.communication else self.zero,
-            logits=memory.logit_bytes(self.problem, self.layouts),
-            dense_shards=g.dp_shard.degree * g.cp.degree,
-            expert_shards=g.edp.degree,
-        )
-
-    def _kind(self, layer: Layer) -> KindCosts:
-        size = memory.layer_bytes(self.problem, layer, self.layouts)
-        time = self.sharded.layer(layer).take(self.shard)
-        if not self.communication:
-            return KindCosts(time, *(self.zero,) * 7, size)
-        traffic = self._sharding(size.dense, size.expert)
-        return KindCosts(time, self._tensor(layer), self._context(layer), self._expert(layer), *traffic, size)
-
-    def _end(self, time: LayerTime, dense: Array, expert: Array) -> KindCosts:
-        gather, stuck, scatter, reduce = (self.zero,) * 4
-        if self.communication:
-            gather, stuck, scatter, reduce = self._sharding(dense, expert)
-        size = memory.LayerBytes(dense, expert, dense + expert, (self.zero, self.zero, self.zero))
-        return KindCosts(time.take(self.shard), self.zero, self.zero, self.zero, gather, stuck, scatter, reduce, size)
-
-    def _tensor(self, layer: Layer) -> Array:
-        """Forward: with sequence parallelism a gather before and a scatter after each block; else all-reduces.
-
-        Megatron-LM §3 (arXiv 1909.08053) and Korthikanti et al. §4.2.1. A sparse block without a shared expert
-        needs none: its tokens stay sharded and travel by all-to-all.
-        """
-        blocks = 1 + (1 if layer.dense else 0)
-        size = self.kernels.tokens * self.h * self.element
-        per_block = np.where(
-            self.layouts.sequence_parallel,
-            2 * self.network.gather(size, self.groups.tp),
-            self.network.reduce(size, self.groups.tp),
-        )
-        traffic = blocks * per_block
-        hops = (self.layouts.tp - 1) * np.where(self.layouts.sequence_parallel, 2, 1)
-        traffic = traffic + np.where(self.layouts.pp > 1, blocks * hops * self.c.stall_s, 0.0)
-        if layer.moe:  # tokens of the etp group are gathered for the experts' slices, and scattered back
-            routed = self.kernels.routed_tokens(layer.moe) * self.h * self.element
-            traffic = traffic + np.where(self.layouts.etp > 1, 2 * self.network.gather(routed, self.groups.etp), 0.0)
-        return traffic
-
-    def _context(self, layer: Layer) -> Array:
-        """Forward: keys and values of the whole sequence pass every device (ring or gather), or heads for tokens."""
-        attention, tp = layer.attention, self.layouts.tp
-        tokens = self.kernels.tokens / tp
-        if self.problem.stack.context == "ulysses":
-            moved = tokens * (attention.num_heads * (attention.head_dim + attention.v_head_dim) + attention.kv_dim)
-            return np.where(self.layouts.cp > 1, self.network.all_to_all(moved * self.element, self.groups.cp), 0.0)
-        reach = min(attention.window or self.problem.workload.seq_len, self.problem.workload.seq_len)
-        share = np.minimum(reach / (self.problem.workload.seq_len / self.layouts.cp), self.layouts.cp)
-        moved = tokens * share * attention.kv_dim * self.element
-        return np.where(self.layouts.cp > 1, self.network.gather(moved, self.groups.cp), 0.0)
-
-    def _expert(self, layer: Layer) -> Array:
-        """Forward: dispatch and combine."""
-        moe = layer.moe
-        if moe is None:
-            return self.zero
-        stack, fmt = self.problem.stack, self.problem.workload.number_format
-        chosen = moe.experts_per_token
-        dispatch_bytes = fmt.gemm_bytes if stack.dispatcher == "deduplicated" else fmt.activation_bytes
-        sent = self.kernels.local_tokens * chosen * self.h
-        if stack.dispatcher == "allgather":
-            every = self.kernels.local_tokens * self.layouts.ep * self.h
-            return 2 * self.network.gather(every * fmt.activation_bytes, self.groups.ep)
-        copies = self._copies(chosen) if stack.dispatcher == "deduplicated" else None
-        skew = 1 + self.c.imbalance if self.problem.workload.routing == "natural" else 1.0
-        dispatch = self.network.all_to_all(sent * dispatch_bytes, self.groups.ep, copies)
-        combine = self.network.all_to_all(sent * fmt.activation_bytes, self.groups.ep, copies)
-        return np.where(self.layouts.ep > 1, (dispatch + combine) * skew, 0.0)
-
-    def _copies(self, chosen: int) -> list[Array]:
-        """Share of the `chosen` copies of a token that cross each dim when a domain receives it once.
-
-        With D domains a token that picks k experts at random meets D(1 - (1 - 1/D)^k) of them; node-limited
-        routing caps that at M (DeepSeek-V3 report §2.1.2).
-        """
-        members = self.groups.ep.members
-        shares = [np.ones_like(members[0])]
-        for d in range(1, len(members)):
-            domains = np.prod(members[d:], axis=0)
-            met = domains * (1 - (1 - 1 / domains) ** chosen)
-            if self.problem.stack.node_limit is not None and self.problem.cluster.dims[d].scale == "out":
-                met = np.minimum(met, self.problem.stack.node_limit)
-            shares.append(np.minimum(met / np.minimum(chosen, domains * chosen), 1.0))
-        return shares
-
-    def _sharding(self, dense: Array, expert: Array) -> tuple[Array, Array, Array, Array]:
-        """Traffic of these parameters over their data-parallel groups.
-
-        (parameter gather, the part of it that cannot hide, gradient reduce-scatter with an all-reduce over replicas,
-        all-reduce of whole gradients)
-        """
-        stuck = self.zero
-        element, g = self.problem.gather_bytes, self.groups
-        shards, gradient = g.dp_shard * g.cp, self.problem.gradient_bytes
-        gather = self.network.gather(dense * element, shards)
-        scatter = self.network.gather(dense * gradient, shards)
-        scatter = scatter + self.network.reduce(dense * gradient / shards.degree, g.dp_replicate)
-        whole = self.network.reduce(dense * gradient, shards * g.dp_replicate)
-        if self.problem.architecture.is_moe:
-            sparse = expert > 0
-            over_experts = self.network.gather(expert * gradient, g.edp)
-            replicas = np.where(self.layouts.dp_shard > 1, 1.0, 0.0)
-            over_replicas = replicas * self.network.reduce(expert * gradient / g.edp.degree, g.dp_replicate)
-            of_experts = np.where(sparse, self.network.gather(expert * element, g.edp), 0.0)
-            gather, stuck = gather + of_experts, of_experts * (1 - self.c.expert_prefetch)
-            scatter = scatter + np.where(sparse, over_experts + over_replicas, 0.0)
-            whole = whole + np.where(sparse, 2 * over_experts, 0.0)
-        return gather, stuck, scatter, whole

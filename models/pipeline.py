@@ -21,43 +21,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.array import Array
+from models.array import Array, distinct
 from models.layout import AFAB, DUALPIPE, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V
-
-_BISECTIONS = 12
-
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Layers on the stages that can be slowest or fullest: the first of every run of equal stages.
+    """The different stages of u partitions, at most s each.
 
-    For u rows, s stages and k layer kinds: `counts` (u, s, k) layers of each kind, `index` (u, s) the stage's
-    number, `first` and `last` (u, s) how much of the embedding and of the head it has. Padding repeats the last
-    stage.
+    `amounts` (parts, s, u): layers of each kind, then how much of the embedding and of the head a stage has. `index`
+    (s, u): the first stage that is like this, which holds no less than the others (models.pipeline.in_flight).
+    Padding repeats the last one.
     """
 
-    counts: Array
+    amounts: Array
     index: Array
-    first: Array
-    last: Array
-
-    @classmethod
-    def stack(cls, parts: Sequence[Stages]) -> Stages:
-        """The rows of all parts, the narrower ones padded."""
-        width = max(part.index.shape[1] for part in parts)
-
-        def padded(name: str) -> Array:
-            columns = [np.minimum(np.arange(width), part.index.shape[1] - 1) for part in parts]
-            return np.concatenate([getattr(part, name)[:, c] for part, c in zip(parts, columns, strict=True)])
-
-        return cls(*(padded(name) for name in cls.__slots__))
 
     def take(self, rows: Array) -> Stages:
-        return Stages(self.counts[rows], self.index[rows], self.first[rows], self.last[rows])
+        return Stages(self.amounts[:, :, rows], self.index[:, rows])
 
 
 def partition(
-    runs: tuple[tuple[int, int], ...],
+    runs: Sequence[tuple[int, int]],
     layer_cost: Array,
     head_cost: float,
     pp: Array,
@@ -71,84 +55,66 @@ def partition(
     that are `balanced` get the split whose slowest chunk is fastest; the others an equal number of layers.
     `mirrored` rows (DualPipe) hold chunk i and chunk p-1-i on device i.
     """
-    order = np.concatenate([np.full(count, kind) for kind, count in runs])
+    order = np.repeat([kind for kind, _ in runs], [count for _, count in runs])
     chunks = pp * virtual_stages
-    items = np.repeat(layer_cost[order].astype(float)[None, :], len(pp), axis=0)
-    items[:, -1] += head_cost
-    chunk_of = np.empty(items.shape, dtype=np.int64)
-    even = ~balanced
-    chunk_of[even] = (np.arange(len(order))[None, :] * chunks[even, None]) // len(order)
+    begin = np.ceil(np.arange(int(chunks.max()) + 1) * len(order) / chunks[:, None]).astype(np.int64)
+    begin = np.minimum(begin, len(order))
     if balanced.any():
-        chunk_of[balanced] = _balanced_chunks(items[balanced], chunks[balanced])
-    return _stages(chunk_of, order, len(layer_cost), pp, mirrored)
+        begin[balanced] = _balanced(layer_cost[order], head_cost, chunks[balanced], begin.shape[1])
+    return _different_stages(begin, order, len(layer_cost), pp, mirrored)
 
 
-def _balanced_chunks(items: Array, chunks: Array) -> Array:
-    """The chunk of every layer (u, layers), minimising the largest chunk sum.
-
-    Bisection over the bound; a bound is met by filling chunks greedily. Filling starts from the last layer, so
-    that of all splits within the bound the early stages, which hold most micro-batches, get the fewest layers.
-    """
-    largest = items.max(axis=1)
-    low = np.maximum(largest, items.sum(axis=1) / chunks)
-    high = low + largest
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        fits = _fill(items, chunks, middle)[:, 0] >= 0
-        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
-    return np.maximum(_fill(items, chunks, high), 0)
-
-
-def _fill(items: Array, chunks: Array, bound: Array) -> Array:
-    """Greedy from the last layer back; the first layer's chunk is negative where the bound is too tight."""
-    layers = items.shape[1]
-    chunk = chunks - 1
-    load = np.zeros(len(items))
-    result = np.empty(items.shape, dtype=np.int64)
-    limit = bound * (1 + 1e-12)
-    for layer in range(layers - 1, -1, -1):
-        cost = items[:, layer]
-        full = (load + cost > limit) & (layer < layers - 1)
-        scarce = layer < chunk  # every chunk gets at least one layer
-        advance = full | (scarce & (layer < layers - 1))
-        chunk = chunk - advance
-        load = np.where(advance, cost, load + cost)
-        result[:, layer] = chunk
-    return result
+def _balanced(layers: Array, head: float, chunks: Array, width: int) -> Array:
+    """Where chunks begin (u, width), and the number of layers from the last one's end on, so that the largest chunk is
+    least: by bisection over the sums that stretches of layers have."""
+    upto = np.concatenate([[0.0], np.cumsum(layers)])
+    upto[-1] += head
+    sums = np.unique((upto[None, :] - upto[:, None])[np.triu_indices(len(upto), 1)])
+    least = np.maximum(upto[-1] / chunks, max(float(layers[:-1].max(initial=0)), float(layers[-1]) + head))
+    low = np.searchsorted(sums, least * (1 - 1e-12))
+    high = np.minimum(np.searchsorted(sums, least + layers.max() + head), len(sums) - 1)
+    while (low < high).any():
+        middle = (low + high) // 2
+        fits = _filled(upto, chunks, sums[middle], width)[:, 0] == 0
+        low, high = np.where(fits, low, middle + 1), np.where(fits, middle, high)
+    return _filled(upto, chunks, sums[low], width)
 
 
-def _stages(chunk_of: Array, order: Array, kinds: int, pp: Array, mirrored: Array) -> Stages:
-    rows = len(pp)
-    width = int(pp.max())
-    device = np.minimum(chunk_of, 10**9) % pp[:, None]
-    counts = np.zeros((rows, width, kinds))
-    row = np.broadcast_to(np.arange(rows)[:, None], device.shape)
-    np.add.at(counts, (row, device, np.broadcast_to(order, device.shape)), 1.0)
-    number = np.broadcast_to(np.arange(width), (rows, width))
-    first = (number == 0).astype(float)
-    last = (number == pp[:, None] - 1).astype(float)
-    mirror = np.clip(pp[:, None] - 1 - number, 0, None)
-    both = mirrored[:, None]
-    paired = np.take_along_axis(counts, np.broadcast_to(mirror[:, :, None], counts.shape), axis=1)
-    counts = np.where(both[:, :, None], (counts + paired) / 2, counts)
-    ends = (first + last) / 2
-    first, last = np.where(both, ends, first), np.where(both, ends, last)
-    return _representatives(counts, number, first, last, pp)
+def _filled(upto: Array, chunks: Array, bound: Array, width: int) -> Array:
+    """Chunks filled up to a bound, from the last layer back, so that of all splits within it the early stages, which
+    hold most micro-batches, get the fewest layers. The first begins after layer 0 where the bound is too tight."""
+    layers = len(upto) - 1
+    begin = np.full((len(chunks), width), layers)
+    at = np.full(len(chunks), layers)
+    for chunk in range(int(chunks.max()) - 1, -1, -1):
+        reach = np.searchsorted(upto, upto[at] - bound * (1 + 1e-12))
+        reach = np.minimum(np.maximum(reach, chunk), at - 1)  # every chunk before has a layer, and so has this
+        at = np.where(chunk < chunks, reach, at)
+        begin[:, chunk] = at
+    return begin
 
 
-def _representatives(counts: Array, number: Array, first: Array, last: Array, pp: Array) -> Stages:
-    """Keep a stage only if it differs from the one before: of equal neighbours the earlier holds no less."""
-    signature = np.concatenate([counts, first[:, :, None], last[:, :, None]], axis=2)
-    differs = np.ones(number.shape, dtype=bool)
-    differs[:, 1:] = (signature[:, 1:] != signature[:, :-1]).any(axis=2)
-    differs &= number < pp[:, None]
-    width = int(differs.sum(axis=1).max())
-    rank = np.cumsum(differs, axis=1) - 1
-    chosen = np.repeat((pp - 1)[:, None], width, axis=1)
-    row, stage = np.nonzero(differs)
-    chosen[row, rank[row, stage]] = stage
-    pick = np.arange(len(pp))[:, None]
-    return Stages(counts[pick, chosen], chosen, first[pick, chosen], last[pick, chosen])
+def _different_stages(begin: Array, order: Array, kinds: int, pp: Array, mirrored: Array) -> Stages:
+    """Chunk j lies on device j modulo pp."""
+    rows, width = len(pp), int(pp.max())
+    of_kind = np.concatenate([np.zeros((1, kinds)), np.cumsum(order[:, None] == np.arange(kinds), axis=0)])
+    held = np.diff(of_kind[begin], axis=1)
+    place = np.arange(rows)[:, None] * width + np.arange(held.shape[1]) % pp[:, None]
+    counts = [np.bincount(place.ravel(), held[:, :, k].ravel(), rows * width).reshape(rows, width) for k in range(kinds)]
+    stage = np.broadcast_to(np.arange(width), (rows, width))
+    parts = np.stack([*counts, stage == 0, stage == pp[:, None] - 1]).astype(float)
+    opposite = np.broadcast_to(np.maximum(pp[:, None] - 1 - stage, 0), parts.shape)
+    parts = np.where(mirrored[:, None], (parts + np.take_along_axis(parts, opposite, axis=2)) / 2, parts)
+
+    row, stage = np.nonzero(stage < pp[:, None])
+    row, stage = row[::-1], stage[::-1]  # of stages that are alike, `distinct` names the last it meets
+    alike, _ = distinct(row, *((2 * part[row, stage]).astype(np.int64) for part in parts))
+    alike = alike[np.lexsort((stage[alike], row[alike]))]
+    row, stage = row[alike], stage[alike]
+    start = np.searchsorted(row, np.arange(rows + 1))
+    most = np.diff(start).max()
+    pick = np.minimum(start[:-1] + np.arange(most)[:, None], start[1:] - 1)
+    return Stages(parts[:, row[pick], stage[pick]], stage[pick])
 
 
 def in_flight(schedule: Array, stage: Array, pp: Array, virtual_stages: Array, micro_batches: Array) -> Array:

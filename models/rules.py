@@ -180,7 +180,7 @@ def _torus(p: Problem, x: Layouts) -> Array:
         return np.ones(len(x), dtype=bool)
     g = groups(p.cluster, x)
     axes = (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep)
-    return np.all([axis.whole for axis in axes], axis=0)
+    return np.all([axis.spread(axis.table.whole) for axis in axes], axis=0)
 
 
 RULES: tuple[Rule, ...] = (

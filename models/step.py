@@ -6,6 +6,7 @@ the layouts, :mod:`models.combine` for the layouts themselves.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,11 +16,13 @@ from models.array import Array
 from models.combine import MEMORY_TERMS, TIME_TERMS, Combiner
 from models.flops import AttentionCount, model_flops
 from models.layout import Layouts
-from models.mesh_costs import MESH_FIELDS, MeshCosts, distinct, is_drawn
+from models.mesh_costs import MeshCosts, is_drawn
 from models.problem import Problem
 from models.profile import Coefficients
 
 __all__ = ["MEMORY_TERMS", "TIME_TERMS", "Predictions", "predict"]
+
+_BLOCK = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -33,15 +36,25 @@ class Predictions:
 
     problem: Problem
     layouts: Layouts
-    combiner: Combiner
+    meshes: MeshCosts
 
     @cached_property
     def time(self) -> dict[str, Array]:
-        return self.combiner.time()
+        return _end_to_end([combiner.time() for combiner in self._blocks()])
 
     @cached_property
     def _memory(self) -> tuple[dict[str, Array], Array]:
-        return self.combiner.memory()
+        parts = [combiner.memory() for combiner in self._blocks()]
+        return _end_to_end([terms for terms, _ in parts]), np.concatenate([stage for _, stage in parts])
+
+    def _blocks(self) -> Iterator[Combiner]:
+        """Blocks small enough for their arrays to stay in cache."""
+        if len(self.layouts) <= _BLOCK or is_drawn(self.meshes.c):
+            yield Combiner(self.layouts, self.meshes)
+            return
+        for start in range(0, len(self.layouts), _BLOCK):
+            rows = np.arange(start, min(start + _BLOCK, len(self.layouts)))
+            yield Combiner(self.layouts.take(rows), self.meshes.take(rows))
 
     @property
     def memory(self) -> dict[str, Array]:
@@ -90,7 +103,8 @@ def predict(problem: Problem, layouts: Layouts, c: Coefficients) -> Predictions:
 
     Coefficients are scalars, or arrays of shape (n,) to predict each layout under its own.
     """
-    first, rows = distinct(layouts, () if is_drawn(c) else MESH_FIELDS)
-    return Predictions(
-        problem, layouts, Combiner(problem, layouts, MeshCosts.of(problem, layouts.take(first), c), rows, c)
-    )
+    return Predictions(problem, layouts, MeshCosts.of(problem, layouts, c))
+
+
+def _end_to_end(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
