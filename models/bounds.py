@@ -1,178 +1,253 @@
-"""Lower bounds of step time and memory, admissible for every policy on a mesh.
+"""Lower bounds of step time and memory, admissible for every layout on a mesh.
 
-Two levels: the best over all policies (one number a mesh), and per *variant*, a choice of sharding, recompute and
-offload without schedule and partition.
+Time. Let x be F+B of the slowest stage with all that a micro-batch exposes there, μ the mean of that over the stages
+(the whole model's, over pp) and m the micro-batches. A step takes m·x, the bubble, and what happens once:
 
-Why they hold. A step takes at least m·max(F+B) over stages, and max >= mean, the mean being the whole model's F+B
-over pp; a pipeline without zero-bubble schedules also idles for at least (pp-1)·mean/v (substitute max >= mean in
-the closed forms of models.pipeline: their slope in max is m - 1/v > 0). F+B is least with every all-to-all and
-tensor-parallel transfer hidden as far as the stack can. Recompute adds at least its own time minus what it hides:
-of x seconds added to a window that hides traffic at most data_overlap·x come back. Bytes on the fullest stage are
-at least the mean over stages. For activations, stage i with l_i layers and f_i micro-batches in flight holds
-f_i·l_i, and max f_i·l_i >= L / Σ 1/f_i for any partition of L layers (equality when l_i ~ 1/f_i).
-The only stage of a pipeline of one holds the logits too, and with recompute the layer being worked on.
+- x >= μ, and a pipeline without zero-bubble schedules idles for (pp·μ - x)/v or more. So m·x and the bubble take at
+  least (m + (pp-1)/v)·μ: their sum grows with x, m - 1/v > 0, and x >= μ. Zero-bubble schedules: m·μ.
+- Traffic t once a step hides behind the slowest stage's own compute: t - (1-i)·min(t, h·x) or more is exposed, i what
+  overlap costs and h what of a window can hide. Every part of the model (a layer, an end) has at least ρ seconds of
+  such traffic for each second of F+B, so the slowest stage has t >= ρ·x. What is exposed grows with t, so it is at
+  least (ρ - (1-i)·min(ρ, h))·x. The optimizer's update, again with a least ratio to F+B, is bounded alike.
+- F+B is taken with every all-to-all hidden as far as any schedule can; ratios against F+B with none of it hidden.
+
+Memory. Bytes on the fullest stage are at least the mean over stages. For activations, stage i with l_i layers and
+f_i micro-batches in flight holds f_i·l_i, and max f_i·l_i >= L / Σ 1/f_i for any partition of L layers (equality when
+l_i ~ 1/f_i). The only stage of a pipeline of one holds the logits too, and with recompute the layer being worked on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import cached_property, reduce
 
 import numpy as np
 
 from models.array import Array, total
+from models.exposure import Exposure, overlaps
 from models.hardware import GIB
-from models.layout import DUALPIPE, FULL, SCHEDULES, SELECTIVE, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
-from models.mesh_costs import KindCosts, MeshCosts
+from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
+from models.mesh import closest_groups
+from models.mesh_costs import MeshCosts, ShardCosts, Tables, collectives
 from models.problem import Problem
 from models.profile import Coefficients
+from models.space import Policies, neutral
 
 _BUBBLE_FREE = (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)  # their bubble is bounded by nothing here
-_VARIANT_FIELDS = ("zero_stage", "reshard", "recompute", "offload_activations", "offload_optimizer")
-
-
-@dataclass(frozen=True, slots=True)
-class Variants:
-    """Distinct (zero_stage, reshard, recompute, offloads) of some policies; `of_policy` maps each policy to its row."""
-
-    rows: Array
-    of_policy: Array
-
-    @classmethod
-    def of(cls, policies: Layouts) -> Variants:
-        table = np.stack([getattr(policies, name).astype(np.int64) for name in _VARIANT_FIELDS], axis=1)
-        rows, of_policy = np.unique(table, axis=0, return_inverse=True)
-        return cls(rows, of_policy.ravel())
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 class Bounds:
-    """Bounds for m meshes."""
+    """Bounds for n meshes, placed or as close as can be, under every choice of sharding and saver of some policies."""
 
-    def __init__(self, problem: Problem, costs: MeshCosts, c: Coefficients) -> None:
-        self.problem, self.costs, self.c, self.stack = problem, costs, c, problem.stack
+    def __init__(self, costs: MeshCosts, policies: Policies) -> None:
+        self.problem, self.costs, self.c, self.stack = costs.problem, costs, costs.c, costs.problem.stack
+        self.policies = policies
         x = costs.layouts
-        self.pp, self.m = x.pp, x.num_micro_batches(problem.workload.global_batch)
-        self.runs = [(costs.kinds[kind], count) for kind, count in problem.architecture.runs]
-        node = min(8, problem.cluster.scale_up_domain)
-        self.jitter = 1 + c.jitter * np.log2(np.maximum(x.num_devices / node, 1.0))
+        self.pp, self.m = x.pp, x.num_micro_batches(self.problem.workload.global_batch)
+        node = min(8, self.problem.cluster.scale_up_domain)
+        self.jitter = 1 + self.c.jitter * np.log2(np.maximum(x.num_devices / node, 1.0))
 
-    def least_time(self) -> Array:
-        return np.asarray((self._mean_pass() * (self.m + self._idle()) + self.c.step_fixed_s) * self.jitter)
+    # -- time ---------------------------------------------------------------------------------------------------
 
-    def least_memory(self) -> Array:
-        zero = max(self.stack.zero_stages)
-        inputs = 0.0 if "activations" in self.stack.offload else self._kept(FULL)
-        return self._reserved(zero, 3 in self.stack.zero_stages, "optimizer" in self.stack.offload, inputs)
+    def time(self, wanted: Array) -> tuple[Array, Array]:
+        """(least step time, what each mean pass of idleness adds), both (shardings·savers, n); infinite where neither
+        a row nor a column of `wanted` asks for them."""
+        z, r = self.policies.shardings, self.policies.savers
+        step = np.full(wanted.shape, np.inf)
+        mean = np.zeros(wanted.shape)
+        done: dict[tuple[int, bool, int, bool], tuple[Array, Array]] = {}
+        for variant in np.flatnonzero(wanted.any(axis=1)):
+            i, j = divmod(int(variant), len(r))
+            key = int(z.zero_stage[i]), bool(z.reshard[i]), int(r.recompute[j]), bool(r.offload_activations[j])
+            if key not in done:
+                done[key] = self._step(*key)
+            step[variant], mean[variant] = done[key]
+        return step, mean
 
-    def per_variant(self, variants: Variants) -> tuple[Array, Array, Array]:
-        """(time, memory, idle), each of shape (m, variants).
+    def _step(self, zero: int, reshard: bool, recompute: int, offload: bool) -> tuple[Array, Array]:
+        chosen = self._under(zero, reshard, recompute, offload)
+        exposure = Exposure(chosen, self.costs)
+        mean = exposure.whole_model() / self.pp
+        sends, hops = exposure.sends()
+        passes = self.m + self.least_idle + self._once(exposure)
+        step = mean * passes + sends + hops + exposure.norm() + self.c.step_fixed_s
+        return step * self.jitter, mean * self.jitter
 
-        `idle` is one mean pass: what a policy adds to `time` for each micro-batch more its pipeline idles than the
-        least of any schedule (see `extra_idle`).
-        """
-        base = self._mean_pass()
-        kept = [self._kept(policy) * self._flying() for policy in range(3)]
-        single = self.pp == 1  # the only stage has the head, and whatever layer is worked on
-        working = np.max([k.bytes.kept[0] for k in self.costs.kinds], axis=0) * self.c.activation_memory
-        alone = np.where(single, self.costs.logits * self.c.logit_memory, 0.0)
-        alone_again = alone + np.where(single, working, 0.0)
-        again = [0.0, self._again(SELECTIVE), self._again(FULL)]
-        data = {(z, r): self._data(z, r) for z, r in {(row[0], bool(row[1])) for row in variants.rows}}
-        time, memory, idle = [], [], []
-        for zero, reshard, recompute, offload_activations, offload_optimizer in variants.rows:
-            each, once = data[zero, bool(reshard)]
-            mean = base + np.maximum(again[recompute] * (1 - self.c.data_overlap), again[recompute] - each) + each
-            time.append((mean * (self.m + self._idle()) + once + self.c.step_fixed_s) * self.jitter)
-            idle.append(mean * self.jitter)
-            activations = (0.0 if offload_activations else kept[recompute]) + (alone_again if recompute else alone)
-            memory.append(self._reserved(zero, zero == 3 and bool(reshard), bool(offload_optimizer), activations))
-        return np.stack(time, axis=1), np.stack(memory, axis=1), np.stack(idle, axis=1)
+    def _under(self, zero: int, reshard: bool, recompute: int, offload: bool) -> Layouts:
+        """The meshes under a schedule that hides most."""
+        x, schedules = self.costs.layouts, self.policies.schedules
+        hiding = DUALPIPE if overlaps(schedules).any() else ONE_F_ONE_B
 
-    def extra_idle(self, rows: Array, schedule: Array, virtual_stages: Array) -> Array:
-        """Mean passes that these policies idle beyond the least of any schedule, on the meshes at `rows`."""
-        at_least = np.where(np.isin(schedule, _BUBBLE_FREE), 0.0, (self.pp[rows] - 1) / virtual_stages)
-        least = self._idle()
-        return np.maximum(at_least - least[rows], 0.0)
+        def every(value: int) -> Array:
+            return np.full(len(x), value)
 
-    def _mean_pass(self) -> Array:
-        """Least F+B of a stage on average, for one micro-batch."""
-        hidden = 1 - self.c.expert_overlap if self.stack.overlap_expert else 1.0
-        exposed = np.ones(len(self.pp))
-        if self.stack.overlap_tensor:
-            exposed = np.where(self.costs.layouts.sequence_parallel, 1 - self.c.tensor_overlap, 1.0)
-
-        def layer(k: KindCosts) -> Array:
-            return k.time.forward + k.time.backward + 2 * exposed * k.tensor + 2 * hidden * k.expert
-
-        ends = total(e.time.forward + e.time.backward for e in (self.costs.embedding, self.costs.head))
-        return (total(count * layer(k) for k, count in self.runs) + ends) / self.pp
-
-    def _again(self, recompute: int) -> Array:
-        name = "full" if recompute == FULL else "selective"
-        return total(count * getattr(k.time, name) for k, count in self.runs) / self.pp
-
-    def _idle(self) -> Array:
-        """Bubble in units of the mean pass."""
-        if {SCHEDULES[code] for code in _BUBBLE_FREE} & set(self.stack.schedules):
-            return np.zeros(len(self.pp))
-        return (self.pp - 1) / self.stack.max_virtual_stages
-
-    def _data(self, zero: int, reshard: bool) -> tuple[Array, Array]:
-        """(per micro-batch and stage, per step) exposed data-parallel traffic; the latter without pipeline only."""
-        parts = [(k, count) for k, count in self.runs] + [(self.costs.embedding, 1), (self.costs.head, 1)]
-        once = zero < 2
-        each = np.zeros(len(self.pp))
-        if not once:
-            for k, count in parts:
-                forward = k.gather if zero == 3 else 0.0
-                backward = k.scatter + (k.gather if zero == 3 and reshard else 0.0)
-                each = each + count * (
-                    self._exposed(forward, k.time.forward) + self._exposed(backward, k.time.backward)
-                )
-            if not reshard:
-                each = np.where(self.pp > 1, 0.0, each)  # kept gathered: once a step
-        if not once or not self.stack.overlap_data:
-            return each / self.pp, np.zeros(len(self.pp))
-        gathered = total(count * k.gather for k, count in parts) if zero == 1 else 0.0
-        scattered = total(count * (k.reduce if zero == 0 else k.scatter) for k, count in parts)
-        both = self._mean_pass() * self.pp * 3  # no window is longer: a pass with full recompute and all traffic
-        exposed = self._exposed(gathered, both) + self._exposed(scattered, both)
-        return each, np.where(self.pp == 1, exposed, 0.0)
-
-    def _exposed(self, traffic: Array | float, window: Array) -> Array:
-        if not self.stack.overlap_data:
-            return traffic + np.zeros_like(window)
-        hidden = np.minimum(traffic, self.c.data_overlap * window)
-        return traffic - hidden + self.c.interference * hidden
-
-    def _kept(self, recompute: int) -> Array:
-        """Activations of all layers for one micro-batch, over the stages."""
-        return total(count * k.bytes.kept[recompute] for k, count in self.runs) / self.pp * self.c.activation_memory
-
-    def _flying(self) -> Array:
-        """Times the mean over stages: at least pp / Σ 1/f with f_i = min(pp - i, m) in flight on stage i.
-
-        No schedule has fewer in flight than 1F1B (models.pipeline.in_flight).
-        """
-        depth = np.minimum(self.pp, self.m)
-        harmonic = _HARMONIC[np.minimum(depth, len(_HARMONIC) - 1)] + (self.pp - depth) / depth
-        return self.pp / harmonic
-
-    def _reserved(self, zero: int, dropped: bool, offload_optimizer: bool, activations: Array | float) -> Array:
-        x, problem, costs = self.costs.layouts, self.problem, self.costs
-        ends = (costs.embedding.bytes, costs.head.bytes)
-        dense = (total(n * k.bytes.dense for k, n in self.runs) + total(e.dense for e in ends)) / x.pp
-        expert = (total(n * k.bytes.expert for k, n in self.runs) + total(e.expert for e in ends)) / x.pp
-        shards = dense / costs.dense_shards + expert / costs.expert_shards
-        states = (problem.master_bytes + problem.workload.optimizer_state.moment_bytes) * (
-            shards if zero >= 1 else dense + expert
+        return replace(
+            x,
+            schedule=every(hiding),
+            zero_stage=every(zero),
+            reshard=every(reshard),
+            recompute=every(recompute),
+            offload_activations=every(offload),
         )
-        in_use = 0.0 if dropped else problem.parameter_bytes * (dense + expert)
+
+    def _once(self, exposure: Exposure) -> Array:
+        """Passes that traffic once a step and the update take, by their least ratio to F+B."""
+        longest = [self._longest(exposure, i) for i in range(len(exposure.parts))]
+        traffic = [(gather + reduced) / t for (gather, reduced), t in zip(exposure.data_once(), longest, strict=True)]
+        ratio = reduce(np.minimum, traffic)
+        if self.stack.overlap_data:
+            ratio = ratio - (1 - self.c.interference) * np.minimum(ratio, self.c.data_overlap)
+        owned = reduce(np.minimum, [exposure.owned(i) / t for i, t in enumerate(longest)])
+        return np.asarray(ratio + np.minimum(exposure.update(owned, False), exposure.update(owned, True)))
+
+    def _longest(self, exposure: Exposure, part: int) -> Array:
+        """F+B of a part with nothing of its all-to-all hidden."""
+        both = exposure.parts[part].both
+        if self.stack.overlap_expert and "expert_s" in exposure.parts[part].terms:
+            both = both + 3 * self.costs.traffic[part].expert * self.c.expert_overlap
+        return both
+
+    def apart(self) -> Array:
+        """What of the least step time tensor-parallel, context-parallel and expert traffic and sends take: a placement
+        adds to the time of the closest at least what it adds here.
+
+        Traffic once a step may hide behind what it adds, hence one overlap less of its passes.
+        """
+        exposure = Exposure(self._under(0, True, 0, False), self.costs)
+        mean = exposure.layer_communication() / self.pp
+        hidden = self.c.data_overlap * (1 - self.c.interference) if self.stack.overlap_data else 0.0
+        sends, hops = exposure.sends()
+        return np.asarray((mean * (self.m + self.least_idle - hidden) + sends + hops) * self.jitter)
+
+    @cached_property
+    def least_idle(self) -> Array:
+        """Bubble in units of the mean pass."""
+        free = np.isin(self.policies.schedules.schedule, _BUBBLE_FREE).any()
+        return (self.pp - 1) * (0.0 if free else 1 / self.policies.schedules.virtual_stages.max())
+
+    def idle(self, schedules: Layouts) -> Array:
+        """(schedules, n): mean passes that each idles, at least."""
+        free = np.isin(schedules.schedule, _BUBBLE_FREE)
+        return np.where(free, 0.0, 1 / schedules.virtual_stages)[:, None] * (self.pp - 1)
+
+    # -- memory -------------------------------------------------------------------------------------------------
+
+    def memory(self) -> Array:
+        """Least bytes on the fullest stage, (shardings·savers, n)."""
+        z, r = self.policies.shardings, self.policies.savers
+        result = np.empty((len(z) * len(r), len(self.pp)))
+        held = {code: self._activations(code) for code in sorted({int(code) for code in r.recompute})}
+        alone = np.where(self.pp == 1, self.costs.logits * self.c.logit_memory, 0.0)
+        working = np.where(self.pp == 1, self._working, 0.0)
+        for i in range(len(z)):
+            states, rest = self._states(int(z.zero_stage[i]), bool(z.reshard[i]))
+            for j in range(len(r)):
+                code = int(r.recompute[j])
+                activations = np.zeros_like(alone) if r.offload_activations[j] else held[code]
+                allocated = rest + alone + activations + (working if code else 0.0)
+                result[i * len(r) + j] = allocated if r.offload_optimizer[j] else allocated + states
+        return np.asarray(result * (1 + self.c.fragmentation) + self.c.context_gib * GIB)
+
+    @cached_property
+    def _working(self) -> Array:
+        return reduce(np.maximum, [part.kept[0] for part in self.costs.bytes]) * self.c.activation_memory
+
+    def _activations(self, recompute: int) -> Array:
+        """Of all layers for one micro-batch, over the stages, times the micro-batches in flight."""
+        kept = total(count * self.costs.bytes[kind].kept[recompute] for kind, count in self._runs)
+        return np.asarray(kept / self.pp * self.c.activation_memory * flying(self.pp, self.m))
+
+    def _states(self, zero: int, reshard: bool) -> tuple[Array, Array]:
+        """(optimizer states, parameters in use and gradients), mean over stages."""
+        problem = self.problem
+        dense, expert = self._parameters
+        shards = dense / self.costs.dense_shards + expert / self.costs.expert_shards
+        state = problem.workload.optimizer_state
+        states = (state.master_bytes if zero == 3 else problem.master_bytes) + state.moment_bytes
         gradients = problem.gradient_bytes * (shards if zero >= 2 else dense + expert)
-        allocated = (0.0 if offload_optimizer else states) + in_use + gradients + activations
-        return np.asarray(allocated * (1 + self.c.fragmentation) + self.c.context_gib * GIB)
+        in_use = 0.0 if zero == 3 and reshard else problem.parameter_bytes * (dense + expert)
+        return states * (shards if zero >= 1 else dense + expert), gradients + in_use
+
+    @cached_property
+    def _parameters(self) -> tuple[Array, Array]:
+        size = self.costs.bytes
+        ends = size[self.costs.kinds :]
+        dense = total(count * size[kind].dense for kind, count in self._runs) + total(end.dense for end in ends)
+        expert = total(count * size[kind].expert for kind, count in self._runs) + total(end.expert for end in ends)
+        return dense / self.pp, expert / self.pp
+
+    @property
+    def _runs(self) -> tuple[tuple[int, int], ...]:
+        return self.problem.architecture.runs
+
+
+class CoreBounds:
+    """Bounds for trunks and cores, whatever the split, the placement and the policy.
+
+    A pass takes its compute and the least of tensor-parallel and all-to-all traffic that any placement leaves; nothing
+    of data parallelism. Memory takes the best of every knob.
+    """
+
+    def __init__(self, problem: Problem, shards: ShardCosts, c: Coefficients, policies: Policies) -> None:
+        self.problem, self.c, self.policies, self.shards = problem, c, policies, shards
+        self.passes = self._passes()
+        runs, kinds, size = problem.architecture.runs, len(problem.architecture.kinds), shards.bytes
+        self.dense = total(n * size[k].dense for k, n in runs) + total(end.dense for end in size[kinds:])
+        self.expert = total(n * size[k].expert for k, n in runs) + total(end.expert for end in size[kinds:])
+        least = int(policies.savers.recompute.max())
+        self.kept = total(n * size[k].kept[least] for k, n in runs) * c.activation_memory
+        if policies.savers.offload_activations.any():
+            self.kept = np.zeros_like(self.kept)
+
+    def _passes(self) -> Array:
+        """F+B of the whole model on each shard, for one micro-batch."""
+        x, n = self.shards.shards, len(self.shards.shards)
+        rows = replace(neutral(n), tp=x.tp, ep=x.ep, etp=x.etp, sequence_parallel=x.sequence_parallel)
+        near = closest_groups(self.problem.cluster, rows)
+        links = None
+        if self.problem.workload.global_batch > 1:  # with one micro-batch, how much hides depends on the pipeline
+            links = collectives(self.problem, near, self.c, floor=True)
+        costs = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, np.arange(n), near)
+        return Exposure(rows, costs).whole_model()
+
+    def time(self, passes: Array, pp: Array, m: Array) -> Array:
+        """Least step time with so long a pass."""
+        n, problem = self.problem.cluster.num_devices, self.problem
+        idle = 0.0
+        if not np.isin(self.policies.schedules.schedule, _BUBBLE_FREE).any():
+            idle = (pp - 1) / self.policies.schedules.virtual_stages.max()
+        node = min(8, problem.cluster.scale_up_domain)
+        jitter = 1 + self.c.jitter * np.log2(max(n / node, 1.0))
+        norm = 2 * (self.c.collective_s + self.c.scaleout_hop_s * np.log2(n))
+        return np.asarray((passes / pp * (m + idle) + norm + self.c.step_fixed_s) * jitter)
+
+    def memory(self, shard: Array, cores: Layouts, m: Array) -> Array:
+        """Least bytes on the fullest stage of cores on these shards."""
+        problem, z = self.problem, self.policies.shardings
+        dense, expert = self.dense[shard] / cores.pp, self.expert[shard] / cores.pp
+        replicas = cores.dp * cores.cp
+        shards = dense / replicas + expert / np.maximum(replicas * cores.tp // (cores.ep * cores.etp), 1)
+        most = int(z.zero_stage.max())
+        dropped = ((z.zero_stage == 3) & z.reshard).any()
+        states = 0.0
+        if not self.policies.savers.offload_optimizer.any():
+            states = problem.master_bytes + problem.workload.optimizer_state.moment_bytes
+        held = states * (shards if most >= 1 else dense + expert)
+        held = held + problem.gradient_bytes * (shards if most >= 2 else dense + expert)
+        if not dropped:
+            held = held + problem.parameter_bytes * (dense + expert)
+        held = held + self.kept[shard] / cores.pp * flying(cores.pp, m)
+        return np.asarray(held * (1 + self.c.fragmentation) + self.c.context_gib * GIB)
+
+
+def flying(pp: Array, m: Array) -> Array:
+    """Micro-batches in flight, times the mean over stages: at least pp / Σ 1/f with f_i = min(pp - i, m) on stage i.
+
+    No schedule has fewer in flight than 1F1B (models.pipeline.in_flight).
+    """
+    depth = np.minimum(pp, m)
+    harmonic = _HARMONIC[np.minimum(depth, len(_HARMONIC) - 1)] + (pp - depth) / depth
+    return np.asarray(pp / harmonic)
 
 
 _HARMONIC = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, 4097))])

@@ -11,7 +11,7 @@ import numpy as np
 
 from models.array import Array, Shared
 from models.layout import AFAB, FULL, ONE_F_ONE_B, SELECTIVE, Layouts
-from models.mesh import Group, groups
+from models.mesh import Group, Groups, groups
 from models.problem import Problem
 
 POINTS: dict[str, int] = {
@@ -37,33 +37,66 @@ POINTS: dict[str, int] = {
 
 def complexity_terms(problem: Problem, layouts: Layouts) -> dict[str, Array]:
     """Points by reason, arrays of shape (n,)."""
-    x, g = layouts, groups(problem.cluster, layouts)
+    placed = groups(problem.cluster, layouts)
+    held = _of_degrees(layouts) | _of_placement(problem, layouts, placed) | _of_policy(layouts)
+    return {name: points * np.asarray(held[name], dtype=np.int64) for name, points in POINTS.items()}
+
+
+def complexity(problem: Problem, layouts: Layouts) -> Array:
+    return np.sum(list(complexity_terms(problem, layouts).values()), axis=0)
+
+
+def of_degrees(layouts: Layouts) -> Array:
+    """The part that the degrees of a mesh decide; no layout on it has less."""
+    return _points(_of_degrees(layouts))
+
+
+def of_mesh(problem: Problem, layouts: Layouts, placed: Groups) -> Array:
+    """The part that degrees and placement decide; no policy has less."""
+    return _points(_of_degrees(layouts) | _of_placement(problem, layouts, placed))
+
+
+def of_policy(layouts: Layouts) -> Array:
+    """The rest."""
+    return _points(_of_policy(layouts))
+
+
+def _points(held: dict[str, Array]) -> Array:
+    return np.sum([POINTS[name] * np.asarray(value, dtype=np.int64) for name, value in held.items()], axis=0)
+
+
+def _of_degrees(x: Layouts) -> dict[str, Array]:
+    return {
+        "pipeline": x.pp > 1,
+        "expert_tensor": x.etp > 1,
+        "expert": x.ep > 1,
+        "tensor": x.tp > 1,
+        "context": x.cp > 1,
+        "hybrid_sharding": (x.dp_replicate > 1) & (x.dp_shard > 1),
+    }
+
+
+def _of_placement(problem: Problem, x: Layouts, placed: Groups) -> dict[str, Array]:
     scale_out = np.array([dim.scale == "out" for dim in problem.cluster.dims] or [False])
 
     def crosses(axis: Shared[Group]) -> Array:
         return axis.spread(axis.table.crosses(scale_out))
 
-    held = {
-        "pipeline": x.pp > 1,
+    return {
+        "expert_across_domains": (x.ep > 1) & crosses(placed.ep),
+        "tensor_across_domains": (x.tp > 1) & crosses(placed.tp),
+        "placement": x.placement != 0,
+    }
+
+
+def _of_policy(x: Layouts) -> dict[str, Array]:
+    return {
         "pipeline_schedule": (x.pp > 1) & (x.schedule != ONE_F_ONE_B) & (x.schedule != AFAB),
         "pipeline_partition": (x.pp > 1) & x.balanced,
-        "expert_across_domains": (x.ep > 1) & crosses(g.ep),
-        "expert_tensor": x.etp > 1,
-        "expert": x.ep > 1,
-        "tensor_across_domains": (x.tp > 1) & crosses(g.tp),
-        "tensor": x.tp > 1,
-        "context": x.cp > 1,
-        "hybrid_sharding": (x.dp_replicate > 1) & (x.dp_shard > 1),
         "offload_optimizer": x.offload_optimizer,
         "offload_activations": x.offload_activations,
         "full_recompute": x.recompute == FULL,
         "selective_recompute": x.recompute == SELECTIVE,
         "kept_gathered": (x.zero_stage == 3) & ~x.reshard,
         "sharded": x.zero_stage > 0,
-        "placement": x.placement != 0,
     }
-    return {name: POINTS[name] * np.asarray(value, dtype=np.int64) for name, value in held.items()}
-
-
-def complexity(problem: Problem, layouts: Layouts) -> Array:
-    return np.sum(list(complexity_terms(problem, layouts).values()), axis=0)

@@ -14,7 +14,7 @@ import numpy as np
 from models import memory
 from models.architecture import Layer, Moe
 from models.array import Array
-from models.communication import Cost, Network
+from models.communication import Cost, Floor, Network
 from models.compute import Compute, LayerTime, routed_tokens, skew
 from models.layout import Layouts
 from models.mesh import Group, Groups, closest_groups, groups
@@ -92,7 +92,7 @@ class ShardCosts:
 class Tables:
     """What many meshes look up: costs of shards, and of every collective over the groups of its axis.
 
-    Without collectives communication costs nothing, as bounds on a torus have it.
+    Without collectives communication costs nothing.
     """
 
     problem: Problem
@@ -120,12 +120,11 @@ class MeshCosts:
 
     @classmethod
     def unplaced(cls, problem: Problem, layouts: Layouts, c: Coefficients) -> MeshCosts:
-        """No placement costs less: every axis is as close as it can be, and free on a torus."""
+        """No placement costs less: every axis is as close as it can be."""
         shards = Shards.of(layouts, problem.workload.seq_len)
         costs = ShardCosts.of(problem, shards.table, c)
         closest = closest_groups(problem.cluster, layouts)
-        links = None if problem.cluster.fabric.torus else collectives(problem, closest, c)
-        return cls(Tables(problem, c, costs, links), layouts, shards.code, closest)
+        return cls(Tables(problem, c, costs, collectives(problem, closest, c, floor=True)), layouts, shards.code, closest)
 
     def take(self, rows: Array) -> MeshCosts:
         """Those at `rows`; not for coefficients drawn for each layout."""
@@ -177,17 +176,19 @@ class MeshCosts:
         return self._at("send").time(self._local_tokens * self._token_bytes) + self.c.send_s
 
     @cached_property
+    def layer_traffic(self) -> list[tuple[Array, Array, Array]]:
+        """(tensor, context, expert) of Traffic, of every layer kind."""
+        if self.tables.collectives is None:
+            return [(np.zeros(len(self.layouts)),) * 3] * self.kinds
+        layers = self.problem.architecture.kinds
+        return [(self._tensor(i, layer), self._context(layer), self._expert(layer)) for i, layer in enumerate(layers)]
+
+    @cached_property
     def traffic(self) -> list[Traffic]:
         """Of every layer kind, the embedding and the head."""
         zero = np.zeros(len(self.layouts))
-        if self.tables.collectives is None:
-            return [Traffic(*(zero,) * 7)] * (self.kinds + 2)
-        layers = self.problem.architecture.kinds
-        result = [
-            Traffic(self._tensor(i, layer), self._context(layer), self._expert(i, layer), *self._sharding(i))
-            for i, layer in enumerate(layers)
-        ]
-        return result + [Traffic(zero, zero, zero, *self._sharding(self.kinds + end)) for end in range(2)]
+        every = [*self.layer_traffic, (zero,) * 3, (zero,) * 3]
+        return [Traffic(*within, *self._sharding(part)) for part, within in enumerate(every)]
 
     def _at(self, name: str) -> Cost:
         """A collective's cost for every mesh."""
@@ -240,7 +241,7 @@ class MeshCosts:
         share = np.minimum(reach / (seq_len / x.cp), x.cp)
         return self._at("cp").time(tokens * share * attention.kv_dim * self._element)
 
-    def _expert(self, kind: int, layer: Layer) -> Array:
+    def _expert(self, layer: Layer) -> Array:
         """Dispatch and combine."""
         if layer.moe is None:
             return np.zeros(len(self.layouts))
@@ -269,6 +270,8 @@ class MeshCosts:
     def _sharding(self, part: int) -> tuple[Array, Array, Array, Array]:
         """Traffic of the parameters of a layer kind or an end over their data-parallel groups: gather, stuck, scatter
         and reduce of Traffic."""
+        if self.tables.collectives is None:
+            return (np.zeros(len(self.layouts)),) * 4
         sharding, replicate, replicas, edp = self._collectives
         element, gradient = self.problem.gather_bytes, self.problem.gradient_bytes
         dense, expert = self.bytes[part].dense, self.bytes[part].expert
@@ -293,9 +296,10 @@ class MeshCosts:
         return is_head and architecture.mtp_layers > 0 and architecture.layers[-1].moe is not None
 
 
-def collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]:
-    """Costs by name: an axis of the groups, with what is not its usual collective."""
-    network = Network.of(problem.cluster, c)
+def collectives(problem: Problem, g: Groups, c: Coefficients, *, floor: bool = False) -> dict[str, Cost]:
+    """Costs by name: an axis of the groups, with what is not its usual collective. `floor`: of groups as close as can
+    be, no more than any placement costs."""
+    network = (Floor if floor else Network)(problem.cluster.dims, c)
     ulysses = problem.stack.context == "ulysses"
     costs = {
         "tp": network.gather(g.tp.table),

@@ -1,43 +1,67 @@
 """The best layouts of a problem, and the proof.
 
-Branch and bound over meshes: every legal mesh gets a lower bound of its step time and of its memory under any policy
-(models.bounds); meshes are opened in order of their bound, all policies of a batch of them are
-evaluated at once, and the search closes when the next bound is no better than what is held. Within a mesh, a policy
-that only adds work (recompute, offload) is dropped where the one without it fits: time is monotone in both.
+Branch and bound in the levels of models.space. Trunks are taken in order of a bound, crossed with expert degrees and
+bounded again as cores; cores are split over replication and sharding, and bounded under every choice of sharding and
+saver with groups as close as can be; what is left is placed on the fabric, bounded once more, and crossed with
+schedules; what is still left is evaluated. Each level is a few vectorised passes, and a first handful of the most
+promising meshes is evaluated early, so that the bounds have something to prune against.
+
+Two sweeps. The first finds the fastest: the best of the meshes that are asked for, and the best without and with a
+pipeline. The second finds the simplest within the tolerance, in order of the complexity that a mesh cannot get below.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from models.array import Array
-from models.bounds import Bounds, Variants
-from models.combine import Combiner
-from models.complexity import complexity
+from models.array import Array, distinct
+from models.bounds import Bounds, CoreBounds
+from models.combine import Combiner, partitions
+from models.complexity import of_degrees, of_mesh, of_policy
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
+from models.exposure import update_seconds
 from models.hardware import GIB
 from models.layout import PLACEMENTS, Layouts
-from models.mesh_costs import MeshCosts
+from models.mesh import Groups, closest_groups, groups
+from models.mesh_costs import MeshCosts, ShardCosts, Tables, collectives
 from models.problem import Problem
 from models.profile import Coefficients, Profile
-from models.space import Space, merge
+from models.shard import Shards
+from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, ragged, sharding_class
 
+MOST_CORES = 30_000_000  # looked at in one search
+_CORES = 150_000  # looked at together
+_PROBED = 1024  # cores whose meshes are bounded to find a first answer
+_MESHES = 1 << 14  # bounded together
+_LEAVES = 1 << 13  # evaluated together
 _MOST_LAYOUTS = 4_000_000  # a search stops there with the best so far, marked as not exact
-_BLOCK = 1 << 15  # meshes or layouts evaluated at once: arrays of this length stay in cache
+_DEGREES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What an answer has to contain: the `top` fastest meshes, the simplest layout within the tolerance of the
+    fastest, and, with `both_sides`, the best with and without a pipeline."""
+
+    tolerance: float = 0.0
+    top: int = 1
+    both_sides: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """What the search looked at. Every layout of the space is in exactly one of the counts.
 
-    `rejected` by rule (with "same_placement" for placements that cross the same links as an earlier one and
-    "dominated" for policies that only add work to one that fits), `over_memory` evaluated and too large,
-    `pruned_by_memory` and `pruned_by_bound` without evaluation, `evaluated` fully. `closing_bound_s` is the least
-    bound of what was not opened; `exact` says that it is no better than the answer.
+    `rejected` by rule, where the search got as far as that rule (with "same_placement" for placements that cross the
+    same links as an earlier one, and "dominated" for policies that only add work to one that fits); `over_memory`
+    evaluated and too large; `pruned_by_memory` by a bound of what a core needs; `evaluated` fully; `pruned_by_bound`
+    all the rest, legal or not, below parts of the space whose bound is no better than the answer. `closing_bound_s`
+    is the least of those bounds; `exact` says that the search came to its end.
     """
 
     space: int
@@ -51,43 +75,19 @@ class Certificate:
     exact: bool
 
 
-@dataclass
-class Found:
-    """Layouts held while searching, with their predictions; the best of each mesh."""
-
-    layouts: list[Layouts] = field(default_factory=list)
-    times: list[Array] = field(default_factory=list)
-    complexities: list[Array] = field(default_factory=list)
-
-    def add(self, layouts: Layouts, times: Array, complexities: Array) -> None:
-        self.layouts.append(layouts)
-        self.times.append(times)
-        self.complexities.append(complexities)
-
-    def merged(self) -> tuple[Layouts, Array, Array]:
-        return (
-            Layouts.concatenate(self.layouts),
-            np.concatenate(self.times),
-            np.concatenate(self.complexities),
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Held layouts in order of (step time, complexity), and how the search went.
-
-    `layouts` contains the fastest and every layout within the tolerance that could be the simplest.
-    """
+    """Layouts in order of (step time, complexity), and how the search went: the `ranked` fastest meshes, each with its
+    best policy and placement, `simplest`, and the best `without` and `with_pp`, as positions."""
 
     layouts: Layouts
     times: Array
     complexities: Array
+    ranked: list[int]
+    simplest: int
+    without: int | None
+    with_pp: int | None
     certificate: Certificate
-
-    @property
-    def simplest(self) -> int:
-        """Position of the simplest within the tolerance the search was run with; the first is the fastest."""
-        return int(np.lexsort((self.times, self.complexities))[0])
 
 
 class NoLegalLayout(Exception):
@@ -98,240 +98,543 @@ class NoLegalLayout(Exception):
         self.rejected = rejected
 
 
-def search(problem: Problem, profile: Profile, constraints: Constraints, tolerance: float) -> Answer:
-    """The fastest layout, and all others that may be simplest within `tolerance` of it.
+def search(
+    problem: Problem,
+    profile: Profile,
+    constraints: Constraints,
+    goal: Goal | float,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Answer:
+    """The layouts that reach the goal; a number stands for the tolerance.
 
-    Raises NoLegalLayout, or Infeasible if every legal layout needs more memory than there is.
+    `go_on` is asked now and then; once it says no, the search ends with the best so far, marked as not exact. Raises
+    NoLegalLayout, or Infeasible if every legal layout needs more memory than there is.
     """
-    return _Search(problem, profile.coefficients(problem.scopes), constraints, tolerance).run()
+    goal = goal if isinstance(goal, Goal) else Goal(tolerance=goal)
+    return _Search(problem, profile.coefficients(problem.scopes), constraints, goal, go_on).run()
+
+
+@dataclass(frozen=True)
+class _Cores:
+    """Cores with dp undivided: which trunk and shard each has, its bound, and what is left of it to count."""
+
+    layouts: Layouts
+    trunk: Array
+    shard: Array
+    bound: Array
+
+    def take(self, rows: Array) -> _Cores:
+        return _Cores(self.layouts.take(rows), self.trunk[rows], self.shard[rows], self.bound[rows])
+
+    @classmethod
+    def joined(cls, parts: list[_Cores]) -> _Cores:
+        return cls(
+            Layouts.concatenate([p.layouts for p in parts]),
+            *(np.concatenate([getattr(p, name) for p in parts]) for name in ("trunk", "shard", "bound")),
+        )
+
+
+@dataclass(frozen=True)
+class _Meshes:
+    """Meshes to be placed. `time` (shardings·savers, n) bounds those that are legal and may fit, others are infinite;
+    `bound` is the least of them, of which `apart` is taken by what a placement may still make worse."""
+
+    layouts: Layouts
+    trunk: Array
+    shard: Array
+    time: Array
+    bound: Array
+    apart: Array
+
+    def take(self, rows: Array) -> _Meshes:
+        flat = (getattr(self, name)[rows] for name in ("bound", "apart"))
+        return _Meshes(self.layouts.take(rows), self.trunk[rows], self.shard[rows], self.time[:, rows], *flat)
+
+    @classmethod
+    def joined(cls, parts: list[_Meshes]) -> _Meshes:
+        return cls(
+            Layouts.concatenate([p.layouts for p in parts]),
+            np.concatenate([p.trunk for p in parts]),
+            np.concatenate([p.shard for p in parts]),
+            np.concatenate([p.time for p in parts], axis=1),
+            np.concatenate([p.bound for p in parts]),
+            np.concatenate([p.apart for p in parts]),
+        )
+
+
+@dataclass
+class _Held:
+    """What the search holds: layouts that may be in the answer, and the limits that they set."""
+
+    goal: Goal
+    layouts: list[Layouts] = field(default_factory=list)
+    times: list[Array] = field(default_factory=list)
+    complexities: list[Array] = field(default_factory=list)
+    best: float = np.inf
+    sides: Array = field(default_factory=lambda: np.full(2, np.inf))
+    fastest: dict[tuple[int, ...], float] = field(default_factory=dict)
+    simple: tuple[int, float] | None = None  # in the second sweep
+
+    def add(self, layouts: Layouts, times: Array, complexities: Array) -> None:
+        piped = (layouts.pp > 1).astype(int)
+        for side in range(2):
+            self.sides[side] = min(self.sides[side], float(times[piped == side].min(initial=np.inf)))
+        self.best = min(self.best, float(times.min(initial=np.inf)))
+        near = times <= np.maximum(self.limit(piped), self.tolerated)
+        if not near.any():
+            return
+        layouts, times = layouts.take(near), times[near]
+        self.layouts.append(layouts)
+        self.times.append(times)
+        self.complexities.append(complexities[near])
+        self._rank(layouts, times)
+        if self.simple is not None:
+            self.simple = min([self.simple, *zip(complexities[near].tolist(), times.tolist(), strict=True)])
+
+    def _rank(self, layouts: Layouts, times: Array) -> None:
+        """Keep the `top` fastest degrees."""
+        order = np.argsort(times, kind="stable")[: 64 * self.goal.top]
+        degrees = np.stack([getattr(layouts, name)[order] for name in _DEGREES], axis=1).tolist()
+        for key, time in zip(map(tuple, degrees), times[order].tolist(), strict=True):
+            self.fastest[key] = min(time, self.fastest.get(key, np.inf))
+        ranked = sorted(self.fastest.items(), key=lambda item: item[1])
+        self.fastest = dict(ranked[: self.goal.top])
+
+    @property
+    def tolerated(self) -> float:
+        """Layouts slower than this are no part of the ranking, nor simple enough to make up for it."""
+        return self.best * (1 + self.goal.tolerance)
+
+    def limit(self, piped: Array) -> Array:
+        """Layouts slower than this, by whether they have a pipeline, are not among the fastest."""
+        last = max(self.fastest.values()) if len(self.fastest) == self.goal.top else np.inf
+        limits = np.full(2, max(min(last, self.tolerated), self.best))
+        if self.goal.both_sides:
+            limits = np.maximum(limits, self.sides)
+        return np.asarray(limits[piped.astype(int)])
+
+    def wanted(self, bound: Array, piped: Array, points: Array | int) -> Array:
+        """Whether what has this least time and least complexity may be in the answer."""
+        if self.simple is None:
+            return np.asarray(bound <= self.limit(piped))
+        simple, time = self.simple
+        return (bound <= self.tolerated) & ((points < simple) | ((points == simple) & (bound < time)))
 
 
 class _Search:
-    def __init__(self, problem: Problem, c: Coefficients, constraints: Constraints, tolerance: float) -> None:
-        self.problem, self.c, self.tolerance = problem, c, tolerance
+    def __init__(
+        self, problem: Problem, c: Coefficients, constraints: Constraints, goal: Goal, go_on: Callable[[], bool]
+    ) -> None:
+        self.problem, self.c, self.goal, self.go_on = problem, c, goal, go_on
         self.space = Space(problem, constraints)
         self.capacity = problem.cluster.usable_bytes - constraints.memory_reserve_gib * GIB
         if self.capacity <= 0:
             rule = f"must leave some of the {problem.cluster.usable_bytes / GIB:.1f} usable GiB of a device"
             raise Invalid("constraints.memory_reserve_gib", constraints.memory_reserve_gib, rule)
         self.rejected: Counter[str] = Counter()
-        self.over_memory = self.evaluated = self.pruned_by_memory = self.pruned_by_bound = 0
-        self.best = self.closing_bound = np.inf
-        self.found = Found()
+        self.pruned_by_memory = 0
+        self.looked_at: list[tuple[Array, ...]] = []
+        self.looked = 0
+        self.closing_bound = np.inf
+        self.exact = True
+        self.held = _Held(goal)
 
     def run(self) -> Answer:
-        meshes, refused = self.space.meshes
-        self.rejected += refused
-        if not len(meshes):
+        self._prepare()
+        cores = self._cores()
+        meshes = self._meshes(cores)
+        self._sweep(meshes)
+        if not np.isfinite(self.held.best):
+            raise self._out_of_memory()
+        self._simplest(meshes, cores)
+        return self._answer()
+
+    # -- what every level looks up ------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        space = self.space
+        self.trunks, self.rejected = space.trunks
+        self.experts, refused = space.experts
+        self.policies, unwanted = space.offered
+        rows = self.trunks.rows
+        if not (len(rows) and len(self.experts) and len(self.policies)):
+            raise NoLegalLayout(self.rejected + refused + unwanted)
+        if len(rows) * len(self.experts) > MOST_CORES:
+            rule = f"gives {len(rows) * len(self.experts)} meshes with their expert degrees, above the {MOST_CORES} "
+            raise Invalid(
+                "cluster.num_chips", self.problem.cluster.num_chips, rule + "of one search; constrain some degrees"
+            )
+        self.splits = space.splits(rows) * len(PLACEMENTS)
+        meshes, every = int(self.splits.sum()), len(space.policies)
+        self.rejected += Counter({name: count * meshes * every for name, count in refused.items()})
+        meshes *= len(self.experts)
+        self.rejected += Counter({name: count * meshes for name, count in unwanted.items()})
+        bodies = Shards.of(rows, self.problem.workload.seq_len)
+        self.body = bodies.code
+        shards = _crossed(bodies.table, self.experts)
+        self.shards = ShardCosts.of(self.problem, shards, self.c)
+        self.bounds = CoreBounds(self.problem, self.shards, self.c, self.policies)
+        device, host = update_seconds(self.problem, self.c)
+        self.lighter = _lighter(self.policies.savers, offload_pays=host < device)
+        z, r = len(self.policies.shardings), len(self.policies.savers)
+        self.legal_shardings = np.repeat(space.legal_shardings, r, axis=1)
+        self.sharding = np.repeat(np.arange(z), r)
+        self.saver = np.tile(np.arange(r), z)
+
+    def _costs(self, layouts: Layouts, shard: Array, placed: Groups, *, floor: bool = False) -> MeshCosts:
+        links = collectives(self.problem, placed, self.c, floor=floor)
+        return MeshCosts(Tables(self.problem, self.c, self.shards, links), layouts, shard, placed)
+
+    # -- trunks and cores ---------------------------------------------------------------------------------------
+
+    def _cores(self) -> _Cores:
+        """Cores that may be fast enough, by blocks of trunks in order of their bound."""
+        rows, experts = self.trunks.rows, len(self.experts)
+        m = rows.num_micro_batches(self.problem.workload.global_batch)
+        least = self.bounds.passes.reshape(-1, experts).min(axis=1)[self.body]
+        bound = self.bounds.time(least, rows.pp, m)
+        order = np.argsort(bound, kind="stable")
+        parts: list[_Cores] = []
+        size = max(_CORES // experts, 1)
+        for start in range(0, len(order), size):
+            block = order[start : start + size]
+            wanted = self.held.wanted(bound[block], rows.pp[block] > 1, 0)
+            if not wanted.all():
+                self._close(bound[block][~wanted])
+                block = block[wanted]
+            if not self._may_go_on(bound[order[start]]):
+                break
+            if len(block):
+                parts.append(self._crossed(block))
+                if not np.isfinite(self.held.best):
+                    self._probe(parts)
+        if not parts:
             raise NoLegalLayout(self.rejected)
-        classes, legal, refused = self.space.legal_policies(meshes)
-        self.rejected += refused
-        self.variants = Variants.of(self.space.offered)
-        self.twins, self.weights = _twins(self.space.offered)
-        self.counts = np.array(
-            [np.bincount(self.variants.of_policy[rows], minlength=len(self.variants)) for rows in legal]
-        )
-        self.classes, self.legal = classes, legal
-        sizes = self.counts.sum(axis=1)[classes]
-        if not sizes.any():
-            raise NoLegalLayout(self.rejected)
-        bound, memory = self._bounds(meshes)
-        order = np.flatnonzero((memory <= self.capacity) & (sizes > 0))
-        self.pruned_by_memory += int(sizes[memory > self.capacity].sum()) * len(PLACEMENTS)
-        order = order[np.argsort(bound[order], kind="stable")]
-        opened = self._open(meshes, order, bound)
-        if not np.isfinite(self.best):
-            raise self._out_of_memory(meshes, memory)
-        unopened = order[opened:]
-        self.pruned_by_bound += int(sizes[unopened].sum()) * len(PLACEMENTS)
-        if len(unopened):
-            self.closing_bound = min(self.closing_bound, float(bound[unopened[0]]))
-        return self._answer(self._certificate())
+        return _Cores.joined(parts)
 
-    def _certificate(self) -> Certificate:
-        return Certificate(
-            space=self.space.size,
-            cardinality=self.space.cardinality,
-            rejected={name: count for name, count in self.rejected.items() if count},
-            over_memory=self.over_memory,
-            pruned_by_memory=self.pruned_by_memory,
-            pruned_by_bound=self.pruned_by_bound,
-            evaluated=self.evaluated,
-            closing_bound_s=self.closing_bound if np.isfinite(self.closing_bound) else None,
-            exact=self.looked_at <= _MOST_LAYOUTS,
-        )
+    def _crossed(self, trunks: Array) -> _Cores:
+        """These trunks with every pair of expert degrees that may fold and fit."""
+        n = len(self.experts)
+        trunk, expert = np.repeat(trunks, n), np.tile(np.arange(n), len(trunks))
+        rows = self.trunks.rows
+        stage = self.problem.cluster.num_devices // rows.pp[trunk]
+        folds = stage % (self.experts.ep * self.experts.etp)[expert] == 0
+        self.rejected["experts_fold_over_dense_axes"] += int(self.splits[trunk[~folds]].sum()) * len(self.policies)
+        trunk, expert = trunk[folds], expert[folds]
+        layouts = replace(rows.take(trunk), ep=self.experts.ep[expert], etp=self.experts.etp[expert])
+        shard = self.body[trunk] * n + expert
+        m = layouts.num_micro_batches(self.problem.workload.global_batch)
+        memory = self.bounds.memory(shard, layouts, m)
+        fits = memory <= self.capacity
+        self.pruned_by_memory += int(self.splits[trunk[~fits]].sum()) * len(self.policies)
+        layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
+        bound = self.bounds.time(self.bounds.passes[shard], layouts.pp, m[fits])
+        return _Cores(layouts, trunk, shard, bound)
 
-    @property
-    def looked_at(self) -> int:
-        return self.evaluated + self.over_memory
+    def _probe(self, parts: list[_Cores]) -> None:
+        """Evaluate the meshes that promise most, of the first cores, on each side of pp = 1."""
+        cores = _Cores.joined(parts)
+        for piped in (False, True):
+            mine = np.flatnonzero((cores.layouts.pp > 1) == piped)
+            mine = mine[np.argsort(cores.bound[mine], kind="stable")[:_PROBED]]
+            if not len(mine):
+                continue
+            meshes = self._split(cores.take(mine))
+            order = np.argsort(meshes.bound, kind="stable")
+            for start in range(0, min(len(order), 256), 16):
+                self._open(meshes.take(order[start : start + 16]))
+                if np.isfinite(self.held.sides[int(piped)]):
+                    break
 
-    @property
-    def limit(self) -> float:
-        """Layouts slower than this can be neither fastest nor simplest within the tolerance."""
-        return self.best * (1 + self.tolerance)
+    # -- meshes -------------------------------------------------------------------------------------------------
 
-    def _bounds(self, meshes: Layouts) -> tuple[Array, Array]:
-        """The first bounds, one per mesh: the best of every placement and policy, every axis as close as it can be."""
-        time, memory = np.empty(len(meshes)), np.empty(len(meshes))
-        for start in range(0, len(meshes), _BLOCK):
-            rows = np.arange(start, min(start + _BLOCK, len(meshes)))
-            costs = MeshCosts.unplaced(self.problem, meshes.take(rows), self.c)
-            bounds = Bounds(self.problem, costs, self.c)
-            time[rows], memory[rows] = bounds.least_time(), bounds.least_memory()
-        return time, memory
+    def _meshes(self, cores: _Cores) -> _Meshes:
+        """What may be fast enough of these cores, split over replication and sharding."""
+        wanted = self.held.wanted(cores.bound, cores.layouts.pp > 1, 0)
+        self._close(cores.bound[~wanted])
+        cores = cores.take(np.flatnonzero(wanted))
+        size = max(_MESHES // 8, 1)
+        parts = [self._split(cores.take(np.arange(i, min(i + size, len(cores.trunk))))) for i in range(0, len(cores.trunk), size)]
+        return _Meshes.joined(parts) if parts else self._split(cores)
 
-    def _open(self, meshes: Layouts, order: Array, bound: Array) -> int:
-        """Open meshes in order of their bound; returns how many were."""
-        opened, batch_size = 0, 64
-        while opened < len(order) and bound[order[opened]] <= self.limit and self.looked_at <= _MOST_LAYOUTS:
-            batch = order[opened : opened + batch_size]
-            batch = batch[bound[batch] <= self.limit]
-            opened += len(batch)
-            batch_size = min(2 * batch_size, 4096)
-            batch = self._promising(meshes, batch)
-            for start in range(0, len(batch), 256):
-                part = batch[start : start + 256]
-                self._open_batch(*self._placed(meshes.take(part), self.classes[part]))
-        return opened
+    def _split(self, cores: _Cores) -> _Meshes:
+        layouts, parent = self.space.split(cores.layouts)
+        trunk, shard = cores.trunk[parent], cores.shard[parent]
+        costs = self._costs(layouts, shard, closest_groups(self.problem.cluster, layouts), floor=True)
+        bounds = Bounds(costs, self.policies)
+        fits = (bounds.memory() <= self.capacity) & self.legal_shardings[sharding_class(layouts)].T
+        time = np.where(fits, bounds.time(fits)[0], np.inf)
+        bound = time.min(axis=0, initial=np.inf)
+        found = _Meshes(layouts, trunk, shard, time, bound, bounds.apart())
+        wanted = self.held.wanted(bound, layouts.pp > 1, of_degrees(layouts)) & np.isfinite(bound)
+        self._close(bound[~wanted])
+        return found.take(np.flatnonzero(wanted))
 
-    def _promising(self, meshes: Layouts, batch: Array) -> Array:
-        """Those of the batch with a variant that may still fit and be fast under the best of placements."""
-        costs = MeshCosts.unplaced(self.problem, meshes.take(batch), self.c)
-        time, memory, _ = Bounds(self.problem, costs, self.c).per_variant(self.variants)
-        counts = self.counts[self.classes[batch]]
-        hope = ((memory <= self.capacity) & (time <= self.limit) & (counts > 0)).any(axis=1)
-        self._prune(time[~hope], memory[~hope], counts[~hope] * len(PLACEMENTS))
-        return batch[hope]
+    def _sweep(self, meshes: _Meshes) -> None:
+        """Open meshes in order of their bound, or of complexity and bound."""
+        points = of_degrees(meshes.layouts) if self.held.simple is not None else np.zeros(len(meshes.trunk), dtype=int)
+        order = np.lexsort((meshes.bound, points))
+        start, size = 0, 32
+        while start < len(order):
+            block = order[start : start + size]
+            start, size = start + size, min(2 * size, 1024)
+            wanted = self.held.wanted(meshes.bound[block], meshes.layouts.pp[block] > 1, points[block])
+            self._close(meshes.bound[block[~wanted]])
+            if not self._may_go_on(float(meshes.bound[order[start - len(block) :]].min(initial=np.inf))):
+                return
+            if wanted.any():
+                self._open(meshes.take(block[wanted]))
 
-    def _prune(self, time: Array, memory: Array, counts: Array) -> Array:
-        """Count the layouts that a bound rules out; returns which of them are left."""
-        fits, quick = memory <= self.capacity, time <= self.limit
-        slow = fits & ~quick & (counts > 0)
-        self.pruned_by_memory += int(counts[~fits].sum())
-        self.pruned_by_bound += int(counts[slow].sum())
-        self.closing_bound = min(self.closing_bound, float(np.min(time[slow], initial=np.inf)))
-        return fits & quick
-
-    def _placed(self, meshes: Layouts, classes: Array) -> tuple[Layouts, Array]:
-        """The batch under its distinct placements, and their classes of policies."""
-        placed, parent, forbidden = self.space.placed(meshes)
-        sizes = self.counts.sum(axis=1)[classes]
-        distinct = np.bincount(parent, minlength=len(meshes))
-        self.rejected["placement_fits_torus"] += int((forbidden * sizes).sum())
-        self.rejected["same_placement"] += int(((len(PLACEMENTS) - forbidden - distinct) * sizes).sum())
-        return placed, classes[parent]
-
-    def _open_batch(self, meshes: Layouts, classes: Array) -> None:
-        """The second bounds, per mesh and variant; what they leave is evaluated."""
-        if not len(meshes):
+    def _open(self, meshes: _Meshes) -> None:
+        """Place meshes; those that what their axes are apart leaves fast enough are bounded with all their links, the
+        most promising first."""
+        if not len(meshes.trunk):
             return
-        costs = MeshCosts.of(self.problem, meshes, self.c)
-        bounds = Bounds(self.problem, costs, self.c)
-        time, memory, idle = bounds.per_variant(self.variants)
-        wanted = self._prune(time, memory, self.counts[classes])
-        rows, policies = self._expand(classes, wanted)
-        variant = self.variants.of_policy[policies]
-        chosen = self.space.offered.take(policies)
-        extra = bounds.extra_idle(rows, chosen.schedule, chosen.virtual_stages)
-        least = time[rows, variant] + idle[rows, variant] * extra
-        quick = self._prune(least, np.zeros_like(least), np.ones_like(rows))
-        rows, policies = rows[quick], policies[quick]
-        for start in range(0, len(rows), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            self._evaluate(meshes, costs, rows[block], policies[block])
+        first, kind = distinct(*(getattr(meshes.layouts, name) for name in _DEGREES))
+        placed, of_kind = self.space.placed(meshes.layouts.take(first))
+        if not len(placed):
+            return
+        links = groups(self.problem.cluster, placed)
+        start = np.searchsorted(of_kind, np.arange(len(first) + 1))
+        mesh, place = ragged(start[kind], np.diff(start)[kind])
+        layouts = replace(meshes.layouts.take(mesh), placement=placed.placement[place])
+        shared = collectives(self.problem, links, self.c)
+        costs = MeshCosts(
+            Tables(self.problem, self.c, self.shards, shared), layouts, meshes.shard[mesh], links.take(place)
+        )
+        farther = np.maximum(Bounds(costs, self.policies).apart() - meshes.apart[mesh], 0.0)
+        bound, points = meshes.bound[mesh] + farther, of_mesh(self.problem, placed, links)[place]
+        order, done, size = np.argsort(bound, kind="stable"), 0, 64
+        while done < len(order):
+            rows = order[done : done + size]
+            done, size = done + size, min(4 * size, _MESHES)
+            wanted = self.held.wanted(bound[rows], layouts.pp[rows] > 1, points[rows])
+            self._close(bound[rows[~wanted]])
+            rows = rows[wanted]
+            if len(rows):
+                time = meshes.time[:, mesh[rows]] + farther[rows]
+                self._bounded(meshes.trunk[mesh[rows]], costs.take(rows), points[rows], time)
 
-    def _expand(self, classes: Array, wanted: Array) -> tuple[Array, Array]:
-        """(mesh, policy) pairs of the wanted variants; the twins of a mesh stay together."""
-        rows, policies = [], []
-        for kind in np.unique(classes):
-            mine = np.flatnonzero(classes == kind)
-            legal = self.legal[kind]
-            mesh, policy = np.nonzero(wanted[mine][:, self.variants.of_policy[legal]])
-            rows.append(mine[mesh])
-            policies.append(legal[policy])
-        return np.concatenate(rows), np.concatenate(policies)
+    def _bounded(self, trunk: Array, costs: MeshCosts, points: Array, time: Array) -> None:
+        """`time`: a bound of every sharding and saver so far."""
+        piped = costs.layouts.pp > 1
+        wanted = self.held.wanted(time, piped, points)
+        bounds = Bounds(costs, self.policies)
+        step, mean = bounds.time(wanted)
+        wanted &= self.held.wanted(step, piped, points)
+        self._close(step[np.isfinite(time) & ~wanted])
+        variant, mesh = np.nonzero(wanted)
+        schedules = self.trunks.legal[self.trunks.chains[trunk[mesh]]]
+        pair, schedule = np.nonzero(schedules)
+        variant, mesh = variant[pair], mesh[pair]
+        extra = (bounds.idle(self.policies.schedules) - bounds.least_idle)[schedule, mesh]
+        least = step[variant, mesh] + np.maximum(extra, 0.0) * mean[variant, mesh]
+        wanted = self.held.wanted(least, piped[mesh], points[mesh])
+        self._close(least[~wanted])
+        mesh, schedule, variant = mesh[wanted], schedule[wanted], variant[wanted]
+        order = np.argsort(least[wanted], kind="stable")
+        for start in range(0, len(order), _LEAVES):
+            rows = order[start : start + _LEAVES]
+            self._evaluate(costs, trunk, points, mesh[rows], schedule[rows], variant[rows])
 
-    def _evaluate(self, meshes: Layouts, costs: MeshCosts, rows: Array, policies: Array) -> None:
-        layouts = merge(meshes.take(rows), self.space.offered.take(policies))
-        used, _ = Combiner(self.problem, layouts, costs, rows, self.c).memory()
+    # -- layouts ------------------------------------------------------------------------------------------------
+
+    def _evaluate(
+        self, costs: MeshCosts, trunk: Array, points: Array, mesh: Array, schedule: Array, variant: Array
+    ) -> None:
+        z, r = self.sharding[variant], self.saver[variant]
+        layouts = _with_policies(costs.layouts.take(mesh), self.policies, schedule, z, r)
+        stages = partitions(self.problem, layouts)
+        costs = costs.take(mesh)
+        used, _ = Combiner(layouts, costs, stages.table.take(stages.code)).memory()
         fits = np.sum(list(used.values()), axis=0) <= self.capacity
-        self.over_memory += int((~fits).sum())
-        kept = fits & ~self._dominated(rows, policies, fits)
-        self.rejected["dominated"] += int((fits & ~kept).sum())
-        self.evaluated += int(kept.sum())
-        if not kept.any():
+        dominated = fits & self._dominated(mesh, schedule, z, r, fits)
+        kept = np.flatnonzero(fits & ~dominated)
+        policy = (schedule * len(self.policies.shardings) + z) * len(self.policies.savers) + r
+        outcome = np.where(fits, np.where(dominated, 1, 0), 2)
+        self._note(trunk[mesh], layouts, policy, outcome)
+        if not len(kept):
             return
         layouts = layouts.take(kept)
-        time = Combiner(self.problem, layouts, costs, rows[kept], self.c).time()
+        time = Combiner(layouts, costs.take(kept), stages.table.take(stages.code[kept])).time()
         step = np.sum(list(time.values()), axis=0)
-        self.best = min(self.best, float(step.min()))
-        near = step <= self.limit
-        chosen = layouts.take(near)
-        self.found.add(chosen, step[near], complexity(self.problem, chosen))
+        self.held.add(layouts, step, points[mesh[kept]] + of_policy(layouts))
 
-    def _dominated(self, rows: Array, policies: Array, fits: Array) -> Array:
+    def _dominated(self, mesh: Array, schedule: Array, z: Array, r: Array, fits: Array) -> Array:
         """Policies with a lighter twin on the same mesh that fits.
 
-        Twins differ in recompute and offload only; lighter is less or equal in each. Both only add time.
+        Twins differ in recompute and offload only.
         """
-        first = int(rows.min())
-        groups = int(self.twins.max(initial=0)) + 1
-        key = (rows - first) * groups + self.twins[policies]
-        weight = self.weights[policies]
-        table = np.zeros(((int(rows.max()) - first + 1) * groups, _WEIGHTS), dtype=bool)
-        table[key, weight] = fits
-        return np.asarray((table[key] & _LIGHTER[weight]).any(axis=1))
+        _, twin = distinct(mesh, schedule, z)
+        table = np.zeros((int(twin.max(initial=0)) + 1, len(self.policies.savers)), dtype=bool)
+        table[twin, r] = fits
+        return np.asarray((table[twin] & self.lighter[r]).any(axis=1))
 
-    def _answer(self, certificate: Certificate) -> Answer:
-        layouts, times, complexities = self.found.merged()
-        near = times <= self.best * (1 + self.tolerance)
-        layouts, times, complexities = layouts.take(near), times[near], complexities[near]
-        order = np.lexsort((complexities, times))
-        return Answer(layouts.take(order), times[order], complexities[order], certificate)
+    # -- the simplest -------------------------------------------------------------------------------------------
 
-    def _out_of_memory(self, meshes: Layouts, bound: Array) -> Infeasible:
-        """The least any layout needs, found by opening meshes in order of their memory bound."""
+    def _simplest(self, meshes: _Meshes, cores: _Cores) -> None:
+        """The second sweep. What the first held within the tolerance is where it starts from."""
+        if self.goal.tolerance == 0:
+            return
+        held = self.held
+        near = [
+            (int(p), float(t))
+            for times, points in zip(held.times, held.complexities, strict=True)
+            for t, p in zip(times.tolist(), points.tolist(), strict=True)
+            if t <= held.tolerated
+        ]
+        held.simple = min(near)
+        points = of_degrees(cores.layouts)
+        wanted = held.wanted(cores.bound, cores.layouts.pp > 1, points)
+        self._sweep(self._meshes_of(cores.take(np.flatnonzero(wanted))))
+
+    def _meshes_of(self, cores: _Cores) -> _Meshes:
+        order = np.argsort(of_degrees(cores.layouts), kind="stable")
+        return self._meshes(cores.take(order))
+
+    # -- counts -------------------------------------------------------------------------------------------------
+
+    def _close(self, bounds: Array) -> None:
+        if self.held.simple is None:
+            self.closing_bound = min(self.closing_bound, float(bounds.min(initial=np.inf)))
+
+    def _may_go_on(self, bound: float) -> bool:
+        """Unless the caller stops the search or it has looked at too much; `bound`: of all that would be left."""
+        if self.looked <= _MOST_LAYOUTS and (not np.isfinite(self.held.best) or self.go_on()):
+            return True
+        self.exact = False
+        self._close(np.array([bound]))
+        return False
+
+    def _note(self, trunk: Array, layouts: Layouts, policy: Array, outcome: Array) -> None:
+        self.looked += len(trunk)
+        expert = layouts.ep * (int(self.experts.etp.max()) + 1) + layouts.etp
+        self.looked_at.append((trunk, expert, layouts.dp_shard, layouts.placement, policy, outcome))
+
+    def _certificate(self) -> Certificate:
+        columns = [np.concatenate(column) for column in zip(*self.looked_at, strict=True)]
+        first, _ = distinct(*columns[:-1])
+        evaluated, dominated, over = np.bincount(columns[-1][first], minlength=3).tolist()
+        self.rejected["dominated"] += dominated
+        rejected = {name: count for name, count in self.rejected.items() if count}
+        size = self.space.size
+        rest = size - sum(rejected.values()) - over - self.pruned_by_memory - evaluated
+        return Certificate(
+            space=size,
+            cardinality=self.space.cardinality,
+            rejected=rejected,
+            over_memory=over,
+            pruned_by_memory=self.pruned_by_memory,
+            pruned_by_bound=rest,
+            evaluated=evaluated,
+            closing_bound_s=self.closing_bound if np.isfinite(self.closing_bound) else None,
+            exact=self.exact,
+        )
+
+    def _answer(self) -> Answer:
+        held = self.held
+        layouts = Layouts.concatenate(held.layouts)
+        times, points = np.concatenate(held.times), np.concatenate(held.complexities)
+        order = np.lexsort((*(getattr(layouts, name) for name in Layouts.__slots__), points, times))
+        layouts, times, points = layouts.take(order), times[order], points[order]
+        near = np.flatnonzero(times <= held.tolerated)
+        best: dict[bool, int | None] = {}
+        for piped in (False, True):
+            mine = np.flatnonzero((layouts.pp > 1) == piped)
+            best[piped] = int(mine[0]) if len(mine) and self.goal.both_sides else None
+        return Answer(
+            layouts,
+            times,
+            points,
+            ranked=_distinct_meshes(layouts.take(near), self.goal.top),
+            simplest=int(near[np.lexsort((times[near], points[near]))[0]]),
+            without=best[False],
+            with_pp=best[True],
+            certificate=self._certificate(),
+        )
+
+    def _out_of_memory(self) -> Infeasible:
+        """The least any layout needs, found by opening cores in order of their memory bound."""
         least, layout = np.inf, None
-        order = np.argsort(bound, kind="stable")
-        everything = np.ones((64, len(self.variants)), dtype=bool)
-        for start in range(0, len(order), 64):
-            batch = order[start : start + 64]
-            if bound[batch[0]] >= least:
+        for bound, cores in self._by_memory():
+            if bound >= least:
                 break
-            rows, policies = self._expand(self.classes[batch], everything[: len(batch)])
-            if not len(rows):
+            meshes, parent = self.space.split(cores.layouts)
+            if not len(meshes):
                 continue
-            local = meshes.take(batch)
-            layouts = merge(local.take(rows), self.space.offered.take(policies))
-            costs = MeshCosts.of(self.problem, local, self.c)
-            used, _ = Combiner(self.problem, layouts, costs, rows, self.c).memory()
+            legal = self.legal_shardings[sharding_class(meshes)]
+            mesh, variant = np.nonzero(legal)
+            schedules = self.trunks.legal[self.trunks.chains[cores.trunk[parent[mesh]]]]
+            pair, schedule = np.nonzero(schedules)
+            mesh, variant = mesh[pair], variant[pair]
+            rows = _with_policies(
+                meshes.take(mesh), self.policies, schedule, self.sharding[variant], self.saver[variant]
+            )
+            stages = partitions(self.problem, rows)
+            costs = self._costs(meshes, cores.shard[parent], groups(self.problem.cluster, meshes)).take(mesh)
+            used, _ = Combiner(rows, costs, stages.table.take(stages.code)).memory()
             total = np.sum(list(used.values()), axis=0)
             if total.min() < least:
-                least, layout = float(total.min()), layouts[int(total.argmin())]
+                least, layout = float(total.min()), rows[int(total.argmin())]
         detail = (
             f"the most frugal legal layout needs {least / GIB:.1f} GiB on its fullest device, "
             f"{self.capacity / GIB:.1f} GiB are usable: {layout.summary() if layout else 'none'}"
         )
         return Infeasible("memory", detail, needed=least / GIB, available=self.capacity / GIB, unit="GiB")
 
-
-def _twins(policies: Layouts) -> tuple[Array, Array]:
-    """(group of policies that differ in recompute and offload only, weight of each within its group)."""
-    group = np.zeros(len(policies), dtype=np.int64)
-    for name in ("schedule", "virtual_stages", "balanced", "zero_stage", "reshard"):
-        group = group * 64 + getattr(policies, name)
-    _, group = np.unique(group, return_inverse=True)
-    weight = policies.recompute * 4 + policies.offload_activations * 2 + policies.offload_optimizer
-    return group, weight
-
-
-_WEIGHTS = 3 * 2 * 2  # recompute, activation offload, optimizer offload
-
-
-def _lighter_table() -> Array:
-    """[w, v]: weight v is lighter than w in every one of recompute and the two offloads, and not equal."""
-    levels = [(w // 4, w // 2 % 2, w % 2) for w in range(_WEIGHTS)]
-    return np.array([[v != w and all(a <= b for a, b in zip(v, w, strict=True)) for v in levels] for w in levels])
+    def _by_memory(self) -> Iterator[tuple[float, _Cores]]:
+        """Cores, few at a time, in order of the memory that they need at least."""
+        rows, n = self.trunks.rows, len(self.experts)
+        every = np.arange(len(rows) * n)
+        trunk, expert = every // n, every % n
+        layouts = replace(rows.take(trunk), ep=self.experts.ep[expert], etp=self.experts.etp[expert])
+        shard = self.body[trunk] * n + expert
+        m = layouts.num_micro_batches(self.problem.workload.global_batch)
+        memory = self.bounds.memory(shard, layouts, m)
+        order = np.argsort(memory, kind="stable")
+        for start in range(0, len(order), 16):
+            chosen = order[start : start + 16]
+            yield float(memory[chosen[0]]), _Cores(layouts.take(chosen), trunk[chosen], shard[chosen], memory[chosen])
 
 
-_LIGHTER = _lighter_table()
+def _crossed(bodies: Shards, experts: Layouts) -> Shards:
+    """Every body with every pair of expert degrees, body by body."""
+    n = len(experts)
+    x = bodies.take(np.repeat(np.arange(len(bodies)), n))
+    return replace(x, ep=np.tile(experts.ep, len(bodies)), etp=np.tile(experts.etp, len(bodies)))
+
+
+def _with_policies(meshes: Layouts, policies: Policies, schedule: Array, sharding: Array, saver: Array) -> Layouts:
+    parts = (
+        (policies.schedules, SCHEDULE_KNOBS, schedule),
+        (policies.shardings, SHARDING_KNOBS, sharding),
+        (policies.savers, SAVER_KNOBS, saver),
+    )
+    return replace(meshes, **{name: getattr(rows, name)[at] for rows, names, at in parts for name in names})
+
+
+def _lighter(savers: Layouts, offload_pays: bool) -> Array:
+    """[r, q]: saver q takes no more time than r whatever the mesh, and is another.
+
+    Recompute adds its own time and hides less traffic than that. Offloaded activations add what compute does not
+    hide; beside them recompute may save time, since it leaves less to offload. A host updates more slowly than a
+    device, unless its link is the faster one.
+    """
+    recompute, activations, optimizer = (getattr(savers, name).astype(int) for name in SAVER_KNOBS)
+    alike = activations[None, :] == activations[:, None]
+    less = (activations[None, :] == 0) & (recompute[None, :] <= recompute[:, None])
+    same = alike & (recompute[None, :] == recompute[:, None])
+    updates = optimizer[None, :] == optimizer[:, None]
+    if not offload_pays:
+        updates = optimizer[None, :] <= optimizer[:, None]
+    return np.asarray((less | same) & updates & ~np.eye(len(savers), dtype=bool))
+
+
+def _distinct_meshes(layouts: Layouts, top: int) -> list[int]:
+    """Positions of the first layouts with different degrees; variants of one mesh would crowd a short list."""
+    seen: dict[tuple[int, ...], int] = {}
+    for i in range(len(layouts)):
+        seen.setdefault(tuple(int(getattr(layouts, name)[i]) for name in _DEGREES), i)
+        if len(seen) == top:
+            break
+    return list(seen.values())

@@ -1,40 +1,69 @@
-"""The space of layouts: every factorisation of the devices over the axes, times every knob.
+"""The space of layouts: every factorisation of the devices over the axes, times every knob, in four levels.
 
-A layout is a *mesh* (degrees, expert degrees, placement, sequence parallelism, micro-batch) and a *policy*
-(schedule, partition, recompute, sharding, offload). Meshes are enumerated in stages, and after each stage the rules
-that can already be decided throw out rows; what a row would still have grown to is counted against that rule.
+trunk    pp, tp, cp, sequence parallelism and micro-batch; what is left of the devices is data parallelism
+core     a trunk with the expert degrees ep and etp
+mesh     a core with dp split into dp_replicate and dp_shard, and with a placement of the axes on the fabric
+layout   a mesh with a policy: schedule (and partition), sharding, and what saves memory (recompute, offload)
+
+Each level is decided by the rules that need no more than it has; what a refused row would still have grown to is
+counted against the rule that refused it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from models.array import Array
+from models.array import Array, distinct
 from models.constraints import Constraints
 from models.errors import Invalid
 from models.layout import AXES, PLACEMENTS, RECOMPUTE, SCHEDULES, Layout, Layouts
 from models.mesh import groups
-from models.mesh_costs import MESH_FIELDS, distinct
 from models.problem import Problem
 from models.rules import RULES
 
 _RULES = {rule.name: rule for rule in RULES}
-MOST_MESHES = 3_000_000  # held at a time
-MOST_CHECKED = 10_000_000  # block by block
-_ROWS = 1 << 16  # looked at together
+MOST_TRUNKS = 1_000_000  # held at a time
 _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "sequence_divides",
-                 "context_divides_heads", "sequence_parallel_offered", "batch_divides")  # fmt: skip
-_EXPERT_RULES = ("degrees_offered", "experts_divide", "tensor_divides_widths", "moe_needs_sequence_parallel",
-                 "experts_fold_over_dense_axes")  # fmt: skip
-_POLICY_RULES = ("schedule_offered", "sharding_offered", "sharding_shape", "schedule_shape", "partition_offered",
-                 "layers_divide", "balancing_needs_all_forwards_first")  # fmt: skip
+                 "context_divides_heads", "sequence_parallel_offered", "moe_needs_sequence_parallel",
+                 "batch_divides")  # fmt: skip
+_EXPERT_RULES = ("degrees_offered", "experts_divide", "tensor_divides_widths")
+_SCHEDULE_RULES = ("schedule_offered", "schedule_shape", "partition_offered", "layers_divide",
+                   "balancing_needs_all_forwards_first")  # fmt: skip
+_SHARDING_RULES = ("sharding_offered", "sharding_shape")
+
+
+@dataclass(frozen=True)
+class Policies:
+    """The three parts of a policy, each as layouts that differ in its knobs only."""
+
+    schedules: Layouts
+    shardings: Layouts
+    savers: Layouts
+
+    def __len__(self) -> int:
+        return len(self.schedules) * len(self.shardings) * len(self.savers)
+
+
+SCHEDULE_KNOBS = ("schedule", "virtual_stages", "balanced")
+SHARDING_KNOBS = ("zero_stage", "reshard")
+SAVER_KNOBS = ("recompute", "offload_activations", "offload_optimizer")
+
+
+@dataclass(frozen=True)
+class Trunks:
+    """`rows`: trunks, data parallelism undivided (dp_shard); `chains`: which have as many stages and micro-batches;
+    `legal` (chains, schedules)."""
+
+    rows: Layouts
+    chains: Array
+    legal: Array
 
 
 @dataclass(frozen=True)
@@ -50,11 +79,13 @@ class Space:
         return {
             "mesh": ordered_factorisations(n, len(AXES)),
             "ep": len(self._expert_degrees),
-            "etp": len(divisors(n)) if self.problem.architecture.is_moe else 1,
+            "etp": len(self._expert_tensor_degrees),
             "sequence_parallel": 2,
             "placement": len(PLACEMENTS),
-            "micro_batch": len(divisors(self.problem.workload.global_batch)),
-            "policy": len(self.policies),
+            "micro_batch": len(self._micro_batches),
+            "schedule": len(self.policies.schedules),
+            "sharding": len(self.policies.shardings),
+            "saving": len(self.policies.savers),
         }
 
     @property
@@ -65,203 +96,236 @@ class Space:
             size *= count
         return size
 
+    # -- policies -----------------------------------------------------------------------------------------------
+
     @cached_property
-    def policies(self) -> Layouts:
+    def policies(self) -> Policies:
         """Every combination of the knobs that are not the mesh's."""
         most = max(self.problem.stack.max_virtual_stages, 2)
-        chunks = [(s, v, b) for s in SCHEDULES for v in range(1, most + 1) for b in (False, True)]
-        sharding = [(z, r) for z in range(4) for r in ((True, False) if z == 3 else (True,))]
-        rows = [
-            Layout(
-                schedule=s,
-                virtual_stages=v,
-                balanced=b,
-                recompute=r,
-                zero_stage=z,
-                reshard=g,
-                offload_activations=oa,
-                offload_optimizer=oo,
-            )
-            for (s, v, b), (z, g), r, oa, oo in product(chunks, sharding, RECOMPUTE, (False, True), (False, True))
-        ]
-        return Layouts.of(rows)
+        pairs = [(z, r) for z in range(4) for r in ((True, False) if z == 3 else (True,))]
+        return Policies(
+            Layouts.of(
+                Layout(schedule=s, virtual_stages=v, balanced=b)
+                for s, v, b in product(SCHEDULES, range(1, most + 1), (False, True))
+            ),
+            Layouts.of(Layout(zero_stage=z, reshard=r) for z, r in pairs),
+            Layouts.of(
+                Layout(recompute=r, offload_activations=a, offload_optimizer=o)
+                for r, a, o in product(RECOMPUTE, (False, True), (False, True))
+            ),
+        )
 
     @cached_property
-    def meshes(self) -> tuple[Layouts, Counter[str]]:
-        """The legal meshes, placement and policy neutral, and the layouts thrown out so far by rule."""
+    def offered(self) -> tuple[Policies, Counter[str]]:
+        """Policies that the constraints and the stack allow on some mesh, and by what the others were refused: how
+        many policies each refusal takes from every mesh."""
+        refused: Counter[str] = Counter()
+        every = self.policies
+        rest = len(every.shardings) * len(every.savers)
+        schedules = self._constrained(every.schedules, SCHEDULE_KNOBS, refused, rest)
+        rest = len(schedules) * len(every.savers)
+        shardings = self._constrained(every.shardings, SHARDING_KNOBS, refused, rest)
+        shardings = self._ruled(shardings, ("reshard_offered",), refused, rest)
+        rest = len(schedules) * len(shardings)
+        savers = self._constrained(every.savers, SAVER_KNOBS, refused, rest)
+        savers = self._ruled(savers, ("recompute_offered", "offload_offered"), refused, rest)
+        return Policies(schedules, shardings, savers), refused
+
+    @cached_property
+    def legal_shardings(self) -> Array:
+        """(4, shardings): for dp_shard 1 or more, times 2, plus dp_replicate 1 or more."""
+        shardings = self.offered[0].shardings
+        legal = np.ones((4, len(shardings)), dtype=bool)
+        for kind in range(4):
+            degrees = {"dp_shard": 1 + kind // 2, "dp_replicate": 1 + kind % 2}
+            rows = replace(shardings, **{name: np.full(len(shardings), value) for name, value in degrees.items()})
+            legal[kind] = np.all([_RULES[name].test(self.problem, rows) for name in _SHARDING_RULES], axis=0)
+        return legal
+
+    # -- trunks -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def trunks(self) -> tuple[Trunks, Counter[str]]:
+        """The legal trunks, and the layouts thrown out so far by rule. Refuses before growing to more than one
+        search may hold."""
         rejected: Counter[str] = Counter()
-        after = self.cardinality
-        self._bound(after["mesh"] * 2, MOST_MESHES, "factorisations of the devices over the axes")
-        rows = self._degrees(rejected)
-        self._bound(len(rows) * after["ep"] * after["etp"], MOST_CHECKED, "meshes with their expert degrees")
-        factor = after["placement"] * after["micro_batch"] * after["policy"]
-        rows = self._filter(rows, _EXPERT_RULES, self._cross_experts, rejected, factor)
-        rows = self._cross_micro_batches(rows, rejected, after["placement"] * after["policy"])
-        return rows, rejected
-
-    def _bound(self, rows: int, most: int, what: str) -> None:
-        """Refuse before growing to more rows than a search may look at."""
-        if rows > most:
-            rule = f"gives {rows} {what}, above the {most} of one search; constrain some degrees, or take fewer chips"
-            raise Invalid("cluster.num_chips", self.problem.cluster.num_chips, rule)
-
-    def _degrees(self, rejected: Counter[str]) -> Layouts:
-        rows = self._all_degrees()
         c = self.cardinality
-        factor = c["ep"] * c["etp"] * c["placement"] * c["micro_batch"] * c["policy"]
-        rows = self._constrained(
-            rows, ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp", "sequence_parallel"), rejected, factor
-        )
-        return self._ruled(rows, _DEGREE_RULES, rejected, factor)
+        below = c["ep"] * c["etp"] * c["placement"] * c["schedule"] * c["sharding"] * c["saving"]
+        rows = self._degrees(rejected, below * c["micro_batch"])
+        rows = self._cross_micro_batches(rows, rejected, below)
+        m = rows.num_micro_batches(self.problem.workload.global_batch)
+        first, chains = distinct(rows.pp, m)
+        legal = self._legal_schedules(rows.take(first))
+        usable = legal.any(axis=1)[chains]
+        per_policy = below // c["schedule"] * self.splits(rows)
+        refused = np.asarray(per_policy * ~usable)
+        rejected["no_legal_schedule"] += int(refused.sum()) * c["schedule"]
+        return Trunks(rows.take(usable), chains[usable], legal), rejected
 
-    def _all_degrees(self) -> Layouts:
+    def splits(self, rows: Layouts) -> Array:
+        """Ways to divide dp into dp_replicate and dp_shard."""
+        degrees, code = np.unique(rows.dp, return_inverse=True)
+        return np.asarray(np.array([len(divisors(int(d))) for d in degrees], dtype=np.int64)[code.ravel()])
+
+    def _degrees(self, rejected: Counter[str], below: int) -> Layouts:
         n = self.problem.cluster.num_devices
-        table = np.array(list(_factorisations(n, 5)), dtype=np.int64).reshape(-1, 5)
-        both = np.repeat(table, 2, axis=0)
-        base = _neutral(len(both))
-        columns = dict(zip(("pp", "tp", "cp", "dp_replicate", "dp_shard"), both.T, strict=True))
-        flags = np.tile(np.array([False, True]), len(table))
-        return replace(base, **columns, sequence_parallel=flags)
+        table = np.array(factorisations(n, 4), dtype=np.int64).reshape(-1, 4)
+        columns = dict(zip(("pp", "tp", "cp", "dp_shard"), np.repeat(table, 2, axis=0).T, strict=True))
+        base = neutral(2 * len(table))
+        rows = replace(base, **columns, sequence_parallel=np.tile(np.array([False, True]), len(table)))
+        weights = self.splits(rows) * below
+        for knob in ("pp", "dp", "cp", "tp", "sequence_parallel"):
+            rows, weights = self._kept(rows, weights, f"constraints.{knob}", self._allowed(rows, knob), rejected)
+        for name in _DEGREE_RULES:
+            ok = np.asarray(_RULES[name].test(self.problem, rows), dtype=bool)
+            rows, weights = self._kept(rows, weights, name, ok, rejected)
+        return rows
+
+    @staticmethod
+    def _kept(
+        rows: Layouts, weights: Array, name: str, ok: Array, rejected: Counter[str]
+    ) -> tuple[Layouts, Array]:
+        if ok.all():
+            return rows, weights
+        rejected[name] += int(weights[~ok].sum())
+        return rows.take(ok), weights[ok]
+
+    def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], below: int) -> Layouts:
+        sizes = np.array(self._micro_batches)
+        share, code = np.unique(self.problem.workload.global_batch // rows.dp, return_inverse=True)
+        fits = (share[:, None] % sizes == 0)[code.ravel()]
+        if fits.sum() > MOST_TRUNKS:
+            rule = f"gives {fits.sum()} degrees with their micro-batches, above the {MOST_TRUNKS} of one search; "
+            raise Invalid("cluster.num_chips", self.problem.cluster.num_chips, rule + "constrain some degrees")
+        weights = self.splits(rows) * below
+        rejected["batch_divides"] += int((weights * (~fits).sum(axis=1)).sum())
+        row, size = np.nonzero(fits)
+        grown = replace(rows.take(row), micro_batch=sizes[size])
+        allowed = self._allowed(grown, "micro_batch")
+        return self._kept(grown, weights[row], "constraints.micro_batch", allowed, rejected)[0]
+
+    def _legal_schedules(self, chains: Layouts) -> Array:
+        """(chains, schedules): legality asks for no more than the stages and the micro-batches."""
+        schedules = self.offered[0].schedules
+        row, schedule = np.indices((len(chains), len(schedules))).reshape(2, -1)
+        rows = replace(
+            chains.take(row), **{name: getattr(schedules, name)[schedule] for name in SCHEDULE_KNOBS}
+        )
+        ok = np.ones(len(rows), dtype=bool)
+        for name in _SCHEDULE_RULES:
+            ok &= np.asarray(_RULES[name].test(self.problem, rows), dtype=bool)
+        return ok.reshape(len(chains), len(schedules))
+
+    # -- cores --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def experts(self) -> tuple[Layouts, Counter[str]]:
+        """Legal (ep, etp), other fields neutral, and how many pairs each rule refuses."""
+        pairs = np.array(list(product(self._expert_degrees, self._expert_tensor_degrees)))
+        rows = replace(neutral(len(pairs)), ep=pairs[:, 0], etp=pairs[:, 1])
+        refused: Counter[str] = Counter()
+        rows = self._constrained(rows, ("ep", "etp"), refused, 1)
+        return self._ruled(rows, _EXPERT_RULES, refused, 1), refused
 
     @cached_property
     def _expert_degrees(self) -> list[int]:
         counts = [layer.moe.num_experts for layer in self.problem.architecture.kinds if layer.moe]
         return divisors(int(np.gcd.reduce(counts))) if counts else [1]
 
-    def _cross_experts(self, rows: Layouts) -> Layouts:
-        n = self.problem.cluster.num_devices
-        etps = divisors(n) if self.problem.architecture.is_moe else [1]
-        pairs = np.array(list(product(self._expert_degrees, etps)))
-        repeated = rows.take(np.repeat(np.arange(len(rows)), len(pairs)))
-        tiled = np.tile(pairs, (len(rows), 1))
-        return replace(repeated, ep=tiled[:, 0], etp=tiled[:, 1])
+    @cached_property
+    def _expert_tensor_degrees(self) -> list[int]:
+        widths = [layer.moe.intermediate_size for layer in self.problem.architecture.kinds if layer.moe]
+        return divisors(int(np.gcd.reduce(widths))) if widths else [1]
 
-    def _filter(self, rows: Layouts, rules: Sequence[str], grow: Any, rejected: Counter[str], factor: int) -> Layouts:
-        """Grow the rows block by block, so that what rules throw out at once is never all in memory."""
-        kept = []
-        for start in range(0, len(rows), 4096):
-            block = grow(rows.take(np.arange(start, min(start + 4096, len(rows)))))
-            block = self._constrained(block, ("ep", "etp"), rejected, factor)
-            kept.append(self._ruled(block, rules, rejected, factor))
-        return Layouts.concatenate(kept) if kept else rows
+    @cached_property
+    def _micro_batches(self) -> list[int]:
+        return divisors(self.problem.workload.global_batch)
 
-    def placed(self, meshes: Layouts) -> tuple[Layouts, Array, Array]:
-        """`meshes` under every placement that puts some axis on different links, the first of equal ones.
+    # -- meshes -------------------------------------------------------------------------------------------------
 
-        Returns them, the position of each one's mesh, and how many placements of each mesh a torus forbids.
-        """
-        first, same = distinct(meshes, _DEGREES)
-        placement, start, forbidden = self._placements(meshes.take(first))
-        counts = np.diff(start)[same]
-        parent = np.repeat(np.arange(len(meshes)), counts)
-        row = np.arange(len(parent)) + np.repeat(start[same] - (np.cumsum(counts) - counts), counts)
-        return replace(meshes.take(parent), placement=placement[row]), parent, forbidden[same]
+    def split(self, cores: Layouts) -> tuple[Layouts, Array]:
+        """Cores with dp divided into dp_replicate and dp_shard in every legal way, and the core of each."""
+        dp, code = np.unique(cores.dp, return_inverse=True)
+        tables = [np.array(divisors(int(d))) for d in dp]
+        counts = np.array([len(table) for table in tables])
+        start = np.cumsum(counts) - counts
+        parent, row = ragged(start[code.ravel()], counts[code.ravel()])
+        rows = cores.take(parent)
+        shard = np.concatenate(tables)[row]
+        rows = replace(rows, dp_shard=shard, dp_replicate=rows.dp // shard)
+        ok = np.asarray(_RULES["experts_fold_over_dense_axes"].test(self.problem, rows), dtype=bool)
+        ok &= self.legal_shardings.any(axis=1)[sharding_class(rows)]
+        for knob in ("dp_replicate", "dp_shard"):
+            ok &= self._allowed(rows, knob)
+        return rows.take(ok), parent[ok]
 
-    def _placements(self, meshes: Layouts) -> tuple[Array, Array, Array]:
-        """Placement codes of all meshes in a row, where each mesh's start (and the end), and how many are forbidden."""
+    def placed(self, meshes: Layouts) -> tuple[Layouts, Array]:
+        """Meshes under every placement that puts some axis on other links, the first of those that do not, and the
+        mesh of each."""
         active = np.stack([getattr(meshes, axis) > 1 for axis in AXES], axis=1)
-        code = active @ (1 << np.arange(len(AXES)))
-        parts, parents, weights = [], [], []
-        for pattern in np.unique(code):
-            mine = np.flatnonzero(code == pattern)
-            orders = _orders([a for i, a in enumerate(AXES) if pattern >> i & 1])
-            parts.append(np.tile(orders, len(mine)))
-            parents.append(np.repeat(mine, len(orders)))
-            weights.append(np.full(len(parents[-1]), len(PLACEMENTS) // len(orders)))
-        parent = np.concatenate(parents)
-        order = np.argsort(parent, kind="stable")
-        parent, weight = parent[order], np.concatenate(weights)[order]
-        grown = replace(meshes.take(parent), placement=np.concatenate(parts)[order])
-        legal = np.asarray(_RULES["placement_fits_torus"].test(self.problem, grown), dtype=bool)
-        forbidden = np.bincount(parent[~legal], weights=weight[~legal], minlength=len(meshes)).astype(np.int64)
-        grown, parent = grown.take(legal), parent[legal]
-        kept = _first_distinct(self.problem, grown, parent)
-        start = np.searchsorted(parent[kept], np.arange(len(meshes) + 1))
-        return grown.placement[kept], start, forbidden
+        pattern = active @ (1 << np.arange(len(AXES)))
+        start, count, orders = _orders()
+        parent, row = ragged(start[pattern], count[pattern])
+        rows = replace(meshes.take(parent), placement=orders[row])
+        if self.problem.cluster.fabric.torus is not None:
+            legal = np.asarray(_RULES["placement_fits_torus"].test(self.problem, rows), dtype=bool)
+            rows, parent = rows.take(legal), parent[legal]
+        if not len(parent):
+            return rows, parent
+        g = groups(self.problem.cluster, rows)
+        codes = [axis.code[::-1] for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)]
+        first, _ = distinct(parent[::-1], *codes)  # of equal ones `distinct` names the last it meets
+        kept = np.sort(len(parent) - 1 - first)
+        return rows.take(kept), parent[kept]
 
-    def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], factor: int) -> Layouts:
-        sizes = np.array(divisors(self.problem.workload.global_batch))
-        share = self.problem.workload.global_batch // rows.dp
-        each, rows_with = np.unique(share, return_counts=True)
-        counts = [int(n) * int((value % sizes == 0).sum()) for value, n in zip(each, rows_with, strict=True)]
-        self._bound(sum(counts), MOST_MESHES, "meshes with their micro-batches")
-        row, size = np.nonzero(share[:, None] % sizes[None, :] == 0)
-        grown = replace(rows.take(row), micro_batch=sizes[size])
-        rejected["batch_divides"] += (len(rows) * len(sizes) - len(grown)) * factor
-        return self._constrained(grown, ("micro_batch",), rejected, factor)
+    # -- refusals -----------------------------------------------------------------------------------------------
 
-    def _constrained(self, rows: Layouts, knobs: Sequence[str], rejected: Counter[str], factor: int) -> Layouts:
+    def _allowed(self, rows: Layouts, knob: str) -> Array:
+        allowed = self.constraints.allowed.get(knob)
+        if allowed is None:
+            return np.ones(len(rows), dtype=bool)
+        return np.isin(getattr(rows, knob), _codes(knob, allowed))
+
+    def _constrained(self, rows: Layouts, knobs: Sequence[str], refused: Counter[str], weight: int) -> Layouts:
         for knob in knobs:
-            if knob in self.constraints.allowed:
-                ok = np.isin(getattr(rows, knob), _codes(knob, self.constraints.allowed[knob]))
-                rejected[f"constraints.{knob}"] += int((~ok).sum()) * factor
+            ok = self._allowed(rows, knob)
+            if not ok.all():
+                refused[f"constraints.{knob}"] += int((~ok).sum()) * weight
                 rows = rows.take(ok)
         return rows
 
-    def _ruled(self, rows: Layouts, names: Sequence[str], rejected: Counter[str], factor: int) -> Layouts:
+    def _ruled(self, rows: Layouts, names: Sequence[str], refused: Counter[str], weight: int) -> Layouts:
         for name in names:
             ok = np.asarray(_RULES[name].test(self.problem, rows), dtype=bool)
             if not ok.all():
-                rejected[name] += int((~ok).sum()) * factor
+                refused[name] += int((~ok).sum()) * weight
                 rows = rows.take(ok)
         return rows
 
-    @cached_property
-    def _offered(self) -> tuple[Layouts, Counter[str]]:
-        """Policies that the constraints and the stack allow on some mesh, and what the others were refused by."""
-        rejected: Counter[str] = Counter()
-        rows = self._constrained(self.policies, _POLICY_KNOBS, rejected, 1)
-        names = ("reshard_offered", "recompute_offered", "offload_offered")
-        return self._ruled(rows, names, rejected, 1), rejected
-
-    def legal_policies(self, meshes: Layouts) -> tuple[Array, list[Array], Counter[str]]:
-        """Which policies each mesh may have.
-
-        Legality depends on few numbers of a mesh (stages, micro-batches, sharded and replicated or not), so it is
-        decided once for each distinct set of them: returns the class of each mesh, the positions in `offered`
-        of every class's legal policies, and the layouts refused by rule.
-        """
-        offered, refused = self._offered
-        rejected = Counter({name: count * len(meshes) * len(PLACEMENTS) for name, count in refused.items()})
-        m = meshes.num_micro_batches(self.problem.workload.global_batch)
-        traits = ((meshes.pp * (int(m.max()) + 1) + m) * 2 + (meshes.dp_shard > 1)) * 2 + (meshes.dp_replicate > 1)
-        _, first, classes = np.unique(traits, return_index=True, return_inverse=True)
-        members = np.bincount(classes.ravel(), minlength=len(first))
-        ok = np.ones((len(first), len(offered)), dtype=bool)
-        block = max(_ROWS // max(len(offered), 1), 1)
-        for start in range(0, len(first), block):
-            mine = slice(start, start + block)
-            self._decide(meshes.take(first[mine]), offered, ok[mine], members[mine], rejected)
-        return classes.ravel(), [np.flatnonzero(row) for row in ok], rejected
-
-    def _decide(self, meshes: Layouts, offered: Layouts, ok: Array, members: Array, rejected: Counter[str]) -> None:
-        """Clear `ok` (meshes, policies) where a rule refuses; each mesh stands for so many members."""
-        rows = merge(
-            meshes.take(np.repeat(np.arange(len(meshes)), len(offered))),
-            offered.take(np.tile(np.arange(len(offered)), len(meshes))),
-        )
-        for name in _POLICY_RULES:
-            passed = np.asarray(_RULES[name].test(self.problem, rows), dtype=bool).reshape(ok.shape)
-            rejected[name] += int((members @ (ok & ~passed).sum(axis=1)) * len(PLACEMENTS))
-            ok &= passed
-
     def has_legal(self) -> bool:
-        meshes, _ = self.meshes
-        return bool(len(meshes)) and any(len(rows) for rows in self.legal_policies(meshes)[1])
+        """Whether any layout is legal; on a torus, under the placement in the order of the axes."""
+        trunks, _ = self.trunks
+        experts, _ = self.experts
+        policies, _ = self.offered
+        if not (len(trunks.rows) and len(experts) and len(policies)):
+            return False
+        for one in range(len(experts)):
+            cores = replace(trunks.rows, **{name: np.repeat(getattr(experts, name)[one], len(trunks.rows)) for name in ("ep", "etp")})
+            meshes, _ = self.split(cores)
+            if len(meshes):
+                return True
+        return False
 
-    @property
-    def offered(self) -> Layouts:
-        return self._offered[0]
+
+def sharding_class(rows: Layouts) -> Array:
+    """Which row of Space.legal_shardings a mesh has."""
+    return 2 * (rows.dp_shard > 1) + (rows.dp_replicate > 1)
 
 
-def merge(meshes: Layouts, policies: Layouts) -> Layouts:
-    """The mesh fields of one and the policy fields of the other, row by row."""
-    return replace(policies, **{name: getattr(meshes, name) for name in MESH_FIELDS})
-
-
-_DEGREES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")  # what a placement places
-_POLICY_KNOBS = ("schedule", "virtual_stages", "balanced", "recompute", "zero_stage", "reshard", "offload_activations",
-                 "offload_optimizer")  # fmt: skip
+def ragged(start: Array, count: Array) -> tuple[Array, Array]:
+    """For stretches of a table: (the stretch each of their entries is of, where it stands in the table)."""
+    owner = np.repeat(np.arange(len(count)), count)
+    return owner, np.arange(len(owner)) + np.repeat(start - (np.cumsum(count) - count), count)
 
 
 def divisors(n: int) -> list[int]:
@@ -289,45 +353,30 @@ def ordered_factorisations(n: int, parts: int) -> int:
     return count
 
 
-def _factorisations(n: int, parts: int) -> Iterator[tuple[int, ...]]:
+def factorisations(n: int, parts: int) -> list[tuple[int, ...]]:
+    """Ordered factorisations of n."""
     if parts == 1:
-        yield (n,)
-        return
-    for d in divisors(n):
-        for rest in _factorisations(n // d, parts - 1):
-            yield (d, *rest)
+        return [(n,)]
+    return [(d, *rest) for d in divisors(n) for rest in factorisations(n // d, parts - 1)]
 
 
-def _neutral(rows: int) -> Layouts:
+def neutral(rows: int) -> Layouts:
     one = Layouts.of([Layout()])
     return Layouts(**{f.name: np.repeat(getattr(one, f.name), rows) for f in fields(Layouts)})
 
 
-def _orders(active: list[str]) -> Array:
-    """Placement codes, one for each order of the active axes: the first that has it, wherever idle axes stand."""
-    first: dict[tuple[str, ...], int] = {}
-    for code, order in enumerate(PLACEMENTS):
-        first.setdefault(tuple(axis for axis in order if axis in active), code)
-    return np.sort(np.array(list(first.values())))
-
-
-def _first_distinct(problem: Problem, layouts: Layouts, parent: Array) -> Array:
-    """Positions of the first of all placements of a parent mesh whose axes cross the same links."""
-    if not len(parent):
-        return np.arange(0)
-    g = groups(problem.cluster, layouts)
-    rings = np.array([dim.kind == "ring" for dim in problem.cluster.dims] or [False])
-    names = ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "etp", "edp")
-    links = [np.concatenate([getattr(g, name).members, getattr(g, name).stride[rings]]) for name in names]
-    columns = np.concatenate([parent[None, :], *links]).astype(float).view(np.int64)
-    columns = columns[(columns != columns[:, :1]).any(axis=1)]
-    odd = np.random.default_rng(0).integers(1, 2**62, size=(len(columns), 1)) * 2 + 1
-    mixed = (columns * odd).sum(axis=0)  # wraps around; equal columns mix to equal numbers
-    _, first, same = np.unique(mixed, return_index=True, return_inverse=True)
-    distinct = (columns == columns[:, first[same]]).all(axis=0)
-    if not distinct.all():  # two that differ mixed to the same number: compare them whole
-        _, first = np.unique(columns, axis=1, return_index=True)
-    return np.sort(first)
+@cache
+def _orders() -> tuple[Array, Array, Array]:
+    """(start, count, codes): for every set of active axes, as bits, the first placement of each of their orders."""
+    starts, counts, codes = [], [], []
+    for pattern in range(1 << len(AXES)):
+        first: dict[tuple[str, ...], int] = {}
+        for code, order in enumerate(PLACEMENTS):
+            first.setdefault(tuple(axis for axis in order if pattern >> AXES.index(axis) & 1), code)
+        starts.append(len(codes))
+        counts.append(len(first))
+        codes.extend(sorted(first.values()))
+    return np.array(starts), np.array(counts), np.array(codes)
 
 
 def _codes(knob: str, values: Sequence[Any]) -> list[Any]:

@@ -12,11 +12,12 @@ from functools import cached_property
 
 import numpy as np
 
-from models.array import Array
-from models.combine import MEMORY_TERMS, TIME_TERMS, Combiner
+from models.array import Array, Shared
+from models.combine import MEMORY_TERMS, TIME_TERMS, Combiner, partitions
 from models.flops import AttentionCount, model_flops
 from models.layout import Layouts
 from models.mesh_costs import MeshCosts, is_drawn
+from models.pipeline import Stages
 from models.problem import Problem
 from models.profile import Coefficients
 
@@ -38,31 +39,39 @@ class Predictions:
     layouts: Layouts
     meshes: MeshCosts
 
-    @cached_property
+    @property
     def time(self) -> dict[str, Array]:
-        return _end_to_end([combiner.time() for combiner in self._blocks()])
-
-    @cached_property
-    def _memory(self) -> tuple[dict[str, Array], Array]:
-        parts = [combiner.memory() for combiner in self._blocks()]
-        return _end_to_end([terms for terms, _ in parts]), np.concatenate([stage for _, stage in parts])
-
-    def _blocks(self) -> Iterator[Combiner]:
-        """Blocks small enough for their arrays to stay in cache."""
-        if len(self.layouts) <= _BLOCK or is_drawn(self.meshes.c):
-            yield Combiner(self.layouts, self.meshes)
-            return
-        for start in range(0, len(self.layouts), _BLOCK):
-            rows = np.arange(start, min(start + _BLOCK, len(self.layouts)))
-            yield Combiner(self.layouts.take(rows), self.meshes.take(rows))
+        return self._terms[0]
 
     @property
     def memory(self) -> dict[str, Array]:
-        return self._memory[0]
+        return self._terms[1]
 
     @property
     def memory_stage(self) -> Array:
-        return self._memory[1]
+        return self._terms[2]
+
+    @cached_property
+    def _terms(self) -> tuple[dict[str, Array], dict[str, Array], Array]:
+        """Time, memory and the fullest stage."""
+        parts = [(combiner.time(), *combiner.memory()) for combiner in self._blocks]
+        times, memories, stages = zip(*parts, strict=True)
+        return _end_to_end(times), _end_to_end(memories), np.concatenate(stages)
+
+    @cached_property
+    def _stages(self) -> Shared[Stages]:
+        return partitions(self.problem, self.layouts)
+
+    @property
+    def _blocks(self) -> Iterator[Combiner]:
+        """Blocks small enough for their arrays to stay in cache."""
+        layouts, meshes, stages = self.layouts, self.meshes, self._stages
+        if len(layouts) <= _BLOCK or is_drawn(meshes.c):
+            yield Combiner(layouts, meshes, stages.table.take(stages.code))
+            return
+        for start in range(0, len(layouts), _BLOCK):
+            rows = np.arange(start, min(start + _BLOCK, len(layouts)))
+            yield Combiner(layouts.take(rows), meshes.take(rows), stages.table.take(stages.code[rows]))
 
     @cached_property
     def step_time_s(self) -> Array:

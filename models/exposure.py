@@ -1,0 +1,194 @@
+"""What each part of a model exposes under a policy: compute, and communication that nothing hides.
+
+Times are of one micro-batch, for one layer of a kind, the embedding or the head; arrays of shape (n,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from models.array import Array, total
+from models.kernels import FLASH_BACKWARD
+from models.layout import DUALPIPE, FULL, SELECTIVE, ZERO_BUBBLE_V, Layouts
+from models.mesh_costs import MeshCosts, Traffic
+from models.problem import Problem
+from models.profile import Coefficients, Number
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Seconds of forward and of both passes, and both by term."""
+
+    forward: Array
+    both: Array
+    terms: dict[str, Array]
+
+
+class Exposure:
+    """Of n layouts, on the costs of their meshes."""
+
+    def __init__(self, layouts: Layouts, meshes: MeshCosts) -> None:
+        self.problem, self.layouts, self.meshes, self.c = meshes.problem, layouts, meshes, meshes.c
+        self.stack = self.problem.stack
+        self.micro_batches = layouts.num_micro_batches(self.problem.workload.global_batch)
+        self.zero3 = layouts.zero_stage == 3
+        kept_gathered = self.zero3 & ~layouts.reshard
+        self.once = (layouts.zero_stage < 2) | (kept_gathered & (layouts.pp > 1))
+        self.full = layouts.recompute == FULL
+        self.selective = layouts.recompute == SELECTIVE
+        self.overlapped_schedule = overlaps(layouts)
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Every layer kind, the embedding and the head."""
+        return [self._part(i) for i in range(self.meshes.kinds + 2)]
+
+    def whole_model(self) -> Array:
+        """Both passes of all layers and ends."""
+        return weighed(self.amounts, [part.both for part in self.parts])
+
+    def layer_communication(self) -> Array:
+        """The part of it that tensor, context and expert parallelism expose."""
+        return weighed(self.amounts, [total(self._communication(i)[0].values()) for i in range(self.meshes.kinds)])
+
+    @property
+    def amounts(self) -> list[float]:
+        """Layers of each kind in the whole model, and one of each end."""
+        counts = [0.0] * self.meshes.kinds
+        for kind, count in self.problem.architecture.runs:
+            counts[kind] += count
+        return [*counts, 1.0, 1.0]
+
+    def _part(self, index: int) -> Part:
+        t, traffic = self.meshes.times[index], self.meshes.traffic[index]
+        again = self.full * t.full + self.selective * t.selective
+        backward = t.backward + again
+        terms = {"compute_s": t.forward + t.backward, "recompute_s": again}
+        forward = t.forward
+        if index < self.meshes.kinds:
+            within, first = self._communication(index)
+            terms |= within
+            forward = forward + first
+        if not self.once.all():
+            data_forward, data_backward = self._exposed_data(traffic, t.forward, backward)
+            terms["data_s"] = data_forward + data_backward
+            forward = forward + data_forward
+        if self.layouts.offload_activations.any():
+            terms["offload_s"] = self._offload(index, t.forward + t.backward)
+        return Part(forward, total(terms.values()), terms)
+
+    def _communication(self, index: int) -> tuple[dict[str, Array], Array]:
+        """What a layer of a kind exposes to tensor, context and expert parallelism: by term, and in forward."""
+        tensor, context, expert = self.meshes.layer_traffic[index]
+        passes = 2.0 + self.full
+        tensor = tensor * self._tensor_exposed
+        before, after = self._exposed_context(context, self.meshes.times[index].attention)
+        terms = {"tensor_s": tensor * passes, "context_s": before * (1.0 + self.full) + after}
+        forward = tensor + before
+        if self.problem.architecture.kinds[index].moe:
+            expert = expert * self._expert_exposed
+            terms["expert_s"] = expert * passes
+            forward = forward + expert
+        return terms, forward
+
+    @cached_property
+    def _tensor_exposed(self) -> Array | float:
+        if not self.stack.overlap_tensor:
+            return 1.0
+        return np.where(self.layouts.sequence_parallel, 1 - self.c.tensor_overlap, 1.0)
+
+    def _exposed_context(self, raw: Array, attention: Array) -> tuple[Array, Array]:
+        window = self.c.context_overlap * attention
+        return np.maximum(raw - window, 0.0), np.maximum(2 * raw - FLASH_BACKWARD * window, 0.0)
+
+    @cached_property
+    def _expert_exposed(self) -> Array | float:
+        """All-to-all hides behind another micro-batch's compute, where the stack and the schedule bring one."""
+        if not self.stack.overlap_expert:
+            return 1.0
+        another = np.where(self.layouts.pp > 1, self.overlapped_schedule, self.micro_batches > 1) & ~self.full
+        return np.where(another, 1 - self.c.expert_overlap, 1.0)
+
+    def _exposed_data(self, traffic: Traffic, forward: Array, backward: Array) -> tuple[Array, Array]:
+        """Per micro-batch, where parameters are gathered or gradients reduced every time (ZeRO 2 and 3)."""
+        before, again = ~self.once & self.zero3, ~self.once & self.zero3 & self.layouts.reshard
+        ahead = traffic.gather - traffic.stuck
+        in_forward = before * traffic.stuck + self.hide(before * ahead, forward)
+        hideable = ~self.once * traffic.scatter + again * ahead
+        return in_forward, again * traffic.stuck + self.hide(hideable, backward)
+
+    def hide(self, traffic: Array, window: Array) -> Array:
+        """What `window` seconds of compute leave exposed, plus what the hidden part slows them by."""
+        if not self.stack.overlap_data:
+            return traffic
+        return np.asarray(traffic - np.minimum(traffic, self.c.data_overlap * window) * (1 - self.c.interference))
+
+    def sends(self) -> tuple[Array, Array]:
+        """(exposed per-micro-batch sends of a step, latency of filling and draining the pipeline)."""
+        x, m = self.layouts, self.micro_batches
+        once = np.where(x.pp > 1, self.meshes.send, 0.0)
+        exposed: Array | float = 1.0
+        if self.stack.overlap_pipeline:
+            exposed = np.where(self.overlapped_schedule, 1 - self.c.pipeline_overlap, 1.0)
+        return 2 * m * x.virtual_stages * once * exposed, 2 * (x.pp - 1) * once
+
+    def _offload(self, index: int, window: Array) -> Array:
+        """Activations leave in forward and come back in backward, beside compute."""
+        traffic = 2 * self.kept(index) / (self.c.host_gb_s * 1e9)
+        return self.layouts.offload_activations * np.maximum(traffic - window, 0.0)
+
+    def kept(self, index: int) -> Array:
+        none, selective, full = self.meshes.bytes[index].kept
+        return np.where(self.full, full, np.where(self.selective, selective, none))
+
+    def data_once(self) -> list[tuple[Array, Array]]:
+        """Of each part, once a step: (parameters gathered, gradients reduced), nothing hidden."""
+        stage = self.layouts.zero_stage
+        gathers = (stage == 1) | (stage == 2) | (self.once & self.zero3)
+        return [
+            (gathers * traffic.gather, self.once * np.where(stage == 0, traffic.reduce, traffic.scatter))
+            for traffic in self.meshes.traffic
+        ]
+
+    def update(self, owned: Array, offloaded: Array | bool) -> Array:
+        """Clip (read gradients) and update (read and write states) so many parameters, from device or host memory."""
+        device, host = update_seconds(self.problem, self.c)
+        return np.asarray(owned * np.where(offloaded, host, device))
+
+    def norm(self) -> Array:
+        """Of the gradient: two reductions over all devices."""
+        hops = np.log2(np.maximum(self.layouts.num_devices, 1))
+        return np.asarray(2 * (self.c.collective_s + self.c.scaleout_hop_s * hops))
+
+    def owned(self, index: int, worth: tuple[float, float] = (1.0, 1.0)) -> Array:
+        """Parameters of a part whose optimizer state a device holds, or what they (dense, expert) are worth."""
+        size, (dense, expert) = self.meshes.bytes[index], worth
+        return self.shard(size.dense * dense, size.expert * expert, self.layouts.zero_stage >= 1)
+
+    def shard(self, dense: Array, expert: Array, sharded: Array) -> Array:
+        """Over the devices that share them, where they are sharded."""
+        by_dense = np.where(sharded, self.meshes.dense_shards, 1.0)
+        return np.asarray(dense / by_dense + expert / np.where(sharded, self.meshes.expert_shards, 1.0))
+
+
+def update_seconds(problem: Problem, c: Coefficients) -> tuple[Number, Number]:
+    """Of one parameter, (on the device, on the host)."""
+    states = 2 * (problem.master_bytes + problem.workload.optimizer_state.moment_bytes)
+    moved = problem.gradient_bytes + problem.parameter_bytes
+    device = (states + problem.gradient_bytes + moved) / (problem.cluster.memory_bytes_s * c.memory)
+    # a device's share of host memory is about as fast as its link to it
+    return device, (states + 2 * moved) / (c.host_gb_s * 1e9)
+
+
+def overlaps(layouts: Layouts) -> Array:
+    """Schedules that run one micro-batch's compute beside another's communication."""
+    return (layouts.virtual_stages > 1) | (layouts.schedule == DUALPIPE) | (layouts.schedule == ZERO_BUBBLE_V)
+
+
+def weighed(amounts: Array | Sequence[Array | float], values: Sequence[Array]) -> Array:
+    """Σ amount·value over parts of the model; amounts may be those of (s, n) stages."""
+    return total(amount * value for amount, value in zip(amounts, values, strict=False))
