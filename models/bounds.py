@@ -13,12 +13,14 @@ Time. Let x be F+B of the slowest stage with all that a micro-batch exposes ther
 
 Memory. Bytes on the fullest stage are at least the mean over stages. For activations, stage i with l_i layers and
 f_i micro-batches in flight holds f_i·l_i, and max f_i·l_i >= L / Σ 1/f_i for any partition of L layers (equality when
-l_i ~ 1/f_i). The only stage of a pipeline of one holds the logits too, and with recompute the layer being worked on.
+l_i ~ 1/f_i); offloaded, they are at most two layers' worth on a stage that has as much. Every stage holds the layer
+being worked on, with recompute, or being reduced; the only stage of a pipeline of one all else.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 import numpy as np
@@ -28,7 +30,7 @@ from models.exposure import Exposure, overlaps
 from models.hardware import GIB
 from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
 from models.mesh import closest_groups
-from models.mesh_costs import MeshCosts, ShardCosts, Tables, collectives
+from models.mesh_costs import MeshCosts, ShardCosts, Tables, least_collectives
 from models.problem import Problem
 from models.profile import Coefficients
 from models.space import Policies, neutral
@@ -36,42 +38,92 @@ from models.space import Policies, neutral
 _BUBBLE_FREE = (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)  # their bubble is bounded by nothing here
 
 
-class Bounds:
-    """Bounds for n meshes, placed or as close as can be, under every choice of sharding and saver of some policies."""
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """The choices of sharding and saver that differ in time: a host's update is bounded like a device's.
 
-    def __init__(self, costs: MeshCosts, policies: Policies) -> None:
+    `keys`: ZeRO stage, reshard, recompute, activation offload; `of` (shardings·savers,): which of them each is.
+    """
+
+    keys: tuple[tuple[int, bool, int, bool], ...]
+    of: Array
+
+    @classmethod
+    def of_policies(cls, policies: Policies) -> Variants:
+        z, r = policies.shardings, policies.savers
+        every = [
+            (int(z.zero_stage[i]), bool(z.reshard[i]), int(r.recompute[j]), bool(r.offload_activations[j]))
+            for i in range(len(z))
+            for j in range(len(r))
+        ]
+        keys = tuple(dict.fromkeys(every))
+        return cls(keys, np.array([keys.index(key) for key in every]))
+
+    def any_of(self, wanted: Array) -> Array:
+        """Of (shardings·savers, n), whether any of each key is wanted; (keys, n)."""
+        result = np.zeros((len(self.keys), wanted.shape[1]), dtype=bool)
+        np.logical_or.at(result, self.of, wanted)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Arrays of shape (keys, n): the least step time, infinite where it was not asked for; what each mean pass of
+    idleness adds to it; of its data-parallel traffic, all seconds, and how many at most hide or are counted as
+    exposed."""
+
+    step: Array
+    pass_s: Array
+    traffic: Array
+    covered: Array
+
+    def take(self, rows: Array) -> Times:
+        return Times(*(getattr(self, name)[:, rows] for name in self.__slots__))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Times]) -> Times:
+        return cls(*(np.concatenate([getattr(part, name) for part in parts], axis=1) for name in cls.__slots__))
+
+
+class Bounds:
+    """Bounds for n meshes, placed or as close as can be, under every choice of sharding and saver of some policies;
+    `least_idle`: mean passes that any of their schedules idles."""
+
+    def __init__(self, costs: MeshCosts, policies: Policies, least_idle: Array) -> None:
         self.problem, self.costs, self.c, self.stack = costs.problem, costs, costs.c, costs.problem.stack
-        self.policies = policies
+        self.policies, self.least_idle = policies, least_idle
         x = costs.layouts
         self.pp, self.m = x.pp, x.num_micro_batches(self.problem.workload.global_batch)
         node = min(8, self.problem.cluster.scale_up_domain)
         self.jitter = 1 + self.c.jitter * np.log2(np.maximum(x.num_devices / node, 1.0))
+        self.hideable = self.c.data_overlap * (1 - self.c.interference) if self.stack.overlap_data else 0.0
 
     # -- time ---------------------------------------------------------------------------------------------------
 
-    def time(self, wanted: Array) -> tuple[Array, Array]:
-        """(least step time, what each mean pass of idleness adds), both (shardings·savers, n); infinite where neither
-        a row nor a column of `wanted` asks for them."""
-        z, r = self.policies.shardings, self.policies.savers
-        step = np.full(wanted.shape, np.inf)
-        mean = np.zeros(wanted.shape)
-        done: dict[tuple[int, bool, int, bool], tuple[Array, Array]] = {}
-        for variant in np.flatnonzero(wanted.any(axis=1)):
-            i, j = divmod(int(variant), len(r))
-            key = int(z.zero_stage[i]), bool(z.reshard[i]), int(r.recompute[j]), bool(r.offload_activations[j])
-            if key not in done:
-                done[key] = self._step(*key)
-            step[variant], mean[variant] = done[key]
-        return step, mean
+    def time(self, variants: Variants, wanted: Array) -> Times:
+        """For every variant that some row of `wanted` (keys, n) asks for."""
+        times = Times(np.full(wanted.shape, np.inf), *(np.zeros(wanted.shape) for _ in range(3)))
+        for i in np.flatnonzero(wanted.any(axis=1)):
+            found = self._step(*variants.keys[i])
+            for name, value in zip(Times.__slots__, found, strict=True):
+                getattr(times, name)[i] = value * self.jitter
+        return times
 
-    def _step(self, zero: int, reshard: bool, recompute: int, offload: bool) -> tuple[Array, Array]:
-        chosen = self._under(zero, reshard, recompute, offload)
-        exposure = Exposure(chosen, self.costs)
+    def _step(self, zero: int, reshard: bool, recompute: int, offload: bool) -> tuple[Array, Array, Array, Array]:
+        exposure = Exposure(self._under(zero, reshard, recompute, offload), self.costs)
         mean = exposure.whole_model() / self.pp
         sends, hops = exposure.sends()
-        passes = self.m + self.least_idle + self._once(exposure)
-        step = mean * passes + sends + hops + exposure.norm() + self.c.step_fixed_s
-        return step * self.jitter, mean * self.jitter
+        ratio, update = self._once(exposure)
+        exposed = ratio
+        if self.stack.overlap_data:
+            exposed = ratio - (1 - self.c.interference) * np.minimum(ratio, self.c.data_overlap)
+        passes = self.m + self.least_idle
+        step = mean * (passes + exposed + update) + sends + hops + exposure.norm() + self.c.step_fixed_s
+        every = exposure.data_every_time()
+        if every is None:
+            return step, mean, mean * ratio, mean * (exposed + self.hideable)
+        traffic, window, counted = (passes / self.pp * value for value in every)
+        return step, mean, traffic, self.hideable * window + counted
 
     def _under(self, zero: int, reshard: bool, recompute: int, offload: bool) -> Layouts:
         """The meshes under a schedule that hides most."""
@@ -90,15 +142,12 @@ class Bounds:
             offload_activations=every(offload),
         )
 
-    def _once(self, exposure: Exposure) -> Array:
+    def _once(self, exposure: Exposure) -> tuple[Array, Array]:
         """Passes that traffic once a step and the update take, by their least ratio to F+B."""
         longest = [self._longest(exposure, i) for i in range(len(exposure.parts))]
         traffic = [(gather + reduced) / t for (gather, reduced), t in zip(exposure.data_once(), longest, strict=True)]
-        ratio = reduce(np.minimum, traffic)
-        if self.stack.overlap_data:
-            ratio = ratio - (1 - self.c.interference) * np.minimum(ratio, self.c.data_overlap)
         owned = reduce(np.minimum, [exposure.owned(i) / t for i, t in enumerate(longest)])
-        return np.asarray(ratio + np.minimum(exposure.update(owned, False), exposure.update(owned, True)))
+        return reduce(np.minimum, traffic), np.minimum(exposure.update(owned, False), exposure.update(owned, True))
 
     def _longest(self, exposure: Exposure, part: int) -> Array:
         """F+B of a part with nothing of its all-to-all hidden."""
@@ -115,20 +164,16 @@ class Bounds:
         """
         exposure = Exposure(self._under(0, True, 0, False), self.costs)
         mean = exposure.layer_communication() / self.pp
-        hidden = self.c.data_overlap * (1 - self.c.interference) if self.stack.overlap_data else 0.0
         sends, hops = exposure.sends()
-        return np.asarray((mean * (self.m + self.least_idle - hidden) + sends + hops) * self.jitter)
+        return np.asarray((mean * (self.m + self.least_idle - self.hideable) + sends + hops) * self.jitter)
 
-    @cached_property
-    def least_idle(self) -> Array:
-        """Bubble in units of the mean pass."""
-        free = np.isin(self.policies.schedules.schedule, _BUBBLE_FREE).any()
-        return (self.pp - 1) * (0.0 if free else 1 / self.policies.schedules.virtual_stages.max())
-
-    def idle(self, schedules: Layouts) -> Array:
-        """(schedules, n): mean passes that each idles, at least."""
-        free = np.isin(schedules.schedule, _BUBBLE_FREE)
-        return np.where(free, 0.0, 1 / schedules.virtual_stages)[:, None] * (self.pp - 1)
+    def farther(self, variants: Variants, near: Times, growth: Array) -> Array:
+        """(keys, n): what growing traffic adds to times. `growth` (3, n) of it at ZeRO 0, once a step, and with every
+        micro-batch. Of t seconds no more hide than did at most, and of each more at least what overlap costs."""
+        kind = np.array([0 if zero == 0 else 1 if zero == 1 else 2 for zero, *_ in variants.keys])
+        costs = self.c.interference if self.stack.overlap_data else 1.0
+        more = (growth - 1)[kind] * near.traffic
+        return np.maximum(costs * more, near.traffic + more - near.covered)
 
     # -- memory -------------------------------------------------------------------------------------------------
 
@@ -136,21 +181,27 @@ class Bounds:
         """Least bytes on the fullest stage, (shardings·savers, n)."""
         z, r = self.policies.shardings, self.policies.savers
         result = np.empty((len(z) * len(r), len(self.pp)))
-        held = {code: self._activations(code) for code in sorted({int(code) for code in r.recompute})}
+        recompute = sorted({int(code) for code in r.recompute})
+        held = {(code, 0): self._activations(code) for code in recompute}
+        held |= {(code, 1): np.minimum(2 * self._working, held[code, 0]) for code in recompute}
+        held = {key: value + self._working if key[0] else value for key, value in held.items()}
         alone = np.where(self.pp == 1, self.costs.logits * self.c.logit_memory, 0.0)
-        working = np.where(self.pp == 1, self._working, 0.0)
         for i in range(len(z)):
             states, rest = self._states(int(z.zero_stage[i]), bool(z.reshard[i]))
+            rest = rest + alone
+            both = rest + states
             for j in range(len(r)):
-                code = int(r.recompute[j])
-                activations = np.zeros_like(alone) if r.offload_activations[j] else held[code]
-                allocated = rest + alone + activations + (working if code else 0.0)
-                result[i * len(r) + j] = allocated if r.offload_optimizer[j] else allocated + states
-        return np.asarray(result * (1 + self.c.fragmentation) + self.c.context_gib * GIB)
+                activations = held[int(r.recompute[j]), int(r.offload_activations[j])]
+                result[i * len(r) + j] = (rest if r.offload_optimizer[j] else both) + activations
+        return result * (1 + self.c.fragmentation) + self.c.context_gib * GIB
 
     @cached_property
     def _working(self) -> Array:
         return reduce(np.maximum, [part.kept[0] for part in self.costs.bytes]) * self.c.activation_memory
+
+    @cached_property
+    def _unit(self) -> Array:
+        return reduce(np.maximum, [part.unit for part in self.costs.bytes[: self.costs.kinds]])
 
     def _activations(self, recompute: int) -> Array:
         """Of all layers for one micro-batch, over the stages, times the micro-batches in flight."""
@@ -164,9 +215,15 @@ class Bounds:
         shards = dense / self.costs.dense_shards + expert / self.costs.expert_shards
         state = problem.workload.optimizer_state
         states = (state.master_bytes if zero == 3 else problem.master_bytes) + state.moment_bytes
-        gradients = problem.gradient_bytes * (shards if zero >= 2 else dense + expert)
-        in_use = 0.0 if zero == 3 and reshard else problem.parameter_bytes * (dense + expert)
-        return states * (shards if zero >= 1 else dense + expert), gradients + in_use
+        rest = problem.gradient_bytes * (shards if zero >= 2 else dense + expert)
+        if zero == 2 or (zero == 3 and reshard):  # what is being reduced
+            rest = rest + problem.parameter_bytes * self._unit
+        if zero == 3 and reshard:  # what is gathered
+            gathered = np.minimum(2 * self._unit, dense + expert)
+            rest = rest + np.where(self.pp == 1, problem.parameter_bytes * gathered, 0.0)
+        else:
+            rest = rest + problem.parameter_bytes * (dense + expert)
+        return states * (shards if zero >= 1 else dense + expert), rest
 
     @cached_property
     def _parameters(self) -> tuple[Array, Array]:
@@ -179,6 +236,24 @@ class Bounds:
     @property
     def _runs(self) -> tuple[tuple[int, int], ...]:
         return self.problem.architecture.runs
+
+
+def idle(schedules: Layouts, pp: Array) -> Array:
+    """(schedules, n): mean passes that each idles, at least."""
+    free = np.isin(schedules.schedule, _BUBBLE_FREE)
+    return np.where(free, 0.0, 1 / schedules.virtual_stages)[:, None] * (pp - 1)
+
+
+def growth(near: MeshCosts, far: MeshCosts) -> Array:
+    """How many times the data-parallel traffic of the near meshes the far ones have at least, (3, n): at ZeRO 0, once a
+    step, and with every micro-batch."""
+    result = []
+    for closer, farther in zip(near.data_rates(), far.data_rates(), strict=True):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = [np.where(a > 0, b / a, np.inf) for a, b in zip(closer, farther, strict=True)]
+        least = reduce(np.minimum, ratios)
+        result.append(np.where(np.isfinite(least), np.maximum(least, 1.0), 1.0))
+    return np.stack(result)
 
 
 class CoreBounds:
@@ -194,10 +269,8 @@ class CoreBounds:
         runs, kinds, size = problem.architecture.runs, len(problem.architecture.kinds), shards.bytes
         self.dense = total(n * size[k].dense for k, n in runs) + total(end.dense for end in size[kinds:])
         self.expert = total(n * size[k].expert for k, n in runs) + total(end.expert for end in size[kinds:])
-        least = int(policies.savers.recompute.max())
-        self.kept = total(n * size[k].kept[least] for k, n in runs) * c.activation_memory
-        if policies.savers.offload_activations.any():
-            self.kept = np.zeros_like(self.kept)
+        self.kept = [total(n * size[k].kept[r] for k, n in runs) * c.activation_memory for r in range(3)]
+        self.working = reduce(np.maximum, [part.kept[0] for part in size]) * c.activation_memory
 
     def _passes(self) -> Array:
         """F+B of the whole model on each shard, for one micro-batch."""
@@ -206,16 +279,13 @@ class CoreBounds:
         near = closest_groups(self.problem.cluster, rows)
         links = None
         if self.problem.workload.global_batch > 1:  # with one micro-batch, how much hides depends on the pipeline
-            links = collectives(self.problem, near, self.c, floor=True)
+            links = least_collectives(self.problem, near, self.c)
         costs = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, np.arange(n), near)
         return Exposure(rows, costs).whole_model()
 
-    def time(self, passes: Array, pp: Array, m: Array) -> Array:
-        """Least step time with so long a pass."""
+    def time(self, passes: Array, pp: Array, m: Array, idle: Array) -> Array:
+        """Least step time with so long a pass and so many idle ones."""
         n, problem = self.problem.cluster.num_devices, self.problem
-        idle = 0.0
-        if not np.isin(self.policies.schedules.schedule, _BUBBLE_FREE).any():
-            idle = (pp - 1) / self.policies.schedules.virtual_stages.max()
         node = min(8, problem.cluster.scale_up_domain)
         jitter = 1 + self.c.jitter * np.log2(max(n / node, 1.0))
         norm = 2 * (self.c.collective_s + self.c.scaleout_hop_s * np.log2(n))
@@ -236,8 +306,20 @@ class CoreBounds:
         held = held + problem.gradient_bytes * (shards if most >= 2 else dense + expert)
         if not dropped:
             held = held + problem.parameter_bytes * (dense + expert)
-        held = held + self.kept[shard] / cores.pp * flying(cores.pp, m)
+        held = held + self._activations(shard, flying(cores.pp, m) / cores.pp)
         return np.asarray(held * (1 + self.c.fragmentation) + self.c.context_gib * GIB)
+
+
+    def _activations(self, shard: Array, share: Array) -> Array:
+        """The least of any saver, with what share of the model's activations a stage holds."""
+        savers, working = self.policies.savers, self.working[shard]
+        pairs = {(int(r), bool(a)) for r, a in zip(savers.recompute, savers.offload_activations, strict=True)}
+        found = []
+        for recompute, offload in sorted(pairs):
+            held = self.kept[recompute][shard] * share
+            held = np.minimum(2 * working, held) if offload else held
+            found.append(held + working if recompute else held)
+        return reduce(np.minimum, found)
 
 
 def flying(pp: Array, m: Array) -> Array:

@@ -166,53 +166,12 @@ class Network:
                 out = out * group.members[d]
         return up, out
 
-
-class Floor(Network):
-    """What no placement of a group of so many devices beats.
-
-    On switched levels that is the group as close as can be. On a torus a placement may bend an axis over several
-    dims: a device receives over all its links at best, and an all-to-all of g devices spreads over the dims as a cube.
-    """
-
-    __slots__ = ()
-
-    def gather(self, group: Group) -> Cost:
-        return self._gathered(group, 1.0) if self._is_torus else super().gather(group)
-
-    def reduce(self, group: Group) -> Cost:
-        return self._gathered(group, 2.0) if self._is_torus else super().reduce(group)
-
-    def _gathered(self, group: Group, times: float) -> Cost:
-        """What lies outside a package comes over the links of all its devices, or of the level above the torus."""
-        inside = np.minimum(self._package, group.degree)
-        fastest = max(float(np.max(rate)) for rate in (self._links, *self._above))
-        return Cost(times * (1 - inside / group.degree) / (self._package * fastest), np.zeros_like(group.degree))
-
-    def all_to_all(self, group: Group, copies: list[Array] | None = None) -> Cost:
-        if not self._is_torus:
-            return super().all_to_all(group, copies)
-        outside = group.degree / self._package
-        rings = [self._rate(dim) * self.c.alltoall for dim in self.dims if dim.kind == "ring"]
-        within = outside ** (1 / len(rings)) / (8 * np.max(rings))
-        beyond = [0.5 / np.max(rate * self.c.alltoall) for rate in self._above]
-        least = np.minimum(within, min(beyond)) if beyond else within
-        needed = np.where((outside > 1) & (copies is None), least, 0.0)
-        return Cost(needed, np.zeros_like(group.degree))
-
-    def send(self, group: Group) -> Cost:
-        zero = np.zeros_like(group.degree)
-        return Cost(zero, zero) if self._is_torus else super().send(group)
-
-    @property
-    def _package(self) -> int:
-        """Devices joined below the torus."""
-        return self.dims[0].domain if self.dims[0].kind == "switch" else 1
-
-    @property
-    def _links(self) -> Number:
-        return sum(self._rate(dim) * (2 if dim.wraps else 1) for dim in self.dims if dim.kind == "ring")
-
-    @property
-    def _above(self) -> list[Number]:
-        last = max(d for d, dim in enumerate(self.dims) if dim.kind == "ring")
-        return [self._rate(dim) for dim in self.dims[last + 1 :]]
+    def least_gather(self, group: Group) -> Cost:
+        """What no group of so many devices of a torus beats, however its axes bend: what lies outside a package comes
+        over the links of all its devices, or of the level above the torus."""
+        package = self.dims[0].domain if self.dims[0].kind == "switch" else 1
+        rings = [d for d, dim in enumerate(self.dims) if dim.kind == "ring"]
+        links = sum(self._rate(self.dims[d]) * (2 if self.dims[d].wraps else 1) for d in rings)
+        fastest = max(float(np.max(rate)) for rate in (links, *(self._rate(d) for d in self.dims[rings[-1] + 1 :])))
+        inside = np.minimum(package, group.degree)
+        return Cost((1 - inside / group.degree) / (package * fastest), np.zeros_like(group.degree))

@@ -145,6 +145,20 @@ class Exposure:
         none, selective, full = self.meshes.bytes[index].kept
         return np.where(self.full, full, np.where(self.selective, selective, none))
 
+    def data_every_time(self) -> tuple[Array, Array, Array] | None:
+        """Where all layouts move data with every micro-batch: (seconds of traffic, of compute that it may hide behind,
+        and exposed) of a pass of the whole model."""
+        if self.once.any():
+            return None
+        traffic, window = [], []
+        for i, part in enumerate(self.meshes.traffic):
+            time = self.meshes.times[i]
+            passes = self.zero3 * 1.0 + self.zero3 * self.layouts.reshard
+            traffic.append(passes * part.gather + part.scatter)
+            window.append(time.forward + time.backward + self.full * time.full + self.selective * time.selective)
+        exposed = [part.terms["data_s"] for part in self.parts]
+        return weighed(self.amounts, traffic), weighed(self.amounts, window), weighed(self.amounts, exposed)
+
     def data_once(self) -> list[tuple[Array, Array]]:
         """Of each part, once a step: (parameters gathered, gradients reduced), nothing hidden."""
         stage = self.layouts.zero_stage

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.array import Array, Shared, distinct, nothing_shared
+from models.factors import divisors
 from models.hardware import Cluster
 from models.layout import AXES, PLACEMENTS, Layouts
 
@@ -141,6 +142,16 @@ def _groups(cluster: Cluster, axes: Sequence[tuple[Array, Array]], shared: bool)
     single = [axis(stride, degree) for stride, degree in axes]
     sharding = joined(single[_SHARD], single[_CP])
     return Groups(*single, sharding, joined(sharding, single[_REPLICATE]))
+
+
+def every_stride(cluster: Cluster, degree: Array) -> tuple[Group, int]:
+    """Groups of these degrees with every distance between neighbours that an axis may have, stride by stride; and how
+    many strides there are."""
+    domains = np.array([dim.domain for dim in cluster.dims] or [1], dtype=np.int64)
+    n = cluster.num_devices
+    strides = np.array(divisors(n))
+    stride, degrees = (part.ravel() for part in np.meshgrid(strides, degree.astype(np.int64), indexing="ij"))
+    return _group(domains, np.where(stride * degrees <= n, stride, 1), degrees), len(strides)
 
 
 def _group(domains: Array, stride: Array, degree: Array) -> Group:

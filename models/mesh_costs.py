@@ -6,6 +6,7 @@ Few shards and few groups differ among many layouts, so their costs are tables t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -13,11 +14,11 @@ import numpy as np
 
 from models import memory
 from models.architecture import Layer, Moe
-from models.array import Array
-from models.communication import Cost, Floor, Network
+from models.array import Array, Shared, total
+from models.communication import Cost, Network
 from models.compute import Compute, LayerTime, routed_tokens, skew
 from models.layout import Layouts
-from models.mesh import Group, Groups, closest_groups, groups
+from models.mesh import Group, Groups, closest_groups, every_stride, groups
 from models.problem import Problem
 from models.profile import Coefficients
 from models.shard import Shards
@@ -124,7 +125,7 @@ class MeshCosts:
         shards = Shards.of(layouts, problem.workload.seq_len)
         costs = ShardCosts.of(problem, shards.table, c)
         closest = closest_groups(problem.cluster, layouts)
-        return cls(Tables(problem, c, costs, collectives(problem, closest, c, floor=True)), layouts, shards.code, closest)
+        return cls(Tables(problem, c, costs, least_collectives(problem, closest, c)), layouts, shards.code, closest)
 
     def take(self, rows: Array) -> MeshCosts:
         """Those at `rows`; not for coefficients drawn for each layout."""
@@ -288,6 +289,24 @@ class MeshCosts:
             whole = whole + 2 * over_experts
         return gather, stuck, scatter, whole
 
+    def data_rates(self) -> tuple[list[Array], list[Array], list[Array]]:
+        """What data-parallel traffic is made of, whatever the parameters: seconds a byte, and latencies. At ZeRO 0,
+        once a step, and with every micro-batch, where gathers and scatters come in other proportions."""
+        sharding, replicate, replicas, edp = self._collectives
+        element, gradient = self.problem.gather_bytes, self.problem.gradient_bytes
+        repeated = self._replicated_experts
+
+        def sharded(over: Cost, shards: Array, share: Array | float) -> list[Array]:
+            bytes_s = (element + gradient) * over.byte_s + share * gradient / shards * replicate.byte_s
+            return [bytes_s, 2 * over.latency_s + share * replicate.latency_s]
+
+        plain, once = [replicas.byte_s, replicas.latency_s], sharded(sharding, self.dense_shards, 1.0)
+        alone = [sharding.byte_s, sharding.latency_s]
+        if self.problem.architecture.is_moe:
+            experts = [edp.byte_s, edp.latency_s]
+            once, plain, alone = once + sharded(edp, self.expert_shards, repeated), plain + experts, alone + experts
+        return plain, once, once + alone
+
     def _has_experts(self, part: int) -> bool:
         architecture = self.problem.architecture
         if part < self.kinds:
@@ -296,26 +315,63 @@ class MeshCosts:
         return is_head and architecture.mtp_layers > 0 and architecture.layers[-1].moe is not None
 
 
-def collectives(problem: Problem, g: Groups, c: Coefficients, *, floor: bool = False) -> dict[str, Cost]:
-    """Costs by name: an axis of the groups, with what is not its usual collective. `floor`: of groups as close as can
-    be, no more than any placement costs."""
-    network = (Floor if floor else Network)(problem.cluster.dims, c)
-    ulysses = problem.stack.context == "ulysses"
-    costs = {
-        "tp": network.gather(g.tp.table),
-        "tp_reduce": network.reduce(g.tp.table),
-        "etp": network.gather(g.etp.table),
-        "cp": network.all_to_all(g.cp.table) if ulysses else network.gather(g.cp.table),
-        "send": network.send(g.pp.table),
-        "sharding": network.gather(g.sharding.table),
-        "dp_replicate": network.reduce(g.dp_replicate.table),
-        "replicas": network.reduce(g.replicas.table),
-        "edp": network.gather(g.edp.table),
+def collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]:
+    """Costs by name: an axis of the groups, with what is not its usual collective."""
+    network = Network(problem.cluster.dims, c)
+    single = {
+        name: cost(getattr(g, axis).table) for name, (axis, cost) in _single(problem, network).items()
+    }
+    return single | {"sharding": network.gather(g.sharding.table), "replicas": network.reduce(g.replicas.table)}
+
+
+def least_collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]:
+    """Of groups as close as can be: no placement costs less. On a torus no stride is the closest for everything, so
+    every one is tried."""
+    if problem.cluster.fabric.torus is None:
+        return collectives(problem, g, c)
+    network = Network(problem.cluster.dims, c)
+
+    def least(axis: Shared[Group], cost: Callable[[Group], Cost]) -> Cost:
+        group, strides = every_stride(problem.cluster, axis.table.degree)
+        found = cost(group)
+        return Cost(*(v.reshape(strides, -1).min(axis=0) for v in (found.byte_s, found.latency_s)))
+
+    def joined(axis: Shared[Group], parts: list[Shared[Group]], times: float, cost: Callable[[Group], Cost]) -> Cost:
+        """Of two axes or more the links may be those of several dims."""
+        alone, bent = least(axis, cost), network.least_gather(axis.table)
+        several = np.zeros(len(alone.byte_s), dtype=bool)
+        several[axis.code] = total((part.spread(part.table.degree) > 1) * 1 for part in parts) > 1
+        return Cost(
+            np.where(several, times * bent.byte_s, alone.byte_s), np.where(several, 0.0, alone.latency_s)
+        )
+
+    single = {name: least(getattr(g, axis), cost) for name, (axis, cost) in _single(problem, network).items()}
+    parts = [g.dp_shard, g.cp, g.dp_replicate]
+    return single | {
+        "sharding": joined(g.sharding, parts[:2], 1.0, network.gather),
+        "replicas": joined(g.replicas, parts, 2.0, network.reduce),
+    }
+
+
+def _single(problem: Problem, network: Network) -> dict[str, tuple[str, Callable[[Group], Cost]]]:
+    """Collectives over one axis: by name, the axis and the cost."""
+    costs: dict[str, tuple[str, Callable[[Group], Cost]]] = {
+        "tp": ("tp", network.gather),
+        "tp_reduce": ("tp", network.reduce),
+        "etp": ("etp", network.gather),
+        "cp": ("cp", network.all_to_all if problem.stack.context == "ulysses" else network.gather),
+        "send": ("pp", network.send),
+        "dp_replicate": ("dp_replicate", network.reduce),
+        "edp": ("edp", network.gather),
     }
     if problem.stack.dispatcher == "allgather":
-        return costs | {"ep": network.gather(g.ep.table)}
+        return costs | {"ep": ("ep", network.gather)}
     chosen = {layer.moe.experts_per_token for layer in problem.architecture.kinds if layer.moe}
-    return costs | {f"ep{k}": network.all_to_all(g.ep.table, _copies(problem, g.ep.table, k)) for k in chosen}
+
+    def dispatch(experts: int) -> Callable[[Group], Cost]:
+        return lambda group: network.all_to_all(group, _copies(problem, group, experts))
+
+    return costs | {f"ep{k}": ("ep", dispatch(k)) for k in chosen}
 
 
 def _copies(problem: Problem, group: Group, chosen: int) -> list[Array] | None:

@@ -21,7 +21,8 @@ from models.problem import Problem
 from models.profile import Profile
 from models.rules import RULES
 from models.search import Answer, Certificate, NoLegalLayout, search
-from models.space import Space, divisors, merge
+from models.factors import divisors
+from models.space import Space
 from models.step import predict
 
 Allowed = Mapping[str, tuple[Any, ...]]

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from models.array import Array, distinct
-from models.bounds import Bounds, CoreBounds
+from models.bounds import Bounds, CoreBounds, Times, Variants, growth, idle
 from models.combine import Combiner, partitions
+from models.communication import Cost
 from models.complexity import of_degrees, of_mesh, of_policy
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
@@ -28,15 +29,15 @@ from models.exposure import update_seconds
 from models.hardware import GIB
 from models.layout import PLACEMENTS, Layouts
 from models.mesh import Groups, closest_groups, groups
-from models.mesh_costs import MeshCosts, ShardCosts, Tables, collectives
+from models.mesh_costs import MeshCosts, ShardCosts, Tables, collectives, least_collectives
 from models.problem import Problem
 from models.profile import Coefficients, Profile
 from models.shard import Shards
 from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, ragged, sharding_class
 
 MOST_CORES = 30_000_000  # looked at in one search
-_CORES = 150_000  # looked at together
-_PROBED = 1024  # cores whose meshes are bounded to find a first answer
+_CORES = 16_000  # looked at together at first, later more
+_PROBED = 1024  # cores opened together, at first
 _MESHES = 1 << 14  # bounded together
 _LEAVES = 1 << 13  # evaluated together
 _MOST_LAYOUTS = 4_000_000  # a search stops there with the best so far, marked as not exact
@@ -136,30 +137,43 @@ class _Cores:
 
 @dataclass(frozen=True)
 class _Meshes:
-    """Meshes to be placed. `time` (shardings·savers, n) bounds those that are legal and may fit, others are infinite;
-    `bound` is the least of them, of which `apart` is taken by what a placement may still make worse."""
+    """Meshes to be placed: `fits` (shardings·savers, n) are legal and may fit; `times` bounds them, `bound` is the
+    least of that, of which `apart` is taken by what a placement may still make worse."""
 
     layouts: Layouts
     trunk: Array
     shard: Array
-    time: Array
+    fits: Array
     bound: Array
     apart: Array
+    times: Times
 
     def take(self, rows: Array) -> _Meshes:
-        flat = (getattr(self, name)[rows] for name in ("bound", "apart"))
-        return _Meshes(self.layouts.take(rows), self.trunk[rows], self.shard[rows], self.time[:, rows], *flat)
-
-    @classmethod
-    def joined(cls, parts: list[_Meshes]) -> _Meshes:
-        return cls(
-            Layouts.concatenate([p.layouts for p in parts]),
-            np.concatenate([p.trunk for p in parts]),
-            np.concatenate([p.shard for p in parts]),
-            np.concatenate([p.time for p in parts], axis=1),
-            np.concatenate([p.bound for p in parts]),
-            np.concatenate([p.apart for p in parts]),
+        return _Meshes(
+            self.layouts.take(rows),
+            self.trunk[rows],
+            self.shard[rows],
+            self.fits[:, rows],
+            self.bound[rows],
+            self.apart[rows],
+            self.times.take(rows),
         )
+
+
+@dataclass(frozen=True)
+class _Leaves:
+    """Layouts to evaluate: mesh, schedule, and sharding with saver of each; of each mesh, what it is without its
+    placement, its trunk, and its points of complexity."""
+
+    mesh: Array
+    schedule: Array
+    variant: Array
+    unplaced: Array
+    trunk: Array
+    points: Array
+
+
+_FITS, _DOMINATED, _TOO_LARGE = range(3)
 
 
 @dataclass
@@ -216,7 +230,7 @@ class _Held:
     def wanted(self, bound: Array, piped: Array, points: Array | int) -> Array:
         """Whether what has this least time and least complexity may be in the answer."""
         if self.simple is None:
-            return np.asarray(bound <= self.limit(piped))
+            return np.isfinite(bound) & (bound <= self.limit(piped))
         simple, time = self.simple
         return (bound <= self.tolerated) & ((points < simple) | ((points == simple) & (bound < time)))
 
@@ -241,12 +255,10 @@ class _Search:
 
     def run(self) -> Answer:
         self._prepare()
-        cores = self._cores()
-        meshes = self._meshes(cores)
-        self._sweep(meshes)
+        cores = self._fastest()
         if not np.isfinite(self.held.best):
             raise self._out_of_memory()
-        self._simplest(meshes, cores)
+        self._simplest(cores)
         return self._answer()
 
     # -- what every level looks up ------------------------------------------------------------------------------
@@ -269,48 +281,69 @@ class _Search:
         self.rejected += Counter({name: count * meshes * every for name, count in refused.items()})
         meshes *= len(self.experts)
         self.rejected += Counter({name: count * meshes for name, count in unwanted.items()})
+        every_idle = np.where(self.trunks.legal, idle(self.policies.schedules, self.trunks.pp).T, np.inf)
+        self.idle = every_idle.min(axis=1)
         bodies = Shards.of(rows, self.problem.workload.seq_len)
         self.body = bodies.code
         shards = _crossed(bodies.table, self.experts)
         self.shards = ShardCosts.of(self.problem, shards, self.c)
         self.bounds = CoreBounds(self.problem, self.shards, self.c, self.policies)
         device, host = update_seconds(self.problem, self.c)
+        self.variants = Variants.of_policies(self.policies)
         self.lighter = _lighter(self.policies.savers, offload_pays=host < device)
         z, r = len(self.policies.shardings), len(self.policies.savers)
         self.legal_shardings = np.repeat(space.legal_shardings, r, axis=1)
         self.sharding = np.repeat(np.arange(z), r)
         self.saver = np.tile(np.arange(r), z)
 
-    def _costs(self, layouts: Layouts, shard: Array, placed: Groups, *, floor: bool = False) -> MeshCosts:
-        links = collectives(self.problem, placed, self.c, floor=floor)
+    def _costs(self, layouts: Layouts, shard: Array, placed: Groups, links: dict[str, Cost]) -> MeshCosts:
         return MeshCosts(Tables(self.problem, self.c, self.shards, links), layouts, shard, placed)
 
     # -- trunks and cores ---------------------------------------------------------------------------------------
 
-    def _cores(self) -> _Cores:
-        """Cores that may be fast enough, by blocks of trunks in order of their bound."""
+    def _fastest(self) -> _Cores:
+        """The first sweep: blocks of trunks in order of their bound; of each the best cores at once, the rest at the
+        end, with what all of them together left to prune against. Returns every core that was not pruned."""
         rows, experts = self.trunks.rows, len(self.experts)
         m = rows.num_micro_batches(self.problem.workload.global_batch)
         least = self.bounds.passes.reshape(-1, experts).min(axis=1)[self.body]
-        bound = self.bounds.time(least, rows.pp, m)
-        order = np.argsort(bound, kind="stable")
-        parts: list[_Cores] = []
-        size = max(_CORES // experts, 1)
-        for start in range(0, len(order), size):
+        bound = self.bounds.time(least, rows.pp, m, self.idle[self.trunks.chains])
+        order, start, size = np.argsort(bound, kind="stable"), 0, max(_CORES // experts, 1)
+        cores: _Cores | None = None
+        opened = np.zeros(0, dtype=bool)
+        while start < len(order):
             block = order[start : start + size]
+            start, size = start + size, 2 * size
             wanted = self.held.wanted(bound[block], rows.pp[block] > 1, 0)
-            if not wanted.all():
-                self._close(bound[block][~wanted])
-                block = block[wanted]
-            if not self._may_go_on(bound[order[start]]):
+            self._close(bound[block[~wanted]])
+            if not self._may_go_on(float(bound[block[0]])):
                 break
-            if len(block):
-                parts.append(self._crossed(block))
-                if not np.isfinite(self.held.best):
-                    self._probe(parts)
-        if not parts:
+            if not wanted.any():
+                continue
+            more = self._crossed(block[wanted])
+            cores = more if cores is None else _Cores.joined([cores, more])
+            opened = np.concatenate([opened, np.zeros(len(more.trunk), dtype=bool)])
+            opened[self._open_best(cores, opened, _PROBED)] = True
+        if cores is None:
             raise NoLegalLayout(self.rejected)
-        return _Cores.joined(parts)
+        size = _PROBED
+        while len(best := self._open_best(cores, opened, size)):
+            opened[best] = True
+            size = min(2 * size, _MESHES)
+        self._close(cores.bound[~opened])
+        return cores
+
+    def _open_best(self, cores: _Cores, opened: Array, count: int) -> Array:
+        """Open the cores that promise most, on each side of pp = 1; returns which."""
+        if not self._may_go_on(float(cores.bound[~opened].min(initial=np.inf))):
+            return np.zeros(0, dtype=np.int64)
+        piped = cores.layouts.pp > 1
+        left = np.flatnonzero(~opened & self.held.wanted(cores.bound, piped, 0))
+        left = left[np.argsort(cores.bound[left], kind="stable")]
+        best = np.concatenate([left[piped[left] == side][: count // 2] for side in (False, True)])
+        if len(best):
+            self._sweep(self._split(cores.take(best)))
+        return best
 
     def _crossed(self, trunks: Array) -> _Cores:
         """These trunks with every pair of expert degrees that may fold and fit."""
@@ -328,45 +361,24 @@ class _Search:
         fits = memory <= self.capacity
         self.pruned_by_memory += int(self.splits[trunk[~fits]].sum()) * len(self.policies)
         layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
-        bound = self.bounds.time(self.bounds.passes[shard], layouts.pp, m[fits])
+        bound = self.bounds.time(self.bounds.passes[shard], layouts.pp, m[fits], self.idle[self.trunks.chains[trunk]])
         return _Cores(layouts, trunk, shard, bound)
 
-    def _probe(self, parts: list[_Cores]) -> None:
-        """Evaluate the meshes that promise most, of the first cores, on each side of pp = 1."""
-        cores = _Cores.joined(parts)
-        for piped in (False, True):
-            mine = np.flatnonzero((cores.layouts.pp > 1) == piped)
-            mine = mine[np.argsort(cores.bound[mine], kind="stable")[:_PROBED]]
-            if not len(mine):
-                continue
-            meshes = self._split(cores.take(mine))
-            order = np.argsort(meshes.bound, kind="stable")
-            for start in range(0, min(len(order), 256), 16):
-                self._open(meshes.take(order[start : start + 16]))
-                if np.isfinite(self.held.sides[int(piped)]):
-                    break
-
     # -- meshes -------------------------------------------------------------------------------------------------
-
-    def _meshes(self, cores: _Cores) -> _Meshes:
-        """What may be fast enough of these cores, split over replication and sharding."""
-        wanted = self.held.wanted(cores.bound, cores.layouts.pp > 1, 0)
-        self._close(cores.bound[~wanted])
-        cores = cores.take(np.flatnonzero(wanted))
-        size = max(_MESHES // 8, 1)
-        parts = [self._split(cores.take(np.arange(i, min(i + size, len(cores.trunk))))) for i in range(0, len(cores.trunk), size)]
-        return _Meshes.joined(parts) if parts else self._split(cores)
 
     def _split(self, cores: _Cores) -> _Meshes:
         layouts, parent = self.space.split(cores.layouts)
         trunk, shard = cores.trunk[parent], cores.shard[parent]
-        costs = self._costs(layouts, shard, closest_groups(self.problem.cluster, layouts), floor=True)
-        bounds = Bounds(costs, self.policies)
+        near = closest_groups(self.problem.cluster, layouts)
+        costs = self._costs(layouts, shard, near, least_collectives(self.problem, near, self.c))
+        bounds = Bounds(costs, self.policies, self.idle[self.trunks.chains[trunk]])
         fits = (bounds.memory() <= self.capacity) & self.legal_shardings[sharding_class(layouts)].T
-        time = np.where(fits, bounds.time(fits)[0], np.inf)
-        bound = time.min(axis=0, initial=np.inf)
-        found = _Meshes(layouts, trunk, shard, time, bound, bounds.apart())
-        wanted = self.held.wanted(bound, layouts.pp > 1, of_degrees(layouts)) & np.isfinite(bound)
+        some = self.variants.any_of(fits)
+        times = bounds.time(self.variants, some)
+        times.step[~some] = np.inf
+        bound = times.step.min(axis=0, initial=np.inf)
+        found = _Meshes(layouts, trunk, shard, fits, bound, bounds.apart(), times)
+        wanted = self.held.wanted(bound, layouts.pp > 1, of_degrees(layouts))
         self._close(bound[~wanted])
         return found.take(np.flatnonzero(wanted))
 
@@ -398,12 +410,14 @@ class _Search:
         start = np.searchsorted(of_kind, np.arange(len(first) + 1))
         mesh, place = ragged(start[kind], np.diff(start)[kind])
         layouts = replace(meshes.layouts.take(mesh), placement=placed.placement[place])
-        shared = collectives(self.problem, links, self.c)
-        costs = MeshCosts(
-            Tables(self.problem, self.c, self.shards, shared), layouts, meshes.shard[mesh], links.take(place)
-        )
-        farther = np.maximum(Bounds(costs, self.policies).apart() - meshes.apart[mesh], 0.0)
-        bound, points = meshes.bound[mesh] + farther, of_mesh(self.problem, placed, links)[place]
+        seconds = collectives(self.problem, links, self.c)
+        costs = self._costs(layouts, meshes.shard[mesh], links.take(place), seconds)
+        bounds = Bounds(costs, self.policies, self.idle[self.trunks.chains[meshes.trunk[mesh]]])
+        grown = self._growth(meshes.layouts.take(first), placed, of_kind)[:, place]
+        near = meshes.times.take(mesh)
+        time = near.step + bounds.farther(self.variants, near, grown)
+        time = time + np.maximum(bounds.apart() - meshes.apart[mesh], 0.0)
+        bound, points = time.min(axis=0, initial=np.inf), of_mesh(self.problem, placed, links)[place]
         order, done, size = np.argsort(bound, kind="stable"), 0, 64
         while done < len(order):
             rows = order[done : done + size]
@@ -412,22 +426,34 @@ class _Search:
             self._close(bound[rows[~wanted]])
             rows = rows[wanted]
             if len(rows):
-                time = meshes.time[:, mesh[rows]] + farther[rows]
-                self._bounded(meshes.trunk[mesh[rows]], costs.take(rows), points[rows], time)
+                self._bounded(meshes, mesh[rows], costs.take(rows), points[rows], time[:, rows])
 
-    def _bounded(self, trunk: Array, costs: MeshCosts, points: Array, time: Array) -> None:
-        """`time`: a bound of every sharding and saver so far."""
+    def _growth(self, near: Layouts, placed: Layouts, parent: Array) -> Array:
+        """Of traffic once a step, from each mesh as close as can be to how it is placed."""
+        closest, far = closest_groups(self.problem.cluster, near), groups(self.problem.cluster, placed)
+        least = least_collectives(self.problem, closest, self.c)
+        links = collectives(self.problem, far, self.c)
+        return growth(
+            self._costs(near, np.zeros(len(near), dtype=int), closest, least).take(parent),
+            self._costs(placed, np.zeros(len(placed), dtype=int), far, links),
+        )
+
+    def _bounded(self, meshes: _Meshes, unplaced: Array, costs: MeshCosts, points: Array, time: Array) -> None:
+        """Placed meshes, each one of `meshes`; `time`: a bound of every variant so far."""
         piped = costs.layouts.pp > 1
-        wanted = self.held.wanted(time, piped, points)
-        bounds = Bounds(costs, self.policies)
-        step, mean = bounds.time(wanted)
-        wanted &= self.held.wanted(step, piped, points)
-        self._close(step[np.isfinite(time) & ~wanted])
+        some = self.held.wanted(time, piped, points)
+        trunk, of = meshes.trunk[unplaced], self.variants.of
+        bounds = Bounds(costs, self.policies, self.idle[self.trunks.chains[trunk]])
+        times = bounds.time(self.variants, some)
+        some &= self.held.wanted(times.step, piped, points)
+        self._close(times.step[np.isfinite(time) & ~some])
+        wanted = meshes.fits[:, unplaced] & some[of]
+        step, mean = times.step[of], times.pass_s[of]
         variant, mesh = np.nonzero(wanted)
         schedules = self.trunks.legal[self.trunks.chains[trunk[mesh]]]
         pair, schedule = np.nonzero(schedules)
         variant, mesh = variant[pair], mesh[pair]
-        extra = (bounds.idle(self.policies.schedules) - bounds.least_idle)[schedule, mesh]
+        extra = (idle(self.policies.schedules, costs.layouts.pp) - bounds.least_idle)[schedule, mesh]
         least = step[variant, mesh] + np.maximum(extra, 0.0) * mean[variant, mesh]
         wanted = self.held.wanted(least, piped[mesh], points[mesh])
         self._close(least[~wanted])
@@ -435,44 +461,45 @@ class _Search:
         order = np.argsort(least[wanted], kind="stable")
         for start in range(0, len(order), _LEAVES):
             rows = order[start : start + _LEAVES]
-            self._evaluate(costs, trunk, points, mesh[rows], schedule[rows], variant[rows])
+            self._evaluate(_Leaves(mesh[rows], schedule[rows], variant[rows], unplaced, trunk, points), costs)
 
     # -- layouts ------------------------------------------------------------------------------------------------
 
-    def _evaluate(
-        self, costs: MeshCosts, trunk: Array, points: Array, mesh: Array, schedule: Array, variant: Array
-    ) -> None:
-        z, r = self.sharding[variant], self.saver[variant]
+    def _evaluate(self, leaves: _Leaves, costs: MeshCosts) -> None:
+        schedule, z, r = leaves.schedule, self.sharding[leaves.variant], self.saver[leaves.variant]
+        mesh = leaves.mesh
+        first, same = distinct(leaves.unplaced[mesh], schedule, leaves.variant)
+        outcome = self._fitting(costs, leaves.unplaced, mesh[first], schedule[first], z[first], r[first])[same]
         layouts = _with_policies(costs.layouts.take(mesh), self.policies, schedule, z, r)
-        stages = partitions(self.problem, layouts)
-        costs = costs.take(mesh)
-        used, _ = Combiner(layouts, costs, stages.table.take(stages.code)).memory()
-        fits = np.sum(list(used.values()), axis=0) <= self.capacity
-        dominated = fits & self._dominated(mesh, schedule, z, r, fits)
-        kept = np.flatnonzero(fits & ~dominated)
         policy = (schedule * len(self.policies.shardings) + z) * len(self.policies.savers) + r
-        outcome = np.where(fits, np.where(dominated, 1, 0), 2)
-        self._note(trunk[mesh], layouts, policy, outcome)
+        self._note(leaves.trunk[mesh], layouts, policy, outcome)
+        kept = np.flatnonzero(outcome == _FITS)
         if not len(kept):
             return
         layouts = layouts.take(kept)
-        time = Combiner(layouts, costs.take(kept), stages.table.take(stages.code[kept])).time()
+        stages = partitions(self.problem, layouts)
+        time = Combiner(layouts, costs.take(mesh[kept]), stages.table.take(stages.code)).time()
         step = np.sum(list(time.values()), axis=0)
-        self.held.add(layouts, step, points[mesh[kept]] + of_policy(layouts))
+        self.held.add(layouts, step, leaves.points[mesh[kept]] + of_policy(layouts))
 
-    def _dominated(self, mesh: Array, schedule: Array, z: Array, r: Array, fits: Array) -> Array:
-        """Policies with a lighter twin on the same mesh that fits.
-
-        Twins differ in recompute and offload only.
-        """
-        _, twin = distinct(mesh, schedule, z)
+    def _fitting(
+        self, costs: MeshCosts, unplaced: Array, mesh: Array, schedule: Array, z: Array, r: Array
+    ) -> Array:
+        """Whether each fits, does not, or has a lighter twin that fits, which only adds less. Placement is nothing to
+        memory. Twins differ in recompute and offload only."""
+        layouts = _with_policies(costs.layouts.take(mesh), self.policies, schedule, z, r)
+        stages = partitions(self.problem, layouts)
+        used, _ = Combiner(layouts, costs.take(mesh), stages.table.take(stages.code)).memory()
+        fits = np.sum(list(used.values()), axis=0) <= self.capacity
+        _, twin = distinct(unplaced[mesh], schedule, z)
         table = np.zeros((int(twin.max(initial=0)) + 1, len(self.policies.savers)), dtype=bool)
         table[twin, r] = fits
-        return np.asarray((table[twin] & self.lighter[r]).any(axis=1))
+        dominated = (table[twin] & self.lighter[r]).any(axis=1)
+        return np.where(fits, np.where(dominated, _DOMINATED, _FITS), _TOO_LARGE)
 
     # -- the simplest -------------------------------------------------------------------------------------------
 
-    def _simplest(self, meshes: _Meshes, cores: _Cores) -> None:
+    def _simplest(self, cores: _Cores) -> None:
         """The second sweep. What the first held within the tolerance is where it starts from."""
         if self.goal.tolerance == 0:
             return
@@ -484,13 +511,13 @@ class _Search:
             if t <= held.tolerated
         ]
         held.simple = min(near)
-        points = of_degrees(cores.layouts)
-        wanted = held.wanted(cores.bound, cores.layouts.pp > 1, points)
-        self._sweep(self._meshes_of(cores.take(np.flatnonzero(wanted))))
-
-    def _meshes_of(self, cores: _Cores) -> _Meshes:
-        order = np.argsort(of_degrees(cores.layouts), kind="stable")
-        return self._meshes(cores.take(order))
+        points, piped = of_degrees(cores.layouts), cores.layouts.pp > 1
+        order = np.lexsort((cores.bound, points))
+        for start in range(0, len(order), _PROBED):
+            block = order[start : start + _PROBED]
+            block = block[held.wanted(cores.bound[block], piped[block], points[block])]
+            if len(block):
+                self._sweep(self._split(cores.take(block)))
 
     # -- counts -------------------------------------------------------------------------------------------------
 
@@ -571,7 +598,9 @@ class _Search:
                 meshes.take(mesh), self.policies, schedule, self.sharding[variant], self.saver[variant]
             )
             stages = partitions(self.problem, rows)
-            costs = self._costs(meshes, cores.shard[parent], groups(self.problem.cluster, meshes)).take(mesh)
+            near = groups(self.problem.cluster, meshes)
+            links = collectives(self.problem, near, self.c)
+            costs = self._costs(meshes, cores.shard[parent], near, links).take(mesh)
             used, _ = Combiner(rows, costs, stages.table.take(stages.code)).memory()
             total = np.sum(list(used.values()), axis=0)
             if total.min() < least:

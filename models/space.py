@@ -23,6 +23,7 @@ import numpy as np
 from models.array import Array, distinct
 from models.constraints import Constraints
 from models.errors import Invalid
+from models.factors import divisors, factorisations, ordered_factorisations
 from models.layout import AXES, PLACEMENTS, RECOMPUTE, SCHEDULES, Layout, Layouts
 from models.mesh import groups
 from models.problem import Problem
@@ -59,10 +60,11 @@ SAVER_KNOBS = ("recompute", "offload_activations", "offload_optimizer")
 @dataclass(frozen=True)
 class Trunks:
     """`rows`: trunks, data parallelism undivided (dp_shard); `chains`: which have as many stages and micro-batches;
-    `legal` (chains, schedules)."""
+    of each chain, its stages `pp` and its `legal` (chains, schedules)."""
 
     rows: Layouts
     chains: Array
+    pp: Array
     legal: Array
 
 
@@ -160,7 +162,7 @@ class Space:
         per_policy = below // c["schedule"] * self.splits(rows)
         refused = np.asarray(per_policy * ~usable)
         rejected["no_legal_schedule"] += int(refused.sum()) * c["schedule"]
-        return Trunks(rows.take(usable), chains[usable], legal), rejected
+        return Trunks(rows.take(usable), chains[usable], rows.pp[first], legal), rejected
 
     def splits(self, rows: Layouts) -> Array:
         """Ways to divide dp into dp_replicate and dp_shard."""
@@ -326,38 +328,6 @@ def ragged(start: Array, count: Array) -> tuple[Array, Array]:
     """For stretches of a table: (the stretch each of their entries is of, where it stands in the table)."""
     owner = np.repeat(np.arange(len(count)), count)
     return owner, np.arange(len(owner)) + np.repeat(start - (np.cumsum(count) - count), count)
-
-
-def divisors(n: int) -> list[int]:
-    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return small + [n // d for d in reversed(small) if d * d != n]
-
-
-def ordered_factorisations(n: int, parts: int) -> int:
-    """Ways to write n as an ordered product of `parts` factors: a product of binomials over its prime powers."""
-    count, rest, prime = 1, n, 2
-    while rest > 1:
-        power = 0
-        while rest % prime == 0:
-            rest //= prime
-            power += 1
-        for i in range(parts - 1):
-            count = count * (power + i + 1)
-        divisor = 1
-        for i in range(parts - 1):
-            divisor *= i + 1
-        count //= divisor
-        prime += 1
-        if prime * prime > rest > 1:
-            prime = rest
-    return count
-
-
-def factorisations(n: int, parts: int) -> list[tuple[int, ...]]:
-    """Ordered factorisations of n."""
-    if parts == 1:
-        return [(n,)]
-    return [(d, *rest) for d in divisors(n) for rest in factorisations(n // d, parts - 1)]
 
 
 def neutral(rows: int) -> Layouts:

@@ -19,7 +19,7 @@ from models.flops import AttentionCount, step_time_of
 from models.hardware import GIB, Cluster, Fabric, Level
 from models.layout import RECOMPUTE, Layout
 from models.problem import Problem
-from models.space import divisors
+from models.factors import divisors
 from models.stack import Stack
 from models.workload import Workload
 
