@@ -14,7 +14,8 @@ Time. Let x be F+B of the slowest stage with all that a micro-batch exposes ther
 Memory. Bytes on the fullest stage are at least the mean over stages. For activations, stage i with l_i layers and
 f_i micro-batches in flight holds f_i·l_i, and max f_i·l_i >= L / Σ 1/f_i for any partition of L layers (equality when
 l_i ~ 1/f_i); offloaded, they are at most two layers' worth on a stage that has as much. Every stage holds the layer
-being worked on, with recompute, or being reduced; the only stage of a pipeline of one all else.
+being worked on, with recompute, or being reduced; one stage holds the logits, and the only one of a pipeline of one
+holds all of it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from models.hardware import GIB
 from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
 from models.mesh import closest_groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables, least_collectives
+from models.pipeline import in_flight
 from models.problem import Problem
 from models.profile import Coefficients
 from models.space import Policies, neutral
@@ -87,11 +89,12 @@ class Times:
 
 class Bounds:
     """Bounds for n meshes, placed or as close as can be, under every choice of sharding and saver of some policies;
-    `least_idle`: mean passes that any of their schedules idles."""
+    `least_idle`: mean passes that any of their schedules idles; `flying`: least micro-batches in flight, times the mean
+    over stages (see :func:`flying`)."""
 
-    def __init__(self, costs: MeshCosts, policies: Policies, least_idle: Array) -> None:
+    def __init__(self, costs: MeshCosts, policies: Policies, least_idle: Array, flying: Array) -> None:
         self.problem, self.costs, self.c, self.stack = costs.problem, costs, costs.c, costs.problem.stack
-        self.policies, self.least_idle = policies, least_idle
+        self.policies, self.least_idle, self.flying = policies, least_idle, flying
         x = costs.layouts
         self.pp, self.m = x.pp, x.num_micro_batches(self.problem.workload.global_batch)
         node = min(8, self.problem.cluster.scale_up_domain)
@@ -182,17 +185,22 @@ class Bounds:
         z, r = self.policies.shardings, self.policies.savers
         result = np.empty((len(z) * len(r), len(self.pp)))
         recompute = sorted({int(code) for code in r.recompute})
-        held = {(code, 0): self._activations(code) for code in recompute}
+        held = {(code, 0): self._activations(code) * self.flying for code in recompute}
         held |= {(code, 1): np.minimum(2 * self._working, held[code, 0]) for code in recompute}
         held = {key: value + self._working if key[0] else value for key, value in held.items()}
-        alone = np.where(self.pp == 1, self.costs.logits * self.c.logit_memory, 0.0)
+        logits = self.costs.logits * self.c.logit_memory
+        alone = np.where(self.pp == 1, logits, 0.0)
+        last = {code: logits + self._working if code else logits for code in recompute}
         for i in range(len(z)):
-            states, rest = self._states(int(z.zero_stage[i]), bool(z.reshard[i]))
+            key = int(z.zero_stage[i]), bool(z.reshard[i])
+            states, rest = self._states(*key, *self._mean_parameters, self._gathered_anywhere)
+            states_last, rest_last = self._states(*key, *self._last_parameters, sum(self._last_parameters))
             rest = rest + alone
-            both = rest + states
             for j in range(len(r)):
-                activations = held[int(r.recompute[j]), int(r.offload_activations[j])]
-                result[i * len(r) + j] = (rest if r.offload_optimizer[j] else both) + activations
+                code, off = int(r.recompute[j]), int(r.offload_activations[j])
+                on_device = not r.offload_optimizer[j]
+                mean, least = rest + states * on_device, rest_last + states_last * on_device
+                result[i * len(r) + j] = np.maximum(mean + held[code, off], least + last[code])
         return result * (1 + self.c.fragmentation) + self.c.context_gib * GIB
 
     @cached_property
@@ -204,34 +212,53 @@ class Bounds:
         return reduce(np.maximum, [part.unit for part in self.costs.bytes[: self.costs.kinds]])
 
     def _activations(self, recompute: int) -> Array:
-        """Of all layers for one micro-batch, over the stages, times the micro-batches in flight."""
+        """Of all layers for one micro-batch, over the stages."""
         kept = total(count * self.costs.bytes[kind].kept[recompute] for kind, count in self._runs)
-        return np.asarray(kept / self.pp * self.c.activation_memory * flying(self.pp, self.m))
+        return np.asarray(kept / self.pp * self.c.activation_memory)
 
-    def _states(self, zero: int, reshard: bool) -> tuple[Array, Array]:
-        """(optimizer states, parameters in use and gradients), mean over stages."""
+    def each_flying(self) -> Array:
+        """Bytes for each more micro-batch in flight, (shardings·savers, n); offloaded activations are none."""
+        r = self.policies.savers
+        size = [self._activations(code) * (1 + self.c.fragmentation) for code in range(3)]
+        rows = [size[code] * (not off) for code, off in zip(r.recompute, r.offload_activations, strict=True)]
+        return np.tile(np.stack(rows), (len(self.policies.shardings), 1))
+
+    def _states(
+        self, zero: int, reshard: bool, dense: Array, expert: Array, gathered: Array
+    ) -> tuple[Array, Array]:
+        """(optimizer states, parameters in use and gradients) of so many parameters; FSDP gathers of no fewer."""
         problem = self.problem
-        dense, expert = self._parameters
         shards = dense / self.costs.dense_shards + expert / self.costs.expert_shards
         state = problem.workload.optimizer_state
         states = (state.master_bytes if zero == 3 else problem.master_bytes) + state.moment_bytes
         rest = problem.gradient_bytes * (shards if zero >= 2 else dense + expert)
-        if zero == 2 or (zero == 3 and reshard):  # what is being reduced
-            rest = rest + problem.parameter_bytes * self._unit
-        if zero == 3 and reshard:  # what is gathered
-            gathered = np.minimum(2 * self._unit, dense + expert)
-            rest = rest + np.where(self.pp == 1, problem.parameter_bytes * gathered, 0.0)
-        else:
-            rest = rest + problem.parameter_bytes * (dense + expert)
-        return states * (shards if zero >= 1 else dense + expert), rest
+        in_use = dense + expert
+        if zero == 3 and reshard:
+            in_use = np.minimum(2 * self._unit, gathered)
+        if zero == 2 or (zero == 3 and reshard):  # and a layer's gradients, being reduced
+            in_use = in_use + self._unit
+        return states * (shards if zero >= 1 else dense + expert), rest + problem.parameter_bytes * in_use
 
     @cached_property
-    def _parameters(self) -> tuple[Array, Array]:
+    def _mean_parameters(self) -> tuple[Array, Array]:
+        """Dense and expert ones, mean over stages."""
         size = self.costs.bytes
         ends = size[self.costs.kinds :]
         dense = total(count * size[kind].dense for kind, count in self._runs) + total(end.dense for end in ends)
         expert = total(count * size[kind].expert for kind, count in self._runs) + total(end.expert for end in ends)
         return dense / self.pp, expert / self.pp
+
+    @cached_property
+    def _last_parameters(self) -> tuple[Array, Array]:
+        """Of the last layer and the head, which one stage has."""
+        last, head = self.costs.bytes[self._runs[-1][0]], self.costs.bytes[-1]
+        return last.dense + head.dense, last.expert + head.expert
+
+    @cached_property
+    def _gathered_anywhere(self) -> Array:
+        """Parameters that every stage has."""
+        least = reduce(np.minimum, [part.dense + part.expert for part in self.costs.bytes[: self.costs.kinds]])
+        return np.where(self.pp == 1, sum(self._mean_parameters), least)
 
     @property
     def _runs(self) -> tuple[tuple[int, int], ...]:
@@ -291,7 +318,7 @@ class CoreBounds:
         norm = 2 * (self.c.collective_s + self.c.scaleout_hop_s * np.log2(n))
         return np.asarray((passes / pp * (m + idle) + norm + self.c.step_fixed_s) * jitter)
 
-    def memory(self, shard: Array, cores: Layouts, m: Array) -> Array:
+    def memory(self, shard: Array, cores: Layouts, flying: Array) -> Array:
         """Least bytes on the fullest stage of cores on these shards."""
         problem, z = self.problem, self.policies.shardings
         dense, expert = self.dense[shard] / cores.pp, self.expert[shard] / cores.pp
@@ -306,7 +333,7 @@ class CoreBounds:
         held = held + problem.gradient_bytes * (shards if most >= 2 else dense + expert)
         if not dropped:
             held = held + problem.parameter_bytes * (dense + expert)
-        held = held + self._activations(shard, flying(cores.pp, m) / cores.pp)
+        held = held + self._activations(shard, flying / cores.pp)
         return np.asarray(held * (1 + self.c.fragmentation) + self.c.context_gib * GIB)
 
 
@@ -322,14 +349,14 @@ class CoreBounds:
         return reduce(np.minimum, found)
 
 
-def flying(pp: Array, m: Array) -> Array:
-    """Micro-batches in flight, times the mean over stages: at least pp / Σ 1/f with f_i = min(pp - i, m) on stage i.
+def flying(schedules: Layouts, pp: Array, m: Array) -> Array:
+    """(schedules, n): micro-batches in flight, times the mean over stages, that a schedule has at least.
 
-    No schedule has fewer in flight than 1F1B (models.pipeline.in_flight).
+    With f_i of them on stage i the fullest stage holds at least pp / Σ 1/f_i of the mean, whatever the partition.
     """
-    depth = np.minimum(pp, m)
-    harmonic = _HARMONIC[np.minimum(depth, len(_HARMONIC) - 1)] + (pp - depth) / depth
-    return np.asarray(pp / harmonic)
-
-
-_HARMONIC = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, 4097))])
+    stage = np.arange(int(pp.max()))[:, None, None]
+    with np.errstate(divide="ignore"):
+        held = in_flight(
+            schedules.schedule[:, None], np.minimum(stage, pp - 1), pp, schedules.virtual_stages[:, None], m
+        )
+    return np.asarray(pp / np.where(stage < pp, 1 / held, 0.0).sum(axis=0))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from models.array import Array, distinct
-from models.bounds import Bounds, CoreBounds, Times, Variants, growth, idle
+from models.bounds import Bounds, CoreBounds, Times, Variants, flying, growth, idle
 from models.combine import Combiner, partitions
 from models.communication import Cost
 from models.complexity import of_degrees, of_mesh, of_policy
@@ -136,6 +136,17 @@ class _Cores:
 
 
 @dataclass(frozen=True)
+class _Memory:
+    """Least bytes of meshes, and for each more micro-batch in flight; (shardings·savers, n)."""
+
+    least: Array
+    each: Array
+
+    def take(self, rows: Array) -> _Memory:
+        return _Memory(self.least[:, rows], self.each[:, rows])
+
+
+@dataclass(frozen=True)
 class _Meshes:
     """Meshes to be placed: `fits` (shardings·savers, n) are legal and may fit; `times` bounds them, `bound` is the
     least of that, of which `apart` is taken by what a placement may still make worse."""
@@ -147,6 +158,7 @@ class _Meshes:
     bound: Array
     apart: Array
     times: Times
+    memory: _Memory
 
     def take(self, rows: Array) -> _Meshes:
         return _Meshes(
@@ -157,6 +169,7 @@ class _Meshes:
             self.bound[rows],
             self.apart[rows],
             self.times.take(rows),
+            self.memory.take(rows),
         )
 
 
@@ -281,8 +294,11 @@ class _Search:
         self.rejected += Counter({name: count * meshes * every for name, count in refused.items()})
         meshes *= len(self.experts)
         self.rejected += Counter({name: count * meshes for name, count in unwanted.items()})
-        every_idle = np.where(self.trunks.legal, idle(self.policies.schedules, self.trunks.pp).T, np.inf)
-        self.idle = every_idle.min(axis=1)
+        self._drop_schedules()
+        legal, pp, m = self.trunks.legal, self.trunks.pp, self.trunks.micro_batches
+        self.idle = np.where(legal, idle(self.policies.schedules, pp).T, np.inf)
+        self.flying = np.where(legal, flying(self.policies.schedules, pp, m).T, np.inf)
+        self.least = np.stack([self.idle.min(axis=1), self.flying.min(axis=1)])
         bodies = Shards.of(rows, self.problem.workload.seq_len)
         self.body = bodies.code
         shards = _crossed(bodies.table, self.experts)
@@ -296,6 +312,20 @@ class _Search:
         self.sharding = np.repeat(np.arange(z), r)
         self.saver = np.tile(np.arange(r), z)
 
+    def _drop_schedules(self) -> None:
+        """Those that no trunk may have."""
+        used = self.trunks.legal.any(axis=0)
+        meshes = int(self.splits.sum()) * len(self.experts)
+        dropped = int((~used).sum()) * len(self.policies.shardings) * len(self.policies.savers)
+        self.rejected["no_legal_schedule"] += meshes * dropped
+        self.trunks = replace(self.trunks, legal=self.trunks.legal[:, used])
+        self.policies = replace(self.policies, schedules=self.policies.schedules.take(used))
+
+    def _chained(self, trunk: Array) -> tuple[Array, Array]:
+        """Least idle passes and micro-batches in flight of some trunks."""
+        idle, flying = self.least[:, self.trunks.chains[trunk]]
+        return idle, flying
+
     def _costs(self, layouts: Layouts, shard: Array, placed: Groups, links: dict[str, Cost]) -> MeshCosts:
         return MeshCosts(Tables(self.problem, self.c, self.shards, links), layouts, shard, placed)
 
@@ -307,7 +337,7 @@ class _Search:
         rows, experts = self.trunks.rows, len(self.experts)
         m = rows.num_micro_batches(self.problem.workload.global_batch)
         least = self.bounds.passes.reshape(-1, experts).min(axis=1)[self.body]
-        bound = self.bounds.time(least, rows.pp, m, self.idle[self.trunks.chains])
+        bound = self.bounds.time(least, rows.pp, m, self.least[0, self.trunks.chains])
         order, start, size = np.argsort(bound, kind="stable"), 0, max(_CORES // experts, 1)
         cores: _Cores | None = None
         opened = np.zeros(0, dtype=bool)
@@ -357,11 +387,11 @@ class _Search:
         layouts = replace(rows.take(trunk), ep=self.experts.ep[expert], etp=self.experts.etp[expert])
         shard = self.body[trunk] * n + expert
         m = layouts.num_micro_batches(self.problem.workload.global_batch)
-        memory = self.bounds.memory(shard, layouts, m)
+        memory = self.bounds.memory(shard, layouts, self._chained(trunk)[1])
         fits = memory <= self.capacity
         self.pruned_by_memory += int(self.splits[trunk[~fits]].sum()) * len(self.policies)
         layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
-        bound = self.bounds.time(self.bounds.passes[shard], layouts.pp, m[fits], self.idle[self.trunks.chains[trunk]])
+        bound = self.bounds.time(self.bounds.passes[shard], layouts.pp, m[fits], self._chained(trunk)[0])
         return _Cores(layouts, trunk, shard, bound)
 
     # -- meshes -------------------------------------------------------------------------------------------------
@@ -371,13 +401,15 @@ class _Search:
         trunk, shard = cores.trunk[parent], cores.shard[parent]
         near = closest_groups(self.problem.cluster, layouts)
         costs = self._costs(layouts, shard, near, least_collectives(self.problem, near, self.c))
-        bounds = Bounds(costs, self.policies, self.idle[self.trunks.chains[trunk]])
-        fits = (bounds.memory() <= self.capacity) & self.legal_shardings[sharding_class(layouts)].T
+        bounds = Bounds(costs, self.policies, *self._chained(trunk))
+        memory = bounds.memory()
+        fits = (memory <= self.capacity) & self.legal_shardings[sharding_class(layouts)].T
         some = self.variants.any_of(fits)
         times = bounds.time(self.variants, some)
         times.step[~some] = np.inf
         bound = times.step.min(axis=0, initial=np.inf)
-        found = _Meshes(layouts, trunk, shard, fits, bound, bounds.apart(), times)
+        memory = _Memory(memory, bounds.each_flying())
+        found = _Meshes(layouts, trunk, shard, fits, bound, bounds.apart(), times, memory)
         wanted = self.held.wanted(bound, layouts.pp > 1, of_degrees(layouts))
         self._close(bound[~wanted])
         return found.take(np.flatnonzero(wanted))
@@ -412,7 +444,7 @@ class _Search:
         layouts = replace(meshes.layouts.take(mesh), placement=placed.placement[place])
         seconds = collectives(self.problem, links, self.c)
         costs = self._costs(layouts, meshes.shard[mesh], links.take(place), seconds)
-        bounds = Bounds(costs, self.policies, self.idle[self.trunks.chains[meshes.trunk[mesh]]])
+        bounds = Bounds(costs, self.policies, *self._chained(meshes.trunk[mesh]))
         grown = self._growth(meshes.layouts.take(first), placed, of_kind)[:, place]
         near = meshes.times.take(mesh)
         time = near.step + bounds.farther(self.variants, near, grown)
@@ -443,20 +475,23 @@ class _Search:
         piped = costs.layouts.pp > 1
         some = self.held.wanted(time, piped, points)
         trunk, of = meshes.trunk[unplaced], self.variants.of
-        bounds = Bounds(costs, self.policies, self.idle[self.trunks.chains[trunk]])
+        bounds = Bounds(costs, self.policies, *self._chained(trunk))
         times = bounds.time(self.variants, some)
         some &= self.held.wanted(times.step, piped, points)
         self._close(times.step[np.isfinite(time) & ~some])
         wanted = meshes.fits[:, unplaced] & some[of]
         step, mean = times.step[of], times.pass_s[of]
         variant, mesh = np.nonzero(wanted)
-        schedules = self.trunks.legal[self.trunks.chains[trunk[mesh]]]
-        pair, schedule = np.nonzero(schedules)
-        variant, mesh = variant[pair], mesh[pair]
-        extra = (idle(self.policies.schedules, costs.layouts.pp) - bounds.least_idle)[schedule, mesh]
-        least = step[variant, mesh] + np.maximum(extra, 0.0) * mean[variant, mesh]
+        chain = self.trunks.chains[trunk[mesh]]
+        pair, schedule = np.nonzero(self.trunks.legal[chain])
+        variant, mesh, chain = variant[pair], mesh[pair], chain[pair]
+        extra = self.idle[chain, schedule] - self.least[0, chain]
+        least = step[variant, mesh] + extra * mean[variant, mesh]
         wanted = self.held.wanted(least, piped[mesh], points[mesh])
         self._close(least[~wanted])
+        more, memory = self.flying[chain, schedule] - self.least[1, chain], meshes.memory
+        source = unplaced[mesh]
+        wanted &= memory.least[variant, source] + more * memory.each[variant, source] <= self.capacity
         mesh, schedule, variant = mesh[wanted], schedule[wanted], variant[wanted]
         order = np.argsort(least[wanted], kind="stable")
         for start in range(0, len(order), _LEAVES):
@@ -618,8 +653,7 @@ class _Search:
         trunk, expert = every // n, every % n
         layouts = replace(rows.take(trunk), ep=self.experts.ep[expert], etp=self.experts.etp[expert])
         shard = self.body[trunk] * n + expert
-        m = layouts.num_micro_batches(self.problem.workload.global_batch)
-        memory = self.bounds.memory(shard, layouts, m)
+        memory = self.bounds.memory(shard, layouts, self._chained(trunk)[1])
         order = np.argsort(memory, kind="stable")
         for start in range(0, len(order), 16):
             chosen = order[start : start + 16]

@@ -60,11 +60,12 @@ SAVER_KNOBS = ("recompute", "offload_activations", "offload_optimizer")
 @dataclass(frozen=True)
 class Trunks:
     """`rows`: trunks, data parallelism undivided (dp_shard); `chains`: which have as many stages and micro-batches;
-    of each chain, its stages `pp` and its `legal` (chains, schedules)."""
+    of each chain, both, and its `legal` (chains, schedules)."""
 
     rows: Layouts
     chains: Array
     pp: Array
+    micro_batches: Array
     legal: Array
 
 
@@ -156,13 +157,17 @@ class Space:
         rows = self._degrees(rejected, below * c["micro_batch"])
         rows = self._cross_micro_batches(rows, rejected, below)
         m = rows.num_micro_batches(self.problem.workload.global_batch)
-        first, chains = distinct(rows.pp, m)
+        rows_pp = rows.pp
+        first, chains = distinct(rows_pp, m)
         legal = self._legal_schedules(rows.take(first))
         usable = legal.any(axis=1)[chains]
         per_policy = below // c["schedule"] * self.splits(rows)
         refused = np.asarray(per_policy * ~usable)
         rejected["no_legal_schedule"] += int(refused.sum()) * c["schedule"]
-        return Trunks(rows.take(usable), chains[usable], rows.pp[first], legal), rejected
+        rows, first, chains = rows.take(usable), first[legal.any(axis=1)], chains[usable]
+        chains = np.searchsorted(np.flatnonzero(legal.any(axis=1)), chains)
+        pp, m = rows_pp[first], m[first]
+        return Trunks(rows, chains, pp, m, legal[legal.any(axis=1)]), rejected
 
     def splits(self, rows: Layouts) -> Array:
         """Ways to divide dp into dp_replicate and dp_shard."""
