@@ -76,4 +76,3 @@ def _codes(column: Array) -> tuple[Array, int]:
 def nothing_shared(rows: int) -> tuple[Array, Array]:
     """As :func:`distinct`, where every row stands for itself."""
     return np.arange(rows), np.arange(rows)
-

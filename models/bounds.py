@@ -1,6 +1,6 @@
-"""Lower bounds of step time and memory, admissible for every layout on a mesh.
+"""Lower bounds of step time, admissible for every layout on a mesh.
 
-Time. Let x be F+B of the slowest stage with all that a micro-batch exposes there, μ the mean of that over the stages
+Let x be F+B of the slowest stage with all that a micro-batch exposes there, μ the mean of that over the stages
 (the whole model's, over pp) and m the micro-batches. A step takes m·x, the bubble, and what happens once:
 
 - x >= μ, and a pipeline without zero-bubble schedules idles for (pp·μ - x)/v or more. So m·x and the bubble take at
@@ -10,29 +10,21 @@ Time. Let x be F+B of the slowest stage with all that a micro-batch exposes ther
   such traffic for each second of F+B, so the slowest stage has t >= ρ·x. What is exposed grows with t, so it is at
   least (ρ - (1-i)·min(ρ, h))·x. The optimizer's update, again with a least ratio to F+B, is bounded alike.
 - F+B is taken with every all-to-all hidden as far as any schedule can; ratios against F+B with none of it hidden.
-
-Memory. Bytes on the fullest stage are at least the mean over stages. For activations, stage i with l_i layers and
-f_i micro-batches in flight holds f_i·l_i, and max f_i·l_i >= L / Σ 1/f_i for any partition of L layers (equality when
-l_i ~ 1/f_i); offloaded, they are at most two layers' worth on a stage that has as much. Every stage holds the layer
-being worked on, with recompute, or being reduced; one stage holds the logits, and the only one of a pipeline of one
-holds all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import reduce
 
 import numpy as np
 
-from models.array import Array, total
+from models.array import Array
 from models.exposure import Exposure, overlaps
-from models.hardware import GIB
 from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
 from models.mesh import closest_groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables, least_collectives
-from models.pipeline import in_flight
 from models.problem import Problem
 from models.profile import Coefficients
 from models.space import Policies, neutral
@@ -89,12 +81,11 @@ class Times:
 
 class Bounds:
     """Bounds for n meshes, placed or as close as can be, under every choice of sharding and saver of some policies;
-    `least_idle`: mean passes that any of their schedules idles; `flying`: least micro-batches in flight, times the mean
-    over stages (see :func:`flying`)."""
+    `least_idle`: mean passes that any of their schedules idles."""
 
-    def __init__(self, costs: MeshCosts, policies: Policies, least_idle: Array, flying: Array) -> None:
+    def __init__(self, costs: MeshCosts, policies: Policies, least_idle: Array) -> None:
         self.problem, self.costs, self.c, self.stack = costs.problem, costs, costs.c, costs.problem.stack
-        self.policies, self.least_idle, self.flying = policies, least_idle, flying
+        self.policies, self.least_idle = policies, least_idle
         x = costs.layouts
         self.pp, self.m = x.pp, x.num_micro_batches(self.problem.workload.global_batch)
         node = min(8, self.problem.cluster.scale_up_domain)
@@ -178,92 +169,6 @@ class Bounds:
         more = (growth - 1)[kind] * near.traffic
         return np.maximum(costs * more, near.traffic + more - near.covered)
 
-    # -- memory -------------------------------------------------------------------------------------------------
-
-    def memory(self) -> Array:
-        """Least bytes on the fullest stage, (shardings·savers, n)."""
-        z, r = self.policies.shardings, self.policies.savers
-        result = np.empty((len(z) * len(r), len(self.pp)))
-        recompute = sorted({int(code) for code in r.recompute})
-        held = {(code, 0): self._activations(code) * self.flying for code in recompute}
-        held |= {(code, 1): np.minimum(2 * self._working, held[code, 0]) for code in recompute}
-        held = {key: value + self._working if key[0] else value for key, value in held.items()}
-        logits = self.costs.logits * self.c.logit_memory
-        alone = np.where(self.pp == 1, logits, 0.0)
-        last = {code: logits + self._working if code else logits for code in recompute}
-        for i in range(len(z)):
-            key = int(z.zero_stage[i]), bool(z.reshard[i])
-            states, rest = self._states(*key, *self._mean_parameters, self._gathered_anywhere)
-            states_last, rest_last = self._states(*key, *self._last_parameters, sum(self._last_parameters))
-            rest = rest + alone
-            for j in range(len(r)):
-                code, off = int(r.recompute[j]), int(r.offload_activations[j])
-                on_device = not r.offload_optimizer[j]
-                mean, least = rest + states * on_device, rest_last + states_last * on_device
-                result[i * len(r) + j] = np.maximum(mean + held[code, off], least + last[code])
-        return result * (1 + self.c.fragmentation) + self.c.context_gib * GIB
-
-    @cached_property
-    def _working(self) -> Array:
-        return reduce(np.maximum, [part.kept[0] for part in self.costs.bytes]) * self.c.activation_memory
-
-    @cached_property
-    def _unit(self) -> Array:
-        return reduce(np.maximum, [part.unit for part in self.costs.bytes[: self.costs.kinds]])
-
-    def _activations(self, recompute: int) -> Array:
-        """Of all layers for one micro-batch, over the stages."""
-        kept = total(count * self.costs.bytes[kind].kept[recompute] for kind, count in self._runs)
-        return np.asarray(kept / self.pp * self.c.activation_memory)
-
-    def each_flying(self) -> Array:
-        """Bytes for each more micro-batch in flight, (shardings·savers, n); offloaded activations are none."""
-        r = self.policies.savers
-        size = [self._activations(code) * (1 + self.c.fragmentation) for code in range(3)]
-        rows = [size[code] * (not off) for code, off in zip(r.recompute, r.offload_activations, strict=True)]
-        return np.tile(np.stack(rows), (len(self.policies.shardings), 1))
-
-    def _states(
-        self, zero: int, reshard: bool, dense: Array, expert: Array, gathered: Array
-    ) -> tuple[Array, Array]:
-        """(optimizer states, parameters in use and gradients) of so many parameters; FSDP gathers of no fewer."""
-        problem = self.problem
-        shards = dense / self.costs.dense_shards + expert / self.costs.expert_shards
-        state = problem.workload.optimizer_state
-        states = (state.master_bytes if zero == 3 else problem.master_bytes) + state.moment_bytes
-        rest = problem.gradient_bytes * (shards if zero >= 2 else dense + expert)
-        in_use = dense + expert
-        if zero == 3 and reshard:
-            in_use = np.minimum(2 * self._unit, gathered)
-        if zero == 2 or (zero == 3 and reshard):  # and a layer's gradients, being reduced
-            in_use = in_use + self._unit
-        return states * (shards if zero >= 1 else dense + expert), rest + problem.parameter_bytes * in_use
-
-    @cached_property
-    def _mean_parameters(self) -> tuple[Array, Array]:
-        """Dense and expert ones, mean over stages."""
-        size = self.costs.bytes
-        ends = size[self.costs.kinds :]
-        dense = total(count * size[kind].dense for kind, count in self._runs) + total(end.dense for end in ends)
-        expert = total(count * size[kind].expert for kind, count in self._runs) + total(end.expert for end in ends)
-        return dense / self.pp, expert / self.pp
-
-    @cached_property
-    def _last_parameters(self) -> tuple[Array, Array]:
-        """Of the last layer and the head, which one stage has."""
-        last, head = self.costs.bytes[self._runs[-1][0]], self.costs.bytes[-1]
-        return last.dense + head.dense, last.expert + head.expert
-
-    @cached_property
-    def _gathered_anywhere(self) -> Array:
-        """Parameters that every stage has."""
-        least = reduce(np.minimum, [part.dense + part.expert for part in self.costs.bytes[: self.costs.kinds]])
-        return np.where(self.pp == 1, sum(self._mean_parameters), least)
-
-    @property
-    def _runs(self) -> tuple[tuple[int, int], ...]:
-        return self.problem.architecture.runs
-
 
 def idle(schedules: Layouts, pp: Array) -> Array:
     """(schedules, n): mean passes that each idles, at least."""
@@ -287,17 +192,12 @@ class CoreBounds:
     """Bounds for trunks and cores, whatever the split, the placement and the policy.
 
     A pass takes its compute and the least of tensor-parallel and all-to-all traffic that any placement leaves; nothing
-    of data parallelism. Memory takes the best of every knob.
+    of data parallelism.
     """
 
-    def __init__(self, problem: Problem, shards: ShardCosts, c: Coefficients, policies: Policies) -> None:
-        self.problem, self.c, self.policies, self.shards = problem, c, policies, shards
+    def __init__(self, problem: Problem, shards: ShardCosts, c: Coefficients) -> None:
+        self.problem, self.c, self.shards = problem, c, shards
         self.passes = self._passes()
-        runs, kinds, size = problem.architecture.runs, len(problem.architecture.kinds), shards.bytes
-        self.dense = total(n * size[k].dense for k, n in runs) + total(end.dense for end in size[kinds:])
-        self.expert = total(n * size[k].expert for k, n in runs) + total(end.expert for end in size[kinds:])
-        self.kept = [total(n * size[k].kept[r] for k, n in runs) * c.activation_memory for r in range(3)]
-        self.working = reduce(np.maximum, [part.kept[0] for part in size]) * c.activation_memory
 
     def _passes(self) -> Array:
         """F+B of the whole model on each shard, for one micro-batch."""
@@ -317,46 +217,3 @@ class CoreBounds:
         jitter = 1 + self.c.jitter * np.log2(max(n / node, 1.0))
         norm = 2 * (self.c.collective_s + self.c.scaleout_hop_s * np.log2(n))
         return np.asarray((passes / pp * (m + idle) + norm + self.c.step_fixed_s) * jitter)
-
-    def memory(self, shard: Array, cores: Layouts, flying: Array) -> Array:
-        """Least bytes on the fullest stage of cores on these shards."""
-        problem, z = self.problem, self.policies.shardings
-        dense, expert = self.dense[shard] / cores.pp, self.expert[shard] / cores.pp
-        replicas = cores.dp * cores.cp
-        shards = dense / replicas + expert / np.maximum(replicas * cores.tp // (cores.ep * cores.etp), 1)
-        most = int(z.zero_stage.max())
-        dropped = ((z.zero_stage == 3) & z.reshard).any()
-        states = 0.0
-        if not self.policies.savers.offload_optimizer.any():
-            states = problem.master_bytes + problem.workload.optimizer_state.moment_bytes
-        held = states * (shards if most >= 1 else dense + expert)
-        held = held + problem.gradient_bytes * (shards if most >= 2 else dense + expert)
-        if not dropped:
-            held = held + problem.parameter_bytes * (dense + expert)
-        held = held + self._activations(shard, flying / cores.pp)
-        return np.asarray(held * (1 + self.c.fragmentation) + self.c.context_gib * GIB)
-
-
-    def _activations(self, shard: Array, share: Array) -> Array:
-        """The least of any saver, with what share of the model's activations a stage holds."""
-        savers, working = self.policies.savers, self.working[shard]
-        pairs = {(int(r), bool(a)) for r, a in zip(savers.recompute, savers.offload_activations, strict=True)}
-        found = []
-        for recompute, offload in sorted(pairs):
-            held = self.kept[recompute][shard] * share
-            held = np.minimum(2 * working, held) if offload else held
-            found.append(held + working if recompute else held)
-        return reduce(np.minimum, found)
-
-
-def flying(schedules: Layouts, pp: Array, m: Array) -> Array:
-    """(schedules, n): micro-batches in flight, times the mean over stages, that a schedule has at least.
-
-    With f_i of them on stage i the fullest stage holds at least pp / Σ 1/f_i of the mean, whatever the partition.
-    """
-    stage = np.arange(int(pp.max()))[:, None, None]
-    with np.errstate(divide="ignore"):
-        held = in_flight(
-            schedules.schedule[:, None], np.minimum(stage, pp - 1), pp, schedules.virtual_stages[:, None], m
-        )
-    return np.asarray(pp / np.where(stage < pp, 1 / held, 0.0).sum(axis=0))

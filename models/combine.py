@@ -64,53 +64,55 @@ class Combiner:
     # -- time ---------------------------------------------------------------------------------------------------
 
     def time(self) -> dict[str, Array]:
-        """Seconds by term, on the slowest stage."""
+        """Seconds by term, on the stage that is last to finish its own work, waiting, reduction and update."""
         x, m, stages, exposure = self.layouts, self.micro_batches, self.stages, self.exposure
         parts = exposure.parts
         both = weighed(stages.amounts, [part.both for part in parts])
         forward = weighed(stages.amounts, [part.forward for part in parts])
-        slow = _largest(both)
-        amounts = [_pick(a, slow) for a in stages.amounts]
-        slowest, slowest_forward = _pick(both, slow), _pick(forward, slow)
-        idle = pipeline.bubble(
-            x.schedule,
-            x.pp,
-            x.virtual_stages,
-            total=exposure.whole_model(),
-            slowest=slowest,
-            weight=weighed(amounts, [time.weight for time in self.meshes.times]),
-            backward=slowest - slowest_forward,
-            forward_slowest=forward.max(axis=0),
-            backward_slowest=(both - forward).max(axis=0),
-            micro_batches=m,
+        weights = [time.weight for time in self.meshes.times]
+        times = pipeline.StageTimes(
+            forward,
+            both - forward,
+            weighed(stages.amounts, weights),
+            exposure.whole_model(),
+            weighed(exposure.amounts, weights),
         )
+        idle = np.where(x.pp > 1, pipeline.bubble(x.schedule, x.pp, x.virtual_stages, m, times), 0.0)
+        once = self._data_once(stages.amounts, times.forward, times.backward)
+        optimizer = self._optimizer(stages.amounts)
+        last = _largest(m * both + idle + once + optimizer)
+        amounts = [_pick(a, last) for a in stages.amounts]
         time = {
             name: m * total(a * part.terms[name] for a, part in zip(amounts, parts, strict=True) if name in part.terms)
             for name in ("compute_s", "recompute_s", "tensor_s", "context_s", "expert_s", "data_s", "offload_s")
         }
         sends, hops = exposure.sends()
-        time["data_s"] = time["data_s"] + self._data_once(amounts, slowest_forward, slowest)
+        time["data_s"] = time["data_s"] + _pick(once, last)
         time["pipeline_s"] = sends
-        time["bubble_s"] = np.where(x.pp > 1, np.maximum(idle, 0.0), 0.0) + hops
-        time["optimizer_s"] = self._optimizer(amounts)
+        time["bubble_s"] = np.maximum(_pick(idle, last), 0.0) + hops
+        time["optimizer_s"] = _pick(optimizer, last)
         time["fixed_s"] = np.zeros_like(sends) + self.c.step_fixed_s
         subtotal = total(time.values())
         node = min(8, self.problem.cluster.scale_up_domain)
         time["jitter_s"] = subtotal * self.c.jitter * np.log2(np.maximum(x.num_devices / node, 1.0))
         return {name: time[name] + np.zeros_like(subtotal) for name in TIME_TERMS}
 
-    def _data_once(self, amounts: list[Array], forward: Array, both: Array) -> Array:
+    def _data_once(self, amounts: Array, forward: Array, backward: Array) -> Array:
         """Gradient reduction behind the last micro-batch's backward, parameter gather behind the first forward."""
         gathers, scatters = zip(*self.exposure.data_once(), strict=True)
         hide = self.exposure.hide
-        return hide(weighed(amounts, gathers), forward) + hide(weighed(amounts, scatters), both - forward)
+        return hide(weighed(amounts, gathers), forward) + hide(weighed(amounts, scatters), backward)
 
-    def _optimizer(self, amounts: list[Array]) -> Array:
+    def _optimizer(self, amounts: Array) -> Array:
         """Clip, update, and Muon's products."""
         owned = weighed(amounts, [self.exposure.owned(i) for i in range(len(amounts))])
-        return self.exposure.update(owned, self.layouts.offload_optimizer) + self.exposure.norm() + self._orthogonalisation(amounts)
+        return (
+            self.exposure.update(owned, self.layouts.offload_optimizer)
+            + self.exposure.norm()
+            + self._orthogonalisation(amounts)
+        )
 
-    def _orthogonalisation(self, amounts: list[Array]) -> Array | float:
+    def _orthogonalisation(self, amounts: Array) -> Array | float:
         """Muon's five Newton-Schulz steps on every matrix (arXiv 2502.16982 §2.2), spread over those who share it."""
         if self.problem.workload.optimizer != "muon":
             return 0.0

@@ -141,7 +141,8 @@ def _groups(cluster: Cluster, axes: Sequence[tuple[Array, Array]], shared: bool)
 
     single = [axis(stride, degree) for stride, degree in axes]
     sharding = joined(single[_SHARD], single[_CP])
-    return Groups(*single, sharding, joined(sharding, single[_REPLICATE]))
+    every = [*single, sharding, joined(sharding, single[_REPLICATE])]
+    return Groups(*every)
 
 
 def every_stride(cluster: Cluster, degree: Array) -> tuple[Group, int]:

@@ -318,16 +318,14 @@ class MeshCosts:
 def collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]:
     """Costs by name: an axis of the groups, with what is not its usual collective."""
     network = Network(problem.cluster.dims, c)
-    single = {
-        name: cost(getattr(g, axis).table) for name, (axis, cost) in _single(problem, network).items()
-    }
+    single = {name: cost(getattr(g, axis).table) for name, (axis, cost) in _single(problem, network).items()}
     return single | {"sharding": network.gather(g.sharding.table), "replicas": network.reduce(g.replicas.table)}
 
 
 def least_collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]:
     """Of groups as close as can be: no placement costs less. On a torus no stride is the closest for everything, so
     every one is tried."""
-    if problem.cluster.fabric.torus is None:
+    if not any(dim.kind == "ring" for dim in problem.cluster.dims):
         return collectives(problem, g, c)
     network = Network(problem.cluster.dims, c)
 
@@ -341,9 +339,7 @@ def least_collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str,
         alone, bent = least(axis, cost), network.least_gather(axis.table)
         several = np.zeros(len(alone.byte_s), dtype=bool)
         several[axis.code] = total((part.spread(part.table.degree) > 1) * 1 for part in parts) > 1
-        return Cost(
-            np.where(several, times * bent.byte_s, alone.byte_s), np.where(several, 0.0, alone.latency_s)
-        )
+        return Cost(np.where(several, times * bent.byte_s, alone.byte_s), np.where(several, 0.0, alone.latency_s))
 
     single = {name: least(getattr(g, axis), cost) for name, (axis, cost) in _single(problem, network).items()}
     parts = [g.dp_shard, g.cp, g.dp_replicate]

@@ -5,13 +5,13 @@ m micro-batches and p stages. A discrete-event simulation of the same schedules 
 under afab, for equal stages under 1f1b and interleaved; with unequal stages these two are upper bounds, since a
 slow early stage hides part of its fill behind warm-up forwards.
 
-schedule      time of a step                                                      source
-afab          ΣF + (m-1) max F + ΣB + (m-1) max B                                 GPipe, arXiv 1811.06965
-1f1b          Σ(F+B) + (m-1) max (F+B)                                            arXiv 2006.09503
-interleaved   m max (F+B) + [Σ(F+B) - max (F+B)] / v                              arXiv 2104.04473 §2.2
-zero_bubble   m max (F+B) + Σ(F+B-2W) over all but the slowest stage (ZB-H1: W    arXiv 2401.10241 table 2
-              moved into the bubble once on each side, memory as 1f1b)
-dualpipe      m max (F+B) + (p/2-1)(max(F+B) + B - 3W)                            arXiv 2412.19437 table 2
+schedule      idle time of stage s, besides m (F+B) of work                       source
+afab          ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                       GPipe, arXiv 1811.06965
+1f1b          Σ(F+B) over the other stages                                        arXiv 2006.09503
+interleaved   Σ(F+B)/v over the other stages                                      arXiv 2104.04473 §2.2
+zero_bubble   Σ(F+B-2W) over the other stages (ZB-H1: W moved into the bubble     arXiv 2401.10241 table 2
+              once on each side, memory as 1f1b); over v in a V
+dualpipe      (p/2-1)(F+B + B - 3W)                                               arXiv 2412.19437 table 2
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 
 from models.array import Array, distinct
 from models.layout import AFAB, DUALPIPE, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V
+
 
 @dataclass(frozen=True, slots=True)
 class Stages:
@@ -38,6 +39,18 @@ class Stages:
 
     def take(self, rows: Array) -> Stages:
         return Stages(self.amounts[:, :, rows], self.index[:, rows])
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Seconds of a micro-batch: forward, backward and its weight gradients on the different stages, (s, n); both
+    passes, and weight gradients, of all stages, (n,)."""
+
+    forward: Array
+    backward: Array
+    weight: Array
+    total: Array
+    total_weight: Array
 
 
 def partition(
@@ -100,7 +113,9 @@ def _different_stages(begin: Array, order: Array, kinds: int, pp: Array, mirrore
     of_kind = np.concatenate([np.zeros((1, kinds)), np.cumsum(order[:, None] == np.arange(kinds), axis=0)])
     held = np.diff(of_kind[begin], axis=1)
     place = np.arange(rows)[:, None] * width + np.arange(held.shape[1]) % pp[:, None]
-    counts = [np.bincount(place.ravel(), held[:, :, k].ravel(), rows * width).reshape(rows, width) for k in range(kinds)]
+    counts = [
+        np.bincount(place.ravel(), held[:, :, k].ravel(), rows * width).reshape(rows, width) for k in range(kinds)
+    ]
     stage = np.broadcast_to(np.arange(width), (rows, width))
     parts = np.stack([*counts, stage == 0, stage == pp[:, None] - 1]).astype(float)
     opposite = np.broadcast_to(np.maximum(pp[:, None] - 1 - stage, 0), parts.shape)
@@ -131,36 +146,20 @@ def in_flight(schedule: Array, stage: Array, pp: Array, virtual_stages: Array, m
     ).astype(float)
 
 
-def bubble(
-    schedule: Array,
-    pp: Array,
-    virtual_stages: Array,
-    total: Array,
-    slowest: Array,
-    weight: Array,
-    backward: Array,
-    forward_slowest: Array,
-    backward_slowest: Array,
-    micro_batches: Array,
-) -> Array:
-    """Seconds the slowest stage is idle in a step: the step is m·slowest + bubble.
-
-    `total` Σ(F+B) over stages, `slowest` max(F+B); `weight`, `backward` W and B of the slowest stage;
-    `forward_slowest` max F, `backward_slowest` max B (their maxima may lie on other stages).
-    """
-    fill = total - slowest
-    m1 = micro_batches - 1
-    afab = total + m1 * (forward_slowest + backward_slowest) - micro_batches * slowest
-    zero = np.maximum(fill - 2 * (pp - 1) * weight, 0.0)
-    dual = np.maximum((pp / 2 - 1) * (slowest + backward - 3 * weight), 0.0)
-    return np.select(
+def bubble(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Array, times: StageTimes) -> Array:
+    """Seconds that each stage is idle in a step, (s, n)."""
+    t, m1 = times, micro_batches - 1
+    both = t.forward + t.backward
+    fill = t.total - both
+    zero = np.maximum(fill - 2 * (t.total_weight - t.weight), 0.0)
+    codes, schedules = (
+        [AFAB, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE],
         [
-            schedule == AFAB,
-            schedule == INTERLEAVED,
-            schedule == ZERO_BUBBLE,
-            schedule == ZERO_BUBBLE_V,
-            schedule == DUALPIPE,
+            t.total + m1 * (t.forward.max(axis=0) + t.backward.max(axis=0)) - micro_batches * both,
+            fill / virtual_stages,
+            zero,
+            zero / virtual_stages,
+            np.maximum((pp / 2 - 1) * (both + t.backward - 3 * t.weight), 0.0),
         ],
-        [afab, fill / virtual_stages, zero, zero / virtual_stages, dual],
-        fill,
     )
+    return np.select([np.broadcast_to(schedule == code, both.shape) for code in codes], schedules, fill)

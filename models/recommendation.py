@@ -14,15 +14,15 @@ import numpy as np
 from models.complexity import complexity_terms
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
+from models.factors import divisors
 from models.hardware import Cluster
 from models.layout import Layout, Layouts
 from models.prediction import Prediction, describe, log_spread
 from models.problem import Problem
 from models.profile import Profile
 from models.rules import RULES
-from models.search import Answer, Certificate, NoLegalLayout, search
-from models.factors import divisors
-from models.space import Space
+from models.search import Answer, Certificate, Goal, NoLegalLayout, search
+from models.space import POLICY_KNOBS, Space
 from models.step import predict
 
 Allowed = Mapping[str, tuple[Any, ...]]
@@ -97,14 +97,17 @@ def recommend(
     if not 0 <= tolerance <= 1:
         raise Invalid("tolerance", tolerance, "must be between 0 and 1")
     constraints = constraints or Constraints()
+    goal = Goal(tolerance=tolerance, top=top, both_sides=True)
     fewer = None
     try:
-        answer = search(problem, profile, constraints, tolerance)
+        answer = search(problem, profile, constraints, goal)
     except NoLegalLayout as none:
-        problem, answer, fewer = _on_fewer_chips(problem, profile, constraints, tolerance, none)
-    ranked = _distinct_meshes(answer.layouts, top)
-    simplest, *rest = _candidates(problem, profile, answer.layouts, [answer.simplest, *ranked])
-    pipelining = _pipelining(problem, profile, constraints, rest[0])
+        problem, answer, fewer = _on_fewer_chips(problem, profile, constraints, goal, none)
+    sides = [row for row in (answer.without, answer.with_pp) if row is not None]
+    simplest, *rest = _candidates(problem, profile, answer.layouts, [answer.simplest, *sides, *answer.ranked])
+    without = rest.pop(0) if answer.without is not None else None
+    with_pp = rest.pop(0) if answer.with_pp is not None else None
+    pipelining = _pipelining(without, with_pp)
     return Recommendation(
         problem=problem,
         fastest=rest[0],
@@ -133,31 +136,7 @@ def _candidates(problem: Problem, profile: Profile, layouts: Layouts, rows: Sequ
     return result
 
 
-def _distinct_meshes(layouts: Layouts, top: int) -> list[int]:
-    """Positions of the first layouts with different degrees; variants of one mesh would crowd a short list."""
-    seen: dict[tuple[int, ...], int] = {}
-    for i in range(len(layouts)):
-        degrees = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
-        seen.setdefault(tuple(int(getattr(layouts, name)[i]) for name in degrees), i)
-        if len(seen) == top:
-            break
-    return list(seen.values())
-
-
-def _pipelining(problem: Problem, profile: Profile, constraints: Constraints, fastest: Candidate) -> Pipelining:
-    """One more search on the other side of pp = 1."""
-    allowed = constraints.allowed.get("pp", divisors(problem.cluster.num_devices))
-    piped = fastest.prediction.layout.pp > 1
-    other = tuple(pp for pp in allowed if (pp == 1) == piped)
-    found = None
-    if other:
-        narrowed = replace(constraints, allowed={**constraints.allowed, "pp": other})
-        try:
-            answer = search(problem, profile, narrowed, 0.0)
-            found = _candidates(problem, profile, answer.layouts, [0])[0]
-        except (NoLegalLayout, Infeasible):
-            found = None
-    without, with_pp = (found, fastest) if piped else (fastest, found)
+def _pipelining(without: Candidate | None, with_pp: Candidate | None) -> Pipelining:
     if without is None or with_pp is None:
         verdict = (
             "needed: no layout without a pipeline is legal and fits"
@@ -224,7 +203,7 @@ def _whole_domains(problem: Problem, profile: Profile, constraints: Constraints,
     if not 0 < fewer < cluster.num_chips:
         return []
     try:
-        found = search(replace(problem, cluster=replace(cluster, num_chips=fewer)), profile, constraints, 0.0)
+        found = search(replace(problem, cluster=replace(cluster, num_chips=fewer)), profile, constraints, Goal())
     except (NoLegalLayout, Infeasible, Invalid):
         return []
     best, smaller = float(answer.times[0]), float(found.times[0])
@@ -234,7 +213,7 @@ def _whole_domains(problem: Problem, profile: Profile, constraints: Constraints,
 
 
 def _on_fewer_chips(
-    problem: Problem, profile: Profile, constraints: Constraints, tolerance: float, none: NoLegalLayout
+    problem: Problem, profile: Profile, constraints: Constraints, goal: Goal, none: NoLegalLayout
 ) -> tuple[Problem, Answer, FewerChips]:
     """The fastest answer among the largest chip counts that have a legal layout that fits.
 
@@ -248,7 +227,7 @@ def _on_fewer_chips(
     for cluster in islice(_smaller(problem), _FEWER_LOOKED_AT):
         smaller = replace(problem, cluster=cluster)
         try:
-            found.append((smaller, search(smaller, profile, constraints, tolerance)))
+            found.append((smaller, search(smaller, profile, constraints, goal)))
         except NoLegalLayout:
             continue
         except Infeasible as error:
@@ -364,8 +343,8 @@ def _near(problem: Problem, allowed: Allowed) -> Layouts:
         "offload_optimizer": (False,),
     }
     policies = Layouts.of(Layout(**knobs) for knobs in _combinations(free, allowed))
-    every = np.arange(len(kept) * len(policies))
-    return merge(kept.take(every // len(policies)), policies.take(every % len(policies)))
+    mesh, policy = np.indices((len(kept), len(policies))).reshape(2, -1)
+    return replace(kept.take(mesh), **{knob: getattr(policies, knob)[policy] for knob in POLICY_KNOBS})
 
 
 def _meshes(problem: Problem, allowed: Allowed) -> Iterator[Layout]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from models.array import Array, distinct
-from models.bounds import Bounds, CoreBounds, Times, Variants, flying, growth, idle
+from models.bounds import Bounds, CoreBounds, Times, Variants, growth, idle
 from models.combine import Combiner, partitions
 from models.communication import Cost
 from models.complexity import of_degrees, of_mesh, of_policy
@@ -28,6 +28,7 @@ from models.errors import Infeasible, Invalid
 from models.exposure import update_seconds
 from models.hardware import GIB
 from models.layout import PLACEMENTS, Layouts
+from models.memory_bounds import CoreMemory, Memory, MemoryBounds, flying
 from models.mesh import Groups, closest_groups, groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables, collectives, least_collectives
 from models.problem import Problem
@@ -103,15 +104,14 @@ def search(
     problem: Problem,
     profile: Profile,
     constraints: Constraints,
-    goal: Goal | float,
+    goal: Goal,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Answer:
-    """The layouts that reach the goal; a number stands for the tolerance.
+    """The layouts that reach the goal.
 
     `go_on` is asked now and then; once it says no, the search ends with the best so far, marked as not exact. Raises
     NoLegalLayout, or Infeasible if every legal layout needs more memory than there is.
     """
-    goal = goal if isinstance(goal, Goal) else Goal(tolerance=goal)
     return _Search(problem, profile.coefficients(problem.scopes), constraints, goal, go_on).run()
 
 
@@ -136,17 +136,6 @@ class _Cores:
 
 
 @dataclass(frozen=True)
-class _Memory:
-    """Least bytes of meshes, and for each more micro-batch in flight; (shardings·savers, n)."""
-
-    least: Array
-    each: Array
-
-    def take(self, rows: Array) -> _Memory:
-        return _Memory(self.least[:, rows], self.each[:, rows])
-
-
-@dataclass(frozen=True)
 class _Meshes:
     """Meshes to be placed: `fits` (shardings·savers, n) are legal and may fit; `times` bounds them, `bound` is the
     least of that, of which `apart` is taken by what a placement may still make worse."""
@@ -158,7 +147,7 @@ class _Meshes:
     bound: Array
     apart: Array
     times: Times
-    memory: _Memory
+    memory: Memory
 
     def take(self, rows: Array) -> _Meshes:
         return _Meshes(
@@ -303,10 +292,11 @@ class _Search:
         self.body = bodies.code
         shards = _crossed(bodies.table, self.experts)
         self.shards = ShardCosts.of(self.problem, shards, self.c)
-        self.bounds = CoreBounds(self.problem, self.shards, self.c, self.policies)
+        self.bounds = CoreBounds(self.problem, self.shards, self.c)
+        self.memory = CoreMemory(self.problem, self.shards, self.c, self.policies)
         device, host = update_seconds(self.problem, self.c)
         self.variants = Variants.of_policies(self.policies)
-        self.lighter = _lighter(self.policies.savers, offload_pays=host < device)
+        self.lighter = _lighter(self.policies.savers, offload_pays=bool(host < device))
         z, r = len(self.policies.shardings), len(self.policies.savers)
         self.legal_shardings = np.repeat(space.legal_shardings, r, axis=1)
         self.sharding = np.repeat(np.arange(z), r)
@@ -314,7 +304,7 @@ class _Search:
 
     def _drop_schedules(self) -> None:
         """Those that no trunk may have."""
-        used = self.trunks.legal.any(axis=0)
+        used = np.asarray(self.trunks.legal.any(axis=0))
         meshes = int(self.splits.sum()) * len(self.experts)
         dropped = int((~used).sum()) * len(self.policies.shardings) * len(self.policies.savers)
         self.rejected["no_legal_schedule"] += meshes * dropped
@@ -387,7 +377,7 @@ class _Search:
         layouts = replace(rows.take(trunk), ep=self.experts.ep[expert], etp=self.experts.etp[expert])
         shard = self.body[trunk] * n + expert
         m = layouts.num_micro_batches(self.problem.workload.global_batch)
-        memory = self.bounds.memory(shard, layouts, self._chained(trunk)[1])
+        memory = self.memory.memory(shard, layouts, self._chained(trunk)[1])
         fits = memory <= self.capacity
         self.pruned_by_memory += int(self.splits[trunk[~fits]].sum()) * len(self.policies)
         layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
@@ -401,14 +391,14 @@ class _Search:
         trunk, shard = cores.trunk[parent], cores.shard[parent]
         near = closest_groups(self.problem.cluster, layouts)
         costs = self._costs(layouts, shard, near, least_collectives(self.problem, near, self.c))
-        bounds = Bounds(costs, self.policies, *self._chained(trunk))
-        memory = bounds.memory()
-        fits = (memory <= self.capacity) & self.legal_shardings[sharding_class(layouts)].T
+        idle, flying = self._chained(trunk)
+        bounds = Bounds(costs, self.policies, idle)
+        memory = MemoryBounds(costs, self.policies, flying).memory()
+        fits = (memory.least <= self.capacity) & self.legal_shardings[sharding_class(layouts)].T
         some = self.variants.any_of(fits)
         times = bounds.time(self.variants, some)
         times.step[~some] = np.inf
         bound = times.step.min(axis=0, initial=np.inf)
-        memory = _Memory(memory, bounds.each_flying())
         found = _Meshes(layouts, trunk, shard, fits, bound, bounds.apart(), times, memory)
         wanted = self.held.wanted(bound, layouts.pp > 1, of_degrees(layouts))
         self._close(bound[~wanted])
@@ -444,7 +434,7 @@ class _Search:
         layouts = replace(meshes.layouts.take(mesh), placement=placed.placement[place])
         seconds = collectives(self.problem, links, self.c)
         costs = self._costs(layouts, meshes.shard[mesh], links.take(place), seconds)
-        bounds = Bounds(costs, self.policies, *self._chained(meshes.trunk[mesh]))
+        bounds = Bounds(costs, self.policies, self._chained(meshes.trunk[mesh])[0])
         grown = self._growth(meshes.layouts.take(first), placed, of_kind)[:, place]
         near = meshes.times.take(mesh)
         time = near.step + bounds.farther(self.variants, near, grown)
@@ -475,7 +465,7 @@ class _Search:
         piped = costs.layouts.pp > 1
         some = self.held.wanted(time, piped, points)
         trunk, of = meshes.trunk[unplaced], self.variants.of
-        bounds = Bounds(costs, self.policies, *self._chained(trunk))
+        bounds = Bounds(costs, self.policies, self._chained(trunk)[0])
         times = bounds.time(self.variants, some)
         some &= self.held.wanted(times.step, piped, points)
         self._close(times.step[np.isfinite(time) & ~some])
@@ -491,7 +481,7 @@ class _Search:
         self._close(least[~wanted])
         more, memory = self.flying[chain, schedule] - self.least[1, chain], meshes.memory
         source = unplaced[mesh]
-        wanted &= memory.least[variant, source] + more * memory.each[variant, source] <= self.capacity
+        wanted &= memory.layers[variant, source] + more * memory.each[variant, source] <= self.capacity
         mesh, schedule, variant = mesh[wanted], schedule[wanted], variant[wanted]
         order = np.argsort(least[wanted], kind="stable")
         for start in range(0, len(order), _LEAVES):
@@ -517,9 +507,7 @@ class _Search:
         step = np.sum(list(time.values()), axis=0)
         self.held.add(layouts, step, leaves.points[mesh[kept]] + of_policy(layouts))
 
-    def _fitting(
-        self, costs: MeshCosts, unplaced: Array, mesh: Array, schedule: Array, z: Array, r: Array
-    ) -> Array:
+    def _fitting(self, costs: MeshCosts, unplaced: Array, mesh: Array, schedule: Array, z: Array, r: Array) -> Array:
         """Whether each fits, does not, or has a lighter twin that fits, which only adds less. Placement is nothing to
         memory. Twins differ in recompute and offload only."""
         layouts = _with_policies(costs.layouts.take(mesh), self.policies, schedule, z, r)
@@ -640,9 +628,11 @@ class _Search:
             total = np.sum(list(used.values()), axis=0)
             if total.min() < least:
                 least, layout = float(total.min()), rows[int(total.argmin())]
+        if layout is None:
+            raise NoLegalLayout(self.rejected)
         detail = (
             f"the most frugal legal layout needs {least / GIB:.1f} GiB on its fullest device, "
-            f"{self.capacity / GIB:.1f} GiB are usable: {layout.summary() if layout else 'none'}"
+            f"{self.capacity / GIB:.1f} GiB are usable: {layout.summary()}"
         )
         return Infeasible("memory", detail, needed=least / GIB, available=self.capacity / GIB, unit="GiB")
 
@@ -653,7 +643,7 @@ class _Search:
         trunk, expert = every // n, every % n
         layouts = replace(rows.take(trunk), ep=self.experts.ep[expert], etp=self.experts.etp[expert])
         shard = self.body[trunk] * n + expert
-        memory = self.bounds.memory(shard, layouts, self._chained(trunk)[1])
+        memory = self.memory.memory(shard, layouts, self._chained(trunk)[1])
         order = np.argsort(memory, kind="stable")
         for start in range(0, len(order), 16):
             chosen = order[start : start + 16]

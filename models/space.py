@@ -55,6 +55,7 @@ class Policies:
 SCHEDULE_KNOBS = ("schedule", "virtual_stages", "balanced")
 SHARDING_KNOBS = ("zero_stage", "reshard")
 SAVER_KNOBS = ("recompute", "offload_activations", "offload_optimizer")
+POLICY_KNOBS = SCHEDULE_KNOBS + SHARDING_KNOBS + SAVER_KNOBS
 
 
 @dataclass(frozen=True)
@@ -157,17 +158,15 @@ class Space:
         rows = self._degrees(rejected, below * c["micro_batch"])
         rows = self._cross_micro_batches(rows, rejected, below)
         m = rows.num_micro_batches(self.problem.workload.global_batch)
-        rows_pp = rows.pp
-        first, chains = distinct(rows_pp, m)
+        first, chains = distinct(rows.pp, m)
         legal = self._legal_schedules(rows.take(first))
-        usable = legal.any(axis=1)[chains]
-        per_policy = below // c["schedule"] * self.splits(rows)
-        refused = np.asarray(per_policy * ~usable)
-        rejected["no_legal_schedule"] += int(refused.sum()) * c["schedule"]
-        rows, first, chains = rows.take(usable), first[legal.any(axis=1)], chains[usable]
-        chains = np.searchsorted(np.flatnonzero(legal.any(axis=1)), chains)
-        pp, m = rows_pp[first], m[first]
-        return Trunks(rows, chains, pp, m, legal[legal.any(axis=1)]), rejected
+        some = np.asarray(legal.any(axis=1))
+        usable = some[chains]
+        refused = int(self.splits(rows)[~usable].sum())
+        rejected["no_legal_schedule"] += refused * below
+        chains = (np.cumsum(some) - 1)[chains[usable]]
+        first = first[some]
+        return Trunks(rows.take(usable), chains, rows.pp[first], m[first], legal[some]), rejected
 
     def splits(self, rows: Layouts) -> Array:
         """Ways to divide dp into dp_replicate and dp_shard."""
@@ -189,9 +188,7 @@ class Space:
         return rows
 
     @staticmethod
-    def _kept(
-        rows: Layouts, weights: Array, name: str, ok: Array, rejected: Counter[str]
-    ) -> tuple[Layouts, Array]:
+    def _kept(rows: Layouts, weights: Array, name: str, ok: Array, rejected: Counter[str]) -> tuple[Layouts, Array]:
         if ok.all():
             return rows, weights
         rejected[name] += int(weights[~ok].sum())
@@ -215,9 +212,7 @@ class Space:
         """(chains, schedules): legality asks for no more than the stages and the micro-batches."""
         schedules = self.offered[0].schedules
         row, schedule = np.indices((len(chains), len(schedules))).reshape(2, -1)
-        rows = replace(
-            chains.take(row), **{name: getattr(schedules, name)[schedule] for name in SCHEDULE_KNOBS}
-        )
+        rows = replace(chains.take(row), **{name: getattr(schedules, name)[schedule] for name in SCHEDULE_KNOBS})
         ok = np.ones(len(rows), dtype=bool)
         for name in _SCHEDULE_RULES:
             ok &= np.asarray(_RULES[name].test(self.problem, rows), dtype=bool)
@@ -261,7 +256,7 @@ class Space:
         shard = np.concatenate(tables)[row]
         rows = replace(rows, dp_shard=shard, dp_replicate=rows.dp // shard)
         ok = np.asarray(_RULES["experts_fold_over_dense_axes"].test(self.problem, rows), dtype=bool)
-        ok &= self.legal_shardings.any(axis=1)[sharding_class(rows)]
+        ok &= np.asarray(self.legal_shardings.any(axis=1))[sharding_class(rows)]
         for knob in ("dp_replicate", "dp_shard"):
             ok &= self._allowed(rows, knob)
         return rows.take(ok), parent[ok]
@@ -316,12 +311,12 @@ class Space:
         policies, _ = self.offered
         if not (len(trunks.rows) and len(experts) and len(policies)):
             return False
-        for one in range(len(experts)):
-            cores = replace(trunks.rows, **{name: np.repeat(getattr(experts, name)[one], len(trunks.rows)) for name in ("ep", "etp")})
-            meshes, _ = self.split(cores)
-            if len(meshes):
-                return True
-        return False
+        return any(len(self.split(_with_experts(trunks.rows, experts, one))[0]) for one in range(len(experts)))
+
+
+def _with_experts(rows: Layouts, experts: Layouts, one: int) -> Layouts:
+    n = len(rows)
+    return replace(rows, ep=np.repeat(experts.ep[one], n), etp=np.repeat(experts.etp[one], n))
 
 
 def sharding_class(rows: Layouts) -> Array:
@@ -343,7 +338,9 @@ def neutral(rows: int) -> Layouts:
 @cache
 def _orders() -> tuple[Array, Array, Array]:
     """(start, count, codes): for every set of active axes, as bits, the first placement of each of their orders."""
-    starts, counts, codes = [], [], []
+    starts: list[int] = []
+    counts: list[int] = []
+    codes: list[int] = []
     for pattern in range(1 << len(AXES)):
         first: dict[tuple[str, ...], int] = {}
         for code, order in enumerate(PLACEMENTS):

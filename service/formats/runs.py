@@ -15,11 +15,11 @@ from typing import Any
 from models import catalogue
 from models.architecture import Architecture, MlaShape, MoeShape
 from models.errors import Invalid, UnknownName
+from models.factors import divisors
 from models.flops import AttentionCount, step_time_of
 from models.hardware import GIB, Cluster, Fabric, Level
 from models.layout import RECOMPUTE, Layout
 from models.problem import Problem
-from models.factors import divisors
 from models.stack import Stack
 from models.workload import Workload
 

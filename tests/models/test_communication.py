@@ -27,26 +27,26 @@ def ideal(**changes: float) -> Coefficients:
 
 def whole(cluster: Cluster) -> Group:
     """One group of all devices."""
-    return groups(cluster, Layouts.of([Layout(dp_shard=cluster.num_devices)])).dp_shard
+    return groups(cluster, Layouts.of([Layout(dp_shard=cluster.num_devices)])).dp_shard.table
 
 
 def test_a_gather_over_nodes_is_bound_by_the_network_cards_of_a_node_together() -> None:
     """8 x 50 GB/s bring a node the 31/32 of the data that the other 31 nodes hold."""
     cluster = catalogue.cluster("dgx-h100-superpod", 256)
-    time = Network.of(cluster, ideal()).gather(np.array([32e9]), whole(cluster))
+    time = Network(cluster.dims, ideal()).gather(whole(cluster)).time(np.array([32e9]))
     assert time[0] == pytest.approx(32e9 * (31 / 32) / (8 * 50e9))
 
 
 def test_a_gather_within_a_node_is_bound_by_one_link() -> None:
     cluster = catalogue.cluster("h100", 8)
-    time = Network.of(cluster, ideal()).gather(np.array([8e9]), whole(cluster))
+    time = Network(cluster.dims, ideal()).gather(whole(cluster)).time(np.array([8e9]))
     assert time[0] == pytest.approx(8e9 * (7 / 8) / 450e9)
 
 
 def test_a_closed_torus_gathers_over_both_directions_of_all_its_dims() -> None:
     """The scaling book's rule: V / (2 directions x dims x link)."""
     cluster = catalogue.cluster("tpu-v5p", 512)
-    time = Network.of(cluster, ideal()).gather(np.array([512e9]), whole(cluster))
+    time = Network(cluster.dims, ideal()).gather(whole(cluster)).time(np.array([512e9]))
     assert time[0] == pytest.approx(512e9 * (511 / 512) / (3 * 2 * 90e9))
 
 
@@ -55,15 +55,15 @@ def test_an_all_to_all_on_a_closed_ring_takes_a_quarter_of_a_gather() -> None:
     cluster = Cluster(
         chip=catalogue.chip("tpu-v5e"), fabric=catalogue.chip("tpu-v5e").fabric, num_chips=16, torus_shape=(1, 16)
     )
-    network, group = Network.of(cluster, ideal()), whole(cluster)
-    gathered = network.gather(np.array([16e9]), group)[0] / (15 / 16)
-    exchanged = network.all_to_all(np.array([16e9 / 16]), group)[0]
+    network, group = Network(cluster.dims, ideal()), whole(cluster)
+    gathered = network.gather(group).time(np.array([16e9]))[0] / (15 / 16)
+    exchanged = network.all_to_all(group).time(np.array([16e9 / 16]))[0]
     assert exchanged == pytest.approx(gathered / 4)
 
 
 def test_an_all_to_all_does_not_gather_network_cards() -> None:
     cluster = catalogue.cluster("dgx-h100-superpod", 64)
-    time = Network.of(cluster, ideal()).all_to_all(np.array([1e9]), whole(cluster))
+    time = Network(cluster.dims, ideal()).all_to_all(whole(cluster)).time(np.array([1e9]))
     assert time[0] == pytest.approx(1e9 * (56 / 64) / 50e9)
 
 
@@ -82,7 +82,7 @@ def test_large_gathers_reach_the_measured_bus_bandwidth(chip: str, bus_gb_s: flo
     cluster = catalogue.cluster(chip, 8)
     c = priors().coefficients((f"generation:{cluster.chip.generation}",))
     size = np.array([8 * 2.0**30])
-    time = Network.of(cluster, c).gather(size, whole(cluster))[0]
+    time = Network(cluster.dims, c).gather(whole(cluster)).time(size)[0]
     assert size[0] * (7 / 8) / time / 1e9 == pytest.approx(bus_gb_s, rel=0.15), source
 
 
@@ -98,15 +98,15 @@ def test_members_of_all_dims_make_up_every_axis(tp: int, shard: int, cp: int, pp
     cluster = catalogue.cluster("gb300", tp * shard * cp * pp)
     placed, closest = groups(cluster, layouts), closest_groups(cluster, layouts)
     for axis in ("tp", "dp_shard", "cp", "pp"):
-        members = getattr(placed, axis).members
+        members = getattr(placed, axis).table.members
         assert np.prod(members) == pytest.approx(getattr(layouts, axis)[0])
-        assert (np.cumprod(members, axis=0) <= np.cumprod(getattr(closest, axis).members, axis=0) + 1e-9).all()
+        assert (np.cumprod(members, axis=0) <= np.cumprod(getattr(closest, axis).table.members, axis=0) + 1e-9).all()
 
 
 def test_groups_of_sixteen_on_racks_of_seventy_two_straddle() -> None:
     """72 = 4 x 16 + 8: the worst group has 8 on either side."""
     cluster = catalogue.cluster("gb300", 144)
-    group = groups(cluster, Layouts.of([Layout(tp=16, dp_shard=9)])).tp
+    group = groups(cluster, Layouts.of([Layout(tp=16, dp_shard=9)])).tp.table
     assert group.members[:, 0].tolist() == [8.0, 2.0]
 
 
@@ -119,8 +119,8 @@ def test_a_ring_waits_at_every_hop_and_a_tree_at_every_doubling() -> None:
     """NCCL has rings for gathers and trees too for all-reduces (src/graph/tuning.cc)."""
     c = ideal(collective_s=0.0, scaleup_hop_s=1e-6, scaleout_hop_s=1e-5)
     nodes = catalogue.cluster("dgx-h100-superpod", 8 * 64)
-    network, group, empty = Network.of(nodes, c), whole(nodes), np.array([0.0])
-    assert network.gather(empty, group)[0] == pytest.approx(64 * 7 * 1e-6 + 63 * 1e-5)
-    assert network.reduce(empty, group)[0] < 2 * network.gather(empty, group)[0]
+    network, group, empty = Network(nodes.dims, c), whole(nodes), np.array([0.0])
+    assert network.gather(group).time(empty)[0] == pytest.approx(64 * 7 * 1e-6 + 63 * 1e-5)
+    assert network.reduce(group).time(empty)[0] < 2 * network.gather(group).time(empty)[0]
     small = catalogue.cluster("h100", 2)
-    assert Network.of(small, c).reduce(empty, whole(small))[0] == pytest.approx(2e-6)
+    assert Network(small.dims, c).reduce(whole(small)).time(empty)[0] == pytest.approx(2e-6)

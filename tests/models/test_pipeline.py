@@ -10,29 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.layout import SCHEDULES
-from models.pipeline import bubble, in_flight, partition
+from models.pipeline import StageTimes, bubble, in_flight, partition
 from tests.models.simulation import Op, afab, interleaved, one_f_one_b, simulate
 
 times = st.lists(st.floats(0.1, 3.0), min_size=1, max_size=6)
 
 
 def closed_form(schedule: str, forward: list[float], backward: list[float], m: int, v: int = 1) -> float:
-    f, b = np.array(forward), np.array(backward)
-    both = f + b
-    slow = int(np.argmax(both))
-    idle = bubble(
-        np.array([SCHEDULES.index(schedule)]),
-        np.array([len(f)]),
-        np.array([v]),
-        total=np.array([both.sum()]),
-        slowest=np.array([both[slow]]),
-        weight=np.array([0.0]),
-        backward=np.array([b[slow]]),
-        forward_slowest=np.array([f.max()]),
-        backward_slowest=np.array([b.max()]),
-        micro_batches=np.array([m]),
-    )
-    return float(m * both[slow] + idle[0])
+    f, b = np.array(forward)[:, None], np.array(backward)[:, None]
+    both, none = f + b, np.zeros_like(f)
+    stages = StageTimes(f, b, none, both.sum(axis=0), none.sum(axis=0))
+    idle = bubble(np.array([SCHEDULES.index(schedule)]), np.array([len(f)]), np.array([v]), np.array([m]), stages)
+    return float((m * both + idle).max())
 
 
 @given(times, st.integers(1, 12), st.data())
@@ -113,12 +102,13 @@ def test_a_balanced_partition_has_the_least_slowest_stage(runs: list[tuple[int, 
     cuts = ((0, *cut, len(layers)) for cut in combinations(range(1, len(layers)), pp - 1))
     best = min(max(sum(layers[a:b]) for a, b in zip(cut, cut[1:], strict=False)) for cut in cuts)
     found = partition(tuple(runs), cost, head, np.array([pp]), np.array([1]), np.array([True]), np.array([False]))
-    stages = found.counts[0] @ cost + found.last[0] * head
-    assert stages.max() == pytest.approx(best, rel=2e-3)
+    *layers_of_kind, _, last = found.amounts[:, :, 0]
+    stages = cost @ np.array(layers_of_kind) + last * head
+    assert stages.max() == pytest.approx(best)
 
 
 def test_an_even_partition_gives_every_stage_as_many_layers() -> None:
     found = partition(
         ((0, 3), (1, 9)), np.array([1.0, 5.0]), 2.0, np.array([4]), np.array([1]), np.array([False]), np.array([False])
     )
-    assert set(found.counts[0].sum(axis=1)) == {3.0}
+    assert set(found.amounts[:2, :, 0].sum(axis=0)) == {3.0}

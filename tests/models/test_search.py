@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,21 +12,24 @@ from hypothesis import strategies as st
 
 from models import catalogue
 from models.architecture import Architecture, MoeShape
-from models.bounds import Bounds
-from models.complexity import complexity
+from models.array import Array
+from models.bounds import Bounds, CoreBounds, Variants, growth, idle
 from models.constraints import Constraints
 from models.errors import Infeasible
+from models.factors import ordered_factorisations
 from models.hardware import GIB
-from models.layout import PLACEMENTS, Layouts
-from models.mesh_costs import MESH_FIELDS, MeshCosts
+from models.layout import Layouts
+from models.memory_bounds import CoreMemory, MemoryBounds, flying
+from models.mesh_costs import MESH_FIELDS, MeshCosts, ShardCosts
 from models.problem import Problem
-from models.profile import shipped_profile
+from models.profile import Coefficients, shipped_profile
 from models.recommendation import recommend
-from models.rules import first_broken
-from models.search import NoLegalLayout, search
-from models.space import Space, merge, ordered_factorisations
+from models.search import Answer, Goal, NoLegalLayout, search
+from models.shard import Shards
+from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Space
 from models.step import predict
 from models.workload import Workload
+from tests.models.brute_force import Found, fitting, legal
 
 PROFILE = shipped_profile()
 
@@ -50,13 +54,13 @@ _STACKS = {
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     chip = draw(st.sampled_from(["h100-sxm-80gb", "a100-sxm-40gb", "tpu-v5p", "mi300x"]))
-    chips = draw(st.sampled_from([1, 2, 3, 4, 6, 8] if chip != "tpu-v5p" else [1, 2, 4, 8]))
+    chips = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16] if chip != "tpu-v5p" else [1, 2, 4, 8, 16]))
     return Problem(
         architecture=small_model(sparse=draw(st.booleans()), layers=draw(st.sampled_from([3, 4, 6]))),
         cluster=catalogue.cluster(chip, chips),
         workload=Workload(
             seq_len=draw(st.sampled_from([1024, 4096, 32768])),
-            global_batch=draw(st.sampled_from([4, 6, 16])),
+            global_batch=draw(st.sampled_from([4, 6, 16, 48])),
             load_balancing=draw(st.sampled_from(["none", "global_batch_loss"])),
         ),
         stack=replace(
@@ -66,70 +70,116 @@ def problems(draw: st.DrawFn) -> Problem:
     )
 
 
-def everything(space: Space) -> Layouts:
-    """Every legal layout, without bounds: all meshes, all placements, all policies, then all rules at once."""
-    meshes, _ = space.meshes
-    policies = space.policies
-    parts = []
-    for i in range(len(meshes)):
-        for placement in range(len(PLACEMENTS)):
-            mesh = replace(meshes.take(np.full(len(policies), i)), placement=np.full(len(policies), placement))
-            layouts = merge(mesh, policies)
-            parts.append(layouts.take(first_broken(space.problem, layouts) < 0))
-    return Layouts.concatenate(parts)
+# Brute force over every knob at once takes long: each case pins what another leaves free.
+PINNED: list[dict[str, tuple[object, ...]]] = [
+    {"micro_batch": (1, 2), "offload_optimizer": (False,), "offload_activations": (False,)},
+    {"micro_batch": (1,), "offload_optimizer": (False,), "zero_stage": (1, 3), "balanced": (True, False), "cp": (1,)},
+    {"micro_batch": (2,), "schedule": ("1f1b", "interleaved"), "zero_stage": (0, 1), "tp": (1, 2)},
+    {"micro_batch": (1, 4), "recompute": ("none", "full"), "dp_replicate": (1, 2), "offload_optimizer": (True, False)},
+]
 
 
-def narrowed(problem: Problem) -> Constraints:
-    """Brute force over 120 placements needs a small rest: pin what multiplies most."""
-    return Constraints(allowed={"micro_batch": (1, 2), "offload_optimizer": (False,)})
-
-
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(problems(), st.sampled_from([0.0, 0.05]))
-def test_the_search_finds_what_brute_force_finds(problem: Problem, tolerance: float) -> None:
-    constraints = narrowed(problem)
+def answered(problem: Problem, constraints: Constraints, goal: Goal) -> Answer | None:
     try:
-        answer = search(problem, PROFILE, constraints, tolerance)
+        return search(problem, PROFILE, constraints, goal)
     except (NoLegalLayout, Infeasible):
-        answer = None
-    layouts = everything(Space(problem, constraints))
-    layouts = layouts.take(~layouts.offload_optimizer) if len(layouts) else layouts
-    found = predict(problem, layouts, PROFILE.coefficients(problem.scopes)) if len(layouts) else None
-    fits = found.fits() if found else np.zeros(0, dtype=bool)
-    if answer is None:
-        assert not fits.any()
+        return None
+
+
+def agree(answer: Answer | None, found: Found | None, goal: Goal) -> None:
+    """The fastest, the ranking, the best of both sides, and the simplest within the tolerance."""
+    assert (answer is None) == (found is None)
+    if answer is None or found is None:
         return
-    assert found is not None
-    times = found.step_time_s[fits]
-    assert answer.times[0] == pytest.approx(times.min(), rel=1e-12)
-    near = layouts.take(fits).take(times <= times.min() * (1 + tolerance))
-    assert answer.complexities[answer.simplest] == complexity(problem, near).min()
+    best = found.times.min()
+    assert answer.times[0] == pytest.approx(best, rel=1e-12)
+    ranked = found.ranked(goal.top, goal.tolerance)
+    assert answer.times[answer.ranked].tolist() == pytest.approx(ranked, rel=1e-12)
+    for row, piped in ((answer.without, False), (answer.with_pp, True)):
+        side = found.times[(found.layouts.pp > 1) == piped]
+        assert (row is None) == (not len(side))
+        assert row is None or answer.times[row] == pytest.approx(side.min(), rel=1e-12)
+    near = found.times <= best * (1 + goal.tolerance)
+    points = found.points[near].min()
+    assert answer.complexities[answer.simplest] == points
+    assert answer.times[answer.simplest] == pytest.approx(found.times[near & (found.points == points)].min(), rel=1e-12)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(problems(), st.sampled_from([0.0, 0.03, 0.3]), st.sampled_from([1, 5]), st.sampled_from(PINNED))
+def test_the_search_finds_what_brute_force_finds(
+    problem: Problem, tolerance: float, top: int, pinned: dict[str, tuple[object, ...]]
+) -> None:
+    constraints, goal = Constraints(allowed=pinned), Goal(tolerance=tolerance, top=top, both_sides=True)
+    agree(answered(problem, constraints, goal), fitting(problem, PROFILE, constraints), goal)
 
 
 @settings(max_examples=25, deadline=None)
 @given(problems())
 def test_every_layout_of_the_space_is_counted_once(problem: Problem) -> None:
-    try:
-        certificate = search(problem, PROFILE, Constraints(), 0.03).certificate
-    except (NoLegalLayout, Infeasible):
+    answer = answered(problem, Constraints(), Goal(tolerance=0.03))
+    if answer is None:
         return
-    counted = sum(certificate.rejected.values()) + certificate.over_memory + certificate.pruned_by_memory
-    assert counted + certificate.pruned_by_bound + certificate.evaluated == certificate.space
+    certificate = answer.certificate
+    counts = [*certificate.rejected.values(), certificate.over_memory, certificate.pruned_by_memory]
+    counts += [certificate.pruned_by_bound, certificate.evaluated]
+    assert min(counts) >= 0
+    assert sum(counts) == certificate.space
 
 
-@settings(max_examples=15, deadline=None)
-@given(problems())
-def test_no_bound_exceeds_what_it_bounds(problem: Problem) -> None:
-    space = Space(problem, narrowed(problem))
-    layouts = everything(space)
+def bounded(problem: Problem, layouts: Layouts, c: Coefficients) -> Iterator[tuple[Array, Array]]:
+    """(least time, least bytes) of every bound that the search prunes by, each layout under its own policy."""
+    policies, n = Space(problem, Constraints()).policies, len(layouts)
+    rows = np.arange(n)
+    schedule = position(policies.schedules, layouts, SCHEDULE_KNOBS)
+    saver = position(policies.savers, layouts, SAVER_KNOBS)
+    variant = position(policies.shardings, layouts, SHARDING_KNOBS) * len(policies.savers) + saver
+    variants = Variants.of_policies(policies)
+    m = layouts.num_micro_batches(problem.workload.global_batch)
+    least_idle = idle(policies.schedules, layouts.pp)[schedule, rows]
+    held = flying(policies.schedules, layouts.pp, m)[schedule, rows]
+    wanted = np.ones((len(variants.keys), n), dtype=bool)
+
+    placed = Bounds(MeshCosts.of(problem, layouts, c), policies, least_idle)
+    near = Bounds(MeshCosts.unplaced(problem, layouts, c), policies, least_idle)
+    memory = MemoryBounds(near.costs, policies, held).memory()
+    for bounds in (placed, near):
+        yield bounds.time(variants, wanted).step[variants.of[variant], rows], memory.least[variant, rows]
+    times = near.time(variants, wanted)
+    least = times.step + near.farther(variants, times, growth(near.costs, placed.costs))
+    least = least + np.maximum(placed.apart() - near.apart(), 0.0)
+    none = MemoryBounds(near.costs, policies, np.zeros(n)).memory()
+    yield least[variants.of[variant], rows], (none.layers + held * none.each)[variant, rows]
+
+    shards = Shards.of(layouts, problem.workload.seq_len)
+    costs = ShardCosts.of(problem, shards.table, c)
+    cores = CoreBounds(problem, costs, c)
+    unsplit = replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones(n, dtype=int))
+    time = cores.time(cores.passes[shards.code], layouts.pp, m, least_idle)
+    yield time, CoreMemory(problem, costs, c, policies).memory(shards.code, unsplit, held)
+
+
+def position(of: Layouts, layouts: Layouts, knobs: tuple[str, ...]) -> Array:
+    """Which of some policies each layout has."""
+    keys = list(zip(*(getattr(of, knob).tolist() for knob in knobs), strict=True))
+    mine = zip(*(getattr(layouts, knob).tolist() for knob in knobs), strict=True)
+    place = {key: i for i, key in enumerate(keys)}
+    return np.array([place[key] for key in mine])
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(problems(), st.sampled_from(PINNED))
+def test_no_bound_exceeds_what_it_bounds(problem: Problem, pinned: dict[str, tuple[object, ...]]) -> None:
+    parts = list(legal(problem, Constraints(allowed=pinned)))
+    layouts = Layouts.concatenate(parts) if parts else Layouts.of([])
     if not len(layouts):
         return
     layouts = layouts.take(np.arange(0, len(layouts), max(len(layouts) // 4000, 1)))
     c = PROFILE.coefficients(problem.scopes)
     found = predict(problem, layouts, c)
-    unplaced = Bounds(problem, MeshCosts.unplaced(problem, layouts, c), c)
-    assert (unplaced.least_time() <= found.step_time_s * (1 + 1e-9)).all()
-    assert (unplaced.least_memory() <= found.reserved_bytes * (1 + 1e-9)).all()
+    for time, memory in bounded(problem, layouts, c):
+        assert (time <= found.step_time_s * (1 + 1e-9)).all()
+        assert (memory <= found.reserved_bytes * (1 + 1e-9)).all()
 
 
 def test_the_factorisations_are_those_one_can_write_down() -> None:

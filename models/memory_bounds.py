@@ -1,0 +1,214 @@
+"""Lower bounds of memory, admissible for every layout on a mesh, or on a core.
+
+Stage i holds Σ_k n_ik·(p_k + f_i·a_k) bytes for its layers: n_ik of kind k, with p_k bytes of parameters, gradients
+and states, and a_k of activations for each of f_i micro-batches in flight. For any weights λ_i that sum to 1 the
+fullest stage has at least the weighted mean over stages.
+
+- With λ_i ~ 1/(p_r + f_i·a_r), r the commonest kind, that is Σ_k n_k·min(p_k/p_r, a_k/a_r) / Σ_i 1/(p_r + f_i·a_r) or
+  more. The harmonic mean of sums is at least the sum of the harmonic means: 1/Σ_i 1/(p_r + f_i·a_r) is at least
+  (p_r + F·a_r)/pp, F = pp/Σ_i 1/f_i.
+- f falls from stage to stage, so what the last stage alone has, the head, weighs 1/pp or more. What every stage has
+  counts whole: a gathered layer, a layer's gradients being reduced, the layer worked on with recompute.
+- Offloaded activations count as those of one layer, and λ_i = 1/pp.
+
+The last stage by itself has the last layer, the head and the logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+
+import numpy as np
+
+from models.array import Array, total
+from models.hardware import GIB
+from models.layout import Layouts
+from models.memory import LayerBytes
+from models.mesh_costs import MeshCosts, ShardCosts
+from models.pipeline import in_flight
+from models.problem import Problem
+from models.profile import Coefficients
+from models.space import Policies
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Least bytes on the fullest stage; and what its layers need at least, with what each more micro-batch in flight
+    adds to that. All of shape (shardings·savers, n)."""
+
+    least: Array
+    layers: Array
+    each: Array
+
+    def take(self, rows: Array) -> Memory:
+        return Memory(self.least[:, rows], self.layers[:, rows], self.each[:, rows])
+
+
+@dataclass(frozen=True, slots=True)
+class _Worth:
+    """Bytes that a stage has for each parameter, (dense, expert), and for being a stage."""
+
+    dense: Array | float
+    expert: Array | float
+    fixed: Array | float
+
+    def of(self, size: LayerBytes) -> Array:
+        return np.asarray(size.dense * self.dense + size.expert * self.expert)
+
+
+class MemoryBounds:
+    """For n meshes under every choice of sharding and saver; `flying`: F of the schedule that keeps least."""
+
+    def __init__(self, costs: MeshCosts, policies: Policies, flying: Array) -> None:
+        self.problem, self.costs, self.c, self.policies, self.flying = costs.problem, costs, costs.c, policies, flying
+        self.pp = costs.layouts.pp
+        self.layers, self.head = costs.bytes[: costs.kinds], costs.bytes[-1]
+
+    def memory(self) -> Memory:
+        z, r = self.policies.shardings, self.policies.savers
+        rows = [
+            self._one(zero, bool(reshard), recompute, bool(offload), bool(on_host))
+            for zero, reshard in _rows(z, "zero_stage", "reshard")
+            for recompute, offload, on_host in _rows(r, *_SAVERS)
+        ]
+        least, layers, each = (np.stack(column) * (1 + self.c.fragmentation) for column in zip(*rows, strict=True))
+        context = self.c.context_gib * GIB
+        return Memory(least + context, layers + context, each)
+
+    def _one(
+        self, zero: int, reshard: bool, recompute: int, offload: bool, on_host: bool
+    ) -> tuple[Array, Array, Array]:
+        worth = self._worth(zero, reshard, on_host)
+        kept = [size.kept[recompute] * self.c.activation_memory for size in self.layers]
+        working = self._working if recompute else 0.0
+        one = reduce(np.minimum, kept)
+        parameters, each = _fullest(self._runs, [worth.of(size) for size in self.layers], kept, self.pp, offload)
+        ends = worth.of(self.head) + np.where(self.pp == 1, worth.of(self.costs.bytes[-2]), 0.0)
+        layers = parameters + self.flying * each + ends / self.pp + worth.fixed + working
+        if offload:
+            layers = layers + np.where(self.pp == 1, np.minimum(2 * self._working, self.flying * one), one)
+        layers = layers + np.where(self.pp == 1, self._logits, 0.0)
+        last = worth.of(self.layers[self._runs[-1][0]]) + worth.of(self.head) + worth.fixed + working + one
+        return np.maximum(layers, last + self._logits), layers, each
+
+    def _worth(self, zero: int, reshard: bool, on_host: bool) -> _Worth:
+        problem, state = self.problem, self.problem.workload.optimizer_state
+        gathered = zero == 3 and reshard
+        states = (state.master_bytes if zero == 3 else problem.master_bytes) + state.moment_bytes
+        reduced = (self.pp == 1) | gathered | (zero == 2) if zero >= 2 else np.zeros(1, dtype=bool)
+        shared = states * (zero >= 1 and not on_host) + problem.parameter_bytes * (zero == 3 and on_host)
+        own = states * (zero == 0 and not on_host) + problem.parameter_bytes * (not gathered)
+        sharded = shared + problem.gradient_bytes * reduced
+        whole = own + problem.gradient_bytes * ~reduced
+        fixed = reduced * self._unit + gathered * np.minimum(2 * self._unit, self._layer)
+        return _Worth(
+            whole + sharded / self.costs.dense_shards,
+            whole + sharded / self.costs.expert_shards,
+            problem.parameter_bytes * fixed,
+        )
+
+    @cached_property
+    def _working(self) -> Array:
+        return reduce(np.maximum, [size.kept[0] for size in self.layers]) * self.c.activation_memory
+
+    @cached_property
+    def _unit(self) -> Array:
+        return reduce(np.maximum, [size.unit for size in self.layers])
+
+    @cached_property
+    def _layer(self) -> Array:
+        """Parameters that every stage has: those of a layer, or of all."""
+        every = [size.dense + size.expert for size in self.costs.bytes]
+        whole = total(n * every[kind] for kind, n in self._runs) + every[-1] + every[-2]
+        return np.where(self.pp == 1, whole, reduce(np.minimum, every[: self.costs.kinds]))
+
+    @cached_property
+    def _logits(self) -> Array:
+        return self.costs.logits * self.c.logit_memory
+
+    @property
+    def _runs(self) -> Sequence[tuple[int, int]]:
+        return self.problem.architecture.runs
+
+
+_SAVERS = ("recompute", "offload_activations", "offload_optimizer")
+
+
+def _rows(policies: Layouts, *knobs: str) -> list[tuple[int, ...]]:
+    return list(zip(*(getattr(policies, knob).tolist() for knob in knobs), strict=True))
+
+
+class CoreMemory:
+    """For cores: whatever the split and the placement, under the best of every knob."""
+
+    def __init__(self, problem: Problem, shards: ShardCosts, c: Coefficients, policies: Policies) -> None:
+        self.problem, self.c, self.policies = problem, c, policies
+        self.layers = shards.bytes[: len(problem.architecture.kinds)]
+        self.head = shards.bytes[-1]
+
+    def memory(self, shard: Array, cores: Layouts, flying: Array) -> Array:
+        """Least bytes on the fullest stage of cores on these shards."""
+        worth = self._worth(cores)
+        layers = [size.take(shard) for size in self.layers]
+        parameters = [worth.of(size) for size in layers]
+        savers = sorted({pair[:2] for pair in _rows(self.policies.savers, *_SAVERS)})
+        needed = [self._needed(parameters, layers, cores.pp, flying, *pair) for pair in savers]
+        held = reduce(np.minimum, needed) + worth.of(self.head.take(shard)) / cores.pp
+        return np.asarray(held * (1 + self.c.fragmentation) + self.c.context_gib * GIB)
+
+    def _worth(self, cores: Layouts) -> _Worth:
+        problem, shardings = self.problem, self.policies.shardings
+        replicas = cores.dp * cores.cp
+        experts = np.maximum(replicas * cores.tp // (cores.ep * cores.etp), 1)
+        most = int(shardings.zero_stage.max())
+        states = 0.0
+        if not self.policies.savers.offload_optimizer.any():
+            states = problem.master_bytes + problem.workload.optimizer_state.moment_bytes
+        sharded = states * (most >= 1) + problem.gradient_bytes * (most >= 2)
+        whole = states * (most == 0) + problem.gradient_bytes * (most < 2)
+        if not ((shardings.zero_stage == 3) & shardings.reshard).any():
+            whole = whole + problem.parameter_bytes
+        return _Worth(whole + sharded / replicas, whole + sharded / experts, 0.0)
+
+    def _needed(
+        self, parameters: list[Array], layers: list[LayerBytes], pp: Array, flying: Array, recompute: int, offload: int
+    ) -> Array:
+        kept = [size.kept[recompute] * self.c.activation_memory for size in layers]
+        held, each = _fullest(self.problem.architecture.runs, parameters, kept, pp, bool(offload))
+        held = held + flying * each
+        if recompute:
+            held = held + reduce(np.maximum, [size.kept[0] for size in layers]) * self.c.activation_memory
+        return held
+
+
+def _fullest(
+    runs: Sequence[tuple[int, int]], parameters: list[Array], kept: list[Array], pp: Array, offload: bool
+) -> tuple[Array, Array]:
+    """(bytes of the layers' parameters, bytes of their activations for each micro-batch in flight) that the fullest
+    stage has at least. `parameters`, `kept`: of a layer of each kind."""
+    counts = [0] * len(parameters)
+    for kind, count in runs:
+        counts[kind] += count
+    every = total(n * p for n, p in zip(counts, parameters, strict=True))
+    if offload:
+        return every / pp, np.zeros_like(every)
+    activations = total(n * a for n, a in zip(counts, kept, strict=True))
+    if len(counts) == 1:
+        return every / pp, activations / pp
+    r = int(np.argmax(counts))
+    shares = [np.minimum(p / parameters[r], a / kept[r]) for p, a in zip(parameters, kept, strict=True)]
+    layers = total(n * share for n, share in zip(counts, shares, strict=True))
+    alone = pp == 1
+    return np.where(alone, every, layers * parameters[r]) / pp, np.where(alone, activations, layers * kept[r]) / pp
+
+
+def flying(schedules: Layouts, pp: Array, m: Array) -> Array:
+    """F of schedules on chains of pp stages and m micro-batches, (schedules, n): pp / Σ_i 1/f_i."""
+    stage = np.arange(int(pp.max()))[:, None, None]
+    with np.errstate(divide="ignore"):
+        held = in_flight(
+            schedules.schedule[:, None], np.minimum(stage, pp - 1), pp, schedules.virtual_stages[:, None], m
+        )
+    return np.asarray(pp / np.where(stage < pp, 1 / held, 0.0).sum(axis=0))

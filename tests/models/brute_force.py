@@ -1,0 +1,162 @@
+"""Every legal layout of a problem, written down and predicted one block after the other, without a bound.
+
+Simple on purpose: what the search must agree with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from models.array import Array
+from models.complexity import complexity
+from models.constraints import Constraints
+from models.hardware import GIB
+from models.layout import AXES, PLACEMENTS, RECOMPUTE, SCHEDULES, Layout, Layouts
+from models.problem import Problem
+from models.profile import Profile
+from models.rules import RULES, Rule, first_broken
+from models.step import predict
+
+_OF_POLICY = (
+    "layers_divide", "partition_offered", "schedule_shape", "schedule_offered", "balancing_needs_all_forwards_first",
+    "sharding_shape", "sharding_offered", "reshard_offered", "recompute_offered", "offload_offered",
+    "placement_fits_torus",
+)  # fmt: skip
+_BLOCK = 100_000
+_DEGREES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The layouts that fit: `layouts` with their step times and points of complexity."""
+
+    layouts: Layouts
+    times: Array
+    points: Array
+
+    def best(self, rows: Array) -> float:
+        return float(self.times[rows].min(initial=np.inf))
+
+    def ranked(self, top: int, tolerance: float) -> list[float]:
+        """Times of the `top` fastest meshes within the tolerance."""
+        degrees = np.stack([getattr(self.layouts, name) for name in _DEGREES], axis=1)
+        _, code = np.unique(degrees, axis=0, return_inverse=True)
+        fastest = np.full(code.max() + 1, np.inf)
+        np.minimum.at(fastest, code.ravel(), self.times)
+        return [float(t) for t in np.sort(fastest)[:top] if t <= fastest.min() * (1 + tolerance)]
+
+
+def fitting(problem: Problem, profile: Profile, constraints: Constraints) -> Found | None:
+    """Every legal layout that fits into memory."""
+    capacity = problem.cluster.usable_bytes - constraints.memory_reserve_gib * GIB
+    parts = []
+    for layouts in legal(problem, constraints):
+        predictions = predict(problem, layouts, profile.coefficients(problem.scopes))
+        fits = np.flatnonzero(predictions.reserved_bytes <= capacity)
+        layouts = layouts.take(fits)
+        parts.append((layouts, predictions.step_time_s[fits], complexity(problem, layouts)))
+    if not sum(len(layouts) for layouts, *_ in parts):
+        return None
+    rows, times, points = zip(*parts, strict=True)
+    return Found(Layouts.concatenate(rows), np.concatenate(times), np.concatenate(points))
+
+
+def legal(problem: Problem, constraints: Constraints) -> Iterator[Layouts]:
+    """Every legal layout that the constraints allow, in blocks."""
+    meshes, policies = _meshes(problem, constraints), _policies(problem, constraints)
+    if not len(policies):
+        return
+    size = max(_BLOCK // len(policies), 1)
+    for start in range(0, len(meshes), size):
+        mesh, policy = np.indices((min(size, len(meshes) - start), len(policies))).reshape(2, -1)
+        degrees = {name: getattr(meshes, name)[start + mesh] for name in _OF_MESH}
+        rows = replace(policies.take(policy), **degrees)
+        rows = rows.take(_obeys(problem, rows, [rule for rule in RULES if rule.name != "placement_fits_torus"]))
+        used = np.stack([getattr(rows, axis) > 1 for axis in AXES], axis=1)
+        for axes in np.unique(used, axis=0):
+            orders = np.array(_orders([axis for axis, some in zip(AXES, axes, strict=True) if some]))
+            mine = np.flatnonzero((used == axes).all(axis=1))
+            row, order = np.indices((len(mine), len(orders))).reshape(2, -1)
+            placed = replace(rows.take(mine[row]), placement=orders[order])
+            yield placed.take(first_broken(problem, placed) < 0)
+
+
+_OF_MESH = (*_DEGREES, "micro_batch", "sequence_parallel")
+
+
+def _meshes(problem: Problem, constraints: Constraints) -> Layouts:
+    """Those that obey every rule that no policy changes."""
+    moe = [kind.moe for kind in problem.architecture.kinds if kind.moe]
+    batch = problem.workload.global_batch
+    free: dict[str, list[Any]] = {
+        "sequence_parallel": [False, True],
+        "ep": _divisors(moe[0].num_experts) if moe else [1],
+        "etp": _divisors(moe[0].intermediate_size) if moe else [1],
+        "micro_batch": _divisors(batch),
+    }
+    knobs = _allowed(free, constraints)
+    found = []
+    for degrees in _factorisations(problem.cluster.num_devices, len(AXES)):
+        mesh = dict(zip(AXES, degrees, strict=True))
+        dp = mesh["dp_shard"] * mesh["dp_replicate"]
+        given = {**mesh, "dp": dp}
+        if batch % dp or any(v not in constraints.allowed.get(name, (v,)) for name, v in given.items()):
+            continue
+        rows = Layouts.of(Layout(**mesh, **chosen) for chosen in _combinations(knobs))
+        rules = [rule for rule in RULES if rule.name not in _OF_POLICY]
+        found.append(rows.take(_obeys(problem, rows, rules)))
+    return Layouts.concatenate(found) if found else Layouts.of([])
+
+
+def _obeys(problem: Problem, rows: Layouts, rules: Sequence[Rule]) -> Array:
+    return np.asarray(np.all([rule.test(problem, rows) for rule in rules], axis=0), dtype=bool)
+
+
+def _policies(problem: Problem, constraints: Constraints) -> Layouts:
+    free: dict[str, list[Any]] = {
+        "schedule": list(SCHEDULES),
+        "virtual_stages": list(range(1, max(problem.stack.max_virtual_stages, 2) + 1)),
+        "balanced": [False, True],
+        "zero_stage": [0, 1, 2, 3],
+        "reshard": [True, False],
+        "recompute": list(RECOMPUTE),
+        "offload_activations": [False, True],
+        "offload_optimizer": [False, True],
+    }
+    every = _combinations(_allowed(free, constraints))
+    rows = Layouts.of(Layout(**policy) for policy in every if policy["reshard"] or policy["zero_stage"] == 3)
+    offered = ("recompute_offered", "offload_offered", "reshard_offered")
+    return rows.take(_obeys(problem, rows, [rule for rule in RULES if rule.name in offered]))
+
+
+def _allowed(free: dict[str, list[Any]], constraints: Constraints) -> dict[str, list[Any]]:
+    return {knob: [v for v in values if v in constraints.allowed.get(knob, values)] for knob, values in free.items()}
+
+
+def _combinations(knobs: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    return (dict(zip(knobs, values, strict=True)) for values in product(*knobs.values()))
+
+
+def _orders(used: list[str]) -> list[int]:
+    """Of placements that have these axes in the same order, the first."""
+    first: dict[tuple[str, ...], int] = {}
+    for code, order in enumerate(PLACEMENTS):
+        first.setdefault(tuple(axis for axis in order if axis in used), code)
+    return list(first.values())
+
+
+def _factorisations(n: int, parts: int) -> Iterator[tuple[int, ...]]:
+    if parts == 1:
+        yield (n,)
+        return
+    for d in _divisors(n):
+        yield from ((d, *rest) for rest in _factorisations(n // d, parts - 1))
+
+
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]
