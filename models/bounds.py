@@ -176,13 +176,13 @@ def idle(schedules: Layouts, pp: Array) -> Array:
     return np.where(free, 0.0, 1 / schedules.virtual_stages)[:, None] * (pp - 1)
 
 
-def growth(near: MeshCosts, far: MeshCosts) -> Array:
-    """How many times the data-parallel traffic of the near meshes the far ones have at least, (3, n): at ZeRO 0, once a
-    step, and with every micro-batch."""
+def growth(near: MeshCosts, far: MeshCosts, parent: Array) -> Array:
+    """How many times the data-parallel traffic of the near mesh each far one has at least, (3, n): at ZeRO 0, once a
+    step, and with every micro-batch. `parent`: which of the near it is."""
     result = []
     for closer, farther in zip(near.data_rates(), far.data_rates(), strict=True):
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = [np.where(a > 0, b / a, np.inf) for a, b in zip(closer, farther, strict=True)]
+            ratios = [np.where(a[parent] > 0, b / a[parent], np.inf) for a, b in zip(closer, farther, strict=True)]
         least = reduce(np.minimum, ratios)
         result.append(np.where(np.isfinite(least), np.maximum(least, 1.0), 1.0))
     return np.stack(result)

@@ -58,6 +58,25 @@ class _Worth:
         return np.asarray(size.dense * self.dense + size.expert * self.expert)
 
 
+@dataclass(frozen=True, slots=True)
+class _States:
+    """Bytes of parameters, gradients and states: of a layer of each kind, what else counts towards the weighted mean of
+    stages, and all of the last layer and the head."""
+
+    layers: list[Array]
+    mean: Array
+    last: Array
+
+
+@dataclass(frozen=True, slots=True)
+class _Activations:
+    """The same of a micro-batch's activations; those of `layers` none if they are offloaded."""
+
+    layers: list[Array] | None
+    mean: Array
+    last: Array
+
+
 class MemoryBounds:
     """For n meshes under every choice of sharding and saver; `flying`: F of the schedule that keeps least."""
 
@@ -67,31 +86,39 @@ class MemoryBounds:
         self.layers, self.head = costs.bytes[: costs.kinds], costs.bytes[-1]
 
     def memory(self) -> Memory:
-        z, r = self.policies.shardings, self.policies.savers
+        shardings = _rows(self.policies.shardings, "zero_stage", "reshard")
+        savers = _rows(self.policies.savers, *_SAVERS)
+        of_host = {
+            host: [self._states(z, bool(reshard), bool(host)) for z, reshard in shardings] for *_, host in savers
+        }
+        of_saver = {(r, a): self._activations(r, bool(a)) for r, a, _ in savers}
         rows = [
-            self._one(zero, bool(reshard), recompute, bool(offload), bool(on_host))
-            for zero, reshard in _rows(z, "zero_stage", "reshard")
-            for recompute, offload, on_host in _rows(r, *_SAVERS)
+            self._together(of_host[host][z], of_saver[recompute, offload])
+            for z in range(len(shardings))
+            for recompute, offload, host in savers
         ]
         least, layers, each = (np.stack(column) * (1 + self.c.fragmentation) for column in zip(*rows, strict=True))
         context = self.c.context_gib * GIB
         return Memory(least + context, layers + context, each)
 
-    def _one(
-        self, zero: int, reshard: bool, recompute: int, offload: bool, on_host: bool
-    ) -> tuple[Array, Array, Array]:
+    def _together(self, states: _States, activations: _Activations) -> tuple[Array, Array, Array]:
+        layers, each = _fullest(self._runs, states.layers, activations.layers, self.pp)
+        layers = layers + self.flying * each + states.mean + activations.mean
+        return np.maximum(layers, states.last + activations.last), layers, each
+
+    def _states(self, zero: int, reshard: bool, on_host: bool) -> _States:
         worth = self._worth(zero, reshard, on_host)
-        kept = [size.kept[recompute] * self.c.activation_memory for size in self.layers]
-        working = self._working if recompute else 0.0
-        one = reduce(np.minimum, kept)
-        parameters, each = _fullest(self._runs, [worth.of(size) for size in self.layers], kept, self.pp, offload)
-        ends = worth.of(self.head) + np.where(self.pp == 1, worth.of(self.costs.bytes[-2]), 0.0)
-        layers = parameters + self.flying * each + ends / self.pp + worth.fixed + working
+        layers, head = [worth.of(size) for size in self.layers], worth.of(self.head)
+        ends = head + np.where(self.pp == 1, worth.of(self.costs.bytes[-2]), 0.0)
+        return _States(layers, ends / self.pp + worth.fixed, layers[self._runs[-1][0]] + head + worth.fixed)
+
+    def _activations(self, recompute: int, offload: bool) -> _Activations:
+        layers = [size.kept[recompute] * self.c.activation_memory for size in self.layers]
+        one, working = reduce(np.minimum, layers), self._working if recompute else 0.0
+        mean = np.where(self.pp == 1, self._logits, 0.0) + working
         if offload:
-            layers = layers + np.where(self.pp == 1, np.minimum(2 * self._working, self.flying * one), one)
-        layers = layers + np.where(self.pp == 1, self._logits, 0.0)
-        last = worth.of(self.layers[self._runs[-1][0]]) + worth.of(self.head) + worth.fixed + working + one
-        return np.maximum(layers, last + self._logits), layers, each
+            mean = mean + np.where(self.pp == 1, np.minimum(2 * self._working, self.flying * one), one)
+        return _Activations(None if offload else layers, mean, self._logits + working + one)
 
     def _worth(self, zero: int, reshard: bool, on_host: bool) -> _Worth:
         problem, state = self.problem, self.problem.workload.optimizer_state
@@ -176,7 +203,7 @@ class CoreMemory:
         self, parameters: list[Array], layers: list[LayerBytes], pp: Array, flying: Array, recompute: int, offload: int
     ) -> Array:
         kept = [size.kept[recompute] * self.c.activation_memory for size in layers]
-        held, each = _fullest(self.problem.architecture.runs, parameters, kept, pp, bool(offload))
+        held, each = _fullest(self.problem.architecture.runs, parameters, None if offload else kept, pp)
         held = held + flying * each
         if recompute:
             held = held + reduce(np.maximum, [size.kept[0] for size in layers]) * self.c.activation_memory
@@ -184,15 +211,15 @@ class CoreMemory:
 
 
 def _fullest(
-    runs: Sequence[tuple[int, int]], parameters: list[Array], kept: list[Array], pp: Array, offload: bool
+    runs: Sequence[tuple[int, int]], parameters: list[Array], kept: list[Array] | None, pp: Array
 ) -> tuple[Array, Array]:
     """(bytes of the layers' parameters, bytes of their activations for each micro-batch in flight) that the fullest
-    stage has at least. `parameters`, `kept`: of a layer of each kind."""
+    stage has at least. `parameters`, `kept`: of a layer of each kind; none are kept if they are offloaded."""
     counts = [0] * len(parameters)
     for kind, count in runs:
         counts[kind] += count
     every = total(n * p for n, p in zip(counts, parameters, strict=True))
-    if offload:
+    if kept is None:
         return every / pp, np.zeros_like(every)
     activations = total(n * a for n, a in zip(counts, kept, strict=True))
     if len(counts) == 1:

@@ -26,7 +26,7 @@ from models.layout import (
     Layout,
     Layouts,
 )
-from models.mesh import groups
+from models.mesh import Groups, groups
 from models.problem import Problem
 
 
@@ -175,12 +175,15 @@ def _offload_offered(p: Problem, x: Layouts) -> Array:
 
 
 def _torus(p: Problem, x: Layouts) -> Array:
+    return fits_torus(p, groups(p.cluster, x))
+
+
+def fits_torus(p: Problem, g: Groups) -> Array:
     """An axis on a torus covers whole lines of it or divides one, so that its ring closes on real links."""
     if p.cluster.fabric.torus is None:
-        return np.ones(len(x), dtype=bool)
-    g = groups(p.cluster, x)
+        return np.ones(len(g.tp.code), dtype=bool)
     axes = (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep)
-    return np.all([axis.spread(axis.table.whole) for axis in axes], axis=0)
+    return np.asarray(np.all([axis.spread(axis.table.whole) for axis in axes], axis=0))
 
 
 RULES: tuple[Rule, ...] = (

@@ -31,6 +31,7 @@ from models.layout import PLACEMENTS, Layouts
 from models.memory_bounds import CoreMemory, Memory, MemoryBounds, flying
 from models.mesh import Groups, closest_groups, groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables, collectives, least_collectives
+from models.pipeline import Stages
 from models.problem import Problem
 from models.profile import Coefficients, Profile
 from models.shard import Shards
@@ -301,6 +302,19 @@ class _Search:
         self.legal_shardings = np.repeat(space.legal_shardings, r, axis=1)
         self.sharding = np.repeat(np.arange(z), r)
         self.saver = np.tile(np.arange(r), z)
+        self._partition()
+
+    def _partition(self) -> None:
+        """Layers over stages, for every schedule that some chain has; `stages` says where in the table."""
+        self.stages = np.full(self.trunks.legal.shape, -1)
+        chain, schedule = np.nonzero(self.trunks.legal)
+        rows = self.policies.schedules.take(schedule)
+        found = partitions(self.problem, replace(rows, pp=self.trunks.pp[chain]))
+        self.stages[chain, schedule] = found.code
+        self.partitions = found.table
+
+    def _stages(self, trunk: Array, schedule: Array) -> Stages:
+        return self.partitions.take(self.stages[self.trunks.chains[trunk], schedule])
 
     def _drop_schedules(self) -> None:
         """Those that no trunk may have."""
@@ -425,39 +439,50 @@ class _Search:
         if not len(meshes.trunk):
             return
         first, kind = distinct(*(getattr(meshes.layouts, name) for name in _DEGREES))
-        placed, of_kind = self.space.placed(meshes.layouts.take(first))
+        placed, of_kind, links = self.space.placed(meshes.layouts.take(first))
         if not len(placed):
             return
-        links = groups(self.problem.cluster, placed)
         start = np.searchsorted(of_kind, np.arange(len(first) + 1))
         mesh, place = ragged(start[kind], np.diff(start)[kind])
+        points, piped = of_mesh(self.problem, placed, links)[place], meshes.layouts.pp[mesh] > 1
+        some = np.flatnonzero(self.held.wanted(meshes.bound[mesh], piped, points))
+        mesh, place, points, piped = mesh[some], place[some], points[some], piped[some]
         layouts = replace(meshes.layouts.take(mesh), placement=placed.placement[place])
         seconds = collectives(self.problem, links, self.c)
         costs = self._costs(layouts, meshes.shard[mesh], links.take(place), seconds)
-        bounds = Bounds(costs, self.policies, self._chained(meshes.trunk[mesh])[0])
-        grown = self._growth(meshes.layouts.take(first), placed, of_kind)[:, place]
-        near = meshes.times.take(mesh)
-        time = near.step + bounds.farther(self.variants, near, grown)
-        time = time + np.maximum(bounds.apart() - meshes.apart[mesh], 0.0)
-        bound, points = time.min(axis=0, initial=np.inf), of_mesh(self.problem, placed, links)[place]
+        apart = Bounds(costs, self.policies, self._chained(meshes.trunk[mesh])[0]).apart() - meshes.apart[mesh]
+        bound = meshes.bound[mesh] + np.maximum(apart, 0.0)
+        some = self.held.wanted(bound, piped, points)
+        self._close(bound[~some])
+        rows = np.flatnonzero(some)
+        if len(rows):
+            grown = self._growth(meshes.layouts.take(first), of_kind, placed, links, seconds)[:, place[rows]]
+            near = meshes.times.take(mesh[rows])
+            bounds = Bounds(costs.take(rows), self.policies, self._chained(meshes.trunk[mesh[rows]])[0])
+            time = near.step + bounds.farther(self.variants, near, grown) + np.maximum(apart[rows], 0.0)
+            self._closer(meshes, mesh[rows], bounds.costs, points[rows], time)
+
+    def _closer(self, meshes: _Meshes, unplaced: Array, costs: MeshCosts, points: Array, time: Array) -> None:
+        """Placed meshes, a few at a time, the most promising first; `time`: a bound of every variant so far."""
+        bound, piped = time.min(axis=0), costs.layouts.pp > 1
         order, done, size = np.argsort(bound, kind="stable"), 0, 64
         while done < len(order):
             rows = order[done : done + size]
             done, size = done + size, min(4 * size, _MESHES)
-            wanted = self.held.wanted(bound[rows], layouts.pp[rows] > 1, points[rows])
+            wanted = self.held.wanted(bound[rows], piped[rows], points[rows])
             self._close(bound[rows[~wanted]])
             rows = rows[wanted]
             if len(rows):
-                self._bounded(meshes, mesh[rows], costs.take(rows), points[rows], time[:, rows])
+                self._bounded(meshes, unplaced[rows], costs.take(rows), points[rows], time[:, rows])
 
-    def _growth(self, near: Layouts, placed: Layouts, parent: Array) -> Array:
+    def _growth(self, near: Layouts, parent: Array, placed: Layouts, links: Groups, far: dict[str, Cost]) -> Array:
         """Of traffic once a step, from each mesh as close as can be to how it is placed."""
-        closest, far = closest_groups(self.problem.cluster, near), groups(self.problem.cluster, placed)
+        closest, any_shard = closest_groups(self.problem.cluster, near), np.zeros(len(placed), dtype=int)
         least = least_collectives(self.problem, closest, self.c)
-        links = collectives(self.problem, far, self.c)
         return growth(
-            self._costs(near, np.zeros(len(near), dtype=int), closest, least).take(parent),
-            self._costs(placed, np.zeros(len(placed), dtype=int), far, links),
+            self._costs(near, any_shard[: len(near)], closest, least),
+            self._costs(placed, any_shard, links, far),
+            parent,
         )
 
     def _bounded(self, meshes: _Meshes, unplaced: Array, costs: MeshCosts, points: Array, time: Array) -> None:
@@ -494,7 +519,7 @@ class _Search:
         schedule, z, r = leaves.schedule, self.sharding[leaves.variant], self.saver[leaves.variant]
         mesh = leaves.mesh
         first, same = distinct(leaves.unplaced[mesh], schedule, leaves.variant)
-        outcome = self._fitting(costs, leaves.unplaced, mesh[first], schedule[first], z[first], r[first])[same]
+        outcome = self._fitting(costs, leaves, mesh[first], schedule[first], z[first], r[first])[same]
         layouts = _with_policies(costs.layouts.take(mesh), self.policies, schedule, z, r)
         policy = (schedule * len(self.policies.shardings) + z) * len(self.policies.savers) + r
         self._note(leaves.trunk[mesh], layouts, policy, outcome)
@@ -502,19 +527,18 @@ class _Search:
         if not len(kept):
             return
         layouts = layouts.take(kept)
-        stages = partitions(self.problem, layouts)
-        time = Combiner(layouts, costs.take(mesh[kept]), stages.table.take(stages.code)).time()
+        stages = self._stages(leaves.trunk[mesh[kept]], schedule[kept])
+        time = Combiner(layouts, costs.take(mesh[kept]), stages).time()
         step = np.sum(list(time.values()), axis=0)
         self.held.add(layouts, step, leaves.points[mesh[kept]] + of_policy(layouts))
 
-    def _fitting(self, costs: MeshCosts, unplaced: Array, mesh: Array, schedule: Array, z: Array, r: Array) -> Array:
+    def _fitting(self, costs: MeshCosts, leaves: _Leaves, mesh: Array, schedule: Array, z: Array, r: Array) -> Array:
         """Whether each fits, does not, or has a lighter twin that fits, which only adds less. Placement is nothing to
         memory. Twins differ in recompute and offload only."""
         layouts = _with_policies(costs.layouts.take(mesh), self.policies, schedule, z, r)
-        stages = partitions(self.problem, layouts)
-        used, _ = Combiner(layouts, costs.take(mesh), stages.table.take(stages.code)).memory()
+        used, _ = Combiner(layouts, costs.take(mesh), self._stages(leaves.trunk[mesh], schedule)).memory()
         fits = np.sum(list(used.values()), axis=0) <= self.capacity
-        _, twin = distinct(unplaced[mesh], schedule, z)
+        _, twin = distinct(leaves.unplaced[mesh], schedule, z)
         table = np.zeros((int(twin.max(initial=0)) + 1, len(self.policies.savers)), dtype=bool)
         table[twin, r] = fits
         dominated = (table[twin] & self.lighter[r]).any(axis=1)
@@ -614,17 +638,16 @@ class _Search:
                 continue
             legal = self.legal_shardings[sharding_class(meshes)]
             mesh, variant = np.nonzero(legal)
-            schedules = self.trunks.legal[self.trunks.chains[cores.trunk[parent[mesh]]]]
-            pair, schedule = np.nonzero(schedules)
-            mesh, variant = mesh[pair], variant[pair]
+            trunk = cores.trunk[parent[mesh]]
+            pair, schedule = np.nonzero(self.trunks.legal[self.trunks.chains[trunk]])
+            mesh, variant, trunk = mesh[pair], variant[pair], trunk[pair]
             rows = _with_policies(
                 meshes.take(mesh), self.policies, schedule, self.sharding[variant], self.saver[variant]
             )
-            stages = partitions(self.problem, rows)
             near = groups(self.problem.cluster, meshes)
             links = collectives(self.problem, near, self.c)
             costs = self._costs(meshes, cores.shard[parent], near, links).take(mesh)
-            used, _ = Combiner(rows, costs, stages.table.take(stages.code)).memory()
+            used, _ = Combiner(rows, costs, self._stages(trunk, schedule)).memory()
             total = np.sum(list(used.values()), axis=0)
             if total.min() < least:
                 least, layout = float(total.min()), rows[int(total.argmin())]

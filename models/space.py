@@ -25,9 +25,9 @@ from models.constraints import Constraints
 from models.errors import Invalid
 from models.factors import divisors, factorisations, ordered_factorisations
 from models.layout import AXES, PLACEMENTS, RECOMPUTE, SCHEDULES, Layout, Layouts
-from models.mesh import groups
+from models.mesh import Groups, groups
 from models.problem import Problem
-from models.rules import RULES
+from models.rules import RULES, fits_torus
 
 _RULES = {rule.name: rule for rule in RULES}
 MOST_TRUNKS = 1_000_000  # held at a time
@@ -261,24 +261,20 @@ class Space:
             ok &= self._allowed(rows, knob)
         return rows.take(ok), parent[ok]
 
-    def placed(self, meshes: Layouts) -> tuple[Layouts, Array]:
-        """Meshes under every placement that puts some axis on other links, the first of those that do not, and the
-        mesh of each."""
+    def placed(self, meshes: Layouts) -> tuple[Layouts, Array, Groups]:
+        """Meshes under every placement that puts some axis on other links, the first of those that do not; the mesh
+        and the groups of each."""
         active = np.stack([getattr(meshes, axis) > 1 for axis in AXES], axis=1)
         pattern = active @ (1 << np.arange(len(AXES)))
         start, count, orders = _orders()
         parent, row = ragged(start[pattern], count[pattern])
         rows = replace(meshes.take(parent), placement=orders[row])
-        if self.problem.cluster.fabric.torus is not None:
-            legal = np.asarray(_RULES["placement_fits_torus"].test(self.problem, rows), dtype=bool)
-            rows, parent = rows.take(legal), parent[legal]
-        if not len(parent):
-            return rows, parent
         g = groups(self.problem.cluster, rows)
-        codes = [axis.code[::-1] for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)]
-        first, _ = distinct(parent[::-1], *codes)  # of equal ones `distinct` names the last it meets
-        kept = np.sort(len(parent) - 1 - first)
-        return rows.take(kept), parent[kept]
+        legal = np.flatnonzero(fits_torus(self.problem, g))
+        codes = [axis.code[legal[::-1]] for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)]
+        first, _ = distinct(parent[legal[::-1]], *codes)  # of equal ones `distinct` names the last it meets
+        kept = np.sort(legal[::-1][first])
+        return rows.take(kept), parent[kept], g.take(kept)
 
     # -- refusals -----------------------------------------------------------------------------------------------
 

@@ -146,7 +146,7 @@ def bounded(problem: Problem, layouts: Layouts, c: Coefficients) -> Iterator[tup
     for bounds in (placed, near):
         yield bounds.time(variants, wanted).step[variants.of[variant], rows], memory.least[variant, rows]
     times = near.time(variants, wanted)
-    least = times.step + near.farther(variants, times, growth(near.costs, placed.costs))
+    least = times.step + near.farther(variants, times, growth(near.costs, placed.costs, rows))
     least = least + np.maximum(placed.apart() - near.apart(), 0.0)
     none = MemoryBounds(near.costs, policies, np.zeros(n)).memory()
     yield least[variants.of[variant], rows], (none.layers + held * none.each)[variant, rows]
