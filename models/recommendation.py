@@ -21,7 +21,7 @@ from models.prediction import Prediction, describe, log_spread
 from models.problem import Problem
 from models.profile import Profile
 from models.rules import RULES
-from models.search import Answer, Certificate, Goal, NoLegalLayout, search
+from models.search import Answer, Certificate, Goal, GoOn, NoLegalLayout, search, to_the_end
 from models.space import POLICY_KNOBS, Space
 from models.step import predict
 
@@ -32,7 +32,6 @@ _OF_A_MESH = ("layout", "layout.tp", "layout.ep", "layout.cp", "layout.micro_bat
 _AXES_FILLED = ("pp", "tp", "cp", "dp_replicate", "dp_shard")
 _MESHES_LOOKED_AT = 20_000  # to name a rule, not to prove anything
 _FEWER_LOOKED_AT = 24
-_LONG_SEARCH = 200_000  # layouts; after one that looked at more, no further chip count is tried
 _FEWER_TRIED = 3  # of the largest legal chip counts below the cluster's, searched when none uses all chips
 
 
@@ -88,10 +87,12 @@ def recommend(
     *,
     tolerance: float = 0.03,
     top: int = 5,
+    go_on: GoOn = to_the_end,
 ) -> Recommendation:
     """The fastest and the simplest good layout.
 
-    `ranked` are the `top` fastest meshes within the tolerance, each with its best policy. Raises Infeasible when no
+    `ranked` are the `top` fastest meshes within the tolerance, each with its best policy. Once `go_on` says no, the
+    answer is the best so far, and its certificate not exact. Raises Infeasible when no
     layout is legal on any number of chips, or none fits in memory.
     """
     if not 0 <= tolerance <= 1:
@@ -100,9 +101,9 @@ def recommend(
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
     fewer = None
     try:
-        answer = search(problem, profile, constraints, goal)
+        answer = search(problem, profile, constraints, goal, go_on)
     except NoLegalLayout as none:
-        problem, answer, fewer = _on_fewer_chips(problem, profile, constraints, goal, none)
+        problem, answer, fewer = _on_fewer_chips(problem, profile, constraints, goal, none, go_on)
     sides = [row for row in (answer.without, answer.with_pp) if row is not None]
     simplest, *rest = _candidates(problem, profile, answer.layouts, [answer.simplest, *sides, *answer.ranked])
     without = rest.pop(0) if answer.without is not None else None
@@ -116,7 +117,7 @@ def recommend(
         certificate=answer.certificate,
         reasons=(
             *_reasons(problem, rest[0], simplest, tolerance, answer, pipelining, fewer),
-            *_whole_domains(problem, profile, constraints, answer),
+            *_whole_domains(problem, profile, constraints, answer, go_on),
         ),
         chips_used=problem.cluster.num_chips,
         fewer_chips=fewer,
@@ -190,30 +191,36 @@ def _reasons(
     )
     if fewer:
         reasons.append(fewer.message)
+    if not answer.certificate.exact:
+        gap = answer.certificate.gap
+        reasons.append(f"the search was stopped: this is the best so far, and none is faster by more than {gap:.1%}")
     return tuple(reasons)
 
 
-def _whole_domains(problem: Problem, profile: Profile, constraints: Constraints, answer: Answer) -> list[str]:
+def _whole_domains(
+    problem: Problem, profile: Profile, constraints: Constraints, answer: Answer, go_on: GoOn
+) -> list[str]:
     """Where chips stand outside whole scale-up domains: whether the job would be faster without them."""
     cluster = problem.cluster
     if not cluster.dims or cluster.dims[0].kind == "ring":
         return []
     domain = _chips_of_a_domain(cluster)
     fewer = cluster.num_chips // domain * domain
-    if not 0 < fewer < cluster.num_chips:
+    if not 0 < fewer < cluster.num_chips or not go_on():
         return []
     try:
-        found = search(replace(problem, cluster=replace(cluster, num_chips=fewer)), profile, constraints, Goal())
+        smaller = replace(problem, cluster=replace(cluster, num_chips=fewer))
+        found = search(smaller, profile, constraints, Goal(), go_on)
     except (NoLegalLayout, Infeasible, Invalid):
         return []
-    best, smaller = float(answer.times[0]), float(found.times[0])
-    if smaller >= best:
+    best, other = float(answer.times[0]), float(found.times[0])
+    if other >= best:
         return []
-    return [f"{fewer} chips in whole domains of {domain} would be faster: {smaller:.3g} s a step against {best:.3g} s"]
+    return [f"{fewer} chips in whole domains of {domain} would be faster: {other:.3g} s a step against {best:.3g} s"]
 
 
 def _on_fewer_chips(
-    problem: Problem, profile: Profile, constraints: Constraints, goal: Goal, none: NoLegalLayout
+    problem: Problem, profile: Profile, constraints: Constraints, goal: Goal, none: NoLegalLayout, go_on: GoOn
 ) -> tuple[Problem, Answer, FewerChips]:
     """The fastest answer among the largest chip counts that have a legal layout that fits.
 
@@ -227,14 +234,13 @@ def _on_fewer_chips(
     for cluster in islice(_smaller(problem), _FEWER_LOOKED_AT):
         smaller = replace(problem, cluster=cluster)
         try:
-            found.append((smaller, search(smaller, profile, constraints, goal)))
+            found.append((smaller, search(smaller, profile, constraints, goal, go_on)))
         except NoLegalLayout:
             continue
         except Infeasible as error:
             failure = failure or error
             break
-        looked_at = found[-1][1].certificate.evaluated + found[-1][1].certificate.over_memory
-        if len(found) == _FEWER_TRIED or looked_at > _LONG_SEARCH:
+        if len(found) == _FEWER_TRIED or not go_on():
             break
     if not found:
         raise failure or Infeasible(rule, message)

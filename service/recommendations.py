@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 from models.hardware import Cluster
@@ -31,7 +32,15 @@ class Recommendations:
             resolved = Resolver(rows).problem(request)
             profile = wanted_profile(rows, request.profile)
         constraints = request.constraints.build()
-        found = recommend(resolved.problem, profile, constraints, tolerance=request.tolerance, top=request.top)
+        ends = monotonic() + request.time_limit_s
+        found = recommend(
+            resolved.problem,
+            profile,
+            constraints,
+            tolerance=request.tolerance,
+            top=request.top,
+            go_on=lambda: monotonic() < ends,
+        )
         answer = RecommendationAnswer(
             **_found(found, found.problem.cluster),
             **basis(request, resolved.answered(found.problem), profile),
@@ -40,6 +49,7 @@ class Recommendations:
             constraints=request.constraints.model_dump(mode="json", exclude_none=True),
             tolerance=request.tolerance,
             top=request.top,
+            time_limit_s=request.time_limit_s,
         )
         return lambda rows: _save(rows, answer)
 

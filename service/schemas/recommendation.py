@@ -21,6 +21,8 @@ class RecommendationRequest(PinnedQuestion):
     """How much slower than the fastest a simpler layout may be: 0.03 is 3%."""
     top: Annotated[int, Field(ge=1, le=100)] = 5
     """How many to rank of the fastest layouts within the tolerance; each mesh counts once."""
+    time_limit_s: Annotated[float, Field(gt=0, le=60)] = 20.0
+    """How long to search at most. Then the answer is the best so far: see `certificate.exact` and `certificate.gap`."""
 
 
 class CandidateAnswer(Document):
@@ -60,7 +62,9 @@ class CertificateAnswer(Document):
     closing_bound_s: float | None
     """The least lower bound of what was not evaluated."""
     exact: bool
-    """That bound is no better than the answer."""
+    """The search came to its end: that bound is no better than the answer."""
+    gap: float
+    """Otherwise, by how much at most the answer is slower than the best layout, relative to that."""
 
     @classmethod
     def of(cls, certificate: Certificate) -> Self:

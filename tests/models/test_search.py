@@ -182,6 +182,28 @@ def test_no_bound_exceeds_what_it_bounds(problem: Problem, pinned: dict[str, tup
         assert (memory <= found.reserved_bytes * (1 + 1e-9)).all()
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from([("llama-3-8b", "megatron"), ("mixtral-8x7b", "megatron"), ("llama-3-8b", "generic")]), st.data()
+)
+def test_a_search_that_is_stopped_says_how_far_from_the_best_it_may_be(
+    names: tuple[str, str], data: st.DataObject
+) -> None:
+    model, stack = names
+    question = Problem(
+        architecture=catalogue.architecture(model),
+        cluster=catalogue.cluster("h100", 64),
+        workload=Workload(seq_len=8192, global_batch=128),
+        stack=catalogue.stack(stack),
+    )
+    asked = iter([True] * data.draw(st.integers(0, 12)))
+    goal = Goal(tolerance=0.03, both_sides=True)
+    stopped = search(question, PROFILE, Constraints(), goal, lambda: next(asked, False))
+    best = search(question, PROFILE, Constraints(), goal).times[0]
+    assert best <= stopped.times[0] <= best * (1 + stopped.certificate.gap) * (1 + 1e-12)
+    assert stopped.certificate.exact or next(asked, None) is None
+
+
 def test_the_factorisations_are_those_one_can_write_down() -> None:
     for n in (1, 2, 12, 30, 64, 97):
         written = sum(

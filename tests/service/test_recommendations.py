@@ -37,6 +37,16 @@ def test_every_layout_is_in_the_certificate_once(client) -> None:
     assert found["exact"]
 
 
+def test_a_search_that_runs_out_of_time_answers_with_the_best_so_far_and_says_so(client) -> None:
+    exact = client.post("/v1/recommendations", json=QUESTION).json()
+    body = {**QUESTION, "time_limit_s": 1e-6}
+    found = client.post("/v1/recommendations", json=body).json()
+    assert not found["certificate"]["exact"]
+    assert any("the search was stopped" in reason for reason in found["reasons"])
+    best, time = exact["fastest"]["prediction"]["step_time_s"], found["fastest"]["prediction"]["step_time_s"]
+    assert best <= time <= best * (1 + found["certificate"]["gap"])
+
+
 def test_the_answer_says_what_it_rests_on(client) -> None:
     found = client.post("/v1/recommendations", json=SMALL).json()
     assert found["profile"] == {"id": "default", "version": 1}
