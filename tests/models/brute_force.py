@@ -19,13 +19,12 @@ from models.hardware import GIB
 from models.layout import AXES, PLACEMENTS, RECOMPUTE, SCHEDULES, Layout, Layouts
 from models.problem import Problem
 from models.profile import Profile
-from models.rules import RULES, Rule, first_broken
+from models.rules import RULES, Rule
 from models.step import predict
 
 _OF_POLICY = (
     "layers_divide", "partition_offered", "schedule_shape", "schedule_offered", "balancing_needs_all_forwards_first",
     "sharding_shape", "sharding_offered", "reshard_offered", "recompute_offered", "offload_offered",
-    "placement_fits_torus",
 )  # fmt: skip
 _BLOCK = 100_000
 _DEGREES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
@@ -71,19 +70,29 @@ def legal(problem: Problem, constraints: Constraints) -> Iterator[Layouts]:
     meshes, policies = _meshes(problem, constraints), _policies(problem, constraints)
     if not len(policies):
         return
+    orders = _legal_orders(problem, meshes)
+    rules = [rule for rule in RULES if rule.name in _OF_POLICY]
     size = max(_BLOCK // len(policies), 1)
     for start in range(0, len(meshes), size):
         mesh, policy = np.indices((min(size, len(meshes) - start), len(policies))).reshape(2, -1)
-        degrees = {name: getattr(meshes, name)[start + mesh] for name in _OF_MESH}
-        rows = replace(policies.take(policy), **degrees)
-        rows = rows.take(_obeys(problem, rows, [rule for rule in RULES if rule.name != "placement_fits_torus"]))
-        used = np.stack([getattr(rows, axis) > 1 for axis in AXES], axis=1)
-        for axes in np.unique(used, axis=0):
-            orders = np.array(_orders([axis for axis, some in zip(AXES, axes, strict=True) if some]))
-            mine = np.flatnonzero((used == axes).all(axis=1))
-            row, order = np.indices((len(mine), len(orders))).reshape(2, -1)
-            placed = replace(rows.take(mine[row]), placement=orders[order])
-            yield placed.take(first_broken(problem, placed) < 0)
+        rows = replace(policies.take(policy), **{name: getattr(meshes, name)[start + mesh] for name in _OF_MESH})
+        ok = np.flatnonzero(_obeys(problem, rows, rules))
+        row, order = np.nonzero(orders[start + mesh[ok]])
+        if len(row):
+            yield replace(rows.take(ok[row]), placement=order)
+
+
+def _legal_orders(problem: Problem, meshes: Layouts) -> Array:
+    """(meshes, placements): those that a mesh may have, of placements with its axes in the same order the first."""
+    used = np.stack([getattr(meshes, axis) > 1 for axis in AXES], axis=1)
+    legal = np.zeros((len(meshes), len(PLACEMENTS)), dtype=bool)
+    for axes in np.unique(used, axis=0):
+        mine = np.flatnonzero((used == axes).all(axis=1))
+        legal[np.ix_(mine, _orders([axis for axis, some in zip(AXES, axes, strict=True) if some]))] = True
+    mesh, order = np.nonzero(legal)
+    placed = replace(meshes.take(mesh), placement=order)
+    legal[mesh, order] = _obeys(problem, placed, [rule for rule in RULES if rule.field == "layout.placement"])
+    return legal
 
 
 _OF_MESH = (*_DEGREES, "micro_batch", "sequence_parallel")
@@ -99,7 +108,8 @@ def _meshes(problem: Problem, constraints: Constraints) -> Layouts:
         "etp": _divisors(moe[0].intermediate_size) if moe else [1],
         "micro_batch": _divisors(batch),
     }
-    knobs = _allowed(free, constraints)
+    knobs = Layouts.of(Layout(**chosen) for chosen in _combinations(_allowed(free, constraints)))
+    rules = [rule for rule in RULES if rule.name not in _OF_POLICY and rule.field != "layout.placement"]
     found = []
     for degrees in _factorisations(problem.cluster.num_devices, len(AXES)):
         mesh = dict(zip(AXES, degrees, strict=True))
@@ -107,8 +117,8 @@ def _meshes(problem: Problem, constraints: Constraints) -> Layouts:
         given = {**mesh, "dp": dp}
         if batch % dp or any(v not in constraints.allowed.get(name, (v,)) for name, v in given.items()):
             continue
-        rows = Layouts.of(Layout(**mesh, **chosen) for chosen in _combinations(knobs))
-        rules = [rule for rule in RULES if rule.name not in _OF_POLICY]
+        rows = knobs.take(batch // dp % knobs.micro_batch == 0)
+        rows = replace(rows, **{axis: np.full(len(rows), degree) for axis, degree in mesh.items()})
         found.append(rows.take(_obeys(problem, rows, rules)))
     return Layouts.concatenate(found) if found else Layouts.of([])
 

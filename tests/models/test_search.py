@@ -29,6 +29,7 @@ from models.shard import Shards
 from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Space
 from models.step import predict
 from models.workload import Workload
+from tests.benchmarks.problems import NAMED
 from tests.models.brute_force import Found, fitting, legal
 
 PROFILE = shipped_profile()
@@ -112,6 +113,50 @@ def test_the_search_finds_what_brute_force_finds(
 ) -> None:
     constraints, goal = Constraints(allowed=pinned), Goal(tolerance=tolerance, top=top, both_sides=True)
     agree(answered(problem, constraints, goal), fitting(problem, PROFILE, constraints), goal)
+
+
+@pytest.mark.parametrize(
+    ("name", "pinned"),
+    [
+        ("llama-3.1-8b", {"tp": (1, 2), "micro_batch": (1,)}),
+        ("llama-3.1-405b", {"tp": (8,), "dp_shard": (128,)}),
+        ("deepseek-v3 15360", {"schedule": ("dualpipe", "1f1b"), "ep": (32,)}),
+        ("deepseek-v3 16384", {"zero_stage": (1,), "ep": (32, 64)}),
+        ("deepseek-v3 v5p", {"tp": (1,), "cp": (1,)}),
+        ("kimi-k2 gb300", {"dp_shard": (576,), "pp": (4,)}),
+        ("megatron-1t", {"dp_shard": (32,), "cp": (2,)}),
+        ("gpt3-175b 1600", {"pp": (25,), "cp": (2,)}),
+        ("kimi-k2 v7x", {"dp_replicate": (2,), "dp_shard": (12288,)}),
+    ],
+)
+def test_brute_force_agrees_on_the_named_problems_with_two_knobs_pinned(
+    name: str, pinned: dict[str, tuple[object, ...]]
+) -> None:
+    problem, constraints, goal = (
+        NAMED[name](),
+        Constraints(allowed=pinned),
+        Goal(tolerance=0.03, top=5, both_sides=True),
+    )
+    agree(answered(problem, constraints, goal), fitting(problem, PROFILE, constraints), goal)
+
+
+@pytest.mark.parametrize("size", [64, 1000])
+def test_the_answer_does_not_hang_on_how_many_layouts_are_worked_on_together(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from models import search as search_module
+
+    problem, goal = NAMED["llama-3.1-405b"](), Goal(tolerance=0.03, top=5, both_sides=True)
+    usual = search(problem, PROFILE, Constraints(), goal)
+    for name in ("_CORES", "_PROBED", "_MESHES", "_LEAVES"):
+        monkeypatch.setattr(search_module, name, size)
+    other = search(problem, PROFILE, Constraints(), goal)
+    for answer in (usual, other):
+        assert answer.certificate.exact
+    picked = [
+        [(a.layouts[i], a.times[i]) for i in (*a.ranked, a.simplest, a.without, a.with_pp)] for a in (usual, other)
+    ]
+    assert picked[0] == picked[1]
 
 
 @settings(max_examples=25, deadline=None)
