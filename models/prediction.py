@@ -16,6 +16,7 @@ from models.profile import Z80, Profile
 from models.step import Predictions, predict
 
 _DRAWS = 48
+_TOGETHER = 128  # layouts, each with its draws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ def predict_layouts(problem: Problem, layouts: Sequence[Layout], profile: Profil
     """Predictions with intervals; layouts are taken as legal (models.rules.require_legal)."""
     rows = Layouts.of(layouts)
     predictions = predict(problem, rows, profile.coefficients(problem.scopes))
-    spread = np.array([log_spread(problem, layout, profile) for layout in layouts])
+    spread = log_spreads(problem, rows, profile)
     return [describe(predictions, i, spread[i]) for i in range(len(rows))]
 
 
@@ -76,16 +77,24 @@ def describe(predictions: Predictions, i: int, spread: float) -> Prediction:
     )
 
 
-def log_spread(problem: Problem, layout: Layout, profile: Profile) -> float:
-    """Standard deviation of log step time: that of the neighbourhood, and what terms without runs add to it.
+def log_spreads(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
+    """Standard deviations of log step times: that of the neighbourhood, and what terms without runs add to it.
 
     A chip or stack that no run informed has more of those than its neighbourhood's runs had, and is given the
-    difference. Draws are the same on every call, so that a prediction is a function of its inputs.
+    difference. Draws are the same for every layout and on every call, so that a prediction is a function of its inputs.
     """
+    neighbourhood = profile.neighbourhood(problem.neighbourhoods)
+    starts = range(0, len(layouts), _TOGETHER)
+    rows = [np.arange(start, min(start + _TOGETHER, len(layouts))) for start in starts]
+    variances = np.concatenate([_variance(problem, layouts.take(some), profile) for some in rows])
+    return np.array([neighbourhood.with_variance(float(variance)) for variance in variances])
+
+
+def _variance(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
+    """Of log step time, over draws of the terms without runs."""
+    n, generator = len(layouts), np.random.default_rng(0)
     terms = [term for term in profile.applying(problem.scopes) if not term.runs]
-    generator = np.random.default_rng(0)
-    draws: dict[tuple[str, str], Array] = {term.key: term.spread * generator.standard_normal(_DRAWS) for term in terms}
-    coefficients = profile.coefficients(problem.scopes, draws)
-    repeated = Layouts.of([layout] * _DRAWS)
-    log_times = np.log(predict(problem, repeated, coefficients).step_time_s)
-    return profile.neighbourhood(problem.neighbourhoods).with_variance(float(log_times.var()))
+    draws = {term.key: np.tile(term.spread * generator.standard_normal(_DRAWS), n) for term in terms}
+    repeated = layouts.take(np.repeat(np.arange(n), _DRAWS))
+    times = predict(problem, repeated, profile.coefficients(problem.scopes, draws)).step_time_s
+    return np.asarray(np.log(times).reshape(n, _DRAWS).var(axis=1))

@@ -17,7 +17,7 @@ from models.errors import Infeasible, Invalid
 from models.factors import divisors
 from models.hardware import Cluster
 from models.layout import Layout, Layouts
-from models.prediction import Prediction, describe, log_spread
+from models.prediction import Prediction, describe, log_spreads
 from models.problem import Problem
 from models.profile import Profile
 from models.rules import RULES
@@ -128,11 +128,12 @@ def recommend(
 def _candidates(problem: Problem, profile: Profile, layouts: Layouts, rows: Sequence[int]) -> list[Candidate]:
     chosen = layouts.take(np.array(rows))
     predictions = predict(problem, chosen, profile.coefficients(problem.scopes))
+    spread = log_spreads(problem, chosen, profile)
     terms = complexity_terms(problem, chosen)
     result = []
     for i in range(len(chosen)):
         points = {name: int(value[i]) for name, value in terms.items() if value[i]}
-        prediction = describe(predictions, i, log_spread(problem, chosen[i], profile))
+        prediction = describe(predictions, i, spread[i])
         result.append(Candidate(prediction=prediction, complexity=sum(points.values()), complexity_terms=points))
     return result
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from models.errors import DomainError, Invalid
 from models.layout import Layouts
-from models.prediction import log_spread
+from models.prediction import log_spreads
 from models.profile import Profile, shipped_profile
 from models.rules import RULES, require_legal
 from models.step import predict
@@ -58,7 +58,7 @@ def _scored(row: dict[str, Any], profile: Profile) -> Scored:
     layout = choose(run, profile)
     require_legal(run.problem, layout)
     found = predict(run.problem, Layouts.of([layout]), profile.coefficients(run.problem.scopes))
-    spread = log_spread(run.problem, layout, profile) if row["outcome"] == "ok" else 0.0
+    spread = float(log_spreads(run.problem, Layouts.of([layout]), profile)[0]) if row["outcome"] == "ok" else 0.0
     seconds, held = float(found.step_time_s[0]), float(found.reserved_bytes[0])
     return Scored(row, run, layout, seconds, spread, held, bool(found.fits()[0]))
 
