@@ -17,6 +17,7 @@ from models.errors import Infeasible, Invalid
 from models.factors import divisors
 from models.hardware import Cluster
 from models.layout import Layout, Layouts
+from models.pareto import pareto_front, steps_of
 from models.prediction import Prediction, describe, log_spreads
 from models.problem import Problem
 from models.profile import Profile
@@ -31,6 +32,7 @@ _BUT_PLACEMENT = [rule for rule in RULES if rule.field != "layout.placement"]  #
 _OF_A_MESH = ("layout", "layout.tp", "layout.ep", "layout.cp", "layout.micro_batch", "layout.sequence_parallel")
 _AXES_FILLED = ("pp", "tp", "cp", "dp_replicate", "dp_shard")
 _MESHES_LOOKED_AT = 20_000  # to name a rule, not to prove anything
+_MOST_WEIGHED = 20_000  # of the fastest, for free memory
 _FEWER_LOOKED_AT = 24
 _FEWER_TRIED = 3  # of the largest legal chip counts below the cluster's, searched when none uses all chips
 
@@ -67,12 +69,17 @@ class Pipelining:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """`problem` is the one answered: the question's, or with fewer chips where no layout uses all."""
+    """`problem` is the one answered: the question's, or with fewer chips where no layout uses all.
+
+    `front`: layouts within the tolerance that no other beats in time, complexity and free memory (in steps of 5% of the
+    usable) at once, fastest first. Of all layouts in time and complexity; in free memory of those that were evaluated.
+    """
 
     problem: Problem
     fastest: Candidate
     simplest: Candidate
     ranked: tuple[Candidate, ...]
+    front: tuple[Candidate, ...]
     certificate: Certificate
     reasons: tuple[str, ...]
     chips_used: int
@@ -105,24 +112,35 @@ def recommend(
     except NoLegalLayout as none:
         problem, answer, fewer = _on_fewer_chips(problem, profile, constraints, goal, none, go_on)
     sides = [row for row in (answer.without, answer.with_pp) if row is not None]
-    simplest, *rest = _candidates(problem, profile, answer.layouts, [answer.simplest, *sides, *answer.ranked])
-    without = rest.pop(0) if answer.without is not None else None
-    with_pp = rest.pop(0) if answer.with_pp is not None else None
-    pipelining = _pipelining(without, with_pp)
+    front = _front(problem, profile, answer, tolerance)
+    rows = list(dict.fromkeys([answer.simplest, *sides, *answer.ranked, *front]))
+    chosen = dict(zip(rows, _candidates(problem, profile, answer.layouts, rows), strict=True))
+    fastest, simplest = chosen[answer.ranked[0]], chosen[answer.simplest]
+    pipelining = _pipelining(*(None if row is None else chosen[row] for row in (answer.without, answer.with_pp)))
     return Recommendation(
         problem=problem,
-        fastest=rest[0],
+        fastest=fastest,
         simplest=simplest,
-        ranked=tuple(rest),
+        ranked=tuple(chosen[row] for row in answer.ranked),
+        front=tuple(chosen[row] for row in front),
         certificate=answer.certificate,
         reasons=(
-            *_reasons(problem, rest[0], simplest, tolerance, answer, pipelining, fewer),
+            *_reasons(problem, fastest, simplest, tolerance, answer, pipelining, fewer),
             *_whole_domains(problem, profile, constraints, answer, go_on),
         ),
         chips_used=problem.cluster.num_chips,
         fewer_chips=fewer,
         pipelining=pipelining,
     )
+
+
+def _front(problem: Problem, profile: Profile, answer: Answer, tolerance: float) -> list[int]:
+    near = np.flatnonzero(answer.times <= answer.times[0] * (1 + tolerance))[:_MOST_WEIGHED]
+    near = np.union1d(near, answer.front)
+    predictions = predict(problem, answer.layouts.take(near), profile.coefficients(problem.scopes))
+    usable = problem.cluster.usable_bytes
+    free = steps_of(usable - predictions.reserved_bytes, usable)
+    return [int(near[row]) for row in pareto_front(answer.times[near], answer.complexities[near], free)]
 
 
 def _candidates(problem: Problem, profile: Profile, layouts: Layouts, rows: Sequence[int]) -> list[Candidate]:

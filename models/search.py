@@ -7,7 +7,8 @@ schedules; what is still left is evaluated. Each level is a few vectorised passe
 promising meshes is evaluated early, so that the bounds have something to prune against.
 
 Two sweeps. The first finds the fastest: the best of the meshes that are asked for, and the best without and with a
-pipeline. The second finds the simplest within the tolerance, in order of the complexity that a mesh cannot get below.
+pipeline. The second finds the front of time and complexity within the tolerance, from the simplest to the fastest, in
+order of the complexity that a mesh cannot get below.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from models.layout import PLACEMENTS, Layouts
 from models.memory_bounds import CoreMemory, Memory, MemoryBounds, flying
 from models.mesh import Groups, closest_groups, groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables, collectives, least_collectives
+from models.pareto import staircase
 from models.pipeline import Stages
 from models.problem import Problem
 from models.profile import Coefficients, Profile
@@ -83,16 +85,21 @@ class Certificate:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Layouts in order of (step time, complexity), and how the search went: the `ranked` fastest meshes, each with its
-    best policy and placement, `simplest`, and the best `without` and `with_pp`, as positions."""
+    best policy and placement; `front`: the fastest of each complexity that is within the tolerance and faster than any
+    simpler one, the `simplest` first; and the best `without` and `with_pp`. All as positions."""
 
     layouts: Layouts
     times: Array
     complexities: Array
     ranked: list[int]
-    simplest: int
+    front: list[int]
     without: int | None
     with_pp: int | None
     certificate: Certificate
+
+    @property
+    def simplest(self) -> int:
+        return self.front[0]
 
 
 GoOn = Callable[[], bool]
@@ -199,7 +206,7 @@ class _Held:
     best: float = np.inf
     sides: Array = field(default_factory=lambda: np.full(2, np.inf))
     fastest: dict[tuple[int, ...], float] = field(default_factory=dict)
-    simple: tuple[int, float] | None = None  # in the second sweep
+    front: tuple[Array, Array] | None = None  # in the second sweep: complexities, and the least time with no more
 
     def add(self, layouts: Layouts, times: Array, complexities: Array) -> None:
         piped = (layouts.pp > 1).astype(int)
@@ -214,8 +221,8 @@ class _Held:
         self.times.append(times)
         self.complexities.append(complexities[near])
         self._rank(layouts, times)
-        if self.simple is not None:
-            self.simple = min([self.simple, *zip(complexities[near].tolist(), times.tolist(), strict=True)])
+        if self.front is not None:
+            self.front = self._advanced(self.front, [complexities[near]], [times])
 
     def _rank(self, layouts: Layouts, times: Array) -> None:
         """Keep the `top` fastest degrees."""
@@ -225,6 +232,17 @@ class _Held:
             self.fastest[key] = min(time, self.fastest.get(key, np.inf))
         ranked = sorted(self.fastest.items(), key=lambda item: item[1])
         self.fastest = dict(ranked[: self.goal.top])
+
+    def start_front(self) -> None:
+        """From what is held within the tolerance."""
+        self.front = self._advanced((np.zeros(0, dtype=np.int64), np.zeros(0)), self.complexities, self.times)
+
+    def _advanced(self, front: tuple[Array, Array], points: list[Array], times: list[Array]) -> tuple[Array, Array]:
+        every, time = np.concatenate([front[0], *points]), np.concatenate([front[1], *times])
+        near = time <= self.tolerated
+        every, time = every[near], time[near]
+        steps = staircase(time, every)
+        return every[steps], time[steps]
 
     @property
     def tolerated(self) -> float:
@@ -241,10 +259,11 @@ class _Held:
 
     def wanted(self, bound: Array, piped: Array, points: Array | int) -> Array:
         """Whether what has this least time and least complexity may be in the answer."""
-        if self.simple is None:
+        if self.front is None:
             return np.isfinite(bound) & (bound <= self.limit(piped))
-        simple, time = self.simple
-        return (bound <= self.tolerated) & ((points < simple) | ((points == simple) & (bound < time)))
+        simpler = np.searchsorted(self.front[0], points, side="right")
+        limits = np.concatenate([[np.nextafter(self.tolerated, np.inf)], self.front[1]])
+        return np.asarray(bound < limits[simpler])
 
 
 class _Search:
@@ -427,7 +446,7 @@ class _Search:
 
     def _sweep(self, meshes: _Meshes) -> None:
         """Open meshes in order of their bound, or of complexity and bound."""
-        points = of_degrees(meshes.layouts) if self.held.simple is not None else np.zeros(len(meshes.trunk), dtype=int)
+        points = of_degrees(meshes.layouts) if self.held.front is not None else np.zeros(len(meshes.trunk), dtype=int)
         order = np.lexsort((meshes.bound, points))
         start, size = 0, 32
         while start < len(order):
@@ -558,13 +577,7 @@ class _Search:
         if self.goal.tolerance == 0:
             return
         held = self.held
-        near = [
-            (int(p), float(t))
-            for times, points in zip(held.times, held.complexities, strict=True)
-            for t, p in zip(times.tolist(), points.tolist(), strict=True)
-            if t <= held.tolerated
-        ]
-        held.simple = min(near)
+        held.start_front()
         points, piped = of_degrees(cores.layouts), cores.layouts.pp > 1
         order = np.lexsort((cores.bound, points))
         for start in range(0, len(order), _PROBED):
@@ -576,7 +589,7 @@ class _Search:
     # -- counts -------------------------------------------------------------------------------------------------
 
     def _close(self, bounds: Array) -> None:
-        if self.held.simple is None:
+        if self.held.front is None:
             self.closing_bound = min(self.closing_bound, float(bounds.min(initial=np.inf)))
 
     def _may_go_on(self, bound: float) -> bool:
@@ -629,7 +642,7 @@ class _Search:
             times,
             points,
             ranked=_distinct_meshes(layouts.take(near), self.goal.top),
-            simplest=int(near[np.lexsort((times[near], points[near]))[0]]),
+            front=staircase(times[near], points[near]),
             without=best[False],
             with_pp=best[True],
             certificate=self._certificate(),

@@ -65,6 +65,7 @@ def _found(found: Recommendation, cluster: Cluster) -> dict[str, Any]:
         "fastest": CandidateAnswer.of(found.fastest, usd_per_hour),
         "simplest": CandidateAnswer.of(found.simplest, usd_per_hour),
         "ranked": [CandidateAnswer.of(candidate, usd_per_hour) for candidate in found.ranked],
+        "front": [CandidateAnswer.of(candidate, usd_per_hour) for candidate in found.front],
         "reasons": list(found.reasons),
         "chips_used": found.chips_used,
         "fewer_chips": FewerChipsAnswer.of(found.fewer_chips) if found.fewer_chips else None,

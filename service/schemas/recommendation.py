@@ -112,6 +112,9 @@ class RecommendationAnswer(Basis):
     """The simplest layout within the tolerance of the fastest."""
     ranked: list[CandidateAnswer]
     """Fastest first."""
+    front: list[CandidateAnswer]
+    """Layouts within the tolerance that none beats in time, complexity and free memory (in steps of 5%) at once,
+    fastest first. Exact in time and complexity; in free memory, of the layouts that were evaluated."""
     reasons: list[str]
     chips_used: int
     fewer_chips: FewerChipsAnswer | None
