@@ -167,11 +167,31 @@ class Network:
         return up, out
 
     def least_gather(self, group: Group) -> Cost:
-        """What no group of so many devices of a torus beats, however its axes bend: what lies outside a package comes
-        over the links of all its devices, or of the level above the torus."""
-        package = self.dims[0].domain if self.dims[0].kind == "switch" else 1
-        rings = [d for d, dim in enumerate(self.dims) if dim.kind == "ring"]
-        links = sum(self._rate(self.dims[d]) * (2 if self.dims[d].wraps else 1) for d in rings)
-        fastest = max(float(np.max(rate)) for rate in (links, *(self._rate(d) for d in self.dims[rings[-1] + 1 :])))
-        inside = np.minimum(package, group.degree)
-        return Cost((1 - inside / group.degree) / (package * fastest), np.zeros_like(group.degree))
+        """What no group of so many devices beats, however its axes bend; `group` is as close as can be.
+
+        On a torus what lies outside a package comes over the links of all its devices, or of the level above the torus.
+        On switched levels that slow down outwards nothing is faster than close; on others everything comes over the
+        links of some level, first of all.
+        """
+        degree, none = group.degree, np.zeros_like(group.degree)
+        if self._is_torus:
+            package = self.dims[0].domain if self.dims[0].kind == "switch" else 1
+            rings = [d for d, dim in enumerate(self.dims) if dim.kind == "ring"]
+            links = sum(self._rate(self.dims[d]) * (2 if self.dims[d].wraps else 1) for d in rings)
+            fastest = max(float(np.max(rate)) for rate in (links, *(self._rate(d) for d in self.dims[rings[-1] + 1 :])))
+            return Cost((1 - np.minimum(package, degree) / degree) / (package * fastest), none)
+        if self._slows_outwards:
+            return self.gather(group)
+        return Cost((1 - 1 / degree) / max((float(np.max(self._rate(dim))) for dim in self.dims), default=1.0), none)
+
+    def least_reduce(self, group: Group) -> Cost:
+        """The same of an all-reduce: twice the bytes, and a call."""
+        call = np.where(group.degree > 1, self.c.collective_s, 0.0)
+        return Cost(2 * self.least_gather(group).byte_s, call)
+
+    @property
+    def _slows_outwards(self) -> bool:
+        rates = [float(np.max(self._rate(dim))) for dim in self.dims]
+        slower = all(inner >= outer for inner, outer in zip(rates, rates[1:], strict=False))
+        hops = float(np.max(self.c.scaleout_hop_s)) >= float(np.max(self.c.scaleup_hop_s))
+        return slower and hops and not any(dim.peer_gb_s for dim in self.dims)

@@ -47,7 +47,10 @@ class Group:
         return np.any((self.members > 1) & dims[:, None], axis=0)
 
     def __mul__(self, other: Group) -> Group:
-        return Group(self.members * other.members, np.minimum(self.stride, other.stride))
+        """Of two axes together, as dense on a dim as the denser of those that use it."""
+        stride = np.minimum(self.stride, other.stride)
+        stride = np.where(self.members == 1, other.stride, np.where(other.members == 1, self.stride, stride))
+        return Group(self.members * other.members, stride)
 
 
 @dataclass(frozen=True, slots=True)

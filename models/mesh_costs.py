@@ -290,22 +290,23 @@ class MeshCosts:
         return gather, stuck, scatter, whole
 
     def data_rates(self) -> tuple[list[Array], list[Array], list[Array]]:
-        """What data-parallel traffic is made of, whatever the parameters: seconds a byte, and latencies. At ZeRO 0,
-        once a step, and with every micro-batch, where gathers and scatters come in other proportions."""
+        """What data-parallel traffic is a sum of, with whatever positive weights the parameters give: seconds a byte,
+        and latencies. At ZeRO 0; once a step, gathers with scatters; with every micro-batch, in any proportion."""
         sharding, replicate, replicas, edp = self._collectives
         element, gradient = self.problem.gather_bytes, self.problem.gradient_bytes
         repeated = self._replicated_experts
 
-        def sharded(over: Cost, shards: Array, share: Array | float) -> list[Array]:
-            bytes_s = (element + gradient) * over.byte_s + share * gradient / shards * replicate.byte_s
-            return [bytes_s, 2 * over.latency_s + share * replicate.latency_s]
+        def sharded(over: Cost, shards: Array, share: Array | float, gathered: float) -> list[Array]:
+            bytes_s = (gathered + gradient) * over.byte_s + share * gradient / shards * replicate.byte_s
+            return [bytes_s, (1 + (gathered > 0)) * over.latency_s + share * replicate.latency_s]
 
-        plain, once = [replicas.byte_s, replicas.latency_s], sharded(sharding, self.dense_shards, 1.0)
-        alone = [sharding.byte_s, sharding.latency_s]
+        plain, once = [replicas.byte_s, replicas.latency_s], sharded(sharding, self.dense_shards, 1.0, element)
+        every = [sharding.byte_s, sharding.latency_s, *sharded(sharding, self.dense_shards, 1.0, 0.0)]
         if self.problem.architecture.is_moe:
             experts = [edp.byte_s, edp.latency_s]
-            once, plain, alone = once + sharded(edp, self.expert_shards, repeated), plain + experts, alone + experts
-        return plain, once, once + alone
+            plain, once = plain + experts, once + sharded(edp, self.expert_shards, repeated, element)
+            every = every + experts + sharded(edp, self.expert_shards, repeated, 0.0)
+        return plain, once, every
 
     def _has_experts(self, part: int) -> bool:
         architecture = self.problem.architecture
@@ -323,10 +324,8 @@ def collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]
 
 
 def least_collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]:
-    """Of groups as close as can be: no placement costs less. On a torus no stride is the closest for everything, so
-    every one is tried."""
-    if not any(dim.kind == "ring" for dim in problem.cluster.dims):
-        return collectives(problem, g, c)
+    """What no placement costs less than, from groups as close as can be. Closest is not always fastest (the rings of a
+    torus, links between peers, a tree over many domains), so that every distance between neighbours is tried."""
     network = Network(problem.cluster.dims, c)
 
     def least(axis: Shared[Group], cost: Callable[[Group], Cost]) -> Cost:
@@ -334,18 +333,18 @@ def least_collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str,
         found = cost(group)
         return Cost(*(v.reshape(strides, -1).min(axis=0) for v in (found.byte_s, found.latency_s)))
 
-    def joined(axis: Shared[Group], parts: list[Shared[Group]], times: float, cost: Callable[[Group], Cost]) -> Cost:
+    def joined(axis: Shared[Group], parts: list[Shared[Group]], alone: Cost, bent: Cost) -> Cost:
         """Of two axes or more the links may be those of several dims."""
-        alone, bent = least(axis, cost), network.least_gather(axis.table)
         several = np.zeros(len(alone.byte_s), dtype=bool)
         several[axis.code] = total((part.spread(part.table.degree) > 1) * 1 for part in parts) > 1
-        return Cost(np.where(several, times * bent.byte_s, alone.byte_s), np.where(several, 0.0, alone.latency_s))
+        return Cost(np.where(several, bent.byte_s, alone.byte_s), np.where(several, bent.latency_s, alone.latency_s))
 
     single = {name: least(getattr(g, axis), cost) for name, (axis, cost) in _single(problem, network).items()}
     parts = [g.dp_shard, g.cp, g.dp_replicate]
+    gather, reduce = least(g.sharding, network.gather), least(g.replicas, network.reduce)
     return single | {
-        "sharding": joined(g.sharding, parts[:2], 1.0, network.gather),
-        "replicas": joined(g.replicas, parts, 2.0, network.reduce),
+        "sharding": joined(g.sharding, parts[:2], gather, network.least_gather(g.sharding.table)),
+        "replicas": joined(g.replicas, parts, reduce, network.least_reduce(g.replicas.table)),
     }
 
 

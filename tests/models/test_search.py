@@ -17,7 +17,7 @@ from models.bounds import Bounds, CoreBounds, Variants, growth, idle
 from models.constraints import Constraints
 from models.errors import Infeasible
 from models.factors import ordered_factorisations
-from models.hardware import GIB
+from models.hardware import GIB, Cluster, Level
 from models.layout import Layouts
 from models.memory_bounds import CoreMemory, MemoryBounds, flying
 from models.mesh_costs import MESH_FIELDS, MeshCosts, ShardCosts
@@ -52,13 +52,26 @@ _STACKS = {
 }
 
 
+def any_levels(draw: st.DrawFn, chip: str, chips: int) -> Cluster:
+    """Nested levels of any speeds: what a caller describes need not slow down outwards."""
+    speeds = st.sampled_from([20.0, 60.0, 450.0])
+    found = catalogue.cluster(chip, chips)
+    if found.fabric.torus is not None:
+        return found
+    levels = tuple(
+        Level(name=name, gb_s_per_chip=draw(speeds), size=size)
+        for name, size in (("inner", 2), ("middle", 4), ("outer", None))
+    )
+    return replace(found, fabric=replace(found.fabric, levels=levels))
+
+
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     chip = draw(st.sampled_from(["h100-sxm-80gb", "a100-sxm-40gb", "tpu-v5p", "mi300x"]))
     chips = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16] if chip != "tpu-v5p" else [1, 2, 4, 8, 16]))
     return Problem(
         architecture=small_model(sparse=draw(st.booleans()), layers=draw(st.sampled_from([3, 4, 6]))),
-        cluster=catalogue.cluster(chip, chips),
+        cluster=draw(st.sampled_from([catalogue.cluster(chip, chips), any_levels(draw, chip, chips)])),
         workload=Workload(
             seq_len=draw(st.sampled_from([1024, 4096, 32768])),
             global_batch=draw(st.sampled_from([4, 6, 16, 48])),
@@ -212,7 +225,7 @@ def position(of: Layouts, layouts: Layouts, knobs: tuple[str, ...]) -> Array:
     return np.array([place[key] for key in mine])
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from(PINNED))
 def test_no_bound_exceeds_what_it_bounds(problem: Problem, pinned: dict[str, tuple[object, ...]]) -> None:
     parts = list(legal(problem, Constraints(allowed=pinned)))
