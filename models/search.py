@@ -51,11 +51,13 @@ _DEGREES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
     """What an answer has to contain: the `top` fastest meshes, the simplest layout within the tolerance of the
-    fastest, and, with `both_sides`, the best with and without a pipeline."""
+    fastest, and, with `both_sides`, the best with and without a pipeline. Nothing is an answer that is not
+    `faster_than` so many seconds."""
 
     tolerance: float = 0.0
     top: int = 1
     both_sides: bool = False
+    faster_than: float = np.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,10 @@ class NoLegalLayout(Exception):
         self.rejected = rejected
 
 
+class NothingFaster(Exception):
+    """No layout that fits is faster than the goal asks."""
+
+
 def search(
     problem: Problem,
     profile: Profile,
@@ -127,7 +133,7 @@ def search(
     """The layouts that reach the goal.
 
     `go_on` is asked now and then; once it says no, the search ends with the best so far, marked as not exact. Raises
-    NoLegalLayout, or Infeasible if every legal layout needs more memory than there is.
+    NoLegalLayout, NothingFaster, or Infeasible if every legal layout needs more memory than there is.
     """
     return _Search(problem, profile.coefficients(problem.scopes), constraints, goal, go_on).run()
 
@@ -209,6 +215,9 @@ class _Held:
     front: tuple[Array, Array] | None = None  # in the second sweep: complexities, and the least time with no more
 
     def add(self, layouts: Layouts, times: Array, complexities: Array) -> None:
+        fast = times < self.goal.faster_than
+        if not fast.all():
+            layouts, times, complexities = layouts.take(fast), times[fast], complexities[fast]
         piped = (layouts.pp > 1).astype(int)
         for side in range(2):
             self.sides[side] = min(self.sides[side], float(times[piped == side].min(initial=np.inf)))
@@ -260,7 +269,7 @@ class _Held:
     def wanted(self, bound: Array, piped: Array, points: Array | int) -> Array:
         """Whether what has this least time and least complexity may be in the answer."""
         if self.front is None:
-            return np.isfinite(bound) & (bound <= self.limit(piped))
+            return (bound <= self.limit(piped)) & (bound < self.goal.faster_than)
         simpler = np.searchsorted(self.front[0], points, side="right")
         limits = np.concatenate([[np.nextafter(self.tolerated, np.inf)], self.front[1]])
         return np.asarray(bound < limits[simpler])
@@ -286,7 +295,7 @@ class _Search:
         self._prepare()
         cores = self._fastest()
         if not np.isfinite(self.held.best):
-            raise self._out_of_memory()
+            raise NothingFaster if np.isfinite(self.goal.faster_than) else self._out_of_memory()
         self._simplest(cores)
         return self._answer()
 

@@ -7,7 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from models.recommendation import Candidate, FewerChips, Pipelining
+from models.fewer_chips import FewerChips
+from models.recommendation import Candidate, Pipelining
 from models.search import Certificate
 from service.schemas.layout import ConstraintFields
 from service.schemas.prediction import Basis, PredictedLayout
@@ -77,7 +78,8 @@ class FewerChipsAnswer(Document):
     rule: str
     message: str
     num_chips: int
-    """The most that a legal layout uses; the answer is for these."""
+    """What the answer uses: of the numbers that were tried (the largest with a legal layout, and those with most ways
+    to divide them), the one on which a step takes least."""
 
     @classmethod
     def of(cls, fewer: FewerChips) -> Self:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models import catalogue
+from models.constraints import Constraints
+from models.errors import Infeasible
 from models.pareto import pareto_front, staircase
+from models.problem import Problem
 from models.profile import shipped_profile
 from models.recommendation import recommend
+from models.search import Goal, NoLegalLayout, search
+from models.workload import Workload
 from tests.benchmarks.problems import NAMED
 
 PROFILE = shipped_profile()
@@ -38,3 +45,53 @@ def test_the_front_goes_from_the_fastest_to_the_simplest() -> None:
         max(candidate.prediction.step_time_s for candidate in found.front)
         <= found.fastest.prediction.step_time_s * 1.03
     )
+
+
+def llama(chips: int, global_batch: int, cluster: str = "h100") -> Problem:
+    return Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster(cluster, chips),
+        workload=Workload(seq_len=4096, global_batch=global_batch),
+        stack=catalogue.stack("megatron"),
+    )
+
+
+def fastest(problem: Problem) -> float:
+    try:
+        return float(search(problem, PROFILE, Constraints(), Goal()).times[0])
+    except (NoLegalLayout, Infeasible):
+        return np.inf
+
+
+@pytest.mark.parametrize("chips", [37, 43])
+def test_where_no_layout_uses_all_chips_the_fastest_of_fewer_does(chips: int) -> None:
+    found = recommend(llama(chips, 48), PROFILE)
+    assert found.fewer_chips is not None
+    assert found.fewer_chips.rule in found.fewer_chips.message or "batch" in found.fewer_chips.message
+    times = {count: fastest(llama(count, 48)) for count in range(1, chips)}
+    assert found.chips_used == found.fewer_chips.num_chips == min(times, key=lambda count: times[count])
+    assert found.fastest.prediction.step_time_s == min(times.values())
+
+
+@pytest.mark.parametrize(("chips", "cluster"), [(9, "h100"), (10, "h100"), (14, "h100"), (138, "gb200"), (18, "h100")])
+def test_fewer_chips_are_named_where_they_are_faster(chips: int, cluster: str) -> None:
+    problem = llama(chips, 144, cluster)
+    best = fastest(problem)
+    named = [reason for reason in recommend(problem, PROFILE).reasons if "chips would be faster" in reason]
+    if named:
+        count = int(named[0].split()[0])
+        assert fastest(llama(count, 144, cluster)) < best
+    else:
+        assert fastest(llama(chips // 8 * 8, 144, cluster)) >= best
+
+
+def test_constraints_that_no_number_of_chips_can_meet_are_named() -> None:
+    with pytest.raises(Infeasible) as refused:
+        recommend(llama(61, 512), PROFILE, Constraints(allowed={"ep": (8,)}))
+    assert refused.value.constraint == "constraints.ep"
+
+
+def test_a_stopped_search_claims_nothing_it_does_not_know() -> None:
+    found = recommend(NAMED["llama-3.1-405b"](), PROFILE, go_on=lambda: False)
+    assert not found.certificate.exact
+    assert found.pipelining.verdict.startswith(("not known", "so far"))

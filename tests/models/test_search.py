@@ -364,19 +364,3 @@ def test_a_contradiction_names_the_rule_that_is_in_the_way(
 
 def test_mesh_fields_are_fields_of_layouts() -> None:
     assert set(MESH_FIELDS) <= set(Layouts.__slots__)
-
-
-@pytest.mark.parametrize("chips", [9, 10, 12, 14])
-def test_whole_domains_are_named_where_they_are_faster_than_all_chips(chips: int) -> None:
-    def asked(count: int) -> Problem:
-        return Problem(
-            architecture=small_model(sparse=False, layers=4),
-            cluster=catalogue.cluster("h100", count),
-            workload=Workload(seq_len=4096, global_batch=48),
-            stack=catalogue.stack("megatron"),
-        )
-
-    everything, whole = recommend(asked(chips), PROFILE), recommend(asked(8), PROFILE)
-    if everything.fewer_chips is None:
-        faster = whole.fastest.prediction.step_time_s < everything.fastest.prediction.step_time_s
-        assert any("8 chips in whole domains of 8" in reason for reason in everything.reasons) == faster

@@ -1,0 +1,174 @@
+"""Fewer chips than there are: where no layout uses all of them, and where some stand in the way.
+
+A number of chips with few ways to divide it (a prime, ten thousand with a batch that does not share its factors) has
+no layout, or only poor ones. Products of the degrees that each axis may have say which smaller numbers have layouts,
+and in how many ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from models.array import Array
+from models.constraints import Constraints
+from models.errors import Infeasible, Invalid
+from models.factors import divisors
+from models.hardware import Cluster
+from models.obstacles import blame, contradiction
+from models.problem import Problem
+from models.profile import Profile
+from models.rules import RULES
+from models.search import Answer, Goal, GoOn, NoLegalLayout, NothingFaster, search
+from models.space import Space, neutral
+
+_TRIED = 12  # of the largest numbers of chips that have layouts
+_MOST_WAYS = 6  # and of those, from half of all chips, with most ways to divide them
+_RULES = {rule.name: rule for rule in RULES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FewerChips:
+    """Why no layout uses all chips, and how many the answer uses."""
+
+    rule: str
+    message: str
+    num_chips: int
+
+
+def on_fewer_chips(
+    problem: Problem, profile: Profile, constraints: Constraints, goal: Goal, none: NoLegalLayout, go_on: GoOn
+) -> tuple[Problem, Answer, FewerChips]:
+    """The fastest answer of those tried: the largest numbers of chips that have a layout, and those with most ways.
+
+    Constraints that no layout can meet are refused instead: fewer chips than asked for would hide the mistake.
+    """
+    if constraints.allowed and Space(problem, Constraints()).has_legal():
+        raise contradiction(problem, constraints)
+    rule, message = blame(problem, none.rejected)
+    best, failure = _fastest(problem, profile, constraints, _candidates(problem, constraints), np.inf, go_on)
+    if best is None:
+        raise failure or _why_none(problem, constraints) or Infeasible(rule, message)
+    smaller = replace(problem, cluster=best[0])
+    answer = search(smaller, profile, constraints, goal, go_on)
+    used = smaller.cluster.num_chips
+    text = f"no legal layout uses all {problem.cluster.num_chips} chips ({message}); the answer uses {used}"
+    return smaller, answer, FewerChips(rule=rule, message=text, num_chips=used)
+
+
+def _why_none(problem: Problem, constraints: Constraints) -> Infeasible | None:
+    """Where fewer chips have layouts, but none that the constraints allow."""
+    if not constraints.allowed:
+        return None
+    unconstrained = next(_candidates(problem, Constraints()), None)
+    return None if unconstrained is None else contradiction(replace(problem, cluster=unconstrained), constraints)
+
+
+def faster_with_fewer(
+    problem: Problem, profile: Profile, constraints: Constraints, seconds: float, go_on: GoOn
+) -> tuple[Cluster, float] | None:
+    """A smaller number of chips, with more ways to divide it, on which a step takes less than `seconds`."""
+    counts, ways = _ways(problem, constraints)
+    devices = problem.cluster.num_devices
+    own = int(ways[counts == devices].sum())
+    better = (ways > own) & (counts < devices) & (2 * counts >= devices)
+    order = np.flatnonzero(better)[np.argsort(-ways[better], kind="stable")][:_MOST_WAYS]
+    clusters = [*_whole_domains(problem.cluster), *_built(problem.cluster, counts[order])]
+    best, _ = _fastest(problem, profile, constraints, iter(clusters), seconds, go_on)
+    return best
+
+
+def _fastest(
+    problem: Problem,
+    profile: Profile,
+    constraints: Constraints,
+    clusters: Iterator[Cluster],
+    seconds: float,
+    go_on: GoOn,
+) -> tuple[tuple[Cluster, float] | None, Infeasible | None]:
+    """The cluster on which a step takes least, below `seconds`; and why the first with layouts has none that fits."""
+    best, failure = None, None
+    for cluster in clusters:
+        if (best or np.isfinite(seconds)) and not go_on():
+            break
+        goal = Goal(faster_than=best[1] if best else seconds)
+        try:
+            answer = search(replace(problem, cluster=cluster), profile, constraints, goal, go_on)
+            best = cluster, float(answer.times[0])
+        except (NoLegalLayout, NothingFaster, Invalid):
+            continue
+        except Infeasible as error:
+            failure = failure or error
+    return best, failure
+
+
+def _candidates(problem: Problem, constraints: Constraints) -> Iterator[Cluster]:
+    counts, ways = _ways(problem, constraints)
+    fewer = counts < problem.cluster.num_devices
+    counts, ways = counts[fewer][::-1], ways[fewer][::-1]
+    half = 2 * counts >= problem.cluster.num_devices
+    most = set(counts[half][np.argsort(-ways[half], kind="stable")][:_MOST_WAYS].tolist())
+    left = _TRIED
+    for cluster in _built(problem.cluster, counts):
+        favoured = cluster.num_devices in most
+        if left <= 0 and not favoured:
+            if 2 * cluster.num_devices < problem.cluster.num_devices:
+                return
+            continue
+        if Space(replace(problem, cluster=cluster), constraints).has_legal():
+            left -= not favoured
+            yield cluster
+
+
+def _built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
+    """With so many devices, where chips and slices allow it."""
+    per_chip = cluster.chip.devices_per_chip
+    for count in counts[counts % per_chip == 0].tolist():
+        try:
+            smaller = replace(cluster, num_chips=count // per_chip, torus_shape=None)
+            _ = smaller.dims
+        except Invalid:
+            continue
+        yield smaller
+
+
+def _whole_domains(cluster: Cluster) -> list[Cluster]:
+    """Where chips stand outside whole scale-up domains, those within."""
+    if not cluster.dims or cluster.dims[0].kind == "ring":
+        return []
+    domain = max(cluster.dims[0].domain, 1)
+    whole = cluster.num_devices // domain * domain
+    return list(_built(cluster, np.array([whole]))) if 0 < whole < cluster.num_devices else []
+
+
+def _ways(problem: Problem, constraints: Constraints) -> tuple[Array, Array]:
+    """(numbers of devices up to the cluster's, in order; how many products of degrees each is)."""
+    most, allowed = problem.cluster.num_devices, constraints.allowed
+    counts, ways = np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+    for axis, degrees in _degrees(problem).items():
+        degrees = degrees[np.isin(degrees, allowed[axis])] if axis in allowed else degrees
+        products = np.multiply.outer(counts, degrees)
+        fits = products <= most
+        counts, code = np.unique(products[fits], return_inverse=True)
+        ways = np.bincount(code, np.broadcast_to(ways[:, None], fits.shape)[fits], len(counts)).astype(np.int64)
+    return counts, ways
+
+
+def _degrees(problem: Problem) -> dict[str, Array]:
+    """What each axis may have by itself."""
+    stack, layers = problem.stack, problem.architecture.num_layers
+    tp, cp, pp = (np.arange(1, most + 1) for most in (stack.max_tp, stack.max_cp, layers))
+    for rule in ("tensor_divides_heads", "tensor_divides_widths"):
+        tp = tp[_obeyed(problem, rule, "tp", tp)]
+    for rule in ("sequence_divides", "context_divides_heads"):
+        cp = cp[_obeyed(problem, rule, "cp", cp)]
+    if stack.partition == "even":
+        pp = pp[layers % pp == 0]
+    return {"tp": tp, "cp": cp, "pp": pp, "dp": np.array(divisors(problem.workload.global_batch))}
+
+
+def _obeyed(problem: Problem, rule: str, axis: str, degrees: Array) -> Array:
+    rows = replace(neutral(len(degrees)), **{axis: degrees})
+    return np.asarray(_RULES[rule].test(problem, rows), dtype=bool)

@@ -1,0 +1,123 @@
+"""Why no layout is legal: which constraints are in the way, and the rule that the nearest layout breaks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice, product
+from typing import Any
+
+import numpy as np
+
+from models.constraints import Constraints
+from models.errors import Infeasible
+from models.factors import divisors
+from models.layout import Layout, Layouts
+from models.problem import Problem
+from models.rules import RULES
+from models.space import POLICY_KNOBS, Space
+
+Allowed = Mapping[str, tuple[Any, ...]]
+
+_BUT_PLACEMENT = [rule for rule in RULES if rule.field != "layout.placement"]  # which the search decides last of all
+_OF_A_MESH = ("layout", "layout.tp", "layout.ep", "layout.cp", "layout.micro_batch", "layout.sequence_parallel")
+_AXES_FILLED = ("pp", "tp", "cp", "dp_replicate", "dp_shard")
+_MESHES_LOOKED_AT = 20_000  # to name a rule, not to prove anything
+
+
+def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
+    """Which constraints are in the way: those whose removal alone would do, or all of them together."""
+    allowed = constraints.allowed
+    single = [
+        knob
+        for knob in allowed
+        if Space(problem, replace(constraints, allowed={k: v for k, v in allowed.items() if k != knob})).has_legal()
+    ]
+    blamed = single or list(allowed)
+    values = ", ".join(f"{knob} in {list(allowed[knob])}" for knob in blamed)
+    how = "without any one of these constraints" if single else "without these constraints"
+    chips = problem.cluster.num_chips
+    _, why = _obstacle(problem, allowed)
+    return Infeasible(
+        f"constraints.{blamed[0]}",
+        f"no legal layout of {chips} chips has {values}; {how} there are legal layouts; {why}",
+    )
+
+
+def blame(problem: Problem, rejected: Counter[str]) -> tuple[str, str]:
+    """The rule in the way of using all chips. Where only a pipeline of all chips would divide, it is the batch."""
+    rule, why = _obstacle(problem, {})
+    if rule not in ("batch_divides", "layers_divide") or not rejected["batch_divides"]:
+        return rule, why
+    batch, chips = problem.workload.global_batch, problem.cluster.num_chips
+    return "batch_divides", (
+        f"global_batch({batch}) is a multiple of no dp that {chips} chips leave beside the legal tp, cp and pp"
+    )
+
+
+def _obstacle(problem: Problem, allowed: Allowed) -> tuple[str, str]:
+    """What refuses the layout that comes nearest to being legal: the first rule it breaks, and all of them in words.
+
+    Nearest is who breaks the fewest rules, with as many layers on every stage, and gets furthest before the first.
+    """
+    layouts = _near(problem, allowed)
+    if not len(layouts):
+        return "mesh_fills_cluster", f"no degrees they allow multiply to the {problem.cluster.num_devices} devices"
+    broken = np.array([~np.asarray(rule.test(problem, layouts), dtype=bool) for rule in _BUT_PLACEMENT])
+    nearest = int(np.lexsort((-broken.argmax(axis=0), layouts.balanced, broken.sum(axis=0)))[0])
+    layout, rules = layouts[nearest], [_BUT_PLACEMENT[i] for i in np.flatnonzero(broken[:, nearest])]
+    if not rules:  # reshard without ZeRO 3, say
+        return "", f"{layout.summary()} breaks no rule, but is the same as a layout that they forbid"
+    reasons = "; ".join(f"{rule.name}: {rule.message(problem, layout)}" for rule in rules)
+    return rules[0].name, f"the nearest, {layout.summary()}, breaks {reasons}"
+
+
+def _near(problem: Problem, allowed: Allowed) -> Layouts:
+    """Layouts that the constraints allow: of each kind of mesh that breaks the fewest rules, one with every policy."""
+    stack = problem.stack
+    degrees = Layouts.of(islice(_meshes(problem, allowed), _MESHES_LOOKED_AT))
+    if not len(degrees):
+        return degrees
+    tests = [rule.test(problem, degrees) for rule in RULES if rule.field in _OF_A_MESH]
+    refused = len(tests) - np.sum(tests, axis=0)
+    best = degrees.take(refused == refused.min())
+    best = best.take(np.argsort(best.dp * best.micro_batch, kind="stable"))  # most micro-batches: every schedule runs
+    kinds = np.stack([best.pp, best.dp_shard > 1, best.dp_replicate > 1], axis=1)
+    kept = best.take(np.unique(kinds, axis=0, return_index=True)[1])
+    free: dict[str, Iterable[Any]] = {
+        "schedule": {"1f1b": None, **dict.fromkeys(stack.schedules)},
+        "virtual_stages": range(1, stack.max_virtual_stages + 1),
+        "balanced": (False, True),
+        "zero_stage": stack.zero_stages,
+        "reshard": stack.reshard,
+        "recompute": stack.recompute[:1],
+        "offload_activations": (False,),
+        "offload_optimizer": (False,),
+    }
+    policies = Layouts.of(Layout(**knobs) for knobs in _combinations(free, allowed))
+    mesh, policy = np.indices((len(kept), len(policies))).reshape(2, -1)
+    return replace(kept.take(mesh), **{knob: getattr(policies, knob)[policy] for knob in POLICY_KNOBS})
+
+
+def _meshes(problem: Problem, allowed: Allowed) -> Iterator[Layout]:
+    free = {"sequence_parallel": (False, True), "ep": (1,), "etp": (1,), "micro_batch": (1,)}
+    for degrees in _fillings(problem.cluster.num_devices, _AXES_FILLED, allowed):
+        found = (Layout(**degrees, **knobs) for knobs in _combinations(free, allowed))
+        yield from (mesh for mesh in found if mesh.dp in allowed.get("dp", (mesh.dp,)))
+
+
+def _fillings(devices: int, axes: Sequence[str], allowed: Allowed) -> Iterator[dict[str, Any]]:
+    """Degrees that multiply to `devices`."""
+    if not axes:
+        yield from ({},) if devices == 1 else ()
+        return
+    axis, *rest = axes
+    for degree in allowed.get(axis, divisors(devices)):
+        if devices % degree == 0:
+            yield from ({axis: degree, **more} for more in _fillings(devices // degree, rest, allowed))
+
+
+def _combinations(free: Mapping[str, Iterable[Any]], allowed: Allowed) -> Iterator[dict[str, Any]]:
+    values = [allowed.get(knob, choices) for knob, choices in free.items()]
+    return (dict(zip(free, chosen, strict=True)) for chosen in product(*values))
