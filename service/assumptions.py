@@ -6,6 +6,7 @@ from models.hardware import Chip
 from models.problem import Problem
 from models.profile import Profile
 from service.resolution import Resolved
+from service.schemas.layout import LayoutFields
 from service.schemas.question import Question
 from service.schemas.workload import WorkloadFields
 
@@ -38,6 +39,12 @@ def of_the_chip(chip: Chip, profile: Profile) -> list[str]:
     if any(term.scope == f"generation:{chip.generation}" for term in profile.terms):
         return []
     return [f"generation {chip.generation!r} is uncalibrated: coefficients of the generic family"]
+
+
+def of_the_layout(name: str, given: LayoutFields, settled: LayoutFields) -> list[str]:
+    """Knobs that the stack settled."""
+    changed = [knob for knob in LayoutFields.model_fields if getattr(given, knob) != getattr(settled, knob)]
+    return [f"{name}.{knob} is {getattr(settled, knob)}: the stack's own" for knob in changed]
 
 
 def _defaults(workload: WorkloadFields) -> list[str]:

@@ -13,6 +13,7 @@ from models.prediction import Prediction, predict_layouts
 from models.problem import Problem
 from models.profile import Profile
 from models.rules import RULES, first_broken
+from service.assumptions import of_the_layout
 from service.basis import basis
 from service.creation import Created, Save
 from service.errors import Refused
@@ -31,13 +32,16 @@ class Predictions:
         with self._store.reading() as rows:
             resolved = Resolver(rows).problem(request)
             profile = wanted_profile(rows, request.profile)
-        asked = request.asked()
+        open_ = request.asked()
+        asked = {name: fields.settled(resolved.problem) for name, fields in open_.items()}
         layouts = [fields.build() for fields in asked.values()]
         predictions = predict_legal(resolved.problem, layouts, profile, [*asked])
         answer = PredictionAnswer(
             layouts=[PredictedLayout.of(prediction) for prediction in predictions],
             **basis(request, resolved, profile),
         )
+        for name, fields in asked.items():
+            answer.assumptions.extend(of_the_layout(name, open_[name], fields))
         answer.request["layouts"] = [fields.model_dump(mode="json") for fields in asked.values()]
         return lambda rows: _save(rows, answer)
 

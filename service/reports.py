@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from models import catalogue
@@ -12,6 +12,7 @@ from models.prediction import Prediction
 from models.problem import Problem
 from models.profile import Profile
 from service import measurements
+from service.assumptions import of_the_layout
 from service.basis import basis
 from service.creation import Created, Save
 from service.cursors import read_cursor, write_cursor
@@ -47,8 +48,11 @@ class Reports:
             subject = _subject(rows, submission)
             resolved = Resolver(rows).problem(subject.question)
             profile = active_profile(rows)
+        open_, layout = subject.layout, subject.layout.settled(resolved.problem)
+        subject = replace(subject, layout=layout)
         prediction = predict_legal(resolved.problem, [subject.layout.build()], profile, [subject.field])[0]
         answer = _answer(submission, subject, resolved, profile, prediction)
+        answer.assumptions.extend(of_the_layout(subject.field, open_, layout))
         return lambda rows: _save(rows, answer, resolved, received)
 
     def get(self, id_: str) -> dict[str, Any]:

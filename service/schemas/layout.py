@@ -8,6 +8,8 @@ from pydantic import Field
 
 from models.constraints import KNOBS, Constraints
 from models.layout import Layout
+from models.problem import Problem
+from models.usual import usual
 from service.schemas.wire import Degree, OneOrMany, Wire
 
 Schedule = Literal["1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe"]
@@ -17,7 +19,12 @@ Axis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp"]
 
 
 class LayoutFields(Wire):
-    """Mesh degrees, which multiply to the devices of the cluster, and how the mesh is run."""
+    """Mesh degrees, which multiply to the devices of the cluster, and how the mesh is run.
+
+    Where the value of a knob that is left out breaks a rule of the stack, the stack's own takes its place: with tp > 1
+    sequence_parallel as the stack has it, with dp_shard > 1 its lowest zero_stage, a schedule and a split of layers
+    that it runs. The answer has the layout as it was predicted.
+    """
 
     pp: Degree = 1
     """Pipeline."""
@@ -53,6 +60,12 @@ class LayoutFields(Wire):
 
     def build(self) -> Layout:
         return Layout(**{**self.model_dump(), "placement": tuple(self.placement)})
+
+    def settled(self, problem: Problem) -> LayoutFields:
+        """With what was left open as the stack has it."""
+        layout = usual(problem, self.build(), self.model_fields_set)
+        values = {name: getattr(layout, name) for name in LayoutFields.model_fields}
+        return LayoutFields(**{**values, "placement": self.placement})
 
 
 class ConstraintFields(Wire):

@@ -1,0 +1,39 @@
+"""What a stack does with the knobs of a layout that nobody set."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from models.layout import Layout
+from models.problem import Problem
+
+
+def usual(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
+    """The layout with every knob that is not `given`, and that would break a rule as it is, as the stack has it."""
+    stack, changed = problem.stack, dict[str, Any]()
+    if layout.tp > 1 and stack.sequence_parallel != (False,):
+        changed["sequence_parallel"] = True
+    if layout.zero_stage == 0 and (layout.dp_shard > 1 or 0 not in stack.zero_stages):
+        changed["zero_stage"] = min((stage for stage in stack.zero_stages if stage), default=0)
+    if stack.reshard == (False,):
+        changed["reshard"] = False
+    if layout.recompute not in stack.recompute:
+        changed["recompute"] = stack.default_recompute
+    if layout.pp > 1:
+        changed |= _pipeline(problem, layout, given)
+    return replace(layout, **{knob: value for knob, value in changed.items() if knob not in given})
+
+
+def _pipeline(problem: Problem, layout: Layout, given: Collection[str]) -> dict[str, Any]:
+    stack, schedule, virtual = problem.stack, layout.schedule, layout.virtual_stages
+    if "schedule" not in given:
+        if virtual > 1 and "interleaved" in stack.schedules:
+            schedule = "interleaved"
+        elif schedule not in stack.schedules:
+            schedule = stack.schedules[0]
+    if "virtual_stages" not in given and schedule in ("interleaved", "zero_bubble_v"):
+        virtual = 2
+    uneven = problem.architecture.num_layers % (layout.pp * virtual) != 0 and stack.partition == "balanced"
+    return {"schedule": schedule, "virtual_stages": virtual, "balanced": uneven}

@@ -1,0 +1,39 @@
+"""What stacks do with what nobody set."""
+
+from __future__ import annotations
+
+import pytest
+
+from models import catalogue
+from models.layout import Layout
+from models.problem import Problem
+from models.rules import require_legal
+from models.usual import usual
+from models.workload import Workload
+
+
+@pytest.mark.parametrize("stack", list(catalogue.stacks()))
+def test_degrees_alone_make_a_legal_layout(stack: str) -> None:
+    found = catalogue.stack(stack)
+    problem = Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster("tpu-v5p" if found.vendors == ("google",) else "h100", 16),
+        workload=Workload(seq_len=4096, global_batch=64),
+        stack=found,
+    )
+    degrees: list[dict[str, int]] = [{"dp_shard": 16}]
+    degrees += [{"tp": 2, "dp_shard": 8}] if found.max_tp > 1 else []
+    degrees += [{"pp": 2, "dp_shard": 8}] if found.schedules != ("1f1b",) or found.max_virtual_stages > 1 else []
+    for given in degrees:
+        require_legal(problem, usual(problem, Layout(**given), given))
+
+
+def test_what_is_given_stays() -> None:
+    problem = Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster("h100", 16),
+        workload=Workload(seq_len=4096, global_batch=64),
+        stack=catalogue.stack("megatron"),
+    )
+    layout = Layout(dp_shard=16, zero_stage=0)
+    assert usual(problem, layout, {"dp_shard", "zero_stage"}) == layout
