@@ -83,7 +83,7 @@ def log_spreads(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
     A chip or stack that no run informed has more of those than its neighbourhood's runs had, and is given the
     difference. Draws are the same for every layout and on every call, so that a prediction is a function of its inputs.
     """
-    neighbourhood = profile.neighbourhood(problem.neighbourhoods)
+    neighbourhood, profile = profile.neighbourhood(problem.neighbourhoods), profile.covering(problem.scopes)
     starts = range(0, len(layouts), _TOGETHER)
     rows = [np.arange(start, min(start + _TOGETHER, len(layouts))) for start in starts]
     variances = np.concatenate([_variance(problem, layouts.take(some), profile) for some in rows])

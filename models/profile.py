@@ -198,6 +198,23 @@ class Profile:
         wanted = {"all", *scopes}
         return [term for term in self.terms if term.scope in wanted]
 
+    def covering(self, scopes: Iterable[str]) -> Profile:
+        """With offsets of unknown size for a chip, generation or stack that it has never met, as wide as those of known
+        ones without runs."""
+        known = {term.scope for term in self.terms}
+        added = {}
+        for scope in set(scopes) - known:
+            kind = scope.partition(":")[0]
+            if kind not in ("chip", "generation", "stack"):
+                continue
+            alike = [term for term in self.terms if term.scope.startswith(f"{kind}:")]
+            for name in {term.coefficient for term in alike}:
+                of_kind = [term for term in alike if term.coefficient == name]
+                spread = max(term.spread for term in ([t for t in of_kind if not t.runs] or of_kind))
+                term = Term(coefficient=name, scope=scope, mean=0.0, spread=spread, source="never met")
+                added[term.key] = term
+        return self.with_terms(dict(sorted(added.items()))) if added else self
+
     def coefficients(
         self, scopes: Iterable[str], offsets: Mapping[tuple[str, str], Array] | None = None
     ) -> Coefficients:

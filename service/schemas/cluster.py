@@ -61,7 +61,7 @@ class ChipFields(Wire):
 
     name: Name = "custom"
     vendor: Label = ""
-    generation: Annotated[str, Field(max_length=60)]
+    generation: Annotated[str, Field(min_length=1, max_length=60)]
     """hopper, blackwell, ampere, tpu, cdna3, …: what the coefficients of a profile are shared by."""
     year: Annotated[int, Field(ge=1990, le=2100)] | None = None
     peak_tflops: dict[Dtype, Tflops]

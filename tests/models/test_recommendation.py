@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 from models import catalogue
 from models.constraints import Constraints
 from models.errors import Infeasible
+from models.layout import Layout
 from models.pareto import pareto_front, staircase
+from models.prediction import predict_layouts
 from models.problem import Problem
 from models.profile import shipped_profile
 from models.recommendation import recommend
@@ -95,3 +99,19 @@ def test_a_stopped_search_claims_nothing_it_does_not_know() -> None:
     found = recommend(NAMED["llama-3.1-405b"](), PROFILE, go_on=lambda: False)
     assert not found.certificate.exact
     assert found.pipelining.verdict.startswith(("not known", "so far"))
+
+
+def test_a_chip_that_nobody_ran_on_has_a_wider_interval() -> None:
+    known = llama(16, 64)
+    chip = replace(known.cluster.chip, id="my-chip", generation="of-my-own")
+    unknown = replace(known, cluster=replace(known.cluster, chip=chip))
+    layout = [Layout(dp_shard=16, zero_stage=1)]
+    widths = []
+    for problem in (
+        known,
+        replace(known, cluster=replace(known.cluster, chip=replace(chip, generation="hopper"))),
+        unknown,
+    ):
+        found = predict_layouts(problem, layout, PROFILE)[0]
+        widths.append(found.step_time_high_s / found.step_time_low_s)
+    assert widths[0] < widths[1] < widths[2]
