@@ -227,6 +227,12 @@ class Architecture:
     def is_moe(self) -> bool:
         return any(layer.moe for layer in self.kinds)
 
+    def with_layers(self, times: float) -> Architecture:
+        """So many times as deep, kinds of layers in their order and proportion."""
+        have = len(self.layers)
+        wanted = max(round(times * have), 1)
+        return replace(self, layers=tuple(self.layers[i * have // wanted] for i in range(wanted)))
+
     @cached_property
     def parameters(self) -> ParameterCount:
         h = self.hidden_size

@@ -227,6 +227,34 @@ class Cluster:
             )
         return _reached(dims, n)
 
+    def changed(
+        self, *, scale_up: float = 1.0, scale_out: float = 1.0, domain: int | None = None, num_chips: int | None = None
+    ) -> Cluster:
+        """With so many times the scale-up and scale-out bandwidth, another number of chips in a scale-up domain, or
+        another number of chips; raises Invalid where the fabric has no such thing to change."""
+        fabric, torus = self.fabric, self.fabric.torus
+        if domain is not None and (torus is not None or fabric.levels[0].size is None):
+            raise Invalid("domain", domain, f"fabric {fabric.id} has no scale-up domain of a size to change")
+        levels = []
+        for index, level in enumerate(fabric.levels):
+            up = level.scale == "up" or (index == 0 and torus is None)
+            peers = None if level.peer_gb_s is None else level.peer_gb_s * (scale_up if up else scale_out)
+            gb_s = level.gb_s_per_chip * (scale_up if up else scale_out)
+            levels.append(replace(level, gb_s_per_chip=gb_s, peer_gb_s=peers))
+        if domain is not None:
+            levels = [
+                replace(levels[0], size=domain),
+                *(one for one in levels[1:] if (one.size or domain + 1) > domain),
+            ]
+        torus = torus and replace(torus, gb_s_per_link=torus.gb_s_per_link * scale_up)
+        return replace(
+            self,
+            fabric=replace(fabric, levels=tuple(levels), torus=torus),
+            num_chips=num_chips or self.num_chips,
+            torus_shape=self.torus_shape if num_chips is None else None,
+            chips_per_domain=self.chips_per_domain if domain is None and num_chips is None else None,
+        )
+
     @property
     def scale_up_gb_s(self) -> float:
         torus = self.fabric.torus

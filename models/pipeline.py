@@ -2,15 +2,16 @@
 
 Closed forms, with F, B, W the forward, full backward and weight-gradient seconds a micro-batch spends on a stage,
 m micro-batches and p stages. A discrete-event simulation of the same schedules agrees (tests): for any stages
-under afab, for equal stages under 1f1b and interleaved; with unequal stages these two are upper bounds, since a
-slow early stage hides part of its fill behind warm-up forwards.
+under afab, for equal stages under 1f1b, interleaved and (F = W, as in its paper) zero_bubble; with unequal stages
+1f1b and interleaved are upper bounds, since a slow early stage hides part of its fill behind warm-up forwards.
 
 schedule      idle time of stage s, besides m (F+B) of work                       source
 afab          ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                       GPipe, arXiv 1811.06965
 1f1b          Σ(F+B) over the other stages                                        arXiv 2006.09503
 interleaved   Σ(F+B)/v over the other stages                                      arXiv 2104.04473 §2.2
-zero_bubble   Σ(F+B-2W) over the other stages (ZB-H1: W moved into the bubble     arXiv 2401.10241 table 2
-              once on each side, memory as 1f1b); over v in a V
+zero_bubble   Σ(F+B-2W) over the other stages (ZB-H1: no stage waits for W, and   arXiv 2401.10241 table 2
+              with p micro-batches or more p-1 of them fill the bubble, with
+              fewer m-1; memory as 1f1b); over v in a V
 dualpipe      (p/2-1)(F+B + B - 3W)                                               arXiv 2412.19437 table 2
 """
 
@@ -151,7 +152,8 @@ def bubble(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Arr
     t, m1 = times, micro_batches - 1
     both = t.forward + t.backward
     fill = t.total - both
-    zero = np.maximum(fill - 2 * (t.total_weight - t.weight), 0.0)
+    moved = 1 + np.minimum(m1 / np.maximum(pp - 1, 1), 1.0)
+    zero = np.maximum(fill - moved * (t.total_weight - t.weight), 0.0)
     codes, schedules = (
         [AFAB, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE],
         [

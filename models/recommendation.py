@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.complexity import complexity_terms
+from models.candidate import Candidate, candidates
 from models.constraints import Constraints
 from models.errors import Invalid
 from models.fewer_chips import FewerChips, faster_with_fewer, on_fewer_chips
-from models.layout import Layouts
 from models.pareto import pareto_front, steps_of
-from models.prediction import Prediction, describe, log_spreads
+from models.pipelining import Pipelining, pipelined, roofline
 from models.problem import Problem
 from models.profile import Profile
 from models.search import Answer, Certificate, Goal, GoOn, NoLegalLayout, search, to_the_end
 from models.step import predict
 
 _MOST_WEIGHED = 20_000  # of the fastest, for free memory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A layout with its prediction and its place in the order of complexity (models.complexity)."""
-
-    prediction: Prediction
-    complexity: int
-    complexity_terms: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pipelining:
-    """The best layout without and with a pipeline. `gap` = time without / time with - 1; `split`: where the
-    difference comes from, seconds by term of the step, without minus with."""
-
-    without: Candidate | None
-    with_pp: Candidate | None
-    gap: float | None
-    split: dict[str, float]
-    verdict: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +67,12 @@ def recommend(
     best = [row for row in (answer.without, answer.with_pp) if row is not None]
     front = _front(problem, profile, answer, tolerance)
     rows = list(dict.fromkeys([answer.simplest, *best, *answer.ranked, *front]))
-    chosen = dict(zip(rows, _candidates(problem, profile, answer.layouts, rows), strict=True))
+    chosen = dict(zip(rows, candidates(problem, profile, answer.layouts.take(np.array(rows))), strict=True))
     fastest, simplest = chosen[answer.ranked[0]], chosen[answer.simplest]
     sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
-    pipelining = _pipelining(*sides, exact=answer.certificate.exact)
+    pipelining = pipelined(*sides, exact=answer.certificate.exact)
+    if pipelining.without:
+        pipelining = replace(pipelining, roofline=roofline(problem, profile, pipelining.without))
     return Recommendation(
         problem=problem,
         fastest=fastest,
@@ -118,41 +97,6 @@ def _front(problem: Problem, profile: Profile, answer: Answer, tolerance: float)
     usable = problem.cluster.usable_bytes
     free = steps_of(usable - predictions.reserved_bytes, usable)
     return [int(near[row]) for row in pareto_front(answer.times[near], answer.complexities[near], free)]
-
-
-def _candidates(problem: Problem, profile: Profile, layouts: Layouts, rows: Sequence[int]) -> list[Candidate]:
-    chosen = layouts.take(np.array(rows))
-    predictions = predict(problem, chosen, profile.coefficients(problem.scopes))
-    spread = log_spreads(problem, chosen, profile)
-    terms = complexity_terms(problem, chosen)
-    result = []
-    for i in range(len(chosen)):
-        points = {name: int(value[i]) for name, value in terms.items() if value[i]}
-        prediction = describe(predictions, i, spread[i])
-        result.append(Candidate(prediction=prediction, complexity=sum(points.values()), complexity_terms=points))
-    return result
-
-
-def _pipelining(without: Candidate | None, with_pp: Candidate | None, *, exact: bool) -> Pipelining:
-    if without is None or with_pp is None:
-        needed, side = ("needed", "without") if without is None else ("not needed", "with")
-        verdict = f"{needed}: no layout {side} a pipeline is legal and fits"
-        if not exact:
-            verdict = f"not known: the search was stopped before it found a layout {side} a pipeline"
-        return Pipelining(without=without, with_pp=with_pp, gap=None, split={}, verdict=verdict)
-    split = {name: value - with_pp.prediction.time[name] for name, value in without.prediction.time.items()}
-    gap = without.prediction.step_time_s / with_pp.prediction.step_time_s - 1
-    verdict = _verdict(gap, split) if exact else f"so far, for the search was stopped: {_verdict(gap, split)}"
-    return Pipelining(without=without, with_pp=with_pp, gap=gap, split=split, verdict=verdict)
-
-
-def _verdict(gap: float, split: dict[str, float]) -> str:
-    if gap <= 0:
-        return f"not needed: the best layout without a pipeline is {-gap:.1%} faster than the best with one"
-    term, seconds = max(split.items(), key=lambda item: item[1])
-    back = seconds - sum(split.values())
-    offset = f", of which other terms give back {back:.3g} s" if back > 0.05 * seconds else ""
-    return f"worth {gap:.1%}: without a pipeline the step is slower, most of it in {term} (+{seconds:.3g} s{offset})"
 
 
 def _reasons(

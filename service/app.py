@@ -11,14 +11,27 @@ from starlette.middleware import Middleware
 from service import __version__, database, openapi, problems
 from service.calibrations import Calibrations
 from service.catalog import Catalog
+from service.comparisons import Comparisons
 from service.creation import Creation
+from service.frontiers import Frontiers
 from service.heads import HeadAsGet
 from service.limits import BodyLimit
 from service.predictions import Predictions
 from service.profiles import Profiles
 from service.recommendations import Recommendations
 from service.reports import Reports
-from service.routes import catalog, docs, health, index, predictions, profiles, recommendations, reports
+from service.routes import (
+    catalog,
+    comparisons,
+    docs,
+    frontiers,
+    health,
+    index,
+    predictions,
+    profiles,
+    recommendations,
+    reports,
+)
 from service.routes.dependencies import Services
 from service.security import SecurityHeaders
 from service.settings import Settings
@@ -45,7 +58,7 @@ def create_app(settings: Settings) -> FastAPI:
         ],
     )
     app.state.services = _services(store, settings)
-    for module in (recommendations, predictions, reports, profiles, catalog, health, index):
+    for module in (recommendations, predictions, comparisons, frontiers, reports, profiles, catalog, health, index):
         app.include_router(module.router)
     docs.install(app)
     problems.install(app)
@@ -60,6 +73,8 @@ def _services(store: Store, settings: Settings) -> Services:
         creation=Creation(store, settings.idempotency_ttl_s, settings.idempotency_in_flight_s),
         calibrations=Calibrations(store),
         catalog=Catalog(store),
+        comparisons=Comparisons(store),
+        frontiers=Frontiers(store),
         predictions=Predictions(store),
         profiles=Profiles(store),
         recommendations=Recommendations(store),

@@ -21,9 +21,12 @@ _MFU = {
 
 def basis(question: Question, resolved: Resolved, profile: Profile) -> dict[str, Any]:
     """The members of service.schemas.prediction.Basis."""
+    return {"id": new_id(), "created_at": datetime.now(UTC), **grounds(question, resolved, profile)}
+
+
+def grounds(question: Question, resolved: Resolved, profile: Profile) -> dict[str, Any]:
+    """The members of service.schemas.prediction.Grounds."""
     return {
-        "id": new_id(),
-        "created_at": datetime.now(UTC),
         "request": {**resolved.request, **_pinned(question)},
         "profile": ProfileUsed(id=profile.id, version=profile.version),
         "catalogue": resolved.used,

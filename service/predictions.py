@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from models.errors import Invalid
 from models.layout import Layout, Layouts
@@ -34,8 +32,8 @@ class Predictions:
             profile = wanted_profile(rows, request.profile)
         open_ = request.asked()
         asked = {name: fields.settled(resolved.problem) for name, fields in open_.items()}
-        layouts = [fields.build() for fields in asked.values()]
-        predictions = predict_legal(resolved.problem, layouts, profile, [*asked])
+        layouts = {name: fields.build() for name, fields in asked.items()}
+        predictions = predict_legal(resolved.problem, layouts, profile)
         answer = PredictionAnswer(
             layouts=[PredictedLayout.of(prediction) for prediction in predictions],
             **basis(request, resolved, profile),
@@ -50,15 +48,24 @@ class Predictions:
             return rows.answers.prediction(id_).document
 
 
-def predict_legal(
-    problem: Problem, layouts: Sequence[Layout], profile: Profile, names: Sequence[str]
-) -> list[Prediction]:
-    """Predictions, or Refused with every layout that breaks a rule, under its name in the request."""
-    broken = first_broken(problem, Layouts.of(layouts))
-    refused = [_broken(problem, layouts[i], names[i], int(broken[i])) for i in np.flatnonzero(broken >= 0).tolist()]
+def predict_legal(problem: Problem, layouts: Mapping[str, Layout], profile: Profile) -> list[Prediction]:
+    """Predictions, or Refused; by where each stands in the request."""
+    require_legal(problem, layouts)
+    return predict_layouts(problem, [*layouts.values()], profile)
+
+
+def require_legal(problem: Problem, layouts: Mapping[str, Layout]) -> None:
+    """Refused, with every layout that breaks a rule."""
+    if not layouts:
+        return
+    broken = first_broken(problem, Layouts.of(layouts.values()))
+    refused = [
+        _broken(problem, layout, name, int(index))
+        for (name, layout), index in zip(layouts.items(), broken, strict=True)
+        if index >= 0
+    ]
     if refused:
         raise Refused(refused)
-    return predict_layouts(problem, layouts, profile)
 
 
 def _broken(problem: Problem, layout: Layout, name: str, index: int) -> Invalid:

@@ -7,6 +7,7 @@ from typing import Any
 
 from models.hardware import Cluster
 from models.recommendation import Recommendation, recommend
+from models.thresholds import thresholds
 from service.basis import basis
 from service.creation import Created, Save
 from service.profiles import wanted_profile
@@ -18,9 +19,12 @@ from service.schemas.recommendation import (
     PipeliningAnswer,
     RecommendationAnswer,
     RecommendationRequest,
+    ThresholdAnswer,
 )
 from service.store import Rows, Store
 from service.tables import RecommendationRow
+
+_THRESHOLDS_S = 3.0  # for all of them
 
 
 class Recommendations:
@@ -41,11 +45,18 @@ class Recommendations:
             top=request.top,
             go_on=lambda: monotonic() < ends,
         )
+        found_thresholds = None
+        if "thresholds" in request.include:
+            until = min(ends, monotonic() + _THRESHOLDS_S)
+            asked = thresholds(found.problem, profile, constraints, request.tolerance, lambda: monotonic() < until)
+            found_thresholds = [ThresholdAnswer.of(one) for one in asked]
         answer = RecommendationAnswer(
             **_found(found, found.problem.cluster),
             **basis(request, resolved.answered(found.problem), profile),
         )
+        answer.pipelining.thresholds = found_thresholds
         answer.request.update(
+            include=request.include,
             constraints=request.constraints.model_dump(mode="json", exclude_none=True),
             tolerance=request.tolerance,
             top=request.top,

@@ -50,7 +50,7 @@ class Reports:
             profile = active_profile(rows)
         open_, layout = subject.layout, subject.layout.settled(resolved.problem)
         subject = replace(subject, layout=layout)
-        prediction = predict_legal(resolved.problem, [subject.layout.build()], profile, [subject.field])[0]
+        prediction = predict_legal(resolved.problem, {subject.field: subject.layout.build()}, profile)[0]
         answer = _answer(submission, subject, resolved, profile, prediction)
         answer.assumptions.extend(of_the_layout(subject.field, open_, layout))
         return lambda rows: _save(rows, answer, resolved, received)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path, Request, Response
 from fastapi.responses import JSONResponse
@@ -14,8 +14,10 @@ from starlette.concurrency import run_in_threadpool
 
 from service.calibrations import Calibrations
 from service.catalog import Catalog
+from service.comparisons import Comparisons
 from service.creation import CREATED, Created, Creation, Key, Save
 from service.errors import BadHeader
+from service.frontiers import Frontiers
 from service.json_body import JsonRequest
 from service.predictions import Predictions
 from service.profiles import Profiles
@@ -36,6 +38,8 @@ class Services:
     creation: Creation
     calibrations: Calibrations
     catalog: Catalog
+    comparisons: Comparisons
+    frontiers: Frontiers
     predictions: Predictions
     profiles: Profiles
     recommendations: Recommendations
@@ -84,6 +88,17 @@ class Poster:
         return Key.of(key, self._request.method, self._request.url.path, json.dumps(body, sort_keys=True))
 
 
+class Turn:
+    """Answers a POST that computes long and keeps nothing."""
+
+    def __init__(self, request: Request, services: Use) -> None:
+        self._request, self._slots = request, services.slots
+
+    async def computed(self, compute: Callable[[], dict[str, Any]]) -> Response:
+        async with self._slots.one(self._request.is_disconnected):
+            return JSONResponse(await run_in_threadpool(compute))
+
+
 def _created(created: Created) -> Response:
     headers = {"Location": created.location}
     if created.replayed:
@@ -96,5 +111,6 @@ async def _received(request: Request) -> str:
 
 
 Post = Annotated[Poster, Depends()]
+InTurn = Annotated[Turn, Depends()]
 Received = Annotated[str, Depends(_received)]
 """The body as it came."""

@@ -54,6 +54,30 @@ PREDICTIONS: dict[str, Example] = {
         },
     },
 }
+FRONTIERS: dict[str, Example] = {
+    "bandwidth": {
+        "summary": "Scale-out bandwidth from a quarter to four times",
+        "value": {**_LLAMA_ON_H100, "grid": {"scale_out": [0.25, 1, 4]}},
+    },
+    "domains": {
+        "summary": "Size of a scale-up domain, and bandwidth within",
+        "value": {**_LLAMA_ON_H100, "grid": {"domain": [4, 8, 32], "scale_up": [0.5, 1]}, "tolerance": 0.05},
+    },
+}
+COMPARISONS: dict[str, Example] = {
+    "why not": {
+        "summary": "Why not TP8, against the fastest?",
+        "value": {**_LLAMA_ON_H100, "first": {"constraints": {"tp": 8}}},
+    },
+    "two layouts": {
+        "summary": "FSDP against two pipeline stages",
+        "value": {
+            **_LLAMA_ON_H100,
+            "first": {"layout": _FSDP},
+            "second": {"layout": {"pp": 2, "dp_shard": 32}},
+        },
+    },
+}
 RECOMMENDATIONS: dict[str, Example] = {
     "names": {"summary": "Everything by name", "value": _LLAMA_ON_H100},
     "own shape and links": {

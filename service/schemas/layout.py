@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -63,9 +64,11 @@ class LayoutFields(Wire):
 
     def settled(self, problem: Problem) -> LayoutFields:
         """With what was left open as the stack has it."""
-        layout = usual(problem, self.build(), self.model_fields_set)
-        values = {name: getattr(layout, name) for name in LayoutFields.model_fields}
-        return LayoutFields(**{**values, "placement": self.placement})
+        return LayoutFields.of(usual(problem, self.build(), self.model_fields_set))
+
+    @classmethod
+    def of(cls, layout: Layout) -> LayoutFields:
+        return cls.model_validate({**asdict(layout), "placement": list(layout.placement)})
 
 
 class ConstraintFields(Wire):

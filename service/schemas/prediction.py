@@ -158,11 +158,9 @@ class Conventions(Document):
     units: str
 
 
-class Basis(Document):
-    """An answer, and what it rests on."""
+class Grounds(Document):
+    """What an answer rests on."""
 
-    id: str
-    created_at: AwareDatetime
     request: dict[str, Any]
     """As it was understood: defaults filled in, names with the version they stood for."""
     profile: ProfileUsed
@@ -170,6 +168,13 @@ class Basis(Document):
     conventions: Conventions
     assumptions: list[str]
     """What the request left open and the service settled."""
+
+
+class Basis(Grounds):
+    """An answer that is kept, and what it rests on."""
+
+    id: str
+    created_at: AwareDatetime
 
 
 class PredictionAnswer(Basis):

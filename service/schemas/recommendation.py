@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
+from models.candidate import Candidate
 from models.fewer_chips import FewerChips
-from models.recommendation import Candidate, Pipelining
+from models.pipelining import Pipelining, Roofline
 from models.search import Certificate
+from models.thresholds import Threshold
 from service.schemas.layout import ConstraintFields
 from service.schemas.prediction import Basis, PredictedLayout
 from service.schemas.question import PinnedQuestion
@@ -22,6 +24,8 @@ class RecommendationRequest(PinnedQuestion):
     """How much slower than the fastest a simpler layout may be: 0.03 is 3%."""
     top: Annotated[int, Field(ge=1, le=100)] = 5
     """How many to rank of the fastest layouts within the tolerance; each mesh counts once."""
+    include: Annotated[list[Literal["thresholds"]], Field(max_length=1)] = []
+    """"thresholds": how much bandwidth, or how large a domain, would change whether a pipeline is needed."""
     time_limit_s: Annotated[float, Field(gt=0, le=60)] = 20.0
     """How long to search at most. Then the answer is the best so far: see `certificate.exact` and `certificate.gap`."""
 
@@ -86,6 +90,43 @@ class FewerChipsAnswer(Document):
         return cls.model_validate(asdict(fewer))
 
 
+class RooflineAnswer(Document):
+    """Without a pipeline, data-parallel traffic can hide where tokens * flops_per_token / flops_s >= bytes / bytes_s;
+    all of a step and a device, for the best layout without a pipeline."""
+
+    tokens: float
+    flops_per_token: float
+    flops_s: float
+    """At which its kernels compute, as predicted."""
+    bytes: float
+    """Of parameters gathered and gradients reduced."""
+    bytes_s: float
+    tokens_needed: float
+    """What would make both sides equal."""
+
+    @classmethod
+    def of(cls, roofline: Roofline) -> Self:
+        return cls.model_validate({name: getattr(roofline, name) for name in cls.model_fields})
+
+
+class ThresholdAnswer(Document):
+    """How far things could change before the verdict does. Values are GB/s per chip, or chips in a domain."""
+
+    axis: str
+    needed: bool
+    """With things as they are, a pipeline is worth more than the tolerance."""
+    value: float
+    holds_at: float
+    """The last value tried at which that is so."""
+    changes_at: float | None
+    """The first at which it is not; null if none up to 16 times as much or as little."""
+    exact: bool
+
+    @classmethod
+    def of(cls, threshold: Threshold) -> Self:
+        return cls.model_validate(asdict(threshold))
+
+
 class PipeliningAnswer(Document):
     """Is pipelining needed here? The best layouts without it and with it."""
 
@@ -96,6 +137,9 @@ class PipeliningAnswer(Document):
     split: dict[str, float]
     """Seconds of the gap by term of `time`."""
     verdict: str
+    roofline: RooflineAnswer | None
+    thresholds: list[ThresholdAnswer] | None = None
+    """Where the request includes them."""
 
     @classmethod
     def of(cls, pipelining: Pipelining, usd_per_hour: float | None) -> Self:
@@ -105,6 +149,7 @@ class PipeliningAnswer(Document):
             gap=pipelining.gap,
             split=pipelining.split,
             verdict=pipelining.verdict,
+            roofline=pipelining.roofline and RooflineAnswer.of(pipelining.roofline),
         )
 
 

@@ -89,3 +89,33 @@ def interleaved(pp: int, m: int, v: int) -> list[list[Op]]:
         order += [("B", *nth(k, d, backward=True)) for k in range(total - ahead, total)]
         orders.append(order)
     return orders
+
+
+def zero_bubble(pp: int, m: int, forward: float, to_input: float, to_weight: float) -> float:
+    """The makespan of ZB-H1 (arXiv 2401.10241 §2.2) on equal stages: a device takes what it can start first, a backward
+    before a forward before a weight gradient, with no more micro-batches in flight than under 1F1B."""
+    clock, done = [0.0] * pp, dict[Op, float]()
+    count = {kind: [0] * pp for kind in "FBW"}
+    seconds = {"F": forward, "B": to_input, "W": to_weight}
+
+    def ready(kind: str, d: int) -> float | None:
+        i = count[kind][d]
+        if kind == "W":
+            return clock[d] if i < count["B"][d] else None
+        if i == m or (kind == "F" and i - count["B"][d] >= pp - d):
+            return None
+        needs = [("F", i, d - 1)] if kind == "F" and d else []
+        needs += [("F", i, d)] + ([("B", i, d + 1)] if d + 1 < pp else []) if kind == "B" else []
+        return max([clock[d], *(done[need] for need in needs)]) if all(need in done for need in needs) else None
+
+    while sum(count["W"]) < pp * m:
+        choices = [
+            (at, rank, d, kind)
+            for d in range(pp)
+            for rank, kind in enumerate("BFW")
+            if (at := ready(kind, d)) is not None
+        ]
+        at, _, d, kind = min(choices, key=lambda choice: (choice[0], choice[2], choice[1]))
+        clock[d] = done[kind, count[kind][d], d] = at + seconds[kind]
+        count[kind][d] += 1
+    return max(clock)

@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 
 from models.layout import SCHEDULES
 from models.pipeline import StageTimes, bubble, in_flight, partition
-from tests.models.simulation import Op, afab, interleaved, one_f_one_b, simulate
+from tests.models.simulation import Op, afab, interleaved, one_f_one_b, simulate, zero_bubble
 
 times = st.lists(st.floats(0.1, 3.0), min_size=1, max_size=6)
 
 
-def closed_form(schedule: str, forward: list[float], backward: list[float], m: int, v: int = 1) -> float:
+def closed_form(
+    schedule: str, forward: list[float], backward: list[float], m: int, v: int = 1, weight: float = 0.0
+) -> float:
     f, b = np.array(forward)[:, None], np.array(backward)[:, None]
-    both, none = f + b, np.zeros_like(f)
-    stages = StageTimes(f, b, none, both.sum(axis=0), none.sum(axis=0))
+    both, weights = f + b, np.full_like(f, weight)
+    stages = StageTimes(f, b, weights, both.sum(axis=0), weights.sum(axis=0))
     idle = bubble(np.array([SCHEDULES.index(schedule)]), np.array([len(f)]), np.array([v]), np.array([m]), stages)
     return float((m * both + idle).max())
 
@@ -68,6 +70,12 @@ def test_interleaving_divides_the_bubble_by_the_virtual_stages(pp: int, v: int, 
     result = simulate(interleaved(pp, m, v), duration, pp * v)
     expected = closed_form("interleaved", [1.0] * pp, [ratio] * pp, m, v)
     assert result.makespan == pytest.approx(expected)
+
+
+@given(st.integers(2, 8), st.integers(1, 24), st.sampled_from([1.0, 1.5, 2.0]))
+def test_zero_bubble_takes_what_the_simulation_takes(pp: int, m: int, to_input: float) -> None:
+    made = zero_bubble(pp, m, 1.0, to_input, 1.0)
+    assert made == pytest.approx(closed_form("zero_bubble", [1.0] * pp, [to_input + 1.0] * pp, m, weight=1.0))
 
 
 @given(st.integers(1, 8), st.integers(1, 20))

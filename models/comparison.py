@@ -1,0 +1,88 @@
+"""Two layouts side by side: where the difference comes from, term by term."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.candidate import Candidate, candidates
+from models.constraints import Constraints
+from models.errors import Infeasible
+from models.layout import Layout, Layouts
+from models.obstacles import blame, contradiction
+from models.problem import Problem
+from models.profile import Profile
+from models.search import Goal, GoOn, NoLegalLayout, search, to_the_end
+
+_SAID = 0.005  # of a step: smaller differences are not worth a word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """`time` in seconds and `memory_gib`, by term: the first minus the second. `exact`: no search was cut short."""
+
+    first: Candidate
+    second: Candidate
+    time: dict[str, float]
+    memory_gib: dict[str, float]
+    reasons: tuple[str, ...]
+    exact: bool
+
+
+Side = Layout | Constraints
+"""A layout, or the fastest of those that constraints allow."""
+
+
+def compare(problem: Problem, profile: Profile, first: Side, second: Side, go_on: GoOn = to_the_end) -> Comparison:
+    """Raises Infeasible where constraints allow no layout that fits; layouts are taken as legal (models.rules)."""
+    found = [_found(problem, profile, side, go_on) for side in (first, second)]
+    one, other = candidates(problem, profile, Layouts.concatenate([layouts for layouts, _ in found]))
+    a, b = one.prediction, other.prediction
+    time = {name: value - b.time[name] for name, value in a.time.items()}
+    memory = {name: value - b.memory_gib[name] for name, value in a.memory_gib.items()}
+    return Comparison(
+        first=one,
+        second=other,
+        time=time,
+        memory_gib=memory,
+        reasons=_reasons(one, other, time, memory),
+        exact=all(exact for _, exact in found),
+    )
+
+
+def _found(problem: Problem, profile: Profile, side: Side, go_on: GoOn) -> tuple[Layouts, bool]:
+    if isinstance(side, Layout):
+        return Layouts.of([side]), True
+    try:
+        answer = search(problem, profile, side, Goal(), go_on)
+    except NoLegalLayout as none:
+        raise contradiction(problem, side) if side.allowed else Infeasible(*blame(problem, none.rejected)) from none
+    return answer.layouts.take(np.array([0])), answer.certificate.exact
+
+
+def _reasons(one: Candidate, other: Candidate, time: dict[str, float], memory: dict[str, float]) -> tuple[str, ...]:
+    a, b = one.prediction, other.prediction
+    if a.layout == b.layout:
+        return ("both are the same layout",)
+    ratio = a.step_time_s / b.step_time_s - 1
+    said = sorted(((v, k) for k, v in time.items() if abs(v) > _SAID * b.step_time_s), key=lambda pair: -abs(pair[0]))
+    terms = ", ".join(f"{name} {seconds:+.3g} s" for seconds, name in said) or "little in any one term"
+    slower = "slower" if ratio > 0 else "faster"
+    reasons = [f"the first is {abs(ratio):.1%} {slower}: {terms}"]
+    if a.step_time_low_s <= b.step_time_high_s and b.step_time_low_s <= a.step_time_high_s:
+        reasons.append("their 80% intervals overlap, though much of what is uncertain is the same in both")
+    largest = max(memory, key=lambda name: abs(memory[name]))
+    reasons.append(
+        f"the first needs {a.reserved_gib - b.reserved_gib:+.1f} GiB, most of it {largest} ({memory[largest]:+.1f} GiB)"
+    )
+    reasons += [
+        f"the {name} does not fit: {p.reserved_gib:.1f} of {p.usable_gib:.1f} GiB on stage {p.memory_stage}"
+        for name, p in (("first", a), ("second", b))
+        if not p.fits
+    ]
+    only = [sorted(x.complexity_terms.keys() - y.complexity_terms.keys()) for x, y in ((one, other), (other, one))]
+    for name, terms_ in zip(("first", "second"), only, strict=True):
+        if terms_:
+            reasons.append(f"only the {name} has {', '.join(terms_)}")
+    return tuple(reasons)

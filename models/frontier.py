@@ -1,0 +1,112 @@
+"""Where a pipeline is needed: exact searches over a grid of what the fabric, the cluster or the model could be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from models.constraints import Constraints
+from models.errors import Infeasible, Invalid
+from models.layout import Layout
+from models.problem import Problem
+from models.profile import Profile
+from models.search import Goal, GoOn, NoLegalLayout, search, to_the_end
+
+AXES = ("scale_up", "scale_out", "domain", "num_chips", "layers")
+"""Times the bandwidth within a scale-up domain, and between them; chips in a domain; chips, the batch as it is; times
+the layers of the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """The best without and with a pipeline at one place of the grid; None where none is legal and fits, `refused` why.
+    `gap`: time without / time with - 1; infinite where only a pipeline will do, -1 where none will."""
+
+    at: dict[str, float]
+    without_s: float | None
+    with_s: float | None
+    without: Layout | None
+    with_pp: Layout | None
+    gap: float | None
+    exact: bool
+    refused: str | None = None
+
+    def is_simple(self, tolerance: float) -> bool:
+        """A pipeline is worth no more than the tolerance."""
+        return self.gap is not None and self.gap <= tolerance
+
+
+def frontier(
+    problem: Problem,
+    profile: Profile,
+    constraints: Constraints,
+    grid: Mapping[str, Sequence[float]],
+    go_on: GoOn = to_the_end,
+) -> list[Point]:
+    """A point for every combination of the grid's values, the last axis fastest. Once `go_on` says no, points are the
+    best so far and not exact."""
+    for name in grid:
+        if name not in AXES:
+            raise Invalid("grid", name, f"must be one of {', '.join(AXES)}")
+    places = (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
+    return [point(problem, profile, constraints, place, go_on) for place in places]
+
+
+def point(
+    problem: Problem, profile: Profile, constraints: Constraints, at: Mapping[str, float], go_on: GoOn = to_the_end
+) -> Point:
+    """One exact search, for both sides of pp = 1."""
+    nothing = {"without_s": None, "with_s": None, "without": None, "with_pp": None, "gap": None}
+    try:
+        answer = search(changed(problem, at), profile, constraints, Goal(both_sides=True), go_on)
+    except NoLegalLayout:
+        return Point(at=dict(at), **nothing, exact=True, refused="no layout is legal")
+    except (Infeasible, Invalid) as error:
+        return Point(at=dict(at), **nothing, exact=True, refused=str(error))
+    times = [None if row is None else float(answer.times[row]) for row in (answer.without, answer.with_pp)]
+    layouts = [None if row is None else answer.layouts[row] for row in (answer.without, answer.with_pp)]
+    return Point(
+        at=dict(at),
+        without_s=times[0],
+        with_s=times[1],
+        without=layouts[0],
+        with_pp=layouts[1],
+        gap=_gap(times[0], times[1]),
+        exact=answer.certificate.exact,
+    )
+
+
+def _gap(without: float | None, with_pp: float | None) -> float:
+    if without is None:
+        return float("inf")
+    return -1.0 if with_pp is None else without / with_pp - 1
+
+
+def changed(problem: Problem, at: Mapping[str, float]) -> Problem:
+    """The problem at a place of a grid."""
+    cluster = problem.cluster.changed(
+        scale_up=at.get("scale_up", 1.0),
+        scale_out=at.get("scale_out", 1.0),
+        domain=int(at["domain"]) if "domain" in at else None,
+        num_chips=int(at["num_chips"]) if "num_chips" in at else None,
+    )
+    architecture = problem.architecture
+    if "layers" in at:
+        architecture = architecture.with_layers(at["layers"])
+    return replace(problem, cluster=cluster, architecture=architecture)
+
+
+def crossings(points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float) -> list[dict[str, float]]:
+    """Where the gap crosses the tolerance along the first axis, in proportion between the points on either side."""
+    first, *rest = grid
+    found = []
+    for place in product(*(grid[name] for name in rest)):
+        row = [p for p in points if all(p.at[name] == value for name, value in zip(rest, place, strict=True))]
+        for a, b in zip(row, row[1:], strict=False):
+            if a.gap is None or b.gap is None or a.is_simple(tolerance) == b.is_simple(tolerance):
+                continue
+            share = 0.5 if abs(a.gap - b.gap) == float("inf") else (tolerance - a.gap) / (b.gap - a.gap)
+            at = a.at[first] + share * (b.at[first] - a.at[first])
+            found.append({**dict(zip(rest, place, strict=True)), first: at})
+    return found

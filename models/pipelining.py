@@ -1,0 +1,105 @@
+"""Is a pipeline needed? The best layouts without and with one, and where the difference comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.candidate import Candidate
+from models.exposure import Exposure
+from models.flops import model_flops
+from models.layout import Layout, Layouts
+from models.mesh_costs import MeshCosts
+from models.problem import Problem
+from models.profile import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Whether data-parallel traffic can hide behind compute without a pipeline: it can where
+
+        tokens · flops_per_token / flops_s  >=  bytes / bytes_s
+
+    All of a step and a device: `tokens` it computes, at `flops_s` (kernels only, as predicted); `bytes` of parameters
+    gathered and gradients reduced, at `bytes_s` of the data-parallel groups (latencies included). `tokens_needed` makes
+    both sides equal. The public scaling book states it per layer (jax-ml/scaling-book, training.md).
+    """
+
+    layout: Layout
+    tokens: float
+    flops_per_token: float
+    flops_s: float
+    bytes: float
+    bytes_s: float
+    tokens_needed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipelining:
+    """The best layout without and with a pipeline. `gap` = time without / time with - 1; `split`: where the
+    difference comes from, seconds by term of the step, without minus with."""
+
+    without: Candidate | None
+    with_pp: Candidate | None
+    gap: float | None
+    split: dict[str, float]
+    verdict: str
+    roofline: Roofline | None = None
+
+
+def roofline(problem: Problem, profile: Profile, candidate: Candidate) -> Roofline | None:
+    """Of a layout without a pipeline; None where nothing is data-parallel."""
+    layout, layouts = candidate.prediction.layout, Layouts.of([candidate.prediction.layout])
+    c = profile.coefficients(problem.scopes)
+    meshes = MeshCosts.of(problem, layouts, c)
+    seconds, size = _traffic(Exposure(layouts, meshes), layout, candidate.prediction.num_micro_batches)
+    if not seconds:
+        return None
+    tokens = problem.workload.tokens / problem.cluster.num_devices
+    per_token = model_flops(problem.architecture, problem.workload) / problem.workload.tokens
+    computed = candidate.prediction.time["compute_s"]
+    flops_s = tokens * per_token / computed
+    return Roofline(
+        layout=layout,
+        tokens=tokens,
+        flops_per_token=per_token,
+        flops_s=flops_s,
+        bytes=size,
+        bytes_s=size / seconds,
+        tokens_needed=seconds * flops_s / per_token,
+    )
+
+
+def _traffic(exposure: Exposure, layout: Layout, micro_batches: int) -> tuple[float, float]:
+    """(seconds, bytes) of data-parallel traffic in a step, nothing hidden."""
+    meshes, problem = exposure.meshes, exposure.problem
+    gathers = {0: 0, 1: 1, 2: 1, 3: micro_batches * (2 if layout.reshard else 1)}[layout.zero_stage]
+    reductions = micro_batches if layout.zero_stage >= 2 else 1
+    seconds = size = 0.0
+    for amount, traffic, part in zip(exposure.amounts, meshes.traffic, meshes.bytes, strict=True):
+        parameters = float((part.dense + part.expert)[0])
+        reduced = float((traffic.reduce if layout.zero_stage == 0 else traffic.scatter)[0])
+        seconds += amount * (gathers * float(traffic.gather[0]) + reductions * reduced)
+        size += amount * parameters * (gathers * problem.gather_bytes + reductions * problem.gradient_bytes)
+    return (seconds, size) if layout.dp * layout.cp > 1 else (0.0, 0.0)
+
+
+def pipelined(without: Candidate | None, with_pp: Candidate | None, *, exact: bool) -> Pipelining:
+    if without is None or with_pp is None:
+        needed, side = ("needed", "without") if without is None else ("not needed", "with")
+        verdict = f"{needed}: no layout {side} a pipeline is legal and fits"
+        if not exact:
+            verdict = f"not known: the search was stopped before it found a layout {side} a pipeline"
+        return Pipelining(without=without, with_pp=with_pp, gap=None, split={}, verdict=verdict)
+    split = {name: value - with_pp.prediction.time[name] for name, value in without.prediction.time.items()}
+    gap = without.prediction.step_time_s / with_pp.prediction.step_time_s - 1
+    verdict = _verdict(gap, split) if exact else f"so far, for the search was stopped: {_verdict(gap, split)}"
+    return Pipelining(without=without, with_pp=with_pp, gap=gap, split=split, verdict=verdict)
+
+
+def _verdict(gap: float, split: dict[str, float]) -> str:
+    if gap <= 0:
+        return f"not needed: the best layout without a pipeline is {-gap:.1%} faster than the best with one"
+    term, seconds = max(split.items(), key=lambda item: item[1])
+    back = seconds - sum(split.values())
+    offset = f", of which other terms give back {back:.3g} s" if back > 0.05 * seconds else ""
+    return f"worth {gap:.1%}: without a pipeline the step is slower, most of it in {term} (+{seconds:.3g} s{offset})"

@@ -1,0 +1,49 @@
+"""Why not this layout? Two of them side by side."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Any
+
+from models.comparison import compare
+from models.constraints import Constraints
+from models.layout import Layout
+from service.assumptions import of_the_layout
+from service.basis import grounds
+from service.predictions import require_legal
+from service.profiles import wanted_profile
+from service.resolution import Resolver
+from service.schemas.comparison import ComparisonAnswer, ComparisonRequest, Side
+from service.schemas.layout import LayoutFields
+from service.store import Store
+
+
+class Comparisons:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def compare(self, request: ComparisonRequest) -> dict[str, Any]:
+        with self._store.reading() as rows:
+            resolved = Resolver(rows).problem(request)
+            profile = wanted_profile(rows, request.profile)
+        problem = resolved.problem
+        given = {"first": request.first, "second": request.second}
+        settled = {name: side.layout.settled(problem) for name, side in given.items() if side.layout}
+        require_legal(problem, {f"{name}.layout": layout.build() for name, layout in settled.items()})
+        ends = monotonic() + request.time_limit_s
+        first, second = (_side(side, settled.get(name)) for name, side in given.items())
+        found = compare(problem, profile, first, second, go_on=lambda: monotonic() < ends)
+        price = problem.cluster.chip.usd_per_chip_hour
+        usd_per_hour = None if price is None else price * problem.cluster.num_chips
+        answer = ComparisonAnswer.of(found, usd_per_hour, grounds(request, resolved, profile))
+        for name, layout in settled.items():
+            answer.assumptions.extend(of_the_layout(f"{name}.layout", given[name].layout or layout, layout))
+            given[name] = Side(layout=layout)
+        answer.request.update({name: side.model_dump(mode="json", exclude_none=True) for name, side in given.items()})
+        return answer.model_dump(mode="json")
+
+
+def _side(side: Side, layout: LayoutFields | None) -> Layout | Constraints:
+    if layout is not None:
+        return layout.build()
+    return side.constraints.build() if side.constraints else Constraints()

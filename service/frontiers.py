@@ -1,0 +1,53 @@
+"""Over which fabrics, sizes and models a pipeline is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any
+
+from models.frontier import Point, crossings, frontier
+from service.basis import grounds
+from service.profiles import wanted_profile
+from service.resolution import Resolver
+from service.schemas.frontier import FrontierAnswer, FrontierRequest, PointAnswer
+from service.store import Store
+
+
+class Frontiers:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def draw(self, request: FrontierRequest) -> dict[str, Any]:
+        with self._store.reading() as rows:
+            resolved = Resolver(rows).problem(request)
+            profile = wanted_profile(rows, request.profile)
+        grid, ends = request.grid.axes(), monotonic() + request.time_limit_s
+        constraints = request.constraints.build()
+        points = frontier(resolved.problem, profile, constraints, grid, lambda: monotonic() < ends)
+        answer = FrontierAnswer(
+            points=[PointAnswer.of(point, request.tolerance) for point in points],
+            crossings=crossings(points, grid, request.tolerance),
+            reasons=_reasons(points, grid, request.tolerance),
+            **grounds(request, resolved, profile),
+        )
+        answer.request.update(
+            grid=request.grid.model_dump(mode="json", exclude_none=True),
+            constraints=request.constraints.model_dump(mode="json", exclude_none=True),
+            tolerance=request.tolerance,
+            time_limit_s=request.time_limit_s,
+        )
+        return answer.model_dump(mode="json")
+
+
+def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: float) -> list[str]:
+    answered = [point for point in points if point.gap is not None]
+    simple = [point for point in answered if point.is_simple(tolerance)]
+    reasons = [f"without a pipeline {len(simple)} of {len(answered)} points are within {tolerance:.0%} of the best"]
+    for axis in ("num_chips", "layers"):  # for how long it holds
+        if axis in grid and simple:
+            most = max(simple, key=lambda point: point.at[axis])
+            reasons.append(f"the largest {axis} of those is {most.at[axis]:g}")
+    if not all(point.exact for point in points):
+        reasons.append("the time limit ended some searches: their points are the best so far")
+    return reasons

@@ -1,0 +1,24 @@
+"""/v1/frontiers"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Response
+
+from service.json_body import JsonRoute
+from service.routes import examples
+from service.routes.dependencies import InTurn, Use
+from service.schemas.frontier import FrontierAnswer, FrontierRequest
+
+router = APIRouter(prefix="/v1/frontiers", tags=["frontiers"], route_class=JsonRoute)
+
+
+@router.post("", operation_id="drawFrontier", response_model=FrontierAnswer)
+async def draw_frontier(
+    body: Annotated[FrontierRequest, Body(openapi_examples=examples.FRONTIERS)], use: Use, turn: InTurn
+) -> Response:
+    """Where a pipeline is needed: the best step time without and with one at every point of a grid of bandwidths,
+    domain sizes, chips or layers, each by a search of its own, and where the gap crosses the tolerance. Nothing is
+    stored."""
+    return await turn.computed(lambda: use.frontiers.draw(body))

@@ -1,0 +1,55 @@
+"""Two layouts side by side."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from models.comparison import Comparison
+from service.schemas.layout import ConstraintFields, LayoutFields
+from service.schemas.prediction import Grounds, MemoryTerms, TimeTerms
+from service.schemas.question import PinnedQuestion
+from service.schemas.recommendation import CandidateAnswer
+from service.schemas.wire import Wire
+
+
+class Side(Wire):
+    """A layout, or constraints: then the fastest that they allow. With neither, the fastest of all."""
+
+    layout: LayoutFields | None = None
+    constraints: ConstraintFields | None = None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if self.layout is not None and self.constraints is not None:
+            raise ValueError("give either layout or constraints")
+        return self
+
+
+class ComparisonRequest(PinnedQuestion):
+    first: Side
+    second: Side = Side()
+    """What to hold the first against."""
+    time_limit_s: Annotated[float, Field(gt=0, le=60)] = 20.0
+    """How long to search at most."""
+
+
+class ComparisonAnswer(Grounds):
+    first: CandidateAnswer
+    second: CandidateAnswer
+    time: TimeTerms
+    """The first minus the second."""
+    memory_gib: MemoryTerms
+    """The first minus the second, each on its fullest stage."""
+    reasons: list[str]
+    exact: bool
+    """No search was cut short by the time limit."""
+
+    @classmethod
+    def of(cls, comparison: Comparison, usd_per_hour: float | None, grounds: dict[str, Any]) -> Self:
+        values = asdict(comparison)
+        for side in ("first", "second"):
+            values[side] = CandidateAnswer.of(getattr(comparison, side), usd_per_hour)
+        return cls.model_validate({**values, **grounds})

@@ -1,0 +1,95 @@
+"""Where a pipeline is needed, over a grid of what could be."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from models.frontier import Point
+from service.schemas.layout import ConstraintFields, LayoutFields
+from service.schemas.prediction import Grounds
+from service.schemas.question import PinnedQuestion
+from service.schemas.wire import Document, Wire
+
+MAX_POINTS = 400
+
+Times = Annotated[list[Annotated[float, Field(gt=0, le=1024)]], Field(min_length=1, max_length=MAX_POINTS)]
+Chips = Annotated[list[Annotated[int, Field(ge=1, le=10**6)]], Field(min_length=1, max_length=MAX_POINTS)]
+
+
+class GridFields(Wire):
+    """Axes to vary, and their values; every combination is a point. Others stay as the question has them."""
+
+    scale_up: Times | None = None
+    """Times the bandwidth within a scale-up domain."""
+    scale_out: Times | None = None
+    """Times the bandwidth between them."""
+    domain: Chips | None = None
+    """Chips in a scale-up domain."""
+    num_chips: Chips | None = None
+    """Chips, the batch as it is."""
+    layers: Times | None = None
+    """Times the layers of the model."""
+
+    @model_validator(mode="after")
+    def _size(self) -> Self:
+        sizes = [len(values) for values in self.axes().values()]
+        if not sizes:
+            raise ValueError("must vary at least one axis")
+        if math.prod(sizes) > MAX_POINTS:
+            raise ValueError(f"has {math.prod(sizes)} points, above {MAX_POINTS}")
+        return self
+
+    def axes(self) -> dict[str, list[float]]:
+        return {name: list(values) for name in GridFields.model_fields if (values := getattr(self, name))}
+
+
+class FrontierRequest(PinnedQuestion):
+    grid: GridFields
+    constraints: ConstraintFields = ConstraintFields()
+    tolerance: Annotated[float, Field(ge=0, le=1)] = 0.03
+    """A pipeline that is worth no more than this is not needed."""
+    time_limit_s: Annotated[float, Field(gt=0, le=120)] = 60.0
+    """How long to search at most; points after that are the best so far."""
+
+
+class PointAnswer(Document):
+    """One exact search."""
+
+    at: dict[str, float]
+    without_s: float | None
+    """Step time of the best layout without a pipeline; null where none is legal and fits."""
+    with_s: float | None
+    without: LayoutFields | None
+    with_pp: LayoutFields | None
+    gap: float | None
+    """without_s / with_s - 1; null where a side is missing."""
+    pipeline_needed: bool | None
+    """Its gap is above the tolerance, or there is none without; null where there is no layout at all."""
+    exact: bool
+    refused: str | None
+
+    @classmethod
+    def of(cls, point: Point, tolerance: float) -> Self:
+        both = point.without_s is not None and point.with_s is not None
+        return cls(
+            at=point.at,
+            without_s=point.without_s,
+            with_s=point.with_s,
+            without=point.without and LayoutFields.of(point.without),
+            with_pp=point.with_pp and LayoutFields.of(point.with_pp),
+            gap=point.gap if both else None,
+            pipeline_needed=None if point.gap is None else not point.is_simple(tolerance),
+            exact=point.exact,
+            refused=point.refused,
+        )
+
+
+class FrontierAnswer(Grounds):
+    points: list[PointAnswer]
+    """The last axis of the grid fastest."""
+    crossings: list[dict[str, float]]
+    """Where the gap crosses the tolerance along the first axis: between two points, in proportion to their gaps."""
+    reasons: list[str]

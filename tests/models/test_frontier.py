@@ -1,0 +1,106 @@
+"""What more of anything is worth, holding all else fixed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from models import catalogue
+from models.constraints import Constraints
+from models.errors import Infeasible
+from models.frontier import crossings, frontier, point
+from models.problem import Problem
+from models.profile import shipped_profile
+from models.search import Goal, NoLegalLayout, search
+from models.thresholds import thresholds
+from models.workload import Workload
+from tests.benchmarks.problems import NAMED
+from tests.models.test_search import problems
+
+PROFILE = shipped_profile()
+SMALL = Problem(
+    architecture=catalogue.architecture("llama-3-70b"),
+    cluster=catalogue.cluster("h100", 256),
+    workload=Workload(seq_len=8192, global_batch=256),
+    stack=catalogue.stack("megatron"),
+)
+
+
+def fastest(problem: Problem, **allowed: tuple[object, ...]) -> float:
+    try:
+        return float(search(problem, PROFILE, Constraints(allowed=allowed), Goal()).times[0])
+    except (NoLegalLayout, Infeasible):
+        return np.inf
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(problems(), st.sampled_from([1.1, 2.0, 10.0]))
+def test_more_of_anything_never_makes_the_best_slower(problem: Problem, times: float) -> None:
+    cluster, chip = problem.cluster, problem.cluster.chip
+    speeds = [level.gb_s_per_chip for level in cluster.fabric.levels]
+    assume(len(set(speeds)) == len(speeds))  # levels of one speed count as one, until one of them is changed
+    best = fastest(problem) * (1 + 1e-9)
+    peaks = {dtype: peak * times for dtype, peak in chip.peak_tflops.items()}
+    for better in (
+        cluster.changed(scale_up=times),
+        cluster.changed(scale_out=times),
+        replace(cluster, chip=replace(chip, usable_memory_gib=chip.usable_memory_gib * times)),
+        replace(cluster, chip=replace(chip, memory_bandwidth_gb_s=chip.memory_bandwidth_gb_s * times)),
+        replace(cluster, chip=replace(chip, peak_tflops=peaks)),
+    ):
+        assert fastest(replace(problem, cluster=better)) <= best
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(problems(), st.sampled_from([{"tp": (1, 2)}, {"pp": (1,)}, {"zero_stage": (1, 3)}, {"recompute": ("full",)}]))
+def test_a_constraint_never_makes_the_best_faster(problem: Problem, allowed: dict[str, tuple[object, ...]]) -> None:
+    assert fastest(problem, **allowed) >= fastest(problem)
+
+
+def test_a_point_is_the_search_of_its_place() -> None:
+    grid = {"scale_out": [0.25, 4.0], "num_chips": [128, 256]}
+    points = frontier(SMALL, PROFILE, Constraints(), grid)
+    assert [p.at for p in points] == [{"scale_out": s, "num_chips": n} for s in (0.25, 4.0) for n in (128, 256)]
+    for found in points:
+        cluster = SMALL.cluster.changed(scale_out=found.at["scale_out"], num_chips=int(found.at["num_chips"]))
+        there = replace(SMALL, cluster=cluster)
+        assert found.without_s == fastest(there, pp=(1,))
+        assert found.with_s == fastest(there, pp=tuple(range(2, 81)))
+
+
+def test_a_deeper_model_is_as_many_times_the_parameters() -> None:
+    sparse = catalogue.architecture("deepseek-v3")
+    twice = sparse.with_layers(2)
+    body = sum(layer.parameters(sparse.hidden_size) for layer in sparse.layers)
+    assert sum(layer.parameters(twice.hidden_size) for layer in twice.layers) == 2 * body
+    assert sparse.with_layers(1) == sparse
+
+
+def test_where_the_gap_crosses_the_tolerance_lies_between_the_points_on_either_side() -> None:
+    grid = {"scale_out": [0.5, 1.0, 2.0, 4.0, 8.0]}
+    points = frontier(NAMED["llama-3.1-405b"](), PROFILE, Constraints(), grid)
+    sides = [p.is_simple(0.03) for p in points]
+    found = crossings(points, grid, 0.03)
+    changes = [i for i in range(len(sides) - 1) if sides[i] != sides[i + 1]]
+    assert len(found) == len(changes) > 0
+    for i, crossing in zip(changes, found, strict=True):
+        assert points[i].at["scale_out"] <= crossing["scale_out"] <= points[i + 1].at["scale_out"]
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-405b"])
+def test_a_threshold_lies_between_two_searches_that_differ(name: str) -> None:
+    problem = NAMED[name]()
+    found = {one.axis: one for one in thresholds(problem, PROFILE, Constraints(), 0.03, lambda: True)}
+    assert found.keys() == {"scale_up", "scale_out", "domain"}
+    changing = [one for one in found.values() if one.changes_at is not None]
+    assert changing
+    for one in changing:
+        places = [one.holds_at, one.changes_at]
+        if one.axis != "domain":
+            places = [place / one.value for place in places]
+        sides = [point(problem, PROFILE, Constraints(), {one.axis: place}).is_simple(0.03) for place in places]
+        assert sides == [not one.needed, one.needed]

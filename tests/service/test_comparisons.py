@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+from asking import QUESTION, assert_problem, changed
+
+from service.schemas.comparison import ComparisonAnswer
+
+SMALL = changed(QUESTION, "cluster.num_chips", 16)
+TWO = {"first": {"layout": {"dp_shard": 16, "zero_stage": 3}}, "second": {"layout": {"tp": 2, "dp_shard": 8}}}
+
+
+def test_the_terms_add_up_to_the_difference(client) -> None:
+    found = client.post("/v1/comparisons", json={**SMALL, **TWO})
+    assert found.status_code == 200
+    body = found.json()
+    ComparisonAnswer.model_validate(body)
+    a, b = body["first"]["prediction"], body["second"]["prediction"]
+    assert sum(body["time"].values()) == pytest.approx(a["step_time_s"] - b["step_time_s"])
+    assert sum(body["memory_gib"].values()) == pytest.approx(a["reserved_gib"] - b["reserved_gib"])
+    assert any("second.layout.zero_stage" in line for line in body["assumptions"])
+
+
+def test_a_layout_against_itself_differs_in_nothing(client) -> None:
+    same = {"first": TWO["first"], "second": TWO["first"]}
+    body = client.post("/v1/comparisons", json={**SMALL, **same}).json()
+    assert set(body["time"].values()) == set(body["memory_gib"].values()) == {0.0}
+
+
+def test_constraints_are_held_against_the_fastest_of_all(client) -> None:
+    body = client.post("/v1/comparisons", json={**SMALL, "first": {"constraints": {"tp": 4}}}).json()
+    best = client.post("/v1/recommendations", json=SMALL).json()["fastest"]
+    assert body["first"]["prediction"]["layout"]["tp"] == 4
+    assert body["second"] == best
+    assert sum(body["time"].values()) > 0
+    assert body["exact"]
+    again = client.post("/v1/comparisons", json=body["request"]).json()
+    assert again["time"] == body["time"]
+
+
+@pytest.mark.parametrize(
+    ("sides", "name", "pointer"),
+    [
+        ({}, "invalid", "/first"),
+        ({"first": {"layout": {}, "constraints": {}}}, "invalid", "/first"),
+        ({"first": {"layout": {"tp": 3, "dp_shard": 16}}}, "invalid", "/first/layout"),
+        (
+            {"first": {}, "second": {"layout": {"dp_shard": 16, "zero_stage": 0}}},
+            "invalid",
+            "/second/layout/zero_stage",
+        ),
+        ({"first": {"constraints": {"speed": 1}}}, "invalid", "/first/constraints/speed"),
+        ({"first": {"constraints": {"tp": 3}}}, "infeasible", None),
+    ],
+)
+def test_what_is_wrong_is_named(client, sides: dict[str, object], name: str, pointer: str | None) -> None:
+    assert_problem(client.post("/v1/comparisons", json={**SMALL, **sides}), name, pointer)

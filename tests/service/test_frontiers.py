@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+from asking import QUESTION, assert_problem, changed
+
+from service.schemas.frontier import FrontierAnswer
+
+SMALL = changed(QUESTION, "cluster.num_chips", 16)
+
+
+def test_every_combination_of_the_grid_is_a_point(client) -> None:
+    body = {**SMALL, "grid": {"scale_out": [0.5, 1], "num_chips": [8, 16, 17]}}
+    answer = client.post("/v1/frontiers", json=body)
+    assert answer.status_code == 200
+    found = answer.json()
+    FrontierAnswer.model_validate(found)
+    assert [point["at"] for point in found["points"]] == [
+        {"scale_out": s, "num_chips": n} for s in (0.5, 1) for n in (8, 16, 17)
+    ]
+    assert all(point["exact"] for point in found["points"])
+    for point in found["points"]:
+        if point["gap"] is not None:
+            assert point["gap"] == pytest.approx(point["without_s"] / point["with_s"] - 1)
+            assert point["pipeline_needed"] == (point["gap"] > 0.03)
+    assert client.post("/v1/frontiers", json=found["request"]).json()["points"] == found["points"]
+
+
+def test_the_place_as_it_is_agrees_with_the_recommendation(client) -> None:
+    (here,) = client.post("/v1/frontiers", json={**SMALL, "grid": {"scale_up": [1]}}).json()["points"]
+    best = client.post("/v1/recommendations", json=SMALL).json()["pipelining"]
+    assert here["without"] == best["without"]["prediction"]["layout"]
+    assert here["gap"] == pytest.approx(best["gap"])
+
+
+def test_thresholds_come_where_they_are_asked_for(client) -> None:
+    plain = client.post("/v1/recommendations", json=SMALL).json()
+    asked = client.post("/v1/recommendations", json={**SMALL, "include": ["thresholds"]}).json()
+    assert plain["pipelining"]["thresholds"] is None
+    assert {one["axis"] for one in asked["pipelining"]["thresholds"]} == {"scale_up", "scale_out", "domain"}
+
+
+def test_the_roofline_can_be_redone_by_hand(client) -> None:
+    found = client.post("/v1/recommendations", json=SMALL).json()["pipelining"]
+    line = found["roofline"]
+    computed = line["tokens"] * line["flops_per_token"] / line["flops_s"]
+    assert computed == pytest.approx(found["without"]["prediction"]["time"]["compute_s"])
+    assert line["tokens_needed"] * line["flops_per_token"] / line["flops_s"] == pytest.approx(
+        line["bytes"] / line["bytes_s"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("grid", "pointer"),
+    [
+        ({}, "/grid"),
+        ({"speed": [1]}, "/grid/speed"),
+        ({"scale_up": [0]}, "/grid/scale_up/0"),
+        ({"scale_up": [1] * 30, "scale_out": [1] * 30}, "/grid"),
+        ({"domain": [1.5]}, "/grid/domain/0"),
+    ],
+)
+def test_a_bad_grid_is_named(client, grid: dict[str, object], pointer: str) -> None:
+    assert_problem(client.post("/v1/frontiers", json={**SMALL, "grid": grid}), "invalid", pointer)
+
+
+def test_a_torus_has_no_domain_to_change(client) -> None:
+    body = {**SMALL, "cluster": {"preset": "tpu-v5p", "num_chips": 16}, "stack": "maxtext", "grid": {"domain": [8]}}
+    (found,) = client.post("/v1/frontiers", json=body).json()["points"]
+    assert found["pipeline_needed"] is None
+    assert "domain" in found["refused"]
