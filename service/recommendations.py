@@ -6,12 +6,15 @@ from time import monotonic
 from typing import Any
 
 from models.hardware import Cluster
+from models.objective import Choice, choose
 from models.recommendation import Recommendation, recommend
 from models.thresholds import thresholds
 from service.basis import basis
 from service.creation import Created, Save
+from service.pointers import instead_of
 from service.profiles import wanted_profile
-from service.resolution import Resolver
+from service.resolution import Resolved, Resolver
+from service.schemas.objective import ChoiceAnswer
 from service.schemas.recommendation import (
     CandidateAnswer,
     CertificateAnswer,
@@ -33,40 +36,64 @@ class Recommendations:
 
     def recommend(self, request: RecommendationRequest) -> Save:
         with self._store.reading() as rows:
-            resolved = Resolver(rows).problem(request)
+            places = _places(Resolver(rows), request)
             profile = wanted_profile(rows, request.profile)
-        constraints = request.constraints.build()
-        ends = monotonic() + request.time_limit_s
+        constraints, ends = request.constraints.build(), monotonic() + request.time_limit_s
+
+        def go_on() -> bool:
+            return monotonic() < ends
+
+        resolved, choices = places["cluster"], list[Choice]()
+        if {"alternatives", "objective"} & request.model_fields_set:
+            problems = {name: place.problem for name, place in places.items()}
+            choices = choose(problems, profile, constraints, request.objective.build(), go_on)
+            resolved = places[choices[0].name]
         found = recommend(
-            resolved.problem,
-            profile,
-            constraints,
-            tolerance=request.tolerance,
-            top=request.top,
-            go_on=lambda: monotonic() < ends,
+            resolved.problem, profile, constraints, tolerance=request.tolerance, top=request.top, go_on=go_on
         )
-        found_thresholds = None
+        members = _found(found, found.problem.cluster)
         if "thresholds" in request.include:
             until = min(ends, monotonic() + _THRESHOLDS_S)
             asked = thresholds(found.problem, profile, constraints, request.tolerance, lambda: monotonic() < until)
-            found_thresholds = [ThresholdAnswer.of(one) for one in asked]
+            members["pipelining"].thresholds = [ThresholdAnswer.of(one) for one in asked]
         answer = RecommendationAnswer(
-            **_found(found, found.problem.cluster),
+            **members,
+            choices=[ChoiceAnswer.of(choice) for choice in choices],
             **basis(request, resolved.answered(found.problem), profile),
         )
-        answer.pipelining.thresholds = found_thresholds
-        answer.request.update(
-            include=request.include,
-            constraints=request.constraints.model_dump(mode="json", exclude_none=True),
-            tolerance=request.tolerance,
-            top=request.top,
-            time_limit_s=request.time_limit_s,
-        )
+        others = [place for place in places.values() if place is not resolved]
+        answer.request.update(_asked(request, others))
         return lambda rows: _save(rows, answer)
 
     def get(self, id_: str) -> dict[str, Any]:
         with self._store.reading() as rows:
             return rows.answers.recommendation(id_).document
+
+
+def _places(resolver: Resolver, request: RecommendationRequest) -> dict[str, Resolved]:
+    """The question on every cluster that it names, by where that stands in the request."""
+    places = {"cluster": resolver.problem(request)}
+    others: dict[str, Any] = {
+        f"alternatives.clusters[{i}]": cluster for i, cluster in enumerate(request.alternatives.clusters)
+    }
+    for i, chips in enumerate(request.alternatives.num_chips):
+        sized = request.cluster.model_copy(update={"num_chips": chips, "torus_shape": None})
+        others[f"alternatives.num_chips[{i}]"] = sized
+    for name, cluster in others.items():
+        with instead_of("cluster", name):
+            places[name] = resolver.problem(request.model_copy(update={"cluster": cluster}))
+    return places
+
+
+def _asked(request: RecommendationRequest, others: list[Resolved]) -> dict[str, Any]:
+    """What of the request is no part of the question."""
+    given = {name: getattr(request, name) for name in ("tolerance", "top", "include", "time_limit_s")}
+    given["constraints"] = request.constraints.model_dump(mode="json", exclude_none=True)
+    if others:
+        given["alternatives"] = {"clusters": [other.request["cluster"] for other in others]}
+    if others or "objective" in request.model_fields_set:
+        given["objective"] = request.objective.model_dump(mode="json", exclude_none=True)
+    return given
 
 
 def _found(found: Recommendation, cluster: Cluster) -> dict[str, Any]:

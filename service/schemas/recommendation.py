@@ -13,6 +13,7 @@ from models.pipelining import Pipelining, Roofline
 from models.search import Certificate
 from models.thresholds import Threshold
 from service.schemas.layout import ConstraintFields
+from service.schemas.objective import AlternativeFields, ChoiceAnswer, ObjectiveFields
 from service.schemas.prediction import Basis, PredictedLayout
 from service.schemas.question import PinnedQuestion
 from service.schemas.wire import Document
@@ -24,6 +25,9 @@ class RecommendationRequest(PinnedQuestion):
     """How much slower than the fastest a simpler layout may be: 0.03 is 3%."""
     top: Annotated[int, Field(ge=1, le=100)] = 5
     """How many to rank of the fastest layouts within the tolerance; each mesh counts once."""
+    alternatives: AlternativeFields = AlternativeFields()
+    """Where else it could run: the answer is for the best of all by the objective, and lists every one."""
+    objective: ObjectiveFields = ObjectiveFields()
     include: Annotated[list[Literal["thresholds"]], Field(max_length=1)] = []
     """"thresholds": how much bandwidth, or how large a domain, would change whether a pipeline is needed."""
     time_limit_s: Annotated[float, Field(gt=0, le=60)] = 20.0
@@ -166,4 +170,7 @@ class RecommendationAnswer(Basis):
     chips_used: int
     fewer_chips: FewerChipsAnswer | None
     pipelining: PipeliningAnswer
+    choices: list[ChoiceAnswer]
+    """Every place to run, those that keep the limits first, the best foremost; the answer is for the first. Empty where
+    the request has neither alternatives nor an objective."""
     certificate: CertificateAnswer

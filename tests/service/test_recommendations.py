@@ -152,3 +152,41 @@ def test_a_report_on_fewer_chips_than_asked_is_of_those_that_were_used(client) -
     submission = {"recommendation_id": recommendation["id"], "outcome": "ok", "measured": {"step_time_s": 9.0}}
     found = client.post("/v1/reports", json=submission).json()
     assert found["request"]["cluster"]["num_chips"] == recommendation["chips_used"] < 61
+
+
+def test_the_answer_is_for_the_best_of_the_alternatives(client) -> None:
+    others = {"clusters": [{"preset": "a100", "num_chips": 16}], "num_chips": [8, 32]}
+    found = client.post("/v1/recommendations", json={**SMALL, "alternatives": others}).json()
+    names = [choice["name"] for choice in found["choices"]]
+    assert sorted(names) == [
+        "alternatives.clusters[0]", "alternatives.num_chips[0]", "alternatives.num_chips[1]", "cluster",
+    ]  # fmt: skip
+    assert names[0] == "alternatives.num_chips[1]"
+    assert found["chips_used"] == 32
+    assert found["fastest"]["prediction"]["step_time_s"] == found["choices"][0]["step_time_s"]
+    again = client.post("/v1/recommendations", json=found["request"]).json()
+    assert again["fastest"] == found["fastest"]
+    assert [choice["step_time_s"] for choice in again["choices"]] == [c["step_time_s"] for c in found["choices"]]
+
+
+def test_the_cheapest_by_a_deadline_is_found(client) -> None:
+    objective = {"minimize": "cost", "tokens": 1e10, "usd_per_chip_hour": 2.5, "deadline_hours": 1e6}
+    body = {**SMALL, "alternatives": {"num_chips": [8, 32]}, "objective": objective}
+    choices = client.post("/v1/recommendations", json=body).json()["choices"]
+    assert [choice["usd"] for choice in choices] == sorted(choice["usd"] for choice in choices)
+    assert all(choice["meets"] for choice in choices)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"objective": {"minimize": "fun"}}, "/objective/minimize"),
+        ({"objective": {"deadline_hours": 3}}, "/objective/tokens"),
+        ({"alternatives": {"clusters": [{"preset": "nothing", "num_chips": 8}]}}, "/alternatives/clusters/0/preset"),
+        ({"alternatives": {"num_chips": [0]}}, "/alternatives/num_chips/0"),
+    ],
+)
+def test_a_bad_alternative_is_named(client, changes: dict[str, object], pointer: str) -> None:
+    answer = client.post("/v1/recommendations", json={**SMALL, **changes})
+    assert answer.status_code in (404, 422)
+    assert pointer in [error["pointer"] for error in answer.json()["errors"]]

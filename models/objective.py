@@ -1,0 +1,141 @@
+"""Where should this run? Clusters, or numbers of chips, by what a job of so many tokens takes and costs on each.
+
+Goodput: with a failure every M = 1/(rate · chips) seconds on average, a checkpoint that takes C and a restart that
+takes R, work between checkpoints of τ = √(2·C·M) (Young 1974, doi:10.1145/361147.361115; Daly 2006,
+doi:10.1016/j.future.2004.11.016, first order) is kept for a share 1 / (1 + C/τ + (τ/2 + R)/M) of the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from models.constraints import Constraints
+from models.errors import Infeasible, Invalid
+from models.problem import Problem
+from models.profile import Profile
+from models.search import Goal, GoOn, NoLegalLayout, search, to_the_end
+
+Minimized = Literal["step_time", "time", "cost", "chips"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What to `minimize`: seconds of a step, hours until `tokens` are trained, US dollars for them, or chips; among
+    those that keep `deadline_hours` and `budget_usd`. Without tokens, "time" and "cost" are per million of them.
+
+    `usd_per_chip_hour` stands in for the price of every chip. Failures per chip and hour, and seconds that a
+    checkpoint (which stops training) and a restart take.
+    """
+
+    minimize: Minimized = "step_time"
+    tokens: float | None = None
+    deadline_hours: float | None = None
+    budget_usd: float | None = None
+    usd_per_chip_hour: float | None = None
+    failures_per_chip_hour: float = 0.0
+    checkpoint_s: float = 0.0
+    restart_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("deadline_hours", "budget_usd"):
+            if getattr(self, name) is not None and self.tokens is None:
+                raise Invalid("objective.tokens", None, f"is required with {name}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One cluster. `goodput`: the share of time that is not lost to failures; `checkpoint_every_s`, None without
+    failures. Figures are None where no layout is legal and fits, `refused` says why; `meets`: every limit is kept."""
+
+    name: str
+    num_chips: int
+    step_time_s: float | None = None
+    tokens_per_s: float | None = None
+    goodput: float | None = None
+    checkpoint_every_s: float | None = None
+    hours: float | None = None
+    usd: float | None = None
+    usd_per_million_tokens: float | None = None
+    meets: bool = False
+    exact: bool = True
+    refused: str | None = None
+
+
+def choose(
+    problems: Mapping[str, Problem],
+    profile: Profile,
+    constraints: Constraints,
+    objective: Objective,
+    go_on: GoOn = to_the_end,
+) -> list[Choice]:
+    """Every cluster by name, those that meet the limits first, the best of them foremost; one exact search each."""
+    found = [_choice(name, problem, profile, constraints, objective, go_on) for name, problem in problems.items()]
+    return sorted(found, key=lambda choice: (not choice.meets, _least(choice, objective), choice.num_chips))
+
+
+def _choice(
+    name: str, problem: Problem, profile: Profile, constraints: Constraints, objective: Objective, go_on: GoOn
+) -> Choice:
+    chips = problem.cluster.num_chips
+    price = _price(name, problem, objective)
+    try:
+        answer = search(problem, profile, constraints, Goal(), go_on)
+    except NoLegalLayout:
+        return Choice(name=name, num_chips=chips, refused="no layout is legal")
+    except Infeasible as error:
+        return Choice(name=name, num_chips=chips, refused=str(error))
+    seconds = float(answer.times[0])
+    every, goodput = _goodput(chips, objective)
+    rate = problem.workload.tokens / seconds
+    hours = None if objective.tokens is None else objective.tokens / (rate * goodput) / 3600
+    usd = None if hours is None or price is None else price * chips * hours
+    per_million = None if price is None else price * chips / 3600 / (rate * goodput) * 1e6
+    late = hours is not None and objective.deadline_hours is not None and hours > objective.deadline_hours
+    dear = objective.budget_usd is not None and (usd is None or usd > objective.budget_usd)
+    return Choice(
+        name=name,
+        num_chips=chips,
+        step_time_s=seconds,
+        tokens_per_s=rate,
+        goodput=goodput,
+        checkpoint_every_s=every,
+        hours=hours,
+        usd=usd,
+        usd_per_million_tokens=per_million,
+        meets=not (late or dear),
+        exact=answer.certificate.exact,
+    )
+
+
+def _price(name: str, problem: Problem, objective: Objective) -> float | None:
+    price = objective.usd_per_chip_hour
+    if price is None:
+        price = problem.cluster.chip.usd_per_chip_hour
+    if price is None and (objective.minimize == "cost" or objective.budget_usd is not None):
+        rule = f"is required: chip {problem.cluster.chip.id} of {name} has no known price"
+        raise Invalid("objective.usd_per_chip_hour", None, rule)
+    return price
+
+
+def _goodput(chips: int, objective: Objective) -> tuple[float | None, float]:
+    """(seconds between checkpoints, share of time that is kept)."""
+    if not objective.failures_per_chip_hour:
+        return None, 1.0
+    between = 3600 / (objective.failures_per_chip_hour * chips)
+    every = math.sqrt(2 * objective.checkpoint_s * between)
+    saving = objective.checkpoint_s / every if every else 0.0
+    return every, 1 / (1 + saving + (every / 2 + objective.restart_s) / between)
+
+
+def _least(choice: Choice, objective: Objective) -> float:
+    if choice.step_time_s is None or choice.tokens_per_s is None or choice.goodput is None:
+        return math.inf
+    return {
+        "step_time": choice.step_time_s,
+        "time": 1 / (choice.tokens_per_s * choice.goodput),
+        "cost": choice.usd_per_million_tokens or 0.0,
+        "chips": float(choice.num_chips),
+    }[objective.minimize]

@@ -1,0 +1,66 @@
+"""Where should this run: other clusters, other numbers of chips, and what to go by."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Literal, Self
+
+from pydantic import Field
+
+from models.objective import Choice, Objective
+from service.schemas.cluster import ClusterForm
+from service.schemas.wire import Degree, Document, Wire
+
+Positive = Annotated[float, Field(gt=0, le=1e18)]
+
+
+class ObjectiveFields(Wire):
+    minimize: Literal["step_time", "time", "cost", "chips"] = "step_time"
+    """Seconds of a step; hours until `tokens` are trained; US dollars for them; or chips that keep the limits."""
+    tokens: Positive | None = None
+    """How many the job trains."""
+    deadline_hours: Positive | None = None
+    budget_usd: Positive | None = None
+    usd_per_chip_hour: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Instead of the prices of the catalogue."""
+    failures_per_chip_hour: Annotated[float, Field(ge=0, le=1)] = 0.0
+    checkpoint_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
+    """That training stops for one."""
+    restart_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
+
+    def build(self) -> Objective:
+        return Objective(**self.model_dump())
+
+
+class AlternativeFields(Wire):
+    """Other places to run; the question's own cluster is among them."""
+
+    clusters: Annotated[list[ClusterForm], Field(max_length=50)] = []
+    num_chips: Annotated[list[Degree], Field(max_length=200)] = []
+    """Of the question's own cluster: for elastic jobs, say."""
+
+
+class ChoiceAnswer(Document):
+    """One place to run. Figures are null where no layout is legal and fits."""
+
+    name: str
+    """Where it stands in the request."""
+    num_chips: int
+    step_time_s: float | None
+    tokens_per_s: float | None
+    """While it trains."""
+    goodput: float | None
+    """Share of the time that failures, checkpoints and restarts leave."""
+    checkpoint_every_s: float | None
+    """The interval that loses least (Young and Daly)."""
+    hours: float | None
+    usd: float | None
+    usd_per_million_tokens: float | None
+    meets: bool
+    """Deadline and budget are kept."""
+    exact: bool
+    refused: str | None
+
+    @classmethod
+    def of(cls, choice: Choice) -> Self:
+        return cls.model_validate(asdict(choice))

@@ -1,0 +1,85 @@
+"""Choices between clusters."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models import catalogue
+from models.constraints import Constraints
+from models.errors import Invalid
+from models.objective import Objective, choose
+from models.problem import Problem
+from models.profile import shipped_profile
+from models.workload import Workload
+
+PROFILE = shipped_profile()
+
+
+def on(cluster: str, chips: int) -> Problem:
+    return Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster(cluster, chips),
+        workload=Workload(seq_len=4096, global_batch=64),
+        stack=catalogue.stack("torchtitan"),
+    )
+
+
+PLACES = {"small": on("h100", 8), "large": on("h100", 64), "old": on("a100", 64), "none": on("h100", 67)}
+
+
+def test_each_objective_puts_its_own_best_first() -> None:
+    tokens = 1e11
+    for minimize, figure in (("step_time", "step_time_s"), ("time", "hours"), ("cost", "usd"), ("chips", "num_chips")):
+        choices = choose(PLACES, PROFILE, Constraints(), Objective(minimize=minimize, tokens=tokens))  # type: ignore[arg-type]
+        answered = [choice for choice in choices if choice.refused is None]
+        assert [choice.name for choice in choices[len(answered) :]] == ["none"]
+        values = [getattr(choice, figure) for choice in answered]
+        assert values == sorted(values)
+
+
+def test_the_smallest_cluster_that_keeps_the_deadline_comes_first() -> None:
+    every = {choice.name: choice for choice in choose(PLACES, PROFILE, Constraints(), Objective(tokens=1e11))}
+    between = (every["small"].hours + every["large"].hours) / 2  # type: ignore[operator]
+    limited = Objective(minimize="chips", tokens=1e11, deadline_hours=between)
+    first, *rest = choose(PLACES, PROFILE, Constraints(), limited)
+    assert first.name == "large"
+    assert first.meets
+    assert not next(choice for choice in rest if choice.name == "small").meets
+
+
+def test_hours_and_cost_can_be_redone_by_hand() -> None:
+    objective = Objective(tokens=3e10, usd_per_chip_hour=2.0)
+    (choice,) = choose({"small": PLACES["small"]}, PROFILE, Constraints(), objective)
+    assert choice.hours == pytest.approx(3e10 / (64 * 4096 / choice.step_time_s) / 3600)  # type: ignore[operator]
+    assert choice.usd == pytest.approx(choice.hours * 8 * 2.0)  # type: ignore[operator]
+    assert choice.usd_per_million_tokens == pytest.approx(choice.usd / 3e4)  # type: ignore[operator]
+
+
+@given(st.floats(1e-6, 1e-3), st.floats(1.0, 600.0), st.floats(0.0, 1800.0))
+def test_no_other_interval_between_checkpoints_loses_less(rate: float, checkpoint: float, restart: float) -> None:
+    objective = Objective(failures_per_chip_hour=rate, checkpoint_s=checkpoint, restart_s=restart)
+    constraints = Constraints(allowed={"tp": (1,), "pp": (1,), "cp": (1,)})
+    (choice,) = choose({"small": PLACES["small"]}, PROFILE, constraints, objective)
+    between = 3600 / (rate * 8)
+
+    def kept(every: float) -> float:
+        return 1 / (1 + checkpoint / every + (every / 2 + restart) / between)
+
+    every = choice.checkpoint_every_s
+    assert every is not None
+    assert choice.goodput == pytest.approx(kept(every))
+    assert all(kept(every * factor) <= kept(every) * (1 + 1e-12) for factor in (0.5, 0.9, 1.1, 2.0))
+
+
+def test_without_a_price_the_field_is_named() -> None:
+    chip = replace(PLACES["small"].cluster.chip, usd_per_chip_hour=None)
+    priceless = replace(PLACES["small"], cluster=replace(PLACES["small"].cluster, chip=chip))
+    with pytest.raises(Invalid) as refused:
+        choose({"cluster": priceless}, PROFILE, Constraints(), Objective(minimize="cost"))
+    assert refused.value.field == "objective.usd_per_chip_hour"
+    assert math.isfinite(choose({"cluster": priceless}, PROFILE, Constraints(), Objective())[0].step_time_s or math.inf)
