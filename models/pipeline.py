@@ -70,12 +70,17 @@ def partition(
     `mirrored` rows (DualPipe) hold chunk i and chunk p-1-i on device i.
     """
     order = np.repeat([kind for kind, _ in runs], [count for _, count in runs])
-    chunks = pp * virtual_stages
-    begin = np.ceil(np.arange(int(chunks.max()) + 1) * len(order) / chunks[:, None]).astype(np.int64)
-    begin = np.minimum(begin, len(order))
-    if balanced.any():
-        begin[balanced] = _balanced(layer_cost[order], head_cost, chunks[balanced], begin.shape[1])
+    begin = boundaries(layer_cost[order], head_cost, pp * virtual_stages, balanced)
     return _different_stages(begin, order, len(layer_cost), pp, mirrored)
+
+
+def boundaries(layers: Array, head: float, chunks: Array, balanced: Array) -> Array:
+    """Where each chunk of layers begins, (u, most chunks + 1); from the last one's end on the number of layers."""
+    begin = np.ceil(np.arange(int(chunks.max()) + 1) * len(layers) / chunks[:, None]).astype(np.int64)
+    begin = np.minimum(begin, len(layers))
+    if balanced.any():
+        begin[balanced] = _balanced(layers, head, chunks[balanced], begin.shape[1])
+    return begin
 
 
 def _balanced(layers: Array, head: float, chunks: Array, width: int) -> Array:

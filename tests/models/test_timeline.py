@@ -1,0 +1,124 @@
+"""Timelines against an independent simulation, closed forms, and what no schedule may do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models import catalogue
+from models.layout import Layout
+from models.problem import Problem
+from models.profile import shipped_profile
+from models.timeline import MOST_OPERATIONS, Timeline, _run, chrome_trace, timeline
+from models.usual import usual
+from models.workload import Workload
+from tests.models.simulation import Op, afab, interleaved, one_f_one_b, simulate, zero_bubble
+
+PROFILE = shipped_profile()
+GENERIC = Problem(
+    architecture=catalogue.architecture("llama-3-8b"),
+    cluster=catalogue.cluster("h100", 32),
+    workload=Workload(seq_len=4096, global_batch=64),
+    stack=catalogue.stack("generic"),
+)
+LAYOUTS = [
+    Layout(dp_shard=32, zero_stage=3),
+    Layout(pp=4, dp_shard=8, zero_stage=1, schedule="afab"),
+    Layout(pp=4, dp_shard=8, zero_stage=1),
+    Layout(pp=4, dp_shard=4, cp=2, zero_stage=1, schedule="interleaved", virtual_stages=4),
+    Layout(pp=4, dp_shard=8, zero_stage=1, schedule="zero_bubble"),
+    Layout(pp=4, dp_shard=4, cp=2, zero_stage=1, schedule="zero_bubble_v", virtual_stages=2),
+    Layout(pp=4, dp_shard=4, cp=2, zero_stage=1, schedule="dualpipe"),
+]
+times = st.lists(st.floats(0.1, 3.0), min_size=1, max_size=6)
+
+
+def length(layout: Layout, m: int, forward: list[float], backward: list[float], weight: float = 0.0) -> float:
+    seconds = {"F": np.array(forward), "B": np.array(backward), "W": np.full(len(forward), weight)}
+    return max(end for _, end in _run(layout, m, seconds).values())
+
+
+@given(times, st.integers(1, 12), st.data())
+def test_plain_schedules_take_what_the_simulation_takes(forward: list[float], m: int, data: st.DataObject) -> None:
+    pp = len(forward)
+    backward = data.draw(st.lists(st.floats(0.1, 3.0), min_size=pp, max_size=pp))
+
+    def duration(op: Op) -> float:
+        return forward[op[2]] if op[0] == "F" else backward[op[2]]
+
+    for schedule, orders in (("1f1b", one_f_one_b(pp, m)), ("afab", afab(pp, m))):
+        made = simulate(orders, duration, pp).makespan
+        assert length(Layout(pp=pp, schedule=schedule), m, forward, backward) == pytest.approx(made)
+
+
+@given(st.integers(2, 5), st.integers(2, 4), st.integers(1, 3), st.data())
+def test_interleaving_takes_what_the_simulation_takes(pp: int, v: int, groups: int, data: st.DataObject) -> None:
+    chunks = st.lists(st.floats(0.1, 3.0), min_size=pp * v, max_size=pp * v)
+    forward, backward = data.draw(chunks), data.draw(chunks)
+
+    def duration(op: Op) -> float:
+        return forward[op[2]] if op[0] == "F" else backward[op[2]]
+
+    layout = Layout(pp=pp, schedule="interleaved", virtual_stages=v)
+    made = simulate(interleaved(pp, groups * pp, v), duration, pp * v).makespan
+    assert length(layout, groups * pp, forward, backward) == pytest.approx(made)
+
+
+@given(st.integers(2, 8), st.integers(1, 16), st.sampled_from([1.0, 1.5, 2.0]))
+def test_zero_bubble_takes_what_the_simulation_takes(pp: int, m: int, to_input: float) -> None:
+    made = length(Layout(pp=pp, schedule="zero_bubble"), m, [1.0] * pp, [to_input + 1.0] * pp, 1.0)
+    assert made == pytest.approx(zero_bubble(pp, m, 1.0, to_input, 1.0))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.summary())
+def test_a_stage_does_one_thing_at_a_time_and_nothing_before_what_it_needs(layout: Layout) -> None:
+    found = timeline(GENERIC, PROFILE, usual(GENERIC, layout, ()))
+    for stage in range(found.stages):
+        mine = [event for event in found.events if event.stage == stage]
+        assert all(a.end_s <= b.start_s * (1 + 1e-12) for a, b in zip(mine, mine[1:], strict=False))
+    passes = {(e.name, e.micro_batch, e.chunk): e for e in found.events if e.micro_batch is not None}
+    chunks = 1 + max(chunk for _, _, chunk in passes if chunk is not None)
+    for (name, micro_batch, chunk), event in passes.items():
+        assert chunk is not None
+        if name == "forward" and chunk:
+            assert passes["forward", micro_batch, chunk - 1].end_s <= event.start_s
+        if name == "backward":
+            assert passes["forward", micro_batch, chunk].end_s <= event.start_s
+            if chunk + 1 < chunks:
+                assert passes["backward", micro_batch, chunk + 1].end_s <= event.start_s
+    assert len([key for key in passes if key[0] == "forward"]) == found.micro_batches * chunks
+
+
+def within(found: Timeline, low: float, high: float) -> bool:
+    return found.closed_form_s is not None and low <= found.pipeline_s / found.closed_form_s <= high
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.summary())
+def test_the_closed_form_is_about_as_long(layout: Layout) -> None:
+    """Exact without a pipeline; an upper bound for unequal stages; the greedy order is not the best for the rest."""
+    found = timeline(GENERIC, PROFILE, usual(GENERIC, layout, ()))
+    if layout.pp == 1:
+        assert within(found, 1 - 1e-9, 1 + 1e-9)
+    elif layout.schedule in ("1f1b", "afab", "interleaved"):
+        assert within(found, 0.8, 1 + 1e-9)
+    else:
+        assert within(found, 0.8, 1.2)
+
+
+@settings(max_examples=10)
+@given(st.integers(1, 10**6))
+def test_a_timeline_stays_small(micro_batches: int) -> None:
+    found = timeline(GENERIC, PROFILE, Layout(pp=4, dp_shard=8, zero_stage=1), micro_batches)
+    assert len(found.events) <= MOST_OPERATIONS + 4 * 4
+    assert found.micro_batches == min(micro_batches, found.of_micro_batches)
+
+
+def test_a_trace_has_an_event_for_every_event() -> None:
+    found = timeline(GENERIC, PROFILE, Layout(pp=4, dp_shard=8, zero_stage=1))
+    events = chrome_trace(found)["traceEvents"]
+    assert isinstance(events, list)
+    spans = [event for event in events if event["ph"] == "X"]
+    assert len(spans) == len(found.events)
+    assert sum(span["dur"] for span in spans) / 1e6 == pytest.approx(sum(e.end_s - e.start_s for e in found.events))
