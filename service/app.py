@@ -38,6 +38,7 @@ from service.settings import Settings
 from service.slots import HeavySlots
 from service.store import Store
 from service.telemetry import Telemetry
+from service.timelines import Timelines
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -79,6 +80,7 @@ def _services(store: Store, settings: Settings) -> Services:
         profiles=Profiles(store),
         recommendations=Recommendations(store),
         reports=Reports(store),
+        timelines=Timelines(store),
     )
 
 

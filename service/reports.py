@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from models import catalogue
@@ -20,23 +20,12 @@ from service.predictions import predict_legal
 from service.profiles import active_profile
 from service.resolution import SHIPPED, Resolved, Resolver, normal
 from service.schemas.catalog import Kind
-from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout
-from service.schemas.question import Question
 from service.schemas.report import ReportAnswer, ReportQuery, ReportSubmission
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
+from service.subject import Subject, of_prediction, of_recommendation
 from service.tables import ReportRow
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What ran: `field` is where the submission names the layout, `rank` which one of what it is linked to."""
-
-    question: Question
-    layout: LayoutFields
-    field: str
-    rank: int | None
 
 
 class Reports:
@@ -102,27 +91,13 @@ def _canonical(rows: Rows, column: _Column, name: str | None) -> str | None:
 
 
 def _subject(rows: Rows, submission: ReportSubmission) -> Subject:
-    if (id_ := submission.prediction_id) is not None:
-        document = rows.answers.prediction(id_).document
-        layouts = [item["layout"] for item in document["layouts"]]
-        if len(layouts) > 1 and submission.rank is None:
-            raise Invalid("rank", None, f"is required: the prediction is of {len(layouts)} layouts")
-        return _linked(document, layouts, submission.rank or 1)
-    if (id_ := submission.recommendation_id) is not None:
-        document = rows.answers.recommendation(id_).document
-        layouts = [item["prediction"]["layout"] for item in document["ranked"]]
-        document["request"]["cluster"]["num_chips"] = document["chips_used"]
-        return _linked(document, layouts, submission.rank or 1)
+    if submission.prediction_id is not None:
+        return of_prediction(rows, submission.prediction_id, submission.rank)
+    if submission.recommendation_id is not None:
+        return of_recommendation(rows, submission.recommendation_id, submission.rank)
     if submission.layout is None:
         raise Invalid("layout", None, "is required")
     return Subject(submission.question(), submission.layout, "layout", None)
-
-
-def _linked(document: dict[str, Any], layouts: list[dict[str, Any]], rank: int) -> Subject:
-    if rank > len(layouts):
-        raise Invalid("rank", rank, f"must be at most {len(layouts)}")
-    asked = {name: document["request"][name] for name in Question.model_fields}
-    return Subject(Question.model_validate(asked), LayoutFields.model_validate(layouts[rank - 1]), "rank", rank)
 
 
 def _answer(

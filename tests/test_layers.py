@@ -23,7 +23,7 @@ LAYERS = (
     "service.store service.slots",
     "service.slices service.resolution service.assumptions service.basis service.creation service.measurements "
     "service.catalog service.profiles service.predictions service.recommendations service.reports "
-    "service.comparisons service.frontiers "
+    "service.comparisons service.frontiers service.subject service.timelines "
     "service.calibrations",
     "service.problems service.json_body service.limits service.security service.telemetry service.etags "
     "service.queries service.heads",

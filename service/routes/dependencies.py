@@ -25,6 +25,7 @@ from service.recommendations import Recommendations
 from service.reports import Reports
 from service.slots import HeavySlots
 from service.store import Store
+from service.timelines import Timelines
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
@@ -44,6 +45,7 @@ class Services:
     profiles: Profiles
     recommendations: Recommendations
     reports: Reports
+    timelines: Timelines
 
 
 def _services(request: Request) -> Services:

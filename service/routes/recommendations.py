@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi.responses import JSONResponse
 
 from service.etags import immutable
 from service.json_body import JsonRoute
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Use
 from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
+from service.schemas.timeline import TimelineAnswer, TimelineQuery
 
 router = APIRouter(prefix="/v1/recommendations", tags=["recommendations"], route_class=JsonRoute)
 
@@ -30,3 +32,9 @@ async def create_recommendation(
 def get_recommendation(id_: Id, request: Request, use: Use) -> Response:
     """A recommendation as it was answered."""
     return immutable(request, use.recommendations.get(id_))
+
+
+@router.get("/{id}/timeline", operation_id="getRecommendationTimeline", response_model=TimelineAnswer)
+def get_recommendation_timeline(id_: Id, query: Annotated[TimelineQuery, Query()], use: Use) -> Response:
+    """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing and Perfetto."""
+    return JSONResponse(use.timelines.of_recommendation(id_, query))

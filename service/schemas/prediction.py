@@ -158,6 +158,13 @@ class Conventions(Document):
     units: str
 
 
+class Kept(Document):
+    """An answer that can be fetched again."""
+
+    id: str
+    created_at: AwareDatetime
+
+
 class Grounds(Document):
     """What an answer rests on."""
 
@@ -170,11 +177,8 @@ class Grounds(Document):
     """What the request left open and the service settled."""
 
 
-class Basis(Grounds):
+class Basis(Grounds, Kept):
     """An answer that is kept, and what it rests on."""
-
-    id: str
-    created_at: AwareDatetime
 
 
 class PredictionAnswer(Basis):

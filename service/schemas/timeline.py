@@ -1,0 +1,56 @@
+"""A step as it passes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.timeline import Timeline
+from service.schemas.prediction import ProfileUsed
+from service.schemas.wire import Document
+
+
+class TimelineQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    rank: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Which of the answer's layouts, from 1: required where a prediction has several; else the first."""
+    micro_batches: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    """How many of the step's to show at most."""
+    format: Literal["json", "chrome"] = "json"
+    """"chrome": the Trace Event Format, for chrome://tracing and Perfetto."""
+
+
+class EventAnswer(Document):
+    stage: int
+    name: str
+    """forward, backward, weight gradients (where a schedule runs them apart), or what follows the pipeline: data,
+    optimizer, fixed, jitter, as the prediction has them exposed."""
+    start_s: float
+    end_s: float
+    micro_batch: int | None
+    chunk: int | None
+    """Of the model, from 0."""
+
+
+class TimelineAnswer(Document):
+    profile: ProfileUsed
+    """As the answer was predicted with."""
+    stages: int
+    micro_batches: int
+    """Shown, of those of the step."""
+    of_micro_batches: int
+    pipeline_s: float
+    """From the first operation to the last, run one by one."""
+    closed_form_s: float | None
+    """The same as the prediction has it; where stages are not alike it may be more. null where not all are shown."""
+    step_time_s: float
+    """As predicted."""
+    events: list[EventAnswer]
+    """By stage, then by time."""
+
+    @classmethod
+    def of(cls, timeline: Timeline, profile: ProfileUsed) -> Self:
+        return cls.model_validate({**asdict(timeline), "profile": profile})

@@ -1,0 +1,43 @@
+"""A layout of an earlier answer, with the question that it answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from models.errors import Invalid
+from service.schemas.layout import LayoutFields
+from service.schemas.question import Question
+from service.store import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What ran: `field` is where the submission names the layout, `rank` which one of what it is linked to."""
+
+    question: Question
+    layout: LayoutFields
+    field: str
+    rank: int | None
+
+
+def of_prediction(rows: Rows, id_: str, rank: int | None) -> Subject:
+    document = rows.answers.prediction(id_).document
+    layouts = [item["layout"] for item in document["layouts"]]
+    if len(layouts) > 1 and rank is None:
+        raise Invalid("rank", None, f"is required: the prediction is of {len(layouts)} layouts")
+    return _linked(document, layouts, rank or 1)
+
+
+def of_recommendation(rows: Rows, id_: str, rank: int | None) -> Subject:
+    document = rows.answers.recommendation(id_).document
+    layouts = [item["prediction"]["layout"] for item in document["ranked"]]
+    document["request"]["cluster"]["num_chips"] = document["chips_used"]
+    return _linked(document, layouts, rank or 1)
+
+
+def _linked(document: dict[str, Any], layouts: list[dict[str, Any]], rank: int) -> Subject:
+    if rank > len(layouts):
+        raise Invalid("rank", rank, f"must be at most {len(layouts)}")
+    asked = {name: document["request"][name] for name in Question.model_fields}
+    return Subject(Question.model_validate(asked), LayoutFields.model_validate(layouts[rank - 1]), "rank", rank)
