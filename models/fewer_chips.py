@@ -143,6 +143,11 @@ def _whole_domains(cluster: Cluster) -> list[Cluster]:
     return list(_built(cluster, np.array([whole]))) if 0 < whole < cluster.num_devices else []
 
 
+def legal_counts(problem: Problem, constraints: Constraints) -> Array:
+    """Numbers of devices, up to the cluster's, that some product of degrees is; in order."""
+    return _ways(problem, constraints)[0]
+
+
 def _ways(problem: Problem, constraints: Constraints) -> tuple[Array, Array]:
     """(numbers of devices up to the cluster's, in order; how many products of degrees each is)."""
     most, allowed = problem.cluster.num_devices, constraints.allowed

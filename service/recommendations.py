@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
+from models.allocation import allocate
 from models.hardware import Cluster
 from models.objective import Choice, choose
 from models.recommendation import Recommendation, recommend
@@ -14,6 +16,7 @@ from service.creation import Created, Save
 from service.pointers import instead_of
 from service.profiles import wanted_profile
 from service.resolution import Resolved, Resolver
+from service.schemas.allocation import AllocationAnswer
 from service.schemas.objective import ChoiceAnswer
 from service.schemas.recommendation import (
     CandidateAnswer,
@@ -48,9 +51,11 @@ class Recommendations:
             problems = {name: place.problem for name, place in places.items()}
             choices = choose(problems, profile, constraints, request.objective.build(), go_on)
             resolved = places[choices[0].name]
-        found = recommend(
-            resolved.problem, profile, constraints, tolerance=request.tolerance, top=request.top, go_on=go_on
-        )
+        problem, allocation = resolved.problem, None
+        if request.allocation is not None:
+            allocation = allocate(problem, profile, constraints, request.allocation.build(), go_on)
+            problem = replace(problem, cluster=allocation.cluster)
+        found = recommend(problem, profile, constraints, tolerance=request.tolerance, top=request.top, go_on=go_on)
         members = _found(found, found.problem.cluster)
         if "thresholds" in request.include:
             until = min(ends, monotonic() + _THRESHOLDS_S)
@@ -58,11 +63,15 @@ class Recommendations:
             members["pipelining"].thresholds = [ThresholdAnswer.of(one) for one in asked]
         answer = RecommendationAnswer(
             **members,
+            allocation=None if allocation is None else AllocationAnswer.of(allocation),
             choices=[ChoiceAnswer.of(choice) for choice in choices],
             **basis(request, resolved.answered(found.problem), profile),
         )
         others = [place for place in places.values() if place is not resolved]
         answer.request.update(_asked(request, others))
+        if allocation is not None:
+            used = {"num_chips": problem.cluster.num_chips, "chips_per_domain": allocation.chips_per_group}
+            answer.request["cluster"].update(used)
         return lambda rows: _save(rows, answer)
 
     def get(self, id_: str) -> dict[str, Any]:
@@ -72,6 +81,9 @@ class Recommendations:
 
 def _places(resolver: Resolver, request: RecommendationRequest) -> dict[str, Resolved]:
     """The question on every cluster that it names, by where that stands in the request."""
+    if request.allocation is not None and request.cluster.num_chips is None:
+        held = request.cluster.model_copy(update={"num_chips": request.allocation.chips})
+        request = request.model_copy(update={"cluster": held})
     places = {"cluster": resolver.problem(request)}
     others: dict[str, Any] = {
         f"alternatives.clusters[{i}]": cluster for i, cluster in enumerate(request.alternatives.clusters)
@@ -89,6 +101,8 @@ def _asked(request: RecommendationRequest, others: list[Resolved]) -> dict[str, 
     """What of the request is no part of the question."""
     given = {name: getattr(request, name) for name in ("tolerance", "top", "include", "time_limit_s")}
     given["constraints"] = request.constraints.model_dump(mode="json", exclude_none=True)
+    if request.allocation is not None:
+        given["allocation"] = request.allocation.model_dump(mode="json", exclude_none=True)
     if others:
         given["alternatives"] = {"clusters": [other.request["cluster"] for other in others]}
     if others or "objective" in request.model_fields_set:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from models.candidate import Candidate
+from models.errors import Invalid
 from models.fewer_chips import FewerChips
 from models.pipelining import Pipelining, Roofline
 from models.search import Certificate
 from models.thresholds import Threshold
+from service.schemas.allocation import AllocationAnswer, AllocationFields
 from service.schemas.layout import ConstraintFields
 from service.schemas.objective import AlternativeFields, ChoiceAnswer, ObjectiveFields
 from service.schemas.prediction import Basis, PredictedLayout
@@ -28,10 +30,19 @@ class RecommendationRequest(PinnedQuestion):
     alternatives: AlternativeFields = AlternativeFields()
     """Where else it could run: the answer is for the best of all by the objective, and lists every one."""
     objective: ObjectiveFields = ObjectiveFields()
+    allocation: AllocationFields | None = None
+    """Nodes that a scheduler already holds, of the question's cluster: the answer runs on exactly those, or some of
+    them. `cluster.num_chips` is then the most to use, and may be left out."""
     include: Annotated[list[Literal["thresholds"]], Field(max_length=1)] = []
     """"thresholds": how much bandwidth, or how large a domain, would change whether a pipeline is needed."""
     time_limit_s: Annotated[float, Field(gt=0, le=60)] = 20.0
     """How long to search at most. Then the answer is the best so far: see `certificate.exact` and `certificate.gap`."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.allocation is not None and {"alternatives", "objective"} & self.model_fields_set:
+            raise Invalid("allocation", None, "is of one cluster: give no alternatives and no objective with it")
+        return self
 
 
 class CandidateAnswer(Document):
@@ -170,6 +181,8 @@ class RecommendationAnswer(Basis):
     chips_used: int
     fewer_chips: FewerChipsAnswer | None
     pipelining: PipeliningAnswer
+    allocation: AllocationAnswer | None
+    """Which rank runs on which of the nodes of the request."""
     choices: list[ChoiceAnswer]
     """Every place to run, those that keep the limits first, the best foremost; the answer is for the first. Empty where
     the request has neither alternatives nor an objective."""

@@ -190,3 +190,28 @@ def test_a_bad_alternative_is_named(client, changes: dict[str, object], pointer:
     answer = client.post("/v1/recommendations", json={**SMALL, **changes})
     assert answer.status_code in (404, 422)
     assert pointer in [error["pointer"] for error in answer.json()["errors"]]
+
+
+def test_held_nodes_are_used_and_ranks_placed_on_them(client) -> None:
+    nodes = [{"name": f"n{i}", "chips": 8 if i else 7} for i in range(3)]
+    body = {**SMALL, "cluster": {"preset": "h100"}, "allocation": {"nodes": nodes}}
+    found = client.post("/v1/recommendations", json=body).json()
+    hosts = found["allocation"]["hosts"]
+    assert sum(host["chips"] for host in hosts) == found["chips_used"]
+    assert {host["node"] for host in hosts} <= {"n0", "n1", "n2"}
+    again = client.post("/v1/recommendations", json=found["request"]).json()
+    assert again["allocation"] == found["allocation"]
+    assert again["fastest"] == found["fastest"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pointer"),
+    [
+        ([], "/allocation/nodes"),
+        ([{"name": "a", "chips": 8}, {"name": "a", "chips": 8}], "/allocation"),
+        ([{"name": "a", "chips": 80}], "/allocation/nodes"),
+    ],
+)
+def test_bad_nodes_are_named(client, nodes: list[dict[str, object]], pointer: str) -> None:
+    body = {**SMALL, "cluster": {"preset": "h100"}, "allocation": {"nodes": nodes}}
+    assert_problem(client.post("/v1/recommendations", json=body), "invalid", pointer)

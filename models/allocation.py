@@ -1,0 +1,143 @@
+"""Nodes that a scheduler already holds: the best use of exactly those, and which rank runs where.
+
+Scale-up domains may be held in part and unevenly: 64 chips of one rack, 72 of another, 7 of a node of 8. A job wants as
+many chips of every domain that it uses, so each size u of a group of chips is tried that some domain fills: a domain of
+c chips hosts c // u groups, the rest are spares. Ranks count through groups of one domain, domains of one leaf, then
+leaves, so that neighbours in rank are neighbours on the fabric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
+
+import numpy as np
+
+from models.constraints import Constraints
+from models.errors import Infeasible, Invalid
+from models.factors import divisors
+from models.fewer_chips import legal_counts
+from models.hardware import Cluster
+from models.problem import Problem
+from models.profile import Profile
+from models.search import Goal, GoOn, NoLegalLayout, NothingFaster, search
+
+_SIZES = 24  # of a group
+_COUNTS = 4  # of groups, for each size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """`chips` held of it; `domain`: its scale-up domain (itself, where nodes are domains); `leaf`: its switch."""
+
+    name: str
+    chips: int
+    domain: str
+    leaf: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """`chips` ranks from `first_rank` on run on this node, in `group` of its domain."""
+
+    node: str
+    domain: str
+    group: int
+    first_rank: int
+    chips: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """A cluster of equal groups out of the nodes: where its ranks run, and chips left over by node."""
+
+    cluster: Cluster
+    chips_per_group: int
+    hosts: tuple[Host, ...]
+    spares: dict[str, int]
+
+
+def allocate(
+    problem: Problem, profile: Profile, constraints: Constraints, nodes: Sequence[Node], go_on: GoOn
+) -> Allocation:
+    """The groups on which a step takes least. `problem.cluster` says chip and fabric, how many chips to use at most,
+    and perhaps how many of each domain; raises Infeasible."""
+    _check(problem.cluster, nodes)
+    best: tuple[float, int, Cluster] | None = None
+    failure: Infeasible | None = None
+    for size, cluster in _arrangements(problem, constraints, nodes):
+        if best and not go_on():
+            break
+        goal = Goal(faster_than=best[0] if best else np.inf)
+        try:
+            answer = search(replace(problem, cluster=cluster), profile, constraints, goal, go_on)
+            best = float(answer.times[0]), size, cluster
+        except (NoLegalLayout, NothingFaster):
+            continue
+        except Infeasible as error:
+            failure = failure or error
+    if best is None:
+        total = sum(node.chips for node in nodes)
+        raise failure or Infeasible("allocation", f"no legal layout runs on equal groups out of these {total} chips")
+    _, size, cluster = best
+    hosts, spares = _hosts(nodes, size, cluster.num_chips)
+    return Allocation(cluster=cluster, chips_per_group=size, hosts=hosts, spares=spares)
+
+
+def _check(cluster: Cluster, nodes: Sequence[Node]) -> None:
+    if cluster.fabric.torus is not None:
+        raise Invalid("allocation", None, f"fabric {cluster.fabric.id} is a torus: its slices are whole")
+    size = cluster.fabric.levels[0].size
+    for name, held in _domains(nodes):
+        chips = sum(node.chips for node in held)
+        if size is not None and chips > size:
+            raise Invalid(
+                "allocation.nodes", chips, f"domain {name} has more than the {size} chips of fabric's domains"
+            )
+
+
+def _domains(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
+    """In order of leaf and domain, the fullest first, so that a smaller job leaves out the emptiest."""
+    key = attrgetter("leaf", "domain")
+    found = [(domain, list(held)) for (_, domain), held in groupby(sorted(nodes, key=key), key)]
+    return sorted(found, key=lambda one: (one[1][0].leaf, -sum(node.chips for node in one[1])))
+
+
+def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[Node]) -> Iterator[tuple[int, Cluster]]:
+    """(chips of a group, cluster), those of most chips first."""
+    held = [sum(node.chips for node in members) for _, members in _domains(nodes)]
+    sizes = {d for chips in set(held) for d in divisors(chips)} | set(range(max(held), max(held) // 2, -1))
+    if problem.cluster.chips_per_domain is not None:
+        sizes = {problem.cluster.chips_per_domain}
+    limit = problem.cluster.num_chips
+    most = sorted(((min(sum(c // size for c in held), limit // size) * size, size) for size in sizes), reverse=True)
+    most = [one for one in most if one[0]][:_SIZES]
+    found = []
+    for chips, size in most:
+        whole = replace(problem.cluster, num_chips=chips, chips_per_domain=min(size, chips), torus_shape=None)
+        per_chip = whole.chip.devices_per_chip
+        counts = legal_counts(replace(problem, cluster=whole), constraints)[::-1] // per_chip
+        counts = counts[counts % size == 0][:_COUNTS]
+        found += [(int(count), size, replace(whole, num_chips=int(count))) for count in counts]
+    for _, size, cluster in sorted(found, key=lambda one: (-one[0], -one[1])):
+        yield size, cluster
+
+
+def _hosts(nodes: Sequence[Node], size: int, chips: int) -> tuple[tuple[Host, ...], dict[str, int]]:
+    hosts: list[Host] = []
+    spares = {node.name: node.chips for node in nodes}
+    rank = 0
+    for domain, members in _domains(nodes):
+        groups = min(sum(node.chips for node in members) // size, (chips - rank) // size)
+        wanted, start = groups * size, rank
+        for node in members:
+            left = min(node.chips, wanted - (rank - start))
+            while left > 0:
+                group = (rank - start) // size
+                taken = min(left, (group + 1) * size - (rank - start))
+                hosts.append(Host(node=node.name, domain=domain, group=group, first_rank=rank, chips=taken))
+                spares[node.name] -= taken
+                rank, left = rank + taken, left - taken
+    return tuple(hosts), {name: count for name, count in spares.items() if count}

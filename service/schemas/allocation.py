@@ -1,0 +1,72 @@
+"""Nodes that a scheduler already holds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from models.allocation import Allocation, Node
+from service.schemas.wire import Degree, Document, Wire
+
+Label = Annotated[str, Field(min_length=1, max_length=120)]
+
+
+class NodeFields(Wire):
+    name: Label
+    chips: Degree
+    """Held of it."""
+    domain: Label | None = None
+    """Its scale-up domain, such as a rack; without one the node is a domain."""
+    leaf: Annotated[str, Field(max_length=120)] = ""
+    """The switch that it hangs from: neighbours in rank are kept below one leaf."""
+
+
+class AllocationFields(Wire):
+    nodes: Annotated[list[NodeFields], Field(min_length=1, max_length=20_000)]
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        names = [node.name for node in self.nodes]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"names node {twice!r} twice")
+        return self
+
+    def build(self) -> list[Node]:
+        return [
+            Node(name=node.name, chips=node.chips, domain=node.domain or node.name, leaf=node.leaf)
+            for node in self.nodes
+        ]
+
+    @property
+    def chips(self) -> int:
+        return sum(node.chips for node in self.nodes)
+
+
+class HostAnswer(Document):
+    node: str
+    domain: str
+    group: int
+    """Of its domain, from 0."""
+    first_rank: int
+    chips: int
+    """As many ranks from the first on, one a chip."""
+
+
+class AllocationAnswer(Document):
+    """Which rank runs where. Ranks count as layouts do, from the innermost links outwards."""
+
+    chips_per_group: int
+    """Every domain in use hosts groups of so many chips."""
+    hosts: list[HostAnswer]
+    spares: dict[str, int]
+    """Chips left over, by node."""
+
+    @classmethod
+    def of(cls, allocation: Allocation) -> Self:
+        hosts = [
+            HostAnswer(node=h.node, domain=h.domain, group=h.group, first_rank=h.first_rank, chips=h.chips)
+            for h in allocation.hosts
+        ]
+        return cls(chips_per_group=allocation.chips_per_group, hosts=hosts, spares=allocation.spares)

@@ -1,0 +1,90 @@
+"""Nodes that are held already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models import catalogue
+from models.allocation import Node, allocate
+from models.constraints import Constraints
+from models.errors import Infeasible, Invalid
+from models.problem import Problem
+from models.profile import shipped_profile
+from models.search import Goal, search
+from models.workload import Workload
+
+PROFILE = shipped_profile()
+
+
+def problem(cluster: str, chips: int) -> Problem:
+    return Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster(cluster, chips),
+        workload=Workload(seq_len=4096, global_batch=64),
+        stack=catalogue.stack("megatron"),
+    )
+
+
+def racks(*chips: int) -> list[Node]:
+    """Racks of 18 trays of 4, holding so many chips."""
+    return [
+        Node(name=f"r{rack}n{tray}", chips=min(4, held - 4 * tray), domain=f"r{rack}", leaf=f"l{rack // 2}")
+        for rack, held in enumerate(chips)
+        for tray in range(-(-held // 4))
+    ]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=5))
+def test_every_rank_has_one_chip_and_no_node_more_than_it_has(held: list[int]) -> None:
+    nodes = [Node(name=f"n{i}", chips=chips, domain=f"n{i}") for i, chips in enumerate(held)]
+    found = allocate(problem("h100", sum(held)), PROFILE, Constraints(), nodes, lambda: True)
+    ranks = [rank for host in found.hosts for rank in range(host.first_rank, host.first_rank + host.chips)]
+    assert ranks == list(range(found.cluster.num_chips))
+    used: Counter[str] = Counter()
+    for host in found.hosts:
+        used[host.node] += host.chips
+    for node in nodes:
+        assert used[node.name] + found.spares.get(node.name, 0) == node.chips
+    sizes: Counter[tuple[str, int]] = Counter()
+    for host in found.hosts:
+        sizes[host.domain, host.group] += host.chips
+    assert set(sizes.values()) == {found.chips_per_group}
+
+
+def test_whole_nodes_are_used_as_they_are() -> None:
+    nodes = [Node(name=f"n{i}", chips=8, domain=f"n{i}") for i in range(4)]
+    asked = problem("h100", 32)
+    found = allocate(asked, PROFILE, Constraints(), nodes, lambda: True)
+    plain = float(search(asked, PROFILE, Constraints(), Goal()).times[0])
+    there = float(search(replace(asked, cluster=found.cluster), PROFILE, Constraints(), Goal()).times[0])
+    assert there <= plain
+    assert found.spares == {} or there < plain
+
+
+def test_of_uneven_racks_as_many_chips_each_are_used() -> None:
+    found = allocate(problem("gb200", 136), PROFILE, Constraints(), racks(72, 64), lambda: True)
+    assert found.cluster.num_chips == 128
+    assert found.chips_per_group in (64, 32)
+    assert found.spares == {"r0n16": 4, "r0n17": 4}
+
+
+def test_a_limit_on_chips_is_kept() -> None:
+    found = allocate(problem("gb200", 32), PROFILE, Constraints(), racks(72, 64), lambda: True)
+    assert found.cluster.num_chips <= 32
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(Invalid):
+        allocate(problem("h100", 16), PROFILE, Constraints(), [Node(name="a", chips=16, domain="a")], lambda: True)
+    torus = replace(problem("h100", 16), stack=catalogue.stack("maxtext"), cluster=catalogue.cluster("tpu-v5p", 16))
+    with pytest.raises(Invalid):
+        allocate(torus, PROFILE, Constraints(), [Node(name="a", chips=4, domain="a")], lambda: True)
+    one = [Node(name="a", chips=1, domain="a")]
+    with pytest.raises(Infeasible):
+        allocate(problem("h100", 1), PROFILE, Constraints(allowed={"tp": (8,)}), one, lambda: True)
