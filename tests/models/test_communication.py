@@ -124,3 +124,32 @@ def test_a_ring_waits_at_every_hop_and_a_tree_at_every_doubling() -> None:
     assert network.reduce(group).time(empty)[0] < 2 * network.gather(group).time(empty)[0]
     small = catalogue.cluster("h100", 2)
     assert Network(small.dims, c).reduce(whole(small)).time(empty)[0] == pytest.approx(2e-6)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "chips", "dtype", "tokens", "printed"),
+    [
+        ("tpu-v5p", 512, "bf16", 850, "jax-ml/scaling-book training.md: 2550 / 3 axes, B/X for FSDP on v5p"),
+        ("dgx-h100-superpod", 2048, "bf16", 2475, "jax-ml/scaling-book gpus.md: 990e12 / 400e9 tokens per GPU on H100"),
+    ],
+)
+def test_fsdp_turns_communication_bound_where_the_scaling_book_says(
+    cluster: str, chips: int, dtype: str, tokens: float, printed: str
+) -> None:
+    """Gathering a bf16 matrix of P parameters takes as long as 2 P FLOPs for each of so many tokens a chip."""
+    where = catalogue.cluster(cluster, chips)
+    parameters = 1e12
+    gathering = Network(where.dims, ideal()).gather(whole(where)).time(np.array([2 * parameters]))[0]
+    assert gathering * where.peak_flops(dtype) / (2 * parameters) == pytest.approx(tokens, rel=0.01), printed
+
+
+def test_tensor_parallelism_turns_communication_bound_where_the_scaling_book_says() -> None:
+    """At Y = F · W / C on one closed axis (training.md): activations of B x D gathered and scattered against the
+    4 B D F / Y FLOPs of a feed-forward of width F; C / W = 1.97e14 / 9e10 on v5e."""
+    chip = catalogue.chip("tpu-v5e")
+    cluster = Cluster(chip=chip, fabric=chip.fabric, num_chips=16, torus_shape=(1, 16))
+    tokens, hidden, width = 1e6, 8192, 16 * 1.97e14 / 9e10
+    cost = Network(cluster.dims, ideal()).gather(whole(cluster))
+    moved = 2 * cost.time(np.array([2 * tokens * hidden]))[0] / (15 / 16)
+    computed = 4 * tokens * hidden * width / 16 / cluster.peak_flops("bf16")
+    assert moved == pytest.approx(computed, rel=0.01)

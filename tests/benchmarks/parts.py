@@ -1,0 +1,143 @@
+"""The parts of the model against measurements of the parts: collectives, matrix multiplications, attention.
+
+    python -m tests.benchmarks.parts --measured FILE [--profile priors|shipped] [--json]
+
+FILE is a list of {"chip", "what", "value", …}, as hardware measurements are published. With "priors" no training run
+has been looked at; "shipped" is the fitted profile, whose coefficients stand for what training achieves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models import catalogue
+from models.architecture import Attention
+from models.communication import Network
+from models.errors import DomainError
+from models.hardware import Chip
+from models.kernels import Kernels
+from models.layout import Layout, Layouts
+from models.mesh import groups
+from models.problem import Problem
+from models.profile import Coefficients, Profile, shipped_profile
+from models.workload import Workload
+from service.fit_profile import priors
+
+Row = Mapping[str, Any]
+Found = tuple[str, float, float]
+"""What was measured on which chip, the predicted and the measured seconds."""
+
+
+def collective(row: Row, chip: Chip, c: Coefficients) -> float | None:
+    """Seconds of an nccl-tests row: bus bandwidth counts what a ring moves (nccl-tests doc/PERFORMANCE.md)."""
+    ranks, size = row.get("ranks"), row.get("bytes")
+    if not (row["what"] == "allreduce_busbw_sweep" and ranks and size):
+        return None
+    cluster = catalogue.cluster(chip.id, ranks)
+    group = groups(cluster, Layouts.of([Layout(dp_shard=cluster.num_devices)])).dp_shard.table
+    return float(Network(cluster.dims, c).reduce(group).time(float(size))[0])
+
+
+def gemm(row: Row, chip: Chip, profile: Profile) -> float | None:
+    """Seconds of one m x k by k x n product."""
+    precision = {"fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "fp4": "nvfp4"}.get(str(row.get("dtype")))
+    if row["what"] != "gemm_by_size" or precision is None:
+        return None
+    problem = _alone(chip, precision=precision)
+    kernels = Kernels(problem, profile.coefficients(problem.scopes))
+    return float(kernels.linear(*(float(row[dim]) for dim in ("m_dim", "k_dim", "n_dim"))).forward)
+
+
+_IMPLEMENTATIONS = {"fa2": "flash2", "fa3": "flash3", "cudnn": "cudnn", "pytorch-unfused": "unfused"}
+
+
+def attention(row: Row, chip: Chip, profile: Profile) -> float | None:
+    """Seconds of 16k tokens of hidden size 2,048, causal: forward and backward together, as training runs them."""
+    kernel = _IMPLEMENTATIONS.get(str(row.get("impl")))
+    asked = row.get("causal") and row.get("direction") == "fwd+bwd" and "hidden 2048" in row["conditions"]
+    if row["what"] != "attention" or kernel is None or not asked:
+        return None
+    problem = _alone(chip, seq_len=row["seq_len"], kernel=kernel)
+    dim = int(row["head_dim"])
+    heads = Attention(num_heads=2048 // dim, num_kv_heads=2048 // dim, head_dim=dim, v_head_dim=dim)
+    kernels = Kernels(problem, profile.coefficients(problem.scopes))
+    passes = kernels.attention(heads, np.array([2.0**14]), np.array([2048 / dim]))
+    return float((passes.forward + passes.backward)[0])
+
+
+def _alone(chip: Chip, precision: Any = "bf16", seq_len: int = 4096, kernel: Any = "auto") -> Problem:
+    stack = replace(catalogue.stack("generic"), attention_kernel=kernel)
+    return Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster(chip.id, 1),
+        workload=Workload(seq_len=seq_len, global_batch=1, precision=precision),
+        stack=stack,
+    )
+
+
+def pairs(rows: Sequence[Row], profile: Profile) -> Iterator[Found]:
+    for row in rows:
+        try:
+            chip = catalogue.chip(row["chip"])
+        except DomainError:
+            continue
+        yield from _pair(row, chip, profile)
+
+
+def _pair(row: Row, chip: Chip, profile: Profile) -> Iterator[Found]:
+    scopes = (f"generation:{chip.generation}", f"chip:{chip.id}")
+    if (predicted := collective(row, chip, profile.coefficients(scopes))) is not None:
+        ranks, size = row["ranks"], row["bytes"]
+        measured = size * 2 * (ranks - 1) / ranks / (row["value"] * 1e9)
+        large = "large" if size >= 2**26 else "small" if size < 2**20 else "medium"
+        where = "several domains" if row["nodes"] > 1 else "one domain"
+        yield f"all-reduce, {large}, {chip.id}, {where}", predicted, measured
+    if (predicted := gemm(row, chip, profile)) is not None:
+        flops = 2.0 * row["m_dim"] * row["n_dim"] * row["k_dim"]
+        yield f"gemm, {row['dtype']}, {chip.id}", predicted, flops / (row["value"] * 1e12)
+    if (predicted := attention(row, chip, profile)) is not None:
+        flops = 3.5 * 4 * 2**14 * row["seq_len"] * 2048 / 2  # causal halved, backward 2.5 times forward
+        yield f"attention, {row['impl']}, {chip.id}", predicted, flops / (row["value"] * 1e12)
+
+
+def scores(found: Sequence[Found]) -> dict[str, dict[str, float]]:
+    by_kind: dict[str, list[float]] = defaultdict(list)
+    for kind, predicted, measured in found:
+        by_kind[kind].append(predicted / measured - 1)
+    return {
+        kind: {
+            "n": len(errors),
+            "median_abs_error": float(np.median(np.abs(errors))),
+            "p90_abs_error": float(np.quantile(np.abs(errors), 0.9)),
+            "bias": float(np.median(errors)),
+        }
+        for kind, errors in sorted(by_kind.items())
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measured", type=Path, required=True)
+    parser.add_argument("--profile", choices=("priors", "shipped"), default="priors")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    profile = priors() if asked.profile == "priors" else shipped_profile()
+    found = scores(list(pairs(json.loads(asked.measured.read_text()), profile)))
+    width = max(map(len, found), default=0) + 2
+    print(f"{'':{width}}{'n':>5}{'median':>9}{'p90':>9}{'bias':>9}")
+    for kind, s in found.items():
+        print(f"{kind:{width}}{s['n']:5}{s['median_abs_error']:9.1%}{s['p90_abs_error']:9.1%}{s['bias']:+9.1%}")
+    if asked.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
