@@ -26,6 +26,7 @@ from models.space import Space, neutral
 
 _TRIED = 12  # of the largest numbers of chips that have layouts
 _MOST_WAYS = 6  # and of those, from half of all chips, with most ways to divide them
+_MANY = 4  # times as many ways as all chips have: worth a look whether chips stand in the way
 _RULES = {rule.name: rule for rule in RULES}
 
 
@@ -69,11 +70,11 @@ def _why_none(problem: Problem, constraints: Constraints) -> Infeasible | None:
 def faster_with_fewer(
     problem: Problem, profile: Profile, constraints: Constraints, seconds: float, go_on: GoOn
 ) -> tuple[Cluster, float] | None:
-    """A smaller number of chips, with more ways to divide it, on which a step takes less than `seconds`."""
+    """A smaller number of chips, with many more ways to divide it, on which a step takes less than `seconds`."""
     counts, ways = _ways(problem, constraints)
     devices = problem.cluster.num_devices
     own = int(ways[counts == devices].sum())
-    better = (ways > own) & (counts < devices) & (2 * counts >= devices)
+    better = (ways > _MANY * own) & (counts < devices) & (2 * counts >= devices)
     order = np.flatnonzero(better)[np.argsort(-ways[better], kind="stable")][:_MOST_WAYS]
     clusters = [*_whole_domains(problem.cluster), *_built(problem.cluster, counts[order])]
     best, _ = _fastest(problem, profile, constraints, iter(clusters), seconds, go_on)
