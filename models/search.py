@@ -411,7 +411,9 @@ class _Search:
         left = left[np.argsort(cores.bound[left], kind="stable")]
         best = np.concatenate([left[piped[left] == side][: count // 2] for side in (False, True)])
         if len(best):
-            self._sweep(self._split(cores.take(best)))
+            meshes, least = self._split(cores.take(best))
+            cores.bound[best] = least  # the second sweep knows them better
+            self._sweep(meshes)
         return best
 
     def _crossed(self, trunks: Array) -> _Cores:
@@ -435,7 +437,8 @@ class _Search:
 
     # -- meshes -------------------------------------------------------------------------------------------------
 
-    def _split(self, cores: _Cores) -> _Meshes:
+    def _split(self, cores: _Cores) -> tuple[_Meshes, Array]:
+        """The meshes of some cores that may be in the answer, and the least bound of any mesh of each core."""
         layouts, parent = self.space.split(cores.layouts)
         trunk, shard = cores.trunk[parent], cores.shard[parent]
         near = closest_groups(self.problem.cluster, layouts)
@@ -451,7 +454,9 @@ class _Search:
         found = _Meshes(layouts, trunk, shard, fits, bound, bounds.apart(), times, memory)
         wanted = self.held.wanted(bound, layouts.pp > 1, of_degrees(layouts))
         self._close(bound[~wanted])
-        return found.take(np.flatnonzero(wanted))
+        least = np.full(len(cores.trunk), np.inf)
+        np.minimum.at(least, parent, bound)
+        return found.take(np.flatnonzero(wanted)), least
 
     def _sweep(self, meshes: _Meshes) -> None:
         """Open meshes in order of their bound, or of complexity and bound."""
@@ -593,7 +598,7 @@ class _Search:
             block = order[start : start + _PROBED]
             block = block[held.wanted(cores.bound[block], piped[block], points[block])]
             if len(block):
-                self._sweep(self._split(cores.take(block)))
+                self._sweep(self._split(cores.take(block))[0])
 
     # -- counts -------------------------------------------------------------------------------------------------
 
