@@ -6,6 +6,7 @@ import argparse
 import logging
 import socket
 import sys
+from contextlib import suppress
 
 import uvicorn
 from pydantic import ValidationError
@@ -50,7 +51,8 @@ def main() -> int:
         server_header=False,
         timeout_graceful_shutdown=30,
     )
-    Server(config).run()
+    with suppress(KeyboardInterrupt):  # uvicorn has shut down by then
+        Server(config).run()
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import monotonic
+from collections.abc import Callable
 from typing import Any
 
 from models.comparison import compare
@@ -10,6 +10,7 @@ from models.constraints import Constraints
 from models.layout import Layout
 from service.assumptions import of_the_layout
 from service.basis import grounds
+from service.deadline import Deadline, nobody
 from service.predictions import require_legal
 from service.profiles import wanted_profile
 from service.resolution import Resolver
@@ -22,7 +23,7 @@ class Comparisons:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def compare(self, request: ComparisonRequest) -> dict[str, Any]:
+    def compare(self, request: ComparisonRequest, require_client: Callable[[], None] = nobody) -> dict[str, Any]:
         with self._store.reading() as rows:
             resolved = Resolver(rows).problem(request)
             profile = wanted_profile(rows, request.profile)
@@ -30,9 +31,9 @@ class Comparisons:
         given = {"first": request.first, "second": request.second}
         settled = {name: side.layout.settled(problem) for name, side in given.items() if side.layout}
         require_legal(problem, {f"{name}.layout": layout.build() for name, layout in settled.items()})
-        ends = monotonic() + request.time_limit_s
+        go_on = Deadline(request.time_limit_s, require_client)
         first, second = (_side(side, settled.get(name)) for name, side in given.items())
-        found = compare(problem, profile, first, second, go_on=lambda: monotonic() < ends)
+        found = compare(problem, profile, first, second, go_on=go_on)
         price = problem.cluster.chip.usd_per_chip_hour
         usd_per_hour = None if price is None else price * problem.cluster.num_chips
         answer = ComparisonAnswer.of(found, usd_per_hour, grounds(request, resolved, profile))

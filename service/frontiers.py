@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from time import monotonic
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from models.frontier import Point, crossings, frontier
 from service.basis import grounds
+from service.deadline import Deadline, nobody
 from service.profiles import wanted_profile
 from service.resolution import Resolver
 from service.schemas.frontier import FrontierAnswer, FrontierRequest, PointAnswer
@@ -18,13 +18,13 @@ class Frontiers:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def draw(self, request: FrontierRequest) -> dict[str, Any]:
+    def draw(self, request: FrontierRequest, require_client: Callable[[], None] = nobody) -> dict[str, Any]:
         with self._store.reading() as rows:
             resolved = Resolver(rows).problem(request)
             profile = wanted_profile(rows, request.profile)
-        grid, ends = request.grid.axes(), monotonic() + request.time_limit_s
+        grid, go_on = request.grid.axes(), Deadline(request.time_limit_s, require_client)
         constraints = request.constraints.build()
-        points = frontier(resolved.problem, profile, constraints, grid, lambda: monotonic() < ends)
+        points = frontier(resolved.problem, profile, constraints, grid, go_on)
         answer = FrontierAnswer(
             points=[PointAnswer.of(point, request.tolerance) for point in points],
             crossings=crossings(points, grid, request.tolerance),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from time import monotonic
 from typing import Any
 
 from models.allocation import allocate
@@ -13,6 +13,7 @@ from models.recommendation import Recommendation, recommend
 from models.thresholds import thresholds
 from service.basis import basis
 from service.creation import Created, Save
+from service.deadline import Deadline, nobody
 from service.pointers import instead_of
 from service.profiles import wanted_profile
 from service.resolution import Resolved, Resolver
@@ -37,15 +38,11 @@ class Recommendations:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def recommend(self, request: RecommendationRequest) -> Save:
+    def recommend(self, request: RecommendationRequest, require_client: Callable[[], None] = nobody) -> Save:
         with self._store.reading() as rows:
             places = _places(Resolver(rows), request)
             profile = wanted_profile(rows, request.profile)
-        constraints, ends = request.constraints.build(), monotonic() + request.time_limit_s
-
-        def go_on() -> bool:
-            return monotonic() < ends
-
+        constraints, go_on = request.constraints.build(), Deadline(request.time_limit_s, require_client)
         resolved, choices = places["cluster"], list[Choice]()
         if {"alternatives", "objective"} & request.model_fields_set:
             problems = {name: place.problem for name, place in places.items()}
@@ -58,8 +55,8 @@ class Recommendations:
         found = recommend(problem, profile, constraints, tolerance=request.tolerance, top=request.top, go_on=go_on)
         members = _found(found, found.problem.cluster)
         if "thresholds" in request.include:
-            until = min(ends, monotonic() + _THRESHOLDS_S)
-            asked = thresholds(found.problem, profile, constraints, request.tolerance, lambda: monotonic() < until)
+            soon = go_on.within(_THRESHOLDS_S)
+            asked = thresholds(found.problem, profile, constraints, request.tolerance, soon)
             members["pipelining"].thresholds = [ThresholdAnswer.of(one) for one in asked]
         answer = RecommendationAnswer(
             **members,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +13,31 @@ from service.errors import ClientGone, QueueFull, TurnNeverCame
 _LOOK_S = 0.25  # how often a waiting request looks whether its client is still there
 
 Gone = Callable[[], Awaitable[bool]]
+
+
+class Listening:
+    """Whether the client of a running request still listens, looked up beside the work and asked from within it."""
+
+    def __init__(self, gone: Gone) -> None:
+        self._gone, self._left = gone, threading.Event()
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        watch = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            watch.cancel()
+
+    def require(self) -> None:
+        """Raise ClientGone if nobody listens any more."""
+        if self._left.is_set():
+            raise ClientGone
+
+    async def _watch(self) -> None:
+        while not await self._gone():
+            await asyncio.sleep(_LOOK_S)
+        self._left.set()
 
 
 class HeavySlots:

@@ -17,7 +17,7 @@ MODULES = {
 }
 LAYERS = (
     "models",
-    "service.settings service.identifiers service.errors service.pointers service.cursors",
+    "service.settings service.deadline service.identifiers service.errors service.pointers service.cursors",
     "service.formats service.tables",
     "service.schemas service.database",
     "service.store service.slots",

@@ -20,4 +20,4 @@ async def compare(
 ) -> Response:
     """Why not this one? Two layouts side by side, each given or the best under some constraints: where the difference
     of their times comes from, term by term. Nothing is stored."""
-    return await turn.computed(lambda: use.comparisons.compare(body))
+    return await turn.computed(lambda client: use.comparisons.compare(body, client.require))

@@ -23,7 +23,7 @@ from service.predictions import Predictions
 from service.profiles import Profiles
 from service.recommendations import Recommendations
 from service.reports import Reports
-from service.slots import HeavySlots
+from service.slots import HeavySlots, Listening
 from service.store import Store
 from service.timelines import Timelines
 
@@ -76,12 +76,13 @@ class Poster:
     def created(self, prepare: Callable[[], Save]) -> Response:
         return _created(self._creation.create(self._key, prepare))
 
-    async def created_in_turn(self, prepare: Callable[[], Save]) -> Response:
+    async def created_in_turn(self, prepare: Callable[[Listening], Save]) -> Response:
         """For what computes long. A retry of what is already answered waits for no turn."""
         if self._key and (earlier := await run_in_threadpool(self._creation.earlier, self._key)) is not None:
             return _created(earlier)
-        async with self._slots.one(self._request.is_disconnected):
-            return await run_in_threadpool(self.created, prepare)
+        client = Listening(self._request.is_disconnected)
+        async with self._slots.one(self._request.is_disconnected), client.watched():
+            return await run_in_threadpool(self.created, lambda: prepare(client))
 
     def _read(self, key: str) -> Key:
         if not _KEY.fullmatch(key):
@@ -96,9 +97,10 @@ class Turn:
     def __init__(self, request: Request, services: Use) -> None:
         self._request, self._slots = request, services.slots
 
-    async def computed(self, compute: Callable[[], dict[str, Any]]) -> Response:
-        async with self._slots.one(self._request.is_disconnected):
-            return JSONResponse(await run_in_threadpool(compute))
+    async def computed(self, compute: Callable[[Listening], dict[str, Any]]) -> Response:
+        client = Listening(self._request.is_disconnected)
+        async with self._slots.one(self._request.is_disconnected), client.watched():
+            return JSONResponse(await run_in_threadpool(compute, client))
 
 
 def _created(created: Created) -> Response:

@@ -21,4 +21,4 @@ async def draw_frontier(
     """Where a pipeline is needed: the best step time without and with one at every point of a grid of bandwidths,
     domain sizes, chips or layers, each by a search of its own, and where the gap crosses the tolerance. Nothing is
     stored."""
-    return await turn.computed(lambda: use.frontiers.draw(body))
+    return await turn.computed(lambda client: use.frontiers.draw(body, client.require))

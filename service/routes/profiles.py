@@ -46,7 +46,7 @@ async def create_calibration(
     body: Annotated[CalibrationRequest | None, Body(openapi_examples=examples.CALIBRATIONS)] = None,
 ) -> Response:
     """Learn a new version from the reports of successful runs under this profile."""
-    return await post.created_in_turn(lambda: use.calibrations.calibrate(id_, body or CalibrationRequest()))
+    return await post.created_in_turn(lambda _: use.calibrations.calibrate(id_, body or CalibrationRequest()))
 
 
 @router.post("/{id}/versions/{version}/activate", operation_id="activateProfileVersion", response_model=ProfileAnswer)

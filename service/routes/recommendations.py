@@ -25,7 +25,7 @@ async def create_recommendation(
 
     Where nothing fits the answer is a problem of type /problems/infeasible that names the nearest failing constraint.
     """
-    return await post.created_in_turn(lambda: use.recommendations.recommend(body))
+    return await post.created_in_turn(lambda client: use.recommendations.recommend(body, client.require))
 
 
 @router.get("/{id}", operation_id="getRecommendation", response_model=RecommendationAnswer)

@@ -3,7 +3,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -106,15 +107,53 @@ def test_a_search_that_nobody_waits_for_any_more_is_never_begun(make_client) -> 
     assert (sent[0]["status"], begun) == (499, [])
 
 
+def test_a_search_ends_when_its_client_leaves(make_client) -> None:
+    client = make_client()
+    app, sent, ended = client.app, [], threading.Event()
+    left = asyncio.Event()
+
+    def search(request: object, require_client: Callable[[], None]) -> None:
+        try:
+            while True:  # a search asks now and then
+                require_client()
+                time.sleep(0.01)
+        finally:
+            ended.set()
+
+    app.state.services.recommendations.recommend = search
+    messages = [{"type": "http.request", "body": json.dumps(QUESTION).encode()}]
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/recommendations", "query_string": b"", "headers": headers}
+
+    async def receive() -> dict:
+        if messages:
+            return messages.pop(0)
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        asked = asyncio.create_task(app(scope, receive, send))
+        await asyncio.sleep(0.1)
+        left.set()
+        await asyncio.wait_for(asked, 10)
+
+    client.portal.call(ask)
+    assert ended.is_set()
+    assert sent[0]["status"] == 499
+
+
 def test_an_overloaded_service_says_when_to_come_back(make_client) -> None:
     client = make_client(heavy_concurrency=1, heavy_queue=0)
     started, finish = threading.Event(), threading.Event()
     recommend = client.app.state.services.recommendations.recommend
 
-    def slow(request: object) -> object:
+    def slow(request: object, require_client: object) -> object:
         started.set()
         finish.wait(10)
-        return recommend(request)
+        return recommend(request, require_client)
 
     def ask() -> Response:
         return client.post("/v1/recommendations", json=SMALL, headers={"Idempotency-Key": "a"})
