@@ -26,6 +26,7 @@ from models.space import Space, neutral
 
 _TRIED = 12  # of the largest numbers of chips that have layouts
 _MOST_WAYS = 6  # and of those, from half of all chips, with most ways to divide them
+_LOOKED_AT = 3  # where all chips have a layout, numbers that may be faster
 _MANY = 4  # times as many ways as all chips have: worth a look whether chips stand in the way
 _RULES = {rule.name: rule for rule in RULES}
 
@@ -75,7 +76,7 @@ def faster_with_fewer(
     devices = problem.cluster.num_devices
     own = int(ways[counts == devices].sum())
     better = (ways > _MANY * own) & (counts < devices) & (2 * counts >= devices)
-    order = np.flatnonzero(better)[np.argsort(-ways[better], kind="stable")][:_MOST_WAYS]
+    order = np.flatnonzero(better)[np.argsort(-ways[better], kind="stable")][:_LOOKED_AT]
     clusters = [*_whole_domains(problem.cluster), *_built(problem.cluster, counts[order])]
     best, _ = _fastest(problem, profile, constraints, iter(clusters), seconds, go_on)
     return best

@@ -131,6 +131,7 @@ def test_a_ring_waits_at_every_hop_and_a_tree_at_every_doubling() -> None:
     [
         ("tpu-v5p", 512, "bf16", 850, "jax-ml/scaling-book training.md: 2550 / 3 axes, B/X for FSDP on v5p"),
         ("dgx-h100-superpod", 2048, "bf16", 2475, "jax-ml/scaling-book gpus.md: 990e12 / 400e9 tokens per GPU on H100"),
+        ("b200", 2048, "bf16", 5625, "the same rule: 2250e12 / 400e9 on nodes of 8 B200"),
     ],
 )
 def test_fsdp_turns_communication_bound_where_the_scaling_book_says(
