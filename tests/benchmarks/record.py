@@ -1,0 +1,99 @@
+"""Which pipeline published runs of the largest sparse models used, and what the search would have them use.
+
+    python -m tests.benchmarks.record --runs FILE [--parameters 5e11] > docs/record.md
+
+Every published run of a sparse model of so many parameters, as the same model, chips, batch and stack: its own layout,
+and the best without and with a pipeline. Runs that differ in nothing else share a line, the fastest stands for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.constraints import Constraints
+from models.errors import DomainError
+from models.frontier import Point, point
+from models.layout import Layout
+from models.profile import Profile, shipped_profile
+from service.fit_profile import choose
+from service.formats import runs
+
+TOLERANCE = 0.03
+_HEAD = """# Pipelines of published runs of the largest sparse models
+
+Printed by `python -m tests.benchmarks.record`. The best layouts are of the run's software with every knob of its stack;
+a pipeline is needed where it is worth more than {tolerance:.0%}. Of {cases} cases {used} were published with a pipeline,
+{needed} need one by the prediction, and {agree} agree.
+
+Where the scale-up domain is a node of 8, a pipeline is worth 9 to 26%, on 2,048 H800 as on 512 H100; where it is a rack
+of 72, or a torus, 3% or less. Published runs on racks do use short ones (PP2, PP4): they cost as little as they bring.
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    where: str
+    published: Layout
+    measured_s: float
+    here: Point
+
+
+def lines(rows: list[dict[str, Any]], profile: Profile, parameters: float) -> Iterator[Line]:
+    fastest: dict[tuple[Any, ...], tuple[float, runs.Run, str]] = {}
+    for row in rows:
+        try:
+            run = runs.read(row, profile.software_year)
+            choose(run, profile)
+        except DomainError:
+            continue
+        architecture, cluster, workload = run.problem.architecture, run.problem.cluster, run.problem.workload
+        if row["outcome"] != "ok" or run.step_time_s is None:
+            continue
+        if not architecture.is_moe or architecture.parameters.total < parameters:
+            continue
+        key = (cluster.chip.id, cluster.num_chips, run.problem.stack.id, workload.global_batch, workload.precision)
+        if key not in fastest or run.step_time_s < fastest[key][0]:
+            fastest[key] = run.step_time_s, run, row["model"]["name"]
+    for key, (seconds, run, name) in sorted(fastest.items(), key=lambda item: tuple(map(str, item[0]))):
+        chip, chips, stack, batch, precision = key
+        where = f"{name}, {chips} {chip}, {stack}, {batch} sequences, {precision}"
+        yield Line(where, choose(run, profile), seconds, point(run.problem, profile, Constraints(), {}))
+
+
+def _row(line: Line) -> str:
+    here = line.here
+    best = min((s for s in (here.without_s, here.with_s) if s is not None), default=None)
+    needed = "nothing fits" if here.gap is None else "no" if here.is_simple(TOLERANCE) else "yes"
+    gap = "" if here.without_s is None or here.with_s is None else f"{here.gap:+.1%}"
+    with_pp = "" if here.with_pp is None else f"pp={here.with_pp.pp}, {here.with_s:.3g} s"
+    without = "" if here.without is None else f"{here.without_s:.3g} s"
+    faster = "" if best is None else f"{line.measured_s / best:.2f}"
+    pp = line.published.pp
+    cells = [line.where, f"pp={pp}", f"{line.measured_s:.3g} s", without, with_pp, gap, needed, faster]
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--parameters", type=float, default=5e11)
+    asked = parser.parse_args()
+    rows = [json.loads(line) for line in asked.runs.read_text().splitlines() if line.strip()]
+    found = list(lines(rows, shipped_profile(), asked.parameters))
+    used = [line.published.pp > 1 for line in found]
+    needed = [line.here.gap is not None and not line.here.is_simple(TOLERANCE) for line in found]
+    agree = sum(a == b for a, b in zip(used, needed, strict=True))
+    print(_HEAD.format(cases=len(found), used=sum(used), needed=sum(needed), agree=agree, tolerance=TOLERANCE))
+    print("| run | published | measured | best at pp = 1 | best at pp > 1 | gap | needed | measured / best |")
+    print("|---|---|---|---|---|---|---|---|")
+    for line in found:
+        print(_row(line))
+
+
+if __name__ == "__main__":
+    main()
