@@ -27,11 +27,8 @@ TOLERANCE = 0.03
 _HEAD = """# Pipelines of published runs of the largest sparse models
 
 Printed by `python -m tests.benchmarks.record`. The best layouts are of the run's software with every knob of its stack;
-a pipeline is needed where it is worth more than {tolerance:.0%}. Of {cases} cases {used} were published with a pipeline,
-{needed} need one by the prediction, and {agree} agree.
-
-Where the scale-up domain is a node of 8, a pipeline is worth 9 to 26%, on 2,048 H800 as on 512 H100; where it is a rack
-of 72, or a torus, 3% or less. Published runs on racks do use short ones (PP2, PP4): they cost as little as they bring.
+a pipeline is needed where it is worth more than {tolerance:.0%}. Of {cases} cases {used} were published with a
+pipeline, {needed} need one by the prediction, and {agree} agree.
 """
 
 
@@ -40,6 +37,7 @@ class Line:
     where: str
     published: Layout
     measured_s: float
+    domain: int
     here: Point
 
 
@@ -62,7 +60,8 @@ def lines(rows: list[dict[str, Any]], profile: Profile, parameters: float) -> It
     for key, (seconds, run, name) in sorted(fastest.items(), key=lambda item: tuple(map(str, item[0]))):
         chip, chips, stack, batch, precision = key
         where = f"{name}, {chips} {chip}, {stack}, {batch} sequences, {precision}"
-        yield Line(where, choose(run, profile), seconds, point(run.problem, profile, Constraints(), {}))
+        here = point(run.problem, profile, Constraints(), {})
+        yield Line(where, choose(run, profile), seconds, run.problem.cluster.scale_up_domain, here)
 
 
 def _row(line: Line) -> str:
@@ -89,7 +88,14 @@ def main() -> None:
     needed = [line.here.gap is not None and not line.here.is_simple(TOLERANCE) for line in found]
     agree = sum(a == b for a, b in zip(used, needed, strict=True))
     print(_HEAD.format(cases=len(found), used=sum(used), needed=sum(needed), agree=agree, tolerance=TOLERANCE))
-    print("| run | published | measured | best at pp = 1 | best at pp > 1 | gap | needed | measured / best |")
+    for name, members in (
+        ("up to 8 chips", [line for line in found if line.domain <= 8]),
+        ("more", [line for line in found if line.domain > 8]),
+    ):
+        gaps = [line.here.gap for line in members if line.here.without_s and line.here.with_s and line.here.gap]
+        if gaps:
+            print(f"- Scale-up domains of {name}: a pipeline is worth {min(gaps):+.1%} to {max(gaps):+.1%}.")
+    print("\n| run | published | measured | best at pp = 1 | best at pp > 1 | gap | needed | measured / best |")
     print("|---|---|---|---|---|---|---|---|")
     for line in found:
         print(_row(line))
