@@ -87,8 +87,9 @@ class Certificate:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Layouts in order of (step time, complexity), and how the search went: the `ranked` fastest meshes, each with its
-    best policy and placement; `front`: the fastest of each complexity that is within the tolerance and faster than any
-    simpler one, the `simplest` first; and the best `without` and `with_pp`. All as positions."""
+    best policy and placement, the simplest of those that take equally long; `front`: the fastest of each complexity
+    that is within the tolerance and faster than any simpler one, the `simplest` first; and the best `without` and
+    `with_pp`. All as positions."""
 
     layouts: Layouts
     times: Array
@@ -212,6 +213,7 @@ class _Held:
     best: float = np.inf
     sides: Array = field(default_factory=lambda: np.full(2, np.inf))
     fastest: dict[tuple[int, ...], float] = field(default_factory=dict)
+    last: float = np.inf  # of the fastest, once there are as many as are asked for
     front: tuple[Array, Array] | None = None  # in the second sweep: complexities, and the least time with no more
 
     def add(self, layouts: Layouts, times: Array, complexities: Array) -> None:
@@ -234,13 +236,16 @@ class _Held:
             self.front = self._advanced(self.front, [complexities[near]], [times])
 
     def _rank(self, layouts: Layouts, times: Array) -> None:
-        """Keep the `top` fastest degrees."""
+        """Keep the fastest degrees, as many as make up `top` different times."""
         order = np.argsort(times, kind="stable")[: 64 * self.goal.top]
         degrees = np.stack([getattr(layouts, name)[order] for name in _DEGREES], axis=1).tolist()
         for key, time in zip(map(tuple, degrees), times[order].tolist(), strict=True):
             self.fastest[key] = min(time, self.fastest.get(key, np.inf))
-        ranked = sorted(self.fastest.items(), key=lambda item: item[1])
-        self.fastest = dict(ranked[: self.goal.top])
+        different = np.unique([_told_apart(time) for time in self.fastest.values()])
+        last = different[min(self.goal.top, len(different)) - 1]
+        self.fastest = {key: time for key, time in self.fastest.items() if _told_apart(time) <= last}
+        if len(different) >= self.goal.top:
+            self.last = max(self.fastest.values())
 
     def start_front(self) -> None:
         """From what is held within the tolerance."""
@@ -260,8 +265,7 @@ class _Held:
 
     def limit(self, piped: Array) -> Array:
         """Layouts slower than this, by whether they have a pipeline, are not among the fastest."""
-        last = max(self.fastest.values()) if len(self.fastest) == self.goal.top else np.inf
-        limits = np.full(2, max(min(last, self.tolerated), self.best))
+        limits = np.full(2, max(min(self.last, self.tolerated), self.best))
         if self.goal.both_sides:
             limits = np.maximum(limits, self.sides)
         return np.asarray(limits[piped.astype(int)])
@@ -655,7 +659,7 @@ class _Search:
             layouts,
             times,
             points,
-            ranked=_distinct_meshes(layouts.take(near), self.goal.top),
+            ranked=_distinct_meshes(layouts.take(near), times[near], self.goal.top),
             front=staircase(times[near], points[near]),
             without=best[False],
             with_pp=best[True],
@@ -741,11 +745,17 @@ def _lighter(savers: Layouts, offload_pays: bool) -> Array:
     return np.asarray((less | same) & updates & ~np.eye(len(savers), dtype=bool))
 
 
-def _distinct_meshes(layouts: Layouts, top: int) -> list[int]:
-    """Positions of the first layouts with different degrees; variants of one mesh would crowd a short list."""
-    seen: dict[tuple[int, ...], int] = {}
-    for i in range(len(layouts)):
-        seen.setdefault(tuple(int(getattr(layouts, name)[i]) for name in _DEGREES), i)
-        if len(seen) == top:
-            break
-    return list(seen.values())
+def _distinct_meshes(layouts: Layouts, times: Array, top: int) -> list[int]:
+    """Positions of the fastest layout of each mesh, and of meshes that take equally long the first: variants would
+    crowd a short list. `times` ascend."""
+    first, _ = distinct(*(getattr(layouts, name)[::-1] for name in _DEGREES))  # names the last that it meets
+    rows = np.sort(len(layouts) - 1 - first).tolist()
+    seen: dict[float, int] = {}
+    for row in rows:
+        seen.setdefault(_told_apart(times[row]), row)
+    return list(seen.values())[:top]
+
+
+def _told_apart(time: float) -> float:
+    """Step times that differ by rounding errors only are the same."""
+    return float(f"{time:.9g}")

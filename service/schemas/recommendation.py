@@ -26,7 +26,8 @@ class RecommendationRequest(PinnedQuestion):
     tolerance: Annotated[float, Field(ge=0, le=1)] = 0.03
     """How much slower than the fastest a simpler layout may be: 0.03 is 3%."""
     top: Annotated[int, Field(ge=1, le=100)] = 5
-    """How many to rank of the fastest layouts within the tolerance; each mesh counts once."""
+    """How many to rank of the fastest layouts within the tolerance; each mesh counts once, and of meshes
+    that take equally long the simplest."""
     alternatives: AlternativeFields = AlternativeFields()
     """Where else it could run: the answer is for the best of all by the objective, and lists every one."""
     objective: ObjectiveFields = ObjectiveFields()

@@ -42,12 +42,13 @@ class Found:
         return float(self.times[rows].min(initial=np.inf))
 
     def ranked(self, top: int, tolerance: float) -> list[float]:
-        """Times of the `top` fastest meshes within the tolerance."""
+        """The `top` different times of the fastest meshes within the tolerance."""
         degrees = np.stack([getattr(self.layouts, name) for name in _DEGREES], axis=1)
         _, code = np.unique(degrees, axis=0, return_inverse=True)
         fastest = np.full(code.max() + 1, np.inf)
         np.minimum.at(fastest, code.ravel(), self.times)
-        return [float(t) for t in np.sort(fastest)[:top] if t <= fastest.min() * (1 + tolerance)]
+        different = {f"{time:.9g}": float(time) for time in np.sort(fastest)[::-1]}
+        return [time for time in sorted(different.values())[:top] if time <= fastest.min() * (1 + tolerance)]
 
 
 def fitting(problem: Problem, profile: Profile, constraints: Constraints) -> Found | None:
