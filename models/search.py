@@ -600,6 +600,8 @@ class _Search:
         order = np.lexsort((cores.bound, points))
         for start in range(0, len(order), _PROBED):
             block = order[start : start + _PROBED]
+            if not self._may_go_on(float(cores.bound[block].min())):
+                return
             block = block[held.wanted(cores.bound[block], piped[block], points[block])]
             if len(block):
                 self._sweep(self._split(cores.take(block))[0])

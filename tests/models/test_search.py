@@ -262,6 +262,18 @@ def test_a_search_that_is_stopped_says_how_far_from_the_best_it_may_be(
     assert stopped.certificate.exact or next(asked, None) is None
 
 
+@pytest.mark.parametrize("after", [0, 3, 20, 40])
+def test_a_search_that_is_told_to_stop_stops(after: int) -> None:
+    answers: list[bool] = []
+
+    def go_on() -> bool:
+        answers.append(len(answers) < after)
+        return answers[-1]
+
+    search(NAMED["kimi-k2 gb300"](), PROFILE, Constraints(), Goal(tolerance=0.03, both_sides=True), go_on)
+    assert answers.count(False) <= 4  # every level that was at work hears it once
+
+
 def test_the_factorisations_are_those_one_can_write_down() -> None:
     for n in (1, 2, 12, 30, 64, 97):
         written = sum(
