@@ -14,14 +14,13 @@ Let x be F+B of the slowest stage with all that a micro-batch exposes there, μ 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 
 from models.array import Array
-from models.exposure import Exposure, overlaps
+from models.exposure import Exposure, norm_seconds, overlaps, straggling
 from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
 from models.mesh import closest_groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables, least_collectives
@@ -74,10 +73,6 @@ class Times:
     def take(self, rows: Array) -> Times:
         return Times(*(getattr(self, name)[:, rows] for name in self.__slots__))
 
-    @classmethod
-    def joined(cls, parts: Sequence[Times]) -> Times:
-        return cls(*(np.concatenate([getattr(part, name) for part in parts], axis=1) for name in cls.__slots__))
-
 
 class Bounds:
     """Bounds for n meshes, placed or as close as can be, under every choice of sharding and saver of some policies;
@@ -88,8 +83,7 @@ class Bounds:
         self.policies, self.least_idle = policies, least_idle
         x = costs.layouts
         self.pp, self.m = x.pp, x.num_micro_batches(self.problem.workload.global_batch)
-        node = min(8, self.problem.cluster.scale_up_domain)
-        self.jitter = 1 + self.c.jitter * np.log2(np.maximum(x.num_devices / node, 1.0))
+        self.jitter = 1 + straggling(self.problem, self.c, x.num_devices)
         self.hideable = self.c.data_overlap * (1 - self.c.interference) if self.stack.overlap_data else 0.0
 
     # -- time ---------------------------------------------------------------------------------------------------
@@ -108,9 +102,7 @@ class Bounds:
         mean = exposure.whole_model() / self.pp
         sends, hops = exposure.sends()
         ratio, update = self._once(exposure)
-        exposed = ratio
-        if self.stack.overlap_data:
-            exposed = ratio - (1 - self.c.interference) * np.minimum(ratio, self.c.data_overlap)
+        exposed = exposure.hide(ratio, 1.0)
         passes = self.m + self.least_idle
         step = mean * (passes + exposed + update) + sends + hops + exposure.norm() + self.c.step_fixed_s
         every = exposure.data_every_time()
@@ -213,7 +205,5 @@ class CoreBounds:
     def time(self, passes: Array, pp: Array, m: Array, idle: Array) -> Array:
         """Least step time with so long a pass and so many idle ones."""
         n, problem = self.problem.cluster.num_devices, self.problem
-        node = min(8, problem.cluster.scale_up_domain)
-        jitter = 1 + self.c.jitter * np.log2(max(n / node, 1.0))
-        norm = 2 * (self.c.collective_s + self.c.scaleout_hop_s * np.log2(n))
-        return np.asarray((passes / pp * (m + idle) + norm + self.c.step_fixed_s) * jitter)
+        once = norm_seconds(self.c, n) + self.c.step_fixed_s
+        return np.asarray((passes / pp * (m + idle) + once) * (1 + straggling(problem, self.c, n)))

@@ -8,7 +8,7 @@ import numpy as np
 
 from models import pipeline
 from models.array import Array, Shared, distinct, total
-from models.exposure import Exposure, weighed
+from models.exposure import Exposure, straggling, weighed
 from models.hardware import GIB
 from models.layout import DUALPIPE, Layouts
 from models.mesh_costs import MeshCosts
@@ -93,8 +93,7 @@ class Combiner:
         time["optimizer_s"] = _pick(optimizer, last)
         time["fixed_s"] = np.zeros_like(sends) + self.c.step_fixed_s
         subtotal = total(time.values())
-        node = min(8, self.problem.cluster.scale_up_domain)
-        time["jitter_s"] = subtotal * self.c.jitter * np.log2(np.maximum(x.num_devices / node, 1.0))
+        time["jitter_s"] = subtotal * straggling(self.problem, self.c, x.num_devices)
         return {name: time[name] + np.zeros_like(subtotal) for name in TIME_TERMS}
 
     def _data_once(self, amounts: Array, forward: Array, backward: Array) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from models.array import Array, Shared
-from models.layout import AFAB, FULL, ONE_F_ONE_B, SELECTIVE, Layouts
+from models.layout import AFAB, DEFAULT_PLACEMENT, FULL, ONE_F_ONE_B, SELECTIVE, Layouts
 from models.mesh import Group, Groups, groups
 from models.problem import Problem
 
@@ -85,7 +85,7 @@ def _of_placement(problem: Problem, x: Layouts, placed: Groups) -> dict[str, Arr
     return {
         "expert_across_domains": (x.ep > 1) & crosses(placed.ep),
         "tensor_across_domains": (x.tp > 1) & crosses(placed.tp),
-        "placement": x.placement != 0,
+        "placement": x.placement != DEFAULT_PLACEMENT,
     }
 
 

@@ -121,7 +121,7 @@ class Exposure:
         hideable = ~self.once * traffic.scatter + again * ahead
         return in_forward, again * traffic.stuck + self.hide(hideable, backward)
 
-    def hide(self, traffic: Array, window: Array) -> Array:
+    def hide(self, traffic: Array, window: Array | float) -> Array:
         """What `window` seconds of compute leave exposed, plus what the hidden part slows them by."""
         if not self.stack.overlap_data:
             return traffic
@@ -174,9 +174,7 @@ class Exposure:
         return np.asarray(owned * np.where(offloaded, host, device))
 
     def norm(self) -> Array:
-        """Of the gradient: two reductions over all devices."""
-        hops = np.log2(np.maximum(self.layouts.num_devices, 1))
-        return np.asarray(2 * (self.c.collective_s + self.c.scaleout_hop_s * hops))
+        return norm_seconds(self.c, self.layouts.num_devices)
 
     def owned(self, index: int, worth: tuple[float, float] = (1.0, 1.0)) -> Array:
         """Parameters of a part whose optimizer state a device holds, or what they (dense, expert) are worth."""
@@ -196,6 +194,18 @@ def update_seconds(problem: Problem, c: Coefficients) -> tuple[Number, Number]:
     device = (states + problem.gradient_bytes + moved) / (problem.cluster.memory_bytes_s * c.memory)
     # a device's share of host memory is about as fast as its link to it
     return device, (states + 2 * moved) / (c.host_gb_s * 1e9)
+
+
+def norm_seconds(c: Coefficients, devices: Array | int) -> Array:
+    """Of the gradient's norm: two reductions over all devices."""
+    return np.asarray(2 * (c.collective_s + c.scaleout_hop_s * np.log2(np.maximum(devices, 1))))
+
+
+def straggling(problem: Problem, c: Coefficients, devices: Array | int) -> Array:
+    """What waiting for the slowest of so many devices adds to a step, as a share of it, with each doubling beyond a
+    node."""
+    node = min(8, problem.cluster.scale_up_domain)
+    return np.asarray(c.jitter * np.log2(np.maximum(devices / node, 1.0)))
 
 
 def overlaps(layouts: Layouts) -> Array:

@@ -20,7 +20,7 @@ from models.hardware import Cluster
 from models.obstacles import blame, contradiction
 from models.problem import Problem
 from models.profile import Profile
-from models.rules import RULES
+from models.rules import BY_NAME
 from models.search import Answer, Goal, GoOn, NoLegalLayout, NothingFaster, search
 from models.space import Space, neutral
 
@@ -28,7 +28,6 @@ _TRIED = 12  # of the largest numbers of chips that have layouts
 _MOST_WAYS = 6  # and of those, from half of all chips, with most ways to divide them
 _LOOKED_AT = 3  # where all chips have a layout, numbers that may be faster
 _MANY = 4  # times as many ways as all chips have: worth a look whether chips stand in the way
-_RULES = {rule.name: rule for rule in RULES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,4 +177,4 @@ def _degrees(problem: Problem) -> dict[str, Array]:
 
 def _obeyed(problem: Problem, rule: str, axis: str, degrees: Array) -> Array:
     rows = replace(neutral(len(degrees)), **{axis: degrees})
-    return np.asarray(_RULES[rule].test(problem, rows), dtype=bool)
+    return np.asarray(BY_NAME[rule].test(problem, rows), dtype=bool)

@@ -18,7 +18,7 @@ from models.array import Array, Shared, total
 from models.communication import Cost, Network
 from models.compute import Compute, LayerTime, routed_tokens, skew
 from models.layout import Layouts
-from models.mesh import Group, Groups, closest_groups, every_stride, groups
+from models.mesh import Group, Groups, every_stride, groups
 from models.problem import Problem
 from models.profile import Coefficients
 from models.shard import Shards
@@ -79,15 +79,6 @@ class ShardCosts:
             routed,
         )
 
-    def take(self, rows: Array) -> ShardCosts:
-        return ShardCosts(
-            self.shards.take(rows),
-            [t.take(rows) for t in self.times],
-            [b.take(rows) for b in self.bytes],
-            self.logits[rows],
-            [r[rows] for r in self.routed],
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Tables:
@@ -118,14 +109,6 @@ class MeshCosts:
         costs = ShardCosts.of(problem, shards.table, c, shared=shared)
         placed = groups(problem.cluster, layouts, shared=shared)
         return cls(Tables(problem, c, costs, collectives(problem, placed, c)), layouts, shards.code, placed)
-
-    @classmethod
-    def unplaced(cls, problem: Problem, layouts: Layouts, c: Coefficients) -> MeshCosts:
-        """No placement costs less: every axis is as close as it can be."""
-        shards = Shards.of(layouts, problem.workload.seq_len)
-        costs = ShardCosts.of(problem, shards.table, c)
-        closest = closest_groups(problem.cluster, layouts)
-        return cls(Tables(problem, c, costs, least_collectives(problem, closest, c)), layouts, shards.code, closest)
 
     def take(self, rows: Array) -> MeshCosts:
         """Those at `rows`; not for coefficients drawn for each layout."""

@@ -24,7 +24,6 @@ class Roofline:
     both sides equal. The public scaling book states it per layer (jax-ml/scaling-book, training.md).
     """
 
-    layout: Layout
     tokens: float
     flops_per_token: float
     flops_s: float
@@ -59,7 +58,6 @@ def roofline(problem: Problem, profile: Profile, candidate: Candidate) -> Roofli
     computed = candidate.prediction.time["compute_s"]
     flops_s = tokens * per_token / computed
     return Roofline(
-        layout=layout,
         tokens=tokens,
         flops_per_token=per_token,
         flops_s=flops_s,

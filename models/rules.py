@@ -251,6 +251,9 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
+BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
+
+
 def first_broken(problem: Problem, layouts: Layouts) -> Array:
     """Index into RULES of the first rule each layout breaks, or -1; shape (n,)."""
     broken = np.full(len(layouts), -1)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from models.array import Array, distinct
+from models.array import Array, distinct, total
 from models.bounds import Bounds, CoreBounds, Times, Variants, growth, idle
 from models.combine import Combiner, partitions
 from models.communication import Cost
@@ -64,9 +64,9 @@ class Goal:
 class Certificate:
     """What the search looked at. Every layout of the space is in exactly one of the counts.
 
-    `rejected` by rule, where the search got as far as that rule (with "same_placement" for placements that cross the
-    same links as an earlier one, and "dominated" for policies that only add work to one that fits); `over_memory`
-    evaluated and too large; `pruned_by_memory` by a bound of what a core needs; `evaluated` fully; `pruned_by_bound`
+    `rejected` by rule, where the search got as far as that rule (with "no_legal_schedule" where none of a schedule's
+    rules lets any through, and "dominated" for policies that only add work to one that fits); `over_memory` evaluated
+    and too large; `pruned_by_memory` by a bound of what a core needs; `evaluated` fully; `pruned_by_bound`
     all the rest, legal or not, below parts of the space whose bound is no better than the answer. `closing_bound_s`
     is the least of those bounds; `exact` says that the search came to its end, and `gap` by how much, at most, a
     layout that it did not look at is faster than the answer: (answer - that) / that.
@@ -141,7 +141,7 @@ def search(
 
 @dataclass(frozen=True)
 class _Cores:
-    """Cores with dp undivided: which trunk and shard each has, its bound, and what is left of it to count."""
+    """Cores with dp undivided: which trunk and shard each has, and its bound."""
 
     layouts: Layouts
     trunk: Array
@@ -573,7 +573,7 @@ class _Search:
         layouts = layouts.take(kept)
         stages = self._stages(leaves.trunk[mesh[kept]], schedule[kept])
         time = Combiner(layouts, costs.take(mesh[kept]), stages).time()
-        step = np.sum(list(time.values()), axis=0)
+        step = total(time.values())
         self.held.add(layouts, step, leaves.points[mesh[kept]] + of_policy(layouts))
 
     def _fitting(self, costs: MeshCosts, leaves: _Leaves, mesh: Array, schedule: Array, z: Array, r: Array) -> Array:
@@ -581,7 +581,7 @@ class _Search:
         memory. Twins differ in recompute and offload only."""
         layouts = _with_policies(costs.layouts.take(mesh), self.policies, schedule, z, r)
         used, _ = Combiner(layouts, costs.take(mesh), self._stages(leaves.trunk[mesh], schedule)).memory()
-        fits = np.sum(list(used.values()), axis=0) <= self.capacity
+        fits = total(used.values()) <= self.capacity
         _, twin = distinct(leaves.unplaced[mesh], schedule, z)
         table = np.zeros((int(twin.max(initial=0)) + 1, len(self.policies.savers)), dtype=bool)
         table[twin, r] = fits
@@ -689,9 +689,9 @@ class _Search:
             links = collectives(self.problem, near, self.c)
             costs = self._costs(meshes, cores.shard[parent], near, links).take(mesh)
             used, _ = Combiner(rows, costs, self._stages(trunk, schedule)).memory()
-            total = np.sum(list(used.values()), axis=0)
-            if total.min() < least:
-                least, layout = float(total.min()), rows[int(total.argmin())]
+            needed = total(used.values())
+            if needed.min() < least:
+                least, layout = float(needed.min()), rows[int(needed.argmin())]
         if layout is None:
             raise NoLegalLayout(self.rejected)
         detail = (

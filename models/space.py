@@ -27,9 +27,8 @@ from models.factors import divisors, factorisations, ordered_factorisations
 from models.layout import AXES, PLACEMENTS, RECOMPUTE, SCHEDULES, Layout, Layouts
 from models.mesh import Groups, groups
 from models.problem import Problem
-from models.rules import RULES, fits_torus
+from models.rules import BY_NAME, fits_torus
 
-_RULES = {rule.name: rule for rule in RULES}
 MOST_TRUNKS = 1_000_000  # held at a time
 _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "sequence_divides",
                  "context_divides_heads", "sequence_parallel_offered", "moe_needs_sequence_parallel",
@@ -143,7 +142,7 @@ class Space:
         for kind in range(4):
             degrees = {"dp_shard": 1 + kind // 2, "dp_replicate": 1 + kind % 2}
             rows = replace(shardings, **{name: np.full(len(shardings), value) for name, value in degrees.items()})
-            legal[kind] = np.all([_RULES[name].test(self.problem, rows) for name in _SHARDING_RULES], axis=0)
+            legal[kind] = np.all([BY_NAME[name].test(self.problem, rows) for name in _SHARDING_RULES], axis=0)
         return legal
 
     # -- trunks -------------------------------------------------------------------------------------------------
@@ -183,7 +182,7 @@ class Space:
         for knob in ("pp", "dp", "cp", "tp", "sequence_parallel"):
             rows, weights = self._kept(rows, weights, f"constraints.{knob}", self._allowed(rows, knob), rejected)
         for name in _DEGREE_RULES:
-            ok = np.asarray(_RULES[name].test(self.problem, rows), dtype=bool)
+            ok = np.asarray(BY_NAME[name].test(self.problem, rows), dtype=bool)
             rows, weights = self._kept(rows, weights, name, ok, rejected)
         return rows
 
@@ -215,7 +214,7 @@ class Space:
         rows = replace(chains.take(row), **{name: getattr(schedules, name)[schedule] for name in SCHEDULE_KNOBS})
         ok = np.ones(len(rows), dtype=bool)
         for name in _SCHEDULE_RULES:
-            ok &= np.asarray(_RULES[name].test(self.problem, rows), dtype=bool)
+            ok &= np.asarray(BY_NAME[name].test(self.problem, rows), dtype=bool)
         return ok.reshape(len(chains), len(schedules))
 
     # -- cores --------------------------------------------------------------------------------------------------
@@ -255,7 +254,7 @@ class Space:
         rows = cores.take(parent)
         shard = np.concatenate(tables)[row]
         rows = replace(rows, dp_shard=shard, dp_replicate=rows.dp // shard)
-        ok = np.asarray(_RULES["experts_fold_over_dense_axes"].test(self.problem, rows), dtype=bool)
+        ok = np.asarray(BY_NAME["experts_fold_over_dense_axes"].test(self.problem, rows), dtype=bool)
         ok &= np.asarray(self.legal_shardings.any(axis=1))[sharding_class(rows)]
         for knob in ("dp_replicate", "dp_shard"):
             ok &= self._allowed(rows, knob)
@@ -294,7 +293,7 @@ class Space:
 
     def _ruled(self, rows: Layouts, names: Sequence[str], refused: Counter[str], weight: int) -> Layouts:
         for name in names:
-            ok = np.asarray(_RULES[name].test(self.problem, rows), dtype=bool)
+            ok = np.asarray(BY_NAME[name].test(self.problem, rows), dtype=bool)
             if not ok.all():
                 refused[name] += int((~ok).sum()) * weight
                 rows = rows.take(ok)

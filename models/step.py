@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from models.array import Array, Shared
+from models.array import Array, Shared, total
 from models.combine import MEMORY_TERMS, TIME_TERMS, Combiner, partitions
 from models.flops import AttentionCount, model_flops
 from models.layout import Layouts
@@ -75,11 +75,11 @@ class Predictions:
 
     @cached_property
     def step_time_s(self) -> Array:
-        return np.sum(list(self.time.values()), axis=0)
+        return total(self.time.values())
 
     @cached_property
     def reserved_bytes(self) -> Array:
-        return np.sum(list(self.memory.values()), axis=0)
+        return total(self.memory.values())
 
     @property
     def allocated_bytes(self) -> Array:

@@ -20,7 +20,8 @@ from models.factors import ordered_factorisations
 from models.hardware import GIB, Cluster, Level
 from models.layout import Layouts
 from models.memory_bounds import CoreMemory, MemoryBounds, flying
-from models.mesh_costs import MESH_FIELDS, MeshCosts, ShardCosts
+from models.mesh import closest_groups
+from models.mesh_costs import MESH_FIELDS, MeshCosts, ShardCosts, least_collectives
 from models.problem import Problem
 from models.profile import Coefficients, shipped_profile
 from models.recommendation import recommend
@@ -199,7 +200,7 @@ def bounded(problem: Problem, layouts: Layouts, c: Coefficients) -> Iterator[tup
     wanted = np.ones((len(variants.keys), n), dtype=bool)
 
     placed = Bounds(MeshCosts.of(problem, layouts, c), policies, least_idle)
-    near = Bounds(MeshCosts.unplaced(problem, layouts, c), policies, least_idle)
+    near = Bounds(unplaced(problem, layouts, c), policies, least_idle)
     memory = MemoryBounds(near.costs, policies, held).memory()
     for bounds in (placed, near):
         yield bounds.time(variants, wanted).step[variants.of[variant], rows], memory.least[variant, rows]
@@ -215,6 +216,13 @@ def bounded(problem: Problem, layouts: Layouts, c: Coefficients) -> Iterator[tup
     unsplit = replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones(n, dtype=int))
     time = cores.time(cores.passes[shards.code], layouts.pp, m, least_idle)
     yield time, CoreMemory(problem, costs, c, policies).memory(shards.code, unsplit, held)
+
+
+def unplaced(problem: Problem, layouts: Layouts, c: Coefficients) -> MeshCosts:
+    """With every axis as close as it can be."""
+    placed, closest = MeshCosts.of(problem, layouts, c), closest_groups(problem.cluster, layouts)
+    tables = replace(placed.tables, collectives=least_collectives(problem, closest, c))
+    return replace(placed, tables=tables, groups=closest)
 
 
 def position(of: Layouts, layouts: Layouts, knobs: tuple[str, ...]) -> Array:
