@@ -8,7 +8,7 @@ leaves, so that neighbours in rank are neighbours on the fabric.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
@@ -18,11 +18,11 @@ import numpy as np
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
 from models.factors import divisors
-from models.fewer_chips import legal_counts
+from models.fewer_chips import fastest_cluster, legal_counts
 from models.hardware import Cluster
 from models.problem import Problem
 from models.profile import Profile
-from models.search import Goal, GoOn, NoLegalLayout, NothingFaster, search
+from models.search import GoOn
 
 _SIZES = 24  # of a group
 _COUNTS = 4  # of groups, for each size
@@ -54,9 +54,12 @@ class Allocation:
     """A cluster of equal groups out of the nodes: where its ranks run, and chips left over by node."""
 
     cluster: Cluster
-    chips_per_group: int
     hosts: tuple[Host, ...]
     spares: dict[str, int]
+
+    @property
+    def chips_per_group(self) -> int:
+        return _group(self.cluster)
 
 
 def allocate(
@@ -65,25 +68,14 @@ def allocate(
     """The groups on which a step takes least. `problem.cluster` says chip and fabric, how many chips to use at most,
     and perhaps how many of each domain; raises Infeasible."""
     _check(problem.cluster, nodes)
-    best: tuple[float, int, Cluster] | None = None
-    failure: Infeasible | None = None
-    for size, cluster in _arrangements(problem, constraints, nodes):
-        if best and not go_on():
-            break
-        goal = Goal(faster_than=best[0] if best else np.inf)
-        try:
-            answer = search(replace(problem, cluster=cluster), profile, constraints, goal, go_on)
-            best = float(answer.times[0]), size, cluster
-        except (NoLegalLayout, NothingFaster):
-            continue
-        except Infeasible as error:
-            failure = failure or error
+    clusters = _arrangements(problem, constraints, nodes)
+    best, failure = fastest_cluster(problem, profile, constraints, clusters, np.inf, go_on)
     if best is None:
         total = sum(node.chips for node in nodes)
         raise failure or Infeasible("allocation", f"no legal layout runs on equal groups out of these {total} chips")
-    _, size, cluster = best
-    hosts, spares = _hosts(nodes, size, cluster.num_chips)
-    return Allocation(cluster=cluster, chips_per_group=size, hosts=hosts, spares=spares)
+    cluster, _ = best
+    hosts, spares = _hosts(nodes, _group(cluster), cluster.num_chips)
+    return Allocation(cluster=cluster, hosts=hosts, spares=spares)
 
 
 def _check(cluster: Cluster, nodes: Sequence[Node]) -> None:
@@ -105,8 +97,12 @@ def _domains(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
     return sorted(found, key=lambda one: (one[1][0].leaf, -sum(node.chips for node in one[1])))
 
 
-def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[Node]) -> Iterator[tuple[int, Cluster]]:
-    """(chips of a group, cluster), those of most chips first."""
+def _group(cluster: Cluster) -> int:
+    return cluster.chips_per_domain or cluster.num_chips
+
+
+def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[Node]) -> list[Cluster]:
+    """Clusters of groups of as many chips as `chips_per_domain`, those of most chips first."""
     held = [sum(node.chips for node in members) for _, members in _domains(nodes)]
     sizes = {d for chips in set(held) for d in divisors(chips)} | set(range(max(held), max(held) // 2, -1))
     if problem.cluster.chips_per_domain is not None:
@@ -114,15 +110,14 @@ def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[No
     limit = problem.cluster.num_chips
     most = sorted(((min(sum(c // size for c in held), limit // size) * size, size) for size in sizes), reverse=True)
     most = [one for one in most if one[0]][:_SIZES]
-    found = []
+    found: list[Cluster] = []
     for chips, size in most:
-        whole = replace(problem.cluster, num_chips=chips, chips_per_domain=min(size, chips), torus_shape=None)
+        whole = replace(problem.cluster, num_chips=chips, chips_per_domain=size, torus_shape=None)
         per_chip = whole.chip.devices_per_chip
         counts = legal_counts(replace(problem, cluster=whole), constraints)[::-1] // per_chip
         counts = counts[counts % size == 0][:_COUNTS]
-        found += [(int(count), size, replace(whole, num_chips=int(count))) for count in counts]
-    for _, size, cluster in sorted(found, key=lambda one: (-one[0], -one[1])):
-        yield size, cluster
+        found += [replace(whole, num_chips=int(count)) for count in counts]
+    return sorted(found, key=lambda cluster: (-cluster.num_chips, -_group(cluster)))
 
 
 def _hosts(nodes: Sequence[Node], size: int, chips: int) -> tuple[tuple[Host, ...], dict[str, int]]:

@@ -3,6 +3,7 @@
 DomainError
 ├── Invalid                  a value breaks a rule: names the field, the value and the rule
 │   ├── UnknownName          no such chip, fabric, stack, architecture or coefficient: names near ones
+│   ├── TooLarge             more than one search may hold: names the degrees to constrain
 │   └── Unsupported          a layer, stack feature or format the models do not describe: names what is missing
 └── Infeasible               the question is well formed and has no answer: names the nearest failing constraint
 """
@@ -40,6 +41,14 @@ class UnknownName(Invalid):
         hint = f"; did you mean {', '.join(near)}?" if near else f"; known: {', '.join(known[:40])}"
         super().__init__(field, value, f"unknown name{hint}")
         self.near = near
+
+
+class TooLarge(Invalid):
+    """So many chips give more than `most` of something for one search."""
+
+    def __init__(self, num_chips: int, count: int, of: str, most: int) -> None:
+        rule = f"gives {count} {of}, above the {most} of one search; constrain some degrees"
+        super().__init__("cluster.num_chips", num_chips, rule)
 
 
 class Unsupported(Invalid):

@@ -7,14 +7,14 @@ and in how many ways.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from models.array import Array
 from models.constraints import Constraints
-from models.errors import Infeasible, Invalid
+from models.errors import Infeasible, Invalid, TooLarge
 from models.factors import divisors
 from models.hardware import Cluster
 from models.obstacles import blame, contradiction
@@ -49,7 +49,7 @@ def on_fewer_chips(
     if constraints.allowed and Space(problem, Constraints()).has_legal():
         raise contradiction(problem, constraints)
     rule, message = blame(problem, none.rejected)
-    best, failure = _fastest(problem, profile, constraints, _candidates(problem, constraints), np.inf, go_on)
+    best, failure = fastest_cluster(problem, profile, constraints, _candidates(problem, constraints), np.inf, go_on)
     if best is None:
         raise failure or _why_none(problem, constraints) or Infeasible(rule, message)
     smaller = replace(problem, cluster=best[0])
@@ -77,19 +77,20 @@ def faster_with_fewer(
     better = (ways > _MANY * own) & (counts < devices) & (2 * counts >= devices)
     order = np.flatnonzero(better)[np.argsort(-ways[better], kind="stable")][:_LOOKED_AT]
     clusters = [*_whole_domains(problem.cluster), *_built(problem.cluster, counts[order])]
-    best, _ = _fastest(problem, profile, constraints, iter(clusters), seconds, go_on)
+    best, _ = fastest_cluster(problem, profile, constraints, clusters, seconds, go_on)
     return best
 
 
-def _fastest(
+def fastest_cluster(
     problem: Problem,
     profile: Profile,
     constraints: Constraints,
-    clusters: Iterator[Cluster],
+    clusters: Iterable[Cluster],
     seconds: float,
     go_on: GoOn,
 ) -> tuple[tuple[Cluster, float] | None, Infeasible | None]:
-    """The cluster on which a step takes least, below `seconds`; and why the first with layouts has none that fits."""
+    """The cluster on which a step takes least, below `seconds`, with that time; and why the first that has layouts has
+    none that fits. Each is searched only for what beats the best so far; one too large for a search is left out."""
     best, failure = None, None
     for cluster in clusters:
         if (best or np.isfinite(seconds)) and not go_on():
@@ -98,7 +99,7 @@ def _fastest(
         try:
             answer = search(replace(problem, cluster=cluster), profile, constraints, goal, go_on)
             best = cluster, float(answer.times[0])
-        except (NoLegalLayout, NothingFaster, Invalid):
+        except (NoLegalLayout, NothingFaster, TooLarge):
             continue
         except Infeasible as error:
             failure = failure or error

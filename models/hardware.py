@@ -162,6 +162,12 @@ class Cluster:
         return self.num_chips * self.chip.devices_per_chip
 
     @property
+    def usd_per_hour(self) -> float | None:
+        """Of all chips, where the chip has a price."""
+        price = self.chip.usd_per_chip_hour
+        return None if price is None else price * self.num_chips
+
+    @property
     def usable_bytes(self) -> float:
         """Memory of one device that a program can use."""
         return self.chip.usable_memory_gib * GIB / self.chip.devices_per_chip

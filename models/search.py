@@ -25,7 +25,7 @@ from models.combine import Combiner, partitions
 from models.communication import Cost
 from models.complexity import of_degrees, of_mesh, of_policy
 from models.constraints import Constraints
-from models.errors import Infeasible, Invalid
+from models.errors import Infeasible, Invalid, TooLarge
 from models.exposure import update_seconds
 from models.hardware import GIB
 from models.layout import PLACEMENTS, Layouts
@@ -313,11 +313,8 @@ class _Search:
         rows = self.trunks.rows
         if not (len(rows) and len(self.experts) and len(self.policies)):
             raise NoLegalLayout(self.rejected + refused + unwanted)
-        if len(rows) * len(self.experts) > MOST_CORES:
-            rule = f"gives {len(rows) * len(self.experts)} meshes with their expert degrees, above the {MOST_CORES} "
-            raise Invalid(
-                "cluster.num_chips", self.problem.cluster.num_chips, rule + "of one search; constrain some degrees"
-            )
+        if (cores := len(rows) * len(self.experts)) > MOST_CORES:
+            raise TooLarge(self.problem.cluster.num_chips, cores, "meshes with their expert degrees", MOST_CORES)
         self.splits = space.splits(rows) * len(PLACEMENTS)
         meshes, every = int(self.splits.sum()), len(space.policies)
         self.rejected += Counter({name: count * meshes * every for name, count in refused.items()})

@@ -22,7 +22,7 @@ import numpy as np
 
 from models.array import Array, distinct
 from models.constraints import Constraints
-from models.errors import Invalid
+from models.errors import TooLarge
 from models.factors import divisors, factorisations, ordered_factorisations
 from models.layout import AXES, PLACEMENTS, RECOMPUTE, SCHEDULES, Layout, Layouts
 from models.mesh import Groups, groups
@@ -198,8 +198,8 @@ class Space:
         share, code = np.unique(self.problem.workload.global_batch // rows.dp, return_inverse=True)
         fits = (share[:, None] % sizes == 0)[code.ravel()]
         if fits.sum() > MOST_TRUNKS:
-            rule = f"gives {fits.sum()} degrees with their micro-batches, above the {MOST_TRUNKS} of one search; "
-            raise Invalid("cluster.num_chips", self.problem.cluster.num_chips, rule + "constrain some degrees")
+            chips, count = self.problem.cluster.num_chips, int(fits.sum())
+            raise TooLarge(chips, count, "degrees with their micro-batches", MOST_TRUNKS)
         weights = self.splits(rows) * below
         rejected["batch_divides"] += int((weights * (~fits).sum(axis=1)).sum())
         row, size = np.nonzero(fits)

@@ -59,51 +59,41 @@ class _Asked:
 
     def threshold(self, here: Point) -> Threshold:
         needed = not here.is_simple(self.tolerance)
-        ends = [self._ask(factor, needed) for factor in (_FARTHEST, 1 / _FARTHEST)]
-        exact = here.exact and all(found.exact for _, found, _ in ends)
-        changed = [factor for factor, _, changes in ends if changes]
+        ends = [(factor, self._at(factor)) for factor in (_FARTHEST, 1 / _FARTHEST)]
+        exact = here.exact and all(found.exact for _, found in ends)
+        changed = [factor for factor, found in ends if self._differs(found, needed)]
         if not changed:
-            return Threshold(
-                axis=self.axis, needed=needed, value=self.value, holds_at=self.value, changes_at=None, exact=exact
-            )
+            return self._found(needed, self.value, None, exact)
         holds, changes = 1.0, changed[0]
         while max(holds / changes, changes / holds) > _CLOSE and self.go_on():
             middle = (holds * changes) ** 0.5
-            _, found, differs = self._ask(middle, needed)
+            found = self._at(middle)
             exact = exact and found.exact
-            holds, changes = (holds, middle) if differs else (middle, changes)
-        return Threshold(
-            axis=self.axis,
-            needed=needed,
-            value=self.value,
-            holds_at=holds * self.value,
-            changes_at=changes * self.value,
-            exact=exact and max(holds / changes, changes / holds) <= _CLOSE,
-        )
+            holds, changes = (holds, middle) if self._differs(found, needed) else (middle, changes)
+        exact = exact and max(holds / changes, changes / holds) <= _CLOSE
+        return self._found(needed, holds * self.value, changes * self.value, exact)
 
     def domains(self, here: Point) -> Threshold:
         """Domains twice, four times … as large, then half and a quarter, until one changes it."""
         needed, exact = not here.is_simple(self.tolerance), here.exact
-        chips = self.problem.cluster.num_chips
+        largest = min(self.problem.cluster.num_chips, self.value * _FARTHEST)
         for factor in (2.0, 0.5):
             size = holds = self.value
-            while self.go_on() and 1 <= (size := size * factor) <= min(chips, self.value * _FARTHEST):
-                found = point(self.problem, self.profile, self.constraints, {self.axis: size}, self.go_on)
+            while self.go_on() and 1 <= (size := size * factor) <= largest:
+                found = self._at(size)
                 exact = exact and found.exact
-                if found.gap is not None and found.is_simple(self.tolerance) == needed:
-                    return Threshold(
-                        axis=self.axis, needed=needed, value=self.value, holds_at=holds, changes_at=size, exact=exact
-                    )
+                if self._differs(found, needed):
+                    return self._found(needed, holds, size, exact)
                 holds = size
-        return Threshold(
-            axis=self.axis,
-            needed=needed,
-            value=self.value,
-            holds_at=self.value,
-            changes_at=None,
-            exact=exact and self.go_on(),
-        )
+        return self._found(needed, self.value, None, exact and self.go_on())
 
-    def _ask(self, factor: float, needed: bool) -> tuple[float, Point, bool]:
-        found = point(self.problem, self.profile, self.constraints, {self.axis: factor}, self.go_on)
-        return factor, found, found.gap is not None and found.is_simple(self.tolerance) == needed
+    def _at(self, place: float) -> Point:
+        return point(self.problem, self.profile, self.constraints, {self.axis: place}, self.go_on)
+
+    def _differs(self, found: Point, needed: bool) -> bool:
+        return found.gap is not None and found.is_simple(self.tolerance) == needed
+
+    def _found(self, needed: bool, holds_at: float, changes_at: float | None, exact: bool) -> Threshold:
+        return Threshold(
+            axis=self.axis, needed=needed, value=self.value, holds_at=holds_at, changes_at=changes_at, exact=exact
+        )

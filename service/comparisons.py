@@ -34,9 +34,7 @@ class Comparisons:
         go_on = Deadline(request.time_limit_s, require_client)
         first, second = (_side(side, settled.get(name)) for name, side in given.items())
         found = compare(problem, profile, first, second, go_on=go_on)
-        price = problem.cluster.chip.usd_per_chip_hour
-        usd_per_hour = None if price is None else price * problem.cluster.num_chips
-        answer = ComparisonAnswer.of(found, usd_per_hour, grounds(request, resolved, profile))
+        answer = ComparisonAnswer.of(found, problem.cluster.usd_per_hour, grounds(request, resolved, profile))
         for name, layout in settled.items():
             answer.assumptions.extend(of_the_layout(f"{name}.layout", given[name].layout or layout, layout))
             given[name] = Side(layout=layout)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from models.allocation import allocate
-from models.hardware import Cluster
 from models.objective import Choice, choose
 from models.recommendation import Recommendation, recommend
 from models.thresholds import thresholds
@@ -53,7 +52,7 @@ class Recommendations:
             allocation = allocate(problem, profile, constraints, request.allocation.build(), go_on)
             problem = replace(problem, cluster=allocation.cluster)
         found = recommend(problem, profile, constraints, tolerance=request.tolerance, top=request.top, go_on=go_on)
-        members = _found(found, found.problem.cluster)
+        members = _found(found)
         if "thresholds" in request.include:
             soon = go_on.within(_THRESHOLDS_S)
             asked = thresholds(found.problem, profile, constraints, request.tolerance, soon)
@@ -107,9 +106,8 @@ def _asked(request: RecommendationRequest, others: list[Resolved]) -> dict[str, 
     return given
 
 
-def _found(found: Recommendation, cluster: Cluster) -> dict[str, Any]:
-    price = cluster.chip.usd_per_chip_hour
-    usd_per_hour = None if price is None else price * found.chips_used
+def _found(found: Recommendation) -> dict[str, Any]:
+    usd_per_hour = found.problem.cluster.usd_per_hour
     return {
         "fastest": CandidateAnswer.of(found.fastest, usd_per_hour),
         "simplest": CandidateAnswer.of(found.simplest, usd_per_hour),

@@ -22,10 +22,10 @@ class Listening:
         self._gone, self._left = gone, threading.Event()
 
     @asynccontextmanager
-    async def watched(self) -> AsyncIterator[None]:
+    async def watched(self) -> AsyncIterator[Listening]:
         watch = asyncio.create_task(self._watch())
         try:
-            yield
+            yield self
         finally:
             watch.cancel()
 
@@ -52,15 +52,16 @@ class HeavySlots:
         self._admitted = 0
 
     @asynccontextmanager
-    async def one(self, gone: Gone) -> AsyncIterator[None]:
-        """A slot for the block; a request whose client is `gone` leaves the queue."""
+    async def one(self, gone: Gone) -> AsyncIterator[Listening]:
+        """A slot for the block, and its client, which is watched; a request whose client is `gone` leaves the queue."""
         if self._admitted >= self._concurrency + self._queue:
             raise QueueFull(self._concurrency, self._queue)
         self._admitted += 1
         try:
             await self._turn(gone)
             try:
-                yield
+                async with Listening(gone).watched() as client:
+                    yield client
             finally:
                 self._free.release()
         finally:

@@ -7,6 +7,7 @@ from typing import Any
 
 from models.errors import Invalid
 from service.schemas.layout import LayoutFields
+from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
 from service.store import Rows
 
@@ -21,7 +22,14 @@ class Subject:
     rank: int | None
 
 
-def of_prediction(rows: Rows, id_: str, rank: int | None) -> Subject:
+@dataclass(frozen=True, slots=True)
+class Answered(Subject):
+    """A layout of an answer, and what that was predicted with."""
+
+    profile: ProfileUsed
+
+
+def of_prediction(rows: Rows, id_: str, rank: int | None) -> Answered:
     document = rows.answers.prediction(id_).document
     layouts = [item["layout"] for item in document["layouts"]]
     if len(layouts) > 1 and rank is None:
@@ -29,15 +37,16 @@ def of_prediction(rows: Rows, id_: str, rank: int | None) -> Subject:
     return _linked(document, layouts, rank or 1)
 
 
-def of_recommendation(rows: Rows, id_: str, rank: int | None) -> Subject:
+def of_recommendation(rows: Rows, id_: str, rank: int | None) -> Answered:
     document = rows.answers.recommendation(id_).document
     layouts = [item["prediction"]["layout"] for item in document["ranked"]]
     document["request"]["cluster"]["num_chips"] = document["chips_used"]
     return _linked(document, layouts, rank or 1)
 
 
-def _linked(document: dict[str, Any], layouts: list[dict[str, Any]], rank: int) -> Subject:
+def _linked(document: dict[str, Any], layouts: list[dict[str, Any]], rank: int) -> Answered:
     if rank > len(layouts):
         raise Invalid("rank", rank, f"must be at most {len(layouts)}")
     asked = {name: document["request"][name] for name in Question.model_fields}
-    return Subject(Question.model_validate(asked), LayoutFields.model_validate(layouts[rank - 1]), "rank", rank)
+    question, layout = Question.model_validate(asked), LayoutFields.model_validate(layouts[rank - 1])
+    return Answered(question, layout, "rank", rank, ProfileUsed.model_validate(document["profile"]))

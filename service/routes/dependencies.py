@@ -80,8 +80,7 @@ class Poster:
         """For what computes long. A retry of what is already answered waits for no turn."""
         if self._key and (earlier := await run_in_threadpool(self._creation.earlier, self._key)) is not None:
             return _created(earlier)
-        client = Listening(self._request.is_disconnected)
-        async with self._slots.one(self._request.is_disconnected), client.watched():
+        async with self._slots.one(self._request.is_disconnected) as client:
             return await run_in_threadpool(self.created, lambda: prepare(client))
 
     def _read(self, key: str) -> Key:
@@ -98,8 +97,7 @@ class Turn:
         self._request, self._slots = request, services.slots
 
     async def computed(self, compute: Callable[[Listening], dict[str, Any]]) -> Response:
-        client = Listening(self._request.is_disconnected)
-        async with self._slots.one(self._request.is_disconnected), client.watched():
+        async with self._slots.one(self._request.is_disconnected) as client:
             return JSONResponse(await run_in_threadpool(compute, client))
 
 

@@ -82,9 +82,7 @@ class PredictedLayout(Document):
 
     @classmethod
     def of(cls, prediction: Prediction) -> Self:
-        values = asdict(prediction)
-        values["layout"]["placement"] = list(prediction.layout.placement)
-        return cls.model_validate(values)
+        return cls.model_validate({**asdict(prediction), "layout": LayoutFields.of(prediction.layout)})
 
 
 class ProfileUsed(Document):

@@ -42,11 +42,11 @@ class Line:
 
 
 def lines(rows: list[dict[str, Any]], profile: Profile, parameters: float) -> Iterator[Line]:
-    fastest: dict[tuple[Any, ...], tuple[float, runs.Run, str]] = {}
+    fastest: dict[tuple[Any, ...], tuple[float, runs.Run, Layout, str]] = {}
     for row in rows:
         try:
             run = runs.read(row, profile.software_year)
-            choose(run, profile)
+            layout = choose(run, profile)
         except DomainError:
             continue
         architecture, cluster, workload = run.problem.architecture, run.problem.cluster, run.problem.workload
@@ -56,12 +56,12 @@ def lines(rows: list[dict[str, Any]], profile: Profile, parameters: float) -> It
             continue
         key = (cluster.chip.id, cluster.num_chips, run.problem.stack.id, workload.global_batch, workload.precision)
         if key not in fastest or run.step_time_s < fastest[key][0]:
-            fastest[key] = run.step_time_s, run, row["model"]["name"]
-    for key, (seconds, run, name) in sorted(fastest.items(), key=lambda item: tuple(map(str, item[0]))):
+            fastest[key] = run.step_time_s, run, layout, row["model"]["name"]
+    for key, (seconds, run, layout, name) in sorted(fastest.items(), key=lambda item: tuple(map(str, item[0]))):
         chip, chips, stack, batch, precision = key
         where = f"{name}, {chips} {chip}, {stack}, {batch} sequences, {precision}"
         here = point(run.problem, profile, Constraints(), {})
-        yield Line(where, choose(run, profile), seconds, run.problem.cluster.scale_up_domain, here)
+        yield Line(where, layout, seconds, run.problem.cluster.scale_up_domain, here)
 
 
 def _row(line: Line) -> str:
