@@ -12,6 +12,7 @@ from models.fit import Estimate, Fit, Side, Target
 from models.layout import Layout
 from models.problem import Problem
 from models.profile import KINDS, MEMORY_COEFFICIENTS, Z80, Neighbourhood, Profile, Term, to_natural
+from models.provenance import Ran, having_seen
 
 OUTLIER_SPREADS = 4.0
 HELD = 10  # runs' worth of the wider neighbourhood in each one's spread
@@ -108,8 +109,12 @@ def calibrate(profile: Profile, observations: Sequence[Observation], made_by: st
     if all(groups.values()):
         unseen = time.left_out(np.array([groups[t.key] for t in time.targets]), timed)
         fitted = replace(fitted, neighbourhoods=neighbourhoods(time, timed, unseen, groups))
+    ran = [
+        Ran(o.problem, o.layout, timed=o.step_time_s is not None, weighed=o.memory_bytes is not None)
+        for o in observations
+    ]
     return Calibration(
-        profile=fitted,
+        profile=having_seen(fitted, ran),
         moved=tuple(sorted(moved, key=lambda m: -abs(m.shift_in_spreads))),
         unidentified=tuple(key for key, term in changed.items() if not _identified(profile.by_key[key], term)),
         outliers=tuple(_outliers(time, timed)),

@@ -28,6 +28,6 @@ def candidates(problem: Problem, profile: Profile, chosen: Layouts) -> list[Cand
     result = []
     for i in range(len(chosen)):
         points = {name: int(value[i]) for name, value in terms.items() if value[i]}
-        prediction = describe(predictions, i, spread[i])
+        prediction = describe(predictions, i, spread[i], profile)
         result.append(Candidate(prediction=prediction, complexity=sum(points.values()), complexity_terms=points))
     return result

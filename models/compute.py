@@ -25,14 +25,16 @@ class LayerTime:
     """Seconds of one layer (or of a model end) for one micro-batch.
 
     `backward` is both halves; `weight` the part for weight gradients, which zero-bubble schedules move.
-    `attention` is the forward attention kernel (context-parallel traffic hides behind it). `selective` and
-    `full` are what each recompute policy adds to backward.
+    `beside_forward` and `beside_backward` are what context-parallel traffic can run beside: the attention kernel, and
+    the gaps in which the device waits for the host. `selective` and `full` are what each recompute policy adds to
+    backward.
     """
 
     forward: Array
     backward: Array
     weight: Array
-    attention: Array
+    beside_forward: Array
+    beside_backward: Array
     selective: Array
     full: Array
 
@@ -81,7 +83,9 @@ class Compute:
         everything = part.products + part.core + part.light
         forward = _slower(everything.forward, host)
         backward = _slower(everything.backward, 2 * host)
-        one = LayerTime(forward, backward, part.products.weight, part.core.forward, part.again, forward)
+        beside_forward = part.core.forward + forward - everything.forward
+        beside_backward = part.core.backward + backward - everything.backward
+        one = LayerTime(forward, backward, part.products.weight, beside_forward, beside_backward, part.again, forward)
         return one.scaled(self.c.compute_overhead * np.exp(self.c.ageing * self.age))
 
     def embedding(self) -> LayerTime:
@@ -89,7 +93,7 @@ class Compute:
         size = self.problem.workload.number_format.activation_bytes
         move = self.kernels.move(3 * self.shards.local_tokens * self.h * size)
         zero = np.zeros_like(move)
-        return LayerTime(move, move, zero, zero, zero, zero).scaled(self.c.compute_overhead)
+        return LayerTime(move, move, zero, zero, zero, zero, zero).scaled(self.c.compute_overhead)
 
     def head(self) -> LayerTime:
         """Final norm, output projection and cross-entropy over fp32 logits; MTP modules add a layer and a head."""
@@ -99,14 +103,14 @@ class Compute:
         kept = vocab / x.tp if self.problem.stack.parallel_loss else vocab
         logits = kernels.move(x.tokens * kept * LOGIT_BYTES) * 0.5
         zero = np.zeros_like(logits)
-        one = LayerTime(matmul.forward + logits, matmul.backward + logits, matmul.weight, zero, zero, zero)
+        one = LayerTime(matmul.forward + logits, matmul.backward + logits, matmul.weight, zero, zero, zero, zero)
         one = one.scaled(self.c.compute_overhead)
         if not modules:
             return one
         extra = self.layer(self.problem.architecture.layers[-1])
         projection = kernels.linear(x.tokens, 2 * self.h, self.h / x.tp)
         front = LayerTime(
-            projection.forward, projection.backward, projection.weight, zero, zero, projection.forward
+            projection.forward, projection.backward, projection.weight, zero, zero, zero, projection.forward
         ).scaled(self.c.compute_overhead)
         return _sum([one.scaled(1 + modules), extra.scaled(modules), front.scaled(modules)])
 

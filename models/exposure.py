@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from models.array import Array, total
-from models.kernels import FLASH_BACKWARD
+from models.compute import LayerTime
 from models.layout import DUALPIPE, FULL, SELECTIVE, ZERO_BUBBLE_V, Layouts
 from models.mesh_costs import MeshCosts, Traffic
 from models.problem import Problem
@@ -86,7 +86,7 @@ class Exposure:
         tensor, context, expert = self.meshes.layer_traffic[index]
         passes = 2.0 + self.full
         tensor = tensor * self._tensor_exposed
-        before, after = self._exposed_context(context, self.meshes.times[index].attention)
+        before, after = self._exposed_context(context, self.meshes.times[index])
         terms = {"tensor_s": tensor * passes, "context_s": before * (1.0 + self.full) + after}
         forward = tensor + before
         if self.problem.architecture.kinds[index].moe:
@@ -101,9 +101,10 @@ class Exposure:
             return 1.0
         return np.where(self.layouts.sequence_parallel, 1 - self.c.tensor_overlap, 1.0)
 
-    def _exposed_context(self, raw: Array, attention: Array) -> tuple[Array, Array]:
-        window = self.c.context_overlap * attention
-        return np.maximum(raw - window, 0.0), np.maximum(2 * raw - FLASH_BACKWARD * window, 0.0)
+    def _exposed_context(self, raw: Array, t: LayerTime) -> tuple[Array, Array]:
+        """In forward and backward."""
+        hides = self.c.context_overlap
+        return np.maximum(raw - hides * t.beside_forward, 0.0), np.maximum(2 * raw - hides * t.beside_backward, 0.0)
 
     @cached_property
     def _expert_exposed(self) -> Array | float:

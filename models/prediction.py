@@ -13,6 +13,7 @@ from models.hardware import GIB
 from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.profile import Z80, Profile
+from models.provenance import Provenance, provenance
 from models.step import Predictions, predict
 
 _DRAWS = 48
@@ -42,6 +43,7 @@ class Prediction:
     usable_gib: float
     memory_stage: int
     fits: bool
+    provenance: Provenance
 
 
 def predict_layouts(problem: Problem, layouts: Sequence[Layout], profile: Profile) -> list[Prediction]:
@@ -49,14 +51,16 @@ def predict_layouts(problem: Problem, layouts: Sequence[Layout], profile: Profil
     rows = Layouts.of(layouts)
     predictions = predict(problem, rows, profile.coefficients(problem.scopes))
     spread = log_spreads(problem, rows, profile)
-    return [describe(predictions, i, spread[i]) for i in range(len(rows))]
+    return [describe(predictions, i, spread[i], profile) for i in range(len(rows))]
 
 
-def describe(predictions: Predictions, i: int, spread: float) -> Prediction:
-    """Row `i` of many, with the standard deviation of its log step time."""
+def describe(predictions: Predictions, i: int, spread: float, profile: Profile) -> Prediction:
+    """Row `i` of many, with the standard deviation of its log step time and the profile that it was made with."""
     problem, layout = predictions.problem, predictions.layouts[i]
     step = float(predictions.step_time_s[i])
     counts: tuple[AttentionCount, ...] = ("causal", "full")
+    time = {name: float(value[i]) for name, value in predictions.time.items()}
+    memory = {name.replace("_bytes", "_gib"): float(v[i]) / GIB for name, v in predictions.memory.items()}
     return Prediction(
         layout=layout,
         step_time_s=step,
@@ -67,13 +71,14 @@ def describe(predictions: Predictions, i: int, spread: float) -> Prediction:
         tflops_per_chip={count: float(predictions.tflops_per_chip(count)[i]) for count in counts},
         mfu={count: float(predictions.mfu(count)[i]) for count in counts},
         num_micro_batches=max(problem.workload.global_batch // (layout.dp * layout.micro_batch), 1),
-        time={name: float(value[i]) for name, value in predictions.time.items()},
-        memory_gib={name.replace("_bytes", "_gib"): float(v[i]) / GIB for name, v in predictions.memory.items()},
+        time=time,
+        memory_gib=memory,
         allocated_gib=float(predictions.allocated_bytes[i]) / GIB,
         reserved_gib=float(predictions.reserved_bytes[i]) / GIB,
         usable_gib=problem.cluster.usable_bytes / GIB,
         memory_stage=int(predictions.memory_stage[i]),
         fits=bool(predictions.fits()[i]),
+        provenance=provenance(problem, layout, time, memory, profile),
     )
 
 

@@ -166,6 +166,25 @@ class Neighbourhood:
         return math.sqrt(self.spread**2 + max(unidentified - self.unidentified**2, 0.0))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """How many of the runs behind a profile exercised a term of the breakdown in a scope (models.provenance)."""
+
+    term: str
+    scope: str
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Between which values of a quantity the runs of a scope lie."""
+
+    quantity: str
+    scope: str
+    low: float
+    high: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     """An immutable set of terms. `residual_spread`: what the model leaves unexplained, of log step time.
@@ -179,11 +198,23 @@ class Profile:
     made_by: str
     software_year: float
     neighbourhoods: tuple[Neighbourhood, ...] = ()
+    seen: tuple[Seen, ...] = ()
+    spans: tuple[Span, ...] = ()
     version: int = 1
 
     @cached_property
     def by_key(self) -> dict[tuple[str, str], Term]:
         return {term.key: term for term in self.terms}
+
+    @cached_property
+    def seen_runs(self) -> dict[tuple[str, str], int]:
+        """By term and scope."""
+        return {(one.term, one.scope): one.runs for one in self.seen}
+
+    @cached_property
+    def span_of(self) -> dict[tuple[str, str], Span]:
+        """By quantity and scope."""
+        return {(one.quantity, one.scope): one for one in self.spans}
 
     def neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
         """The narrowest known of these, widest first; of a profile without any, its residual spread."""
@@ -239,6 +270,8 @@ class Profile:
             "software_year": self.software_year,
             "residual_spread": self.residual_spread,
             "neighbourhoods": [asdict(one) for one in self.neighbourhoods],
+            "seen": [asdict(one) for one in self.seen],
+            "spans": [asdict(one) for one in self.spans],
             "terms": [asdict(term) for term in self.terms],
         }
 
@@ -255,6 +288,8 @@ class Profile:
             software_year=data["software_year"],
             residual_spread=data["residual_spread"],
             neighbourhoods=tuple(Neighbourhood(**one) for one in data.get("neighbourhoods", ())),
+            seen=tuple(Seen(**one) for one in data.get("seen", ())),
+            spans=tuple(Span(**one) for one in data.get("spans", ())),
             terms=terms,
         )
 

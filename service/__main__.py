@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service import database
 from service.app import create_app
-from service.profiles import seed
+from service.seeds import seed
 from service.settings import Settings
 from service.store import Store
 from service.telemetry import configure_logs

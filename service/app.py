@@ -13,6 +13,7 @@ from service.calibrations import Calibrations
 from service.catalog import Catalog
 from service.comparisons import Comparisons
 from service.creation import Creation
+from service.evidence import Evidence
 from service.frontiers import Frontiers
 from service.heads import HeadAsGet
 from service.limits import BodyLimit
@@ -24,6 +25,7 @@ from service.routes import (
     catalog,
     comparisons,
     docs,
+    evidence,
     frontiers,
     health,
     index,
@@ -39,6 +41,8 @@ from service.slots import HeavySlots
 from service.store import Store
 from service.telemetry import Telemetry
 from service.timelines import Timelines
+
+_ROUTES = (recommendations, predictions, comparisons, frontiers, reports, profiles, evidence, catalog, health, index)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -59,7 +63,18 @@ def create_app(settings: Settings) -> FastAPI:
         ],
     )
     app.state.services = _services(store, settings)
-    for module in (recommendations, predictions, comparisons, frontiers, reports, profiles, catalog, health, index):
+    for module in (
+        recommendations,
+        predictions,
+        comparisons,
+        frontiers,
+        reports,
+        profiles,
+        evidence,
+        catalog,
+        health,
+        index,
+    ):
         app.include_router(module.router)
     docs.install(app)
     problems.install(app)
@@ -68,6 +83,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _services(store: Store, settings: Settings) -> Services:
+    known = Evidence(store)
     return Services(
         store=store,
         slots=HeavySlots(settings.heavy_concurrency, settings.heavy_queue, settings.heavy_wait_s),
@@ -75,10 +91,11 @@ def _services(store: Store, settings: Settings) -> Services:
         calibrations=Calibrations(store),
         catalog=Catalog(store),
         comparisons=Comparisons(store),
+        evidence=known,
         frontiers=Frontiers(store),
         predictions=Predictions(store),
         profiles=Profiles(store),
-        recommendations=Recommendations(store),
+        recommendations=Recommendations(store, known),
         reports=Reports(store),
         timelines=Timelines(store),
     )

@@ -22,7 +22,7 @@ def speed(problem: Problem, measured: Measured) -> MeasuredSpeed:
     form, step, conversion = _step_time(problem, measured)
     if not SHORTEST_S <= step <= LONGEST_S:
         raise Invalid(f"measured.{form}", None, f"means a step of {step:.3g} s, which no run has")
-    mfu = {count: _mfu(problem, step, count) for count in _COUNTS}
+    mfu = mfu_of(problem, step)
     if mfu["causal"] > 1:
         rule = f"means a step of {step:.3g} s and {mfu['causal']:.2f} of the chip's peak; check the unit"
         raise Invalid(f"measured.{form}", None, rule)
@@ -35,6 +35,12 @@ def speed(problem: Problem, measured: Measured) -> MeasuredSpeed:
         tokens_per_s_per_chip=tokens / problem.cluster.num_chips,
         mfu=mfu,
     )
+
+
+def mfu_of(problem: Problem, step_time_s: float) -> dict[str, float]:
+    """By convention, of the peak in the format of the matrix multiplications."""
+    peak = problem.cluster.chip.peak_flops(problem.workload.number_format.gemm) * problem.cluster.num_chips
+    return {count: model_flops(problem.architecture, problem.workload, count) / step_time_s / peak for count in _COUNTS}
 
 
 def memory(measured: MeasuredMemory, prediction: Prediction) -> MemoryComparison:
@@ -81,8 +87,3 @@ def _peak_tflops(problem: Problem, mfu: MeasuredMfu) -> float:
     dtype = mfu.peak_dtype or problem.workload.number_format.gemm
     with instead_of("workload.precision", "measured.mfu.peak_dtype"):
         return problem.cluster.chip.peak_flops(dtype) / 1e12
-
-
-def _mfu(problem: Problem, step_time_s: float, count: AttentionCount) -> float:
-    peak = problem.cluster.chip.peak_flops(problem.workload.number_format.gemm) * problem.cluster.num_chips
-    return model_flops(problem.architecture, problem.workload, count) / step_time_s / peak

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
-from numbers import Integral
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -18,12 +16,11 @@ from starlette.types import Scope
 
 from models.errors import DomainError, Infeasible, Invalid, UnknownName, Unsupported
 from service import errors
-from service.pointers import field_of, location_of, pointer_of
+from service.faults import MAX_SHOWN, Fault, cut, of_pydantic, shown
+from service.pointers import location_of
 
 MEDIA_TYPE = "application/problem+json"
 MAX_ERRORS = 100
-MAX_SHOWN = 200
-_JSON_INTEGER = 2**53  # beyond it JSON readers lose digits (RFC 8259 §6)
 
 log = logging.getLogger(__name__)
 
@@ -134,8 +131,8 @@ def problem(
         "type": f"/problems/{name}",
         "title": kind.title,
         "status": kind.status,
-        "detail": _cut(detail, 2 * MAX_SHOWN),
-        "instance": _cut(scope["path"], MAX_SHOWN),
+        "detail": cut(detail, 2 * MAX_SHOWN),
+        "instance": cut(scope["path"], MAX_SHOWN),
         "request_id": scope["state"].get("request_id"),
         **members,
     }
@@ -154,29 +151,10 @@ def of_service_error(scope: Scope, error: errors.ServiceError) -> JSONResponse:
     return problem(scope, name, str(error), headers)
 
 
-def shown(value: object) -> object:
-    """What an error echoes of a value: all of a short one, of others what they are."""
-    if isinstance(value, str):
-        return _cut(value, MAX_SHOWN)
-    if isinstance(value, Mapping):
-        return f"an object with {len(value)} member{'s' * (len(value) != 1)}"
-    if isinstance(value, Sequence):
-        items = [shown(item) for item in value[:8]]
-        short = len(value) <= 8 and len(str(items)) <= MAX_SHOWN
-        return items if short else f"a list of {len(value)} items"
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, Integral):
-        return whole if abs(whole := int(value)) <= _JSON_INTEGER else f"an integer of {whole.bit_length()} bits"
-    if isinstance(value, float):
-        return float(value) if isfinite(value) else str(value)
-    return type(value).__name__
-
-
 async def _validation(request: Request, error: Exception) -> JSONResponse:
     found = error.errors() if isinstance(error, RequestValidationError) else []
     if any(item["loc"][0] == "path" for item in found):
-        return problem(request.scope, "not-found", f"There is nothing at {_cut(request.url.path, MAX_SHOWN)}.")
+        return problem(request.scope, "not-found", f"There is nothing at {cut(request.url.path, MAX_SHOWN)}.")
     return _refused(request.scope, "invalid", [_fault_of_pydantic(item) for item in found])
 
 
@@ -186,7 +164,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     if headers.get("Allow") == "GET":
         headers["Allow"] = "GET, HEAD"
     name = _OF_STATUS.get(status, "bad-request" if status < 500 else "internal")
-    path = _cut(request.url.path, MAX_SHOWN)
+    path = cut(request.url.path, MAX_SHOWN)
     details = {
         "not-found": f"There is nothing at {path}.",
         "method-not-allowed": f"The methods of {path} are {headers.get('Allow')}.",
@@ -218,33 +196,6 @@ def _name_of(error: Exception) -> str:
     return next(_OF_EXCEPTION[kind] for kind in type(error).__mro__ if kind in _OF_EXCEPTION)
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A value that breaks a rule. Only what is in a body has a JSON Pointer."""
-
-    location: Sequence[str | int]
-    value: object
-    rule: str
-    in_body: bool
-
-    @property
-    def field(self) -> str:
-        return field_of(self._location) or "body"
-
-    @property
-    def _location(self) -> list[str | int]:
-        return [_cut(step, MAX_SHOWN) if isinstance(step, str) else step for step in self.location]
-
-    def entry(self) -> dict[str, Any]:
-        pointer = pointer_of(self._location) if self.in_body else None
-        rule = _cut(self.rule, 4 * MAX_SHOWN)
-        return {"field": self.field, "pointer": pointer, "value": shown(self.value), "rule": rule}
-
-    def sentence(self) -> str:
-        whole = self.value is None or isinstance(self.value, (Mapping, list, tuple))
-        return f"{self.field}: {self.rule}" if whole else f"{self.field} = {shown(self.value)!r}: {self.rule}"
-
-
 def _refused(scope: Scope, name: str, faults: Sequence[Fault]) -> JSONResponse:
     detail = faults[0].sentence() if len(faults) == 1 else f"{len(faults)} values break a rule."
     return problem(scope, name, detail, errors=[fault.entry() for fault in faults[:MAX_ERRORS]])
@@ -257,9 +208,7 @@ def _fault(scope: Scope, error: Invalid) -> Fault:
 
 def _fault_of_pydantic(item: Mapping[str, Any]) -> Fault:
     place, *location = item["loc"]
-    value = None if item["type"] == "missing" else item["input"]
-    rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
-    return Fault(location, value, rule, in_body=place == "body")
+    return of_pydantic(item, location, in_body=place == "body")
 
 
 def _given(scope: Scope, location: Sequence[str | int], otherwise: object) -> object:
@@ -274,16 +223,3 @@ def _given(scope: Scope, location: Sequence[str | int], otherwise: object) -> ob
             return otherwise
         value = value[step]
     return value
-
-
-_RULES = {
-    "extra_forbidden": "unknown field",
-    "missing": "is required",
-    "model_type": "must be an object",
-    "union_tag_invalid": "must be an object of one of the documented forms; a name is none here",
-    "model_attributes_type": "must be an object",
-}
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"

@@ -13,6 +13,7 @@ from models.thresholds import thresholds
 from service.basis import basis
 from service.creation import Created, Save
 from service.deadline import Deadline, nobody
+from service.evidence import Evidence
 from service.pointers import instead_of
 from service.profiles import wanted_profile
 from service.resolution import Resolved, Resolver
@@ -34,8 +35,8 @@ _THRESHOLDS_S = 3.0  # for all of them
 
 
 class Recommendations:
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, evidence: Evidence) -> None:
+        self._store, self._evidence = store, evidence
 
     def recommend(self, request: RecommendationRequest, require_client: Callable[[], None] = nobody) -> Save:
         with self._store.reading() as rows:
@@ -61,6 +62,7 @@ class Recommendations:
             **members,
             allocation=None if allocation is None else AllocationAnswer.of(allocation),
             choices=[ChoiceAnswer.of(choice) for choice in choices],
+            evidence=self._evidence.beside(found.problem, found.fastest.prediction.layout, profile),
             **basis(request, resolved.answered(found.problem), profile),
         )
         others = [place for place in places.values() if place is not resolved]

@@ -126,6 +126,16 @@ class ReportRow(Table):
     document: Mapped[dict[str, Any]]
 
 
+class EvidenceRow(Table):
+    """A published run. `release`: hash of the file that it came with; all rows have the same."""
+
+    __tablename__ = "evidence"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    release: Mapped[str]
+    document: Mapped[dict[str, Any]]
+
+
 class CatalogRow(Table):
     """A version of an entry that a user registered; `kind` is "chips", "clusters" or "architectures"."""
 

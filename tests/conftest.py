@@ -17,7 +17,7 @@ import sqlalchemy
 from sqlalchemy import make_url, text
 
 from service import database
-from service.profiles import seed
+from service.seeds import seed
 from service.settings import Settings
 from service.store import Store
 

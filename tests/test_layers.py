@@ -17,18 +17,19 @@ MODULES = {
 }
 LAYERS = (
     "models",
-    "service.settings service.deadline service.identifiers service.errors service.pointers service.cursors",
+    "service.settings service.deadline service.identifiers service.errors service.pointers service.faults service.cursors",
     "service.formats service.tables",
     "service.schemas service.database",
     "service.store service.slots",
     "service.slices service.resolution service.assumptions service.basis service.creation service.measurements "
     "service.catalog service.profiles service.predictions service.recommendations service.reports "
-    "service.comparisons service.frontiers service.subject service.timelines "
+    "service.evidence service.comparisons service.frontiers service.subject service.timelines "
     "service.calibrations",
     "service.problems service.json_body service.limits service.security service.telemetry service.etags "
     "service.queries service.heads",
     "service.routes",
     "service.openapi service.fit_profile",
+    "service.carry_runs service.seeds",
     "service.app",
     "service.__main__",
 )

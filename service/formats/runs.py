@@ -61,7 +61,7 @@ def read(row: Row, software_year: float) -> Run:
 def _read(row: Row, software_year: float) -> Run:
     assumed: list[str] = []
     training = row["training"]
-    architecture = _architecture(row["model"])
+    architecture = Architecture.from_shape(name="run", **shape(row["model"]))
     cluster = _cluster(row["cluster"])
     stack = replace(_stack(row, assumed), age_years=_age(row, software_year, assumed))
     degrees = _degrees(training, cluster, architecture, stack, assumed)
@@ -73,31 +73,31 @@ def _read(row: Row, software_year: float) -> Run:
     return Run(problem, layouts, tuple(assumed), seconds, converted, memory or None)
 
 
-def _architecture(model: Row) -> Architecture:
+def shape(model: Row) -> dict[str, Any]:
+    """The model in the fields of Architecture.from_shape, less its name."""
     extra = model.get("extra") or {}
     if "global_head_dim" in extra:
         raise Invalid("model.extra", "global_head_dim", "layers with heads of two shapes are not described")
     window, chunked, period = _window(extra)
     moe, mla = model.get("moe"), model.get("mla")
-    return Architecture.from_shape(
-        name="run",
-        num_layers=model["num_layers"],
-        hidden_size=model["hidden_size"],
-        intermediate_size=model["intermediate_size"],
-        num_attention_heads=model["num_attention_heads"],
-        num_key_value_heads=model["num_key_value_heads"],
-        head_dim=model.get("head_dim"),
-        vocab_size=model["vocab_size"],
-        gated_mlp=model.get("gated_mlp") is not False,
-        tie_word_embeddings=bool(model.get("tie_word_embeddings")),
-        qk_norm=bool(extra.get("qk_norm")),
-        sliding_window=window,
-        chunked_attention=chunked,
-        full_attention_period=period,
-        mla=MlaShape(**mla) if mla else None,
-        moe=MoeShape(**{k: v for k, v in moe.items() if k in MoeShape.__slots__ and v is not None}) if moe else None,
-        mtp_layers=extra.get("mtp_layers") or 0,
-    )
+    return {
+        "num_layers": model["num_layers"],
+        "hidden_size": model["hidden_size"],
+        "intermediate_size": model["intermediate_size"],
+        "num_attention_heads": model["num_attention_heads"],
+        "num_key_value_heads": model["num_key_value_heads"],
+        "head_dim": model.get("head_dim"),
+        "vocab_size": model["vocab_size"],
+        "gated_mlp": model.get("gated_mlp") is not False,
+        "tie_word_embeddings": bool(model.get("tie_word_embeddings")),
+        "qk_norm": bool(extra.get("qk_norm")),
+        "sliding_window": window,
+        "chunked_attention": chunked,
+        "full_attention_period": period,
+        "mla": MlaShape(**mla) if mla else None,
+        "moe": MoeShape(**{k: v for k, v in moe.items() if k in MoeShape.__slots__ and v is not None}) if moe else None,
+        "mtp_layers": extra.get("mtp_layers") or 0,
+    }
 
 
 def _window(extra: Row) -> tuple[int | None, bool, int | None]:
@@ -170,7 +170,12 @@ def _age(row: Row, software_year: float, assumed: list[str]) -> float:
     if not row.get("date"):
         assumed.append("date")
         return 0.0
-    return max(software_year - _year(row["date"]), 0.0)
+    return age_years(row["date"], software_year)
+
+
+def age_years(date: str, software_year: float) -> float:
+    """How much older than the newest software that a profile describes; a date is "2024" or "2024-07"."""
+    return max(software_year - _year(date), 0.0)
 
 
 def _year(date: str) -> float:
@@ -187,7 +192,7 @@ def _shown(stack: Stack, training: Row) -> dict[str, Any]:
     if schedule.startswith("zb") or "dualpipe" in schedule:
         shown["schedules"] = (*stack.schedules, "zero_bubble", "dualpipe")
     if (training.get("data_parallel_kind") or "").startswith("fsdp"):
-        shown["zero_stages"] = (*stack.zero_stages, 3)
+        shown["zero_stages"] = tuple(dict.fromkeys((*stack.zero_stages, 3)))
     return shown
 
 

@@ -17,6 +17,7 @@ from service.catalog import Catalog
 from service.comparisons import Comparisons
 from service.creation import CREATED, Created, Creation, Key, Save
 from service.errors import BadHeader
+from service.evidence import Evidence
 from service.frontiers import Frontiers
 from service.json_body import JsonRequest
 from service.predictions import Predictions
@@ -40,6 +41,7 @@ class Services:
     calibrations: Calibrations
     catalog: Catalog
     comparisons: Comparisons
+    evidence: Evidence
     frontiers: Frontiers
     predictions: Predictions
     profiles: Profiles

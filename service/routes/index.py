@@ -14,6 +14,7 @@ _COLLECTIONS = {
     "predictions": "/v1/predictions",
     "reports": "/v1/reports",
     "profiles": "/v1/profiles",
+    "evidence": "/v1/evidence",
     "chips": "/v1/catalog/chips",
     "clusters": "/v1/catalog/clusters",
     "architectures": "/v1/catalog/architectures",

@@ -9,6 +9,7 @@ from pydantic import AwareDatetime, Field, WithJsonSchema, model_validator
 
 from models.errors import Invalid
 from models.prediction import Prediction
+from models.provenance import Ground
 from models.step import MEMORY_TERMS, TIME_TERMS
 from service.schemas.layout import LayoutFields
 from service.schemas.question import PinnedQuestion
@@ -55,6 +56,26 @@ class ByConvention(Document):
     """Over the whole sequence or window."""
 
 
+class TermBasis(Document):
+    ground: Ground
+    """"measured" on this chip and stack, "inherited" from the chip's generation or the stack, or "data_sheet": no run
+    of either exercised it."""
+    scope: str
+    """Where the runs behind it ran."""
+    runs: int
+
+
+class ProvenanceAnswer(Document):
+    """What the prediction rests on."""
+
+    grade: Ground
+    """The weakest ground among the terms that make at least a twentieth of the step."""
+    terms: dict[str, TermBasis]
+    """Of every term of `time` and `memory_gib` that is not zero."""
+    outside: list[str]
+    """Quantities beyond those of every run behind the profile, or of every one on the chip's generation."""
+
+
 class PredictedLayout(Document):
     """One layout under the model. Times are of one step."""
 
@@ -79,6 +100,7 @@ class PredictedLayout(Document):
     memory_stage: int
     """The fullest pipeline stage, from 0."""
     fits: bool
+    provenance: ProvenanceAnswer
 
     @classmethod
     def of(cls, prediction: Prediction) -> Self:

@@ -14,6 +14,7 @@ from models.pipelining import Pipelining, Roofline
 from models.search import Certificate
 from models.thresholds import Threshold
 from service.schemas.allocation import AllocationAnswer, AllocationFields
+from service.schemas.evidence import EvidenceShown
 from service.schemas.layout import ConstraintFields
 from service.schemas.objective import AlternativeFields, ChoiceAnswer, ObjectiveFields
 from service.schemas.prediction import Basis, PredictedLayout
@@ -187,4 +188,7 @@ class RecommendationAnswer(Basis):
     choices: list[ChoiceAnswer]
     """Every place to run, those that keep the limits first, the best foremost; the answer is for the first. Empty where
     the request has neither alternatives nor an objective."""
+    evidence: list[EvidenceShown]
+    """The nearest published runs, one of a model, chip and source, beside what is predicted of them. They inform the
+    reader, not the prediction."""
     certificate: CertificateAnswer

@@ -14,6 +14,7 @@ from service.database import at_head
 from service.errors import Unavailable
 from service.store.answers import Answers
 from service.store.catalog import CatalogEntries
+from service.store.evidence import Evidence
 from service.store.keys import IdempotencyKeys
 from service.store.profiles import Profiles
 from service.store.reports import Reports
@@ -28,6 +29,7 @@ class Rows:
         self._session = session
         self.answers = Answers(session)
         self.catalog = CatalogEntries(session)
+        self.evidence = Evidence(session)
         self.keys = IdempotencyKeys(session)
         self.profiles = Profiles(session)
         self.reports = Reports(session)

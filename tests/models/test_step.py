@@ -184,3 +184,18 @@ def test_the_interval_of_a_chip_that_no_run_informed_is_wider() -> None:
         found = predict_layouts(problem, [layout], PROFILE)[0]
         widths[chip] = found.step_time_high_s / found.step_time_low_s
     assert widths["mi300x"] > 1.1 * widths["h100"]
+
+
+@pytest.mark.parametrize("cp", [2, 4, 8])
+def test_a_faster_chip_that_waits_for_its_host_is_not_slower(cp: int) -> None:
+    """Context-parallel traffic runs beside attention, and beside the gaps that a faster attention kernel leaves."""
+    small = replace(catalogue.architecture("llama-3.2-1b"), layers=catalogue.architecture("llama-3.2-1b").layers[:3])
+    problem = replace(question(seq_len=4096, global_batch=4), architecture=small)
+    layouts = Layouts.of([Layout(cp=cp, dp_shard=64 // cp, zero_stage=1)])
+    times = []
+    for factor in (1, 2, 5, 10, 30):
+        chip = problem.cluster.chip
+        peaks = {dtype: peak * factor for dtype, peak in chip.peak_tflops.items()}
+        faster = replace(problem, cluster=replace(problem.cluster, chip=replace(chip, peak_tflops=peaks)))
+        times.append(predict(faster, layouts, PROFILE.coefficients(faster.scopes)).step_time_s[0])
+    assert times == sorted(times, reverse=True)

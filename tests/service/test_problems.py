@@ -70,7 +70,7 @@ def test_several_errors_come_together(client) -> None:
 def test_long_values_are_echoed_shortened(client) -> None:
     body = changed(PREDICTION, "model", "x" * 10_000)
     found = assert_problem(client.post("/v1/predictions", json=body), "invalid", "/model")
-    assert len(found["errors"][0]["value"]) == problems.MAX_SHOWN
+    assert len(found["errors"][0]["value"]) == faults.MAX_SHOWN
 
 
 def test_a_pointer_escapes_what_rfc_6901_escapes(client) -> None:

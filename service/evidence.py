@@ -1,0 +1,167 @@
+"""Published runs beside what is asked: the nearest, with what is predicted of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from models.evidence import Library, Traits
+from models.layout import Layout
+from models.prediction import predict_layouts
+from models.problem import Problem
+from models.profile import Profile
+from service.measurements import log_ratio, mfu_of
+from service.profiles import active_profile
+from service.resolution import Resolver
+from service.schemas.cluster import ClusterPreset
+from service.schemas.evidence import (
+    Difference,
+    EvidenceAnswer,
+    EvidenceList,
+    EvidenceQuery,
+    EvidenceShown,
+    MeasuredRun,
+    PredictedRun,
+    PublishedRun,
+)
+from service.schemas.prediction import ByConvention, ProfileUsed
+from service.store import Rows, Store
+from service.subject import Subject, of_prediction, of_recommendation
+
+SHOWN = 3
+
+
+def seed(store: Store) -> None:
+    """Put the shipped runs into a database that has none, or another release's; of several processes one does."""
+    text = (files("models") / "data/runs.jsonl").read_text()
+    release = hashlib.sha256(text.encode()).hexdigest()
+    with store.writing() as rows:
+        rows.lock("evidence")
+        if rows.evidence.release() != release:
+            rows.evidence.replace(release, (json.loads(line) for line in text.splitlines()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    """The runs of a release. `kinds`: source, model and chip of each; `fitted`: which of them ran."""
+
+    release: str | None
+    ids: list[str]
+    kinds: list[tuple[str, str, str]]
+    fitted: list[bool]
+    library: Library
+
+    @classmethod
+    def of(cls, release: str | None, runs: Sequence[PublishedRun]) -> _Shelf:
+        return cls(
+            release,
+            ids=[run.id for run in runs],
+            kinds=[(run.source.title, run.model.name, str(run.cluster.chip)) for run in runs],
+            fitted=[run.outcome == "ok" for run in runs],
+            library=Library([run.traits() for run in runs]),
+        )
+
+    def order(self, wanted: Traits) -> list[tuple[int, float]]:
+        """Every run and its distance, the nearest first."""
+        distances = self.library.distances(wanted)
+        return [(int(i), float(distances[i])) for i in np.argsort(distances, kind="stable")]
+
+
+class Evidence:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._shelf: _Shelf | None = None
+
+    def nearest(self, query: EvidenceQuery) -> dict[str, Any]:
+        with self._store.reading() as rows:
+            profile, resolver = active_profile(rows), Resolver(rows)
+            wanted, shelf = _wanted(rows, query), self._current(rows)
+            found = shelf.order(wanted)[: query.limit]
+            items = [_answer(_run(rows, shelf.ids[i]), resolver, profile, distance, wanted) for i, distance in found]
+        used = ProfileUsed(id=profile.id, version=profile.version)
+        return EvidenceList(items=items, profile=used, runs=len(shelf.ids)).model_dump(mode="json")
+
+    def beside(self, problem: Problem, layout: Layout, profile: Profile) -> list[EvidenceShown]:
+        """The nearest runs, one of each model, chip and source."""
+        wanted, shown = Traits.of(problem, layout), dict[tuple[str, str, str], EvidenceShown]()
+        with self._store.reading() as rows:
+            resolver, shelf = Resolver(rows), self._current(rows)
+            for i, distance in shelf.order(wanted):
+                if len(shown) == SHOWN:
+                    break
+                if shelf.fitted[i] and shelf.kinds[i] not in shown:
+                    answer = _answer(_run(rows, shelf.ids[i]), resolver, profile, distance, wanted)
+                    shown[shelf.kinds[i]] = EvidenceShown.of(answer)
+        return [*shown.values()]
+
+    def _current(self, rows: Rows) -> _Shelf:
+        release = rows.evidence.release()
+        if self._shelf is None or self._shelf.release != release:
+            runs = [PublishedRun.model_validate(document) for document in rows.evidence.all()]
+            self._shelf = _Shelf.of(release, runs)
+        return self._shelf
+
+
+def _run(rows: Rows, id_: str) -> PublishedRun:
+    return PublishedRun.model_validate(rows.evidence.get(id_))
+
+
+def _wanted(rows: Rows, query: EvidenceQuery) -> Traits:
+    resolver = Resolver(rows)
+    if query.prediction_id is not None:
+        return _traits(resolver, of_prediction(rows, query.prediction_id, query.rank))
+    if query.recommendation_id is not None:
+        return _traits(resolver, of_recommendation(rows, query.recommendation_id, query.rank))
+    tokens = query.seq_len * query.global_batch if query.seq_len and query.global_batch else None
+    stated: dict[str, Any] = {"precision": query.precision, "seq_len": query.seq_len, "tokens_per_step": tokens}
+    if query.model is not None:
+        architecture = resolver.architecture(query.model).value
+        count = architecture.parameters
+        stated |= {"parameters": count.total, "active_parameters": count.active, "sparse": architecture.is_moe}
+    stated["num_chips"] = query.num_chips
+    if query.cluster is not None:
+        chip, _, size = resolver.cluster(ClusterPreset(preset=query.cluster, num_chips=query.num_chips))
+        stated |= {"chip": chip.value.id, "generation": chip.value.generation, "num_chips": size.num_chips}
+    if query.stack is not None:
+        stated["stack"] = resolver.stack(query.stack).value.id
+    return Traits(**stated)
+
+
+def _traits(resolver: Resolver, subject: Subject) -> Traits:
+    return Traits.of(resolver.problem(subject.question).problem, subject.layout.build())
+
+
+def _answer(run: PublishedRun, resolver: Resolver, profile: Profile, distance: float, wanted: Traits) -> EvidenceAnswer:
+    problem = resolver.problem(run.question(profile.software_year)).problem
+    predicted = predict_layouts(problem, [run.layout.build()], profile)[0]
+    step, low, high = run.step_time_s, predicted.step_time_low_s, predicted.step_time_high_s
+    differs = wanted.differing(run.traits())
+    return EvidenceAnswer(
+        **run.model_dump(mode="json", include={"id", "source", "family", "trust", "date", "assumed", "outcome"}),
+        **run.model_dump(mode="json", include={"model", "cluster", "workload", "stack"}, exclude_unset=True),
+        layout=run.layout,
+        distance=distance,
+        differs={name: Difference(asked=asked, run=theirs) for name, (asked, theirs) in differs.items()},
+        measured=_measured(run, problem),
+        predicted=PredictedRun.model_validate({name: getattr(predicted, name) for name in PredictedRun.model_fields}),
+        residual=log_ratio(step, predicted.step_time_s),
+        within_interval=None if step is None else low <= step <= high,
+        fit_verdict_agrees=predicted.fits == (run.outcome == "ok"),
+    )
+
+
+def _measured(run: PublishedRun, problem: Problem) -> MeasuredRun:
+    step = run.step_time_s
+    return MeasuredRun(
+        step_time_s=step,
+        tokens_per_s_per_chip=problem.workload.tokens / step / problem.cluster.num_chips if step else None,
+        mfu=ByConvention.model_validate(mfu_of(problem, step)) if step else None,
+        converted=run.converted,
+        memory_gib=run.memory_gib,
+    )

@@ -1,0 +1,80 @@
+"""A value that breaks a rule, as errors tell of it: the field, where it is, what it was and the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from numbers import Integral
+from typing import Any
+
+from service.pointers import field_of, pointer_of
+
+MAX_SHOWN = 200
+_JSON_INTEGER = 2**53  # beyond it JSON readers lose digits (RFC 8259 §6)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A value that breaks a rule. Only what is in a body has a JSON Pointer."""
+
+    location: Sequence[str | int]
+    value: object
+    rule: str
+    in_body: bool
+
+    @property
+    def field(self) -> str:
+        return field_of(self._location) or "body"
+
+    @property
+    def _location(self) -> list[str | int]:
+        return [cut(step, MAX_SHOWN) if isinstance(step, str) else step for step in self.location]
+
+    def entry(self) -> dict[str, Any]:
+        pointer = pointer_of(self._location) if self.in_body else None
+        rule = cut(self.rule, 4 * MAX_SHOWN)
+        return {"field": self.field, "pointer": pointer, "value": shown(self.value), "rule": rule}
+
+    def sentence(self) -> str:
+        whole = self.value is None or isinstance(self.value, (Mapping, list, tuple))
+        return f"{self.field}: {self.rule}" if whole else f"{self.field} = {shown(self.value)!r}: {self.rule}"
+
+
+def of_pydantic(item: Mapping[str, Any], location: Sequence[str | int], *, in_body: bool) -> Fault:
+    """An error of pydantic's, at this location."""
+    value = None if item["type"] == "missing" else item["input"]
+    rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
+    return Fault(location, value, rule, in_body=in_body)
+
+
+def shown(value: object) -> object:
+    """What an error echoes of a value: all of a short one, of others what they are."""
+    if isinstance(value, str):
+        return cut(value, MAX_SHOWN)
+    if isinstance(value, Mapping):
+        return f"an object with {len(value)} member{'s' * (len(value) != 1)}"
+    if isinstance(value, Sequence):
+        items = [shown(item) for item in value[:8]]
+        short = len(value) <= 8 and len(str(items)) <= MAX_SHOWN
+        return items if short else f"a list of {len(value)} items"
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, Integral):
+        return whole if abs(whole := int(value)) <= _JSON_INTEGER else f"an integer of {whole.bit_length()} bits"
+    if isinstance(value, float):
+        return float(value) if isfinite(value) else str(value)
+    return type(value).__name__
+
+
+_RULES = {
+    "extra_forbidden": "unknown field",
+    "missing": "is required",
+    "model_type": "must be an object",
+    "union_tag_invalid": "must be an object of one of the documented forms; a name is none here",
+    "model_attributes_type": "must be an object",
+}
+
+
+def cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,0 +1,207 @@
+"""Published runs in the project's own form, and those nearest to a question."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from models import catalogue
+from models.errors import Invalid
+from models.evidence import Traits
+from models.workload import Precision
+from service.formats.runs import age_years
+from service.schemas.architecture import ShapeFields
+from service.schemas.cluster import ClusterFields
+from service.schemas.layout import LayoutFields
+from service.schemas.prediction import ByConvention, ProfileUsed
+from service.schemas.question import Question
+from service.schemas.report import Id
+from service.schemas.stack import StackFields
+from service.schemas.wire import Degree, Document, Label, Name, Wire
+from service.schemas.workload import WorkloadFields
+
+
+class Source(Wire):
+    """Where a run was published."""
+
+    title: str
+    where: str
+    """Repository and commit, or paper and table."""
+
+
+class PublishedRun(Wire):
+    """A run that its source describes; what that left open is `assumed`, by name of the field."""
+
+    id: str
+    source: Source
+    family: Label
+    """The publication that it is of, with others like it."""
+    trust: Literal["A", "B", "C", "D"]
+    """A: a table of whoever ran it, B: text of a paper, C: through somebody's notes, D: a practitioner."""
+    date: Label | None = None
+    outcome: Literal["ok", "out_of_memory"]
+    model: ShapeFields
+    cluster: ClusterFields
+    workload: WorkloadFields
+    stack: StackFields
+    layout: LayoutFields
+    assumed: list[Label] = []
+    step_time_s: float | None = None
+    converted: bool = False
+    """The source prints FLOP/s or MFU only; the step time follows by its own way of counting."""
+    memory_gib: float | None = None
+    parameters: float
+    active_parameters: float
+
+    def traits(self) -> Traits:
+        layout, workload = self.layout, self.workload
+        return Traits(
+            chip=str(self.cluster.chip),
+            generation=catalogue.chip(str(self.cluster.chip)).generation,
+            stack=self.stack.name,
+            sparse=self.model.moe is not None,
+            precision=workload.precision,
+            parameters=self.parameters,
+            active_parameters=self.active_parameters,
+            num_chips=self.cluster.num_chips,
+            seq_len=workload.seq_len,
+            tokens_per_step=workload.seq_len * workload.global_batch,
+            tp=layout.tp,
+            pp=layout.pp,
+            cp=layout.cp,
+            ep=layout.ep,
+        )
+
+    def question(self, software_year: float) -> Question:
+        """With the software as old as the run."""
+        age = age_years(self.date, software_year) if self.date else 0.0
+        stack = self.stack.model_copy(update={"age_years": age})
+        stack.model_fields_set.add("age_years")
+        return Question(model=self.model, cluster=self.cluster, workload=self.workload, stack=stack)
+
+
+class EvidenceQuery(Wire):
+    """What the runs should be like: an answer given before, or any of the other fields. What is left out counts for
+    nothing."""
+
+    recommendation_id: Id | None = None
+    prediction_id: Id | None = None
+    rank: Annotated[int, Field(ge=1, le=1000, strict=False)] | None = None
+    """Which layout of the answer; without it the first."""
+    model: Name | None = None
+    cluster: Name | None = None
+    """A name of /v1/catalog/clusters or /v1/catalog/chips."""
+    num_chips: Annotated[Degree, Field(strict=False)] | None = None
+    seq_len: Annotated[int, Field(ge=1, le=2**31, strict=False)] | None = None
+    global_batch: Annotated[int, Field(ge=1, le=2**31, strict=False)] | None = None
+    """Sequences; needs `seq_len`."""
+    precision: Precision | None = None
+    stack: Name | None = None
+    limit: Annotated[int, Field(ge=1, le=50, strict=False)] = 10
+
+    @model_validator(mode="after")
+    def _one_subject(self) -> Self:
+        linked = [name for name in ("recommendation_id", "prediction_id") if getattr(self, name) is not None]
+        given = [name for name in self.model_fields_set - {"limit", "rank"} if name not in linked]
+        if len(linked) > 1:
+            raise Invalid("prediction_id", self.prediction_id, "give it or recommendation_id, not both")
+        if linked and given:
+            raise Invalid(min(given), None, f"is already fixed by {linked[0]}")
+        if not linked and self.rank is not None:
+            raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")
+        if self.global_batch is not None and self.seq_len is None:
+            raise Invalid("seq_len", None, "is required with global_batch: together they are the tokens of a step")
+        return self
+
+
+class Difference(Document):
+    asked: str | int | float | bool
+    run: str | int | float | bool
+
+
+class MeasuredRun(Document):
+    step_time_s: float | None
+    """Null where the run did not fit."""
+    tokens_per_s_per_chip: float | None
+    mfu: ByConvention | None
+    converted: bool
+    """From FLOP/s or MFU as the source counts them: it prints no time."""
+    memory_gib: float | None
+    """The peak, where the source prints it."""
+
+
+class PredictedRun(Document):
+    """Of the same layout, by the profile named in the answer. The shipped profile was fitted to the published runs, so
+    these errors are smaller than those of a new run."""
+
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+    mfu: ByConvention
+    reserved_gib: float
+    fits: bool
+
+
+class EvidenceAnswer(Document):
+    id: str
+    source: dict[str, str]
+    family: str
+    trust: str
+    date: str | None
+    distance: float
+    """From the question: 0 is alike in everything that counts."""
+    differs: dict[str, Difference]
+    """What makes the distance."""
+    model: dict[str, Any]
+    cluster: dict[str, Any]
+    workload: dict[str, Any]
+    stack: dict[str, Any]
+    layout: LayoutFields
+    assumed: list[str]
+    """Fields that the source leaves open, settled by the stack's habits."""
+    outcome: Literal["ok", "out_of_memory"]
+    measured: MeasuredRun
+    predicted: PredictedRun
+    residual: float | None
+    """Natural log(measured / predicted) of the step time, as in reports."""
+    within_interval: bool | None
+    fit_verdict_agrees: bool
+
+
+class EvidenceList(Document):
+    """The nearest first. All there are: `limit` says how many, there is no next page."""
+
+    items: list[EvidenceAnswer]
+    profile: ProfileUsed
+    runs: int
+    """How many there are to choose from."""
+
+
+class EvidenceShown(Document):
+    """A published run near the fastest layout; GET /v1/evidence has more of it, and more of them."""
+
+    id: str
+    title: str
+    where: str
+    date: str | None
+    distance: float
+    differs: dict[str, Difference]
+    layout: LayoutFields
+    measured_step_time_s: float
+    predicted_step_time_s: float
+    residual: float
+    """Natural log(measured / predicted)."""
+
+    @classmethod
+    def of(cls, answer: EvidenceAnswer) -> Self:
+        return cls.model_validate(
+            {
+                **answer.model_dump(include={"id", "date", "distance", "residual"}),
+                **answer.source,
+                "differs": answer.differs,
+                "layout": answer.layout,
+                "measured_step_time_s": answer.measured.step_time_s,
+                "predicted_step_time_s": answer.predicted.step_time_s,
+            }
+        )

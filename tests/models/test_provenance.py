@@ -1,0 +1,113 @@
+"""What a prediction rests on: counted from the runs behind a profile, and never better than they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from models import catalogue
+from models.evidence import DOUBLING, KINDS, Library, Traits
+from models.layout import Layout
+from models.prediction import Prediction, predict_layouts
+from models.problem import Problem
+from models.profile import Profile, shipped_profile
+from models.provenance import Ran, having_seen
+from models.workload import Workload
+
+BARE = replace(shipped_profile(), seen=(), spans=())
+FSDP = Layout(dp_shard=64, zero_stage=3, recompute="full")
+
+
+def problem(chip: str = "h100", stack: str = "torchtitan", seq_len: int = 8192) -> Problem:
+    return Problem(
+        architecture=catalogue.architecture("llama-3.1-8b"),
+        cluster=catalogue.cluster(chip, 64),
+        workload=Workload(seq_len=seq_len, global_batch=128),
+        stack=catalogue.stack(stack),
+    )
+
+
+def predicted(profile: Profile, *question: str, layout: Layout = FSDP, seq_len: int = 8192) -> Prediction:
+    return predict_layouts(problem(*question, seq_len=seq_len), [layout], profile)[0]
+
+
+def taught(*question: str) -> Profile:
+    return having_seen(BARE, [Ran(problem(*question), FSDP, timed=True, weighed=False)])
+
+
+def test_a_profile_without_runs_is_the_data_sheet() -> None:
+    found = predicted(BARE).provenance
+    assert found.grade == "data_sheet"
+    assert {basis.ground for basis in found.terms.values()} == {"data_sheet"}
+    assert found.outside == ()
+
+
+def test_a_run_is_a_measurement_where_it_ran_and_a_relative_elsewhere() -> None:
+    profile = taught("h100", "torchtitan")
+    grounds = {
+        ("h100", "torchtitan"): "measured",
+        ("h200", "torchtitan"): "inherited",
+        ("h100", "megatron"): "inherited",
+        ("a100", "torchtitan"): "inherited",
+        ("a100", "megatron"): "data_sheet",
+    }
+    for question, ground in grounds.items():
+        assert predicted(profile, *question).provenance.terms["compute_s"].ground == ground, question
+    assert predicted(profile, "h200").provenance.terms["compute_s"].scope == "generation:hopper"
+
+
+def test_only_what_a_run_exercised_is_measured() -> None:
+    """Full recompute by FSDP says nothing of tensor-parallel traffic, and a step time nothing of memory."""
+    layout = Layout(tp=8, dp_shard=8, zero_stage=3, sequence_parallel=True)
+    found = predicted(taught(), layout=layout).provenance
+    assert found.terms["compute_s"].ground == "measured"
+    assert found.terms["tensor_s"].ground == "data_sheet"
+    assert found.terms["activations_gib"].ground == "data_sheet"
+    assert found.grade == "data_sheet"
+    weighed = having_seen(BARE, [Ran(problem(), FSDP, timed=False, weighed=True)])
+    assert predicted(weighed).provenance.terms["parameters_gib"].ground == "measured"
+
+
+def test_terms_that_are_nothing_have_no_ground() -> None:
+    found = predicted(BARE)
+    everything = {**found.time, **found.memory_gib}
+    assert found.provenance.terms.keys() == {name for name, value in everything.items() if value > 0}
+
+
+def test_what_lies_beyond_every_run_is_named() -> None:
+    profile = taught()
+    assert predicted(profile).provenance.outside == ()
+    (line, tokens) = predicted(profile, seq_len=16384).provenance.outside
+    assert line == "seq_len = 16384 is beyond the 8192 of any run"
+    assert tokens.startswith("tokens_per_step")
+    other = having_seen(profile, [Ran(problem("a100", seq_len=16384), FSDP, timed=True, weighed=False)])
+    assert (
+        "seq_len = 16384 is beyond the 8192 of any run on hopper" in predicted(other, seq_len=16384).provenance.outside
+    )
+
+
+def test_what_was_seen_adds_up() -> None:
+    run = Ran(problem(), FSDP, timed=True, weighed=True)
+    once, twice = having_seen(BARE, [run]), having_seen(BARE, [run, run])
+    assert having_seen(once, [run]) == twice
+    assert {one.runs for one in once.seen} == {1}
+    assert {one.runs for one in twice.seen} == {2}
+
+
+def test_profiles_keep_what_they_have_seen() -> None:
+    profile = taught()
+    assert Profile.from_json(profile.to_json()) == profile
+    assert shipped_profile().seen
+    assert shipped_profile().spans
+
+
+def test_nearness_counts_what_differs_and_only_what_is_asked() -> None:
+    here = Traits.of(problem(), FSDP)
+    far = Traits.of(problem("a100", "megatron", seq_len=16384), FSDP)
+    library = Library([here, far])
+    assert library.distances(Traits()).tolist() == [0, 0]
+    apart = KINDS["generation"] + KINDS["chip"] + KINDS["stack"] + 2 * DOUBLING  # twice the tokens of a step as well
+    assert library.distances(here).tolist() == [0, pytest.approx(apart)]
+    assert library.distances(Traits(stack="megatron")).tolist() == [KINDS["stack"], 0]
+    assert Traits(stack="megatron", seq_len=8192).differing(here) == {"stack": ("megatron", "torchtitan")}
