@@ -20,6 +20,8 @@ from service.limits import BodyLimit
 from service.predictions import Predictions
 from service.profiles import Profiles
 from service.recommendations import Recommendations
+from service.report_batches import ReportBatches
+from service.report_summaries import ReportSummaries
 from service.reports import Reports
 from service.routes import (
     catalog,
@@ -96,6 +98,8 @@ def _services(store: Store, settings: Settings) -> Services:
         predictions=Predictions(store),
         profiles=Profiles(store),
         recommendations=Recommendations(store, known),
+        report_batches=ReportBatches(store),
+        report_summaries=ReportSummaries(store),
         reports=Reports(store),
         timelines=Timelines(store),
     )

@@ -8,7 +8,11 @@ from math import isfinite
 from numbers import Integral
 from typing import Any
 
-from service.pointers import field_of, pointer_of
+from pydantic import ValidationError
+
+from models.errors import Invalid
+from service.errors import Refused
+from service.pointers import field_of, location_of, pointer_of
 
 MAX_SHOWN = 200
 _JSON_INTEGER = 2**53  # beyond it JSON readers lose digits (RFC 8259 §6)
@@ -46,6 +50,17 @@ def of_pydantic(item: Mapping[str, Any], location: Sequence[str | int], *, in_bo
     value = None if item["type"] == "missing" else item["input"]
     rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
     return Fault(location, value, rule, in_body=in_body)
+
+
+def of_refusal(error: Exception, root: Sequence[str | int]) -> list[Fault]:
+    """Of a part of a body that lies at `root`: what pydantic, the models or the service say of it."""
+    if isinstance(error, ValidationError):
+        return [of_pydantic(item, [*root, *item["loc"]], in_body=True) for item in error.errors()]
+    if isinstance(error, Refused):
+        return [fault for each in error.errors for fault in of_refusal(each, root)]
+    if isinstance(error, Invalid):
+        return [Fault([*root, *location_of(error.field)], error.value, error.rule, in_body=True)]
+    return [Fault(root, None, str(error), in_body=True)]
 
 
 def shown(value: object) -> object:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from models.diagnosis import COMMUNICATION
 from models.errors import Invalid
 from models.flops import AttentionCount, model_flops, step_time_of
 from models.prediction import Prediction
 from models.problem import Problem
 from service.pointers import instead_of
-from service.schemas.report import Measured, MeasuredMemory, MeasuredMfu, MeasuredSpeed, MemoryComparison
+from service.schemas.report import (
+    Measured,
+    MeasuredMemory,
+    MeasuredMfu,
+    MeasuredParts,
+    MeasuredSpeed,
+    MemoryComparison,
+    PartsComparison,
+)
 
 Form = Literal["step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "mfu"]
 
@@ -49,6 +58,11 @@ def memory(measured: MeasuredMemory, prediction: Prediction) -> MemoryComparison
         allocated_residual=log_ratio(measured.allocated_gib, prediction.allocated_gib),
         reserved_residual=log_ratio(measured.reserved_gib, prediction.reserved_gib),
     )
+
+
+def parts(measured: MeasuredParts, prediction: Prediction) -> PartsComparison:
+    exposed = sum(prediction.time[name] for name in COMMUNICATION)
+    return PartsComparison(**measured.model_dump(), predicted_exposed_communication_s=exposed)
 
 
 def log_ratio(measured: float | None, predicted: float) -> float | None:

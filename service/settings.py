@@ -40,7 +40,7 @@ class Settings(BaseSettings):
 
     log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
 
-    max_body_bytes: Annotated[int, Field(ge=1024)] = 8 * 2**20
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 16 * 2**20
     """Largest request body that is read."""
 
     heavy_concurrency: Annotated[int, Field(ge=1)] = 2

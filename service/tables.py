@@ -104,15 +104,18 @@ class RecommendationRow(Table):
 
 
 class ReportRow(Table):
-    """`submission` is the body as it came; `step_time_s` what it measured, `residual` the log of measured/predicted."""
+    """`submission` is what came, as it came; `residual` the log of measured over predicted step time."""
 
     __tablename__ = "reports"
     __table_args__ = (_made_under(), Index("ix_reports_profile", "profile_id", "profile_version"))
 
     id: Mapped[str] = mapped_column(primary_key=True)
     created_at: Mapped[datetime] = mapped_column(index=True)
+    measured_at: Mapped[datetime] = mapped_column(index=True)
+    source: Mapped[str | None] = mapped_column(String(500))
     outcome: Mapped[str]
     chip: Mapped[str] = mapped_column(index=True)
+    fabric: Mapped[str]
     stack: Mapped[str] = mapped_column(index=True)
     architecture: Mapped[str] = mapped_column(index=True)
     profile_id: Mapped[str]
@@ -122,6 +125,7 @@ class ReportRow(Table):
     step_time_s: Mapped[float | None]
     predicted_step_time_s: Mapped[float]
     residual: Mapped[float | None]
+    within_interval: Mapped[bool | None]
     submission: Mapped[str] = mapped_column(Text)
     document: Mapped[dict[str, Any]]
 

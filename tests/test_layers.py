@@ -17,13 +17,16 @@ MODULES = {
 }
 LAYERS = (
     "models",
-    "service.settings service.deadline service.identifiers service.errors service.pointers service.faults service.cursors",
+    "service.settings service.deadline service.identifiers service.errors service.pointers service.faults "
+    "service.cursors",
     "service.formats service.tables",
     "service.schemas service.database",
     "service.store service.slots",
     "service.slices service.resolution service.assumptions service.basis service.creation service.measurements "
     "service.catalog service.profiles service.predictions service.recommendations service.reports "
     "service.evidence service.comparisons service.frontiers service.subject service.timelines "
+    "service.intake service.report_batches service.report_summaries service.drift service.families "
+    "service.report_table "
     "service.calibrations",
     "service.problems service.json_body service.limits service.security service.telemetry service.etags "
     "service.queries service.heads",

@@ -23,6 +23,8 @@ from service.json_body import JsonRequest
 from service.predictions import Predictions
 from service.profiles import Profiles
 from service.recommendations import Recommendations
+from service.report_batches import ReportBatches
+from service.report_summaries import ReportSummaries
 from service.reports import Reports
 from service.slots import HeavySlots, Listening
 from service.store import Store
@@ -46,6 +48,8 @@ class Services:
     predictions: Predictions
     profiles: Profiles
     recommendations: Recommendations
+    report_batches: ReportBatches
+    report_summaries: ReportSummaries
     reports: Reports
     timelines: Timelines
 

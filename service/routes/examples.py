@@ -122,6 +122,10 @@ REPORTS: dict[str, Example] = {
         },
     },
 }
+REPORTS["many"] = {
+    "summary": "Many at once",
+    "value": {"reports": [REPORTS["step time"]["value"], REPORTS["out of memory"]["value"]], "all_or_nothing": True},
+}
 CALIBRATIONS: dict[str, Example] = {
     "all reports": {"summary": "Learn from everything, look before activating", "value": {}},
     "a month": {

@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.concurrency import run_in_threadpool
 
 from service.etags import immutable
 from service.json_body import JsonRoute
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Received, Use
 from service.routes.pages import page
-from service.schemas.report import ReportAnswer, ReportPage, ReportQuery, ReportSubmission, StoredReport
+from service.schemas.report import (
+    BatchAnswer,
+    ReportAnswer,
+    ReportBatch,
+    Reported,
+    ReportFilterQuery,
+    ReportPage,
+    ReportQuery,
+    StoredReport,
+)
+from service.schemas.summary import ReportSummary
+
+_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {}}}}
 
 router = APIRouter(prefix="/v1/reports", tags=["reports"], route_class=JsonRoute)
 
 
-@router.post("", operation_id="createReport", status_code=201, response_model=ReportAnswer)
-def create_report(
-    body: Annotated[ReportSubmission, Body(openapi_examples=examples.REPORTS)], received: Received, use: Use, post: Post
+@router.post("", operation_id="createReport", status_code=201, response_model=ReportAnswer | BatchAnswer)
+async def create_report(
+    body: Annotated[Reported, Body(openapi_examples=examples.REPORTS)], received: Received, use: Use, post: Post
 ) -> Response:
-    """What a run measured, stored beside what the active profile predicts of it."""
-    return post.created(lambda: use.reports.take(body, received))
+    """What a run measured, stored beside what the active profile predicts of it; or many such reports."""
+    if isinstance(body, ReportBatch):
+        return await post.created_in_turn(lambda _: use.report_batches.take(body))
+    return await run_in_threadpool(post.created, lambda: use.reports.take(body, received))
 
 
-@router.get("", operation_id="listReports", response_model=ReportPage)
-def list_reports(query: Annotated[ReportQuery, Query()], request: Request, use: Use) -> JSONResponse:
-    """Newest first."""
+@router.get("", operation_id="listReports", response_model=ReportPage, responses=_CSV)
+def list_reports(query: Annotated[ReportQuery, Query()], request: Request, use: Use) -> Response:
+    """Newest first, in pages or all as CSV."""
+    if query.format == "csv":
+        headers = {"Content-Disposition": "attachment; filename=reports.csv"}
+        return StreamingResponse(use.reports.lines(query), media_type="text/csv", headers=headers)
     return page(request, use.reports.page(query))
+
+
+@router.get("/summary", operation_id="summariseReports", response_model=ReportSummary)
+def summarise_reports(query: Annotated[ReportFilterQuery, Query()], use: Use) -> JSONResponse:
+    """Residuals by chip, stack, model family, profile version, week and source."""
+    return JSONResponse(use.report_summaries.summary(query))
 
 
 @router.get("/{id}", operation_id="getReport", response_model=StoredReport)

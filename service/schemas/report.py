@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AwareDatetime, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from models.errors import Invalid
 from models.flops import AttentionCount
+from service.pointers import TAG
 from service.schemas.architecture import Model
 from service.schemas.cluster import ClusterForm, Dtype, Tflops
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import Basis, PredictedLayout
 from service.schemas.question import Question
 from service.schemas.stack import StackForm
-from service.schemas.wire import Document, Name, TimeSpan, Wire
+from service.schemas.wire import Document, Instant, Label, Name, TimeSpan, Wire
 from service.schemas.workload import WorkloadFields
 
 Outcome = Literal["ok", "out_of_memory", "crashed"]
@@ -69,6 +71,21 @@ class MeasuredMemory(Wire):
     stage: Annotated[int, Field(ge=0, le=10**6)] | None = None
 
 
+class MeasuredParts(Wire):
+    """What a profiler told of the step, where one looked."""
+
+    exposed_communication_s: Seconds | None = None
+    """Of a step, on the slowest stage: communication that no compute hides."""
+    expert_imbalance: Annotated[float, Field(ge=0, le=1000)] | None = None
+    """Tokens of the busiest expert-parallel rank over the mean, less 1: 0.2 is a fifth more."""
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("give at least one part, or leave parts out")
+        return self
+
+
 class Failure(Wire):
     """Where a run failed."""
 
@@ -93,12 +110,19 @@ class ReportSubmission(Wire):
     measured: Measured | None = None
     memory: MeasuredMemory | None = None
     failure: Failure | None = None
+    parts: MeasuredParts | None = None
+    measured_at: Instant | None = None
+    """When it ran; without it, now."""
+    source: Label | None = None
+    """Who measured: a team, a cluster, a tool. However much one source sends, it counts for so many runs at most."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         self._require_one_subject()
         if (self.measured is not None) != (self.outcome == "ok"):
             raise Invalid("measured", None, "goes with outcome ok, and only with it")
+        if self.parts is not None and self.outcome != "ok":
+            raise Invalid("parts", None, "goes with outcome ok")
         if self.failure is not None and self.outcome == "ok":
             raise Invalid("failure", None, "goes with outcome out_of_memory or crashed")
         self._require_room()
@@ -131,6 +155,29 @@ class ReportSubmission(Wire):
         return Question.model_validate(given)
 
 
+MAX_BATCH_REPORTS = 10_000
+
+
+class ReportBatch(Wire):
+    """Many reports at once. Each is taken or refused by itself."""
+
+    reports: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_BATCH_REPORTS)]
+    """Each as it would be posted alone."""
+    all_or_nothing: bool = False
+    """Take none where one is refused."""
+
+
+def _form(value: object) -> str:
+    many = isinstance(value, ReportBatch) or (isinstance(value, Mapping) and "reports" in value)
+    return f"{TAG}batch" if many else f"{TAG}report"
+
+
+Reported = Annotated[
+    Annotated[ReportSubmission, Tag(f"{TAG}report")] | Annotated[ReportBatch, Tag(f"{TAG}batch")],
+    Discriminator(_form),
+]
+
+
 class MeasuredSpeed(Document):
     """The measurement in all its forms, whichever was given."""
 
@@ -154,6 +201,12 @@ class MemoryComparison(Document):
     """The same of the reserved memory."""
 
 
+class PartsComparison(Document):
+    exposed_communication_s: float | None
+    predicted_exposed_communication_s: float
+    expert_imbalance: float | None
+
+
 class ReportAnswer(Basis):
     outcome: Outcome
     prediction_id: str | None
@@ -170,11 +223,43 @@ class ReportAnswer(Basis):
     failure: Failure | None
     fit_verdict_agrees: bool | None
     """Whether the predicted `fits` is right about this run; null for a crash. `memory` compares the figures."""
+    parts: PartsComparison | None
+    measured_at: AwareDatetime
+    source: str | None
+    flag: str | None
+    """Of a run beyond its interval: what was expected, and the term that would explain it with the least surprise."""
 
 
 class StoredReport(ReportAnswer):
     submission: str
     """The body as it was received."""
+
+
+class ItemError(Document):
+    field: str
+    pointer: str | None
+    """Inside the request."""
+    value: Any
+    rule: str
+
+
+class BatchItem(Document):
+    """One report of a batch: what was made of it, or why it was refused."""
+
+    index: int
+    id: str | None = None
+    location: str | None = None
+    residual: float | None = None
+    within_interval: bool | None = None
+    flag: str | None = None
+    errors: list[ItemError] = []
+
+
+class BatchAnswer(Document):
+    accepted: int
+    refused: int
+    items: list[BatchItem]
+    """In the order of the request."""
 
 
 class ReportPage(Document):
@@ -183,13 +268,27 @@ class ReportPage(Document):
     """The cursor of the next page."""
 
 
-class ReportQuery(TimeSpan):
-    """Newest first. `chip`, `stack` and `architecture` also take the aliases of the catalogue."""
+class ReportFilterQuery(TimeSpan):
+    """Which reports. `chip`, `stack` and `architecture` also take the aliases of the catalogue."""
 
     chip: Name | None = None
     stack: Name | None = None
     architecture: Name | None = None
     outcome: Outcome | None = None
     profile_version: Annotated[int, Field(ge=1, le=2**31 - 1, strict=False)] | None = None
+
+
+class ReportQuery(ReportFilterQuery):
+    """Newest first."""
+
     limit: Annotated[int, Field(ge=1, le=1000, strict=False)] = 100
     cursor: Annotated[str, Field(max_length=200)] | None = None
+    format: Literal["json", "csv"] = "json"
+    """"csv": all of them, a line each; `limit` and `cursor` do not go with it."""
+
+    @model_validator(mode="after")
+    def _paged_or_whole(self) -> Self:
+        given = {"limit", "cursor"} & self.model_fields_set
+        if self.format == "csv" and given:
+            raise Invalid(min(given), None, "does not go with format = csv, which has every report")
+        return self

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
@@ -27,7 +27,7 @@ class ReportFilter:
     since: datetime | None = None
     until: datetime | None = None
 
-    def narrow(self, query: Select[ReportRow]) -> Select[ReportRow]:
+    def narrow(self, query: Select[Any]) -> Select[Any]:
         for name in ("chip", "stack", "architecture", "outcome", "profile_id", "profile_version"):
             if (wanted := getattr(self, name)) is not None:
                 query = query.where(getattr(ReportRow, name) == wanted)
@@ -38,12 +38,31 @@ class ReportFilter:
         return query
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a report says in short."""
+
+    outcome: str
+    chip: str
+    stack: str
+    architecture: str
+    profile_id: str
+    profile_version: int
+    measured_at: datetime
+    source: str | None
+    residual: float | None
+    within_interval: bool | None
+
+
 class Reports:
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def add(self, row: ReportRow) -> None:
         self._session.add(row)
+
+    def add_all(self, rows: Sequence[ReportRow]) -> None:
+        self._session.add_all(rows)
 
     def get(self, id_: str) -> ReportRow:
         row = self._session.get(ReportRow, id_)
@@ -57,6 +76,10 @@ class Reports:
         if before is not None:
             query = query.where(ReportRow.id < before)
         return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
+
+    def told(self, wanted: ReportFilter) -> list[Told]:
+        columns = [getattr(ReportRow, f.name) for f in fields(Told)]
+        return [Told(*row) for row in self._session.execute(wanted.narrow(select(*columns)))]
 
     def names(self, column: Literal["chip", "stack", "architecture"]) -> Sequence[str]:
         """What reports have been about."""

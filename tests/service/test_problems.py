@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from asking import PREDICTION, assert_problem, changed
 
-from service import errors, problems
+from service import errors, faults, problems
 
 
 @pytest.mark.parametrize("name", problems.TYPES)

@@ -1,0 +1,220 @@
+"""Reports as they come in: each resolved, those of one problem predicted together, and answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from models.diagnosis import Worlds
+from models.errors import DomainError, Invalid
+from models.layout import Layout, Layouts
+from models.prediction import Prediction, predict_layouts
+from models.problem import Problem
+from models.profile import Profile
+from models.rules import first_broken
+from models.step import TIME_TERMS
+from service import measurements
+from service.assumptions import of_the_layout
+from service.basis import basis
+from service.errors import ServiceError
+from service.predictions import require_legal
+from service.resolution import Resolved, Resolver
+from service.schemas.layout import LayoutFields
+from service.schemas.prediction import PredictedLayout
+from service.schemas.report import ReportAnswer, ReportSubmission
+from service.store import Rows
+from service.subject import Subject, of_prediction, of_recommendation
+from service.tables import ReportRow
+
+Refusal = DomainError | ServiceError
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A submission and the question that it answers; `open_` is the layout as it was given, `key` tells questions
+    apart."""
+
+    submission: ReportSubmission
+    received: str
+    subject: Subject
+    open_: LayoutFields
+    layout: Layout
+    resolved: Resolved
+    key: str
+
+    @property
+    def problem(self) -> Problem:
+        return self.resolved.problem
+
+
+class Intake:
+    """Of one moment: the catalogue and the profile as they are now. Questions and layouts that come again are worked
+    out once."""
+
+    def __init__(self, rows: Rows, profile: Profile) -> None:
+        self._rows, self._profile = rows, profile
+        self._resolver = Resolver(rows)
+        self._subjects: dict[tuple[str | None, str | None, int | None], Subject] = {}
+        self._resolved: dict[str, Resolved] = {}
+        self._predicted: dict[tuple[str, Layout], Prediction] = {}
+        self._worlds: dict[tuple[str, Layout], Worlds] = {}
+
+    def take(self, submissions: Sequence[tuple[ReportSubmission, str]]) -> list[ReportRow | Refusal]:
+        """What to store of each submission with its text as received, or why it is refused."""
+        outcomes: dict[int, ReportRow | Refusal] = {}
+        asked: dict[int, _Asked] = {}
+        for i, (submission, received) in enumerate(submissions):
+            try:
+                asked[i] = self._ask(submission, received)
+            except (DomainError, ServiceError) as refusal:
+                outcomes[i] = refusal
+        for i in self._illegal(asked):
+            try:
+                one = asked.pop(i)
+                require_legal(one.problem, {one.subject.field: one.layout})
+            except (DomainError, ServiceError) as refusal:
+                outcomes[i] = refusal
+        self._predict(asked)
+        for i, one in asked.items():
+            try:
+                outcomes[i] = self._row(one)
+            except (DomainError, ServiceError) as refusal:
+                outcomes[i] = refusal
+        return [outcomes[i] for i in range(len(submissions))]
+
+    def _ask(self, submission: ReportSubmission, received: str) -> _Asked:
+        subject = self._subject(submission)
+        key = subject.question.model_dump_json()
+        if key not in self._resolved:
+            self._resolved[key] = self._resolver.problem(subject.question)
+        resolved, open_ = self._resolved[key], subject.layout
+        settled = open_.settled(resolved.problem)
+        subject = replace(subject, layout=settled)
+        return _Asked(submission, received, subject, open_, settled.build(), resolved, key)
+
+    def _subject(self, submission: ReportSubmission) -> Subject:
+        key = (submission.prediction_id, submission.recommendation_id, submission.rank)
+        if key not in self._subjects or not any(key):
+            self._subjects[key] = _subject(self._rows, submission)
+        return self._subjects[key]
+
+    def _illegal(self, asked: Mapping[int, _Asked]) -> list[int]:
+        found: list[int] = []
+        for members in _by_question(asked):
+            broken = first_broken(asked[members[0]].problem, Layouts.of([asked[i].layout for i in members]))
+            found += [i for i, rule in zip(members, broken, strict=True) if rule >= 0]
+        return found
+
+    def _predict(self, asked: Mapping[int, _Asked]) -> None:
+        """Every layout once."""
+        for members in _by_question(asked):
+            first = asked[members[0]]
+            layouts = list(dict.fromkeys(asked[i].layout for i in members))
+            predictions = predict_layouts(first.problem, layouts, self._profile)
+            self._predicted |= {(first.key, x): p for x, p in zip(layouts, predictions, strict=True)}
+
+    def _row(self, asked: _Asked) -> ReportRow:
+        submission, resolved = asked.submission, asked.resolved
+        prediction = self._predicted[asked.key, asked.layout]
+        _require_stage(submission, prediction.layout.pp)
+        _require_room(submission, asked.problem)
+        answer = self._answer(asked, prediction)
+        answer.assumptions.extend(of_the_layout(asked.subject.field, asked.open_, asked.subject.layout))
+        return ReportRow(
+            id=answer.id,
+            created_at=answer.created_at,
+            measured_at=answer.measured_at,
+            source=answer.source,
+            outcome=answer.outcome,
+            chip=asked.problem.cluster.chip.id,
+            fabric=resolved.used.fabric.name,
+            stack=asked.problem.stack.id,
+            architecture=asked.problem.architecture.name,
+            profile_id=answer.profile.id,
+            profile_version=answer.profile.version,
+            prediction_id=answer.prediction_id,
+            recommendation_id=answer.recommendation_id,
+            step_time_s=answer.measured.step_time_s if answer.measured else None,
+            predicted_step_time_s=answer.prediction.step_time_s,
+            residual=answer.residual,
+            within_interval=answer.within_interval,
+            submission=asked.received,
+            document=answer.model_dump(mode="json"),
+        )
+
+    def _answer(self, asked: _Asked, prediction: Prediction) -> ReportAnswer:
+        submission, subject = asked.submission, asked.subject
+        measured = measurements.speed(asked.problem, submission.measured) if submission.measured else None
+        step = measured.step_time_s if measured else None
+        within = None if step is None else prediction.step_time_low_s <= step <= prediction.step_time_high_s
+        answer = ReportAnswer(
+            outcome=submission.outcome,
+            prediction_id=submission.prediction_id,
+            recommendation_id=submission.recommendation_id,
+            rank=subject.rank,
+            prediction=PredictedLayout.of(prediction),
+            measured=measured,
+            residual=measurements.log_ratio(step, prediction.step_time_s),
+            within_interval=within,
+            memory=measurements.memory(submission.memory, prediction) if submission.memory else None,
+            failure=submission.failure,
+            parts=measurements.parts(submission.parts, prediction) if submission.parts else None,
+            fit_verdict_agrees=_fit_verdict_agrees(submission.outcome, prediction),
+            measured_at=submission.measured_at or datetime.now(UTC),
+            source=submission.source,
+            flag=self._flag(asked, prediction, step) if step is not None and not within else None,
+            **basis(subject.question, asked.resolved, self._profile),
+        )
+        answer.request["layout"] = subject.layout.model_dump(mode="json")
+        return answer
+
+    def _flag(self, asked: _Asked, prediction: Prediction, step_time_s: float) -> str:
+        """What was expected, and which term would explain the gap with the least surprise."""
+        key, parts = (asked.key, asked.layout), asked.submission.parts
+        if key not in self._worlds:
+            self._worlds[key] = Worlds.of(asked.problem, asked.layout, self._profile)
+        suspect = self._worlds[key].suspect(step_time_s, parts.exposed_communication_s if parts else None)
+        mfu = prediction.mfu["causal"] * prediction.step_time_s
+        low, high, measured = (
+            f"{mfu / step:.0%}" for step in (prediction.step_time_high_s, prediction.step_time_low_s, step_time_s)
+        )
+        looks = TIME_TERMS[suspect.term]
+        return f"measured {measured} MFU (causal), {low} to {high} expected: the gap looks like {looks}"
+
+
+def _subject(rows: Rows, submission: ReportSubmission) -> Subject:
+    if submission.prediction_id is not None:
+        return of_prediction(rows, submission.prediction_id, submission.rank)
+    if submission.recommendation_id is not None:
+        return of_recommendation(rows, submission.recommendation_id, submission.rank)
+    if submission.layout is None:
+        raise Invalid("layout", None, "is required")
+    return Subject(submission.question(), submission.layout, "layout", None)
+
+
+def _by_question(asked: Mapping[int, _Asked]) -> list[list[int]]:
+    together: dict[str, list[int]] = {}
+    for i, one in asked.items():
+        together.setdefault(one.key, []).append(i)
+    return [*together.values()]
+
+
+def _require_stage(submission: ReportSubmission, pp: int) -> None:
+    for field, part in (("failure", submission.failure), ("memory", submission.memory)):
+        if part is not None and part.stage is not None and part.stage >= pp:
+            raise Invalid(f"{field}.stage", part.stage, f"must be below pp = {pp}: stages are numbered from 0")
+
+
+def _require_room(submission: ReportSubmission, problem: Problem) -> None:
+    """A run that did fit took no more than the device has."""
+    chip = problem.cluster.chip
+    most = chip.memory_gb / chip.devices_per_chip
+    for name in ("allocated_gib", "reserved_gib"):
+        taken = getattr(submission.memory, name) if submission.memory else None
+        if taken is not None and taken > most and submission.outcome == "ok":
+            raise Invalid(f"memory.{name}", taken, f"must not exceed the {most:g} GB of a device of {chip.id}")
+
+
+def _fit_verdict_agrees(outcome: str, prediction: Prediction) -> bool | None:
+    return None if outcome == "crashed" else prediction.fits == (outcome == "ok")

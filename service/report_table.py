@@ -1,0 +1,50 @@
+"""Reports as lines of a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from typing import Any
+
+from service.tables import ReportRow
+
+COLUMNS = (
+    "id", "created_at", "measured_at", "source", "outcome", "chip", "num_chips", "fabric", "stack", "architecture",
+    "seq_len", "global_batch", "precision", "profile_id", "profile_version", "step_time_s", "predicted_step_time_s",
+    "predicted_low_s", "predicted_high_s", "residual", "within_interval", "reserved_gib", "predicted_reserved_gib",
+    "predicted_fits", "flag",
+)  # fmt: skip
+
+
+def cells(row: ReportRow) -> list[Any]:
+    document = row.document
+    request, predicted = document["request"], document["prediction"]
+    workload = request["workload"]
+    found = {
+        **{name: getattr(row, name) for name in COLUMNS if hasattr(row, name)},
+        "created_at": row.created_at.isoformat(),
+        "measured_at": row.measured_at.isoformat(),
+        "num_chips": request["cluster"].get("num_chips"),
+        "seq_len": workload["seq_len"],
+        "global_batch": workload["global_batch"],
+        "precision": workload["precision"],
+        "predicted_low_s": predicted["step_time_low_s"],
+        "predicted_high_s": predicted["step_time_high_s"],
+        "reserved_gib": (document["memory"] or {}).get("reserved_gib"),
+        "predicted_reserved_gib": predicted["reserved_gib"],
+        "predicted_fits": predicted["fits"],
+        "flag": document.get("flag"),
+    }
+    return [found[name] for name in COLUMNS]
+
+
+def csv_line(values: Iterable[Any]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\r\n").writerow([_inert(value) for value in values])
+    return out.getvalue()
+
+
+def _inert(value: Any) -> Any:
+    """Text that a spreadsheet would run as a formula is quoted by an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

@@ -1,0 +1,67 @@
+"""What reports say of a profile: residuals by kind of run, and changes over time."""
+
+from __future__ import annotations
+
+from pydantic import AwareDatetime
+
+from service.schemas.prediction import ProfileUsed
+from service.schemas.wire import Document
+
+
+class ResidualStatistics(Document):
+    """Residuals are natural log(measured / predicted) of step times, as predicted when the report came."""
+
+    reports: int
+    measured: int
+    """Those of them with a step time."""
+    out_of_memory: int
+    crashed: int
+    residual_median: float | None
+    residual_low: float | None
+    """With `residual_high` the central 80%."""
+    residual_high: float | None
+    median_abs_error: float | None
+    """Median of |predicted / measured - 1|."""
+    within_interval: float | None
+    """The share inside the predicted 80% interval."""
+
+
+class ReportSummary(Document):
+    overall: ResidualStatistics
+    by: dict[str, dict[str, ResidualStatistics]]
+    """By chip, stack, model family, profile version, ISO week of measurement, and source ("" where none is named)."""
+
+
+class ChangeAnswer(Document):
+    since: AwareDatetime
+    """When the first run after the change was measured."""
+    until: AwareDatetime
+    """When the last run before it was."""
+    slower: float
+    """The step time after over the one before, less 1, beyond what differs in the questions: 0.06 is 6% slower."""
+    p_value: float
+
+
+class DriftSeries(Document):
+    """Runs of one kind over time, beside what one profile version predicts of them."""
+
+    chip: str
+    fabric: str
+    stack: str
+    family: str
+    runs: int
+    first: AwareDatetime
+    last: AwareDatetime
+    residual_median: float
+    changes: list[ChangeAnswer]
+    """By Pettitt's test, the first change first; empty where the level held."""
+    sentence: str
+
+
+class DriftAnswer(Document):
+    profile: ProfileUsed
+    series: list[DriftSeries]
+    """Those that changed first, the largest last change foremost."""
+    runs: int
+    left_out: int
+    """Reports that no longer mean anything to the models."""

@@ -1,0 +1,166 @@
+"""Many reports at once: each as it would be alone, the bad ones named and the rest kept."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+from asking import PREDICTION, QUESTION, REPORT, assert_problem, changed, without
+
+from service.families import family_of
+
+
+def stored(client) -> int:
+    return len(client.get("/v1/reports").json()["items"])
+
+
+def test_each_is_answered_as_it_would_be_alone(client) -> None:
+    reports = [
+        REPORT,
+        changed(REPORT, "measured.step_time_s", 3.0),
+        changed(REPORT, "layout.recompute", "full"),
+        {**PREDICTION, "outcome": "crashed"},
+        {**REPORT, "source": "us", "measured_at": "2026-01-05T10:00:00Z", "memory": {"reserved_gib": 40.0}},
+    ]
+    answer = client.post("/v1/reports", json={"reports": reports})
+    assert answer.status_code == 201
+    found = answer.json()
+    assert (found["accepted"], found["refused"]) == (5, 0)
+    for report, item in zip(reports, found["items"], strict=True):
+        alone = client.post("/v1/reports", json=report).json()
+        together = client.get(item["location"]).json()
+        assert json.loads(together.pop("submission")) == report
+        for name in ("id", "created_at", "measured_at"):
+            assert (together.pop(name) == alone.pop(name)) == (name == "measured_at" and name in report)
+        assert together == alone
+        assert item["residual"] == together["residual"]
+
+
+def test_the_bad_ones_are_named_and_the_rest_kept(client) -> None:
+    prediction = client.post("/v1/predictions", json=PREDICTION).json()["id"]
+    reports: list[Any] = [
+        REPORT,
+        without(REPORT, "cluster"),
+        changed(REPORT, "layout.tp", 3),
+        changed(REPORT, "stack", "nobody"),
+        {"prediction_id": prediction, "outcome": "ok", "measured": {"step_time_s": 2.0}},
+        {"prediction_id": "nowhere", "outcome": "ok", "measured": {"step_time_s": 2.0}},
+        changed(REPORT, "measured.step_time_s", "fast"),
+        changed(REPORT, "measured", {"mfu": {"value": 1.2, "attention": "causal"}}),
+        {**REPORT, "memory": {"reserved_gib": 400.0}},
+    ]
+    found = client.post("/v1/reports", json={"reports": reports}).json()
+    assert (found["accepted"], found["refused"]) == (2, 7)
+    assert stored(client) == 2
+    pointers = [[error["pointer"] for error in item["errors"]] for item in found["items"]]
+    assert pointers == [
+        [],
+        ["/reports/1/cluster"],
+        ["/reports/2/layout"],
+        ["/reports/3/stack"],
+        [],
+        ["/reports/5"],
+        ["/reports/6/measured/step_time_s"],
+        ["/reports/7/measured/mfu"],
+        ["/reports/8/memory/reserved_gib"],
+    ]
+    assert found["items"][6]["errors"][0]["value"] == "fast"
+
+
+def test_all_or_nothing_takes_nothing_where_one_is_bad(client) -> None:
+    body = {"reports": [REPORT, without(REPORT, "cluster")], "all_or_nothing": True}
+    problem = assert_problem(client.post("/v1/reports", json=body), "invalid", "/reports/1/cluster")
+    assert len(problem["errors"]) == 1
+    assert stored(client) == 0
+    assert client.post("/v1/reports", json={**body, "reports": [REPORT, REPORT]}).json()["accepted"] == 2
+
+
+def test_a_batch_of_nothing_good_is_refused(client) -> None:
+    assert_problem(client.post("/v1/reports", json={"reports": [{}, []]}), "invalid", "/reports/1")
+    assert_problem(client.post("/v1/reports", json={"reports": [{}]}), "invalid", "/reports/0/outcome")
+    assert_problem(client.post("/v1/reports", json={"reports": []}), "invalid", "/reports")
+    assert_problem(client.post("/v1/reports", json={"reports": [REPORT], "atomic": True}), "invalid", "/atomic")
+
+
+def test_a_retry_with_the_same_key_adds_nothing(client) -> None:
+    headers = {"Idempotency-Key": "batch-1"}
+    first = client.post("/v1/reports", json={"reports": [REPORT] * 3}, headers=headers)
+    again = client.post("/v1/reports", json={"reports": [REPORT] * 3}, headers=headers)
+    assert again.json() == first.json()
+    assert again.headers["idempotency-replayed"] == "true"
+    assert stored(client) == 3
+
+
+def test_a_slow_run_is_flagged_with_what_was_expected(client) -> None:
+    predicted = client.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]
+    slow = changed(REPORT, "measured.step_time_s", 1.5 * predicted["step_time_high_s"])
+    found = client.post("/v1/reports", json=slow).json()
+    mfu = found["measured"]["mfu"]["causal"]
+    assert found["flag"].startswith(f"measured {mfu:.0%} MFU (causal), ")
+    assert (
+        f"{predicted['mfu']['causal'] * predicted['step_time_s'] / predicted['step_time_low_s']:.0%}" in found["flag"]
+    )
+    usual = changed(REPORT, "measured.step_time_s", predicted["step_time_s"])
+    assert client.post("/v1/reports", json=usual).json()["flag"] is None
+
+
+def test_measured_communication_points_at_communication(client) -> None:
+    layout = {"tp": 8, "dp_shard": 8, "zero_stage": 1, "sequence_parallel": True, "recompute": "selective"}
+    question = {**QUESTION, "stack": "megatron", "layout": layout}
+    predicted = client.post("/v1/predictions", json=question).json()["layouts"][0]
+    slow = 1.6 * predicted["step_time_s"]
+    exposed = slow - predicted["step_time_s"] + predicted["time"]["tensor_s"] + predicted["time"]["data_s"]
+    body = {**question, "outcome": "ok", "measured": {"step_time_s": slow}}
+    told = client.post("/v1/reports", json={**body, "parts": {"exposed_communication_s": exposed}}).json()
+    assert "traffic" in told["flag"]
+    assert told["parts"]["predicted_exposed_communication_s"] < exposed
+    assert_problem(client.post("/v1/reports", json={**body, "parts": {}}), "invalid", "/parts")
+
+
+def test_csv_has_every_report_once_and_no_formula(client) -> None:
+    reports = [changed(REPORT, "measured.step_time_s", 2.0 + i / 10) for i in range(7)]
+    reports.append({**REPORT, "source": "=HYPERLINK(1)"})
+    client.post("/v1/reports", json={"reports": reports})
+    answer = client.get("/v1/reports?format=csv")
+    assert answer.headers["content-type"].startswith("text/csv")
+    lines = list(csv.DictReader(io.StringIO(answer.text)))
+    assert sorted(float(line["step_time_s"]) for line in lines) == [2.0, *(2.0 + i / 10 for i in range(7))]
+    assert {line["chip"] for line in lines} == {"h100-sxm-80gb"}
+    assert [line["source"] for line in lines if line["source"]] == ["'=HYPERLINK(1)"]
+    assert {line["id"] for line in lines} == {item["id"] for item in client.get("/v1/reports").json()["items"]}
+    assert client.get("/v1/reports?format=csv&chip=a100").text.count("\r\n") == 1
+    assert_problem(client.get("/v1/reports?format=csv&limit=3"), "invalid")
+
+
+def test_the_summary_counts_every_report_in_each_section(client) -> None:
+    other = changed(changed(REPORT, "cluster.preset", "h200"), "measured.step_time_s", 1.9)
+    dated = {**REPORT, "measured_at": "2026-01-05T10:00:00Z", "source": "us"}
+    crashed = {**PREDICTION, "outcome": "crashed"}
+    client.post("/v1/reports", json={"reports": [REPORT, other, dated, crashed]})
+    found = client.get("/v1/reports/summary").json()
+    assert (found["overall"]["reports"], found["overall"]["measured"], found["overall"]["crashed"]) == (4, 3, 1)
+    for section in found["by"].values():
+        assert sum(group["reports"] for group in section.values()) == 4
+    assert found["by"]["week"]["2026-W02"]["reports"] == 1
+    assert found["by"]["family"].keys() == {"llama-3.1"} or found["by"]["family"].keys() == {"llama-3"}
+    assert found["by"]["source"]["us"]["measured"] == 1
+    residuals = [item["residual"] for item in client.get("/v1/reports?chip=h200").json()["items"]]
+    assert found["by"]["chip"]["h200-sxm-141gb"]["residual_median"] == pytest.approx(residuals[0])
+    assert client.get("/v1/reports/summary?chip=h200").json()["overall"]["reports"] == 1
+    assert client.get("/v1/reports/summary?chip=b200").json()["overall"]["residual_median"] is None
+
+
+def test_families_are_names_without_sizes() -> None:
+    names = {
+        "llama-3.1-405b": "llama-3.1",
+        "qwen3-235b-a22b": "qwen3",
+        "mixtral-8x7b": "mixtral",
+        "deepseek-v3": "deepseek-v3",
+        "custom": "custom",
+        "gemma-3-27b": "gemma-3",
+        "-7b": "-7b",
+    }
+    assert {name: family_of(name) for name in names} == names
