@@ -5,7 +5,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 RUNS ?= runs.jsonl
 
-.PHONY: help install serve test check fix profiles lock
+.PHONY: help install serve test check fix profiles evidence lock
 help:  ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -36,7 +36,10 @@ fix: .venv/developed  ## apply what the linter can
 	$(BIN)/ruff format .
 
 profiles: .venv/installed  ## fit the shipped profile to published runs (RUNS=file)
-	$(BIN)/python -m service.fit_profile --runs $(RUNS) --out models/data/profile.json
+	$(BIN)/python -m service.fit_profile --runs $(RUNS) --out models/data
+
+evidence: .venv/installed  ## carry published runs over (RUNS=file)
+	$(BIN)/python -m service.carry_runs --runs $(RUNS) --out models/data/runs.jsonl
 
 lock: .venv/developed  ## resolve the lock files anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --upgrade -q --extra dev pyproject.toml -o requirements-dev.lock

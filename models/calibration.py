@@ -1,35 +1,62 @@
-"""Fit a profile to measured runs: step times and memory, each to the coefficients it depends on (models.fit)."""
+"""Fit a profile to measured runs: step times and memory, each to the coefficients it depends on (models.fit).
+
+What a fit is worth is judged on runs that it did not see: those of one model, chip and stack are left out together, or,
+where there are too few of those, a stretch of time.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from models.array import Array
-from models.fit import Estimate, Fit, Side, Target
+from models.diagnosis import exposed_s
+from models.fit import Estimate, Fit, Quantity, Side, Target
 from models.layout import Layout
+from models.posterior import Posterior
 from models.problem import Problem
-from models.profile import KINDS, MEMORY_COEFFICIENTS, Z80, Neighbourhood, Profile, Term, to_natural
+from models.profile import KINDS, MEMORY_COEFFICIENTS, Z80, Key, Neighbourhood, Profile, Term, to_natural
 from models.provenance import Ran, having_seen
 
 OUTLIER_SPREADS = 4.0
 HELD = 10  # runs' worth of the wider neighbourhood in each one's spread
+MOST_OF_A_SOURCE = 60.0  # no source counts for more runs than this
+FOLDS = 8  # at most: each is a fit of its own
+FEWEST_FOLDS = 3
+JUDGED = 5  # runs of a kind, at least, for its error to say something
 _VISIBLE = 0.02  # of the prior's spread: a smaller shift moves no prediction by a tenth of a percent
+_TOUCHED = 0.98  # below this share: the term is one of the joint posterior
 _IDENTIFIED = 0.9  # a posterior spread below this share of the prior's: the data said something
 
-Key = tuple[str, str]
+_STEP: dict[str, Quantity] = {
+    "step_time": lambda found: found.step_time_s,
+    "exposed": lambda found: np.maximum(exposed_s(found.time), 1e-3 * found.step_time_s),
+}
+
+
+def _coefficient(name: str) -> Quantity:
+    return lambda found: (
+        np.broadcast_to(getattr(found.meshes.c, name), len(found.layouts)) + np.zeros(len(found.layouts))
+    )
+
+
+_STEP |= {name: _coefficient(name) for name in KINDS.keys() - MEMORY_COEFFICIENTS}
+_MEMORY: dict[str, Quantity] = {"reserved": lambda found: found.reserved_bytes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """A run: what it took, as far as known. `weight` scales its say (one source must not drown the others); runs of
-    one `source` share a level of noise. Runs of one `group` are alike (one model on one chip and stack): what is
-    left over is judged on groups that a fit did not see. Without groups it is not judged.
+    one `source` share a level of noise. Keys sort by time. Runs of one `group` are alike (one model on one chip and
+    stack): a fit is judged on groups that it did not see.
 
     `memory_bytes` was reserved on the fullest device. `out_of_memory` says that it did not fit, and so needed at
-    least what the device has.
+    least what the device has. `exposed_s` is communication that nothing hid. `coefficients` were measured by
+    themselves: what the busiest device's experts had to do beyond the mean, or by a benchmark of a part.
     """
 
     key: str
@@ -38,6 +65,8 @@ class Observation:
     step_time_s: float | None = None
     memory_bytes: float | None = None
     out_of_memory: bool = False
+    exposed_s: float | None = None
+    coefficients: Mapping[str, float] = field(default_factory=dict)
     weight: float = 1.0
     source: str = ""
     group: str = ""
@@ -57,12 +86,50 @@ class Moved:
     spread_after: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unseen:
+    """Step times of runs beside predictions by the profile before, and by fits that did not see them. `kinds`: chips
+    and stacks among them."""
+
+    measured: Array
+    before: Array
+    after: Array
+    spread: Array
+    kinds: tuple[tuple[str, ...], ...]
+
+    @property
+    def error_before(self) -> float:
+        """Medians of |predicted / measured - 1|."""
+        return _median_error(self.before, self.measured)
+
+    @property
+    def error_after(self) -> float:
+        return _median_error(self.after, self.measured)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the runs inside the 80% interval of the new profile."""
+        return float(np.mean(np.abs(self.after - self.measured) <= Z80 * self.spread))
+
+    @cached_property
+    def by_kind(self) -> dict[str, tuple[int, float, float]]:
+        """Runs, error before and error after, of kinds of which there are enough."""
+        counts = Counter(kind for kinds in self.kinds for kind in kinds)
+        found = {}
+        for kind in sorted(kind for kind, count in counts.items() if count >= JUDGED):
+            mine = np.array([kind in kinds for kinds in self.kinds])
+            before, after = (_median_error(logs[mine], self.measured[mine]) for logs in (self.before, self.after))
+            found[kind] = int(mine.sum()), before, after
+        return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """The fitted profile and what it rests on. Errors are medians of |predicted / measured - 1| over the runs that
-    measured step time, and memory; None where none did."""
+    measured step time, and memory; None where none did. `unseen` is None where there are too few runs to leave out."""
 
     profile: Profile
+    posterior: Posterior
     moved: tuple[Moved, ...]
     unidentified: tuple[Key, ...]
     outliers: tuple[str, ...]
@@ -70,70 +137,160 @@ class Calibration:
     error_after: float | None
     memory_error_before: float | None
     memory_error_after: float | None
+    unseen: Unseen | None
     observations: int
 
 
-def time_fit(profile: Profile, observations: Sequence[Observation]) -> Fit:
-    targets = [
-        _target(o, o.step_time_s) for o in sorted(observations, key=lambda o: o.key) if o.step_time_s is not None
-    ]
-    return Fit(profile, targets, frozenset(KINDS) - MEMORY_COEFFICIENTS, lambda found: found.step_time_s)
+def time_fit(profile: Profile, observations: Sequence[Observation], posterior: Posterior) -> Fit:
+    targets = [target for o in _sorted(observations) for target in _of_time(o)]
+    return Fit(profile, targets, frozenset(KINDS) - MEMORY_COEFFICIENTS, _STEP, posterior)
 
 
-def memory_fit(profile: Profile, observations: Sequence[Observation]) -> Fit:
+def memory_fit(profile: Profile, observations: Sequence[Observation], posterior: Posterior) -> Fit:
     """Measured peaks; runs that did not fit needed at least the device's memory, the others at most."""
     targets = []
-    for o in sorted(observations, key=lambda o: o.key):
+    for o in _sorted(observations):
+        if o.step_time_s is None and o.memory_bytes is None and not o.out_of_memory:
+            continue  # a benchmark of a part
         if o.memory_bytes is not None:
-            targets.append(_target(o, o.memory_bytes))
+            targets.append(_target(o, "reserved", o.memory_bytes))
         else:
             side: Side = "at_least" if o.out_of_memory else "at_most"
-            targets.append(_target(o, float(o.problem.cluster.usable_bytes), side))
-    return Fit(profile, targets, MEMORY_COEFFICIENTS, lambda found: found.reserved_bytes)
+            targets.append(_target(o, "reserved", float(o.problem.cluster.usable_bytes), side))
+    return Fit(profile, targets, MEMORY_COEFFICIENTS, _MEMORY, posterior)
 
 
-def _target(o: Observation, value: float, side: Side = "equal") -> Target:
+def _sorted(observations: Sequence[Observation]) -> list[Observation]:
+    return sorted(observations, key=lambda o: o.key)
+
+
+def _of_time(o: Observation) -> list[Target]:
+    """The step time first; parts of it are a source of noise of their own."""
+    found = [] if o.step_time_s is None else [_target(o, "step_time", o.step_time_s)]
+    if o.exposed_s is not None:
+        found.append(replace(_target(o, "exposed", o.exposed_s), source=f"{o.source}/exposed"))
+    for name, value in sorted(o.coefficients.items()):
+        found.append(replace(_target(o, name, value), source=f"{o.source}/{name}"))
+    return found
+
+
+def _target(o: Observation, quantity: str, value: float, side: Side = "equal") -> Target:
     return Target(
-        key=o.key, problem=o.problem, layout=o.layout, value=value, side=side, weight=o.weight, source=o.source
+        key=o.key,
+        problem=o.problem,
+        layout=o.layout,
+        value=value,
+        quantity=quantity,
+        side=side,
+        weight=o.weight,
+        source=o.source,
     )
 
 
-def calibrate(profile: Profile, observations: Sequence[Observation], made_by: str = "calibration") -> Calibration:
-    """A new profile from runs. The order of the observations does not matter."""
-    time, memory = time_fit(profile, observations), memory_fit(profile, observations)
-    timed, held = time.solve(), memory.solve()
+def by_source(observations: Sequence[Observation]) -> list[Observation]:
+    """Weighted so that no source counts for more than MOST_OF_A_SOURCE runs: a flood drags nobody else's profile."""
+    sizes = Counter(o.source for o in observations)
+    return [replace(o, weight=o.weight * min(1.0, MOST_OF_A_SOURCE / sizes[o.source])) for o in observations]
+
+
+def calibrate(
+    profile: Profile,
+    observations: Sequence[Observation],
+    made_by: str = "calibration",
+    posterior: Posterior | None = None,
+    *,
+    grouped: bool = False,
+) -> Calibration:
+    """A new profile from runs, with the profile and its joint posterior as prior. Their order does not matter.
+
+    `grouped`: there are groups enough to judge kinds of runs by those alone, whatever the profile said of them.
+    """
+    known = posterior or Posterior.nothing()
+    time, memory = time_fit(profile, observations, known), memory_fit(profile, observations, known)
+    timed, held = time.solve(shifted=not grouped), memory.solve(shifted=not grouped)
     changed = {**_terms(time, timed), **_terms(memory, held)}
     moved = [_moved(profile.by_key[key], term) for key, term in changed.items() if _visible(profile.by_key[key], term)]
     fitted = profile.with_terms(changed, residual_spread=timed.spread, made_by=made_by)
-    groups = {o.key: o.group for o in observations}
-    if all(groups.values()):
-        unseen = time.left_out(np.array([groups[t.key] for t in time.targets]), timed)
-        fitted = replace(fitted, neighbourhoods=neighbourhoods(time, timed, unseen, groups))
-    ran = [
-        Ran(o.problem, o.layout, timed=o.step_time_s is not None, weighed=o.memory_bytes is not None)
-        for o in observations
-    ]
+    fitted, unseen = _judged(profile, fitted, time, timed, observations, grouped)
+    behind = {term.key for fit in (time, memory) for term in fit.concerned}
     return Calibration(
-        profile=having_seen(fitted, ran),
+        profile=having_seen(fitted, [_ran(o) for o in observations]),
+        posterior=_posterior(time, timed, known).joined(_posterior(memory, held, known)),
         moved=tuple(sorted(moved, key=lambda m: -abs(m.shift_in_spreads))),
-        unidentified=tuple(key for key, term in changed.items() if not _identified(profile.by_key[key], term)),
+        unidentified=tuple(key for key in behind if not _identified(profile.by_key[key], changed[key])),
         outliers=tuple(_outliers(time, timed)),
         error_before=_error(time, time.predicted(time.mean)),
         error_after=_error(time, timed.linear.predicted),
         memory_error_before=_error(memory, memory.predicted(memory.mean)),
         memory_error_after=_error(memory, held.linear.predicted),
+        unseen=unseen,
         observations=len(observations),
     )
 
 
-def neighbourhoods(
-    fit: Fit, estimate: Estimate, unseen: Array, groups: Mapping[str, str], weight: Array | None = None
-) -> tuple[Neighbourhood, ...]:
-    """Spreads of the residuals of `unseen` log predictions, by kind of run; each kind held to the one around it.
+def _ran(o: Observation) -> Ran:
+    return Ran(o.problem, o.layout, timed=o.step_time_s is not None, weighed=o.memory_bytes is not None)
 
-    With `weight` other than the fit's; runs without weight do not count.
+
+def _posterior(fit: Fit, estimate: Estimate, known: Posterior) -> Posterior:
+    """Of the terms that runs said something about, now or before."""
+    keys = [term.key for term in fit.terms]
+    touched = np.sqrt(np.diag(estimate.covariance)) < _TOUCHED * fit.spread
+    kept = [i for i, key in enumerate(keys) if touched[i] or key in known.keys]
+    return Posterior.of([keys[i] for i in kept], estimate.covariance[np.ix_(kept, kept)])
+
+
+def _judged(
+    before: Profile, fitted: Profile, fit: Fit, estimate: Estimate, observations: Sequence[Observation], grouped: bool
+) -> tuple[Profile, Unseen | None]:
+    """The profile with the spreads of what it could not see, and how it did there."""
+    groups = {o.key: o.group or o.key for o in observations}
+    folds = _folds([groups[target.key] for target in fit.targets], merged=not grouped)
+    if folds is None:
+        return fitted, None
+    logs = fit.left_out(folds, estimate)
+    known = {} if grouped else {one.scope: one for one in before.neighbourhoods}
+    fitted = replace(fitted, neighbourhoods=neighbourhoods(fit, estimate, logs, groups, known=known))
+    timed = np.array([target.quantity == "step_time" for target in fit.targets])
+    problems = [target.problem for target, is_time in zip(fit.targets, timed, strict=True) if is_time]
+    spread = np.array([fitted.neighbourhood(problem.neighbourhoods).spread for problem in problems])
+    unseen = Unseen(
+        measured=fit.value[timed],
+        before=fit.predicted(fit.mean)[timed],
+        after=logs[timed],
+        spread=spread,
+        kinds=tuple((f"chip:{p.cluster.chip.id}", f"stack:{p.stack.id}") for p in problems),
+    )
+    return fitted, unseen if len(problems) >= JUDGED else None
+
+
+def _folds(groups: Sequence[str], *, merged: bool) -> Array | None:
+    """What is left out together: groups, at most FOLDS of them if `merged`; stretches of time where groups are few;
+    None where runs are."""
+    names = {name: i for i, name in enumerate(dict.fromkeys(groups))}
+    if len(names) >= FEWEST_FOLDS:
+        labels = np.array([names[name] for name in groups])
+        return labels % FOLDS if merged else labels
+    if len(groups) < JUDGED:
+        return None
+    return np.arange(len(groups)) * FEWEST_FOLDS // len(groups)
+
+
+def neighbourhoods(
+    fit: Fit,
+    estimate: Estimate,
+    unseen: Array,
+    groups: Mapping[str, str],
+    weight: Array | None = None,
+    known: Mapping[str, Neighbourhood] | None = None,
+) -> tuple[Neighbourhood, ...]:
+    """Spreads of the residuals of `unseen` log predictions, by kind of run; each kind held to what is `known` of it, or
+    to the one around it.
+
+    With `weight` other than the fit's; runs without weight do not count, nor do targets that are no step times.
     """
     weight = fit.weight if weight is None else weight
+    weight = np.where([target.quantity == "step_time" for target in fit.targets], weight, 0.0)
     away = np.abs(fit.value - unseen)
     unknown = unidentified_variance(fit, estimate)
     members: dict[str, list[int]] = {}
@@ -141,16 +298,17 @@ def neighbourhoods(
         target = fit.targets[i]
         for scope in target.problem.neighbourhoods:
             members.setdefault(scope, []).append(i)
-    found: dict[str, Neighbourhood] = {}
+    found: dict[str, Neighbourhood] = {**(known or {})}
     for scope in sorted(members, key=lambda scope: (scope != "all", scope)):
         rows = np.array(members[scope])
-        around = found.get(scope.rpartition("/")[0] or "all")
+        around = found.get(scope) or found.get(scope.rpartition("/")[0] or "all")
         say = min(len(rows), 3 * len({groups[fit.targets[i].key] for i in rows}))  # a group's runs err together
         spread = _central(away[rows], weight[rows]) / Z80
         if around:
             spread = float(np.sqrt((say * spread**2 + HELD * around.spread**2) / (say + HELD)))
         typical = float(np.sqrt(np.average(unknown[rows], weights=weight[rows])))
-        found[scope] = Neighbourhood(scope=scope, spread=spread, unidentified=typical, runs=len(rows))
+        before = known[scope].runs if known and scope in known else 0
+        found[scope] = Neighbourhood(scope=scope, spread=spread, unidentified=typical, runs=before + len(rows))
     return tuple(found.values())
 
 
@@ -174,16 +332,16 @@ def _terms(fit: Fit, estimate: Estimate) -> dict[Key, Term]:
     changed = {}
     for i, term in enumerate(fit.terms):
         new = replace(term, mean=float(estimate.theta[i]), spread=float(min(sigma[i], term.spread)))
-        changed[term.key] = replace(new, runs=int(runs[i])) if _identified(term, new) else new
+        changed[term.key] = replace(new, runs=term.runs + int(runs[i])) if _identified(term, new) else new
     return changed
 
 
 def _runs_behind(fit: Fit) -> Array:
     counts = np.zeros(len(fit.terms), dtype=np.int64)
-    for problem, rows, _ in fit.groups:
-        for term in fit.profile.applying(problem.scopes):
+    for group in fit.groups:
+        for term in fit.profile.applying(group.problem.scopes):
             if term.key in fit.position:
-                counts[fit.position[term.key]] += len(rows)
+                counts[fit.position[term.key]] += len(group.rows)
     return counts
 
 
@@ -205,10 +363,14 @@ def _outliers(fit: Fit, estimate: Estimate) -> list[str]:
 
 
 def _error(fit: Fit, predicted: Array) -> float | None:
-    measured = fit.side == "equal"
-    if not measured.any():
-        return None
-    return float(np.median(np.abs(np.exp(predicted[measured] - fit.value[measured]) - 1)))
+    whole = np.array([target.quantity in ("step_time", "reserved") for target in fit.targets], dtype=bool)
+    measured = (fit.side == "equal") & whole
+    return _median_error(predicted[measured], fit.value[measured]) if measured.any() else None
+
+
+def _median_error(predicted: Array, measured: Array) -> float:
+    """Of |predicted / measured - 1|, from their logs."""
+    return float(np.median(np.abs(np.expm1(predicted - measured))))
 
 
 def _moved(before: Term, after: Term) -> Moved:

@@ -7,11 +7,12 @@ from the prediction, on the side of the gap.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from models.array import Array
+from models.array import Array, total
 from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.profile import Profile
@@ -49,11 +50,11 @@ class Worlds:
         found = predict(problem, many, known.coefficients(problem.scopes, draws))
         return cls(found.step_time_s, found.time)
 
-    def suspect(self, step_time_s: float, exposed_s: float | None = None) -> Suspect:
+    def suspect(self, step_time_s: float, exposed: float | None = None) -> Suspect:
         """Of a run that took so long."""
         away = _distance(self.step, step_time_s) / _CLOSE
-        if exposed_s is not None:
-            away = away + _distance(self.exposed, exposed_s) / _CLOSE_PART
+        if exposed is not None:
+            away = away + _distance(exposed_s(self.terms), exposed) / _CLOSE_PART
         weight = np.exp(-0.5 * (away**2 - (away**2).min()))
         weight /= weight.sum()
         excess = {name: float(weight @ part - part[0]) for name, part in self.terms.items()}
@@ -61,10 +62,10 @@ class Worlds:
         term = max(excess, key=lambda name: excess[name] if slower else -excess[name])
         return Suspect(term, excess[term])
 
-    @property
-    def exposed(self) -> Array:
-        """Communication that no compute hides."""
-        return np.asarray(sum(self.terms[name] for name in COMMUNICATION))
+
+def exposed_s(time: Mapping[str, Array]) -> Array:
+    """Communication that no compute hides, of the terms of a step."""
+    return np.asarray(total(time[name] for name in COMMUNICATION))
 
 
 def _distance(drawn: Array, measured: float) -> Array:

@@ -1,7 +1,7 @@
 """Maximum a posteriori estimates of profile terms from logs of positive quantities.
 
-With θ the terms on their unbounded scale, prior N(μ, diag σ²), and r_i(θ) = log target_i - log predicted_i(θ), the
-estimate minimises Σ ((θ-μ)/σ)² + Σ w_i ρ(r_i / s_i), ρ the Student-t loss with ν degrees of freedom: a run five
+With θ the terms on their unbounded scale, prior N(μ, P⁻¹), and r_i(θ) = log target_i - log predicted_i(θ), the
+estimate minimises (θ-μ)ᵀP(θ-μ) + Σ w_i ρ(r_i / s_i), ρ the Student-t loss with ν degrees of freedom: a run five
 spreads away pulls less than one that is two away. s_i is the noise of the run's source, estimated along the way. A
 target may be one-sided (a run that ran out of memory needed at least the capacity): r_i is then zero on its good side.
 
@@ -11,7 +11,7 @@ problem's runs in one vectorised prediction. The posterior is Laplace's: the inv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from models.array import Array
 from models.layout import Layout, Layouts
+from models.posterior import Posterior
 from models.problem import Problem
 from models.profile import Profile
 from models.step import Predictions, predict
@@ -36,12 +37,14 @@ Quantity = Callable[[Predictions], Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a prediction is held against. `weight` scales its say; targets of one `source` share a level of noise."""
+    """What the `quantity` of a prediction is held against. `weight` scales its say; targets of one `source` share a
+    level of noise."""
 
     key: str
     problem: Problem
     layout: Layout
     value: float
+    quantity: str
     side: Side = "equal"
     weight: float = 1.0
     source: str = ""
@@ -73,72 +76,93 @@ class Estimate:
         return self.linear.theta
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Targets of one quantity of one problem: which they are, and their layouts."""
+
+    problem: Problem
+    quantity: Quantity
+    rows: Array
+    layouts: Layouts
+
+
 class Fit:
-    """Targets of one quantity and the terms of the coefficients it depends on."""
+    """Targets, and the terms of the coefficients that their quantities depend on."""
 
     def __init__(
-        self, profile: Profile, targets: Sequence[Target], coefficients: frozenset[str], quantity: Quantity
+        self,
+        profile: Profile,
+        targets: Sequence[Target],
+        coefficients: frozenset[str],
+        quantities: Mapping[str, Quantity],
+        posterior: Posterior,
     ) -> None:
-        self.profile, self.targets, self.quantity = profile, targets, quantity
-        scopes = {scope for t in targets for scope in ("all", *t.problem.scopes)}
-        self.terms = [t for t in profile.terms if t.scope in scopes and t.coefficient in coefficients]
+        self.profile, self.targets, self.quantities = profile, targets, quantities
+        scopes, joint = {scope for t in targets for scope in ("all", *t.problem.scopes)}, {*posterior.keys}
+        ours = [t for t in profile.terms if t.coefficient in coefficients]
+        self.terms = [t for t in ours if t.scope in scopes or t.key in joint]
+        self.concerned = [t for t in ours if t.scope in scopes]
         self.position = {term.key: i for i, term in enumerate(self.terms)}
         self.mean = np.array([term.mean for term in self.terms])
         self.spread = np.array([term.spread for term in self.terms])
+        self.precision = posterior.of_terms([term.key for term in self.terms], self.spread)
         self.value = np.log([t.value for t in targets])
         self.weight = np.array([t.weight for t in targets])
         self.source = np.unique([t.source for t in targets], return_inverse=True)[1]
         self.side = np.array([t.side for t in targets])
         self.groups = self._groups()
 
-    def _groups(self) -> list[tuple[Problem, Array, Layouts]]:
+    def _groups(self) -> list[Group]:
         """Targets of one problem are predicted together."""
-        rows: dict[Problem, list[int]] = {}
+        rows: dict[tuple[Problem, str], list[int]] = {}
         for i, target in enumerate(self.targets):
-            rows.setdefault(target.problem, []).append(i)
+            rows.setdefault((target.problem, target.quantity), []).append(i)
         return [
-            (problem, np.array(mine), Layouts.of([self.targets[i].layout for i in mine]))
-            for problem, mine in rows.items()
+            Group(problem, self.quantities[name], np.array(mine), Layouts.of([self.targets[i].layout for i in mine]))
+            for (problem, name), mine in rows.items()
         ]
 
     def predicted(self, theta: Array, wanted: Array | None = None) -> Array:
         """Log predictions under these terms, of the `wanted` targets (a mask) or all; the others are NaN."""
         profile = self.with_terms(theta)
         result = np.full(len(self.targets), np.nan)
-        for problem, rows, layouts in self.groups:
-            mine = np.ones(len(rows), dtype=bool) if wanted is None else wanted[rows]
+        for group in self.groups:
+            mine = np.ones(len(group.rows), dtype=bool) if wanted is None else wanted[group.rows]
             if mine.any():
-                found = predict(problem, layouts.take(mine), profile.coefficients(problem.scopes))
-                result[rows[mine]] = np.log(self.quantity(found))
+                coefficients = profile.coefficients(group.problem.scopes)
+                found = predict(group.problem, group.layouts.take(mine), coefficients)
+                result[group.rows[mine]] = np.log(group.quantity(found))
         return result
 
     def linearised(self, theta: Array) -> Linear:
         profile = self.with_terms(theta)
         predicted = np.empty(len(self.targets))
         jacobian = np.zeros((len(self.targets), len(self.terms)))
-        for problem, rows, layouts in self.groups:
-            active = [term for term in profile.applying(problem.scopes) if term.key in self.position]
+        for group in self.groups:
+            scopes, rows, layouts = group.problem.scopes, group.rows, group.layouts
+            active = [term for term in profile.applying(scopes) if term.key in self.position]
             n, k = len(rows), len(active)
             offsets = {}
             for j, term in enumerate(active):
                 shift = np.zeros((2 * k + 1, n))
                 shift[j], shift[k + j] = _STEP, -_STEP
                 offsets[term.key] = shift.ravel()
-            coefficients = profile.coefficients(problem.scopes, offsets)
+            coefficients = profile.coefficients(scopes, offsets)
             repeated = layouts.take(np.tile(np.arange(n), 2 * k + 1))
-            logs = np.log(self.quantity(predict(problem, repeated, coefficients))).reshape(2 * k + 1, n)
+            found = predict(group.problem, repeated, coefficients)
+            logs = np.log(group.quantity(found)).reshape(2 * k + 1, n)
             columns = np.array([self.position[term.key] for term in active])
             jacobian[np.ix_(rows, columns)] = ((logs[:k] - logs[k : 2 * k]) / (2 * _STEP)).T
             predicted[rows] = logs[-1]
         return Linear(theta, predicted, jacobian)
 
-    def solve(self, weight: Array | None = None, start: Estimate | None = None) -> Estimate:
-        """The estimate, with other weights than the targets' or from another start than the prior if given."""
-        weight = self.weight if weight is None else weight
-        linear = start.linear if start else self.linearised(self.mean.copy())
-        damping = 0.0
-        for _ in range(_ITERATIONS):
+    def solve(self, *, shifted: bool = False) -> Estimate:
+        """The estimate. `shifted`: the targets may all lie to one side of their predictions, which is no noise."""
+        weight, linear, damping = self.weight, self.linearised(self.mean.copy()), 0.0
+        for iteration in range(_ITERATIONS):
             _, noise = self._noise(self.residual(linear.predicted), weight)
+            if shifted and not iteration:
+                noise = np.full(len(self.targets), self.profile.residual_spread)
             theta = self._minimum(linear, weight, noise, damping)
             moved = self.linearised(theta)
             if self._loss(moved, weight, noise) > self._loss(linear, weight, noise) + 1e-9:
@@ -175,12 +199,12 @@ class Fit:
 
     def _minimum(self, linear: Linear, weight: Array, noise: Array, damping: float) -> Array:
         """The minimum of the linearised problem at this noise."""
-        theta, prior = linear.theta, 1 / self.spread**2
+        theta, damped = linear.theta, damping * np.diag(self.precision)
         for _ in range(_REWEIGHTINGS):
             residual = self.residual(linear.at(theta))
             say = self._say(residual, weight, noise)
-            normal = np.diag(prior * (1 + damping)) + linear.jacobian.T @ (say[:, None] * linear.jacobian)
-            pull = (theta - self.mean) * prior + damping * prior * (theta - linear.theta)
+            normal = self.precision + np.diag(damped) + linear.jacobian.T @ (say[:, None] * linear.jacobian)
+            pull = self.precision @ (theta - self.mean) + damped * (theta - linear.theta)
             step = np.linalg.solve(normal, linear.jacobian.T @ (say * residual) - pull)
             theta = theta + step
             if np.abs(step / self.spread).max(initial=0.0) < _CLOSE:
@@ -196,7 +220,8 @@ class Fit:
     def _loss(self, linear: Linear, weight: Array, noise: Array) -> float:
         nu, residual = DEGREES_OF_FREEDOM, self.residual(linear.predicted)
         data = weight * (nu + 1) * np.log1p((residual / noise) ** 2 / nu)
-        return float(data.sum() + (((linear.theta - self.mean) / self.spread) ** 2).sum())
+        away = linear.theta - self.mean
+        return float(data.sum() + away @ self.precision @ away)
 
     def _noise(self, residual: Array, weight: Array) -> tuple[float, Array]:
         """Spread of all residuals, and of each source's own, by median absolute deviation."""
@@ -213,7 +238,7 @@ class Fit:
         residual = self.residual(linear.predicted)
         spread, noise = self._noise(residual, weight)
         say = self._say(residual, weight, noise)
-        normal = np.diag(1 / self.spread**2) + linear.jacobian.T @ (say[:, None] * linear.jacobian)
+        normal = self.precision + linear.jacobian.T @ (say[:, None] * linear.jacobian)
         return Estimate(linear, np.linalg.inv(normal), spread, noise)
 
 

@@ -9,6 +9,7 @@ from models.architecture import Architecture
 from models.errors import Invalid
 from models.flops import head_forward_flops, layer_forward_flops
 from models.hardware import Cluster
+from models.profile import FLEET
 from models.stack import VENDORS, Stack
 from models.workload import Workload
 
@@ -77,4 +78,16 @@ class Problem:
             f"kernel:{self.kernel}/{chip.generation}",
             f"stack:{stack.id}",
             f"chip:{chip.id}",
+            *self.fleet_scopes.values(),
         )
+
+    @property
+    def fleet_scopes(self) -> dict[str, str]:
+        """Of the deployment that reports come from (models.fleet), by what they are of."""
+        chip, stack = self.cluster.chip.id, self.stack.id
+        return {
+            "all": f"{FLEET}:all",
+            "chip": f"{FLEET}:chip:{chip}",
+            "stack": f"{FLEET}:stack:{stack}",
+            "pair": f"{FLEET}:{chip}/{stack}",
+        }

@@ -22,6 +22,10 @@ from models.array import Array
 from models.errors import Invalid, UnknownName
 
 Number = float | Array
+Key = tuple[str, str]
+"""Coefficient and scope of a term."""
+FLEET = "fleet"
+"""Begins the scopes of one deployment's machines (models.fleet)."""
 Z80 = 1.2815515655446004  # half of a central 80% interval of a normal distribution, in standard deviations
 
 
@@ -34,13 +38,13 @@ class Coefficients:
     """The coefficients of one (chip, fabric, stack), or arrays of them (draws from the posterior)."""
 
     gemm_16: Number = _coefficient(
-        "fraction", "of dense peak", "large 16-bit matrix multiplications", "generation chip stack"
+        "fraction", "of dense peak", "large 16-bit matrix multiplications", "generation chip stack fleet"
     )
     gemm_8: Number = _coefficient(
-        "fraction", "of dense peak", "large 8-bit matrix multiplications", "generation chip stack"
+        "fraction", "of dense peak", "large 8-bit matrix multiplications", "generation chip stack fleet"
     )
     gemm_4: Number = _coefficient(
-        "fraction", "of dense peak", "large 4-bit matrix multiplications", "generation chip stack"
+        "fraction", "of dense peak", "large 4-bit matrix multiplications", "generation chip stack fleet"
     )
     gemm_tail_waves: Number = _coefficient(
         "positive", "waves", "tiles lost at the end of a matrix multiplication", "generation"
@@ -66,12 +70,12 @@ class Coefficients:
     routing_ageing: Number = _coefficient("positive", "a year", "permuting tokens is slower in older software", "stack")
     launch_ageing: Number = _coefficient("positive", "a year", "launches are dearer in older software", "stack")
     compute_overhead: Number = _coefficient(
-        "positive", "of counted compute", "sustained clock, gaps, all that kernels do not explain", "stack chip"
+        "positive", "of counted compute", "sustained clock, gaps, all that kernels do not explain", "stack chip fleet"
     )
-    scaleup: Number = _coefficient("fraction", "of link rate", "collectives in the scale-up domain", "generation")
-    scaleout: Number = _coefficient("fraction", "of NIC rate", "collectives beyond it", "generation stack")
-    alltoall: Number = _coefficient("fraction", "of the ring rate", "all-to-all", "generation stack")
-    collective_s: Number = _coefficient("positive", "s", "fixed cost of a collective call", "generation stack")
+    scaleup: Number = _coefficient("fraction", "of link rate", "collectives in the scale-up domain", "generation fleet")
+    scaleout: Number = _coefficient("fraction", "of NIC rate", "collectives beyond it", "generation stack fleet")
+    alltoall: Number = _coefficient("fraction", "of the ring rate", "all-to-all", "generation stack fleet")
+    collective_s: Number = _coefficient("positive", "s", "fixed cost of a collective call", "generation stack fleet")
     scaleup_hop_s: Number = _coefficient("positive", "s", "latency of a hop of a ring in the domain", "generation")
     scaleout_hop_s: Number = _coefficient("positive", "s", "latency of a hop between domains", "generation stack")
     stall_s: Number = _coefficient(
@@ -98,11 +102,11 @@ class Coefficients:
     step_fixed_s: Number = _coefficient("positive", "s", "host work once a step", "stack")
     jitter: Number = _coefficient("positive", "of step time", "per doubling of devices beyond a node", "stack")
     host_gb_s: Number = _coefficient("positive", "GB/s", "device to host memory, for offload", "generation chip")
-    activation_memory: Number = _coefficient("positive", "of counted bytes", "activations as allocated", "stack")
+    activation_memory: Number = _coefficient("positive", "of counted bytes", "activations as allocated", "stack fleet")
     logit_memory: Number = _coefficient("positive", "of counted bytes", "logits and their gradient", "stack")
-    fragmentation: Number = _coefficient("positive", "of allocated bytes", "reserved beyond them", "stack")
+    fragmentation: Number = _coefficient("positive", "of allocated bytes", "reserved beyond them", "stack fleet")
     context_gib: Number = _coefficient(
-        "positive", "GiB", "runtime, libraries, communication buffers", "generation stack"
+        "positive", "GiB", "runtime, libraries, communication buffers", "generation stack fleet"
     )
 
 
@@ -144,7 +148,7 @@ class Term:
             raise Invalid("scope", self.scope, rule)
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         return self.coefficient, self.scope
 
 
@@ -203,7 +207,7 @@ class Profile:
     version: int = 1
 
     @cached_property
-    def by_key(self) -> dict[tuple[str, str], Term]:
+    def by_key(self) -> dict[Key, Term]:
         return {term.key: term for term in self.terms}
 
     @cached_property
@@ -246,9 +250,7 @@ class Profile:
                 added[term.key] = term
         return self.with_terms(dict(sorted(added.items()))) if added else self
 
-    def coefficients(
-        self, scopes: Iterable[str], offsets: Mapping[tuple[str, str], Array] | None = None
-    ) -> Coefficients:
+    def coefficients(self, scopes: Iterable[str], offsets: Mapping[Key, Array] | None = None) -> Coefficients:
         """Resolved for a problem's scopes; `offsets` adds to single terms (finite differences, draws)."""
         sums: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
         for term in self.applying(scopes):
@@ -257,7 +259,7 @@ class Profile:
                 sums[term.coefficient] = sums[term.coefficient] + offsets[term.key]
         return Coefficients(**{name: to_natural(name, value) for name, value in sums.items()})
 
-    def with_terms(self, changed: Mapping[tuple[str, str], Term], **fields_: Any) -> Profile:
+    def with_terms(self, changed: Mapping[Key, Term], **fields_: Any) -> Profile:
         """A copy with these terms replaced or added."""
         merged = {**self.by_key, **changed}
         return replace(self, terms=tuple(merged.values()), **fields_)

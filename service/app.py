@@ -9,10 +9,12 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 
 from service import __version__, database, openapi, problems
+from service.benchmarks import Benchmarks
 from service.calibrations import Calibrations
 from service.catalog import Catalog
 from service.comparisons import Comparisons
 from service.creation import Creation
+from service.drift import Drift
 from service.evidence import Evidence
 from service.frontiers import Frontiers
 from service.heads import HeadAsGet
@@ -20,10 +22,13 @@ from service.limits import BodyLimit
 from service.predictions import Predictions
 from service.profiles import Profiles
 from service.recommendations import Recommendations
+from service.replays import Replays
 from service.report_batches import ReportBatches
+from service.report_logs import ReportLogs
 from service.report_summaries import ReportSummaries
 from service.reports import Reports
 from service.routes import (
+    benchmarks,
     catalog,
     comparisons,
     docs,
@@ -44,7 +49,19 @@ from service.store import Store
 from service.telemetry import Telemetry
 from service.timelines import Timelines
 
-_ROUTES = (recommendations, predictions, comparisons, frontiers, reports, profiles, evidence, catalog, health, index)
+_ROUTES = (
+    recommendations,
+    predictions,
+    comparisons,
+    frontiers,
+    reports,
+    benchmarks,
+    profiles,
+    evidence,
+    catalog,
+    health,
+    index,
+)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -65,18 +82,7 @@ def create_app(settings: Settings) -> FastAPI:
         ],
     )
     app.state.services = _services(store, settings)
-    for module in (
-        recommendations,
-        predictions,
-        comparisons,
-        frontiers,
-        reports,
-        profiles,
-        evidence,
-        catalog,
-        health,
-        index,
-    ):
+    for module in _ROUTES:
         app.include_router(module.router)
     docs.install(app)
     problems.install(app)
@@ -90,15 +96,19 @@ def _services(store: Store, settings: Settings) -> Services:
         store=store,
         slots=HeavySlots(settings.heavy_concurrency, settings.heavy_queue, settings.heavy_wait_s),
         creation=Creation(store, settings.idempotency_ttl_s, settings.idempotency_in_flight_s),
+        benchmarks=Benchmarks(store),
         calibrations=Calibrations(store),
         catalog=Catalog(store),
         comparisons=Comparisons(store),
+        drift=Drift(store),
         evidence=known,
         frontiers=Frontiers(store),
         predictions=Predictions(store),
         profiles=Profiles(store),
         recommendations=Recommendations(store, known),
+        replays=Replays(store),
         report_batches=ReportBatches(store),
+        report_logs=ReportLogs(store),
         report_summaries=ReportSummaries(store),
         reports=Reports(store),
         timelines=Timelines(store),

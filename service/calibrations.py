@@ -3,25 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
 
 from pydantic import ValidationError
 
-from models.calibration import Calibration, Observation, calibrate
-from models.errors import DomainError, Invalid
-from models.hardware import GIB
+from models.calibration import Calibration, Observation, Unseen, by_source, calibrate
+from models.errors import DomainError
+from models.fleet import as_fleet, drift
+from models.posterior import Posterior
 from models.profile import Profile
-from models.rules import require_legal
+from service.benchmarks import observed
 from service.creation import Created, Save
 from service.errors import Conflict, NothingToLearn
+from service.identifiers import earliest_id
+from service.observations import Observations
 from service.profiles import add_version, version_document
+from service.promotion import Published, judge
 from service.resolution import Resolver
-from service.schemas.layout import LayoutFields
-from service.schemas.profile import CalibrationAnswer, CalibrationRequest, Unusable
-from service.schemas.question import Question
+from service.schemas.profile import CalibrationAnswer, CalibrationRequest, Policy, Promotion, Unusable, Window
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
-from service.tables import ReportRow
+from service.tables import BenchmarkRow, ProfileVersionRow, ReportRow
+
+_IN_FLIGHT = timedelta(minutes=2)
+"""A report may be committed so long after its id was made: it is looked for once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What a calibration builds on, and the reports that are new to it."""
+
+    base: ProfileVersionRow
+    posterior: Posterior
+    revision: int
+    policy: Policy
+    reports: list[ReportRow]
+    benchmarks: list[BenchmarkRow]
+    observations: list[Observation]
+    unusable: list[Unusable]
+
+    @property
+    def profile(self) -> Profile:
+        return Profile.from_json(self.base.content)
+
+    def learnt(self) -> dict[str, Any]:
+        """Which reports a version from here rests on: how many, and those that came last."""
+        before = self.base.learnt or {"reports": 0, "through": None, "recent": []}
+        rows: list[ReportRow | BenchmarkRow] = [*self.reports, *self.benchmarks]
+        since = max(row.created_at for row in rows) - _IN_FLIGHT
+        recent = [row.id for row in rows if row.created_at >= since]
+        kept = [id_ for id_ in before["recent"] if id_ >= earliest_id(since)]
+        through = earliest_id(since) if before["through"] is None else max(before["through"], earliest_id(since))
+        return {"reports": before["reports"] + len(self.reports), "through": through, "recent": [*kept, *recent]}
+
+    def window(self) -> Window:
+        dates = [report.measured_at for report in self.reports]
+        return Window(
+            first=min(dates, default=None),
+            last=max(dates, default=None),
+            reports=len(self.reports),
+            benchmarks=len(self.benchmarks),
+            all_reports=self.learnt()["reports"],
+        )
 
 
 class Calibrations:
@@ -29,67 +75,95 @@ class Calibrations:
         self._store = store
 
     def calibrate(self, id_: str, request: CalibrationRequest) -> Save:
-        """Learn from all reports under the profile. The prior is what shipped, so that no report counts twice."""
+        """Learn from the reports that the active version has not learnt yet, on top of what it knows."""
         with self._store.reading() as rows:
-            revision = rows.profiles.get(id_).revision
-            base = rows.profiles.latest(id_, "shipped")
-            wanted = ReportFilter(profile_id=id_, since=request.since, until=request.until)
-            observations, unusable = _observations(rows, rows.reports.telling(wanted))
-        if not observations:
-            raise NothingToLearn(len(unusable))
-        made_by = f"calibration on {len(observations)} reports"
-        found = calibrate(Profile.from_json(base.content), observations, made_by)
-        calibration = _calibration_answer(found, base.version, unusable)
+            ground = _ground(rows, id_, request)
+        if not ground.observations:
+            raise NothingToLearn(len(ground.unusable), ground.base.version)
+        profile = as_fleet(ground.profile, {observation.problem for observation in ground.observations})
+        posterior = ground.posterior.loosened(drift(profile))
+        made_by = f"calibration on {len(ground.reports)} reports and {len(ground.benchmarks)} benchmarks"
+        found = calibrate(profile, by_source(ground.observations), made_by, posterior)
+        automatic = request.activate or ground.policy.mode == "automatic"
+        published = Published(self._store).compared(profile, found.profile) if automatic else None
+        promotion = judge(ground.policy, found.unseen, published, asked=request.activate)
+        calibration = _calibration_answer(found, ground, published, promotion)
 
         def save(rows: Rows) -> Created:
-            row = add_version(rows, found.profile, "calibrated", calibration.model_dump(mode="json"))
-            if request.activate and not rows.profiles.activate(id_, row.version, revision + 1):
+            learnt, document = ground.learnt(), calibration.model_dump(mode="json")
+            row = add_version(rows, found.profile, "calibrated", found.posterior, document, learnt)
+            if promotion.promoted and not rows.profiles.activate(id_, row.version, ground.revision + 1):
                 raise Conflict("The profile changed while the calibration ran; look at it and try again.")
             return Created(f"/v1/profiles/{id_}/versions/{row.version}", version_document(row))
 
         return save
 
 
-def _observations(rows: Rows, reports: Sequence[ReportRow]) -> tuple[list[Observation], list[Unusable]]:
-    """The reports as runs of the models of today, and those that are none."""
-    resolver, observations, unusable = Resolver(rows), list[Observation](), list[Unusable]()
-    for report in reports:
-        try:
-            observations.append(_observation(resolver, report))
-        except (DomainError, ValidationError) as error:
-            reason = f"{error.field}: {error.rule}" if isinstance(error, Invalid) else str(error)
-            unusable.append(Unusable(report=report.id, reason=reason[:500]))
-    return observations, unusable
-
-
-def _observation(resolver: Resolver, report: ReportRow) -> Observation:
-    request = dict(report.document["request"])
-    layout = LayoutFields.model_validate(request.pop("layout")).build()
-    problem = resolver.problem(Question.model_validate(request)).problem
-    require_legal(problem, layout)
-    reserved = (report.document.get("memory") or {}).get("reserved_gib")
-    return Observation(
-        key=report.id,
-        problem=problem,
-        layout=layout,
-        step_time_s=report.step_time_s,
-        memory_bytes=reserved * GIB if reserved else None,
-        out_of_memory=report.outcome == "out_of_memory",
+def _ground(rows: Rows, id_: str, request: CalibrationRequest) -> _Ground:
+    profile = rows.profiles.get(id_)
+    base = rows.profiles.latest(id_, "shipped") if request.from_scratch else rows.profiles.active(id_)
+    known = rows.profiles.posterior(id_, base.version)
+    learnt = base.learnt or {"through": None, "recent": []}
+    wanted = ReportFilter(profile_id=id_, since=request.since, until=request.until, after_id=learnt["through"])
+    old = {*learnt["recent"]}
+    reports = [report for report in rows.reports.telling(wanted) if report.id not in old]
+    usable, unusable = Observations(rows).of(reports)
+    benchmarks = rows.benchmarks.made(request.since, request.until, learnt["through"])
+    told = _told(rows, [one for one in benchmarks if one.id not in old], Profile.from_json(base.content))
+    return _Ground(
+        base=base,
+        posterior=Posterior.from_json(known) if known else Posterior.nothing(),
+        revision=profile.revision,
+        policy=Policy.model_validate(profile.policy),
+        reports=[report for report, _ in usable],
+        benchmarks=[row for row, _ in told],
+        observations=[observation for _, observation in (*usable, *told)],
+        unusable=unusable,
     )
 
 
-def _calibration_answer(found: Calibration, base: int, unusable: list[Unusable]) -> CalibrationAnswer:
+def _told(rows: Rows, benchmarks: Sequence[BenchmarkRow], profile: Profile) -> list[tuple[BenchmarkRow, Observation]]:
+    """What benchmarks tell of this profile's coefficients; those of things that are gone tell nothing."""
+    resolver, told = Resolver(rows), list[tuple[BenchmarkRow, Observation]]()
+    for row in benchmarks:
+        with suppress(DomainError, ValidationError):
+            told.append((row, observed(resolver, row, profile)))
+    return told
+
+
+def _calibration_answer(
+    found: Calibration, ground: _Ground, published: Unseen | None, promotion: Promotion
+) -> CalibrationAnswer:
     return CalibrationAnswer.model_validate(
         {
-            "based_on": base,
-            "observations": found.observations,
+            "based_on": ground.base.version,
+            "window": ground.window(),
+            "promotion": promotion,
+            "unseen": _errors(found.unseen),
+            "published": _errors(published),
+            "observations": len(ground.reports),
             "moved": [asdict(moved) for moved in found.moved],
-            "unidentified": [{"coefficient": name, "scope": scope} for name, scope in found.unidentified],
+            "unidentified": [{"coefficient": name, "scope": scope} for name, scope in sorted(found.unidentified)],
             "outliers": list(found.outliers),
-            "unusable": unusable,
+            "unusable": ground.unusable,
             "error_before": found.error_before,
             "error_after": found.error_after,
             "memory_error_before": found.memory_error_before,
             "memory_error_after": found.memory_error_after,
         }
     )
+
+
+def _errors(unseen: Unseen | None) -> dict[str, Any] | None:
+    if unseen is None:
+        return None
+    return {
+        "runs": len(unseen.measured),
+        "error_before": unseen.error_before,
+        "error_after": unseen.error_after,
+        "coverage": unseen.coverage,
+        "kinds": [
+            {"kind": kind, "runs": runs, "error_before": before, "error_after": after}
+            for kind, (runs, before, after) in unseen.by_kind.items()
+        ],
+    }

@@ -52,8 +52,10 @@ class StillRunning(Conflict):
 
 
 class NothingToLearn(ServiceError):
-    def __init__(self, unusable: int) -> None:
-        super().__init__(f"No report of a successful run is there to learn from; {unusable} could not be used.")
+    def __init__(self, unusable: int, version: int) -> None:
+        super().__init__(
+            f"Version {version} has learnt every report that tells of time or memory; {unusable} could not be used."
+        )
 
 
 class KeyReused(ServiceError):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from models.evidence import Library, Traits
+from models.fleet import as_published
 from models.layout import Layout
 from models.prediction import predict_layouts
 from models.problem import Problem
@@ -80,7 +81,7 @@ class Evidence:
 
     def nearest(self, query: EvidenceQuery) -> dict[str, Any]:
         with self._store.reading() as rows:
-            profile, resolver = active_profile(rows), Resolver(rows)
+            profile, resolver = as_published(active_profile(rows)), Resolver(rows)
             wanted, shelf = _wanted(rows, query), self._current(rows)
             found = shelf.order(wanted)[: query.limit]
             items = [_answer(_run(rows, shelf.ids[i]), resolver, profile, distance, wanted) for i, distance in found]
@@ -91,12 +92,12 @@ class Evidence:
         """The nearest runs, one of each model, chip and source."""
         wanted, shown = Traits.of(problem, layout), dict[tuple[str, str, str], EvidenceShown]()
         with self._store.reading() as rows:
-            resolver, shelf = Resolver(rows), self._current(rows)
+            resolver, shelf, theirs = Resolver(rows), self._current(rows), as_published(profile)
             for i, distance in shelf.order(wanted):
                 if len(shown) == SHOWN:
                     break
                 if shelf.fitted[i] and shelf.kinds[i] not in shown:
-                    answer = _answer(_run(rows, shelf.ids[i]), resolver, profile, distance, wanted)
+                    answer = _answer(_run(rows, shelf.ids[i]), resolver, theirs, distance, wanted)
                     shown[shelf.kinds[i]] = EvidenceShown.of(answer)
         return [*shown.values()]
 

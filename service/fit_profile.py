@@ -1,6 +1,6 @@
 """Fit the shipped profile to published runs.
 
-`python -m service.fit_profile --runs FILE --out models/data/profile.json`
+`python -m service.fit_profile --runs FILE --out models/data`
 
 The prior is models/data/priors.json, hardware measurements with their sources, plus an offset of mean zero for every
 generation, chip and stack a coefficient may vary with. Families are weighted so that a large sweep counts like a
@@ -14,18 +14,17 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from models import catalogue
-from models.calibration import Observation, calibrate
+from models.calibration import Calibration, Observation, calibrate
 from models.errors import DomainError, Invalid
 from models.layout import Layout, Layouts
+from models.priors import priors
 from models.problem import Problem
-from models.profile import SCOPES, Profile, Term
+from models.profile import Profile
 from models.rules import RULES, first_broken
 from models.step import predict
 from service.formats import runs
@@ -33,33 +32,12 @@ from service.formats import runs
 FAMILY_WEIGHT = 60.0  # no family counts for more runs than this
 GROUP_WEIGHT = 8.0  # nor any model on one chip and stack within it
 TRUST = {"A": 1.0, "B": 0.7, "C": 0.3, "D": 0.3}
-OFFSET_SPREAD = {"stack": 1.0, "generation": 1.0, "chip": 0.5}  # of the spread of the coefficient's own term
 
 
 _SHAPE = (
     "num_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
     "vocab_size", "moe", "mla",
 )  # fmt: skip
-
-
-def priors() -> Profile:
-    """The hardware priors with an offset for every scope there is in the catalogue."""
-    base = Profile.from_json(json.loads((files("models") / "data/priors.json").read_text()))
-    chips = {chip.id: chip for chip in catalogue.chips().values()}
-    scopes = {
-        "stack": sorted({stack.id for stack in catalogue.stacks().values()}),
-        "generation": sorted({chip.generation for chip in chips.values()}),
-        "chip": sorted(chips),
-    }
-    offsets = {}
-    for term in (t for t in base.terms if t.scope == "all"):
-        for kind in SCOPES[term.coefficient]:
-            for name in scopes.get(kind, ()):
-                scope, spread = f"{kind}:{name}", OFFSET_SPREAD[kind] * term.spread
-                new = Term(coefficient=term.coefficient, scope=scope, mean=0.0, spread=spread, source="no own figure")
-                if new.key not in base.by_key:
-                    offsets[new.key] = new
-    return base.with_terms(offsets)
 
 
 def choose(run: runs.Run, profile: Profile) -> Layout:
@@ -134,26 +112,33 @@ def _shared(known: dict[Any, Problem], problem: Problem) -> Problem:
     return known.setdefault(problem, problem)
 
 
-def fit(rows: Sequence[dict[str, Any]]) -> Profile:
+def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
     prior = priors()
-    found = calibrate(prior, observations(rows, prior), made_by="fit to published runs (service.fit_profile)")
+    made_by = "fit to published runs (service.fit_profile)"
+    found = calibrate(prior, observations(rows, prior), made_by, grouped=True)
     sys.stderr.write(
         f"{found.observations} runs, {len(found.moved)} of {len(prior.terms)} terms identified, "
         f"median error {found.error_before:.1%} -> {found.error_after:.1%}, {len(found.outliers)} outliers\n"
     )
-    return found.profile
+    return found
+
+
+def written(found: Calibration) -> tuple[str, str]:
+    """The profile and its joint posterior as data files."""
+    content = found.profile.to_json()
+    content["terms"] = [{**t, "mean": round(t["mean"], 4), "spread": round(t["spread"], 4)} for t in content["terms"]]
+    return json.dumps(content, indent=1) + "\n", json.dumps(found.posterior.to_json(), indent=1) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="a folder: profile.json and posterior.json")
     arguments = parser.parse_args()
     with arguments.runs.open() as lines:
-        profile = fit([json.loads(line) for line in lines])
-    content = profile.to_json()
-    content["terms"] = [{**t, "mean": round(t["mean"], 4), "spread": round(t["spread"], 4)} for t in content["terms"]]
-    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+        found = fit([json.loads(line) for line in lines])
+    for name, text in zip(("profile.json", "posterior.json"), written(found), strict=True):
+        (arguments.out / name).write_text(text)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,13 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from datetime import datetime
+
+
+def earliest_id(at: datetime) -> str:
+    """Before every id that is made from then on."""
+    milliseconds = f"{int(at.timestamp() * 1000):012x}"
+    return f"{milliseconds[:8]}-{milliseconds[8:]}"
 
 
 def new_id() -> str:

@@ -10,10 +10,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from models.errors import Invalid, UnknownName
+from models.posterior import Posterior, shipped_posterior
 from models.profile import Profile, shipped_profile
 from service.errors import NotFound, PreconditionFailed
 from service.schemas.profile import (
     CalibrationAnswer,
+    Policy,
     ProfileAnswer,
     ProfilePage,
     ProfileVersionAnswer,
@@ -36,19 +38,26 @@ def seed(store: Store) -> None:
         rows.lock(f"profile:{shipped.id}")
         profile = rows.profiles.find(shipped.id)
         if profile is None:
-            rows.profiles.add(ProfileRow(id=shipped.id, active_version=1, revision=0))
-            rows.profiles.add_version(_version_row(shipped, 1, "shipped"))
+            policy = Policy().model_dump()
+            rows.profiles.add(ProfileRow(id=shipped.id, active_version=1, revision=0, policy=policy))
+            rows.profiles.add_version(_version_row(shipped, 1, "shipped", shipped_posterior()))
             return
         if rows.profiles.latest(shipped.id, "shipped").content_hash == _content_hash(shipped):
             return
         was_shipped = rows.profiles.active(shipped.id).origin == "shipped"
-        row = add_version(rows, shipped, "shipped")
+        row = add_version(rows, shipped, "shipped", shipped_posterior())
         if was_shipped:
             rows.profiles.activate(shipped.id, row.version, rows.profiles.revision(shipped.id))
 
 
-def active_profile(rows: Rows, id_: str = DEFAULT) -> Profile:
-    return Profile.from_json(rows.profiles.active(id_).content)
+def active_profile(rows: Rows) -> Profile:
+    return profile_version(rows, DEFAULT, None)
+
+
+def profile_version(rows: Rows, id_: str, version: int | None) -> Profile:
+    """The version, or the active one of the profile."""
+    row = rows.profiles.active(id_) if version is None else rows.profiles.version(id_, version)
+    return Profile.from_json(row.content)
 
 
 def wanted_profile(rows: Rows, wanted: ProfileWanted | None) -> Profile:
@@ -94,22 +103,41 @@ class Profiles:
                 raise PreconditionFailed(etag(profile))
         return self.get(id_)
 
+    def set_policy(self, id_: str, policy: Policy, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
+        with self._store.writing() as rows:
+            profile = rows.profiles.get(id_)
+            agreed = "*" in seen or etag(profile) in seen
+            if not agreed or not rows.profiles.set_policy(id_, policy.model_dump(), profile.revision):
+                raise PreconditionFailed(etag(profile))
+        return self.get(id_)
+
 
 def etag(profile: ProfileRow) -> str:
     return f'"{profile.id}-{profile.revision}"'
 
 
 def add_version(
-    rows: Rows, profile: Profile, origin: str, calibration: dict[str, Any] | None = None
+    rows: Rows,
+    profile: Profile,
+    origin: str,
+    posterior: Posterior,
+    calibration: dict[str, Any] | None = None,
+    learnt: dict[str, Any] | None = None,
 ) -> ProfileVersionRow:
     rows.lock(f"profile:{profile.id}")
-    row = _version_row(profile, rows.profiles.latest(profile.id).version + 1, origin, calibration)
+    version = rows.profiles.latest(profile.id).version + 1
+    row = _version_row(profile, version, origin, posterior, calibration, learnt)
     rows.profiles.add_version(row)
     return row
 
 
 def _version_row(
-    profile: Profile, version: int, origin: str, calibration: dict[str, Any] | None = None
+    profile: Profile,
+    version: int,
+    origin: str,
+    posterior: Posterior,
+    calibration: dict[str, Any] | None = None,
+    learnt: dict[str, Any] | None = None,
 ) -> ProfileVersionRow:
     return ProfileVersionRow(
         profile_id=profile.id,
@@ -119,6 +147,8 @@ def _version_row(
         content_hash=_content_hash(profile),
         content=replace(profile, version=version).to_json(),
         calibration=calibration,
+        learnt=learnt,
+        posterior=posterior.to_json(),
     )
 
 
@@ -129,7 +159,8 @@ def _content_hash(profile: Profile) -> str:
 
 def _profile_answer(rows: Rows, profile: ProfileRow) -> ProfileAnswer:
     versions = [_summary(row) for row in rows.profiles.versions(profile.id)]
-    return ProfileAnswer(id=profile.id, active_version=profile.active_version, versions=versions)
+    policy = Policy.model_validate(profile.policy)
+    return ProfileAnswer(id=profile.id, active_version=profile.active_version, policy=policy, versions=versions)
 
 
 def _summary(row: ProfileVersionRow) -> VersionSummary:

@@ -58,17 +58,19 @@ def _made_under() -> ForeignKeyConstraint:
 
 
 class ProfileRow(Table):
-    """`revision` grows with every change and is what an ETag shows."""
+    """`revision` grows with every change and is what an ETag shows. `policy`: who activates what calibrations make."""
 
     __tablename__ = "profiles"
 
     id: Mapped[str] = mapped_column(primary_key=True)
     active_version: Mapped[int]
     revision: Mapped[int]
+    policy: Mapped[dict[str, Any]]
 
 
 class ProfileVersionRow(Table):
-    """Never changed. `origin` is "shipped" or "calibrated"; `content_hash` tells whether a release shipped another."""
+    """Never changed. `origin` is "shipped" or "calibrated"; `content_hash` tells whether a release shipped another.
+    `learnt` says which reports it rests on; `posterior` (models.posterior) is loaded by calibrations only."""
 
     __tablename__ = "profile_versions"
 
@@ -79,6 +81,8 @@ class ProfileVersionRow(Table):
     content_hash: Mapped[str]
     content: Mapped[dict[str, Any]]
     calibration: Mapped[dict[str, Any] | None]
+    learnt: Mapped[dict[str, Any] | None]
+    posterior: Mapped[dict[str, Any] | None] = mapped_column(deferred=True)
 
 
 class PredictionRow(Table):
@@ -127,6 +131,20 @@ class ReportRow(Table):
     residual: Mapped[float | None]
     within_interval: Mapped[bool | None]
     submission: Mapped[str] = mapped_column(Text)
+    document: Mapped[dict[str, Any]]
+
+
+class BenchmarkRow(Table):
+    """`submission` is what came, as it came; `chip` and `stack` are whom it informs."""
+
+    __tablename__ = "benchmarks"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    chip: Mapped[str]
+    stack: Mapped[str]
+    submission: Mapped[str] = mapped_column(Text)
+    question: Mapped[dict[str, Any]]
     document: Mapped[dict[str, Any]]
 
 

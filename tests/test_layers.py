@@ -25,9 +25,9 @@ LAYERS = (
     "service.slices service.resolution service.assumptions service.basis service.creation service.measurements "
     "service.catalog service.profiles service.predictions service.recommendations service.reports "
     "service.evidence service.comparisons service.frontiers service.subject service.timelines "
-    "service.intake service.report_batches service.report_summaries service.drift service.families "
-    "service.report_table "
-    "service.calibrations",
+    "service.intake service.report_batches service.report_summaries service.drift service.replays service.families "
+    "service.report_table service.report_logs "
+    "service.benchmarks service.observations service.promotion service.calibrations",
     "service.problems service.json_body service.limits service.security service.telemetry service.etags "
     "service.queries service.heads",
     "service.routes",

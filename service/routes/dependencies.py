@@ -12,10 +12,12 @@ from fastapi import Depends, Header, Path, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
+from service.benchmarks import Benchmarks
 from service.calibrations import Calibrations
 from service.catalog import Catalog
 from service.comparisons import Comparisons
 from service.creation import CREATED, Created, Creation, Key, Save
+from service.drift import Drift
 from service.errors import BadHeader
 from service.evidence import Evidence
 from service.frontiers import Frontiers
@@ -23,7 +25,9 @@ from service.json_body import JsonRequest
 from service.predictions import Predictions
 from service.profiles import Profiles
 from service.recommendations import Recommendations
+from service.replays import Replays
 from service.report_batches import ReportBatches
+from service.report_logs import ReportLogs
 from service.report_summaries import ReportSummaries
 from service.reports import Reports
 from service.slots import HeavySlots, Listening
@@ -40,15 +44,19 @@ class Services:
     store: Store
     slots: HeavySlots
     creation: Creation
+    benchmarks: Benchmarks
     calibrations: Calibrations
     catalog: Catalog
     comparisons: Comparisons
+    drift: Drift
     evidence: Evidence
     frontiers: Frontiers
     predictions: Predictions
     profiles: Profiles
     recommendations: Recommendations
+    replays: Replays
     report_batches: ReportBatches
+    report_logs: ReportLogs
     report_summaries: ReportSummaries
     reports: Reports
     timelines: Timelines

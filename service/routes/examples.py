@@ -133,6 +133,46 @@ CALIBRATIONS: dict[str, Example] = {
         "value": {"since": "2020-01-01T00:00:00Z", "until": "2100-01-01T00:00:00Z", "activate": True},
     },
 }
+REPLAYS: dict[str, Example] = {
+    "newest": {"summary": "The newest answers and reports", "value": {"limit": 20}},
+}
+BENCHMARKS: dict[str, Example] = {
+    "nccl-tests": {
+        "summary": "An all-reduce over the eight chips of a node",
+        "value": {
+            "cluster": {"preset": "h100", "num_chips": 8},
+            "operation": "all_reduce",
+            "nccl_tests": "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
+            "     1048576        262144     float     sum      -1    36.81   28.49   49.85      0\n"
+            "  1073741824     268435456     float     sum      -1   4029.4  266.48  466.33      0\n",
+        },
+    },
+    "products": {
+        "summary": "Matrix products on a chip",
+        "value": {
+            "cluster": {"preset": "h100"},
+            "gemms": [{"m": 8192, "n": 8192, "k": 8192, "tflops": 690.0}],
+            "precision": "bf16",
+        },
+    },
+}
+LOGS: dict[str, Example] = {
+    "torchtitan": {
+        "summary": "Lines of torchtitan, of a run that the request describes",
+        "value": {
+            **_LLAMA_ON_H100,
+            "layout": _FSDP,
+            "log": "".join(
+                f"[rank0]:[titan] 2026-01-29 10:15:{second},145 - root - INFO - step: {step:2d}  loss:  9.3421  "
+                f"memory: 48.91GiB(51.52%)  tps: {tps}\n"
+                for second, step, tps in ((32, 1, "512"), (45, 10, "7,034"), (58, 20, "7,022"))
+            ),
+        },
+    }
+}
+POLICIES: dict[str, Example] = {
+    "automatic": {"summary": "Promote what improves", "value": {"mode": "automatic", "margin": 0.01}},
+}
 CHIPS: dict[str, Example] = {
     "chip": {
         "summary": "A chip by its data sheet",

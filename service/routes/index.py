@@ -13,6 +13,7 @@ _COLLECTIONS = {
     "recommendations": "/v1/recommendations",
     "predictions": "/v1/predictions",
     "reports": "/v1/reports",
+    "benchmarks": "/v1/benchmarks",
     "profiles": "/v1/profiles",
     "evidence": "/v1/evidence",
     "chips": "/v1/catalog/chips",

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Header, Request, Response
+from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from service.errors import PreconditionRequired
 from service.etags import immutable, required_tags, tagged
 from service.json_body import JsonRoute
 from service.routes import examples
-from service.routes.dependencies import Id, Post, Use, Version
+from service.routes.dependencies import Id, InTurn, Post, Use, Version
 from service.routes.pages import page
-from service.schemas.profile import CalibrationRequest, ProfileAnswer, ProfilePage, ProfileVersionAnswer
+from service.schemas.profile import CalibrationRequest, Policy, ProfileAnswer, ProfilePage, ProfileVersionAnswer
+from service.schemas.summary import DriftAnswer, DriftQuery, ReplayAnswer, ReplayRequest
 
 router = APIRouter(prefix="/v1/profiles", tags=["profiles"], route_class=JsonRoute)
 
@@ -61,3 +62,35 @@ def activate_profile_version(
         raise PreconditionRequired
     document, etag = use.profiles.activate(id_, version, required_tags(if_match))
     return JSONResponse(document, headers={"ETag": etag})
+
+
+@router.put("/{id}/policy", operation_id="setProfilePolicy", response_model=ProfileAnswer)
+def set_profile_policy(
+    id_: Id,
+    use: Use,
+    body: Annotated[Policy, Body(openapi_examples=examples.POLICIES)],
+    if_match: Annotated[str | None, Header(description="The ETag of the profile as you saw it.")] = None,
+) -> Response:
+    """Say who activates what calibrations make."""
+    if if_match is None:
+        raise PreconditionRequired
+    document, etag = use.profiles.set_policy(id_, body, required_tags(if_match))
+    return JSONResponse(document, headers={"ETag": etag})
+
+
+@router.get("/{id}/drift", operation_id="getProfileDrift", response_model=DriftAnswer)
+async def get_profile_drift(id_: Id, query: Annotated[DriftQuery, Query()], use: Use, turn: InTurn) -> Response:
+    """Whether runs of a chip, fabric, stack and model family have become slower or faster, and since when."""
+    return await turn.computed(lambda _: use.drift.of(id_, query))
+
+
+@router.post("/{id}/versions/{version}/replay", operation_id="replayProfileVersion", response_model=ReplayAnswer)
+async def replay_profile_version(
+    id_: Id,
+    version: Version,
+    use: Use,
+    turn: InTurn,
+    body: Annotated[ReplayRequest | None, Body(openapi_examples=examples.REPLAYS)] = None,
+) -> Response:
+    """Earlier questions and reports under this version: what would change. Nothing is stored."""
+    return await turn.computed(lambda _: use.replays.replay(id_, version, body or ReplayRequest()))

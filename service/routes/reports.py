@@ -15,6 +15,8 @@ from service.routes.dependencies import Id, Post, Received, Use
 from service.routes.pages import page
 from service.schemas.report import (
     BatchAnswer,
+    LogAnswer,
+    LogSubmission,
     ReportAnswer,
     ReportBatch,
     Reported,
@@ -38,6 +40,14 @@ async def create_report(
     if isinstance(body, ReportBatch):
         return await post.created_in_turn(lambda _: use.report_batches.take(body))
     return await run_in_threadpool(post.created, lambda: use.reports.take(body, received))
+
+
+@router.post("/logs", operation_id="createReportFromLog", status_code=201, response_model=LogAnswer)
+async def create_report_from_log(
+    body: Annotated[LogSubmission, Body(openapi_examples=examples.LOGS)], received: Received, use: Use, post: Post
+) -> Response:
+    """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report."""
+    return await run_in_threadpool(post.created, lambda: use.report_logs.take(body, received))
 
 
 @router.get("", operation_id="listReports", response_model=ReportPage, responses=_CSV)

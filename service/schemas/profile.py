@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, model_validator
+from pydantic import AwareDatetime, Field, model_validator
 
-from service.schemas.wire import Document, TimeSpan
+from service.schemas.wire import Document, TimeSpan, Wire
 
 Origin = Literal["shipped", "calibrated"]
 
@@ -18,11 +18,22 @@ class VersionSummary(Document):
     made_by: str
 
 
+class Policy(Wire):
+    """Who activates what a calibration makes."""
+
+    mode: Literal["manual", "automatic"] = "manual"
+    """"manual": a person. "automatic": the calibration itself, where its error on runs that it did not see falls and no
+    kind of run gets worse by more than `margin`."""
+    margin: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """Of the median error of a chip's or a stack's runs: 0.01 is a point of percent."""
+
+
 class ProfileAnswer(Document):
     """A profile: the active version is the one that predictions use. Its ETag guards activation."""
 
     id: str
     active_version: int
+    policy: Policy
     versions: list[VersionSummary]
 
 
@@ -80,9 +91,54 @@ class ReportCounts(Document):
     """Those that are unusable."""
 
 
+class KindErrors(Document):
+    """Of the runs of a chip or a stack: medians of |predicted / measured - 1|."""
+
+    kind: str
+    runs: int
+    error_before: float
+    error_after: float
+
+
+class UnseenErrors(Document):
+    """Step times as fits predict them that did not see the run: groups of model, chip and stack are left out together,
+    or thirds of the time where groups are few. Before: by the version it is based on."""
+
+    runs: int
+    error_before: float
+    error_after: float
+    coverage: float
+    """Share of the runs inside their 80% interval."""
+    kinds: list[KindErrors]
+
+
+class Window(Document):
+    """The reports that a version rests on beyond the one it is based on."""
+
+    first: AwareDatetime | None
+    """When the earliest report was measured."""
+    last: AwareDatetime | None
+    reports: int
+    benchmarks: int
+    all_reports: int
+    """With those that the version it is based on had learnt."""
+
+
+class Promotion(Document):
+    promoted: bool
+    reason: str
+
+
 class CalibrationAnswer(Document):
     based_on: int
-    """The version whose coefficients were the prior."""
+    """The version whose coefficients, with what it knows of them together, were the prior."""
+    window: Window
+    promotion: Promotion
+    unseen: UnseenErrors | None
+    """Null where there are fewer than five measured step times."""
+    published: UnseenErrors | None
+    """The same of published runs, a few of each chip and stack: what the calibration does to everything else. Null
+    where nothing of it could be promoted anyway."""
     reports: ReportCounts
     observations: int
     """Reports used, outliers among them."""
@@ -122,4 +178,6 @@ class CalibrationRequest(TimeSpan):
     """Which reports to learn from: those of the profile, all or of a time span."""
 
     activate: bool = False
-    """Use the new version at once."""
+    """Use the new version at once, under the rules of the policy "automatic"."""
+    from_scratch: bool = False
+    """Learn from every report anew, from the shipped version, and not on top of the active one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, Discriminator, Field, StringConstraints, Tag, model_validator
@@ -94,8 +94,8 @@ class Failure(Wire):
     peak_gib: Gib | None = None
 
 
-class ReportSubmission(Wire):
-    """Names a prediction or a recommendation, or says itself what ran."""
+class Ran(Wire):
+    """What ran: a prediction or a recommendation by its id, or the question and the layout themselves."""
 
     prediction_id: Id | None = None
     recommendation_id: Id | None = None
@@ -106,19 +106,42 @@ class ReportSubmission(Wire):
     workload: WorkloadFields | None = None
     stack: StackForm | None = None
     layout: LayoutFields | None = None
-    outcome: Outcome
-    measured: Measured | None = None
-    memory: MeasuredMemory | None = None
-    failure: Failure | None = None
-    parts: MeasuredParts | None = None
     measured_at: Instant | None = None
     """When it ran; without it, now."""
     source: Label | None = None
     """Who measured: a team, a cluster, a tool. However much one source sends, it counts for so many runs at most."""
 
+    def require_one_subject(self, settled: Collection[str] = ()) -> None:
+        """Linked or described, not both; what is `settled` elsewhere need not be described."""
+        linked = [name for name in ("prediction_id", "recommendation_id") if getattr(self, name) is not None]
+        given = [name for name in _OF_A_QUESTION if getattr(self, name) is not None]
+        if len(linked) > 1:
+            raise Invalid("recommendation_id", self.recommendation_id, "give it or prediction_id, not both")
+        if linked and given:
+            raise Invalid(given[0], None, f"is already fixed by {linked[0]}")
+        if not linked and self.rank is not None:
+            raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")
+        missing = [name for name in _OF_A_QUESTION if name not in given and name not in settled]
+        if not linked and missing:
+            raise Invalid(missing[0], None, "is required without prediction_id or recommendation_id")
+
+    @property
+    def is_linked(self) -> bool:
+        return self.prediction_id is not None or self.recommendation_id is not None
+
+
+class ReportSubmission(Ran):
+    """Names a prediction or a recommendation, or says itself what ran."""
+
+    outcome: Outcome
+    measured: Measured | None = None
+    memory: MeasuredMemory | None = None
+    failure: Failure | None = None
+    parts: MeasuredParts | None = None
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        self._require_one_subject()
+        self.require_one_subject()
         if (self.measured is not None) != (self.outcome == "ok"):
             raise Invalid("measured", None, "goes with outcome ok, and only with it")
         if self.parts is not None and self.outcome != "ok":
@@ -137,25 +160,21 @@ class ReportSubmission(Wire):
             rule = f"must not exceed memory.reserved_gib = {memory.reserved_gib:g}"
             raise Invalid("memory.allocated_gib", memory.allocated_gib, rule)
 
-    def _require_one_subject(self) -> None:
-        linked = [name for name in ("prediction_id", "recommendation_id") if getattr(self, name) is not None]
-        given = [name for name in _OF_A_QUESTION if getattr(self, name) is not None]
-        if len(linked) > 1:
-            raise Invalid("recommendation_id", self.recommendation_id, "give it or prediction_id, not both")
-        if linked and given:
-            raise Invalid(given[0], None, f"is already fixed by {linked[0]}")
-        if not linked and self.rank is not None:
-            raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")
-        missing = [name for name in _OF_A_QUESTION if name not in given]
-        if not linked and missing:
-            raise Invalid(missing[0], None, "is required without prediction_id or recommendation_id")
-
     def question(self) -> Question:
         given = {name: getattr(self, name) for name in Question.model_fields}
         return Question.model_validate(given)
 
 
 MAX_BATCH_REPORTS = 10_000
+
+
+class LogSubmission(Ran):
+    """A training log as it is. What ran is linked or described as in a report; of a Megatron log that prints its
+    arguments, model, workload and layout may be left out."""
+
+    log: Annotated[str, Field(min_length=1)]
+    framework: Literal["megatron", "nemo", "torchtitan", "maxtext"] | None = None
+    """Without it the log is recognised by its lines."""
 
 
 class ReportBatch(Wire):
@@ -233,6 +252,44 @@ class ReportAnswer(Basis):
 class StoredReport(ReportAnswer):
     submission: str
     """The body as it was received."""
+
+
+class UnreadLine(Document):
+    line: int
+    """From 1."""
+    text: str
+    """Shortened."""
+    reason: str
+
+
+class LogReading(Document):
+    """What was read off the log."""
+
+    framework: str
+    unit: Literal["step_time_s", "tokens_per_s_per_chip"]
+    """What the log prints."""
+    value: float
+    """The median of the steps used."""
+    low: float
+    """With `high` the central 80% of them."""
+    high: float
+    steps_found: int
+    steps_used: int
+    left_out: dict[str, int]
+    """Why steps were not used, and how many."""
+    restarts: int
+    memory_gib: float | None
+    memory_kind: Literal["reserved", "allocated"] | None
+    unread: list[UnreadLine]
+    """Lines that look like steps and could not be read; twenty at most."""
+    from_arguments: list[str]
+    """What the log's own arguments said of the run."""
+
+
+class LogAnswer(Document):
+    reading: LogReading | None
+    """Null where the run ended out of memory before any step."""
+    report: ReportAnswer
 
 
 class ItemError(Document):

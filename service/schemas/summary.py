@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import AwareDatetime
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, Field
 
 from service.schemas.prediction import ProfileUsed
-from service.schemas.wire import Document
+from service.schemas.wire import Document, TimeSpan
 
 
 class ResidualStatistics(Document):
@@ -65,3 +67,61 @@ class DriftAnswer(Document):
     runs: int
     left_out: int
     """Reports that no longer mean anything to the models."""
+    more: bool
+    """There are older reports, beyond `limit`."""
+
+
+class DriftQuery(TimeSpan):
+    """Which reports, and which version to hold them against."""
+
+    version: Annotated[int, Field(ge=1, le=2**31 - 1, strict=False)] | None = None
+    """Without it the active one."""
+    limit: Annotated[int, Field(ge=1, le=20_000, strict=False)] = 5000
+    """The newest so many."""
+
+
+class ReplayRequest(TimeSpan):
+    """Which earlier answers and reports, by when they were made."""
+
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    """The newest so many of each kind of answer, and ten times as many reports."""
+
+
+class ReplayedLayout(Document):
+    rank: int
+    """In the stored answer, from 1."""
+    step_time_s: float
+    replayed_step_time_s: float
+    fits: bool
+    replayed_fits: bool
+
+
+class Replayed(Document):
+    """A stored prediction or recommendation under the version."""
+
+    kind: Literal["prediction", "recommendation"]
+    id: str
+    location: str
+    made_with: ProfileUsed
+    layouts: list[ReplayedLayout]
+    """In the order of the stored answer; of a recommendation those that it ranked. Nothing is searched anew."""
+    another_first: bool
+    """Of a recommendation: another of its ranked layouts would lead, or the first would not fit."""
+
+
+class ReplayedReports(Document):
+    runs: int
+    error_active: float | None
+    """Median of |predicted / measured - 1| under the active version."""
+    error_replayed: float | None
+    """Under the version replayed."""
+
+
+class ReplayAnswer(Document):
+    profile: ProfileUsed
+    active: ProfileUsed
+    answers: list[Replayed]
+    """Those that would change most first."""
+    unusable: list[str]
+    """Locations of answers that no longer mean anything to the models."""
+    reports: ReplayedReports

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from service.database import at_head
 from service.errors import Unavailable
 from service.store.answers import Answers
+from service.store.benchmarks import Benchmarks
 from service.store.catalog import CatalogEntries
 from service.store.evidence import Evidence
 from service.store.keys import IdempotencyKeys
@@ -28,6 +29,7 @@ class Rows:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.answers = Answers(session)
+        self.benchmarks = Benchmarks(session)
         self.catalog = CatalogEntries(session)
         self.evidence = Evidence(session)
         self.keys = IdempotencyKeys(session)

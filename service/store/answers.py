@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
 from service.tables import PredictionRow, RecommendationRow
+
+Answer = TypeVar("Answer", PredictionRow, RecommendationRow)
 
 
 class Answers:
@@ -26,3 +33,13 @@ class Answers:
         if row is None:
             raise NotFound("recommendation", id_)
         return row
+
+    def newest(
+        self, kind: type[Answer], limit: int, since: datetime | None, until: datetime | None
+    ) -> Sequence[Answer]:
+        query = select(kind).order_by(kind.id.desc()).limit(limit)
+        if since is not None:
+            query = query.where(kind.created_at >= since)
+        if until is not None:
+            query = query.where(kind.created_at < until)
+        return self._session.scalars(query).all()

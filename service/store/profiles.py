@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import CursorResult, select, update
 from sqlalchemy.orm import Session
@@ -62,12 +63,23 @@ class Profiles:
         """As it is now in this transaction."""
         return self._session.scalars(select(ProfileRow.revision).where(ProfileRow.id == id_)).one()
 
+    def posterior(self, id_: str, version: int) -> dict[str, Any] | None:
+        wanted = ProfileVersionRow.profile_id == id_, ProfileVersionRow.version == version
+        return self._session.scalars(select(ProfileVersionRow.posterior).where(*wanted)).one()
+
     def activate(self, id_: str, version: int, revision: int) -> bool:
         """False where the profile is no longer at `revision`."""
+        return self._change(id_, revision, active_version=version)
+
+    def set_policy(self, id_: str, policy: dict[str, Any], revision: int) -> bool:
+        """False where the profile is no longer at `revision`."""
+        return self._change(id_, revision, policy=policy)
+
+    def _change(self, id_: str, revision: int, **values: Any) -> bool:
         result = self._session.execute(
             update(ProfileRow)
             .where(ProfileRow.id == id_, ProfileRow.revision == revision)
-            .values(active_version=version, revision=ProfileRow.revision + 1)
+            .values(**values, revision=ProfileRow.revision + 1)
             .execution_options(synchronize_session="fetch")
         )
         return isinstance(result, CursorResult) and result.rowcount == 1

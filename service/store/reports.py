@@ -26,6 +26,7 @@ class ReportFilter:
     profile_version: int | None = None
     since: datetime | None = None
     until: datetime | None = None
+    after_id: str | None = None
 
     def narrow(self, query: Select[Any]) -> Select[Any]:
         for name in ("chip", "stack", "architecture", "outcome", "profile_id", "profile_version"):
@@ -35,6 +36,8 @@ class ReportFilter:
             query = query.where(ReportRow.created_at >= self.since)
         if self.until is not None:
             query = query.where(ReportRow.created_at < self.until)
+        if self.after_id is not None:
+            query = query.where(ReportRow.id > self.after_id)
         return query
 
 

@@ -26,10 +26,10 @@ from models.hardware import Chip
 from models.kernels import Kernels
 from models.layout import Layout, Layouts
 from models.mesh import groups
+from models.priors import priors
 from models.problem import Problem
 from models.profile import Coefficients, Profile, shipped_profile
 from models.workload import Workload
-from service.fit_profile import priors
 
 Row = Mapping[str, Any]
 Found = tuple[str, float, float]

@@ -11,7 +11,9 @@ import numpy as np
 
 from models.calibration import neighbourhoods, time_fit, unidentified_variance
 from models.fit import Estimate, Fit
-from service.fit_profile import group, observations, priors
+from models.posterior import Posterior
+from models.priors import priors
+from service.fit_profile import group, observations
 from tests.benchmarks.scores import Scored
 
 SEEDS = 20
@@ -28,7 +30,8 @@ class Unseen:
     def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
         self.rows = {row["id"]: row for row in rows}
         prior = priors()
-        self.fit: Fit = time_fit(prior, [o for o in observations(rows, prior) if o.step_time_s is not None])
+        timed = [o for o in observations(rows, prior) if o.step_time_s is not None]
+        self.fit: Fit = time_fit(prior, timed, Posterior.nothing())
         self.estimate: Estimate = self.fit.solve()
         self.keys = [target.key for target in self.fit.targets]
         self.groups = {key: group(self.rows[key]) for key in self.keys}

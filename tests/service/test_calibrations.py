@@ -78,7 +78,9 @@ def test_an_outlier_is_named(client) -> None:
 
 
 def test_a_report_the_models_no_longer_understand_is_left_out_with_its_reason(client, monkeypatch) -> None:
-    kept, lost = report(client, [1.1, 1.1])
+    (kept,) = report(client, [1.1])
+    other = {**PREDICTION, "workload": {**PREDICTION["workload"], "global_batch": 256}, "outcome": "ok"}
+    lost = client.post("/v1/reports", json={**other, "measured": {"step_time_s": 4.0}}).json()["id"]
     resolve = Resolver.problem
 
     def forgetful(self: Resolver, question: Question) -> Resolved:
@@ -105,9 +107,11 @@ def test_runs_out_of_memory_and_peaks_teach_memory(client) -> None:
         memory = {"memory": {"reserved_gib": before * 1.3}}
         assert client.post("/v1/reports", json={**peak, **memory}).status_code == 201
         assert client.post("/v1/reports", json={**PREDICTION, "outcome": "out_of_memory"}).status_code == 201
-    found = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
+    made = client.post(ADDRESS).json()
+    found = made["calibration"]
     assert found["reports"]["used"] == 20
     assert found["memory_error_after"] < found["memory_error_before"]
+    activate(client, made["version"])
     assert held() > before
 
 
@@ -119,10 +123,85 @@ def test_only_the_time_span_counts(client) -> None:
 
 
 def test_a_calibration_may_be_used_at_once(client) -> None:
-    report(client, [1.2] * 3)
-    assert client.post(ADDRESS, json={"activate": True}).status_code == 201
+    report(client, [1.2] * 6)
+    found = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
+    assert found["promotion"]["promoted"], found["promotion"]
+    assert found["unseen"]["error_after"] < found["unseen"]["error_before"]
+    assert found["published"]["runs"] > 100
     assert client.get("/v1/profiles/default").json()["active_version"] == 2
     assert predicted(client)[0] == 2
+
+
+def test_what_cannot_be_judged_or_does_not_improve_is_kept_with_the_reason(client) -> None:
+    report(client, [1.2] * 3)
+    few = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
+    assert few["unseen"] is None
+    assert "fewer than 5" in few["promotion"]["reason"]
+    assert client.get("/v1/profiles/default").json()["active_version"] == 1
+
+
+def test_a_calibration_that_does_not_improve_is_not_promoted(client) -> None:
+    report(client, [0.9, 1.1] * 3 + [1.1, 0.9] * 3)
+    found = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
+    assert not found["promotion"]["promoted"]
+    assert "does not fall" in found["promotion"]["reason"]
+
+
+def set_policy(client, **policy: object) -> None:
+    etag = client.get("/v1/profiles/default").headers["etag"]
+    answer = client.put("/v1/profiles/default/policy", json=policy, headers={"If-Match": etag})
+    assert answer.status_code == 200
+    assert answer.json()["policy"].items() >= policy.items()
+
+
+def test_an_automatic_policy_promotes_what_improves(client) -> None:
+    report(client, [1.2] * 6)
+    assert "manual" in client.post(ADDRESS).json()["calibration"]["promotion"]["reason"]
+    set_policy(client, mode="automatic")
+    assert client.post(ADDRESS).json()["calibration"]["promotion"]["promoted"]
+    assert client.get("/v1/profiles/default").json()["active_version"] == 3
+
+
+def test_what_makes_anything_worse_by_more_than_the_margin_is_not_promoted(client) -> None:
+    report(client, [1.2] * 6)
+    set_policy(client, mode="automatic", margin=0.0)
+    found = client.post(ADDRESS).json()["calibration"]
+    assert not found["promotion"]["promoted"]
+    assert "more than the margin of 0.0%" in found["promotion"]["reason"]
+
+
+def test_a_policy_is_set_by_whoever_saw_the_profile(client) -> None:
+    address = "/v1/profiles/default/policy"
+    assert_problem(client.put(address, json={"mode": "automatic"}), "precondition-required")
+    assert_problem(client.put(address, json={}, headers={"If-Match": '"old"'}), "precondition-failed")
+    assert_problem(client.put(address, json={"mode": "wild"}, headers={"If-Match": "*"}), "invalid", "/mode")
+    assert_problem(client.put(address, json={"margin": -1}, headers={"If-Match": "*"}), "invalid", "/margin")
+
+
+def test_a_version_learns_what_the_one_before_had_not(client) -> None:
+    report(client, [1.2] * 6)
+    first = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
+    assert first["window"]["all_reports"] == 6
+    assert_problem(client.post(ADDRESS), "nothing-to-learn")
+    report(client, [1.0] * 7)
+    second = client.post(ADDRESS).json()["calibration"]
+    assert (second["based_on"], second["observations"]) == (2, 7)
+    assert (second["window"]["reports"], second["window"]["all_reports"]) == (7, 13)
+    anew = client.post(ADDRESS, json={"from_scratch": True}).json()["calibration"]
+    assert (anew["based_on"], anew["observations"]) == (1, 13)
+
+
+def test_a_fleet_moves_its_own_offsets_before_what_is_published(client) -> None:
+    """A stack that reports nothing is not predicted worse on its published runs."""
+    report(client, [1.25] * 12)
+    found = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
+    assert found["moved"][0]["scope"].startswith("fleet:")
+    published = found["published"]
+    assert published["error_after"] < published["error_before"] + 0.005
+    evidence = client.get("/v1/evidence", params={"stack": "torchtitan", "cluster": "h100", "limit": 20}).json()
+    assert evidence["profile"]["version"] == 2
+    residuals = [abs(item["residual"]) for item in evidence["items"] if item["residual"] is not None]
+    assert sorted(residuals)[len(residuals) // 2] < 0.15
 
 
 def test_the_same_reports_teach_the_same(client) -> None:

@@ -1,0 +1,143 @@
+"""Parts of a step on their own, as micro-benchmarks measure them, and what a measurement says of a coefficient.
+
+A coefficient stands for what training achieves, not for what a benchmark does. So a benchmark is held against what was
+published of the same benchmark (the priors rest on that): by how much this machine's figure differs, on the
+coefficient's unbounded scale, is what the fleet's offset is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from models.array import Array
+from models.communication import Cost, Network
+from models.fleet import published_benchmarks
+from models.kernels import Kernels
+from models.layout import Layout, Layouts
+from models.mesh import groups
+from models.problem import Problem
+from models.profile import Coefficients, to_natural, to_unbounded
+
+Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+LARGE_BYTES = 2**26  # from here on bandwidth decides
+SMALL_BYTES = 2**16  # up to here latency does
+LARGE_FLOPS = 1e12  # a product whose tail and launch count for little
+_RATES = {"fp8": "gemm_8", "int8": "gemm_8", "fp4": "gemm_4"}
+_WIDEST = 6.0  # on the unbounded scale: no machine is farther from another
+_HALVINGS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A collective of several sizes over all devices of the problem's cluster.
+
+    Sizes count as nccl-tests prints them: the bytes of the whole vector, which each rank holds a part of where it is
+    gathered or scattered.
+    """
+
+    problem: Problem
+    operation: Operation
+    sizes: Array
+    seconds: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Matrix products m x k by k x n of one format on one device of the problem's cluster."""
+
+    problem: Problem
+    m: Array
+    n: Array
+    k: Array
+    seconds: Array
+
+    @property
+    def flops(self) -> Array:
+        return 2.0 * self.m * self.n * self.k
+
+
+def sweep_seconds(sweep: Sweep, c: Coefficients) -> Array:
+    cluster = sweep.problem.cluster
+    group = groups(cluster, Layouts.of([Layout(dp_shard=cluster.num_devices)])).dp_shard.table
+    network = Network(cluster.dims, c)
+    cost: dict[Operation, Callable[[], Cost]] = {
+        "all_reduce": lambda: network.reduce(group),
+        "all_gather": lambda: network.gather(group),
+        "reduce_scatter": lambda: network.gather(group),
+        "all_to_all": lambda: network.all_to_all(group),
+    }
+    found = cost[sweep.operation]()
+    return np.asarray(found.byte_s * sweep.sizes + found.latency_s)
+
+
+def product_seconds(products: Products, c: Coefficients) -> Array:
+    return np.asarray(Kernels(products.problem, c).linear(products.m, products.k, products.n).forward)
+
+
+def offsets(sweep: Sweep | Products, published: Coefficients) -> dict[str, float]:
+    """By coefficient, how far this machine lies from the published ones, on the unbounded scale."""
+    return _of_sweep(sweep, published) if isinstance(sweep, Sweep) else _of_products(sweep, published)
+
+
+def _of_sweep(sweep: Sweep, published: Coefficients) -> dict[str, float]:
+    """The bandwidth from large messages, the latency from small ones."""
+    large, small = sweep.sizes >= LARGE_BYTES, sweep.sizes <= SMALL_BYTES
+    found: dict[str, float] = {}
+    for name, which, mine in ((_deciding(sweep), "large", large), ("collective_s", "small", small)):
+        if mine.any():
+            part = replace(
+                sweep, sizes=sweep.sizes[mine], seconds=sweep.seconds[mine] / _published_over_model(sweep, which)
+            )
+            found[name] = _solved(name, published, partial(sweep_seconds, part), part.seconds)
+    return found
+
+
+def _deciding(sweep: Sweep) -> str:
+    if sweep.operation == "all_to_all":
+        return "alltoall"
+    return "scaleout" if _beyond(sweep) else "scaleup"
+
+
+def _beyond(sweep: Sweep) -> bool:
+    return any(dim.scale == "out" for dim in sweep.problem.cluster.dims)
+
+
+def _published_over_model(sweep: Sweep, which: str) -> float:
+    """What published benchmarks of the operation took over what the model says of them; 1 where there are none."""
+    where = "several domains" if _beyond(sweep) else "one domain"
+    by_generation = published_benchmarks().get(sweep.operation, {})
+    return float(by_generation.get(sweep.problem.cluster.chip.generation, {}).get(where, {}).get(which, 1.0))
+
+
+def _of_products(products: Products, published: Coefficients) -> dict[str, float]:
+    mine = products.flops >= LARGE_FLOPS
+    if not mine.any():
+        return {}
+    part = replace(products, m=products.m[mine], n=products.n[mine], k=products.k[mine], seconds=products.seconds[mine])
+    name = _RATES.get(products.problem.workload.number_format.gemm, "gemm_16")
+    return {name: _solved(name, published, partial(product_seconds, part), part.seconds)}
+
+
+def _solved(name: str, published: Coefficients, seconds: Callable[[Coefficients], Array], measured: Array) -> float:
+    """The offset at which the model takes as long as was measured, typically; at most _WIDEST either way."""
+    centre, rising = to_unbounded(name, float(getattr(published, name))), name.endswith("_s")
+    low, high = -_WIDEST, _WIDEST
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        c = replace(published, **{name: to_natural(name, centre + middle)})
+        slower = float(np.median(np.log(seconds(c) / measured))) > 0
+        low, high = (low, middle) if slower == rising else (middle, high)
+    return (low + high) / 2
+
+
+def targets(found: Mapping[str, float], trained: Coefficients) -> dict[str, float]:
+    """The coefficients that training should achieve on a machine so far from the published ones."""
+    return {
+        name: float(to_natural(name, to_unbounded(name, float(getattr(trained, name))) + offset))
+        for name, offset in found.items()
+    }

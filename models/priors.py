@@ -1,0 +1,31 @@
+"""What is known of hardware before any training run: measurements of parts, with their sources (data/priors.json)."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+from models import catalogue
+from models.profile import SCOPES, Profile, Term
+
+OFFSET_SPREAD = {"stack": 1.0, "generation": 1.0, "chip": 0.5}  # of the spread of the coefficient's own term
+
+
+def priors() -> Profile:
+    """The hardware priors with an offset for every scope there is in the catalogue."""
+    base = Profile.from_json(json.loads((files("models") / "data/priors.json").read_text()))
+    chips = {chip.id: chip for chip in catalogue.chips().values()}
+    scopes = {
+        "stack": sorted({stack.id for stack in catalogue.stacks().values()}),
+        "generation": sorted({chip.generation for chip in chips.values()}),
+        "chip": sorted(chips),
+    }
+    offsets = {}
+    for term in (t for t in base.terms if t.scope == "all"):
+        for kind in SCOPES[term.coefficient]:
+            for name in scopes.get(kind, ()):
+                scope, spread = f"{kind}:{name}", OFFSET_SPREAD[kind] * term.spread
+                new = Term(coefficient=term.coefficient, scope=scope, mean=0.0, spread=spread, source="no own figure")
+                if new.key not in base.by_key:
+                    offsets[new.key] = new
+    return base.with_terms(offsets)

@@ -1,0 +1,149 @@
+"""Micro-benchmarks beside what the models say of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from models.array import Array
+from models.calibration import Observation
+from models.errors import Invalid
+from models.layout import Layout
+from models.parts import Products, Sweep, offsets, product_seconds, sweep_seconds, targets
+from models.priors import priors
+from models.problem import Problem
+from models.profile import Profile
+from service.creation import Created, Save
+from service.cursors import read_cursor, write_cursor
+from service.formats import nccl_tests
+from service.identifiers import new_id
+from service.profiles import active_profile
+from service.resolution import Resolver
+from service.schemas.benchmark import BenchmarkAnswer, BenchmarkPoint, BenchmarkSubmission
+from service.schemas.catalog import CatalogQuery
+from service.schemas.prediction import ProfileUsed
+from service.schemas.question import Question
+from service.store import Rows, Store
+from service.tables import BenchmarkRow
+
+_MODEL = "llama-3-8b"
+"""Collectives and products are of no model; a question needs one."""
+
+
+class Benchmarks:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def take(self, submission: BenchmarkSubmission, received: str) -> Save:
+        table = None if submission.nccl_tests is None else nccl_tests.read(submission.nccl_tests, submission.operation)
+        with self._store.reading() as rows:
+            profile = active_profile(rows)
+            question = _question(rows, submission, table)
+            resolved = Resolver(rows).problem(question)
+        problem = resolved.problem
+        part = _products(problem, submission) if table is None else _sweep(problem, table)
+        published = priors().coefficients(problem.scopes)
+        predicted = sweep_seconds(part, published) if isinstance(part, Sweep) else product_seconds(part, published)
+        answer = BenchmarkAnswer(
+            id=new_id(),
+            created_at=datetime.now(UTC),
+            measured_at=submission.measured_at or datetime.now(UTC),
+            source=submission.source,
+            kind="gemm" if table is None else "collective",
+            operation=None if table is None else table.operation,
+            chip=problem.cluster.chip.id,
+            num_chips=problem.cluster.num_chips,
+            profile=ProfileUsed(id=profile.id, version=profile.version),
+            points=_points(part, predicted),
+            unread=0 if table is None else table.unread,
+            median_abs_error=float(np.median(np.abs(predicted / part.seconds - 1))),
+            offsets=offsets(part, published),
+        )
+        return lambda rows: _save(rows, answer, resolved.request, problem, received)
+
+    def get(self, id_: str) -> dict[str, Any]:
+        with self._store.reading() as rows:
+            row = rows.benchmarks.get(id_)
+            return {**row.document, "submission": row.submission}
+
+    def page(self, query: CatalogQuery) -> dict[str, Any]:
+        before = None if query.cursor is None else read_cursor("benchmarks", query.cursor)
+        with self._store.reading() as rows:
+            found = rows.benchmarks.newest(query.limit + 1, before)
+        page = found[: query.limit]
+        following = write_cursor("benchmarks", page[-1].id) if len(found) > query.limit else None
+        return {"items": [row.document for row in page], "next": following}
+
+
+def observed(resolver: Resolver, row: BenchmarkRow, profile: Profile) -> Observation:
+    """What a benchmark tells a calibration of this profile. Raises DomainError where it no longer means anything."""
+    problem = resolver.problem(Question.model_validate(row.question)).problem
+    told = targets(row.document["offsets"], profile.coefficients(problem.scopes))
+    source = f"{row.document['source'] or ''}/benchmarks"
+    return Observation(key=row.id, problem=problem, layout=Layout(), coefficients=told, source=source)
+
+
+def _question(rows: Rows, submission: BenchmarkSubmission, table: nccl_tests.Table | None) -> Question:
+    cluster = submission.cluster
+    ranks = 1 if table is None else table.ranks
+    if table is None or (cluster.num_chips is None and cluster.torus_shape is None and ranks):
+        _, _, size = Resolver(rows).cluster(cluster)
+        wanted = size.num_chips if table is not None and size.num_chips else ranks
+        cluster = cluster.model_copy(update={"num_chips": wanted, "torus_shape": None, "chips_per_domain": None})
+    return Question.model_validate(
+        {
+            "model": _MODEL,
+            "cluster": cluster,
+            "workload": {"seq_len": 4096, "global_batch": 1, "precision": submission.precision},
+            "stack": submission.stack,
+        }
+    )
+
+
+def _sweep(problem: Problem, table: nccl_tests.Table) -> Sweep:
+    devices = problem.cluster.num_devices
+    if devices < 2:
+        raise Invalid("cluster.num_chips", problem.cluster.num_chips, "must be more than one for a collective")
+    if table.ranks is not None and table.ranks != devices:
+        rule = f"has {devices} devices, and the output lists {table.ranks} ranks"
+        raise Invalid("cluster.num_chips", problem.cluster.num_chips, rule)
+    return Sweep(problem, table.operation, np.array(table.sizes), np.array(table.seconds))
+
+
+def _products(problem: Problem, submission: BenchmarkSubmission) -> Products:
+    gemms = submission.gemms or []
+    m, n, k = (np.array([float(getattr(gemm, dim)) for gemm in gemms]) for dim in ("m", "n", "k"))
+    tflops = np.array([gemm.tflops for gemm in gemms])
+    peak = problem.cluster.peak_flops(problem.workload.number_format.gemm) / 1e12
+    for index in np.flatnonzero(tflops > peak):
+        rule = f"is above the {peak:g} TFLOP/s of the data sheet in {submission.precision}; check the unit"
+        raise Invalid(f"gemms[{index}].tflops", float(tflops[index]), rule)
+    return Products(problem, m, n, k, 2 * m * n * k / (tflops * 1e12))
+
+
+def _points(part: Sweep | Products, predicted: Array) -> list[BenchmarkPoint]:
+    if isinstance(part, Sweep):
+        names = [f"{int(size)}" for size in part.sizes]
+    else:
+        names = [f"{int(m)} x {int(n)} x {int(k)}" for m, n, k in zip(part.m, part.n, part.k, strict=True)]
+    return [
+        BenchmarkPoint(what=name, measured_s=float(measured), predicted_s=float(model))
+        for name, measured, model in zip(names, part.seconds, np.broadcast_to(predicted, len(names)), strict=True)
+    ]
+
+
+def _save(rows: Rows, answer: BenchmarkAnswer, question: dict[str, Any], problem: Problem, received: str) -> Created:
+    document = answer.model_dump(mode="json")
+    row = BenchmarkRow(
+        id=answer.id,
+        created_at=answer.created_at,
+        chip=problem.cluster.chip.id,
+        stack=problem.stack.id,
+        submission=received,
+        question=question,
+        document=document,
+    )
+    rows.benchmarks.add(row)
+    return Created(f"/v1/benchmarks/{answer.id}", document)

@@ -1,0 +1,11 @@
+"""Training logs: `read` takes the log of a run, of any framework it knows, and answers with the step time.
+
+lines   what wraps a log: colours, progress bars, ranks        megatron, nemo, torchtitan, maxtext   one dialect each
+steps   what a dialect finds, and restarts                     typical   which steps say how long a step takes
+reading the answer                                             megatron_arguments   the question that a log answers
+"""
+
+from service.formats.logs.lines import Unread
+from service.formats.logs.reading import FRAMEWORKS, Reading, read
+
+__all__ = ["FRAMEWORKS", "Reading", "Unread", "read"]

@@ -1,0 +1,107 @@
+"""A log as lines, whatever wrapped them: colours removed, the updates of a progress bar apart, each with its number.
+
+Only a stretch of limited reach around what a dialect looks for is ever matched, so that a line of many megabytes costs
+no more than its length.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:e[-+]?\d{1,4})?|[-+]?(?:nan|inf(?:inity)?)"
+"""Of a regular expression that ignores case."""
+
+_REACH = 4000
+_HEAD = 300
+_COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,32}[ -/]{0,4}[@-~]")
+_RANK = re.compile(r"\[(?:rank|default|pod/)[^\]\s]{0,120}\]|^\s{0,20}\d{1,6}:(?=\s)")
+_NOT_TEXT = frozenset("\0\x01\x02\x03\x04\x05\x06\x0e\x0f\x10\x11\x12\x14\x15\x16\x17\x18\x19\ufffd")
+_SAMPLE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A line that looks like a step and could not be read."""
+
+    line: int
+    text: str
+    reason: str
+
+    @classmethod
+    def of(cls, line: Line, reason: str) -> Unread:
+        return cls(line.number, printable(line.text[:200]), reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`number` counts from 1."""
+
+    number: int
+    text: str
+
+    @property
+    def label(self) -> str:
+        """The rank or pod in front, if any."""
+        found = _RANK.search(self.text[:_HEAD])
+        return found.group() if found else ""
+
+    def around(self, mark: str) -> Iterator[tuple[str, str]]:
+        """For each `mark` what stands before it, back to the last one, and after it, up to the next one."""
+        last, at = 0, self.text.find(mark)
+        while at >= 0:
+            start = at + len(mark)
+            following = self.text.find(mark, start)
+            end = len(self.text) if following < 0 else following
+            yield self.text[max(last, at - _REACH) : at], self.text[start : min(end, start + _REACH)]
+            last, at = start, following
+
+
+class Log:
+    def __init__(self, text: str) -> None:
+        self._text = _COLOUR.sub("", text) if "\x1b" in text or "\\u001b" in text else text
+        self._lines = self._text.split("\n")
+
+    def lines(self, *marks: str) -> Iterator[Line]:
+        """Those with one of the marks."""
+        if not any(mark in self._text for mark in marks):
+            return
+        for number, line in enumerate(self._lines, 1):
+            if any(mark in line for mark in marks):
+                yield from (Line(number, part) for part in line.split("\r") if any(mark in part for mark in marks))
+
+    def section(self, first: str, last: str) -> Iterator[Line]:
+        """The lines between each line with `first` and the next one with `last`, or the end."""
+        if first not in self._text:
+            return
+        inside = False
+        for number, line in enumerate(self._lines, 1):
+            if last in line or first in line:
+                inside = last not in line
+            elif inside:
+                yield Line(number, line.rstrip("\r"))
+
+    @property
+    def is_text(self) -> bool:
+        sample = self._text[:_SAMPLE]
+        return sum(map(sample.count, _NOT_TEXT)) <= len(sample) / 20
+
+    @property
+    def is_blank(self) -> bool:
+        return not self._text.strip()
+
+
+def is_finite(text: str | None) -> bool:
+    """Whether what is printed for a loss is a number, where anything is."""
+    return text is None or math.isfinite(float(text))
+
+
+def is_whole(text: str, after: str) -> bool:
+    """Whether a number was printed to its end: it has decimals, or something follows it."""
+    return "." in text.rstrip(".") or bool(after) or not text[-1].isdigit()
+
+
+def printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)

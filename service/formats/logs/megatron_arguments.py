@@ -1,0 +1,319 @@
+"""The question that a Megatron run answers, from the arguments it dumps: model, workload and layout in their wire form.
+
+Names and meanings are those of Megatron-Core 0.19. The dump is printed after Megatron has filled in what follows from
+other arguments, so that most of what a script leaves out is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.errors import Invalid, Unsupported
+from service.formats.logs.layer_pattern import layer_switches
+
+_PATH = "log.arguments"
+_MOST_LAYERS = 1024
+_WHOLE = re.compile(r"[-+]?\d{1,12}", re.ASCII)
+_WINDOW = re.compile(r"[(\[]\s{0,9}(-?\d{1,9})\s{0,9},\s{0,9}-?\d{1,9}\s{0,9}[)\]]", re.ASCII)
+
+_MISSING = {
+    "is_hybrid_model": "layers other than of attention",
+    "hybrid_override_pattern": "layers other than of attention",
+    "hybrid_layer_pattern": "layers other than of attention",
+    "linear_attention_freq": "linear attention layers",
+    "experimental_attention_variant": "attention of this kind",
+    "heterogeneous_layers_config_path": "layers that differ one by one",
+    "moe_latent_size": "experts in a latent space",
+}
+_OPTIMIZERS = {"adam": "adamw", "sgd": "sgd_momentum", "muon": "muon", "dist_muon": "muon"}
+_HALVES = ("bf16", "fp16", "torch.bfloat16", "torch.float16")
+_ZERO_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_UNEVEN = ("pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+_SPLIT_WITH_ENDS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+
+
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    values: Mapping[str, str]
+
+    def word(self, name: str) -> str | None:
+        value = self.values.get(name, "").strip()
+        return value if value not in ("", "None") else None
+
+    def flag(self, name: str) -> bool:
+        value = self.word(name)
+        if value not in (None, "True", "False"):
+            raise self.invalid(name, "must be True or False")
+        return value == "True"
+
+    def count(self, name: str, default: int | None = None, least: int = 1) -> int:
+        value = self.optional(name, least)
+        if value is not None:
+            return value
+        if default is None:
+            raise Invalid(f"{_PATH}.{name}", None, "is required")
+        return default
+
+    def optional(self, name: str, least: int = 1) -> int | None:
+        value = self.word(name)
+        if value is None:
+            return None
+        if not _WHOLE.fullmatch(value) or int(value) < least:
+            raise self.invalid(name, f"must be a whole number of at least {least}")
+        return int(value)
+
+    def invalid(self, name: str, rule: str) -> Invalid:
+        return Invalid(f"{_PATH}.{name}", self.shown(name), rule)
+
+    def unsupported(self, name: str, missing: str) -> Unsupported:
+        return Unsupported(f"{_PATH}.{name}", self.shown(name), missing)
+
+    def shown(self, name: str) -> str | None:
+        value = self.word(name)
+        return value if value is None or len(value) <= 80 else value[:80] + "…"
+
+
+def question(arguments: Mapping[str, str]) -> Mapping[str, Any]:
+    """`model`, `workload`, `layout` and `num_chips`. Raises Invalid where a part is missing, unreadable or unknown."""
+    given = _Arguments(arguments)
+    for name, missing in _MISSING.items():
+        if given.word(name) not in (None, "False"):
+            raise given.unsupported(name, missing)
+    layers = given.count("num_layers")
+    if layers > _MOST_LAYERS:
+        raise given.invalid("num_layers", f"must be at most {_MOST_LAYERS}")
+    layout = _layout(given, layers)
+    chips = layout["tp"] * layout["pp"] * layout["cp"] * layout["dp_shard"] * layout["dp_replicate"]
+    return {"model": _model(given, layers), "workload": _workload(given), "layout": layout, "num_chips": chips}
+
+
+def _model(given: _Arguments, layers: int) -> dict[str, Any]:
+    model: dict[str, Any] = {
+        "num_layers": layers,
+        "hidden_size": given.count("hidden_size"),
+        "intermediate_size": given.count("ffn_hidden_size"),
+        "num_attention_heads": given.count("num_attention_heads"),
+        "vocab_size": given.optional("padded_vocab_size") or given.count("vocab_size"),
+        "gated_mlp": given.flag("swiglu") or given.flag("quick_geglu"),
+        "tie_word_embeddings": not given.flag("untie_embeddings_and_output_weights"),
+        "qk_norm": given.flag("qk_layernorm"),
+        "attention_bias": given.flag("add_qkv_bias") or given.flag("add_bias_linear"),
+        "mtp_layers": given.count("mtp_num_layers", 0, least=0),
+        **_window(given, layers),
+    }
+    if given.flag("multi_latent_attention"):
+        model["mla"] = _mla(given)
+    else:
+        model |= _heads(given)
+    if given.word("num_experts") is not None:
+        model["moe"] = _moe(given, layers)
+    return model
+
+
+def _heads(given: _Arguments) -> dict[str, int]:
+    grouped = given.flag("group_query_attention")
+    heads = {"num_key_value_heads": given.count("num_query_groups" if grouped else "num_attention_heads")}
+    size = given.optional("kv_channels")
+    return heads if size is None else {**heads, "head_dim": size}
+
+
+def _mla(given: _Arguments) -> dict[str, int | None]:
+    return {
+        "q_lora_rank": given.optional("q_lora_rank"),
+        "kv_lora_rank": given.count("kv_lora_rank"),
+        "qk_nope_head_dim": given.count("qk_head_dim"),
+        "qk_rope_head_dim": given.count("qk_pos_emb_head_dim"),
+        "v_head_dim": given.count("v_head_dim"),
+    }
+
+
+def _window(given: _Arguments, layers: int) -> dict[str, int]:
+    """`window_size` (left, right) is keys beside the query's own; with `window_attn_skip_freq` n every n-th is full."""
+    text = given.word("window_size")
+    if text is None:
+        return {}
+    match = _WINDOW.fullmatch(text)
+    if match is None:
+        raise given.invalid("window_size", "must be two whole numbers")
+    left = int(match.group(1))
+    if left < 0:
+        return {}
+    if given.word("window_attn_skip_freq") is None:
+        return {"sliding_window": left + 1}
+    local = _pattern(given, "window_attn_skip_freq", layers, lambda period, index: (index + 1) % period > 0)
+    full = [not each for each in local]
+    period = full.index(True) + 1 if True in full else layers + 1
+    if full != [(index + 1) % period == 0 for index in range(layers)]:
+        raise given.unsupported("window_attn_skip_freq", "full attention at other than regular distances")
+    return {"sliding_window": left + 1, **({"full_attention_period": period} if True in full else {})}
+
+
+def _moe(given: _Arguments, layers: int) -> dict[str, int]:
+    width = given.optional("moe_ffn_hidden_size") or given.count("ffn_hidden_size")
+    first, period = _sparse_layers(given, layers)
+    return {
+        "num_experts": given.count("num_experts", least=2),
+        "experts_per_token": given.count("moe_router_topk"),
+        "moe_intermediate_size": width,
+        "first_k_dense": first,
+        "moe_layer_freq": period,
+        **_shared_expert(given),
+    }
+
+
+def _shared_expert(given: _Arguments) -> dict[str, int]:
+    width = given.optional("moe_shared_expert_intermediate_size", least=0)
+    return {"num_shared_experts": 1, "shared_expert_intermediate_size": width} if width else {}
+
+
+def _sparse_layers(given: _Arguments, layers: int) -> tuple[int, int]:
+    """(dense layers that come first, every how many layers one is sparse from there).
+
+    Of a group of layers Megatron makes the first sparse, the wire form the last: the same layers in another order.
+    """
+    sparse = _pattern(given, "moe_layer_freq", layers, lambda period, index: index % period == 0)
+    if not any(sparse):
+        raise given.invalid("moe_layer_freq", f"leaves none of the {layers} layers sparse")
+    first = sparse.index(True)
+    if all(sparse[first:]):
+        return first, 1
+    period = layers // sum(sparse)
+    if any(sum(sparse[start : start + period]) != 1 for start in range(0, layers, period)) or layers % period:
+        raise given.unsupported("moe_layer_freq", "sparse layers at other than regular distances")
+    return 0, period
+
+
+def _pattern(given: _Arguments, name: str, layers: int, of_period: Callable[[int, int], bool]) -> list[bool]:
+    """A switch for each layer, from a period or from an expression of lists."""
+    text = (given.word(name) or "1").replace(" ", "")
+    if _WHOLE.fullmatch(text) and int(text) > 0:
+        return [of_period(int(text), index) for index in range(layers)]
+    switches = layer_switches(text, layers)
+    if len(switches) != layers:
+        raise given.invalid(name, f"must be a whole number, or a list of 0 and 1 for each of the {layers} layers")
+    return switches
+
+
+def _workload(given: _Arguments) -> dict[str, Any]:
+    workload: dict[str, Any] = {
+        "seq_len": given.count("seq_length"),
+        "global_batch": given.count("global_batch_size"),
+        "precision": _precision(given),
+    }
+    if given.word("optimizer") is not None:
+        workload["optimizer"] = _optimizer(given)
+    if given.flag("moe_router_force_load_balancing"):
+        workload["routing"] = "balanced"
+    return workload
+
+
+def _precision(given: _Arguments) -> str:
+    if given.word("fp4") not in (None, "False"):
+        return "nvfp4"
+    if given.word("fp8") not in (None, "False"):
+        return "mxfp8" if given.word("fp8_recipe") == "mxfp8" else "fp8"
+    return next((name for name in ("bf16", "fp16") if given.flag(name)), "fp32")
+
+
+def _optimizer(given: _Arguments) -> str:
+    name = _OPTIMIZERS.get(given.word("optimizer") or "")
+    if name is None:
+        raise given.unsupported("optimizer", "the state of this optimizer")
+    moments = (given.word("exp_avg_dtype"), given.word("exp_avg_sq_dtype"))
+    halved = name == "adamw" and all(each in _HALVES for each in moments)
+    return "adamw_bf16_moments" if halved else name
+
+
+def _layout(given: _Arguments, layers: int) -> dict[str, Any]:
+    tp, pp, cp = (given.count(f"{axis}_parallel_size", 1) for axis in ("tensor_model", "pipeline_model", "context"))
+    dp = _data_parallel(given, tp * pp * cp)
+    virtual = _virtual_stages(given, layers, pp)
+    stage = _zero_stage(given)
+    replicas = given.count("num_distributed_optimizer_instances", 1) if stage else dp
+    if dp % replicas:
+        raise given.invalid("num_distributed_optimizer_instances", f"must divide the data-parallel size = {dp}")
+    return {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "dp_shard": dp // replicas,
+        "dp_replicate": replicas,
+        "zero_stage": stage,
+        **_experts(given, tp),
+        "micro_batch": given.count("micro_batch_size"),
+        "schedule": "interleaved" if virtual > 1 else "1f1b",
+        "virtual_stages": virtual,
+        "balanced": _balanced(given, layers, pp * virtual),
+        "recompute": _recompute(given),
+        "reshard": given.word("torch_fsdp2_reshard_after_forward") != "False",
+        "sequence_parallel": tp > 1 and given.flag("sequence_parallel"),
+        "offload_activations": _offloads_activations(given),
+        "offload_optimizer": given.flag("optimizer_cpu_offload"),
+    }
+
+
+def _data_parallel(given: _Arguments, others: int) -> int:
+    """The data-parallel size, stated or what is left of the world."""
+    stated, world = given.optional("data_parallel_size"), given.optional("world_size")
+    if world is None:
+        return given.count("data_parallel_size") if stated is None else stated
+    if world % others or stated not in (None, world // others):
+        size = "" if stated is None else f" * data_parallel_size({stated})"
+        raise given.invalid("world_size", f"is not tensor * pipeline * context({others}){size}")
+    return world // others
+
+
+def _virtual_stages(given: _Arguments, layers: int, pp: int) -> int:
+    if pp == 1:
+        return 1
+    if stated := given.optional("virtual_pipeline_model_parallel_size"):
+        return stated
+    if stated := given.optional("num_virtual_stages_per_pipeline_rank"):
+        return stated
+    chunk = given.optional("num_layers_per_virtual_pipeline_stage")
+    if chunk is None:
+        return 1
+    if layers % (pp * chunk):
+        raise given.invalid("num_layers_per_virtual_pipeline_stage", f"times {pp} stages must divide {layers} layers")
+    return layers // (pp * chunk)
+
+
+def _balanced(given: _Arguments, layers: int, stages: int) -> bool:
+    """Whether the stages differ in their layers, to even out what else they do."""
+    uneven = any(given.word(name) is not None for name in _UNEVEN) or any(map(given.flag, _SPLIT_WITH_ENDS))
+    return stages > 1 and (uneven or layers % stages > 0)
+
+
+def _zero_stage(given: _Arguments) -> int:
+    if given.flag("use_torch_fsdp2"):
+        return 3
+    strategy = given.word("data_parallel_sharding_strategy") or "optim_grads_params"
+    if not (given.flag("use_megatron_fsdp") or given.flag("use_custom_fsdp")):
+        return int(given.flag("use_distributed_optimizer"))
+    if strategy not in _ZERO_STAGES:
+        raise given.invalid("data_parallel_sharding_strategy", f"must be one of {', '.join(_ZERO_STAGES)}")
+    return _ZERO_STAGES[strategy]
+
+
+def _experts(given: _Arguments, tp: int) -> dict[str, int]:
+    """Experts are split as the rest is where nothing else is said."""
+    if given.word("num_experts") is None:
+        return {"ep": 1, "etp": 1}
+    return {
+        "ep": given.count("expert_model_parallel_size", 1),
+        "etp": given.count("expert_tensor_parallel_size", tp),
+    }
+
+
+def _offloads_activations(given: _Arguments) -> bool:
+    return given.count("cpu_offloading_num_layers", 0, least=0) > 0 or given.flag("fine_grained_activation_offloading")
+
+
+def _recompute(given: _Arguments) -> str:
+    granularity = given.word("recompute_granularity") or "none"
+    if granularity not in ("none", "selective", "full"):
+        raise given.invalid("recompute_granularity", "must be full or selective")
+    return granularity

@@ -1,0 +1,47 @@
+"""torchtitan: `tps` is tokens per second and device since the last such line; `memory` is the most ever reserved."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from service.formats.logs.lines import NUMBER, Line, Log, is_finite
+from service.formats.logs.steps import Found, Step
+
+_MARK = "step:"
+_BEGIN = re.compile(rf"\s{{0,20}}(\d{{1,12}})\s{{1,20}}loss:\s{{0,20}}({NUMBER})(?=\s|$)", re.IGNORECASE)
+_LOOKS_SO = re.compile(r"\s{0,20}\d{1,12}\s{1,20}loss:")
+_RATE = re.compile(r"tps:\s{0,20}([\d,]{1,30}(?:\.\d{1,9})?|nan|inf)(?=[\s\"\\]|$)", re.IGNORECASE)
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})*(?:\.\d+)?|\d+(?:\.\d+)?|nan|inf", re.IGNORECASE)
+_MEMORY = re.compile(r"memory:\s{0,20}(\d{1,9}(?:\.\d{1,9})?)GiB")
+_EVALUATION = "validate "
+
+
+def find(log: Log) -> Found:
+    found = Found()
+    for line in log.lines(_MARK):
+        for before, after in line.around(_MARK):
+            if not before.endswith(_EVALUATION):
+                _read(line, after, found)
+    return found
+
+
+def _read(line: Line, after: str, found: Found) -> None:
+    begin, rate, memory = _BEGIN.match(after), _RATE.search(after), _MEMORY.search(after)
+    if begin and rate and _THOUSANDS.fullmatch(rate.group(1)):
+        found.runs.add(_step(line, int(begin.group(1)), begin.group(2), float(rate.group(1).replace(",", ""))))
+        if memory:
+            found.note_peak("reserved", float(memory.group(1)))
+    elif _LOOKS_SO.match(after):
+        found.miss(line, "it has no tps, or it is cut off")
+
+
+def _step(line: Line, index: int, loss: str, rate: float) -> Step:
+    return Step(
+        number=index,
+        value=rate,
+        time=1 / rate if rate else math.inf,
+        finite=is_finite(loss) and 0 < rate < math.inf,
+        starting=index == 1,
+        label=line.label,
+    )

@@ -1,0 +1,94 @@
+"""Output of nccl-tests (and rccl-tests): a collective of many sizes.
+
+Columns as src/common.cu prints them: size (B), count, type, redop, root, then time (us), algbw, busbw and #wrong, out
+of place and in place. The name of the operation is printed by newer releases only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from models.errors import Invalid
+
+Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+
+_NAMES: dict[str, Operation] = {
+    "all_reduce": "all_reduce",
+    "allreduce": "all_reduce",
+    "all_gather": "all_gather",
+    "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "all_to_all": "all_to_all",
+}
+_OTHERS = ("broadcast", "reduce", "gather", "scatter", "sendrecv", "hypercube")
+_NAMED = re.compile(r"\b(\w+?)_perf\b", re.ASCII)
+_RANK = re.compile(r"#\s*Rank\s+(\d+)\s")
+_LINE = 2000  # characters of a line that are looked at
+_FEWEST_COLUMNS, _BOTH_PLACEMENTS = 8, 12
+_LONGEST_S = 1e4
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`sizes` in bytes with the faster of both placements in seconds; `ranks` as the header lists them."""
+
+    operation: Operation
+    ranks: int | None
+    sizes: tuple[float, ...]
+    seconds: tuple[float, ...]
+    unread: int
+
+
+def read(text: str, operation: Operation | None = None) -> Table:
+    """Raises Invalid, on `nccl_tests` or `operation`, where there is no table to read."""
+    lines = [line[:_LINE] for line in text.splitlines()]
+    rows, unread = list[tuple[float, float]](), 0
+    for line in lines:
+        fields = line.split()
+        if len(fields) < _FEWEST_COLUMNS or not fields[0].isdecimal() or not fields[1].isdecimal():
+            continue
+        row = _row(fields)
+        unread += row is None
+        if row is not None and row[0] > 0:
+            rows.append(row)
+    if not rows:
+        raise Invalid(
+            "nccl_tests", None, f"holds no line of an nccl-tests table that could be read ({unread} could not)"
+        )
+    sizes, seconds = zip(*rows, strict=True)
+    return Table(operation or _operation(lines), _ranks(lines), sizes, seconds, unread)
+
+
+def _row(fields: list[str]) -> tuple[float, float] | None:
+    """Bytes and seconds. A result that was checked and found wrong is no measurement."""
+    groups = [fields[-8:-4], fields[-4:]] if len(fields) >= _BOTH_PLACEMENTS else [fields[-4:]]
+    times = [time for group in groups if (time := _time(group)) is not None]
+    return (float(fields[0]), min(times)) if times else None
+
+
+def _time(group: list[str]) -> float | None:
+    try:
+        seconds = float(group[0]) * 1e-6
+    except ValueError:
+        return None
+    wrong = group[3] not in ("0", "N/A")
+    return None if wrong or not 0 < seconds < _LONGEST_S else seconds
+
+
+def _operation(lines: list[str]) -> Operation:
+    named = [match[1].lower() for line in lines for match in _NAMED.finditer(line)]
+    found = {_NAMES[name] for name in named if name in _NAMES}
+    if len(found) == 1:
+        return found.pop()
+    other = next((name for name in named if name in _OTHERS), None)
+    rule = f"is of {other}, which no layout uses" if other else "is required: the output does not name the collective"
+    raise Invalid("operation", other, rule)
+
+
+def _ranks(lines: list[str]) -> int | None:
+    found = {int(match[1]) for line in lines if (match := _RANK.match(line))}
+    return len(found) or None

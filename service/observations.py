@@ -1,0 +1,93 @@
+"""Stored reports as runs of the models of today."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from models.array import Array
+from models.calibration import Observation
+from models.errors import DomainError, Invalid
+from models.hardware import GIB
+from models.layout import Layouts
+from models.problem import Problem
+from models.profile import Profile
+from models.rules import require_legal
+from models.step import predict
+from service.resolution import Resolver
+from service.schemas.layout import LayoutFields
+from service.schemas.profile import Unusable
+from service.schemas.question import Question
+from service.store import Rows
+from service.tables import ReportRow
+
+
+class Observations:
+    """Questions that come again are resolved once."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._resolver = Resolver(rows)
+        self._problems: dict[str, Problem] = {}
+
+    def of(self, reports: Iterable[ReportRow]) -> tuple[list[tuple[ReportRow, Observation]], list[Unusable]]:
+        """Those that still mean something to the models, and those that do not."""
+        usable, unusable = list[tuple[ReportRow, Observation]](), list[Unusable]()
+        for report in reports:
+            try:
+                usable.append((report, self._observation(report)))
+            except (DomainError, ValidationError) as error:
+                reason = f"{error.field}: {error.rule}" if isinstance(error, Invalid) else str(error)
+                unusable.append(Unusable(report=report.id, reason=reason[:500]))
+        return usable, unusable
+
+    def _observation(self, report: ReportRow) -> Observation:
+        request = dict(report.document["request"])
+        layout = LayoutFields.model_validate(request.pop("layout")).build()
+        problem = self._problem(request)
+        require_legal(problem, layout)
+        memory, parts = report.document.get("memory") or {}, report.document.get("parts") or {}
+        reserved = memory.get("reserved_gib")
+        return Observation(
+            key=report.id,
+            problem=problem,
+            layout=layout,
+            step_time_s=report.step_time_s,
+            memory_bytes=reserved * GIB if reserved else None,
+            out_of_memory=report.outcome == "out_of_memory",
+            exposed_s=parts.get("exposed_communication_s"),
+            coefficients=_imbalance(problem, parts),
+            source=report.source or "",
+            group=f"{report.architecture}/{report.chip}/{report.stack}",
+        )
+
+    def _problem(self, request: dict[str, Any]) -> Problem:
+        key = json.dumps(request, sort_keys=True)
+        if key not in self._problems:
+            asked = {name: request[name] for name in Question.model_fields}
+            self._problems[key] = self._resolver.problem(Question.model_validate(asked)).problem
+        return self._problems[key]
+
+
+def _imbalance(problem: Problem, parts: dict[str, Any]) -> dict[str, float]:
+    """Of experts that are chosen freely: a benchmark's forced balance says nothing of it."""
+    measured = parts.get("expert_imbalance")
+    free = problem.architecture.is_moe and problem.workload.routing == "natural"
+    return {"imbalance": measured} if measured and free else {}
+
+
+def log_residuals(observations: Sequence[Observation], profile: Profile) -> Array:
+    """Natural log(measured / predicted) of step times, under this profile."""
+    together: dict[int, list[int]] = {}
+    for i, observation in enumerate(observations):
+        together.setdefault(id(observation.problem), []).append(i)
+    found = np.empty(len(observations))
+    for members in together.values():
+        problem = observations[members[0]].problem
+        layouts = Layouts.of([observations[i].layout for i in members])
+        times = predict(problem, layouts, profile.coefficients(problem.scopes)).step_time_s
+        found[members] = np.log([observations[i].step_time_s or np.nan for i in members]) - np.log(times)
+    return found

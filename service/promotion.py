@@ -1,0 +1,87 @@
+"""Whether a calibration's version takes the place of the active one, and why not where it does not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from models.array import Array
+from models.calibration import JUDGED, Unseen
+from models.fleet import as_published
+from models.layout import Layouts
+from models.prediction import log_spreads
+from models.problem import Problem
+from models.profile import Profile
+from models.step import predict
+from service.resolution import Resolver
+from service.schemas.evidence import PublishedRun
+from service.schemas.profile import Policy, Promotion
+from service.store import Store
+
+_LEAST = 0.001  # by which the error must fall: less is chance
+_OF_EACH = 6  # published runs of a chip, stack and kind of model
+
+
+class Published:
+    """A few published runs of each chip and stack, under two profiles: what a calibration does to everything else."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def compared(self, before: Profile, after: Profile) -> Unseen | None:
+        with self._store.reading() as rows:
+            resolver = Resolver(rows)
+            runs = _few_of_each([PublishedRun.model_validate(document) for document in rows.evidence.all()])
+            problems = [resolver.problem(run.question(after.software_year)).problem for run in runs]
+        if not runs:
+            return None
+        theirs = as_published(after)
+        layouts = [Layouts.of([run.layout.build()]) for run in runs]
+        pairs = list(zip(problems, layouts, strict=True))
+        return Unseen(
+            measured=np.log([run.step_time_s or np.nan for run in runs]),
+            before=_log_times(pairs, as_published(before)),
+            after=_log_times(pairs, theirs),
+            spread=np.array([float(log_spreads(problem, x, theirs)[0]) for problem, x in pairs]),
+            kinds=tuple((f"chip:{p.cluster.chip.id}", f"stack:{p.stack.id}") for p in problems),
+        )
+
+
+def judge(policy: Policy, unseen: Unseen | None, published: Unseen | None, *, asked: bool) -> Promotion:
+    """`asked`: the caller wants it active at once, whatever the policy's mode."""
+    if unseen is None:
+        return _kept(f"fewer than {JUDGED} measured step times: its error on runs that it did not see is unknown")
+    change = f"its error on runs that it did not see goes from {unseen.error_before:.1%} to {unseen.error_after:.1%}"
+    if unseen.error_after > unseen.error_before - _LEAST:
+        return _kept(f"{change}: it does not fall by a tenth of a point")
+    if policy.mode == "manual" and not asked:
+        return _kept(f"{change}; the policy is manual: a person activates it")
+    for where, errors in (("unseen reports", unseen), ("published runs", published)):
+        for kind, (runs, before, after) in errors.by_kind.items() if errors else ():
+            if after > before + policy.margin:
+                worse = f"the error on {runs} {where} of {kind} grows from {before:.1%} to {after:.1%}"
+                return _kept(f"{change}, but {worse}, by more than the margin of {policy.margin:.1%}")
+    return Promotion(promoted=True, reason=f"{change}, and nothing gets worse by more than {policy.margin:.1%}")
+
+
+def _kept(reason: str) -> Promotion:
+    return Promotion(promoted=False, reason=reason)
+
+
+def _few_of_each(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
+    """Spread over the runs of each kind, in the order of their ids."""
+    fitted = [run for run in runs if run.step_time_s is not None]
+    kinds = [(str(run.cluster.chip), run.stack.name, run.model.moe is not None) for run in fitted]
+    sizes, nth, kept = Counter(kinds), Counter[tuple[str, str, bool]](), list[PublishedRun]()
+    for run, kind in zip(fitted, kinds, strict=True):
+        stride = max(sizes[kind] // _OF_EACH, 1)
+        if nth[kind] % stride == 0 and nth[kind] // stride < _OF_EACH:
+            kept.append(run)
+        nth[kind] += 1
+    return kept
+
+
+def _log_times(pairs: Sequence[tuple[Problem, Layouts]], profile: Profile) -> Array:
+    return np.log([predict(p, x, profile.coefficients(p.scopes)).step_time_s[0] for p, x in pairs])

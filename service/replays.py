@@ -1,0 +1,107 @@
+"""What earlier questions would be answered under another version of the profile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from models.errors import DomainError
+from models.layout import Layouts
+from models.profile import Profile
+from models.step import predict
+from service.observations import Observations, log_residuals
+from service.profiles import profile_version
+from service.resolution import Resolver
+from service.schemas.layout import LayoutFields
+from service.schemas.prediction import ProfileUsed
+from service.schemas.question import Question
+from service.schemas.summary import ReplayAnswer, Replayed, ReplayedLayout, ReplayedReports, ReplayRequest
+from service.store import Rows, Store
+from service.store.reports import ReportFilter
+from service.tables import PredictionRow, RecommendationRow
+
+_REPORTS = 10  # for each answer
+
+
+class Replays:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def replay(self, id_: str, version: int, request: ReplayRequest) -> dict[str, Any]:
+        with self._store.reading() as rows:
+            replayed, active = profile_version(rows, id_, version), profile_version(rows, id_, None)
+            answers, unusable = _answers(rows, request, replayed)
+            reports = _reports(rows, id_, request, active, replayed)
+        return ReplayAnswer(
+            profile=ProfileUsed(id=replayed.id, version=replayed.version),
+            active=ProfileUsed(id=active.id, version=active.version),
+            answers=sorted(answers, key=_most_changed),
+            unusable=unusable,
+            reports=reports,
+        ).model_dump(mode="json")
+
+
+def _most_changed(answer: Replayed) -> tuple[bool, float]:
+    ratios = [abs(np.log(one.replayed_step_time_s / one.step_time_s)) for one in answer.layouts]
+    return not answer.another_first, -float(max(ratios))
+
+
+def _answers(rows: Rows, request: ReplayRequest, profile: Profile) -> tuple[list[Replayed], list[str]]:
+    resolver, answers, unusable = Resolver(rows), list[Replayed](), list[str]()
+    span = request.limit, request.since, request.until
+    newest: list[PredictionRow | RecommendationRow] = [*rows.answers.newest(PredictionRow, *span)]
+    newest += rows.answers.newest(RecommendationRow, *span)
+    for row in newest:
+        try:
+            answers.append(_replayed(resolver, row, profile))
+        except (DomainError, ValidationError):
+            unusable.append(_location(row))
+    return answers, unusable
+
+
+def _location(row: PredictionRow | RecommendationRow) -> str:
+    return f"/v1/{'predictions' if isinstance(row, PredictionRow) else 'recommendations'}/{row.id}"
+
+
+def _replayed(resolver: Resolver, row: PredictionRow | RecommendationRow, profile: Profile) -> Replayed:
+    document, ranked = row.document, isinstance(row, RecommendationRow)
+    predictions = [item["prediction"] for item in document["ranked"]] if ranked else document["layouts"]
+    asked = {name: document["request"][name] for name in Question.model_fields}
+    if ranked:
+        asked["cluster"] = {**asked["cluster"], "num_chips": document["chips_used"]}
+    problem = resolver.problem(Question.model_validate(asked)).problem
+    layouts = Layouts.of([LayoutFields.model_validate(item["layout"]).build() for item in predictions])
+    found = predict(problem, layouts, profile.coefficients(problem.scopes))
+    times, fits = found.step_time_s, found.fits()
+    return Replayed(
+        kind="recommendation" if ranked else "prediction",
+        id=row.id,
+        location=_location(row),
+        made_with=ProfileUsed(id=row.profile_id, version=row.profile_version),
+        layouts=[
+            ReplayedLayout(
+                rank=i + 1,
+                step_time_s=item["step_time_s"],
+                replayed_step_time_s=float(times[i]),
+                fits=item["fits"],
+                replayed_fits=bool(fits[i]),
+            )
+            for i, item in enumerate(predictions)
+        ],
+        another_first=ranked and bool(not fits[0] or (times[fits] < times[0]).any()),
+    )
+
+
+def _reports(rows: Rows, id_: str, request: ReplayRequest, active: Profile, replayed: Profile) -> ReplayedReports:
+    wanted = ReportFilter(profile_id=id_, outcome="ok", since=request.since, until=request.until)
+    usable, _ = Observations(rows).of(rows.reports.newest(wanted, _REPORTS * request.limit))
+    observations = [observation for _, observation in usable]
+
+    def error(profile: Profile) -> float | None:
+        if not observations:
+            return None
+        return float(np.median(np.abs(np.expm1(-log_residuals(observations, profile)))))
+
+    return ReplayedReports(runs=len(observations), error_active=error(active), error_replayed=error(replayed))

@@ -1,0 +1,105 @@
+"""Training logs as reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.errors import Invalid
+from service.creation import Created, Save
+from service.formats import logs
+from service.formats.logs import megatron_arguments
+from service.formats.logs.failure import out_of_memory
+from service.intake import Intake
+from service.profiles import active_profile
+from service.reports import location
+from service.schemas.report import LogReading, LogSubmission, ReportSubmission
+from service.store import Rows, Store
+from service.subject import Subject, of_prediction, of_recommendation
+from service.tables import ReportRow
+
+_SETTLED = ("model", "workload", "layout")
+"""What a log may say itself."""
+
+
+class ReportLogs:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def take(self, submission: LogSubmission, received: str) -> Save:
+        reading = _read(submission)
+        said = dict(megatron_arguments.question(reading.arguments)) if reading and reading.arguments else {}
+        submission.require_one_subject(settled=_SETTLED if said else ())
+        with self._store.reading() as rows:
+            if submission.is_linked and said:
+                _require_agreement(_subject(rows, submission), said)
+            report = ReportSubmission.model_validate(_report(submission, said, reading))
+            (outcome,) = Intake(rows, active_profile(rows)).take([(report, received)])
+        if not isinstance(outcome, ReportRow):
+            raise outcome
+        described = None if reading is None else _reading(reading, said)
+        return lambda rows: _save(rows, outcome, described)
+
+
+def _read(submission: LogSubmission) -> logs.Reading | None:
+    """The steps, or None where there was no memory for any."""
+    try:
+        return logs.read(submission.log, submission.framework)
+    except Invalid:
+        if not out_of_memory(submission.log):
+            raise
+        return None
+
+
+def _report(submission: LogSubmission, said: Mapping[str, Any], reading: logs.Reading | None) -> dict[str, Any]:
+    """The report that the log is, in the words of POST /v1/reports."""
+    given = submission.model_dump(mode="json", exclude_unset=True, exclude={"log", "framework"})
+    if not submission.is_linked:
+        given = {**{name: said[name] for name in _SETTLED if name in said}, **given}
+        if "num_chips" in said and not {"num_chips", "torus_shape"} & given["cluster"].keys():
+            given["cluster"]["num_chips"] = said["num_chips"]
+    if reading is None:
+        return {**given, "outcome": "out_of_memory"}
+    measured: dict[str, Any] = {"outcome": "ok", "measured": {reading.unit: reading.value}}
+    if reading.memory_gib is not None:
+        measured["memory"] = {f"{reading.memory_kind}_gib": reading.memory_gib}
+    return {**given, **measured}
+
+
+def _subject(rows: Rows, submission: LogSubmission) -> Subject:
+    if submission.prediction_id is not None:
+        return of_prediction(rows, submission.prediction_id, submission.rank)
+    return of_recommendation(rows, str(submission.recommendation_id), submission.rank)
+
+
+def _require_agreement(subject: Subject, said: Mapping[str, Any]) -> None:
+    """What the log says that it ran is what it is linked to."""
+    linked = {"layout": subject.layout, "workload": subject.question.workload}
+    for part, fields in linked.items():
+        for name, value in said.get(part, {}).items():
+            answered = getattr(fields, name)
+            if value != answered and name in _COMPARED:
+                rule = f"ran {name} = {value} where what it is linked to has {answered}: report it with its own {part}"
+                raise Invalid("log", None, rule)
+
+
+_COMPARED = {
+    "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute", "seq_len", "global_batch",
+}  # fmt: skip
+
+
+def _reading(reading: logs.Reading, said: Mapping[str, Any]) -> LogReading:
+    names = [name for name in LogReading.model_fields if name not in ("unread", "from_arguments")]
+    return LogReading.model_validate(
+        {
+            **{name: getattr(reading, name) for name in names},
+            "unread": [{"line": one.line, "text": one.text, "reason": one.reason} for one in reading.unread],
+            "from_arguments": sorted(said),
+        }
+    )
+
+
+def _save(rows: Rows, row: ReportRow, reading: LogReading | None) -> Created:
+    rows.reports.add(row)
+    answer = {"reading": None if reading is None else reading.model_dump(mode="json"), "report": row.document}
+    return Created(location(row), answer)

@@ -1,0 +1,92 @@
+"""Micro-benchmarks: collectives and matrix products on their own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AwareDatetime, Field, model_validator
+
+from models.errors import Invalid
+from models.workload import Precision
+from service.schemas.cluster import ClusterForm
+from service.schemas.prediction import ProfileUsed
+from service.schemas.stack import StackForm
+from service.schemas.wire import Document, Instant, Label, Wire
+
+Dim = Annotated[int, Field(ge=1, le=2**24)]
+Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+
+
+class GemmFields(Wire):
+    """A product of m x k by k x n."""
+
+    m: Dim
+    n: Dim
+    k: Dim
+    tflops: Annotated[float, Field(gt=0, le=1e5)]
+
+
+class BenchmarkSubmission(Wire):
+    """What parts of a cluster achieve: an nccl-tests table of all its devices, or matrix products on one of them."""
+
+    cluster: ClusterForm
+    """Where it ran: of a collective, as many chips as took part."""
+    stack: StackForm = "generic"
+    """Whose predictions it should inform, besides those of every other stack."""
+    nccl_tests: Annotated[str, Field(min_length=1)] | None = None
+    """The output as it is."""
+    operation: Operation | None = None
+    """Of the output, where it does not name it."""
+    gemms: Annotated[list[GemmFields], Field(min_length=1, max_length=1000)] | None = None
+    precision: Precision = "bf16"
+    """Of the matrix products."""
+    measured_at: Instant | None = None
+    source: Label | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.nccl_tests is None) == (self.gemms is None):
+            raise Invalid("nccl_tests", None, "give either nccl_tests or gemms")
+        for name, needed_by in (("operation", "nccl_tests"), ("precision", "gemms")):
+            if name in self.model_fields_set and getattr(self, needed_by) is None:
+                raise Invalid(name, getattr(self, name), f"goes with {needed_by}")
+        return self
+
+
+class BenchmarkPoint(Document):
+    what: str
+    """Bytes of a collective, or m x n x k."""
+    measured_s: float
+    predicted_s: float
+    """By the priors, which published benchmarks made, not by the profile that training runs were fitted to."""
+
+
+class BenchmarkAnswer(Document):
+    id: str
+    created_at: AwareDatetime
+    measured_at: AwareDatetime
+    source: str | None
+    kind: Literal["collective", "gemm"]
+    operation: Operation | None
+    chip: str
+    num_chips: int
+    profile: ProfileUsed
+    points: list[BenchmarkPoint]
+    unread: int
+    """Lines of the table that could not be read, or whose result was wrong."""
+    median_abs_error: float
+    """Of the predicted over the measured seconds."""
+    offsets: dict[str, float]
+    """By coefficient, how far this machine lies from published ones, on the coefficient's unbounded scale; the next
+    calibration learns them as the fleet's. Empty where no message or product is large or small enough to tell."""
+
+
+class StoredBenchmark(BenchmarkAnswer):
+    submission: str
+    """The body as it was received."""
+
+
+class BenchmarkPage(Document):
+    items: list[BenchmarkAnswer]
+    next: str | None
+    """The cursor of the next page."""

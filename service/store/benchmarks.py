@@ -1,0 +1,43 @@
+"""Micro-benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.errors import NotFound
+from service.tables import BenchmarkRow
+
+
+class Benchmarks:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def add(self, row: BenchmarkRow) -> None:
+        self._session.add(row)
+
+    def get(self, id_: str) -> BenchmarkRow:
+        row = self._session.get(BenchmarkRow, id_)
+        if row is None:
+            raise NotFound("benchmark", id_)
+        return row
+
+    def newest(self, limit: int, before: str | None = None) -> Sequence[BenchmarkRow]:
+        query = select(BenchmarkRow)
+        if before is not None:
+            query = query.where(BenchmarkRow.id < before)
+        return self._session.scalars(query.order_by(BenchmarkRow.id.desc()).limit(limit)).all()
+
+    def made(self, since: datetime | None, until: datetime | None, after_id: str | None) -> Sequence[BenchmarkRow]:
+        """Oldest first."""
+        query = select(BenchmarkRow)
+        if since is not None:
+            query = query.where(BenchmarkRow.created_at >= since)
+        if until is not None:
+            query = query.where(BenchmarkRow.created_at < until)
+        if after_id is not None:
+            query = query.where(BenchmarkRow.id > after_id)
+        return self._session.scalars(query.order_by(BenchmarkRow.id)).all()

@@ -1,0 +1,52 @@
+"""Changes of level are found where they were made, and not where there are none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from models.drift import FEWEST, changes
+
+
+def series(*parts: tuple[int, float], noise: float = 0.03, seed: int = 0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    return np.concatenate([level + noise * generator.standard_normal(n) for n, level in parts])
+
+
+@pytest.mark.parametrize("shift", [0.06, -0.1, 0.5])
+def test_a_shift_is_found_where_it_was_made(shift: float) -> None:
+    (found,) = changes(series((30, 0.0), (20, shift)))
+    assert abs(found.index - 30) <= 2
+    assert found.shift == pytest.approx(shift, abs=0.02)
+    assert found.p_value < 0.001
+
+
+def test_two_shifts_are_two_changes() -> None:
+    found = changes(series((40, 0.0), (40, 0.2), (40, 0.05)))
+    assert [abs(change.index - at) <= 2 for change, at in zip(found, (40, 80), strict=True)] == [True, True]
+    assert [change.shift > 0 for change in found] == [True, False]
+
+
+def test_noise_is_no_change() -> None:
+    """At a significance of one in a hundred, about one series in a hundred may be taken for a change."""
+    wrong = sum(bool(changes(series((60, 0.0), seed=seed))) for seed in range(400))
+    assert wrong <= 10
+
+
+def test_outliers_are_no_change() -> None:
+    residuals = series((60, 0.0))
+    residuals[[10, 45]] = 2.3
+    assert changes(residuals) == []
+
+
+def test_few_runs_say_nothing() -> None:
+    assert changes(series((FEWEST, 0.0), (FEWEST - 1, 1.0))) == []
+    assert changes(np.zeros(50)) == []
+    assert changes(np.array([])) == []
+
+
+def test_pettitt_by_hand() -> None:
+    """Ranks 1 to 12 in order: U at 6 is 2 * 21 - 6 * 13 = -36, so p = 2 exp(-6 * 36^2 / (12^3 + 12^2))."""
+    (found,) = changes(np.arange(12.0), significant=0.1)
+    assert found.index == 6
+    assert found.p_value == pytest.approx(2 * np.exp(-6 * 36**2 / (12**3 + 12**2)))

@@ -1,0 +1,139 @@
+"""Training logs as they are become reports: the step time a person would read, and what could not be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from asking import PREDICTION, QUESTION, assert_problem, changed, without
+
+ADDRESS = "/v1/reports/logs"
+TITAN = "".join(
+    f"[rank0]:[titan] 2026-01-29 10:15:32,145 - root - INFO - step: {step:2d}  loss:  9.3  "
+    f"memory: 48.91GiB(51.52%)  tps: {tps}\n"
+    for step, tps in ((1, "512"), (10, "7,034"), (20, "7,022"), (30, "7,014"))
+)
+MEGATRON = """
+------------------------ arguments ------------------------
+  bf16 ............................................ True
+  context_parallel_size ........................... 1
+  data_parallel_size .............................. 8
+  ffn_hidden_size ................................. 14336
+  global_batch_size ............................... 128
+  group_query_attention ........................... True
+  hidden_size ..................................... 4096
+  kv_channels ..................................... 128
+  micro_batch_size ................................ 1
+  num_attention_heads ............................. 32
+  num_experts ..................................... None
+  num_layers ...................................... 32
+  num_query_groups ................................ 8
+  padded_vocab_size ............................... 128256
+  pipeline_model_parallel_size .................... 2
+  recompute_granularity ........................... None
+  seq_length ...................................... 8192
+  sequence_parallel ............................... True
+  swiglu .......................................... True
+  tensor_model_parallel_size ...................... 4
+  untie_embeddings_and_output_weights ............. True
+  use_distributed_optimizer ....................... True
+  world_size ...................................... 64
+-------------------- end of arguments ---------------------
+""" + "".join(
+    f" iteration {n:8d}/    1000 | consumed samples: {128 * n:12d} | elapsed time per iteration (ms): {ms} | "
+    f"global batch size:   128 | lm loss: 1.2E+01 | number of skipped iterations:   0 | "
+    f"number of nan iterations:   0 |\n"
+    for n, ms in ((1, 20289.1), (2, 3101.0), (3, 3100.0), (4, 9800.0), (5, 3099.0), (6, 3102.0))
+)
+CLUSTER = {"cluster": {"preset": "h100"}, "stack": "megatron"}
+
+
+def test_a_log_is_a_report_of_what_the_request_describes(client) -> None:
+    made = client.post(ADDRESS, json={**PREDICTION, "log": TITAN})
+    assert made.status_code == 201
+    found = made.json()
+    assert found["reading"]["framework"] == "torchtitan"
+    assert (found["reading"]["steps_found"], found["reading"]["steps_used"]) == (4, 3)
+    assert found["reading"]["left_out"] == {"warm_up": 1}
+    report = found["report"]
+    assert report["measured"]["tokens_per_s_per_chip"] == pytest.approx(7022)
+    assert report["measured"]["step_time_s"] == pytest.approx(8192 * 128 / 64 / 7022)
+    assert report["memory"]["reserved_gib"] == 48.91
+    kept = client.get(made.headers["location"]).json()
+    assert kept.pop("submission").count("tps") == 4
+    assert kept == report
+
+
+def test_a_log_belongs_to_a_prediction(client) -> None:
+    prediction = client.post("/v1/predictions", json=PREDICTION).json()
+    report = client.post(ADDRESS, json={"prediction_id": prediction["id"], "log": TITAN, "source": "us"}).json()[
+        "report"
+    ]
+    assert report["prediction"] == prediction["layouts"][0]
+    assert report["source"] == "us"
+
+
+def test_the_arguments_of_a_megatron_log_say_what_ran(client) -> None:
+    found = client.post(ADDRESS, json={**CLUSTER, "log": MEGATRON}).json()
+    assert found["reading"]["value"] == pytest.approx(3.1005)
+    assert found["reading"]["left_out"] == {"warm_up": 1, "slow": 1}
+    assert found["reading"]["from_arguments"] == ["layout", "model", "num_chips", "workload"]
+    request = found["report"]["request"]
+    assert request["cluster"]["num_chips"] == 64
+    assert request["workload"]["seq_len"] == 8192
+    layout = request["layout"]
+    assert (layout["tp"], layout["pp"], layout["dp_shard"], layout["zero_stage"]) == (4, 2, 8, 1)
+    assert layout["sequence_parallel"]
+    assert found["report"]["catalogue"]["architecture"]["parameters"]["total"] == 8030261248
+
+
+def test_what_the_request_says_goes_before_the_arguments(client) -> None:
+    body = {**CLUSTER, "model": "llama-3.1-8b", "log": MEGATRON}
+    assert client.post(ADDRESS, json=body).json()["report"]["request"]["model"] == "llama-3-8b"
+
+
+def test_a_log_that_contradicts_what_it_is_linked_to_is_refused(client) -> None:
+    layout = {"tp": 8, "dp_shard": 8, "zero_stage": 1, "sequence_parallel": True}
+    question = {**QUESTION, "stack": "megatron", "layout": layout}
+    prediction = client.post("/v1/predictions", json=question).json()["id"]
+    problem = assert_problem(
+        client.post(ADDRESS, json={"prediction_id": prediction, "log": MEGATRON}), "invalid", "/log"
+    )
+    assert "ran tp = 4 where what it is linked to has 8" in problem["errors"][0]["rule"]
+
+
+def test_a_log_of_a_run_that_did_not_fit_is_no_slow_run(client) -> None:
+    log = "loading\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    found = client.post(ADDRESS, json={**PREDICTION, "log": log}).json()
+    assert found["reading"] is None
+    assert found["report"]["outcome"] == "out_of_memory"
+    assert found["report"]["residual"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"log": ""}, "/log"),
+        ({"log": "nothing here\n" * 100}, "/log"),
+        ({"log": TITAN + MEGATRON}, "/log"),
+        ({"log": TITAN.replace("7,0", "nan ")}, "/log"),
+        ({"log": "\x01\x02" * 1000}, "/log"),
+        ({"log": "x" * 3_000_000}, "/log"),
+        ({"framework": "abacus"}, "/framework"),
+        ({"framework": "maxtext"}, "/log"),
+        ({"stack": "nobody"}, "/stack"),
+        ({"outcome": "ok"}, "/outcome"),
+    ],
+)
+def test_what_is_wrong_with_a_log_is_named(shared_client, change: dict[str, Any], pointer: str) -> None:
+    answer = shared_client.post(ADDRESS, json={**PREDICTION, "log": TITAN, **change})
+    assert_problem(answer, "unknown-name" if "stack" in change else "invalid", pointer)
+
+
+def test_what_a_log_does_not_say_is_required(shared_client) -> None:
+    body = {**PREDICTION, "log": TITAN}
+    assert_problem(shared_client.post(ADDRESS, json=without(body, "workload")), "invalid", "/workload")
+    assert_problem(shared_client.post(ADDRESS, json={"log": MEGATRON}), "invalid", "/cluster")
+    broken = changed({**CLUSTER, "log": MEGATRON}, "log", MEGATRON.replace("  num_layers ", "  layers_num "))
+    problem = assert_problem(shared_client.post(ADDRESS, json=broken), "invalid")
+    assert problem["errors"][0]["field"] == "log.arguments.num_layers"
