@@ -141,12 +141,16 @@ class Calibration:
     observations: int
 
 
-def time_fit(profile: Profile, observations: Sequence[Observation], posterior: Posterior) -> Fit:
+def time_fit(
+    profile: Profile, observations: Sequence[Observation], posterior: Posterior, *, fresh: bool = False
+) -> Fit:
     targets = [target for o in _sorted(observations) for target in _of_time(o)]
-    return Fit(profile, targets, frozenset(KINDS) - MEMORY_COEFFICIENTS, _STEP, posterior)
+    return Fit(profile, targets, frozenset(KINDS) - MEMORY_COEFFICIENTS, _STEP, posterior, fresh=fresh)
 
 
-def memory_fit(profile: Profile, observations: Sequence[Observation], posterior: Posterior) -> Fit:
+def memory_fit(
+    profile: Profile, observations: Sequence[Observation], posterior: Posterior, *, fresh: bool = False
+) -> Fit:
     """Measured peaks; runs that did not fit needed at least the device's memory, the others at most."""
     targets = []
     for o in _sorted(observations):
@@ -157,7 +161,7 @@ def memory_fit(profile: Profile, observations: Sequence[Observation], posterior:
         else:
             side: Side = "at_least" if o.out_of_memory else "at_most"
             targets.append(_target(o, "reserved", float(o.problem.cluster.usable_bytes), side))
-    return Fit(profile, targets, MEMORY_COEFFICIENTS, _MEMORY, posterior)
+    return Fit(profile, targets, MEMORY_COEFFICIENTS, _MEMORY, posterior, fresh=fresh)
 
 
 def _sorted(observations: Sequence[Observation]) -> list[Observation]:
@@ -203,11 +207,13 @@ def calibrate(
 ) -> Calibration:
     """A new profile from runs, with the profile and its joint posterior as prior. Their order does not matter.
 
-    `grouped`: there are groups enough to judge kinds of runs by those alone, whatever the profile said of them.
+    `grouped`: runs of many sources, with groups enough to judge kinds of runs by those alone, whatever the profile said
+    of them; otherwise they are of machines that the profile may not have seen.
     """
     known = posterior or Posterior.nothing()
-    time, memory = time_fit(profile, observations, known), memory_fit(profile, observations, known)
-    timed, held = time.solve(shifted=not grouped), memory.solve(shifted=not grouped)
+    time = time_fit(profile, observations, known, fresh=not grouped)
+    memory = memory_fit(profile, observations, known, fresh=not grouped)
+    timed, held = time.solve(), memory.solve()
     changed = {**_terms(time, timed), **_terms(memory, held)}
     moved = [_moved(profile.by_key[key], term) for key, term in changed.items() if _visible(profile.by_key[key], term)]
     fitted = profile.with_terms(changed, residual_spread=timed.spread, made_by=made_by)
@@ -226,6 +232,11 @@ def calibrate(
         unseen=unseen,
         observations=len(observations),
     )
+
+
+def learnt(profile: Profile, fit: Fit, estimate: Estimate) -> tuple[Profile, Posterior]:
+    """The profile with the terms of an estimate, and what is known of them together."""
+    return profile.with_terms(_terms(fit, estimate)), _posterior(fit, estimate, Posterior.nothing())
 
 
 def _ran(o: Observation) -> Ran:

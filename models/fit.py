@@ -96,7 +96,13 @@ class Fit:
         coefficients: frozenset[str],
         quantities: Mapping[str, Quantity],
         posterior: Posterior,
+        *,
+        fresh: bool = False,
     ) -> None:
+        """`fresh`: of machines that the profile has not seen, whose runs scatter as unseen ones did, and may all lie to
+        one side of their predictions, which is no noise."""
+        self.fresh = fresh
+        self.scatter = profile.neighbourhood(("all",)).spread if fresh else profile.residual_spread
         self.profile, self.targets, self.quantities = profile, targets, quantities
         scopes, joint = {scope for t in targets for scope in ("all", *t.problem.scopes)}, {*posterior.keys}
         ours = [t for t in profile.terms if t.coefficient in coefficients]
@@ -156,13 +162,13 @@ class Fit:
             predicted[rows] = logs[-1]
         return Linear(theta, predicted, jacobian)
 
-    def solve(self, *, shifted: bool = False) -> Estimate:
-        """The estimate. `shifted`: the targets may all lie to one side of their predictions, which is no noise."""
+    def solve(self) -> Estimate:
+        """The estimate, from the profile's terms on."""
         weight, linear, damping = self.weight, self.linearised(self.mean.copy()), 0.0
         for iteration in range(_ITERATIONS):
             _, noise = self._noise(self.residual(linear.predicted), weight)
-            if shifted and not iteration:
-                noise = np.full(len(self.targets), self.profile.residual_spread)
+            if self.fresh and not iteration:
+                noise = np.full(len(self.targets), self.scatter)
             theta = self._minimum(linear, weight, noise, damping)
             moved = self.linearised(theta)
             if self._loss(moved, weight, noise) > self._loss(linear, weight, noise) + 1e-9:
@@ -177,6 +183,13 @@ class Fit:
         """Terms of the estimate had the targets had these weights, to first order around it."""
         _, noise = self._noise(self.residual(estimate.linear.predicted), weight)
         return self._minimum(estimate.linear, weight, noise, 0.0)
+
+    def without(self, dropped: Array, estimate: Estimate) -> Estimate:
+        """The estimate had the targets of a mask not been there, to first order around it."""
+        weight = np.where(dropped, 0.0, self.weight)
+        theta = self.reweighted(weight, estimate)
+        linear = estimate.linear
+        return self._estimate(Linear(theta, linear.at(theta), linear.jacobian), weight)
 
     def left_out(self, labels: Array, estimate: Estimate) -> Array:
         """Log predictions of every target by an estimate that saw none with its label."""
@@ -226,8 +239,7 @@ class Fit:
     def _noise(self, residual: Array, weight: Array) -> tuple[float, Array]:
         """Spread of all residuals, and of each source's own, by median absolute deviation."""
         used = (weight > 0) & (self.side == "equal")
-        prior = self.profile.residual_spread
-        spread = max(_pooled(residual[used], prior, float(weight[used].sum())), 0.01)
+        spread = max(_pooled(residual[used], self.scatter, float(weight[used].sum())), 0.01)
         noise = np.full(len(residual), spread)
         for source in np.unique(self.source[used]):
             mine = used & (self.source == source)

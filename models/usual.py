@@ -9,6 +9,9 @@ from typing import Any
 from models.layout import Layout
 from models.problem import Problem
 
+SETTLED = ("sequence_parallel", "zero_stage", "reshard", "recompute", "schedule", "virtual_stages", "balanced")
+"""The knobs that may be settled."""
+
 
 def usual(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
     """The layout with every knob that is not `given`, and that would break a rule as it is, as the stack has it."""

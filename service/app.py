@@ -48,6 +48,7 @@ from service.slots import HeavySlots
 from service.store import Store
 from service.telemetry import Telemetry
 from service.timelines import Timelines
+from service.worker import Worker
 
 _ROUTES = (
     recommendations,
@@ -73,7 +74,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,  # its page loads from a CDN; routes.docs has our own
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=_closing(store),
+        lifespan=_closing(),
         middleware=[
             Middleware(Telemetry),
             Middleware(SecurityHeaders),
@@ -91,13 +92,13 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _services(store: Store, settings: Settings) -> Services:
-    known = Evidence(store)
+    known, worker = Evidence(store), Worker(store, settings.database_url)
     return Services(
         store=store,
         slots=HeavySlots(settings.heavy_concurrency, settings.heavy_queue, settings.heavy_wait_s),
         creation=Creation(store, settings.idempotency_ttl_s, settings.idempotency_in_flight_s),
         benchmarks=Benchmarks(store),
-        calibrations=Calibrations(store),
+        calibrations=Calibrations(store, worker),
         catalog=Catalog(store),
         comparisons=Comparisons(store),
         drift=Drift(store),
@@ -107,18 +108,21 @@ def _services(store: Store, settings: Settings) -> Services:
         profiles=Profiles(store),
         recommendations=Recommendations(store, known),
         replays=Replays(store),
-        report_batches=ReportBatches(store),
+        report_batches=ReportBatches(worker),
         report_logs=ReportLogs(store),
         report_summaries=ReportSummaries(store),
         reports=Reports(store),
         timelines=Timelines(store),
+        worker=worker,
     )
 
 
-def _closing(store: Store) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _closing() -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        store.close()
+        services: Services = app.state.services
+        services.worker.close()
+        services.store.close()
 
     return lifespan

@@ -27,6 +27,7 @@ from service.schemas.profile import CalibrationAnswer, CalibrationRequest, Polic
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
 from service.tables import BenchmarkRow, ProfileVersionRow, ReportRow
+from service.worker import Worker
 
 _IN_FLIGHT = timedelta(minutes=2)
 """A report may be committed so long after its id was made: it is looked for once more."""
@@ -70,33 +71,68 @@ class _Ground:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Learnt:
+    """A version to be stored: what profile_versions holds of it."""
+
+    profile: Profile
+    posterior: Posterior
+    document: dict[str, Any]
+    learnt: dict[str, Any]
+    promoted: bool
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Nothing:
+    """No report is new to `version`."""
+
+    unusable: int
+    version: int
+
+
 class Calibrations:
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, worker: Worker) -> None:
+        self._store, self._worker = store, worker
 
     def calibrate(self, id_: str, request: CalibrationRequest) -> Save:
         """Learn from the reports that the active version has not learnt yet, on top of what it knows."""
         with self._store.reading() as rows:
-            ground = _ground(rows, id_, request)
-        if not ground.observations:
-            raise NothingToLearn(len(ground.unusable), ground.base.version)
-        profile = as_fleet(ground.profile, {observation.problem for observation in ground.observations})
-        posterior = ground.posterior.loosened(drift(profile))
-        made_by = f"calibration on {len(ground.reports)} reports and {len(ground.benchmarks)} benchmarks"
-        found = calibrate(profile, by_source(ground.observations), made_by, posterior)
-        automatic = request.activate or ground.policy.mode == "automatic"
-        published = Published(self._store).compared(profile, found.profile) if automatic else None
-        promotion = judge(ground.policy, found.unseen, published, asked=request.activate)
-        calibration = _calibration_answer(found, ground, published, promotion)
+            rows.profiles.get(id_)
+            size = rows.reports.count(ReportFilter(profile_id=id_))
+        found = self._worker.run(size, learn, id_, request)
+        if isinstance(found, _Nothing):
+            raise NothingToLearn(found.unusable, found.version)
 
         def save(rows: Rows) -> Created:
-            learnt, document = ground.learnt(), calibration.model_dump(mode="json")
-            row = add_version(rows, found.profile, "calibrated", found.posterior, document, learnt)
-            if promotion.promoted and not rows.profiles.activate(id_, row.version, ground.revision + 1):
+            row = add_version(rows, found.profile, "calibrated", found.posterior, found.document, found.learnt)
+            if found.promoted and not rows.profiles.activate(id_, row.version, found.revision + 1):
                 raise Conflict("The profile changed while the calibration ran; look at it and try again.")
             return Created(f"/v1/profiles/{id_}/versions/{row.version}", version_document(row))
 
         return save
+
+
+def learn(store: Store, id_: str, request: CalibrationRequest) -> _Learnt | _Nothing:
+    with store.reading() as rows:
+        ground = _ground(rows, id_, request)
+    if not ground.observations:
+        return _Nothing(len(ground.unusable), ground.base.version)
+    profile = as_fleet(ground.profile, {observation.problem for observation in ground.observations})
+    posterior = ground.posterior.loosened(drift(profile))
+    made_by = f"calibration on {len(ground.reports)} reports and {len(ground.benchmarks)} benchmarks"
+    found = calibrate(profile, by_source(ground.observations), made_by, posterior)
+    automatic = request.activate or ground.policy.mode == "automatic"
+    published = Published(store).compared(profile, found.profile) if automatic else None
+    promotion = judge(ground.policy, found.unseen, published, asked=request.activate)
+    return _Learnt(
+        profile=found.profile,
+        posterior=found.posterior,
+        document=_calibration_answer(found, ground, published, promotion).model_dump(mode="json"),
+        learnt=ground.learnt(),
+        promoted=promotion.promoted,
+        revision=ground.revision,
+    )
 
 
 def _ground(rows: Rows, id_: str, request: CalibrationRequest) -> _Ground:

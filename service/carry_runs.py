@@ -21,6 +21,7 @@ from models.hardware import GIB, Cluster
 from models.layout import Layout
 from models.profile import Profile, shipped_profile
 from models.stack import Stack
+from models.usual import SETTLED
 from models.workload import Workload
 from service.fit_profile import choose
 from service.formats import runs
@@ -113,7 +114,9 @@ def _stack(stack: Stack) -> dict[str, Any]:
 
 
 def _layout(layout: Layout) -> dict[str, Any]:
-    return LayoutFields.of(layout).model_dump(exclude_defaults=True)
+    """With what a stack would settle otherwise, were it left out."""
+    fields = LayoutFields.of(layout)
+    return {**{name: getattr(fields, name) for name in SETTLED}, **fields.model_dump(exclude_defaults=True)}
 
 
 def main() -> None:

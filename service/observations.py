@@ -13,7 +13,7 @@ from models.array import Array
 from models.calibration import Observation
 from models.errors import DomainError, Invalid
 from models.hardware import GIB
-from models.layout import Layouts
+from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.profile import Profile
 from models.rules import require_legal
@@ -32,6 +32,7 @@ class Observations:
     def __init__(self, rows: Rows) -> None:
         self._resolver = Resolver(rows)
         self._problems: dict[str, Problem] = {}
+        self._known: dict[str, tuple[Problem, Layout]] = {}
 
     def of(self, reports: Iterable[ReportRow]) -> tuple[list[tuple[ReportRow, Observation]], list[Unusable]]:
         """Those that still mean something to the models, and those that do not."""
@@ -45,10 +46,7 @@ class Observations:
         return usable, unusable
 
     def _observation(self, report: ReportRow) -> Observation:
-        request = dict(report.document["request"])
-        layout = LayoutFields.model_validate(request.pop("layout")).build()
-        problem = self._problem(request)
-        require_legal(problem, layout)
+        problem, layout = self._ran(report.document["request"])
         memory, parts = report.document.get("memory") or {}, report.document.get("parts") or {}
         reserved = memory.get("reserved_gib")
         return Observation(
@@ -64,11 +62,20 @@ class Observations:
             group=f"{report.architecture}/{report.chip}/{report.stack}",
         )
 
-    def _problem(self, request: dict[str, Any]) -> Problem:
+    def _ran(self, request: dict[str, Any]) -> tuple[Problem, Layout]:
         key = json.dumps(request, sort_keys=True)
+        if key not in self._known:
+            problem = self._problem({name: request[name] for name in Question.model_fields})
+            layout = LayoutFields.model_validate(request["layout"]).build()
+            require_legal(problem, layout)
+            self._known[key] = problem, layout
+        return self._known[key]
+
+    def _problem(self, question: dict[str, Any]) -> Problem:
+        """One object for equal questions, so that their runs are predicted together."""
+        key = json.dumps(question, sort_keys=True)
         if key not in self._problems:
-            asked = {name: request[name] for name in Question.model_fields}
-            self._problems[key] = self._resolver.problem(Question.model_validate(asked)).problem
+            self._problems[key] = self._resolver.problem(Question.model_validate(question)).problem
         return self._problems[key]
 
 

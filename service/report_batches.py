@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,63 +18,73 @@ from service.reports import location
 from service.schemas.report import BatchAnswer, BatchItem, ItemError, ReportBatch, ReportSubmission
 from service.store import Rows, Store
 from service.tables import ReportRow
+from service.worker import Worker
 
 _MOST_ERRORS = 5  # of one report
 
 
+Columns = dict[str, Any]
+"""Of a report that is taken."""
+
+
 class ReportBatches:
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
 
     def take(self, batch: ReportBatch) -> Save:
-        outcomes: dict[int, ReportRow | Exception] = {}
-        readable: dict[int, ReportSubmission] = {}
-        for index, report in enumerate(batch.reports):
-            try:
-                readable[index] = ReportSubmission.model_validate(report)
-            except (ValidationError, DomainError) as error:
-                outcomes[index] = error
-        with self._store.reading() as rows:
-            taken = Intake(rows, active_profile(rows)).take(
-                [(submission, _text(batch.reports[index])) for index, submission in readable.items()]
-            )
-        outcomes |= dict(zip(readable, taken, strict=True))
-        faults = {i: _faults(i, outcome) for i, outcome in outcomes.items() if not isinstance(outcome, ReportRow)}
-        if faults and (batch.all_or_nothing or len(faults) == len(outcomes)):
-            raise Refused([_invalid(fault) for _, found in sorted(faults.items()) for fault in found])
-        return lambda rows: _save(rows, outcomes, faults)
+        outcomes = self._worker.run(len(batch.reports), outcomes_of, batch.reports)
+        refused = [outcome for outcome in outcomes if isinstance(outcome, list)]
+        if refused and (batch.all_or_nothing or len(refused) == len(outcomes)):
+            raise Refused([_invalid(fault) for faults in refused for fault in faults])
+        return lambda rows: _save(rows, outcomes)
 
 
-def _text(report: dict[str, Any]) -> str:
-    return json.dumps(report, ensure_ascii=False)
+def outcomes_of(store: Store, reports: Sequence[dict[str, Any]]) -> list[Columns | list[Fault]]:
+    """What to store of each report, or what is wrong with it."""
+    outcomes: dict[int, Columns | list[Fault]] = {}
+    readable: dict[int, ReportSubmission] = {}
+    for index, report in enumerate(reports):
+        try:
+            readable[index] = ReportSubmission.model_validate(report)
+        except (ValidationError, DomainError) as error:
+            outcomes[index] = _faults(index, error)
+    with store.reading() as rows:
+        taken = Intake(rows, active_profile(rows)).take(
+            [(submission, json.dumps(reports[index], ensure_ascii=False)) for index, submission in readable.items()]
+        )
+    for index, outcome in zip(readable, taken, strict=True):
+        outcomes[index] = _columns(outcome) if isinstance(outcome, ReportRow) else _faults(index, outcome)
+    return [outcomes[index] for index in range(len(reports))]
 
 
-def _faults(index: int, outcome: ReportRow | Exception) -> list[Fault]:
-    if isinstance(outcome, ReportRow):
-        return []
-    return of_refusal(outcome, ["reports", index])[:_MOST_ERRORS]
+def _columns(row: ReportRow) -> Columns:
+    return {column.key: getattr(row, column.key) for column in ReportRow.__table__.columns}
+
+
+def _faults(index: int, error: Exception) -> list[Fault]:
+    return of_refusal(error, ["reports", index])[:_MOST_ERRORS]
 
 
 def _invalid(fault: Fault) -> Invalid:
     return Invalid(fault.field, fault.value, fault.rule)
 
 
-def _save(rows: Rows, outcomes: dict[int, ReportRow | Exception], faults: dict[int, list[Fault]]) -> Created:
-    kept = [row for row in outcomes.values() if isinstance(row, ReportRow)]
+def _save(rows: Rows, outcomes: Sequence[Columns | list[Fault]]) -> Created:
+    kept = [outcome for outcome in outcomes if isinstance(outcome, dict)]
     rows.reports.add_all(kept)
-    items = [_item(index, outcomes[index], faults.get(index, [])) for index in range(len(outcomes))]
-    answer = BatchAnswer(accepted=len(kept), refused=len(faults), items=items)
+    items = [_item(index, outcome) for index, outcome in enumerate(outcomes)]
+    answer = BatchAnswer(accepted=len(kept), refused=len(outcomes) - len(kept), items=items)
     return Created("/v1/reports", answer.model_dump(mode="json"))
 
 
-def _item(index: int, outcome: ReportRow | Exception, faults: list[Fault]) -> BatchItem:
-    if not isinstance(outcome, ReportRow):
-        return BatchItem(index=index, errors=[ItemError.model_validate(fault.entry()) for fault in faults])
+def _item(index: int, outcome: Columns | list[Fault]) -> BatchItem:
+    if isinstance(outcome, list):
+        return BatchItem(index=index, errors=[ItemError.model_validate(fault.entry()) for fault in outcome])
     return BatchItem(
         index=index,
-        id=outcome.id,
-        location=location(outcome),
-        residual=outcome.residual,
-        within_interval=outcome.within_interval,
-        flag=outcome.document["flag"],
+        id=outcome["id"],
+        location=location(outcome["id"]),
+        residual=outcome["residual"],
+        within_interval=outcome["within_interval"],
+        flag=outcome["document"]["flag"],
     )

@@ -102,4 +102,4 @@ def _reading(reading: logs.Reading, said: Mapping[str, Any]) -> LogReading:
 def _save(rows: Rows, row: ReportRow, reading: LogReading | None) -> Created:
     rows.reports.add(row)
     answer = {"reading": None if reading is None else reading.model_dump(mode="json"), "report": row.document}
-    return Created(location(row), answer)
+    return Created(location(row.id), answer)

@@ -102,8 +102,8 @@ def _canonical(rows: Rows, column: _Column, name: str | None) -> str | None:
 
 def _save(rows: Rows, row: ReportRow) -> Created:
     rows.reports.add(row)
-    return Created(location(row), row.document)
+    return Created(location(row.id), row.document)
 
 
-def location(row: ReportRow) -> str:
-    return f"/v1/reports/{row.id}"
+def location(id_: str) -> str:
+    return f"/v1/reports/{id_}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, func, insert, select
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
@@ -64,8 +64,11 @@ class Reports:
     def add(self, row: ReportRow) -> None:
         self._session.add(row)
 
-    def add_all(self, rows: Sequence[ReportRow]) -> None:
-        self._session.add_all(rows)
+    def add_all(self, columns: Sequence[dict[str, Any]]) -> None:
+        self._session.execute(insert(ReportRow), columns)
+
+    def count(self, wanted: ReportFilter) -> int:
+        return self._session.scalars(wanted.narrow(select(func.count(ReportRow.id)))).one()
 
     def get(self, id_: str) -> ReportRow:
         row = self._session.get(ReportRow, id_)

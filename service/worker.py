@@ -1,0 +1,62 @@
+"""Another process, for what computes long and is in no hurry: requests beside it keep their own core."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
+from typing import Concatenate, ParamSpec, TypeVar
+
+from service import database
+from service.store import Store
+
+SMALL = 200
+_NICENESS = 5
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Worker:
+    """Tasks read a store of their own, and what they take and return is pickled. The process starts when it is first
+    needed and does one task at a time; what is small is done here, where it starts at once."""
+
+    def __init__(self, store: Store, database_url: str) -> None:
+        self._store, self._url = store, database_url
+        self._pool: ProcessPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def run(self, size: int, task: Callable[Concatenate[Store, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The task's answer; `size` counts the reports that it is about. A process that was killed is replaced once."""
+        if size <= SMALL:
+            return task(self._store, *args, **kwargs)
+        there: Callable[[], T] = partial(_in_store, self._url, task, *args, **kwargs)
+        try:
+            return self._ready().submit(there).result()
+        except BrokenProcessPool:
+            self.close()
+            return self._ready().submit(there).result()
+
+    def close(self) -> None:
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+
+    def _ready(self) -> ProcessPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=os.nice, initargs=(_NICENESS,))
+            return self._pool
+
+
+def _in_store(database_url: str, task: Callable[..., T], *args: object, **kwargs: object) -> T:
+    store = Store(database.connect(database_url))
+    try:
+        return task(store, *args, **kwargs)
+    finally:
+        store.close()

@@ -1,0 +1,174 @@
+"""How fast the service learns a cluster that it has never seen: error by the number of reports.
+
+    python -m tests.benchmarks.learning --runs FILE [--seeds 20] [--json]
+
+For each family of published runs: a profile that saw none of them, then 1, 3 and 10 of them posted to POST /v1/reports
+and learnt by POST /v1/profiles/default/calibrations, and the median error of the rest of the family under what that
+made. The same ten runs are kept out of the score whatever number of them is reported. Means over seeds, with their
+standard error. Every seed begins with a database of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.calibration import Observation, learnt, time_fit
+from models.fit import Estimate, Fit
+from models.posterior import Posterior
+from models.priors import priors
+from models.profile import Profile, shipped_profile
+from service import database
+from service.app import create_app
+from service.carry_runs import carried
+from service.fit_profile import observations
+from service.observations import log_residuals
+from service.profiles import profile_version
+from service.settings import Settings
+from service.store import Store
+from service.tables import ProfileRow, ProfileVersionRow
+from tests.benchmarks import fidelity
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from starlette.testclient import TestClient
+
+REPORTS = (0, 1, 3, 10)
+ENOUGH = 15
+
+
+@dataclass(frozen=True)
+class Family:
+    """Its runs, as the models see them and as they are reported."""
+
+    name: str
+    profile: Profile
+    posterior: Posterior
+    runs: list[Observation]
+    bodies: list[dict[str, Any]]
+
+    def curve(self, seed: int, folder: Path) -> dict[int, float]:
+        """Median error after so many reports."""
+        order = np.random.default_rng(seed).permutation(len(self.runs))
+        told, rest = order[: max(REPORTS)], [self.runs[i] for i in order[max(REPORTS) :]]
+        found = {}
+        for count in REPORTS:
+            profile = self.profile if not count else self._after([self.bodies[i] for i in told[:count]], folder)
+            found[count] = float(np.median(np.abs(np.expm1(-log_residuals(rest, profile)))))
+        return found
+
+    def _after(self, bodies: Sequence[dict[str, Any]], folder: Path) -> Profile:
+        """What the service makes of these reports."""
+        file = folder / "asked.db"
+        shutil.copy(folder / "template.db", file)
+        url = f"sqlite:///{file}"
+        self._install(url)
+        with TestClient(create_app(Settings(database_url=url))) as client:
+            answer = client.post("/v1/reports", json={"reports": list(bodies), "all_or_nothing": True})
+            assert answer.status_code == 201, answer.text
+            made = client.post("/v1/profiles/default/calibrations")
+            assert made.status_code == 201, made.text
+        with Store(database.connect(url)).reading() as rows:
+            profile = profile_version(rows, "default", made.json()["version"])
+        for leftover in folder.glob("asked.db*"):
+            leftover.unlink()
+        return profile
+
+    def _install(self, url: str) -> None:
+        content = replace(self.profile, version=1).to_json()
+        with Store(database.connect(url)).writing() as rows:
+            policy = {"mode": "manual", "margin": 0.01}
+            rows.profiles.add(ProfileRow(id="default", active_version=1, revision=0, policy=policy))
+            rows.profiles.add_version(
+                ProfileVersionRow(
+                    profile_id="default",
+                    version=1,
+                    created_at=datetime.now(UTC),
+                    origin="shipped",
+                    content_hash="",
+                    content=content,
+                    calibration=None,
+                    learnt=None,
+                    posterior=self.posterior.to_json(),
+                )
+            )
+
+
+def families(rows: list[dict[str, Any]]) -> list[Family]:
+    prior = priors()
+    timed = [o for o in observations(rows, prior) if o.step_time_s is not None]
+    fit = time_fit(prior, timed, Posterior.nothing())
+    estimate = fit.solve()
+    sizes = Counter(o.source for o in timed)
+    reported = {body["id"]: body for body in carried(rows, prior)}
+    return [
+        _family(name, fit, estimate, [o for o in timed if o.source == name], reported)
+        for name in sorted(sizes)
+        if sizes[name] >= ENOUGH
+    ]
+
+
+def _family(
+    name: str, fit: Fit, estimate: Estimate, runs: list[Observation], reported: dict[str, dict[str, Any]]
+) -> Family:
+    mine = np.array([target.source == name for target in fit.targets])
+    profile, posterior = learnt(fit.profile, fit, fit.without(mine, estimate))
+    shipped = shipped_profile()
+    everywhere = (shipped.neighbourhood(("all",)),)
+    profile = replace(profile, residual_spread=shipped.residual_spread, neighbourhoods=everywhere, id="default")
+    known = [run for run in runs if run.key in reported]
+    return Family(name, profile, posterior, known, [_body(run, reported[run.key]) for run in known])
+
+
+def _body(run: Observation, document: dict[str, Any]) -> dict[str, Any]:
+    """A report of the run, in the words of POST /v1/reports."""
+    question = {name: document[name] for name in ("model", "cluster", "workload", "layout")}
+    stack = {**document["stack"], "age_years": run.problem.stack.age_years}
+    return {**question, "stack": stack, "outcome": "ok", "measured": {"step_time_s": run.step_time_s}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        engine = database.connect(f"sqlite:///{folder / 'template.db'}")
+        database.migrate(engine)
+        engine.dispose()
+        result = _measured(families(fidelity.load(asked.runs)), asked.seeds, folder)
+    if asked.json:
+        print(json.dumps(result))
+
+
+def _measured(found: Sequence[Family], seeds: int, folder: Path) -> dict[str, Any]:
+    print(f"{'':16s}{'runs':>6}" + "".join(f"{count:>9} reports" for count in REPORTS))
+    result: dict[str, dict[str, float]] = {}
+    for family in found:
+        curves = [family.curve(seed, folder) for seed in range(seeds)]
+        result[family.name] = {str(count): float(np.mean([curve[count] for curve in curves])) for count in REPORTS}
+        errors = [float(np.std([curve[count] for curve in curves]) / np.sqrt(seeds)) for count in REPORTS]
+        cells = (f"{result[family.name][str(n)]:9.1%} ±{e:5.1%} " for n, e in zip(REPORTS, errors, strict=True))
+        print(f"{family.name:16s}{len(family.runs):6d}" + "".join(cells), flush=True)
+    macro = {str(n): float(np.median([curve[str(n)] for curve in result.values()])) for n in REPORTS}
+    mean = {str(n): float(np.mean([curve[str(n)] for curve in result.values()])) for n in REPORTS}
+    print(f"{'macro median':22s}" + "".join(f"{macro[str(n)]:9.1%}        " for n in REPORTS))
+    print(f"{'macro mean':22s}" + "".join(f"{mean[str(n)]:9.1%}        " for n in REPORTS))
+    return {"families": result, "macro_median": macro, "macro_mean": mean}
+
+
+if __name__ == "__main__":
+    main()
