@@ -24,7 +24,7 @@ from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout
 from service.schemas.report import ReportAnswer, ReportSubmission
 from service.store import Rows
-from service.subject import Subject, of_prediction, of_recommendation
+from service.subject import Subject, of_report
 from service.tables import ReportRow
 
 Refusal = DomainError | ServiceError
@@ -96,7 +96,7 @@ class Intake:
     def _subject(self, submission: ReportSubmission) -> Subject:
         key = (submission.prediction_id, submission.recommendation_id, submission.rank)
         if key not in self._subjects or not any(key):
-            self._subjects[key] = _subject(self._rows, submission)
+            self._subjects[key] = of_report(self._rows, submission)
         return self._subjects[key]
 
     def _illegal(self, asked: Mapping[int, _Asked]) -> list[int]:
@@ -181,16 +181,6 @@ class Intake:
         )
         looks = TIME_TERMS[suspect.term]
         return f"measured {measured} MFU (causal), {low} to {high} expected: the gap looks like {looks}"
-
-
-def _subject(rows: Rows, submission: ReportSubmission) -> Subject:
-    if submission.prediction_id is not None:
-        return of_prediction(rows, submission.prediction_id, submission.rank)
-    if submission.recommendation_id is not None:
-        return of_recommendation(rows, submission.recommendation_id, submission.rank)
-    if submission.layout is None:
-        raise Invalid("layout", None, "is required")
-    return Subject(submission.question(), submission.layout, "layout", None)
 
 
 def _by_question(asked: Mapping[int, _Asked]) -> list[list[int]]:

@@ -15,7 +15,7 @@ from service.profiles import active_profile
 from service.reports import location
 from service.schemas.report import LogReading, LogSubmission, ReportSubmission
 from service.store import Rows, Store
-from service.subject import Subject, of_prediction, of_recommendation
+from service.subject import Subject, of_report
 from service.tables import ReportRow
 
 _SETTLED = ("model", "workload", "layout")
@@ -32,7 +32,7 @@ class ReportLogs:
         submission.require_one_subject(settled=_SETTLED if said else ())
         with self._store.reading() as rows:
             if submission.is_linked and said:
-                _require_agreement(_subject(rows, submission), said)
+                _require_agreement(of_report(rows, submission), said)
             report = ReportSubmission.model_validate(_report(submission, said, reading))
             (outcome,) = Intake(rows, active_profile(rows)).take([(report, received)])
         if not isinstance(outcome, ReportRow):
@@ -64,12 +64,6 @@ def _report(submission: LogSubmission, said: Mapping[str, Any], reading: logs.Re
     if reading.memory_gib is not None:
         measured["memory"] = {f"{reading.memory_kind}_gib": reading.memory_gib}
     return {**given, **measured}
-
-
-def _subject(rows: Rows, submission: LogSubmission) -> Subject:
-    if submission.prediction_id is not None:
-        return of_prediction(rows, submission.prediction_id, submission.rank)
-    return of_recommendation(rows, str(submission.recommendation_id), submission.rank)
 
 
 def _require_agreement(subject: Subject, said: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from models.errors import Invalid
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
+from service.schemas.report import Ran
 from service.store import Rows
 
 
@@ -42,6 +43,17 @@ def of_recommendation(rows: Rows, id_: str, rank: int | None) -> Answered:
     layouts = [item["prediction"]["layout"] for item in document["ranked"]]
     document["request"]["cluster"]["num_chips"] = document["chips_used"]
     return _linked(document, layouts, rank or 1)
+
+
+def of_report(rows: Rows, report: Ran) -> Subject:
+    """What a report names, or describes itself."""
+    if report.prediction_id is not None:
+        return of_prediction(rows, report.prediction_id, report.rank)
+    if report.recommendation_id is not None:
+        return of_recommendation(rows, report.recommendation_id, report.rank)
+    if report.layout is None:
+        raise Invalid("layout", None, "is required")
+    return Subject(report.question(), report.layout, "layout", None)
 
 
 def _linked(document: dict[str, Any], layouts: list[dict[str, Any]], rank: int) -> Answered:

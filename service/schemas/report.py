@@ -129,6 +129,10 @@ class Ran(Wire):
     def is_linked(self) -> bool:
         return self.prediction_id is not None or self.recommendation_id is not None
 
+    def question(self) -> Question:
+        given = {name: getattr(self, name) for name in Question.model_fields}
+        return Question.model_validate(given)
+
 
 class ReportSubmission(Ran):
     """Names a prediction or a recommendation, or says itself what ran."""
@@ -159,10 +163,6 @@ class ReportSubmission(Ran):
         if memory.allocated_gib > memory.reserved_gib:
             rule = f"must not exceed memory.reserved_gib = {memory.reserved_gib:g}"
             raise Invalid("memory.allocated_gib", memory.allocated_gib, rule)
-
-    def question(self) -> Question:
-        given = {name: getattr(self, name) for name in Question.model_fields}
-        return Question.model_validate(given)
 
 
 MAX_BATCH_REPORTS = 10_000
