@@ -260,7 +260,7 @@ def _judged(
     if folds is None:
         return fitted, None
     logs = fit.left_out(folds, estimate)
-    known = {} if grouped else {one.scope: one for one in before.neighbourhoods}
+    known = None if grouped else {one.scope: one for one in before.neighbourhoods}
     fitted = replace(fitted, neighbourhoods=neighbourhoods(fit, estimate, logs, groups, known=known))
     timed = np.array([target.quantity == "step_time" for target in fit.targets])
     problems = [target.problem for target, is_time in zip(fit.targets, timed, strict=True) if is_time]
@@ -295,8 +295,8 @@ def neighbourhoods(
     weight: Array | None = None,
     known: Mapping[str, Neighbourhood] | None = None,
 ) -> tuple[Neighbourhood, ...]:
-    """Spreads of the residuals of `unseen` log predictions, by kind of run; each kind held to what is `known` of it, or
-    to the one around it.
+    """Spreads of the residuals of `unseen` log predictions, by kind of run; each kind held to what was known of it, or
+    to the one around it. With `known` ones, of published runs, only those of the fleet's own chips and stacks change.
 
     With `weight` other than the fit's; runs without weight do not count, nor do targets that are no step times.
     """
@@ -307,12 +307,14 @@ def neighbourhoods(
     members: dict[str, list[int]] = {}
     for i in np.flatnonzero(weight > 0).tolist():
         target = fit.targets[i]
-        for scope in target.problem.neighbourhoods:
+        *published, pair = target.problem.neighbourhoods
+        for scope in published if known is None else (pair,):
             members.setdefault(scope, []).append(i)
     found: dict[str, Neighbourhood] = {**(known or {})}
     for scope in sorted(members, key=lambda scope: (scope != "all", scope)):
         rows = np.array(members[scope])
-        around = found.get(scope) or found.get(scope.rpartition("/")[0] or "all")
+        wider = [found[name] for name in fit.targets[rows[0]].problem.neighbourhoods if name in found]
+        around = found.get(scope) or (wider[-1] if wider else None)
         say = min(len(rows), 3 * len({groups[fit.targets[i].key] for i in rows}))  # a group's runs err together
         spread = _central(away[rows], weight[rows]) / Z80
         if around:

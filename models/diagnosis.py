@@ -22,6 +22,8 @@ COMMUNICATION = ("tensor_s", "context_s", "expert_s", "data_s", "pipeline_s")
 _DRAWS = 400
 _CLOSE = 0.05  # of log step time: worlds this near count as the measured one
 _CLOSE_PART = 0.2
+_LIKELY = (0.01, 0.99)
+_BEYOND = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,11 @@ class Worlds:
         found = predict(problem, many, known.coefficients(problem.scopes, draws))
         return cls(found.step_time_s, found.time)
 
-    def suspect(self, step_time_s: float, exposed: float | None = None) -> Suspect:
-        """Of a run that took so long."""
+    def suspect(self, step_time_s: float, exposed: float | None = None) -> Suspect | None:
+        """Of a run that took so long; None where that lies beyond every world that is at all likely."""
+        low, high = np.quantile(self.step, _LIKELY)
+        if not low / _BEYOND <= step_time_s <= high * _BEYOND:
+            return None
         away = _distance(self.step, step_time_s) / _CLOSE
         if exposed is not None:
             away = away + _distance(exposed_s(self.terms), exposed) / _CLOSE_PART

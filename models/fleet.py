@@ -76,4 +76,8 @@ def _kind(scope: str) -> str | None:
 
 def as_published(profile: Profile) -> Profile:
     """As it describes the machines of others."""
-    return replace(profile, terms=tuple(term for term in profile.terms if not term.scope.startswith(f"{FLEET}:")))
+    return replace(
+        profile,
+        terms=tuple(term for term in profile.terms if not term.scope.startswith(f"{FLEET}:")),
+        neighbourhoods=tuple(one for one in profile.neighbourhoods if not one.scope.startswith(f"{FLEET}:")),
+    )

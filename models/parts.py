@@ -28,7 +28,8 @@ LARGE_BYTES = 2**26  # from here on bandwidth decides
 SMALL_BYTES = 2**16  # up to here latency does
 LARGE_FLOPS = 1e12  # a product whose tail and launch count for little
 _RATES = {"fp8": "gemm_8", "int8": "gemm_8", "fp4": "gemm_4"}
-_WIDEST = 6.0  # on the unbounded scale: no machine is farther from another
+_WIDEST = 6.0  # on the unbounded scale
+FARTHEST = 5.9  # beyond it no machine is from another: the search ran against its end
 _HALVINGS = 50
 
 
@@ -93,7 +94,9 @@ def _of_sweep(sweep: Sweep, published: Coefficients) -> dict[str, float]:
             part = replace(
                 sweep, sizes=sweep.sizes[mine], seconds=sweep.seconds[mine] / _published_over_model(sweep, which)
             )
-            found[name] = _solved(name, published, partial(sweep_seconds, part), part.seconds)
+            offset = _solved(name, published, partial(sweep_seconds, part), part.seconds)
+            if which == "large" or abs(offset) < FARTHEST:  # a latency may lie elsewhere than in the call
+                found[name] = offset
     return found
 
 

@@ -65,7 +65,7 @@ class Problem:
     def neighbourhoods(self) -> tuple[str, ...]:
         """Kinds of runs that this one is of, widest first (models.profile.Neighbourhood)."""
         stack = f"stack:{self.stack.id}"
-        return "all", stack, f"{stack}/{'sparse' if self.architecture.is_moe else 'dense'}"
+        return "all", stack, f"{stack}/{'sparse' if self.architecture.is_moe else 'dense'}", self.fleet_scopes["pair"]
 
     @cached_property
     def scopes(self) -> tuple[str, ...]:

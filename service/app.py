@@ -96,6 +96,8 @@ def _services(store: Store, settings: Settings) -> Services:
     return Services(
         store=store,
         slots=HeavySlots(settings.heavy_concurrency, settings.heavy_queue, settings.heavy_wait_s),
+        intake_slots=HeavySlots(1, settings.heavy_queue, settings.heavy_wait_s),
+        learning_slots=HeavySlots(1, settings.heavy_queue, settings.heavy_wait_s),
         creation=Creation(store, settings.idempotency_ttl_s, settings.idempotency_in_flight_s),
         benchmarks=Benchmarks(store),
         calibrations=Calibrations(store, worker),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ from models.array import Array
 from models.calibration import Observation
 from models.errors import Invalid
 from models.layout import Layout
-from models.parts import Products, Sweep, offsets, product_seconds, sweep_seconds, targets
+from models.parts import FARTHEST, Products, Sweep, offsets, product_seconds, sweep_seconds, targets
 from models.priors import priors
 from models.problem import Problem
 from models.profile import Profile
@@ -28,6 +29,7 @@ from service.schemas.question import Question
 from service.store import Rows, Store
 from service.tables import BenchmarkRow
 
+_MODEL_OF_CHIP = re.compile(r"\b(?:G?[HBAV]\d{2,3}|MI\d{3}X?)")
 _MODEL = "llama-3-8b"
 """Collectives and products are of no model; a question needs one."""
 
@@ -46,6 +48,8 @@ class Benchmarks:
         part = _products(problem, submission) if table is None else _sweep(problem, table)
         published = priors().coefficients(problem.scopes)
         predicted = sweep_seconds(part, published) if isinstance(part, Sweep) else product_seconds(part, published)
+        found = offsets(part, published)
+        _require_possible(found)
         answer = BenchmarkAnswer(
             id=new_id(),
             created_at=datetime.now(UTC),
@@ -59,7 +63,7 @@ class Benchmarks:
             points=_points(part, predicted),
             unread=0 if table is None else table.unread,
             median_abs_error=float(np.median(np.abs(predicted / part.seconds - 1))),
-            offsets=offsets(part, published),
+            offsets=found,
         )
         return lambda rows: _save(rows, answer, resolved.request, problem, received)
 
@@ -74,7 +78,8 @@ class Benchmarks:
             found = rows.benchmarks.newest(query.limit + 1, before)
         page = found[: query.limit]
         following = write_cursor("benchmarks", page[-1].id) if len(found) > query.limit else None
-        return {"items": [row.document for row in page], "next": following}
+        short = [{name: value for name, value in row.document.items() if name != "points"} for row in page]
+        return {"items": short, "next": following}
 
 
 def observed(resolver: Resolver, row: BenchmarkRow, profile: Profile) -> Observation:
@@ -106,10 +111,29 @@ def _sweep(problem: Problem, table: nccl_tests.Table) -> Sweep:
     devices = problem.cluster.num_devices
     if devices < 2:
         raise Invalid("cluster.num_chips", problem.cluster.num_chips, "must be more than one for a collective")
+    _require_named(problem, table)
     if table.ranks is not None and table.ranks != devices:
         rule = f"has {devices} devices, and the output lists {table.ranks} ranks"
         raise Invalid("cluster.num_chips", problem.cluster.num_chips, rule)
     return Sweep(problem, table.operation, np.array(table.sizes), np.array(table.seconds))
+
+
+def _require_named(problem: Problem, table: nccl_tests.Table) -> None:
+    """The devices that the output lists are of the cluster's chip, as far as either name tells."""
+    chip = problem.cluster.chip
+    for device in table.devices:
+        told = _MODEL_OF_CHIP.search(device.upper())
+        mine = _MODEL_OF_CHIP.search(f"{chip.id} {chip.name}".upper())
+        if told and mine and told[0] != mine[0]:
+            raise Invalid("cluster", None, f"has {chip.id}, and the output lists {device}")
+
+
+def _require_possible(found: dict[str, float]) -> None:
+    for name, offset in found.items():
+        if abs(offset) >= FARTHEST:
+            way = "faster" if offset > 0 else "slower"
+            rule = f"is so much {way} than the links of the cluster allow that no {name} explains it; check the cluster"
+            raise Invalid("nccl_tests", None, rule)
 
 
 def _products(problem: Problem, submission: BenchmarkSubmission) -> Products:

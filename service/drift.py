@@ -72,7 +72,7 @@ def _series(kind: Kind, runs: list[tuple[ReportRow, float]]) -> DriftSeries:
 def _change(reports: Sequence[ReportRow], change: Change) -> ChangeAnswer:
     return ChangeAnswer(
         since=reports[change.index].measured_at,
-        until=reports[change.index - 1].measured_at,
+        last_before=reports[change.index - 1].measured_at,
         slower=float(np.expm1(change.shift)),
         p_value=change.p_value,
     )
@@ -80,7 +80,7 @@ def _change(reports: Sequence[ReportRow], change: Change) -> ChangeAnswer:
 
 def _sentence(what: str, found: Sequence[ChangeAnswer], runs: int) -> str:
     if not found:
-        return f"{what}: no change in {runs} runs"
+        return f"{what}: no change in {runs} run{'s' * (runs != 1)}"
     last = found[-1]
     way = "slower" if last.slower > 0 else "faster"
     return f"{what}: {abs(last.slower):.0%} {way} since {last.since:%A, %d %B %Y %H:%M} UTC"

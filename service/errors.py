@@ -35,6 +35,7 @@ class ServiceError(Exception):
 class NotFound(ServiceError):
     def __init__(self, what: str, name: object) -> None:
         super().__init__(f"There is no {what} {name}.")
+        self.what, self.name = what, name
 
 
 class Conflict(ServiceError):
@@ -54,7 +55,8 @@ class StillRunning(Conflict):
 class NothingToLearn(ServiceError):
     def __init__(self, unusable: int, version: int) -> None:
         super().__init__(
-            f"Version {version} has learnt every report that tells of time or memory; {unusable} could not be used."
+            f"No report that was asked for tells version {version} anything new of time or memory; "
+            f"{unusable} could not be used."
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from models.errors import Invalid
-from service.errors import Refused
+from service.errors import NotFound, Refused
 from service.pointers import field_of, location_of, pointer_of
 
 MAX_SHOWN = 200
@@ -60,6 +60,8 @@ def of_refusal(error: Exception, root: Sequence[str | int]) -> list[Fault]:
         return [fault for each in error.errors for fault in of_refusal(each, root)]
     if isinstance(error, Invalid):
         return [Fault([*root, *location_of(error.field)], error.value, error.rule, in_body=True)]
+    if isinstance(error, NotFound):
+        return [Fault([*root, f"{error.what}_id"], error.name, str(error), in_body=True)]
     return [Fault(root, None, str(error), in_body=True)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from models.diagnosis import Worlds
 from models.errors import DomainError, Invalid
@@ -28,6 +28,8 @@ from service.subject import Subject, of_report
 from service.tables import ReportRow
 
 Refusal = DomainError | ServiceError
+_BEYOND = "no coefficient explains so large a gap; check the measurement, and that this layout is what ran"
+_CLOCKS_DIFFER = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ class Intake:
         prediction = self._predicted[asked.key, asked.layout]
         _require_stage(submission, prediction.layout.pp)
         _require_room(submission, asked.problem)
+        _require_past(submission)
         answer = self._answer(asked, prediction)
         answer.assumptions.extend(of_the_layout(asked.subject.field, asked.open_, asked.subject.layout))
         return ReportRow(
@@ -179,8 +182,8 @@ class Intake:
         low, high, measured = (
             f"{mfu / step:.0%}" for step in (prediction.step_time_high_s, prediction.step_time_low_s, step_time_s)
         )
-        looks = TIME_TERMS[suspect.term]
-        return f"measured {measured} MFU (causal), {low} to {high} expected: the gap looks like {looks}"
+        looks = f"the gap looks like {TIME_TERMS[suspect.term]}" if suspect else _BEYOND
+        return f"measured {measured} MFU (causal), {low} to {high} expected: {looks}"
 
 
 def _by_question(asked: Mapping[int, _Asked]) -> list[list[int]]:
@@ -204,6 +207,11 @@ def _require_room(submission: ReportSubmission, problem: Problem) -> None:
         taken = getattr(submission.memory, name) if submission.memory else None
         if taken is not None and taken > most and submission.outcome == "ok":
             raise Invalid(f"memory.{name}", taken, f"must not exceed the {most:g} GB of a device of {chip.id}")
+
+
+def _require_past(submission: ReportSubmission) -> None:
+    if submission.measured_at is not None and submission.measured_at > datetime.now(UTC) + _CLOCKS_DIFFER:
+        raise Invalid("measured_at", submission.measured_at.isoformat(), "lies in the future")
 
 
 def _fit_verdict_agrees(outcome: str, prediction: Prediction) -> bool | None:

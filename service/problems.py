@@ -60,7 +60,10 @@ TYPES: dict[str, ProblemType] = {
     "conflict": ProblemType("Conflict", 409, "Another request got there first; look and try again."),
     "name-reserved": ProblemType("The name is taken by a shipped entry", 409, "Register the entry under another name."),
     "still-running": ProblemType(
-        "The first request with this key still runs", 409, "Try again later with the same Idempotency-Key."
+        "The first request with this key still runs",
+        409,
+        "Try again later with the same Idempotency-Key. If the process that ran it was killed, the key is free again "
+        "after SHARDWRIGHT_IDEMPOTENCY_IN_FLIGHT_S, 15 minutes unless set.",
     ),
     "nothing-to-learn": ProblemType(
         "No usable reports", 422, "A calibration needs reports of successful runs made under the profile."

@@ -34,10 +34,12 @@ class ReportLogs:
             if submission.is_linked and said:
                 _require_agreement(of_report(rows, submission), said)
             report = ReportSubmission.model_validate(_report(submission, said, reading))
+            if reading is not None and reading.global_batch is not None:
+                _require_batch(of_report(rows, report), reading.global_batch)
             (outcome,) = Intake(rows, active_profile(rows)).take([(report, received)])
         if not isinstance(outcome, ReportRow):
             raise outcome
-        described = None if reading is None else _reading(reading, said)
+        described = None if reading is None else _reading(reading, said, out_of_memory(submission.log))
         return lambda rows: _save(rows, outcome, described)
 
 
@@ -82,13 +84,22 @@ _COMPARED = {
 }  # fmt: skip
 
 
-def _reading(reading: logs.Reading, said: Mapping[str, Any]) -> LogReading:
-    names = [name for name in LogReading.model_fields if name not in ("unread", "from_arguments")]
+def _require_batch(subject: Subject, global_batch: int) -> None:
+    asked = subject.question.workload.global_batch
+    if global_batch != asked:
+        rule = f"has steps of {global_batch} sequences, and the run that it should be of has global_batch = {asked}"
+        raise Invalid("log", None, rule)
+
+
+def _reading(reading: logs.Reading, said: Mapping[str, Any], failed: bool) -> LogReading:
+    apart = ("unread", "from_arguments", "out_of_memory")
+    names = [name for name in LogReading.model_fields if name not in apart]
     return LogReading.model_validate(
         {
             **{name: getattr(reading, name) for name in names},
             "unread": [{"line": one.line, "text": one.text, "reason": one.reason} for one in reading.unread],
             "from_arguments": sorted(said),
+            "out_of_memory": failed,
         }
     )
 

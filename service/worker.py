@@ -1,9 +1,10 @@
-"""Another process, for what computes long and is in no hurry: requests beside it keep their own core."""
+"""Other processes, for what computes long and is in no hurry: requests beside it keep their own core."""
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -16,14 +17,16 @@ from service.store import Store
 
 SMALL = 200
 _NICENESS = 5
+_PROCESSES = 2  # a calibration, and a batch beside it
+_LOOK_S = 1.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Worker:
-    """Tasks read a store of their own, and what they take and return is pickled. The process starts when it is first
-    needed and does one task at a time; what is small is done here, where it starts at once."""
+    """Tasks read a store of their own, and what they take and return is pickled. Processes start when they are first
+    needed; what is small is done here, where it starts at once."""
 
     def __init__(self, store: Store, database_url: str) -> None:
         self._store, self._url = store, database_url
@@ -50,8 +53,22 @@ class Worker:
     def _ready(self) -> ProcessPoolExecutor:
         with self._lock:
             if self._pool is None:
-                self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=os.nice, initargs=(_NICENESS,))
+                self._pool = ProcessPoolExecutor(
+                    _PROCESSES, get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
+                )
             return self._pool
+
+
+def _begin(parent: int) -> None:
+    """Requests go first; and nobody works for a server that was killed."""
+    os.nice(_NICENESS)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(1)
 
 
 def _in_store(database_url: str, task: Callable[..., T], *args: object, **kwargs: object) -> T:

@@ -27,6 +27,7 @@ _NAMES: dict[str, Operation] = {
 _OTHERS = ("broadcast", "reduce", "gather", "scatter", "sendrecv", "hypercube")
 _NAMED = re.compile(r"\b(\w+?)_perf\b", re.ASCII)
 _RANK = re.compile(r"#\s*Rank\s+(\d+)\s")
+_DEVICE = re.compile(r"#\s*Rank\s+\d+\s.*\[[0-9a-fA-F:.x]+\]\s+(.{1,80})")
 _LINE = 2000  # characters of a line that are looked at
 _FEWEST_COLUMNS, _BOTH_PLACEMENTS = 8, 12
 _LONGEST_S = 1e4
@@ -34,10 +35,12 @@ _LONGEST_S = 1e4
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`sizes` in bytes with the faster of both placements in seconds; `ranks` as the header lists them."""
+    """`sizes` in bytes with the faster of both placements in seconds; `ranks` and the names of
+    `devices` as the header lists them."""
 
     operation: Operation
     ranks: int | None
+    devices: tuple[str, ...]
     sizes: tuple[float, ...]
     seconds: tuple[float, ...]
     unread: int
@@ -46,12 +49,13 @@ class Table:
 def read(text: str, operation: Operation | None = None) -> Table:
     """Raises Invalid, on `nccl_tests` or `operation`, where there is no table to read."""
     lines = [line[:_LINE] for line in text.splitlines()]
-    rows, unread = list[tuple[float, float]](), 0
+    rows, reduced, unread = list[tuple[float, float]](), set[str](), 0
     for line in lines:
         fields = line.split()
         if len(fields) < _FEWEST_COLUMNS or not fields[0].isdecimal() or not fields[1].isdecimal():
             continue
         row = _row(fields)
+        reduced.add(fields[3])
         unread += row is None
         if row is not None and row[0] > 0:
             rows.append(row)
@@ -60,7 +64,9 @@ def read(text: str, operation: Operation | None = None) -> Table:
             "nccl_tests", None, f"holds no line of an nccl-tests table that could be read ({unread} could not)"
         )
     sizes, seconds = zip(*rows, strict=True)
-    return Table(operation or _operation(lines), _ranks(lines), sizes, seconds, unread)
+    operation = operation or _operation(lines)
+    _require_reduction(operation, reduced)
+    return Table(operation, _ranks(lines), _devices(lines), sizes, seconds, unread)
 
 
 def _row(fields: list[str]) -> tuple[float, float] | None:
@@ -87,6 +93,16 @@ def _operation(lines: list[str]) -> Operation:
     other = next((name for name in named if name in _OTHERS), None)
     rule = f"is of {other}, which no layout uses" if other else "is required: the output does not name the collective"
     raise Invalid("operation", other, rule)
+
+
+def _require_reduction(operation: Operation, reduced: set[str]) -> None:
+    """Only reductions have an operator; nccl-tests prints "none" for the others."""
+    if operation in ("all_gather", "all_to_all") and reduced & {"sum", "prod", "max", "min", "avg"}:
+        raise Invalid("operation", operation, f"reduces nothing, and the output says redop {min(reduced)}")
+
+
+def _devices(lines: list[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(match[1].strip() for line in lines if (match := _DEVICE.search(line))))
 
 
 def _ranks(lines: list[str]) -> int | None:

@@ -190,7 +190,7 @@ def _shown(stack: Stack, training: Row) -> dict[str, Any]:
         shown["sequence_parallel"] = (True, False)
     schedule = (training.get("pp_schedule") or "").lower()
     if schedule.startswith("zb") or "dualpipe" in schedule:
-        shown["schedules"] = (*stack.schedules, "zero_bubble", "dualpipe")
+        shown["schedules"] = tuple(dict.fromkeys((*stack.schedules, "zero_bubble", "dualpipe")))
     if (training.get("data_parallel_kind") or "").startswith("fsdp"):
         shown["zero_stages"] = tuple(dict.fromkeys((*stack.zero_stages, 3)))
     return shown

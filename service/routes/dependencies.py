@@ -44,6 +44,9 @@ class Services:
 
     store: Store
     slots: HeavySlots
+    """Of searches."""
+    intake_slots: HeavySlots
+    learning_slots: HeavySlots
     creation: Creation
     benchmarks: Benchmarks
     calibrations: Calibrations
@@ -92,11 +95,12 @@ class Poster:
     def created(self, prepare: Callable[[], Save]) -> Response:
         return _created(self._creation.create(self._key, prepare))
 
-    async def created_in_turn(self, prepare: Callable[[Listening], Save]) -> Response:
-        """For what computes long. A retry of what is already answered waits for no turn."""
+    async def created_in_turn(self, prepare: Callable[[Listening], Save], slots: HeavySlots | None = None) -> Response:
+        """For what computes long, in these slots or those of searches. A retry of what is already answered waits for no
+        turn."""
         if self._key and (earlier := await run_in_threadpool(self._creation.earlier, self._key)) is not None:
             return _created(earlier)
-        async with self._slots.one(self._request.is_disconnected) as client:
+        async with (slots or self._slots).one(self._request.is_disconnected) as client:
             return await run_in_threadpool(self.created, lambda: prepare(client))
 
     def _read(self, key: str) -> Key:

@@ -46,8 +46,10 @@ async def create_calibration(
     post: Post,
     body: Annotated[CalibrationRequest | None, Body(openapi_examples=examples.CALIBRATIONS)] = None,
 ) -> Response:
-    """Learn a new version from the reports of successful runs under this profile."""
-    return await post.created_in_turn(lambda _: use.calibrations.calibrate(id_, body or CalibrationRequest()))
+    """Learn a new version from the reports and benchmarks that the active one has not learnt. One at a time: others
+    wait for their turn, and searches wait for none."""
+    request = body or CalibrationRequest()
+    return await post.created_in_turn(lambda _: use.calibrations.calibrate(id_, request), use.learning_slots)
 
 
 @router.post("/{id}/versions/{version}/activate", operation_id="activateProfileVersion", response_model=ProfileAnswer)

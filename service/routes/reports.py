@@ -38,7 +38,7 @@ async def create_report(
 ) -> Response:
     """What a run measured, stored beside what the active profile predicts of it; or many such reports."""
     if isinstance(body, ReportBatch):
-        return await post.created_in_turn(lambda _: use.report_batches.take(body))
+        return await post.created_in_turn(lambda _: use.report_batches.take(body), use.intake_slots)
     return await run_in_threadpool(post.created, lambda: use.reports.take(body, received))
 
 

@@ -58,10 +58,11 @@ class BenchmarkPoint(Document):
     """Bytes of a collective, or m x n x k."""
     measured_s: float
     predicted_s: float
-    """By the priors, which published benchmarks made, not by the profile that training runs were fitted to."""
+    """By the model with its priors, not by the profile that training runs were fitted to. Where published benchmarks
+    differ from that, as reductions inside a switch do, `offsets` are from those."""
 
 
-class BenchmarkAnswer(Document):
+class BenchmarkSummary(Document):
     id: str
     created_at: AwareDatetime
     measured_at: AwareDatetime
@@ -71,7 +72,6 @@ class BenchmarkAnswer(Document):
     chip: str
     num_chips: int
     profile: ProfileUsed
-    points: list[BenchmarkPoint]
     unread: int
     """Lines of the table that could not be read, or whose result was wrong."""
     median_abs_error: float
@@ -81,12 +81,16 @@ class BenchmarkAnswer(Document):
     calibration learns them as the fleet's. Empty where no message or product is large or small enough to tell."""
 
 
+class BenchmarkAnswer(BenchmarkSummary):
+    points: list[BenchmarkPoint]
+
+
 class StoredBenchmark(BenchmarkAnswer):
     submission: str
     """The body as it was received."""
 
 
 class BenchmarkPage(Document):
-    items: list[BenchmarkAnswer]
+    items: list[BenchmarkSummary]
     next: str | None
     """The cursor of the next page."""

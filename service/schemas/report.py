@@ -180,7 +180,7 @@ class LogSubmission(Ran):
 class ReportBatch(Wire):
     """Many reports at once. Each is taken or refused by itself."""
 
-    reports: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_BATCH_REPORTS)]
+    reports: Annotated[list[Any], Field(min_length=1, max_length=MAX_BATCH_REPORTS)]
     """Each as it would be posted alone."""
     all_or_nothing: bool = False
     """Take none where one is refused."""
@@ -278,12 +278,16 @@ class LogReading(Document):
     left_out: dict[str, int]
     """Why steps were not used, and how many."""
     restarts: int
+    global_batch: int | None
+    """Sequences of most steps, where the log prints them."""
     memory_gib: float | None
     memory_kind: Literal["reserved", "allocated"] | None
     unread: list[UnreadLine]
     """Lines that look like steps and could not be read; twenty at most."""
     from_arguments: list[str]
     """What the log's own arguments said of the run."""
+    out_of_memory: bool
+    """The log also tells of a run out of memory: the report is of the steps before it."""
 
 
 class LogAnswer(Document):

@@ -37,7 +37,7 @@ class ReportSummary(Document):
 class ChangeAnswer(Document):
     since: AwareDatetime
     """When the first run after the change was measured."""
-    until: AwareDatetime
+    last_before: AwareDatetime
     """When the last run before it was."""
     slower: float
     """The step time after over the one before, less 1, beyond what differs in the questions: 0.06 is 6% slower."""

@@ -54,7 +54,8 @@ def test_one_placement_is_enough() -> None:
     ],
 )
 def test_newer_output_names_the_collective(name: str, operation: str) -> None:
-    assert read(f"# Collective test starting: {name}\n{HEAD}{LINE}").operation == operation
+    line = LINE if "reduce" in name else LINE.replace("sum", "none")
+    assert read(f"# Collective test starting: {name}\n{HEAD}{line}").operation == operation
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,17 @@ def test_newer_output_names_the_collective(name: str, operation: str) -> None:
 def test_a_collective_that_is_not_known_is_asked_for(head: str) -> None:
     with pytest.raises(Invalid, match="operation"):
         read(head + LINE)
-    assert read(head + LINE, "all_gather").operation == "all_gather"
+    assert read(head + LINE, "reduce_scatter").operation == "reduce_scatter"
+
+
+def test_what_reduces_nothing_has_no_operator() -> None:
+    with pytest.raises(Invalid, match="redop sum"):
+        read(LINE, "all_gather")
+    assert read(LINE.replace("sum", "none"), "all_gather").operation == "all_gather"
+
+
+def test_the_devices_are_those_listed_once() -> None:
+    assert read(HEAD + LINE, "all_reduce").devices == ("NVIDIA H100 80GB HBM3",)
 
 
 def test_wrong_results_are_no_measurements() -> None:

@@ -42,7 +42,7 @@ def test_a_table_stands_beside_the_model_and_is_kept(client) -> None:
     kept = client.get(made.headers["location"]).json()
     assert "float sum" in kept.pop("submission")
     assert kept == found
-    assert client.get("/v1/benchmarks").json()["items"] == [found]
+    assert client.get("/v1/benchmarks").json()["items"] == [without(found, "points")]
 
 
 def test_a_machine_like_the_published_ones_is_at_no_distance(client) -> None:
@@ -60,7 +60,7 @@ def test_a_slower_machine_lies_below_and_a_faster_one_above(client) -> None:
 def test_between_nodes_it_is_the_network(client) -> None:
     body = {**sweep(45.0), "cluster": {"preset": "h100", "num_chips": 16}}
     assert "scaleout" in client.post("/v1/benchmarks", json=body).json()["offsets"]
-    alltoall = {**body, "operation": "all_to_all"}
+    alltoall = {**body, "operation": "all_to_all", "nccl_tests": body["nccl_tests"].replace("sum", "none")}
     assert "alltoall" in client.post("/v1/benchmarks", json=alltoall).json()["offsets"]
 
 
@@ -99,6 +99,9 @@ def test_the_next_calibration_learns_it_once(client) -> None:
         ({**sweep(400), "gemms": gemms(500)["gemms"]}, "nccl_tests"),
         (changed(sweep(400), "nccl_tests", "nothing"), "nccl_tests"),
         (changed(sweep(400), "cluster.num_chips", 1), "cluster.num_chips"),
+        (changed(sweep(400), "operation", "all_gather"), "operation"),
+        (sweep(40_000), "nccl_tests"),
+        (sweep(0.001), "nccl_tests"),
         ({**sweep(400), "precision": "fp8"}, "precision"),
         ({**gemms(500), "operation": "all_reduce"}, "operation"),
         (gemms(5000), "gemms[0].tflops"),
@@ -119,6 +122,13 @@ def test_ranks_and_chips_agree(shared_client) -> None:
     assert "4 ranks" in problem["errors"][0]["rule"]
     alone = changed(body, "cluster", {"preset": "h100"})
     assert shared_client.post("/v1/benchmarks", json=alone).json()["num_chips"] == 4
+
+
+def test_devices_are_those_of_the_cluster(shared_client) -> None:
+    device = "#  Rank  0 Group  0 Pid 1 on node-0 device  0 [0000:19:00] NVIDIA A100-SXM4-80GB\n"
+    body = changed(sweep(400), "nccl_tests", device + table(400))
+    problem = assert_problem(shared_client.post("/v1/benchmarks", json=body), "invalid", "/cluster")
+    assert "A100" in problem["errors"][0]["rule"]
 
 
 def test_a_benchmark_that_is_not_there(shared_client) -> None:

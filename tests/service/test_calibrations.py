@@ -191,6 +191,21 @@ def test_a_version_learns_what_the_one_before_had_not(client) -> None:
     assert (anew["based_on"], anew["observations"]) == (1, 13)
 
 
+def test_what_one_chip_taught_makes_no_other_one_surer(client) -> None:
+    """The interval narrows where runs were, not on chips that nobody measured."""
+
+    def width(preset: str) -> float:
+        question = {**PREDICTION, "cluster": {"preset": preset, "num_chips": 64}}
+        layout = client.post("/v1/predictions", json=question).json()["layouts"][0]
+        return layout["step_time_high_s"] / layout["step_time_s"]
+
+    here, elsewhere = width("h100"), width("mi300x")
+    report(client, [1.1, 1.12, 1.08] * 6)
+    assert client.post(ADDRESS, json={"activate": True}).json()["calibration"]["promotion"]["promoted"]
+    assert width("h100") < here
+    assert width("mi300x") > 0.98 * elsewhere
+
+
 def test_a_fleet_moves_its_own_offsets_before_what_is_published(client) -> None:
     """A stack that reports nothing is not predicted worse on its published runs."""
     report(client, [1.25] * 12)

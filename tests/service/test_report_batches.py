@@ -62,7 +62,7 @@ def test_the_bad_ones_are_named_and_the_rest_kept(client) -> None:
         ["/reports/2/layout"],
         ["/reports/3/stack"],
         [],
-        ["/reports/5"],
+        ["/reports/5/prediction_id"],
         ["/reports/6/measured/step_time_s"],
         ["/reports/7/measured/mfu"],
         ["/reports/8/memory/reserved_gib"],
@@ -80,6 +80,8 @@ def test_all_or_nothing_takes_nothing_where_one_is_bad(client) -> None:
 
 def test_a_batch_of_nothing_good_is_refused(client) -> None:
     assert_problem(client.post("/v1/reports", json={"reports": [{}, []]}), "invalid", "/reports/1")
+    mixed = client.post("/v1/reports", json={"reports": [1, None, "x", REPORT]}).json()
+    assert (mixed["accepted"], mixed["refused"]) == (1, 3)
     assert_problem(client.post("/v1/reports", json={"reports": [{}]}), "invalid", "/reports/0/outcome")
     assert_problem(client.post("/v1/reports", json={"reports": []}), "invalid", "/reports")
     assert_problem(client.post("/v1/reports", json={"reports": [REPORT], "atomic": True}), "invalid", "/atomic")

@@ -102,6 +102,21 @@ def test_a_log_that_contradicts_what_it_is_linked_to_is_refused(client) -> None:
     assert "ran tp = 4 where what it is linked to has 8" in problem["errors"][0]["rule"]
 
 
+def test_a_log_of_another_batch_is_not_of_the_run(client) -> None:
+    steps = MEGATRON.split("end of arguments")[1]
+    body = {**PREDICTION, "workload": {"seq_len": 8192, "global_batch": 256}, "log": steps}
+    problem = assert_problem(client.post(ADDRESS, json=body), "invalid", "/log")
+    assert "steps of 128 sequences" in problem["errors"][0]["rule"]
+    assert client.post(ADDRESS, json={**PREDICTION, "log": steps}).json()["reading"]["global_batch"] == 128
+
+
+def test_a_run_that_died_later_is_said_to_have(client) -> None:
+    log = TITAN + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    found = client.post(ADDRESS, json={**PREDICTION, "log": log}).json()
+    assert found["reading"]["out_of_memory"]
+    assert found["report"]["outcome"] == "ok"
+
+
 def test_a_log_of_a_run_that_did_not_fit_is_no_slow_run(client) -> None:
     log = "loading\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     found = client.post(ADDRESS, json={**PREDICTION, "log": log}).json()

@@ -110,6 +110,16 @@ def test_a_filter_takes_registered_and_reported_names(client) -> None:
     assert len(client.get("/v1/reports?chip=custom").json()["items"]) == 1
 
 
+def test_nobody_measures_in_the_future(client) -> None:
+    later = {**REPORT, "measured_at": "2999-01-01T00:00:00Z"}
+    assert_problem(client.post("/v1/reports", json=later), "invalid", "/measured_at")
+
+
+def test_a_gap_that_nothing_explains_is_not_explained(client) -> None:
+    found = client.post("/v1/reports", json=changed(REPORT, "measured.step_time_s", 900.0)).json()
+    assert "check the measurement" in found["flag"]
+
+
 def test_reports_are_filtered(client) -> None:
     def count(query: str) -> int:
         return len(client.get(f"/v1/reports?{query}").json()["items"])

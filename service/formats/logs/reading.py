@@ -33,9 +33,9 @@ class Reading:
     """`value` is the median of the steps used, `low` and `high` their 10th and 90th percentile, all in `unit`.
 
     `left_out`: for each reason the steps not used, so that these and `steps_used` add up to `steps_found`.
-    `restarts`: how often the step number went back. `memory_gib`: the largest peak printed; what was reserved rather
-    than what was allocated of it, if both are. `unread`: lines that look like steps and could not be read, at most 20.
-    `arguments`: Megatron's, as printed.
+    `restarts`: how often the step number went back. `global_batch`: sequences of most steps, where they are printed.
+    `memory_gib`: the largest peak printed; what was reserved rather than what was allocated of it, if both are.
+    `unread`: lines that look like steps and could not be read, at most 20. `arguments`: Megatron's, as printed.
     """
 
     framework: Framework
@@ -47,6 +47,7 @@ class Reading:
     steps_used: int
     left_out: Mapping[str, int]
     restarts: int
+    global_batch: int | None
     memory_gib: float | None
     memory_kind: MemoryKind | None
     unread: tuple[Unread, ...]
@@ -117,6 +118,7 @@ def _reading(name: Framework, found: Found, selection: Selection, arguments: Map
         steps_used=len(selection.used),
         left_out=selection.left_out,
         restarts=len(found.runs.stretches) - 1,
+        global_batch=selection.batch,
         memory_gib=found.peaks[kind] if kind else None,
         memory_kind=kind,
         unread=tuple(found.unread),

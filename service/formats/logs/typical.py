@@ -28,8 +28,11 @@ _DEVIATIONS = 5 * 1.4826  # a median absolute deviation is a standard deviation 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
+    """`batch`: sequences of most steps, where they are printed."""
+
     used: tuple[float, ...]
     left_out: Mapping[str, int]
+    batch: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def select(runs: Runs) -> Selection:
     used = tuple(step.value for step, verdict in _pairs(runs, judged) if verdict is None)
     left_out = Counter[str](verdict for _, verdict in _pairs(runs, judged) if verdict)
     left_out["repeated"] = runs.repeated
-    return Selection(used, {reason: count for reason, count in left_out.items() if count})
+    return Selection(used, {reason: count for reason, count in left_out.items() if count}, batch)
 
 
 def _pairs(runs: Runs, judged: Sequence[Verdicts]) -> Iterator[tuple[Step, Reason | None]]:
