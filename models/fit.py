@@ -78,12 +78,13 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Targets of one quantity of one problem: which they are, and their layouts."""
+    """Targets of one quantity of one problem: which they are, the layouts among them, and which one each has."""
 
     problem: Problem
     quantity: Quantity
     rows: Array
     layouts: Layouts
+    code: Array
 
 
 class Fit:
@@ -123,10 +124,13 @@ class Fit:
         rows: dict[tuple[Problem, str], list[int]] = {}
         for i, target in enumerate(self.targets):
             rows.setdefault((target.problem, target.quantity), []).append(i)
-        return [
-            Group(problem, self.quantities[name], np.array(mine), Layouts.of([self.targets[i].layout for i in mine]))
-            for (problem, name), mine in rows.items()
-        ]
+        return [self._group(problem, self.quantities[name], mine) for (problem, name), mine in rows.items()]
+
+    def _group(self, problem: Problem, quantity: Quantity, rows: list[int]) -> Group:
+        """A layout that ran often is predicted once."""
+        place: dict[Layout, int] = {}
+        code = [place.setdefault(self.targets[i].layout, len(place)) for i in rows]
+        return Group(problem, quantity, np.array(rows), Layouts.of(list(place)), np.array(code))
 
     def predicted(self, theta: Array, wanted: Array | None = None) -> Array:
         """Log predictions under these terms, of the `wanted` targets (a mask) or all; the others are NaN."""
@@ -136,8 +140,8 @@ class Fit:
             mine = np.ones(len(group.rows), dtype=bool) if wanted is None else wanted[group.rows]
             if mine.any():
                 coefficients = profile.coefficients(group.problem.scopes)
-                found = predict(group.problem, group.layouts.take(mine), coefficients)
-                result[group.rows[mine]] = np.log(group.quantity(found))
+                found = predict(group.problem, group.layouts, coefficients)
+                result[group.rows[mine]] = np.log(group.quantity(found))[group.code[mine]]
         return result
 
     def linearised(self, theta: Array) -> Linear:
@@ -145,9 +149,9 @@ class Fit:
         predicted = np.empty(len(self.targets))
         jacobian = np.zeros((len(self.targets), len(self.terms)))
         for group in self.groups:
-            scopes, rows, layouts = group.problem.scopes, group.rows, group.layouts
+            scopes, rows, layouts, code = group.problem.scopes, group.rows, group.layouts, group.code
             active = [term for term in profile.applying(scopes) if term.key in self.position]
-            n, k = len(rows), len(active)
+            n, k = len(layouts), len(active)
             offsets = {}
             for j, term in enumerate(active):
                 shift = np.zeros((2 * k + 1, n))
@@ -158,8 +162,8 @@ class Fit:
             found = predict(group.problem, repeated, coefficients)
             logs = np.log(group.quantity(found)).reshape(2 * k + 1, n)
             columns = np.array([self.position[term.key] for term in active])
-            jacobian[np.ix_(rows, columns)] = ((logs[:k] - logs[k : 2 * k]) / (2 * _STEP)).T
-            predicted[rows] = logs[-1]
+            jacobian[np.ix_(rows, columns)] = ((logs[:k] - logs[k : 2 * k]) / (2 * _STEP)).T[code]
+            predicted[rows] = logs[-1][code]
         return Linear(theta, predicted, jacobian)
 
     def solve(self) -> Estimate:

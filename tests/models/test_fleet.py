@@ -75,13 +75,13 @@ def test_a_fifth_of_gross_outliers_is_survived_and_named(factor: float) -> None:
 
 def test_a_flood_of_one_source_drags_nobody() -> None:
     truth, observations = reported(5, 120)
-    problem, layout = questions()[0]
+    (problem, layout), usual = questions()[0], float(seconds(truth)[0])
     flood = [
         Observation(
             key=f"flood {i}",
             problem=problem,
             layout=layout,
-            step_time_s=1.5 * float(seconds(truth)[0]),
+            step_time_s=1.5 * usual,
             source="flood",
             group="flood",
         )
