@@ -39,9 +39,7 @@ _STEP: dict[str, Quantity] = {
 
 
 def _coefficient(name: str) -> Quantity:
-    return lambda found: (
-        np.broadcast_to(getattr(found.meshes.c, name), len(found.layouts)) + np.zeros(len(found.layouts))
-    )
+    return lambda found: getattr(found.meshes.c, name) * np.ones(len(found.layouts))
 
 
 _STEP |= {name: _coefficient(name) for name in KINDS.keys() - MEMORY_COEFFICIENTS}

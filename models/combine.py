@@ -39,6 +39,11 @@ MEMORY_TERMS: dict[str, str] = {
 }
 
 
+def in_gib(term: str) -> str:
+    """The name of a memory term when it is given in GiB."""
+    return term.replace("_bytes", "_gib")
+
+
 def partitions(problem: Problem, layouts: Layouts) -> Shared[pipeline.Stages]:
     """Layers over stages, by forward FLOPs; one table entry for every (stages, chunks, policy)."""
     x = layouts

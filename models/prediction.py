@@ -14,7 +14,7 @@ from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.profile import Z80, Profile
 from models.provenance import Provenance, provenance
-from models.step import Predictions, predict
+from models.step import Predictions, in_gib, predict
 
 _DRAWS = 48
 _TOGETHER = 128  # layouts, each with its draws
@@ -60,7 +60,7 @@ def describe(predictions: Predictions, i: int, spread: float, profile: Profile) 
     step = float(predictions.step_time_s[i])
     counts: tuple[AttentionCount, ...] = ("causal", "full")
     time = {name: float(value[i]) for name, value in predictions.time.items()}
-    memory = {name.replace("_bytes", "_gib"): float(v[i]) / GIB for name, v in predictions.memory.items()}
+    memory = {in_gib(name): float(v[i]) / GIB for name, v in predictions.memory.items()}
     return Prediction(
         layout=layout,
         step_time_s=step,

@@ -17,7 +17,7 @@ import numpy as np
 from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.profile import Profile, Seen, Span
-from models.step import predict
+from models.step import in_gib, predict
 
 SHARE = 0.02
 DECISIVE = 0.05  # of the step: terms of which the weakest grades the whole
@@ -140,10 +140,7 @@ def _exercised(problem: Problem, runs: Sequence[Ran], profile: Profile) -> dict[
     found = predict(problem, Layouts.of([run.layout for run in runs]), profile.coefficients(problem.scopes))
     timed, weighed = np.array([run.timed for run in runs]), np.array([run.weighed for run in runs])
     time = {name: timed & (part >= SHARE * found.step_time_s) for name, part in found.time.items()}
-    memory = {
-        name.replace("_bytes", "_gib"): weighed & (part >= SHARE * found.reserved_bytes)
-        for name, part in found.memory.items()
-    }
+    memory = {in_gib(name): weighed & (part >= SHARE * found.reserved_bytes) for name, part in found.memory.items()}
     return {name: int(exercised.sum()) for name, exercised in {**time, **memory}.items()}
 
 

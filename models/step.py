@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from models.array import Array, Shared, total
-from models.combine import MEMORY_TERMS, TIME_TERMS, Combiner, partitions
+from models.combine import MEMORY_TERMS, TIME_TERMS, Combiner, in_gib, partitions
 from models.flops import AttentionCount, model_flops
 from models.layout import Layouts
 from models.mesh_costs import MeshCosts, is_drawn
@@ -21,7 +21,7 @@ from models.pipeline import Stages
 from models.problem import Problem
 from models.profile import Coefficients
 
-__all__ = ["MEMORY_TERMS", "TIME_TERMS", "Predictions", "predict"]
+__all__ = ["MEMORY_TERMS", "TIME_TERMS", "Predictions", "in_gib", "predict"]
 
 _BLOCK = 1 << 13
 

@@ -17,7 +17,7 @@ from models.layout import Layout
 from models.prediction import predict_layouts
 from models.problem import Problem
 from models.profile import Profile
-from service.measurements import log_ratio, mfu_of
+from service.measurements import log_ratio, mfu_of, within
 from service.profiles import active_profile
 from service.resolution import Resolver
 from service.schemas.cluster import ClusterPreset
@@ -141,7 +141,6 @@ def _traits(resolver: Resolver, subject: Subject) -> Traits:
 def _answer(run: PublishedRun, resolver: Resolver, profile: Profile, distance: float, wanted: Traits) -> EvidenceAnswer:
     problem = resolver.problem(run.question(profile.software_year)).problem
     predicted = predict_layouts(problem, [run.layout.build()], profile)[0]
-    step, low, high = run.step_time_s, predicted.step_time_low_s, predicted.step_time_high_s
     differs = wanted.differing(run.traits())
     return EvidenceAnswer(
         **run.model_dump(mode="json", include={"id", "source", "family", "trust", "date", "assumed", "outcome"}),
@@ -151,8 +150,8 @@ def _answer(run: PublishedRun, resolver: Resolver, profile: Profile, distance: f
         differs={name: Difference(asked=asked, run=theirs) for name, (asked, theirs) in differs.items()},
         measured=_measured(run, problem),
         predicted=PredictedRun.model_validate({name: getattr(predicted, name) for name in PredictedRun.model_fields}),
-        residual=log_ratio(step, predicted.step_time_s),
-        within_interval=None if step is None else low <= step <= high,
+        residual=log_ratio(run.step_time_s, predicted.step_time_s),
+        within_interval=within(run.step_time_s, predicted),
         fit_verdict_agrees=predicted.fits == (run.outcome == "ok"),
     )
 

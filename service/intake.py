@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -67,22 +68,16 @@ class Intake:
         outcomes: dict[int, ReportRow | Refusal] = {}
         asked: dict[int, _Asked] = {}
         for i, (submission, received) in enumerate(submissions):
-            try:
+            with _refused(outcomes, i):
                 asked[i] = self._ask(submission, received)
-            except (DomainError, ServiceError) as refusal:
-                outcomes[i] = refusal
         for i in self._illegal(asked):
-            try:
+            with _refused(outcomes, i):
                 one = asked.pop(i)
                 require_legal(one.problem, {one.subject.field: one.layout})
-            except (DomainError, ServiceError) as refusal:
-                outcomes[i] = refusal
         self._predict(asked)
         for i, one in asked.items():
-            try:
+            with _refused(outcomes, i):
                 outcomes[i] = self._row(one)
-            except (DomainError, ServiceError) as refusal:
-                outcomes[i] = refusal
         return [outcomes[i] for i in range(len(submissions))]
 
     def _ask(self, submission: ReportSubmission, received: str) -> _Asked:
@@ -150,7 +145,7 @@ class Intake:
         submission, subject = asked.submission, asked.subject
         measured = measurements.speed(asked.problem, submission.measured) if submission.measured else None
         step = measured.step_time_s if measured else None
-        within = None if step is None else prediction.step_time_low_s <= step <= prediction.step_time_high_s
+        within = measurements.within(step, prediction)
         answer = ReportAnswer(
             outcome=submission.outcome,
             prediction_id=submission.prediction_id,
@@ -184,6 +179,15 @@ class Intake:
         )
         looks = f"the gap looks like {TIME_TERMS[suspect.term]}" if suspect else _BEYOND
         return f"measured {measured} MFU (causal), {low} to {high} expected: {looks}"
+
+
+@contextmanager
+def _refused(outcomes: dict[int, ReportRow | Refusal], i: int) -> Iterator[None]:
+    """What is wrong with a submission is its outcome, and no other's."""
+    try:
+        yield
+    except (DomainError, ServiceError) as refusal:
+        outcomes[i] = refusal
 
 
 def _by_question(asked: Mapping[int, _Asked]) -> list[list[int]]:

@@ -65,6 +65,11 @@ def parts(measured: MeasuredParts, prediction: Prediction) -> PartsComparison:
     return PartsComparison(**measured.model_dump(), predicted_exposed_communication_s=exposed)
 
 
+def within(step_time_s: float | None, prediction: Prediction) -> bool | None:
+    """Whether a measured step time lies in the predicted interval."""
+    return None if step_time_s is None else prediction.step_time_low_s <= step_time_s <= prediction.step_time_high_s
+
+
 def log_ratio(measured: float | None, predicted: float) -> float | None:
     return math.log(measured / predicted) if measured else None
 

@@ -38,9 +38,7 @@ def seed(store: Store) -> None:
         rows.lock(f"profile:{shipped.id}")
         profile = rows.profiles.find(shipped.id)
         if profile is None:
-            policy = Policy().model_dump()
-            rows.profiles.add(ProfileRow(id=shipped.id, active_version=1, revision=0, policy=policy))
-            rows.profiles.add_version(_version_row(shipped, 1, "shipped", shipped_posterior()))
+            install(rows, shipped, shipped_posterior())
             return
         if rows.profiles.latest(shipped.id, "shipped").content_hash == _content_hash(shipped):
             return
@@ -48,6 +46,12 @@ def seed(store: Store) -> None:
         row = add_version(rows, shipped, "shipped", shipped_posterior())
         if was_shipped:
             rows.profiles.activate(shipped.id, row.version, rows.profiles.revision(shipped.id))
+
+
+def install(rows: Rows, profile: Profile, posterior: Posterior) -> None:
+    """As the first version of a profile that is not there yet."""
+    rows.profiles.add(ProfileRow(id=profile.id, active_version=1, revision=0, policy=Policy().model_dump()))
+    rows.profiles.add_version(_version_row(profile, 1, "shipped", posterior))
 
 
 def active_profile(rows: Rows) -> Profile:
@@ -98,22 +102,24 @@ class Profiles:
         with self._store.writing() as rows:
             profile = rows.profiles.get(id_)
             rows.profiles.version(id_, version)
-            agreed = "*" in seen or etag(profile) in seen
-            if not agreed or not rows.profiles.activate(id_, version, profile.revision):
+            if not _is_seen(profile, seen) or not rows.profiles.activate(id_, version, profile.revision):
                 raise PreconditionFailed(etag(profile))
         return self.get(id_)
 
     def set_policy(self, id_: str, policy: Policy, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
         with self._store.writing() as rows:
             profile = rows.profiles.get(id_)
-            agreed = "*" in seen or etag(profile) in seen
-            if not agreed or not rows.profiles.set_policy(id_, policy.model_dump(), profile.revision):
+            if not _is_seen(profile, seen) or not rows.profiles.set_policy(id_, policy.model_dump(), profile.revision):
                 raise PreconditionFailed(etag(profile))
         return self.get(id_)
 
 
 def etag(profile: ProfileRow) -> str:
     return f'"{profile.id}-{profile.revision}"'
+
+
+def _is_seen(profile: ProfileRow, seen: Sequence[str]) -> bool:
+    return "*" in seen or etag(profile) in seen
 
 
 def add_version(

@@ -20,6 +20,9 @@ from service.tables import ReportRow
 
 _SETTLED = ("model", "workload", "layout")
 """What a log may say itself."""
+_COMPARED = {
+    "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute", "seq_len", "global_batch",
+}  # fmt: skip
 
 
 class ReportLogs:
@@ -31,11 +34,12 @@ class ReportLogs:
         said = dict(megatron_arguments.question(reading.arguments)) if reading and reading.arguments else {}
         submission.require_one_subject(settled=_SETTLED if said else ())
         with self._store.reading() as rows:
-            if submission.is_linked and said:
-                _require_agreement(of_report(rows, submission), said)
             report = ReportSubmission.model_validate(_report(submission, said, reading))
+            subject = of_report(rows, report)
+            if submission.is_linked:
+                _require_agreement(subject, said)
             if reading is not None and reading.global_batch is not None:
-                _require_batch(of_report(rows, report), reading.global_batch)
+                _require_batch(subject, reading.global_batch)
             (outcome,) = Intake(rows, active_profile(rows)).take([(report, received)])
         if not isinstance(outcome, ReportRow):
             raise outcome
@@ -77,11 +81,6 @@ def _require_agreement(subject: Subject, said: Mapping[str, Any]) -> None:
             if value != answered and name in _COMPARED:
                 rule = f"ran {name} = {value} where what it is linked to has {answered}: report it with its own {part}"
                 raise Invalid("log", None, rule)
-
-
-_COMPARED = {
-    "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute", "seq_len", "global_batch",
-}  # fmt: skip
 
 
 def _require_batch(subject: Subject, global_batch: int) -> None:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
 
 from models.errors import Invalid
-
-Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+from models.parts import Operation
 
 _NAMES: dict[str, Operation] = {
     "all_reduce": "all_reduce",

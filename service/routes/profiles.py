@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from service.errors import PreconditionRequired
@@ -15,6 +15,18 @@ from service.routes.dependencies import Id, InTurn, Post, Use, Version
 from service.routes.pages import page
 from service.schemas.profile import CalibrationRequest, Policy, ProfileAnswer, ProfilePage, ProfileVersionAnswer
 from service.schemas.summary import DriftAnswer, DriftQuery, ReplayAnswer, ReplayRequest
+
+
+def _seen(
+    if_match: Annotated[str | None, Header(description="The ETag of the profile as you saw it.")] = None,
+) -> list[str]:
+    if if_match is None:
+        raise PreconditionRequired
+    return required_tags(if_match)
+
+
+Seen = Annotated[list[str], Depends(_seen)]
+"""What the caller saw of a profile that it changes."""
 
 router = APIRouter(prefix="/v1/profiles", tags=["profiles"], route_class=JsonRoute)
 
@@ -57,12 +69,10 @@ def activate_profile_version(
     id_: Id,
     version: Version,
     use: Use,
-    if_match: Annotated[str | None, Header(description="The ETag of the profile as you saw it.")] = None,
+    seen: Seen,
 ) -> Response:
     """Make predictions use this version; an older one rolls back."""
-    if if_match is None:
-        raise PreconditionRequired
-    document, etag = use.profiles.activate(id_, version, required_tags(if_match))
+    document, etag = use.profiles.activate(id_, version, seen)
     return JSONResponse(document, headers={"ETag": etag})
 
 
@@ -71,12 +81,10 @@ def set_profile_policy(
     id_: Id,
     use: Use,
     body: Annotated[Policy, Body(openapi_examples=examples.POLICIES)],
-    if_match: Annotated[str | None, Header(description="The ETag of the profile as you saw it.")] = None,
+    seen: Seen,
 ) -> Response:
     """Say who activates what calibrations make."""
-    if if_match is None:
-        raise PreconditionRequired
-    document, etag = use.profiles.set_policy(id_, body, required_tags(if_match))
+    document, etag = use.profiles.set_policy(id_, body, seen)
     return JSONResponse(document, headers={"ETag": etag})
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AwareDatetime, Field, model_validator
 
 from models.errors import Invalid
+from models.parts import Operation
 from models.workload import Precision
 from service.schemas.cluster import ClusterForm
 from service.schemas.prediction import ProfileUsed
@@ -14,7 +15,6 @@ from service.schemas.stack import StackForm
 from service.schemas.wire import Document, Instant, Label, Wire
 
 Dim = Annotated[int, Field(ge=1, le=2**24)]
-Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
 
 class GemmFields(Wire):

@@ -10,7 +10,7 @@ from pydantic import AwareDatetime, Field, WithJsonSchema, model_validator
 from models.errors import Invalid
 from models.prediction import Prediction
 from models.provenance import Ground
-from models.step import MEMORY_TERMS, TIME_TERMS
+from models.step import MEMORY_TERMS, TIME_TERMS, in_gib
 from service.schemas.layout import LayoutFields
 from service.schemas.question import PinnedQuestion
 from service.schemas.wire import Document
@@ -42,7 +42,7 @@ def _terms(meaning: dict[str, str], unit: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "object", "properties": properties, "required": [*meaning]})
 
 
-_MEMORY_GIB = {name.replace("_bytes", "_gib"): text for name, text in MEMORY_TERMS.items()}
+_MEMORY_GIB = {in_gib(name): text for name, text in MEMORY_TERMS.items()}
 TimeTerms = Annotated[dict[str, float], _terms(TIME_TERMS, "seconds of a step")]
 MemoryTerms = Annotated[dict[str, float], _terms(_MEMORY_GIB, "GiB on the fullest stage")]
 

@@ -9,6 +9,7 @@ from pydantic import AwareDatetime, Discriminator, Field, StringConstraints, Tag
 
 from models.errors import Invalid
 from models.flops import AttentionCount
+from service.formats.logs import Framework, Unit
 from service.pointers import TAG
 from service.schemas.architecture import Model
 from service.schemas.cluster import ClusterForm, Dtype, Tflops
@@ -173,7 +174,7 @@ class LogSubmission(Ran):
     arguments, model, workload and layout may be left out."""
 
     log: Annotated[str, Field(min_length=1)]
-    framework: Literal["megatron", "nemo", "torchtitan", "maxtext"] | None = None
+    framework: Framework | None = None
     """Without it the log is recognised by its lines."""
 
 
@@ -265,8 +266,8 @@ class UnreadLine(Document):
 class LogReading(Document):
     """What was read off the log."""
 
-    framework: str
-    unit: Literal["step_time_s", "tokens_per_s_per_chip"]
+    framework: Framework
+    unit: Unit
     """What the log prints."""
     value: float
     """The median of the steps used."""

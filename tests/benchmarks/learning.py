@@ -18,7 +18,6 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +33,9 @@ from service.app import create_app
 from service.carry_runs import carried
 from service.fit_profile import observations
 from service.observations import log_residuals
-from service.profiles import profile_version
+from service.profiles import install, profile_version
 from service.settings import Settings
 from service.store import Store
-from service.tables import ProfileRow, ProfileVersionRow
 from tests.benchmarks import fidelity
 
 with warnings.catch_warnings():
@@ -73,7 +71,8 @@ class Family:
         file = folder / "asked.db"
         shutil.copy(folder / "template.db", file)
         url = f"sqlite:///{file}"
-        self._install(url)
+        with Store(database.connect(url)).writing() as rows:
+            install(rows, self.profile, self.posterior)
         with TestClient(create_app(Settings(database_url=url))) as client:
             answer = client.post("/v1/reports", json={"reports": list(bodies), "all_or_nothing": True})
             assert answer.status_code == 201, answer.text
@@ -84,25 +83,6 @@ class Family:
         for leftover in folder.glob("asked.db*"):
             leftover.unlink()
         return profile
-
-    def _install(self, url: str) -> None:
-        content = replace(self.profile, version=1).to_json()
-        with Store(database.connect(url)).writing() as rows:
-            policy = {"mode": "manual", "margin": 0.01}
-            rows.profiles.add(ProfileRow(id="default", active_version=1, revision=0, policy=policy))
-            rows.profiles.add_version(
-                ProfileVersionRow(
-                    profile_id="default",
-                    version=1,
-                    created_at=datetime.now(UTC),
-                    origin="shipped",
-                    content_hash="",
-                    content=content,
-                    calibration=None,
-                    learnt=None,
-                    posterior=self.posterior.to_json(),
-                )
-            )
 
 
 def families(rows: list[dict[str, Any]]) -> list[Family]:

@@ -16,18 +16,13 @@ from models.errors import Infeasible, Invalid
 from models.problem import Problem
 from models.profile import shipped_profile
 from models.search import Goal, search
-from models.workload import Workload
+from tests.benchmarks import problems
 
 PROFILE = shipped_profile()
 
 
 def problem(cluster: str, chips: int) -> Problem:
-    return Problem(
-        architecture=catalogue.architecture("llama-3-8b"),
-        cluster=catalogue.cluster(cluster, chips),
-        workload=Workload(seq_len=4096, global_batch=64),
-        stack=catalogue.stack("megatron"),
-    )
+    return problems.problem("llama-3-8b", (cluster, chips), "megatron", seq_len=4096, global_batch=64)
 
 
 def racks(*chips: int) -> list[Node]:

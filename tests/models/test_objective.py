@@ -9,24 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models import catalogue
 from models.constraints import Constraints
 from models.errors import Invalid
 from models.objective import Objective, choose
 from models.problem import Problem
 from models.profile import shipped_profile
-from models.workload import Workload
+from tests.benchmarks import problems
 
 PROFILE = shipped_profile()
 
 
 def on(cluster: str, chips: int) -> Problem:
-    return Problem(
-        architecture=catalogue.architecture("llama-3-8b"),
-        cluster=catalogue.cluster(cluster, chips),
-        workload=Workload(seq_len=4096, global_batch=64),
-        stack=catalogue.stack("torchtitan"),
-    )
+    return problems.problem("llama-3-8b", (cluster, chips), "torchtitan", seq_len=4096, global_batch=64)
 
 
 PLACES = {"small": on("h100", 8), "large": on("h100", 64), "old": on("a100", 64), "none": on("h100", 67)}

@@ -6,6 +6,6 @@ reading the answer                                             megatron_argument
 """
 
 from service.formats.logs.lines import Unread
-from service.formats.logs.reading import FRAMEWORKS, Reading, read
+from service.formats.logs.reading import FRAMEWORKS, Framework, Reading, Unit, read
 
-__all__ = ["FRAMEWORKS", "Reading", "Unread", "read"]
+__all__ = ["FRAMEWORKS", "Framework", "Reading", "Unit", "Unread", "read"]
