@@ -104,12 +104,16 @@ class Bounds:
         ratio, update = self._once(exposure)
         exposed = exposure.hide(ratio, 1.0)
         passes = self.m + self.least_idle
-        step = mean * (passes + exposed + update) + sends + hops + exposure.norm() + self.c.step_fixed_s
+        step = mean * (passes + exposed + update) + sends + hops + self._besides(exposure)
         every = exposure.data_every_time()
         if every is None:
             return step, mean, mean * ratio, mean * (exposed + self.hideable)
         traffic, window, counted = (passes / self.pp * value for value in every)
         return step, mean, traffic, self.hideable * window + counted
+
+    def _besides(self, exposure: Exposure) -> Array:
+        """What a step takes whatever the policy."""
+        return np.asarray(exposure.norm() + self.c.step_fixed_s + exposure.waits())
 
     def _under(self, zero: int, reshard: bool, recompute: int, offload: bool) -> Layouts:
         """The meshes under a schedule that hides most."""

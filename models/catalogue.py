@@ -57,7 +57,7 @@ def chips() -> Mapping[str, Chip]:
 
 @cache
 def fabrics() -> Mapping[str, Fabric]:
-    return _index((_fabric_from(entry), ()) for entry in _load("fabrics"))
+    return _index((_fabric_from(entry), entry.get("aliases", ())) for entry in _load("fabrics"))
 
 
 @cache

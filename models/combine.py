@@ -26,7 +26,7 @@ TIME_TERMS: dict[str, str] = {
     "offload_s": "exposed traffic to host memory",
     "optimizer_s": "gradient clipping and parameter update",
     "fixed_s": "host work once a step",
-    "jitter_s": "stragglers, growing with scale",
+    "jitter_s": "stragglers, growing with scale, and a node in trouble",
 }
 MEMORY_TERMS: dict[str, str] = {
     "parameters_bytes": "parameters in use, and FSDP's gathered layers",
@@ -97,8 +97,9 @@ class Combiner:
         time["bubble_s"] = np.maximum(_pick(idle, last), 0.0) + hops
         time["optimizer_s"] = _pick(optimizer, last)
         time["fixed_s"] = np.zeros_like(sends) + self.c.step_fixed_s
+        waits = exposure.waits()
         subtotal = total(time.values())
-        time["jitter_s"] = subtotal * straggling(self.problem, self.c, x.num_devices)
+        time["jitter_s"] = waits + (subtotal + waits) * straggling(self.problem, self.c, x.num_devices)
         return {name: time[name] + np.zeros_like(subtotal) for name in TIME_TERMS}
 
     def _data_once(self, amounts: Array, forward: Array, backward: Array) -> Array:

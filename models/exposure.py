@@ -137,6 +137,12 @@ class Exposure:
             exposed = np.where(self.overlapped_schedule, 1 - self.c.pipeline_overlap, 1.0)
         return 2 * m * x.virtual_stages * once * exposed, 2 * (x.pp - 1) * once
 
+    def waits(self) -> Array | float:
+        """For a node in trouble, with every micro-batch in every stage of the longest chain."""
+        if not self.problem.cluster.is_most_of_fabric:
+            return 0.0
+        return np.asarray((self.micro_batches + self.layouts.pp - 1) * self.c.slow_node_s)
+
     def _offload(self, index: int, window: Array) -> Array:
         """Activations leave in forward and come back in backward, beside compute."""
         traffic = 2 * self.kept(index) / (self.c.host_gb_s * 1e9)

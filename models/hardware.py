@@ -162,6 +162,12 @@ class Cluster:
         return self.num_chips * self.chip.devices_per_chip
 
     @property
+    def is_most_of_fabric(self) -> bool:
+        """Whether any one node of the whole is rather in this job than not."""
+        largest = self.fabric.levels[-1].size if self.fabric.levels else None
+        return largest is not None and 2 * self.num_chips > largest
+
+    @property
     def usd_per_hour(self) -> float | None:
         """Of all chips, where the chip has a price."""
         price = self.chip.usd_per_chip_hour

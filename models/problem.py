@@ -78,6 +78,7 @@ class Problem:
             f"kernel:{self.kernel}/{chip.generation}",
             f"stack:{stack.id}",
             f"chip:{chip.id}",
+            f"fabric:{self.cluster.fabric.id}",
             *self.fleet_scopes.values(),
         )
 

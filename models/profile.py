@@ -77,7 +77,7 @@ class Coefficients:
     alltoall: Number = _coefficient("fraction", "of the ring rate", "all-to-all", "generation stack fleet")
     collective_s: Number = _coefficient("positive", "s", "fixed cost of a collective call", "generation stack fleet")
     scaleup_hop_s: Number = _coefficient("positive", "s", "latency of a hop of a ring in the domain", "generation")
-    scaleout_hop_s: Number = _coefficient("positive", "s", "latency of a hop between domains", "generation stack")
+    scaleout_hop_s: Number = _coefficient("positive", "s", "latency of a hop between domains", "generation stack fabric")
     stall_s: Number = _coefficient(
         "positive", "s", "a hop of a tensor-parallel collective waits beside pipeline sends", "stack"
     )
@@ -101,6 +101,9 @@ class Coefficients:
     )
     step_fixed_s: Number = _coefficient("positive", "s", "host work once a step", "stack")
     jitter: Number = _coefficient("positive", "of step time", "per doubling of devices beyond a node", "stack")
+    slow_node_s: Number = _coefficient(
+        "positive", "s", "a node in trouble delays every pass of a job of most of its cluster", "fabric"
+    )
     host_gb_s: Number = _coefficient("positive", "GB/s", "device to host memory, for offload", "generation chip")
     activation_memory: Number = _coefficient("positive", "of counted bytes", "activations as allocated", "stack fleet")
     logit_memory: Number = _coefficient("positive", "of counted bytes", "logits and their gradient", "stack")

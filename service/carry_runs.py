@@ -91,6 +91,8 @@ def _model(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:
+    if cluster.fabric.torus is None and cluster.fabric == catalogue.fabrics().get(cluster.fabric.id):
+        return {"preset": cluster.fabric.id, "num_chips": cluster.num_chips}
     document: dict[str, Any] = {"chip": cluster.chip.id, "num_chips": cluster.num_chips}
     if cluster.fabric.torus is not None:
         return document | ({"torus_shape": [*cluster.torus_shape]} if cluster.torus_shape else {})

@@ -63,7 +63,7 @@ class _Shelf:
         return cls(
             release,
             ids=[run.id for run in runs],
-            kinds=[(run.source.title, run.model.name, str(run.cluster.chip)) for run in runs],
+            kinds=[(run.source.title, run.model.name, run.chip) for run in runs],
             fitted=[run.outcome == "ok" for run in runs],
             library=Library([run.traits() for run in runs]),
         )

@@ -73,7 +73,7 @@ def _kept(reason: str) -> Promotion:
 def _few_of_each(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
     """Spread over the runs of each kind, in the order of their ids."""
     fitted = [run for run in runs if run.step_time_s is not None]
-    kinds = [(str(run.cluster.chip), run.stack.name, run.model.moe is not None) for run in fitted]
+    kinds = [(run.chip, run.stack.name, run.model.moe is not None) for run in fitted]
     sizes, nth, kept = Counter(kinds), Counter[tuple[str, str, bool]](), list[PublishedRun]()
     for run, kind in zip(fitted, kinds, strict=True):
         stride = max(sizes[kind] // _OF_EACH, 1)

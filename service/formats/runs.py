@@ -124,12 +124,27 @@ def _cluster(row: Row) -> Cluster:
         raise Invalid("cluster.num_chips", n, "not stated")
     if chip.fabric.torus is not None:
         return Cluster(chip=chip, fabric=chip.fabric, num_chips=n, torus_shape=_torus_shape(row, n))
+    named = _named_fabric(row)
+    if named is not None:
+        return Cluster(chip=chip, fabric=named, num_chips=n)
     inner = chip.fabric.levels[0]
     size = row.get("scaleup_domain") or inner.size
     gbps = row.get("scaleout_gbps_per_chip")
     outer = gbps / 8 if gbps else chip.fabric.levels[-1].gb_s_per_chip
     levels = (replace(inner, size=size), Level(name="scale-out", gb_s_per_chip=outer))
     return Cluster(chip=chip, fabric=Fabric(id=chip.fabric.id, levels=levels), num_chips=n)
+
+
+def _named_fabric(row: Row) -> Fabric | None:
+    """A cluster of the catalogue, if the row names it first and gives no figures of its own."""
+    name = (row.get("fabric") or "").split(",")[0]
+    if not name or row.get("scaleout_gbps_per_chip"):
+        return None
+    try:
+        fabric = catalogue.fabric(name)
+    except UnknownName:
+        return None
+    return fabric if catalogue.fabric_chip(fabric.id) == catalogue.chip(row["chip"]).id else None
 
 
 def _torus_shape(row: Row, n: int) -> tuple[int, ...] | None:

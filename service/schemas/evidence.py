@@ -12,7 +12,7 @@ from models.evidence import Traits
 from models.workload import Precision
 from service.formats.runs import age_years
 from service.schemas.architecture import ShapeFields
-from service.schemas.cluster import ClusterFields
+from service.schemas.cluster import ClusterForm, ClusterPreset
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ByConvention, ProfileUsed
 from service.schemas.question import Question
@@ -42,7 +42,7 @@ class PublishedRun(Wire):
     date: Label | None = None
     outcome: Literal["ok", "out_of_memory"]
     model: ShapeFields
-    cluster: ClusterFields
+    cluster: ClusterForm
     workload: WorkloadFields
     stack: StackFields
     layout: LayoutFields
@@ -54,17 +54,23 @@ class PublishedRun(Wire):
     parameters: float
     active_parameters: float
 
+    @property
+    def chip(self) -> str:
+        if isinstance(self.cluster, ClusterPreset):
+            return catalogue.fabric_chip(self.cluster.preset)
+        return str(self.cluster.chip)
+
     def traits(self) -> Traits:
-        layout, workload = self.layout, self.workload
+        layout, workload, cluster = self.layout, self.workload, self.cluster
         return Traits(
-            chip=str(self.cluster.chip),
-            generation=catalogue.chip(str(self.cluster.chip)).generation,
+            chip=self.chip,
+            generation=catalogue.chip(self.chip).generation,
             stack=self.stack.name,
             sparse=self.model.moe is not None,
             precision=workload.precision,
             parameters=self.parameters,
             active_parameters=self.active_parameters,
-            num_chips=self.cluster.num_chips,
+            num_chips=cluster.num_chips,
             seq_len=workload.seq_len,
             tokens_per_step=workload.seq_len * workload.global_batch,
             tp=layout.tp,
