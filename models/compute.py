@@ -156,10 +156,16 @@ class Compute:
         moved = stream + 2 * x.tokens * heads * attention.head_dim
         if dense := layer.dense:
             moved = moved + x.tokens * dense.intermediate_size / x.tp * dense.matrices
-        moved = moved * size.activation_bytes
-        if size.gemm_bytes < 2:  # operands are read and written once more, to be quantised
-            moved = moved + (x.tokens * self.h * 2 + x.tokens * self.h) * 2
-        return moved
+        operands = x.tokens * (2 * self.h + attention.num_heads * attention.v_head_dim / x.tp)
+        if dense := layer.dense:
+            operands = operands + x.tokens * dense.intermediate_size / x.tp
+        return moved * size.activation_bytes + self._quantised(operands)
+
+    def _quantised(self, operands: Array) -> Array:
+        """Bytes of bringing inputs of products to the format they are multiplied in: read once, and written as they are
+        and transposed, for the weight gradient."""
+        size = self.problem.workload.number_format
+        return operands * (size.activation_bytes + 2 * size.gemm_bytes) * (size.gemm_bytes < size.activation_bytes)
 
     def _experts(self, moe: Moe, x: Shards) -> _Part:
         """Routed experts as grouped GEMMs: every local expert is a product of its own share of tokens.
@@ -174,7 +180,8 @@ class Compute:
         products = (up + down) * skew(self.problem, self.c) + router
         moved = routed * width * moe.expert.matrices
         moved = moved + 4 * routed * self.h * self.c.routing_traffic * np.exp(self.c.routing_ageing * self.age)
-        light = self._traffic(moved * self.problem.workload.number_format.activation_bytes)
+        moved = moved * self.problem.workload.number_format.activation_bytes
+        light = self._traffic(moved + self._quantised(routed * (self.h + width)))
         return _Part(products, Passes.of(*(np.zeros_like(moved),) * 2), light, light.forward)
 
     def _traffic(self, moved: Array) -> Passes:

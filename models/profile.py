@@ -77,7 +77,9 @@ class Coefficients:
     alltoall: Number = _coefficient("fraction", "of the ring rate", "all-to-all", "generation stack fleet")
     collective_s: Number = _coefficient("positive", "s", "fixed cost of a collective call", "generation stack fleet")
     scaleup_hop_s: Number = _coefficient("positive", "s", "latency of a hop of a ring in the domain", "generation")
-    scaleout_hop_s: Number = _coefficient("positive", "s", "latency of a hop between domains", "generation stack fabric")
+    scaleout_hop_s: Number = _coefficient(
+        "positive", "s", "latency of a hop between domains", "generation stack fabric"
+    )
     stall_s: Number = _coefficient(
         "positive", "s", "a hop of a tensor-parallel collective waits beside pipeline sends", "stack"
     )

@@ -30,7 +30,7 @@ from models.step import predict
 from service.formats import runs
 
 FAMILY_WEIGHT = 60.0  # no family counts for more runs than this
-GROUP_WEIGHT = 8.0  # nor any model on one chip and stack within it
+MODEL_WEIGHT = 8.0  # nor any model on one stack within it: what is odd about a model shows on every chip
 TRUST = {"A": 1.0, "B": 0.7, "C": 0.3, "D": 0.3}
 
 
@@ -62,16 +62,16 @@ def choose(run: runs.Run, profile: Profile) -> Layout:
 
 
 def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Observation]:
-    """The rows that can be expressed and say something, weighted by family, group and trust.
+    """The rows that can be expressed and say something, weighted by family, model and trust.
 
     A run that failed says something only where the source gives memory as the reason.
     """
     kept = [row for row in rows if row["outcome"] == "ok" or row["failure"] == "out_of_memory"]
-    groups = Counter(group(row) for row in kept)
-    share = {key: min(1.0, GROUP_WEIGHT / count) for key, count in groups.items()}
+    models = Counter(_model(row) for row in kept)
+    share = {key: min(1.0, MODEL_WEIGHT / count) for key, count in models.items()}
     sizes: defaultdict[str, float] = defaultdict(float)
     for row in kept:
-        sizes[row["family"]] += share[group(row)]
+        sizes[row["family"]] += share[_model(row)]
     shared: dict[Problem, Problem] = {}
     result = []
     for row in kept:
@@ -80,7 +80,7 @@ def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Obser
             layout = choose(run, profile)
         except DomainError:
             continue
-        weight = TRUST[row["trust"]] * share[group(row)] * min(1.0, FAMILY_WEIGHT / sizes[row["family"]])
+        weight = TRUST[row["trust"]] * share[_model(row)] * min(1.0, FAMILY_WEIGHT / sizes[row["family"]])
         result.append(
             Observation(
                 key=row["id"],
@@ -100,6 +100,10 @@ def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Obser
 def group(row: dict[str, Any]) -> str:
     """Model shape, chip and stack of a row: what generalises must generalise to another one."""
     return json.dumps([row["family"], shape(row), row["cluster"]["chip"], row["stack"]], sort_keys=True)
+
+
+def _model(row: dict[str, Any]) -> str:
+    return json.dumps([row["family"], shape(row), row["stack"]], sort_keys=True)
 
 
 def shape(row: dict[str, Any]) -> dict[str, Any]:
