@@ -15,6 +15,7 @@ from models.array import Array
 from models.problem import Problem
 from models.shard import Shards
 
+GATHERED_LOGIT_BYTES = 16  # 16-bit logits and gradient, fp32 logits, log-softmax and gradient: PyTorch's cross_entropy
 LOGIT_BYTES = 6  # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for logits)
 
 
@@ -77,8 +78,8 @@ def mtp_expert_parameters(architecture: Architecture, x: Shards) -> Array:
 
 def logit_bytes(problem: Problem, x: Shards) -> Array:
     heads = 1 + problem.architecture.mtp_layers
-    shards = x.tp if problem.stack.parallel_loss else 1
-    return np.asarray(x.tokens * problem.architecture.vocab_size / shards * LOGIT_BYTES * heads)
+    shards, size = (x.tp, LOGIT_BYTES) if problem.stack.parallel_loss else (1, GATHERED_LOGIT_BYTES)
+    return np.asarray(x.tokens * problem.architecture.vocab_size / shards * size * heads)
 
 
 def _activations(problem: Problem, layer: Layer, x: Shards) -> tuple[Array, Array, Array]:
@@ -110,7 +111,17 @@ def _activations(problem: Problem, layer: Layer, x: Shards) -> tuple[Array, Arra
         products = products + routed * (hidden_operand * width * (moe.expert.matrices - 1) + operand * h)
         act = act + routed * operand * width
     up = heads if attention.is_mla else np.zeros_like(inner)
+    light = norms + act + scores
+    if not problem.stack.fused and layer.feed_forward.gated:
+        light = light + _between_kernels(layer, outer * h, heads, act / operand * two)
 
-    none = layer_input + norms + residual + latent + heads + values + scores + products + act
-    selective = none - norms - act - scores - up
+    none = layer_input + light + residual + latent + heads + values + products
+    selective = none - light - up
     return none, selective, layer_input
+
+
+def _between_kernels(layer: Layer, stream: Array, heads: Array, activated: Array) -> Array:
+    """What eager PyTorch keeps besides of a Llama-like layer, where no fused kernel computes it anew: of an RMSNorm its
+    fp32 input and the output before its weight, of rotary embeddings their input, of a gated activation the activated
+    gate. (LayerNorm and GELU, of models without gates, are one kernel each.)"""
+    return layer.num_norms * stream * (4 + 2) + heads + activated
