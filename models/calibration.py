@@ -43,7 +43,10 @@ def _coefficient(name: str) -> Quantity:
 
 
 _STEP |= {name: _coefficient(name) for name in KINDS.keys() - MEMORY_COEFFICIENTS}
-_MEMORY: dict[str, Quantity] = {"reserved": lambda found: found.reserved_bytes}
+_MEMORY: dict[str, Quantity] = {
+    "reserved": lambda found: found.reserved_bytes,
+    "needed": lambda found: found.needed_bytes,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +55,8 @@ class Observation:
     one `source` share a level of noise. Keys sort by time. Runs of one `group` are alike (one model on one chip and
     stack): a fit is judged on groups that it did not see.
 
-    `memory_bytes` was reserved on the fullest device. `out_of_memory` says that it did not fit, and so needed at
-    least what the device has. `exposed_s` is communication that nothing hid. `coefficients` were measured by
+    `memory_bytes` was reserved by the framework on the fullest device. `out_of_memory` says that it did not fit, and so
+    needed at least what the device has. `exposed_s` is communication that nothing hid. `coefficients` were measured by
     themselves: what the busiest device's experts had to do beyond the mean, or by a benchmark of a part.
     """
 
@@ -158,7 +161,7 @@ def memory_fit(
             targets.append(_target(o, "reserved", o.memory_bytes))
         else:
             side: Side = "at_least" if o.out_of_memory else "at_most"
-            targets.append(_target(o, "reserved", float(o.problem.cluster.usable_bytes), side))
+            targets.append(_target(o, "needed", float(o.problem.cluster.usable_bytes), side))
     return Fit(profile, targets, MEMORY_COEFFICIENTS, _MEMORY, posterior, fresh=fresh)
 
 
@@ -374,7 +377,7 @@ def _outliers(fit: Fit, estimate: Estimate) -> list[str]:
 
 
 def _error(fit: Fit, predicted: Array) -> float | None:
-    whole = np.array([target.quantity in ("step_time", "reserved") for target in fit.targets], dtype=bool)
+    whole = np.array([target.quantity in ("step_time", "reserved", "needed") for target in fit.targets], dtype=bool)
     measured = (fit.side == "equal") & whole
     return _median_error(predicted[measured], fit.value[measured]) if measured.any() else None
 

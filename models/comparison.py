@@ -74,10 +74,10 @@ def _reasons(one: Candidate, other: Candidate, time: dict[str, float], memory: d
         reasons.append("their 80% intervals overlap, though much of what is uncertain is the same in both")
     largest = max(memory, key=lambda name: abs(memory[name]))
     reasons.append(
-        f"the first needs {a.reserved_gib - b.reserved_gib:+.1f} GiB, most of it {largest} ({memory[largest]:+.1f} GiB)"
+        f"the first needs {a.needed_gib - b.needed_gib:+.1f} GiB, most of it {largest} ({memory[largest]:+.1f} GiB)"
     )
     reasons += [
-        f"the {name} does not fit: {p.reserved_gib:.1f} of {p.usable_gib:.1f} GiB on stage {p.memory_stage}"
+        f"the {name} does not fit: {p.needed_gib:.1f} of {p.usable_gib:.1f} GiB on stage {p.memory_stage}"
         for name, p in (("first", a), ("second", b))
         if not p.fits
     ]

@@ -40,6 +40,7 @@ class Prediction:
     memory_gib: dict[str, float]
     allocated_gib: float
     reserved_gib: float
+    needed_gib: float
     usable_gib: float
     memory_stage: int
     fits: bool
@@ -75,6 +76,7 @@ def describe(predictions: Predictions, i: int, spread: float, profile: Profile) 
         memory_gib=memory,
         allocated_gib=float(predictions.allocated_bytes[i]) / GIB,
         reserved_gib=float(predictions.reserved_bytes[i]) / GIB,
+        needed_gib=float(predictions.needed_bytes[i]) / GIB,
         usable_gib=problem.cluster.usable_bytes / GIB,
         memory_stage=int(predictions.memory_stage[i]),
         fits=bool(predictions.fits()[i]),

@@ -140,7 +140,7 @@ def _exercised(problem: Problem, runs: Sequence[Ran], profile: Profile) -> dict[
     found = predict(problem, Layouts.of([run.layout for run in runs]), profile.coefficients(problem.scopes))
     timed, weighed = np.array([run.timed for run in runs]), np.array([run.weighed for run in runs])
     time = {name: timed & (part >= SHARE * found.step_time_s) for name, part in found.time.items()}
-    memory = {in_gib(name): weighed & (part >= SHARE * found.reserved_bytes) for name, part in found.memory.items()}
+    memory = {in_gib(name): weighed & (part >= SHARE * found.needed_bytes) for name, part in found.memory.items()}
     return {name: int(exercised.sum()) for name, exercised in {**time, **memory}.items()}
 
 

@@ -95,7 +95,7 @@ def _front(problem: Problem, profile: Profile, answer: Answer, tolerance: float)
     near = np.union1d(near, answer.front)
     predictions = predict(problem, answer.layouts.take(near), profile.coefficients(problem.scopes))
     usable = problem.cluster.usable_bytes
-    free = steps_of(usable - predictions.reserved_bytes, usable)
+    free = steps_of(usable - predictions.needed_bytes, usable)
     return [int(near[row]) for row in pareto_front(answer.times[near], answer.complexities[near], free)]
 
 
@@ -129,7 +129,7 @@ def _reasons(
         )
     reasons.append(f"pipelining: {pipelining.verdict}")
     reasons.append(
-        f"memory: {best.reserved_gib:.1f} of {best.usable_gib:.1f} GiB on stage {best.memory_stage}; "
+        f"memory: {best.needed_gib:.1f} of {best.usable_gib:.1f} GiB on stage {best.memory_stage}; "
         f"{answer.certificate.over_memory + answer.certificate.pruned_by_memory} layouts were too large"
     )
     if fewer:

@@ -32,7 +32,8 @@ class Predictions:
     sets them.
 
     `time` keys are those of TIME_TERMS, in seconds, and sum to `step_time_s`; `memory` keys those of MEMORY_TERMS.
-    `allocated_bytes` is what tensors take, `reserved_bytes` what the device must have.
+    `allocated_bytes` is what tensors take, `reserved_bytes` what the framework holds for them, as it reports it itself,
+    `needed_bytes` what the device must have.
     """
 
     problem: Problem
@@ -78,15 +79,19 @@ class Predictions:
         return total(self.time.values())
 
     @cached_property
-    def reserved_bytes(self) -> Array:
+    def needed_bytes(self) -> Array:
         return total(self.memory.values())
 
     @property
+    def reserved_bytes(self) -> Array:
+        return self.needed_bytes - self.memory["context_bytes"]
+
+    @property
     def allocated_bytes(self) -> Array:
-        return self.reserved_bytes - self.memory["context_bytes"] - self.memory["fragmentation_bytes"]
+        return self.reserved_bytes - self.memory["fragmentation_bytes"]
 
     def fits(self, reserve_bytes: float = 0.0) -> Array:
-        return self.reserved_bytes <= self.problem.cluster.usable_bytes - reserve_bytes
+        return self.needed_bytes <= self.problem.cluster.usable_bytes - reserve_bytes
 
     @property
     def chips(self) -> Array:

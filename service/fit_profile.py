@@ -56,7 +56,7 @@ def choose(run: runs.Run, profile: Profile) -> Layout:
     found = predict(run.problem, layouts, profile.coefficients(run.problem.scopes))
     fits = found.fits()
     if not fits.any():
-        return layouts[int(np.argmin(found.reserved_bytes))]
+        return layouts[int(np.argmin(found.needed_bytes))]
     first = layouts.recompute[int(np.argmax(fits))]
     return layouts[int(np.argmin(np.where(fits & (layouts.recompute == first), found.step_time_s, np.inf)))]
 

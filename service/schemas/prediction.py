@@ -95,7 +95,9 @@ class PredictedLayout(Document):
     allocated_gib: float
     """What tensors take on the fullest stage."""
     reserved_gib: float
-    """What the device must have."""
+    """What the framework holds for them, fragmentation included: the peak that it reports itself."""
+    needed_gib: float
+    """What the device must have: that, and what the runtime and communication libraries take."""
     usable_gib: float
     memory_stage: int
     """The fullest pipeline stage, from 0."""

@@ -140,7 +140,7 @@ def line(label: str, found: Candidate | None) -> str:
 
 def prediction_line(label: str, p: Prediction) -> str:
     interval = f"{p.step_time_s:.2f} s ({p.step_time_low_s:.2f} to {p.step_time_high_s:.2f})"
-    memory = f"{p.reserved_gib:.0f} of {p.usable_gib:.0f} GiB"
+    memory = f"{p.needed_gib:.0f} of {p.usable_gib:.0f} GiB"
     return f"| {label} | {p.layout.summary()} | {interval} | {p.mfu['causal']:.1%} | {memory} |"
 
 

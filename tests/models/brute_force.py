@@ -57,7 +57,7 @@ def fitting(problem: Problem, profile: Profile, constraints: Constraints) -> Fou
     parts = []
     for layouts in legal(problem, constraints):
         predictions = predict(problem, layouts, profile.coefficients(problem.scopes))
-        fits = np.flatnonzero(predictions.reserved_bytes <= capacity)
+        fits = np.flatnonzero(predictions.needed_bytes <= capacity)
         layouts = layouts.take(fits)
         parts.append((layouts, predictions.step_time_s[fits], complexity(problem, layouts)))
     if not sum(len(layouts) for layouts, *_ in parts):

@@ -245,7 +245,7 @@ def test_no_bound_exceeds_what_it_bounds(problem: Problem, pinned: dict[str, tup
     found = predict(problem, layouts, c)
     for time, memory in bounded(problem, layouts, c):
         assert (time <= found.step_time_s * (1 + 1e-9)).all()
-        assert (memory <= found.reserved_bytes * (1 + 1e-9)).all()
+        assert (memory <= found.needed_bytes * (1 + 1e-9)).all()
 
 
 @settings(max_examples=25, deadline=None)
@@ -324,7 +324,7 @@ def test_a_memory_reserve_is_left_free() -> None:
         stack=catalogue.stack("torchtitan"),
     )
     held = recommend(question, PROFILE, Constraints(memory_reserve_gib=30)).fastest.prediction
-    assert held.reserved_gib <= held.usable_gib - 30
+    assert held.needed_gib <= held.usable_gib - 30
 
 
 def test_what_cannot_fit_says_how_much_is_missing() -> None:

@@ -16,7 +16,7 @@ def test_the_terms_add_up_to_the_difference(client) -> None:
     ComparisonAnswer.model_validate(body)
     a, b = body["first"]["prediction"], body["second"]["prediction"]
     assert sum(body["time"].values()) == pytest.approx(a["step_time_s"] - b["step_time_s"])
-    assert sum(body["memory_gib"].values()) == pytest.approx(a["reserved_gib"] - b["reserved_gib"])
+    assert sum(body["memory_gib"].values()) == pytest.approx(a["needed_gib"] - b["needed_gib"])
     assert any("second.layout.zero_stage" in line for line in body["assumptions"])
 
 

@@ -64,10 +64,10 @@ def test_a_precision_is_read_in_any_case(client, name: str) -> None:
 def test_the_terms_add_up(client) -> None:
     found = client.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]
     assert sum(found["time"].values()) == pytest.approx(found["step_time_s"])
-    assert sum(found["memory_gib"].values()) == pytest.approx(found["reserved_gib"])
+    assert sum(found["memory_gib"].values()) == pytest.approx(found["needed_gib"])
     assert found["step_time_low_s"] < found["step_time_s"] < found["step_time_high_s"]
     assert found["tokens_per_s"] == pytest.approx(8192 * 128 / found["step_time_s"])
-    assert found["fits"] == (found["reserved_gib"] <= found["usable_gib"])
+    assert found["fits"] == (found["needed_gib"] <= found["usable_gib"])
 
 
 def test_the_answer_says_what_it_rests_on(client) -> None:

@@ -75,7 +75,7 @@ def test_a_recommended_layout_predicts_the_same(client) -> None:
     found = client.post("/v1/recommendations", json=SMALL).json()["fastest"]["prediction"]
     alone = client.post("/v1/predictions", json={**SMALL, "layout": found["layout"]}).json()["layouts"][0]
     assert alone["step_time_s"] == pytest.approx(found["step_time_s"])
-    assert alone["reserved_gib"] == pytest.approx(found["reserved_gib"])
+    assert alone["needed_gib"] == pytest.approx(found["needed_gib"])
 
 
 def test_what_cannot_fit_is_an_honest_answer(client) -> None:
