@@ -62,24 +62,41 @@ def partition(
     virtual_stages: Array,
     balanced: Array,
     mirrored: Array,
+    *,
+    by_threshold: bool = False,
 ) -> Stages:
     """Contiguous chunks of layers for u rows.
 
     `layer_cost` (k,): a layer of each kind; `head_cost`: output head and MTP, which stay with the last layer. Rows
-    that are `balanced` get the split whose slowest chunk is fastest; the others an equal number of layers.
+    that are `balanced` get the split whose slowest chunk is fastest, or that of nanotron, `by_threshold`; the others an
+    equal number of layers.
     `mirrored` rows (DualPipe) hold chunk i and chunk p-1-i on device i.
     """
     order = np.repeat([kind for kind, _ in runs], [count for _, count in runs])
-    begin = boundaries(layer_cost[order], head_cost, pp * virtual_stages, balanced)
+    begin = boundaries(layer_cost[order], head_cost, pp * virtual_stages, balanced, by_threshold=by_threshold)
     return _different_stages(begin, order, len(layer_cost), pp, mirrored)
 
 
-def boundaries(layers: Array, head: float, chunks: Array, balanced: Array) -> Array:
+def boundaries(layers: Array, head: float, chunks: Array, balanced: Array, *, by_threshold: bool = False) -> Array:
     """Where each chunk of layers begins, (u, most chunks + 1); from the last one's end on the number of layers."""
     begin = np.ceil(np.arange(int(chunks.max()) + 1) * len(layers) / chunks[:, None]).astype(np.int64)
     begin = np.minimum(begin, len(layers))
     if balanced.any():
-        begin[balanced] = _balanced(layers, head, chunks[balanced], begin.shape[1])
+        split = _thresholds if by_threshold else _balanced
+        begin[balanced] = split(layers, head, chunks[balanced], begin.shape[1])
+    return begin
+
+
+def _thresholds(layers: Array, head: float, chunks: Array, width: int) -> Array:
+    """Where chunks begin (u, width): each takes layers until the cost of all so far passes its share of the whole
+    (nanotron src/nanotron/models/base.py, build_model)."""
+    upto = np.cumsum(layers)
+    begin = np.full((len(chunks), width), len(layers))
+    at = np.zeros(len(chunks), dtype=np.int64)
+    for chunk in range(width):
+        begin[:, chunk] = np.where(chunk < chunks, at, len(layers))
+        passed = np.searchsorted(upto, (chunk + 1) / chunks * (upto[-1] + head), side="right") + 1
+        at = np.minimum(np.maximum(passed, at + 1), len(layers))
     return begin
 
 

@@ -31,7 +31,8 @@ class Stack:
     vendors                 whose chips it runs on; none named: any
     schedules               pipeline schedules it runs (names of models.layout.SCHEDULES)
     max_virtual_stages      most model chunks a device may hold; 1: no interleaving
-    partition               "even": layers must divide over the stages; "balanced": any contiguous split
+    partition               "even": layers must divide over the stages; "balanced": any contiguous split; "threshold":
+                            every stage takes layers until the cost of all so far passes its share
     zero_stages             which of ZeRO 0 (plain data parallel) to 3 (FSDP) it offers
     reshard                 after forward, FSDP drops gathered parameters (True), keeps them (False), or either
     hybrid_sharding         may shard over a part of the data-parallel chips and replicate over the rest
@@ -65,7 +66,7 @@ class Stack:
     aliases: tuple[str, ...] = ()
     vendors: tuple[str, ...] = ()
     max_virtual_stages: int = 1
-    partition: Literal["even", "balanced"] = "even"
+    partition: Literal["even", "balanced", "threshold"] = "even"
     reshard: tuple[bool, ...] = (True,)
     hybrid_sharding: bool = False
     max_tp: int = 1

@@ -38,5 +38,14 @@ def _pipeline(problem: Problem, layout: Layout, given: Collection[str]) -> dict[
             schedule = stack.schedules[0]
     if "virtual_stages" not in given and schedule in ("interleaved", "zero_bubble_v"):
         virtual = 2
-    uneven = problem.architecture.num_layers % (layout.pp * virtual) != 0 and stack.partition == "balanced"
-    return {"schedule": schedule, "virtual_stages": virtual, "balanced": uneven}
+    return {
+        "schedule": schedule,
+        "virtual_stages": virtual,
+        "balanced": splits_unevenly(problem, layout.pp * virtual),
+    }
+
+
+def splits_unevenly(problem: Problem, chunks: int) -> bool:
+    """What a stack does with layers on so many chunks of a pipeline."""
+    divides = problem.architecture.num_layers % chunks == 0
+    return {"even": False, "balanced": not divides, "threshold": True}[problem.stack.partition]

@@ -291,7 +291,7 @@ def _alternatives(training: Row, problem: Problem, degrees: dict[str, Any], assu
             micro_batch=micro_batch,
             schedule=schedule,
             virtual_stages=virtual,
-            balanced=pp > 1 and layers % (pp * virtual) != 0,
+            balanced=pp > 1 and (layers % (pp * virtual) != 0 or problem.stack.partition == "threshold"),
             recompute=recompute,
             offload_activations="decoder_layer" in offload or "activations" in offload,
             offload_optimizer="optimizer" in offload,

@@ -22,7 +22,7 @@ class StackFields(Wire):
     name: Name
     schedules: Annotated[list[Schedule], Field(min_length=1)] | None = None
     max_virtual_stages: Annotated[int, Field(ge=1, le=64)] | None = None
-    partition: Literal["even", "balanced"] | None = None
+    partition: Literal["even", "balanced", "threshold"] | None = None
     zero_stages: Annotated[list[ZeroStage], Field(min_length=1)] | None = None
     reshard: Annotated[list[bool], Field(min_length=1, max_length=2)] | None = None
     hybrid_sharding: bool | None = None
