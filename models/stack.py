@@ -10,7 +10,9 @@ from typing import Literal
 
 from models.errors import Invalid
 
-Kernel = Literal["auto", "unfused", "fused_softmax", "flash1", "flash2", "flash3", "cudnn", "flash4", "splash"]
+Kernel = Literal[
+    "auto", "pytorch", "unfused", "fused_softmax", "flash1", "flash2", "flash3", "cudnn", "flash4", "splash"
+]
 VENDORS = ("nvidia", "amd", "intel", "google", "aws", "huawei")  # of other vendors' chips nothing is known
 KERNELS: tuple[str, ...] = (
     "unfused",
@@ -22,6 +24,9 @@ KERNELS: tuple[str, ...] = (
     "flash4",
     "splash",
 )
+_PYTORCH = {"volta": "fused_softmax", "blackwell": "cudnn", "tpu": "splash"}
+_PICKED = {"auto": {**_PYTORCH, "hopper": "cudnn"}, "pytorch": _PYTORCH}
+"""By the generation of the chip; FlashAttention-2 on others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,8 @@ class Stack:
     low_precision_activations   inputs of activation functions are kept in the GEMM format (DeepSeek-V3 §3.3.3)
     fused                   norms, activations and rotary are fused kernels (hand-written or compiled)
     launch                  "eager", "compiled" or "graph": what a kernel launch costs the host
+    attention_kernel        one, or which is picked by the chip: "auto" the fastest there is, "pytorch" what eager PyTorch
+                            and torchtitan take, FlashAttention-2 before Blackwell (torchtitan models/attention.py)
     flash_since             the year its default attention became a flash kernel; a fused softmax before
     age_years               how far behind the newest software that profiles were fitted to
     running_balance         keeps running statistics for a global-batch balancing loss, so that it constrains nothing
@@ -103,12 +110,12 @@ class Stack:
             raise Invalid("stack.schedules", self.schedules, "must name at least one schedule")
         if not set(self.zero_stages) <= {0, 1, 2, 3} or not self.zero_stages:
             raise Invalid("stack.zero_stages", self.zero_stages, "must be some of 0, 1, 2, 3")
-        if self.attention_kernel not in (*KERNELS, "auto"):
-            raise Invalid("stack.attention_kernel", self.attention_kernel, f"must be one of auto, {', '.join(KERNELS)}")
+        if self.attention_kernel not in (*_PICKED, *KERNELS):
+            rule = f"must be one of {', '.join((*_PICKED, *KERNELS))}"
+            raise Invalid("stack.attention_kernel", self.attention_kernel, rule)
 
     def kernel_on(self, generation: str) -> str:
         """The attention kernel this stack picks on a chip generation."""
-        if self.attention_kernel != "auto":
+        if self.attention_kernel not in _PICKED:
             return self.attention_kernel
-        best = {"volta": "fused_softmax", "ampere": "flash2", "hopper": "cudnn", "blackwell": "cudnn", "tpu": "splash"}
-        return best.get(generation, "flash2")
+        return _PICKED[self.attention_kernel].get(generation, "flash2")
