@@ -59,8 +59,8 @@ class Stack:
     low_precision_activations   inputs of activation functions are kept in the GEMM format (DeepSeek-V3 §3.3.3)
     fused                   norms, activations and rotary are fused kernels (hand-written or compiled)
     launch                  "eager", "compiled" or "graph": what a kernel launch costs the host
-    attention_kernel        a kernel, or who picks it by the chip: "auto" takes the fastest there is, "pytorch" what eager
-                            PyTorch does, FlashAttention-2 before Blackwell (torchtitan models/attention.py)
+    attention_kernel        a kernel, or who picks it by the chip: "auto" takes the fastest, "pytorch" what eager
+                            PyTorch does: FlashAttention-2 before Blackwell (torchtitan models/attention.py)
     flash_since             the year its default attention became a flash kernel; a fused softmax before
     age_years               how far behind the newest software that profiles were fitted to
     running_balance         keeps running statistics for a global-batch balancing loss, so that it constrains nothing
