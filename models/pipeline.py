@@ -95,7 +95,7 @@ def _thresholds(layers: Array, head: float, chunks: Array, width: int) -> Array:
     at = np.zeros(len(chunks), dtype=np.int64)
     for chunk in range(width):
         begin[:, chunk] = np.where(chunk < chunks, at, len(layers))
-        passed = np.searchsorted(upto, (chunk + 1) / chunks * (upto[-1] + head), side="right") + 1
+        passed = np.searchsorted(upto, (upto[-1] + head) * (chunk + 1) / chunks, side="right") + 1
         at = np.minimum(np.maximum(passed, at + 1), len(layers))
     return begin
 

@@ -104,3 +104,12 @@ def test_a_row_that_cannot_be_read_says_so(changes: dict[str, Any]) -> None:
 def test_a_row_without_its_parts_does_not_follow_the_schema() -> None:
     with pytest.raises(Invalid, match="schema of published runs"):
         runs.read({"model": {}}, YEAR)
+
+
+def test_a_cluster_that_is_named_is_that_of_the_catalogue() -> None:
+    known = {"fabric": "HF science cluster, 8xH100 nodes", "scaleout_gbps_per_chip": None}
+    assert runs.read(row(cluster=known), YEAR).problem.cluster.fabric.id == "hf-science"
+    with_figures = runs.read(row(cluster={**known, "scaleout_gbps_per_chip": 200}), YEAR)
+    assert with_figures.problem.cluster.fabric.levels[1].gb_s_per_chip == 25
+    other_chip = runs.read(row(cluster={**known, "chip": "h200-sxm-141gb"}), YEAR)
+    assert other_chip.problem.cluster.fabric.id != "hf-science"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.layout import SCHEDULES
-from models.pipeline import StageTimes, bubble, in_flight, partition
+from models.pipeline import StageTimes, boundaries, bubble, in_flight, partition
 from tests.models.simulation import Op, afab, interleaved, one_f_one_b, simulate, zero_bubble
 
 times = st.lists(st.floats(0.1, 3.0), min_size=1, max_size=6)
@@ -120,3 +120,23 @@ def test_an_even_partition_gives_every_stage_as_many_layers() -> None:
         ((0, 3), (1, 9)), np.array([1.0, 5.0]), 2.0, np.array([4]), np.array([1]), np.array([False]), np.array([False])
     )
     assert set(found.amounts[:2, :, 0].sum(axis=0)) == {3.0}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), min_size=1, max_size=3),
+    st.integers(0, 6),
+    st.integers(2, 12),
+)
+def test_stages_fill_up_to_a_threshold_as_in_nanotron(runs: list[tuple[int, int]], head: int, pp: int) -> None:
+    """Against its loop over blocks (src/nanotron/models/base.py, build_model), less its last block, the head."""
+    layers = np.array([[1.0, 2.5][kind] for kind, count in runs for _ in range(count)])
+    if len(layers) < pp:
+        return
+    thresholds, upto = [(layers.sum() + head) * (rank + 1) / pp for rank in range(pp)], np.cumsum(layers)
+    rank, held = 0, [0] * pp
+    for so_far in upto:
+        held[rank] += 1
+        if so_far > thresholds[rank]:
+            rank = min(rank + 1, pp - 1)
+    begin = boundaries(layers, head, np.array([pp]), np.array([True]), by_threshold=True)
+    assert np.diff(begin[0]).tolist() == held

@@ -199,3 +199,72 @@ def test_a_faster_chip_that_waits_for_its_host_is_not_slower(cp: int) -> None:
         faster = replace(problem, cluster=replace(problem.cluster, chip=replace(chip, peak_tflops=peaks)))
         times.append(predict(faster, layouts, PROFILE.coefficients(faster.scopes)).step_time_s[0])
     assert times == sorted(times, reverse=True)
+
+
+def on_stack(name: str, problem: Problem, **changes: object) -> Problem:
+    return replace(problem, stack=replace(catalogue.stack(name), **changes))  # type: ignore[arg-type]
+
+
+def test_what_the_device_must_have_is_what_is_reserved_and_the_runtime() -> None:
+    problem = question()
+    found = predict(problem, Layouts.of(LAYOUTS), PROFILE.coefficients(problem.scopes))
+    assert found.reserved_bytes + found.memory["context_bytes"] == pytest.approx(found.needed_bytes)
+    assert found.allocated_bytes + found.memory["fragmentation_bytes"] == pytest.approx(found.reserved_bytes)
+
+
+def test_eager_kernels_keep_more_than_fused_ones() -> None:
+    """Of each token and layer of Llama-3-8B: two norms of 6 bytes an element, queries and keys, the activated gate."""
+    base = question(model="llama-3-8b", chips=1, global_batch=1)
+    fused, eager = (on_stack("torchtitan", base, fused=fused) for fused in (True, False))
+    c = PROFILE.coefficients(fused.scopes)
+    kept = [predict(p, Layouts.of([Layout()]), c).memory["activations_bytes"][0] for p in (fused, eager)]
+    more = 32 * 8192 * (2 * 4096 * 6 + (4096 + 1024 * 2) * 2 + 14336 * 2)
+    assert kept[1] - kept[0] == pytest.approx(more * c.activation_memory, rel=1e-3)
+
+
+def test_a_loss_on_gathered_logits_keeps_all_of_them() -> None:
+    base = question(model="llama-3-8b", chips=4)
+    layout = Layouts.of([Layout(tp=4)])
+    parallel, gathered = (on_stack("aa-scaling", base, parallel_loss=parallel) for parallel in (True, False))
+    c = PROFILE.coefficients(parallel.scopes)
+    logits = [predict(p, layout, c).memory["logits_bytes"][0] for p in (parallel, gathered)]
+    assert logits[1] == pytest.approx(logits[0] * 4 * 16 / 6)
+
+
+def test_fp8_operands_are_quantised_in_experts_too() -> None:
+    base = question(model="qwen3-235b-a22b", chips=64)
+    layout = Layouts.of([Layout(dp_shard=64, ep=8, zero_stage=1)])
+    compute = []
+    for precision in ("bf16", "fp8"):
+        problem = replace(base, workload=replace(base.workload, precision=precision))
+        c = replace(PROFILE.coefficients(problem.scopes), gemm_8=0.5, gemm_16=0.5, launch_s=0.0)
+        compute.append(predict(problem, layout, c).time["compute_s"][0])
+    assert compute[1] > compute[0] / 2
+
+
+def test_a_job_of_most_of_a_cluster_waits_for_its_slowest_node() -> None:
+    """Once for every micro-batch in every stage of the longest chain, and not where half of the nodes do without it."""
+    layouts = Layouts.of([Layout(tp=8, pp=4, dp_shard=n, sequence_parallel=True, balanced=True) for n in (8, 16)])
+    added = []
+    for chips, layout in zip((256, 512), layouts, strict=True):
+        cluster = catalogue.cluster("hf-science", chips)
+        problem = replace(question(chips=chips), cluster=cluster, stack=catalogue.stack("nanotron"))
+        c = replace(PROFILE.coefficients(problem.scopes), jitter=0.0)
+        slow, sound = (predict(problem, Layouts.of([layout]), replace(c, slow_node_s=s)) for s in (0.5, 0.0))
+        added.append(float(slow.step_time_s[0] - sound.step_time_s[0]))
+    assert added == pytest.approx([0.0, 0.5 * (8 + 4 - 1)])
+
+
+@pytest.mark.parametrize(
+    ("stack", "generation", "kernel"),
+    [
+        ("torchtitan", "hopper", "flash2"),
+        ("torchtitan", "blackwell", "cudnn"),
+        ("megatron", "hopper", "cudnn"),
+        ("megatron", "cdna3", "flash2"),
+        ("maxtext", "tpu", "splash"),
+        ("nanotron", "blackwell", "flash2"),
+    ],
+)
+def test_a_stack_or_pytorch_picks_the_attention_kernel(stack: str, generation: str, kernel: str) -> None:
+    assert catalogue.stack(stack).kernel_on(generation) == kernel
