@@ -16,7 +16,8 @@ Array = NDArray[Any]
 
 def total(arrays: Iterable[Array | float]) -> Array:
     """Element-wise sum; scalars and arrays mix."""
-    return np.asarray(reduce(add, arrays, 0.0))
+    rest = iter(arrays)
+    return np.asarray(reduce(add, rest, next(rest, 0.0)))
 
 
 class Rows(Protocol):
@@ -67,10 +68,11 @@ def _codes(column: Array) -> tuple[Array, int]:
     if most > 8 * len(column) + 1024:
         values, code = np.unique(column, return_inverse=True)
         return code.ravel(), len(values)
+    place = column.astype(np.int64, copy=False)
     present = np.zeros(most + 1, dtype=bool)
-    present[column.astype(np.int64)] = True
+    present[place] = True
     number = np.cumsum(present) - 1
-    return number[column.astype(np.int64)], int(number[-1]) + 1
+    return number[place], int(number[-1]) + 1
 
 
 def nothing_shared(rows: int) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ from models import pipeline
 from models.array import Array, Shared, distinct, total
 from models.exposure import Exposure, straggling, weighed
 from models.hardware import GIB
-from models.layout import DUALPIPE, Layouts
+from models.layout import DUALPIPE, ONE_F_ONE_B, Layouts
 from models.mesh_costs import MeshCosts
 from models.problem import Problem
 
@@ -77,15 +77,13 @@ class Combiner:
         parts = exposure.parts
         both = weighed(stages.amounts, [part.both for part in parts])
         forward = weighed(stages.amounts, [part.forward for part in parts])
-        weights = [time.weight for time in self.meshes.times]
-        times = pipeline.StageTimes(
-            forward,
-            both - forward,
-            weighed(stages.amounts, weights),
-            exposure.whole_model(),
-            weighed(exposure.amounts, weights),
-        )
-        idle = np.where(x.pp > 1, pipeline.bubble(x.schedule, x.pp, x.virtual_stages, m, times), 0.0)
+        weight: tuple[Array | float, Array | float] = (0.0, 0.0)
+        if pipeline.moves_weight_gradients(x.schedule):
+            weights = [time.weight for time in self.meshes.times]
+            weight = weighed(stages.amounts, weights), weighed(exposure.amounts, weights)
+        times = pipeline.StageTimes(forward, both - forward, weight[0], exposure.whole_model(), weight[1])
+        schedule = np.where(x.pp > 1, x.schedule, ONE_F_ONE_B)  # without a pipeline all are alike, and idle nowhere
+        idle = np.where(x.pp > 1, pipeline.bubble(schedule, x.pp, x.virtual_stages, m, times), 0.0)
         once = self._data_once(stages.amounts, times.forward, times.backward)
         optimizer = self._optimizer(stages.amounts)
         last = _largest(m * both + idle + once + optimizer)

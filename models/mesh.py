@@ -20,6 +20,7 @@ from models.layout import AXES, PLACEMENTS, Layouts
 
 _INSIDE = np.array([[[order.index(b) < order.index(a) for b in AXES] for a in AXES] for order in PLACEMENTS])
 _TP, _CP, _SHARD, _REPLICATE, _PP = range(5)
+_DEGREES = ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "etp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,14 @@ class Groups:
 
 def groups(cluster: Cluster, layouts: Layouts, *, shared: bool = True) -> Groups:
     """Every axis of every layout on the cluster's dims; unless `shared`, with a table entry for every layout."""
-    x = layouts
+    if not shared:
+        return _groups_of_meshes(cluster, layouts, shared=False)
+    first, code = distinct(*(getattr(layouts, name) for name in (*_DEGREES, "placement")))
+    return _groups_of_meshes(cluster, layouts.take(first), shared=True).take(code)
+
+
+def _groups_of_meshes(cluster: Cluster, meshes: Layouts, *, shared: bool) -> Groups:
+    x = meshes
     degrees = (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp)
     strides = [_stride(axis, degrees, x.placement) for axis in range(len(AXES))]
     stage = x.dp_replicate * x.dp_shard * x.cp * x.tp

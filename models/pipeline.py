@@ -17,7 +17,7 @@ dualpipe      (p/2-1)(F+B + B - 3W)                                             
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,13 +45,13 @@ class Stages:
 @dataclass(frozen=True, slots=True)
 class StageTimes:
     """Seconds of a micro-batch: forward, backward and its weight gradients on the different stages, (s, n); both
-    passes, and weight gradients, of all stages, (n,)."""
+    passes, and weight gradients, of all stages, (n,). Weight gradients may be 0 where no schedule moves them."""
 
     forward: Array
     backward: Array
-    weight: Array
+    weight: Array | float
     total: Array
-    total_weight: Array
+    total_weight: Array | float
 
 
 def partition(
@@ -157,16 +157,23 @@ def _different_stages(begin: Array, order: Array, kinds: int, pp: Array, mirrore
 
 def in_flight(schedule: Array, stage: Array, pp: Array, virtual_stages: Array, micro_batches: Array) -> Array:
     """Micro-batches whose activations a stage holds at its fullest, in units of all the layers it holds."""
-    depth = pp - stage
-    one_f_one_b = np.minimum(depth, micro_batches)
-    chunks = 2 * (depth - 1) + (virtual_stages - 1) * pp + 1
-    interleaved = np.minimum(chunks, micro_batches * virtual_stages) / virtual_stages
-    dual = np.minimum(pp + 1, micro_batches)
-    return np.select(
-        [schedule == AFAB, (schedule == INTERLEAVED) | (schedule == ZERO_BUBBLE_V), schedule == DUALPIPE],
-        [micro_batches, interleaved, dual],
-        one_f_one_b,
-    ).astype(float)
+
+    def interleaved() -> Array:
+        chunks = 2 * (pp - stage - 1) + (virtual_stages - 1) * pp + 1
+        return np.asarray(np.minimum(chunks, micro_batches * virtual_stages) / virtual_stages)
+
+    others: dict[int, Callable[[], Array]] = {
+        AFAB: lambda: micro_batches,
+        INTERLEAVED: interleaved,
+        ZERO_BUBBLE_V: interleaved,
+        DUALPIPE: lambda: np.minimum(pp + 1, micro_batches),
+    }
+    return _by_schedule(schedule, np.minimum(pp - stage, micro_batches).astype(float), others)
+
+
+def moves_weight_gradients(schedule: Array) -> bool:
+    """Whether some of the schedules fill their bubble with weight gradients."""
+    return bool(np.isin(schedule, (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)).any())
 
 
 def bubble(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Array, times: StageTimes) -> Array:
@@ -174,16 +181,29 @@ def bubble(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Arr
     t, m1 = times, micro_batches - 1
     both = t.forward + t.backward
     fill = t.total - both
-    moved = 1 + np.minimum(m1 / np.maximum(pp - 1, 1), 1.0)
-    zero = np.maximum(fill - moved * (t.total_weight - t.weight), 0.0)
-    codes, schedules = (
-        [AFAB, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE],
-        [
-            t.total + m1 * (t.forward.max(axis=0) + t.backward.max(axis=0)) - micro_batches * both,
-            fill / virtual_stages,
-            zero,
-            zero / virtual_stages,
-            np.maximum((pp / 2 - 1) * (both + t.backward - 3 * t.weight), 0.0),
-        ],
-    )
-    return np.select([np.broadcast_to(schedule == code, both.shape) for code in codes], schedules, fill)
+
+    def afab() -> Array:
+        slowest = t.forward.max(axis=0) + t.backward.max(axis=0)
+        return np.asarray(t.total + m1 * slowest - micro_batches * both)
+
+    def zero() -> Array:
+        moved = 1 + np.minimum(m1 / np.maximum(pp - 1, 1), 1.0)
+        return np.maximum(fill - moved * (t.total_weight - t.weight), 0.0)
+
+    others: dict[int, Callable[[], Array]] = {
+        AFAB: afab,
+        INTERLEAVED: lambda: fill / virtual_stages,
+        ZERO_BUBBLE: zero,
+        ZERO_BUBBLE_V: lambda: zero() / virtual_stages,
+        DUALPIPE: lambda: np.maximum((pp / 2 - 1) * (both + t.backward - 3 * t.weight), 0.0),
+    }
+    return _by_schedule(schedule, fill, others)
+
+
+def _by_schedule(schedule: Array, usual: Array, others: Mapping[int, Callable[[], Array]]) -> Array:
+    """`usual`, and for the schedules that occur among the rows what those have instead."""
+    for code, value in others.items():
+        mine = schedule == code
+        if mine.any():
+            usual = np.where(mine, value(), usual)
+    return usual
