@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from models.errors import Invalid
@@ -91,11 +92,12 @@ def _require_batch(subject: Subject, global_batch: int) -> None:
 
 
 def _reading(reading: logs.Reading, said: Mapping[str, Any], failed: bool) -> LogReading:
-    apart = ("unread", "from_arguments", "out_of_memory")
+    apart = ("levels", "unread", "from_arguments", "out_of_memory")
     names = [name for name in LogReading.model_fields if name not in apart]
     return LogReading.model_validate(
         {
             **{name: getattr(reading, name) for name in names},
+            "levels": [asdict(level) for level in reading.levels],
             "unread": [{"line": one.line, "text": one.text, "reason": one.reason} for one in reading.unread],
             "from_arguments": sorted(said),
             "out_of_memory": failed,

@@ -263,6 +263,16 @@ class UnreadLine(Document):
     reason: str
 
 
+class LogLevel(Document):
+    """Steps that keep one speed."""
+
+    first_step: int
+    steps: int
+    """How many of those used."""
+    value: float
+    """Their median."""
+
+
 class LogReading(Document):
     """What was read off the log."""
 
@@ -278,6 +288,9 @@ class LogReading(Document):
     steps_used: int
     left_out: dict[str, int]
     """Why steps were not used, and how many."""
+    levels: list[LogLevel]
+    """More than one where the speed changed for good, by 3% or more. The report is of all of them together: what each
+    is worth can be reported by itself."""
     restarts: int
     global_batch: int | None
     """Sequences of most steps, where the log prints them."""

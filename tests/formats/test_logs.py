@@ -790,3 +790,36 @@ def test_expressions_of_lists_are_those_of_python(text_: str, switches: list[int
 @pytest.mark.parametrize("name", ["megatron-lines.log", "nemo-llama3-8b-8xb200.log"])
 def test_a_log_without_a_dump_has_no_arguments(name: str) -> None:
     assert logs.read(sample(name)).arguments == {}
+
+
+def noisy(count: int, ms: float) -> list[float]:
+    return [ms * (1 + 0.002 * (step % 5)) for step in range(count)]
+
+
+def test_a_log_of_two_speeds_says_where_it_changed() -> None:
+    times = [*noisy(40, 4000.0), *noisy(60, 4400.0)]
+    reading = logs.read(text(megatron(100 + step, f"{ms:.1f}") for step, ms in enumerate(times)))
+    before, after = reading.levels
+    assert before.first_step == 100
+    assert abs(after.first_step - 140) <= 2
+    assert (before.value, after.value) == pytest.approx((4.0, 4.4), rel=0.01)
+
+
+def test_a_log_of_one_speed_has_one_level() -> None:
+    times = [*noisy(50, 4000.0), 9000.0, *noisy(50, 4010.0)]  # a checkpoint between
+    reading = logs.read(text(megatron(1 + step, f"{ms:.1f}") for step, ms in enumerate(times)))
+    (level,) = reading.levels
+    assert (level.first_step, level.steps, level.value) == (2, reading.steps_used, reading.value)
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.integers(6000, 9000), st.integers(0, 2**16))
+def test_a_long_log_is_cut_into_its_levels(count: int, seed: int) -> None:
+    half = count // 2
+    wobble = [((seed + 7919 * step) % 101) / 1e5 for step in range(count)]
+    times = [(1000.0 if step < half else 1200.0) * (1 + wobble[step]) for step in range(count)]
+    reading = logs.read(text(megatron(1 + step, f"{ms:.2f}") for step, ms in enumerate(times)))
+    levels = reading.levels
+    assert [level.value for level in levels] == pytest.approx([1.0, 1.2], rel=0.01)
+    assert sum(level.steps for level in levels) == reading.steps_used
+    assert abs(levels[1].first_step - 1 - half) <= 5

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
+from models.drift import changes
 from models.errors import Invalid, UnknownName
 from service.formats.logs import maxtext, megatron, nemo, torchtitan
 from service.formats.logs.lines import Log, Unread
-from service.formats.logs.steps import Found, MemoryKind
+from service.formats.logs.steps import Found, MemoryKind, Step
 from service.formats.logs.typical import Selection, select
 
 Framework = Literal["megatron", "nemo", "torchtitan", "maxtext"]
@@ -28,6 +29,19 @@ _FINDERS: dict[Framework, Callable[[Log], Found]] = {
 _UNITS: dict[Framework, Unit] = {"torchtitan": "tokens_per_s_per_chip"}
 
 
+_MOST_POINTS = 2000
+_LEVEL = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A stretch of the steps used that keeps its speed: `value` is their median, from `first_step` on."""
+
+    first_step: int
+    steps: int
+    value: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """`value` is the median of the steps used, `low` and `high` their 10th and 90th percentile, all in `unit`.
@@ -35,6 +49,7 @@ class Reading:
     `left_out`: for each reason the steps not used, so that these and `steps_used` add up to `steps_found`.
     `restarts`: how often the step number went back. `global_batch`: sequences of most steps, where they are printed.
     `memory_gib`: the largest peak printed; what was reserved rather than what was allocated of it, if both are.
+    `levels`: more than one where the speed changed for good, by 3% or more (models.drift).
     `unread`: lines that look like steps and could not be read, at most 20. `arguments`: Megatron's, as printed.
     """
 
@@ -46,6 +61,7 @@ class Reading:
     steps_found: int
     steps_used: int
     left_out: Mapping[str, int]
+    levels: tuple[Level, ...]
     restarts: int
     global_batch: int | None
     memory_gib: float | None
@@ -106,7 +122,7 @@ def _reading(name: Framework, found: Found, selection: Selection, arguments: Map
     if not selection.used:
         why = ", ".join(f"{count} {reason}" for reason, count in selection.left_out.items())
         raise Invalid("log", None, f"has {_steps(name, found)} and none to use: {why}")
-    low, value, high = np.percentile(selection.used, [10, 50, 90]).tolist()
+    low, value, high = np.percentile([step.value for step in selection.used], [10, 50, 90]).tolist()
     kind: MemoryKind | None = next((kind for kind in ("reserved", "allocated") if kind in found.peaks), None)
     return Reading(
         framework=name,
@@ -117,6 +133,7 @@ def _reading(name: Framework, found: Found, selection: Selection, arguments: Map
         steps_found=found.runs.count,
         steps_used=len(selection.used),
         left_out=selection.left_out,
+        levels=tuple(_levels(selection.used)),
         restarts=len(found.runs.stretches) - 1,
         global_batch=selection.batch,
         memory_gib=found.peaks[kind] if kind else None,
@@ -124,3 +141,14 @@ def _reading(name: Framework, found: Found, selection: Selection, arguments: Map
         unread=tuple(found.unread),
         arguments=arguments,
     )
+
+
+def _levels(steps: Sequence[Step]) -> Iterator[Level]:
+    """Long logs are looked at a few steps at a time."""
+    together = -(-len(steps) // _MOST_POINTS)
+    values = np.array([step.value for step in steps])
+    points = np.array([np.median(values[start : start + together]) for start in range(0, len(values), together)])
+    found = [change for change in changes(np.log(points)) if abs(change.shift) >= np.log1p(_LEVEL)]
+    starts = [0, *(change.index * together for change in found)]
+    for start, end in zip(starts, [*starts[1:], len(steps)], strict=True):
+        yield Level(first_step=steps[start].number, steps=end - start, value=float(np.median(values[start:end])))

@@ -30,7 +30,7 @@ _DEVIATIONS = 5 * 1.4826  # a median absolute deviation is a standard deviation 
 class Selection:
     """`batch`: sequences of most steps, where they are printed."""
 
-    used: tuple[float, ...]
+    used: tuple[Step, ...]
     left_out: Mapping[str, int]
     batch: int | None
 
@@ -59,7 +59,7 @@ def select(runs: Runs) -> Selection:
     if times:
         usual = _Usual.among(times)
         judged = [_settled(stretch, verdicts, usual) for stretch, verdicts in zip(runs.stretches, judged, strict=True)]
-    used = tuple(step.value for step, verdict in _pairs(runs, judged) if verdict is None)
+    used = tuple(step for step, verdict in _pairs(runs, judged) if verdict is None)
     left_out = Counter[str](verdict for _, verdict in _pairs(runs, judged) if verdict)
     left_out["repeated"] = runs.repeated
     return Selection(used, {reason: count for reason, count in left_out.items() if count}, batch)
