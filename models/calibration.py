@@ -20,7 +20,7 @@ from models.layout import Layout
 from models.posterior import Posterior
 from models.problem import Problem
 from models.profile import KINDS, MEMORY_COEFFICIENTS, Z80, Key, Neighbourhood, Profile, Term, to_natural
-from models.provenance import Ran, having_seen
+from models.provenance import Ran, having_seen, quantities
 
 OUTLIER_SPREADS = 4.0
 HELD = 10  # runs' worth of the wider neighbourhood in each one's spread
@@ -261,8 +261,15 @@ def _judged(
     if folds is None:
         return fitted, None
     logs = fit.left_out(folds, estimate)
-    known = None if grouped else {one.scope: one for one in before.neighbourhoods}
-    fitted = replace(fitted, neighbourhoods=neighbourhoods(fit, estimate, logs, groups, known=known))
+    if grouped:
+        outside = outside_of_others(fit, np.array([groups[target.key] for target in fit.targets]))
+        fitted = replace(fitted, neighbourhoods=neighbourhoods(fit, estimate, logs, groups))
+        fitted = replace(fitted, beyond=beyond(fitted, fit, logs, outside))
+        widened = np.where(outside, fitted.beyond, 1.0)
+        fitted = replace(fitted, neighbourhoods=neighbourhoods(fit, estimate, logs, groups, widened=widened))
+    else:
+        known = {one.scope: one for one in before.neighbourhoods}
+        fitted = replace(fitted, neighbourhoods=neighbourhoods(fit, estimate, logs, groups, known=known))
     timed = np.array([target.quantity == "step_time" for target in fit.targets])
     problems = [target.problem for target, is_time in zip(fit.targets, timed, strict=True) if is_time]
     spread = np.array([fitted.neighbourhood(problem.neighbourhoods).spread for problem in problems])
@@ -295,15 +302,17 @@ def neighbourhoods(
     groups: Mapping[str, str],
     weight: Array | None = None,
     known: Mapping[str, Neighbourhood] | None = None,
+    widened: Array | float = 1.0,
 ) -> tuple[Neighbourhood, ...]:
     """Spreads of the residuals of `unseen` log predictions, by kind of run; each kind held to what was known of it, or
     to the one around it. With `known` ones, of published runs, only those of the fleet's own chips and stacks change.
 
+    `widened`: how many times each prediction is wider than its kind, for lying where no other run has been.
     With `weight` other than the fit's; runs without weight do not count, nor do targets that are no step times.
     """
     weight = fit.weight if weight is None else weight
     weight = np.where([target.quantity == "step_time" for target in fit.targets], weight, 0.0)
-    away = np.abs(fit.value - unseen)
+    away = np.abs(fit.value - unseen) / widened
     unknown = unidentified_variance(fit, estimate)
     members: dict[str, list[int]] = {}
     for i in np.flatnonzero(weight > 0).tolist():
@@ -324,6 +333,35 @@ def neighbourhoods(
         before = known[scope].runs if known and scope in known else 0
         found[scope] = Neighbourhood(scope=scope, spread=spread, unidentified=typical, runs=before + len(rows))
     return tuple(found.values())
+
+
+def outside_of_others(fit: Fit, labels: Array) -> Array:
+    """Whether each run has some quantity beyond those of all runs of other labels on its generation, or on any if there
+    is none."""
+    values = np.array([list(quantities(target.problem, target.layout).values()) for target in fit.targets])
+    generations = np.array([target.problem.cluster.chip.generation for target in fit.targets])
+    outside = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        mine = labels == label
+        for generation in np.unique(generations[mine]):
+            here = generations == generation
+            others = values[here & ~mine] if (here & ~mine).any() else values[~mine]
+            if len(others):
+                reached = (values[here & mine] >= others.min(axis=0)) & (values[here & mine] <= others.max(axis=0))
+                outside[here & mine] = ~reached.all(axis=1)
+    return outside
+
+
+def beyond(profile: Profile, fit: Fit, unseen: Array, outside: Array) -> float:
+    """How many times farther from its prediction a run is that lies outside of others, in spreads of its kind."""
+    kinds = [target.problem.neighbourhoods for target in fit.targets]
+    away = np.abs(fit.value - unseen) / np.array([profile.neighbourhood(kind).spread for kind in kinds])
+    weight = np.where([target.quantity == "step_time" for target in fit.targets], fit.weight, 0.0)
+    there, here = outside & (weight > 0), ~outside & (weight > 0)
+    if there.sum() < HELD or not here.any():
+        return 1.0
+    farther = _central(away[there], weight[there]) / _central(away[here], weight[here])
+    return round(max(farther, 1.0), 4)
 
 
 def unidentified_variance(fit: Fit, estimate: Estimate) -> Array:

@@ -13,7 +13,7 @@ from models.hardware import GIB
 from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.profile import Z80, Profile
-from models.provenance import Provenance, provenance
+from models.provenance import Provenance, is_outside, provenance
 from models.step import Predictions, in_gib, predict
 
 _DRAWS = 48
@@ -88,13 +88,15 @@ def log_spreads(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
     """Standard deviations of log step times: that of the neighbourhood, and what terms without runs add to it.
 
     A chip or stack that no run informed has more of those than its neighbourhood's runs had, and is given the
-    difference. Draws are the same for every layout and on every call, so that a prediction is a function of its inputs.
+    difference. Where no run has been, all is as much wider as that was found to be. Draws are the same for every layout
+    and on every call, so that a prediction is a function of its inputs.
     """
     neighbourhood, profile = profile.neighbourhood(problem.neighbourhoods), profile.covering(problem.scopes)
     starts = range(0, len(layouts), _TOGETHER)
     rows = [np.arange(start, min(start + _TOGETHER, len(layouts))) for start in starts]
     variances = np.concatenate([_variance(problem, layouts.take(some), profile) for some in rows])
-    return np.array([neighbourhood.with_variance(float(variance)) for variance in variances])
+    spreads = np.array([neighbourhood.with_variance(float(variance)) for variance in variances])
+    return spreads * np.where(is_outside(problem, layouts, profile), profile.beyond, 1.0)
 
 
 def _variance(problem: Problem, layouts: Layouts, profile: Profile) -> Array:

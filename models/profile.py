@@ -198,6 +198,7 @@ class Span:
 class Profile:
     """An immutable set of terms. `residual_spread`: what the model leaves unexplained, of log step time.
 
+    `beyond`: how many times wider predictions are where no run on the chip's generation has been (models.provenance).
     `software_year`: date of the newest software the terms describe; Stack.age_years counts back from it.
     """
 
@@ -206,6 +207,7 @@ class Profile:
     residual_spread: float
     made_by: str
     software_year: float
+    beyond: float = 1.0
     neighbourhoods: tuple[Neighbourhood, ...] = ()
     seen: tuple[Seen, ...] = ()
     spans: tuple[Span, ...] = ()
@@ -276,6 +278,7 @@ class Profile:
             "made_by": self.made_by,
             "software_year": self.software_year,
             "residual_spread": self.residual_spread,
+            "beyond": self.beyond,
             "neighbourhoods": [asdict(one) for one in self.neighbourhoods],
             "seen": [asdict(one) for one in self.seen],
             "spans": [asdict(one) for one in self.spans],
@@ -294,6 +297,7 @@ class Profile:
             made_by=data["made_by"],
             software_year=data["software_year"],
             residual_spread=data["residual_spread"],
+            beyond=data.get("beyond", 1.0),
             neighbourhoods=tuple(Neighbourhood(**one) for one in data.get("neighbourhoods", ())),
             seen=tuple(Seen(**one) for one in data.get("seen", ())),
             spans=tuple(Span(**one) for one in data.get("spans", ())),

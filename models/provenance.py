@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from models.array import Array
 from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.profile import Profile, Seen, Span
@@ -79,10 +80,21 @@ def _basis(term: str, problem: Problem, profile: Profile) -> Basis:
     return Basis(ground="data_sheet", scope="none", runs=0)
 
 
+def is_outside(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
+    """Whether some quantity of each lies where no run has been, or none on the generation; shape (n,)."""
+    found = np.zeros(len(layouts), dtype=bool)
+    for name, value in quantities(problem, layouts).items():
+        for scope in ("all", _scopes(problem)[1]):
+            span = profile.span_of.get((name, scope))
+            if span is not None:
+                found |= np.asarray((value < span.low) | (value > span.high))
+    return found
+
+
 def _outside(problem: Problem, layout: Layout, profile: Profile) -> Iterable[str]:
     """Quantities beyond those of every run, or of every run on the generation."""
     generation = f"generation:{problem.cluster.chip.generation}"
-    for name, value in _quantities(problem, layout).items():
+    for name, value in quantities(problem, layout).items():
         for scope, where in (("all", "any run"), (generation, f"any run on {problem.cluster.chip.generation}")):
             span = profile.span_of.get((name, scope))
             if span is not None and not span.low <= value <= span.high:
@@ -97,9 +109,10 @@ def _scopes(problem: Problem) -> tuple[str, str, str]:
     return f"chip:{chip.id}/{stack}", f"generation:{chip.generation}", stack
 
 
-def _quantities(problem: Problem, layout: Layout) -> dict[str, float]:
+def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
+    """What runs are told apart by: a number each, or of several layouts an array."""
     workload, parameters = problem.workload, problem.architecture.parameters
-    degrees = {name: float(getattr(layout, name)) for name in ("tp", "pp", "cp", "ep")}
+    degrees = {name: getattr(layout, name) for name in ("tp", "pp", "cp", "ep")}
     return {
         "chips": float(problem.cluster.num_chips),
         "parameters": float(parameters.total),
@@ -145,7 +158,7 @@ def _exercised(problem: Problem, runs: Sequence[Ran], profile: Profile) -> dict[
 
 
 def _stretch(spans: dict[tuple[str, str], tuple[float, float]], problem: Problem, layout: Layout) -> None:
-    for name, value in _quantities(problem, layout).items():
+    for name, value in quantities(problem, layout).items():
         for scope in ("all", _scopes(problem)[1]):
             low, high = spans.get((name, scope), (value, value))
             spans[name, scope] = min(low, value), max(high, value)

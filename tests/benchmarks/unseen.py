@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from models.calibration import neighbourhoods, time_fit, unidentified_variance
+from models.calibration import beyond, neighbourhoods, outside_of_others, time_fit, unidentified_variance
 from models.fit import Estimate, Fit
 from models.posterior import Posterior
 from models.priors import priors
@@ -50,10 +50,10 @@ class Unseen:
 
     def _left_out(self, scored: Sequence[Scored], labels: np.ndarray) -> list[Scored]:
         logs = self.fit.left_out(labels, self.estimate)
-        spreads = np.empty(len(labels))
+        outside, spreads = outside_of_others(self.fit, labels), np.empty(len(labels))
         for label in np.unique(labels):
             mine = labels == label
-            spreads[mine] = self._spreads(logs, mine)
+            spreads[mine] = self._spreads(logs, mine, outside)
         found = {key: (float(np.exp(t)), float(s)) for key, t, s in zip(self.keys, logs, spreads, strict=True)}
         return [
             replace(s, step_time_s=found[s.row["id"]][0], spread=found[s.row["id"]][1])
@@ -61,17 +61,20 @@ class Unseen:
             if s.row["id"] in found
         ]
 
-    def _spreads(self, logs: np.ndarray, mine: np.ndarray) -> np.ndarray:
-        """Of the runs in `mine`, by neighbourhoods made of the others."""
+    def _spreads(self, logs: np.ndarray, mine: np.ndarray, outside: np.ndarray) -> np.ndarray:
+        """Of the runs in `mine`, by neighbourhoods made of the others, and wider where those have not been."""
         others = np.where(mine, 0.0, self.fit.weight)
-        known = neighbourhoods(self.fit, self.estimate, logs, self.groups, others)
-        profile = replace(self.fit.profile, neighbourhoods=known)
-        return np.array(
-            [
-                profile.neighbourhood(self.fit.targets[i].problem.neighbourhoods).with_variance(self.unknown[i])
-                for i in np.flatnonzero(mine)
-            ]
+        profile = replace(
+            self.fit.profile, neighbourhoods=neighbourhoods(self.fit, self.estimate, logs, self.groups, others)
         )
+        widened = np.where(outside, beyond(profile, self.fit, logs, outside & ~mine), 1.0)
+        known = neighbourhoods(self.fit, self.estimate, logs, self.groups, others, widened=widened)
+        profile = replace(profile, neighbourhoods=known)
+        spreads = [
+            profile.neighbourhood(self.fit.targets[i].problem.neighbourhoods).with_variance(self.unknown[i])
+            for i in np.flatnonzero(mine)
+        ]
+        return np.array(spreads) * widened[mine]
 
     def recalibrated(self, runs: int) -> dict[str, dict[str, float]]:
         """Median error of a left-out family after learning from so many of its runs: mean over seeds, standard error.

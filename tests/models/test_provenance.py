@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -85,6 +86,15 @@ def test_what_lies_beyond_every_run_is_named() -> None:
     assert (
         "seq_len = 16384 is beyond the 8192 of any run on hopper" in predicted(other, seq_len=16384).provenance.outside
     )
+
+
+@pytest.mark.parametrize(("seq_len", "times"), [(8192, 1), (16384, 2)])
+def test_a_prediction_where_no_run_has_been_is_wider(seq_len: int, times: int) -> None:
+    def width(beyond: float) -> float:
+        found = predicted(replace(taught(), beyond=beyond), seq_len=seq_len)
+        return math.log(found.step_time_high_s / found.step_time_low_s)
+
+    assert width(2.0) == pytest.approx(times * width(1.0))
 
 
 def test_what_was_seen_adds_up() -> None:
