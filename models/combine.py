@@ -33,7 +33,7 @@ MEMORY_TERMS: dict[str, str] = {
     "gradients_bytes": "accumulated gradients",
     "optimizer_bytes": "master copy and moments",
     "activations_bytes": "activations of the micro-batches in flight, and the layer being worked on",
-    "logits_bytes": "fp32 logits and their gradient",
+    "logits_bytes": "logits and their gradient, where they take more than the layer computed again after them",
     "context_bytes": "runtime, libraries, communication buffers",
     "fragmentation_bytes": "reserved by the allocator beyond what is in use",
 }
@@ -140,14 +140,16 @@ class Combiner:
         resident = kept * flying
         if x.offload_activations.any():
             resident = np.where(x.offload_activations, np.minimum(2 * self._working, resident), resident)
-        recomputing = self._working * (x.recompute != 0)
+        logits = (stages.amounts[-1] > 0) * (self.meshes.logits * c.logit_memory)
+        recomputed = self._working * (x.recompute != 0) * c.activation_memory
+        losing = logits > recomputed  # logits are gone before the first layer is computed again
         states = self._master_bytes() + self.problem.workload.optimizer_state.moment_bytes
         parts = {
             "parameters_bytes": self._parameter_bytes(dense, expert),
             "gradients_bytes": self._gradient_bytes(dense, expert),
             "optimizer_bytes": ~x.offload_optimizer * states * self.exposure.shard(dense, expert, x.zero_stage >= 1),
-            "activations_bytes": (resident + recomputing) * c.activation_memory,
-            "logits_bytes": (stages.amounts[-1] > 0) * (self.meshes.logits * c.logit_memory),
+            "activations_bytes": resident * c.activation_memory + np.where(losing, 0.0, recomputed),
+            "logits_bytes": np.where(losing, logits, 0.0),
         }
         allocated = total(parts.values())
         worst = _largest(allocated)

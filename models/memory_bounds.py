@@ -11,7 +11,7 @@ fullest stage has at least the weighted mean over stages.
   counts whole: a gathered layer, a layer's gradients being reduced, the layer worked on with recompute.
 - Offloaded activations count as those of one layer, and λ_i = 1/pp.
 
-The last stage by itself has the last layer, the head and the logits.
+The last stage by itself has the last layer, the head, and the logits or the layer worked on.
 """
 
 from __future__ import annotations
@@ -114,11 +114,12 @@ class MemoryBounds:
 
     def _activations(self, recompute: int, offload: bool) -> _Activations:
         layers = [size.kept[recompute] * self.c.activation_memory for size in self.layers]
-        one, working = reduce(np.minimum, layers), self._working if recompute else 0.0
-        mean = np.where(self.pp == 1, self._logits, 0.0) + working
+        one, working = reduce(np.minimum, layers), self._working if recompute else np.zeros(1)
+        losing = np.maximum(self._logits, working)
+        mean = np.where(self.pp == 1, losing, working)
         if offload:
             mean = mean + np.where(self.pp == 1, np.minimum(2 * self._working, self.flying * one), one)
-        return _Activations(None if offload else layers, mean, self._logits + working + one)
+        return _Activations(None if offload else layers, mean, losing + one)
 
     def _worth(self, zero: int, reshard: bool, on_host: bool) -> _Worth:
         problem, state = self.problem, self.problem.workload.optimizer_state

@@ -285,6 +285,7 @@ def _workload(training: Row, degrees: Row, assumed: list[str]) -> Workload:
 def _alternatives(training: Row, problem: Problem, degrees: dict[str, Any], assumed: list[str]) -> tuple[Layout, ...]:
     pp, layers = degrees["pp"], problem.architecture.num_layers
     offload = (training.get("offload") or "").lower()
+    to_host = "decoder_layer" in offload or "activations" in offload or "offload" in (training.get("recompute") or "")
     return tuple(
         Layout(
             **degrees,
@@ -293,7 +294,7 @@ def _alternatives(training: Row, problem: Problem, degrees: dict[str, Any], assu
             virtual_stages=virtual,
             balanced=pp > 1 and (layers % (pp * virtual) != 0 or problem.stack.partition == "threshold"),
             recompute=recompute,
-            offload_activations="decoder_layer" in offload or "activations" in offload,
+            offload_activations=to_host,
             offload_optimizer="optimizer" in offload,
         )
         for recompute in _recompute(training, problem, assumed)
