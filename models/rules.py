@@ -44,6 +44,12 @@ def _mesh_fills_cluster(p: Problem, x: Layouts) -> Array:
     return x.num_devices == p.cluster.num_devices
 
 
+def _filling(p: Problem, x: Layout) -> str:
+    """What dp_shard would do, if any."""
+    shard, rest = divmod(p.cluster.num_devices * x.dp_shard, x.num_devices)
+    return "" if rest else f": dp_shard({shard}) would"
+
+
 def _heads(p: Problem, x: Layouts) -> Array:
     ok = np.ones(len(x), dtype=bool)
     for layer in p.architecture.kinds:
@@ -191,7 +197,7 @@ def fits_torus(p: Problem, g: Groups) -> Array:
 RULES: tuple[Rule, ...] = (
     Rule("mesh_fills_cluster", "layout", _mesh_fills_cluster, lambda p, x: (
         f"pp({x.pp}) * dp_replicate({x.dp_replicate}) * dp_shard({x.dp_shard}) * cp({x.cp}) * tp({x.tp}) = "
-        f"{x.num_devices}, must equal the cluster's {p.cluster.num_devices} devices")),
+        f"{x.num_devices}, must equal the cluster's {p.cluster.num_devices} devices{_filling(p, x)}")),
     Rule("tensor_divides_heads", "layout.tp", _heads, lambda p, x: (
         f"tp({x.tp}) must divide the {p.architecture.kinds[0].attention.num_heads} attention heads, and divide or be a "
         f"multiple of the {p.architecture.kinds[0].attention.num_kv_heads} key-value heads")),

@@ -16,6 +16,8 @@ _DATA_SHEET_MEMORY = {"google", "aws"}
 _PARTS = {"mi250x-gcd": "a GCD, half of an MI250X", "pvc-tile-64gb": "a tile, half of a Max 1550"}
 """What num_chips counts where it is not what the vendor sells as one."""
 
+_WORTH_SAYING_S = 0.01
+
 _FOR_EXPERTS = ("load_balancing", "routing")
 
 
@@ -28,6 +30,7 @@ def assumptions(question: Question, resolved: Resolved, profile: Profile) -> lis
         *_software(problem, profile),
         *_text_tower(resolved),
         *_of_the_cluster(question, problem),
+        *_slow_node(problem, profile),
         *of_the_chip(problem.cluster.chip, profile),
         *(_of_a_shipped_chip(problem.cluster.chip) if shipped else ()),
         _kernel(problem),
@@ -68,6 +71,15 @@ def _software(problem: Problem, profile: Profile) -> list[str]:
     year, part = divmod(profile.software_year, 1)
     newest = f"{int(year)}-{int(part * 12) + 1:02d}"
     return [f"the software is as new as the newest that the profile knows, of {newest}; stack.age_years makes it older"]
+
+
+def _slow_node(problem: Problem, profile: Profile) -> list[str]:
+    """Of a cluster whose published runs on all of it waited."""
+    slow = float(profile.coefficients(problem.scopes).slow_node_s)
+    if not problem.cluster.is_most_of_fabric or slow < _WORTH_SAYING_S:
+        return []
+    of_it = f"a job of more than half of {problem.cluster.fabric.id} waits {slow:.2g} s with every micro-batch"
+    return [f"{of_it} for a node in trouble, as published runs on all of it did (in jitter_s)"]
 
 
 def _text_tower(resolved: Resolved) -> list[str]:

@@ -65,12 +65,21 @@ def _report(submission: LogSubmission, said: Mapping[str, Any], reading: logs.Re
         given = {**{name: said[name] for name in _SETTLED if name in said}, **given}
         if "num_chips" in said and not {"num_chips", "torus_shape"} & given["cluster"].keys():
             given["cluster"]["num_chips"] = said["num_chips"]
+        if "layout" in said and submission.layout is None and "stack" in given:
+            given["stack"] = _able(given["stack"], given["layout"])
     if reading is None:
         return {**given, "outcome": "out_of_memory"}
     measured: dict[str, Any] = {"outcome": "ok", "measured": {reading.unit: reading.value}}
     if reading.memory_gib is not None:
         measured["memory"] = {f"{reading.memory_kind}_gib": reading.memory_gib}
     return {**given, **measured}
+
+
+def _able(stack: str | Mapping[str, Any], layout: Mapping[str, Any]) -> str | Mapping[str, Any]:
+    """The stack, which runs without sequence parallelism if the log shows that it did."""
+    if layout["tp"] == 1 or layout["sequence_parallel"]:
+        return stack
+    return {"sequence_parallel": [True, False], **({"name": stack} if isinstance(stack, str) else stack)}
 
 
 def _require_agreement(subject: Subject, said: Mapping[str, Any]) -> None:

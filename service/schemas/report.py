@@ -289,8 +289,8 @@ class LogReading(Document):
     left_out: dict[str, int]
     """Why steps were not used, and how many."""
     levels: list[LogLevel]
-    """More than one where the speed changed for good, by 3% or more. The report is of all of them together: what each
-    is worth can be reported by itself."""
+    """More than one where the speed changed for good, by 3% or more, with several steps on either side. The report is
+    of all of them together; send the lines of one level to report that."""
     restarts: int
     global_batch: int | None
     """Sequences of most steps, where the log prints them."""

@@ -140,3 +140,11 @@ def test_an_unchanged_prediction_is_not_sent_again(client) -> None:
     etag = client.get(made.headers["location"]).headers["etag"]
     again = client.get(made.headers["location"], headers={"If-None-Match": f'"other", W/{etag}'})
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+
+
+@pytest.mark.parametrize(("chips", "waits"), [(256, False), (512, True)])
+def test_a_job_of_most_of_a_cluster_in_trouble_is_told_so(client, chips: int, waits: bool) -> None:
+    layout = {"tp": 8, "dp_shard": chips // 8, "zero_stage": 3, "sequence_parallel": True}
+    cluster = {"preset": "hf-science", "num_chips": chips}
+    answer = client.post("/v1/predictions", json={**PREDICTION, "cluster": cluster, "layout": layout}).json()
+    assert any("node in trouble" in line for line in answer["assumptions"]) == waits

@@ -87,6 +87,13 @@ def test_the_arguments_of_a_megatron_log_say_what_ran(client) -> None:
     assert found["report"]["catalogue"]["architecture"]["parameters"]["total"] == 8030261248
 
 
+def test_a_log_without_sequence_parallelism_shows_what_its_stack_can_do(client) -> None:
+    log = MEGATRON.replace("sequence_parallel ............................... True", "sequence_parallel ... False")
+    found = client.post(ADDRESS, json={**CLUSTER, "log": log}).json()["report"]
+    assert not found["request"]["layout"]["sequence_parallel"]
+    assert found["request"]["layout"]["tp"] == 4
+
+
 def test_what_the_request_says_goes_before_the_arguments(client) -> None:
     body = {**CLUSTER, "model": "llama-3.1-8b", "log": MEGATRON}
     assert client.post(ADDRESS, json=body).json()["report"]["request"]["model"] == "llama-3-8b"
