@@ -51,7 +51,7 @@ def partitions(problem: Problem, layouts: Layouts) -> Shared[pipeline.Stages]:
     first, code = distinct(x.pp, x.virtual_stages, x.balanced, mirrored)
     weights, head = problem.forward_flops
     parts = (x.pp[first], x.virtual_stages[first], x.balanced[first], mirrored[first])
-    by_threshold = problem.stack.partition == "threshold"
+    by_threshold = problem.stack.splits_by_threshold
     return Shared(
         pipeline.partition(problem.architecture.runs, np.array(weights), head, *parts, by_threshold=by_threshold), code
     )

@@ -107,7 +107,7 @@ def _layers(p: Problem, x: Layouts) -> Array:
 
 
 def _partition_offered(p: Problem, x: Layouts) -> Array:
-    if p.stack.partition == "threshold":
+    if p.stack.splits_by_threshold:
         return x.balanced == (x.pp > 1)
     return ~x.balanced | ((x.pp > 1) & (p.stack.partition == "balanced"))
 
@@ -221,7 +221,7 @@ RULES: tuple[Rule, ...] = (
         + ("at least one" if x.balanced else "the same number"))),
     Rule("partition_offered", "layout.balanced", _partition_offered, lambda p, x: (
         "an uneven split needs pp > 1" if x.pp == 1 else f"stack {p.stack.id} splits layers "
-        + ("by their cost" if p.stack.partition == "threshold" else "evenly only"))),
+        + ("by their cost" if p.stack.splits_by_threshold else "evenly only"))),
     Rule("schedule_shape", "layout.schedule", _schedule_shape, lambda p, x: (
         f"{x.schedule} with pp({x.pp}), virtual_stages({x.virtual_stages}) and "
         f"{max(p.workload.global_batch // (x.dp * x.micro_batch), 1)} micro-batches: without pipeline only 1f1b or "

@@ -114,6 +114,10 @@ class Stack:
             rule = f"must be one of {', '.join((*_PICKED, *KERNELS))}"
             raise Invalid("stack.attention_kernel", self.attention_kernel, rule)
 
+    @property
+    def splits_by_threshold(self) -> bool:
+        return self.partition == "threshold"
+
     def kernel_on(self, generation: str) -> str:
         """The attention kernel this stack picks on a chip generation."""
         if self.attention_kernel not in _PICKED:

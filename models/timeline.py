@@ -134,8 +134,7 @@ def _held(problem: Problem, rows: Layouts) -> list[list[int]]:
     architecture = problem.architecture
     kinds = np.repeat([kind for kind, _ in architecture.runs], [count for _, count in architecture.runs])
     weights, head = problem.forward_flops
-    by_threshold = problem.stack.partition == "threshold"
-    chunks = rows.pp * rows.virtual_stages
+    chunks, by_threshold = rows.pp * rows.virtual_stages, problem.stack.splits_by_threshold
     begin = boundaries(np.array(weights)[kinds], head, chunks, rows.balanced, by_threshold=by_threshold)[0]
     held = [kinds[a:b].tolist() for a, b in zip(begin, begin[1:], strict=False)]
     held[0].append(len(weights))

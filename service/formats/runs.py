@@ -292,7 +292,7 @@ def _alternatives(training: Row, problem: Problem, degrees: dict[str, Any], assu
             micro_batch=micro_batch,
             schedule=schedule,
             virtual_stages=virtual,
-            balanced=pp > 1 and (layers % (pp * virtual) != 0 or problem.stack.partition == "threshold"),
+            balanced=pp > 1 and (layers % (pp * virtual) != 0 or problem.stack.splits_by_threshold),
             recompute=recompute,
             offload_activations=to_host,
             offload_optimizer="optimizer" in offload,
