@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import product
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from models.mesh import closest_groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables, least_collectives
 from models.problem import Problem
 from models.profile import Coefficients
+from models.recompute import NONE
 from models.space import Policies, neutral
 
 _BUBBLE_FREE = (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)  # their bubble is bounded by nothing here
@@ -35,20 +37,20 @@ _BUBBLE_FREE = (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)  # their bubble is bounded
 class Variants:
     """The choices of sharding and saver that differ in time: a host's update is bounded like a device's.
 
-    `keys`: ZeRO stage, reshard, recompute, activation offload; `of` (shardings·savers,): which of them each is.
+    `keys`: ZeRO stage, reshard, recompute, activation offload, and, where it decides how many layers are recomputed,
+    optimizer offload; `of` (shardings·savers,): which of them each is.
     """
 
-    keys: tuple[tuple[int, bool, int, bool], ...]
+    keys: tuple[tuple[int, bool, int, bool, bool], ...]
     of: Array
 
     @classmethod
     def of_policies(cls, policies: Policies) -> Variants:
         z, r = policies.shardings, policies.savers
-        every = [
-            (int(z.zero_stage[i]), bool(z.reshard[i]), int(r.recompute[j]), bool(r.offload_activations[j]))
-            for i in range(len(z))
-            for j in range(len(r))
-        ]
+        on_host = policies.open & r.offload_optimizer
+        savers = zip(r.recompute.tolist(), r.offload_activations.tolist(), on_host.tolist(), strict=True)
+        shardings = zip(z.zero_stage.tolist(), z.reshard.tolist(), strict=True)
+        every = [(*sharding, *saver) for sharding, saver in product(shardings, savers)]
         keys = tuple(dict.fromkeys(every))
         return cls(keys, np.array([keys.index(key) for key in every]))
 
@@ -56,6 +58,12 @@ class Variants:
         """Of (shardings·savers, n), whether any of each key is wanted; (keys, n)."""
         result = np.zeros((len(self.keys), wanted.shape[1]), dtype=bool)
         np.logical_or.at(result, self.of, wanted)
+        return result
+
+    def least_of(self, share: Array) -> Array:
+        """Of (shardings·savers, n), the least of each key; (keys, n)."""
+        result = np.full((len(self.keys), share.shape[1]), np.inf)
+        np.minimum.at(result, self.of, share)
         return result
 
 
@@ -88,17 +96,20 @@ class Bounds:
 
     # -- time ---------------------------------------------------------------------------------------------------
 
-    def time(self, variants: Variants, wanted: Array) -> Times:
-        """For every variant that some row of `wanted` (keys, n) asks for."""
+    def time(self, variants: Variants, wanted: Array, share: Array) -> Times:
+        """For every variant that some row of `wanted` (keys, n) asks for, with at least that share of its layers
+        recomputed: every more only adds work."""
         times = Times(np.full(wanted.shape, np.inf), *(np.zeros(wanted.shape) for _ in range(3)))
         for i in np.flatnonzero(wanted.any(axis=1)):
-            found = self._step(*variants.keys[i])
+            found = self._step(*variants.keys[i][:4], share[i])
             for name, value in zip(Times.__slots__, found, strict=True):
                 getattr(times, name)[i] = value * self.jitter
         return times
 
-    def _step(self, zero: int, reshard: bool, recompute: int, offload: bool) -> tuple[Array, Array, Array, Array]:
-        exposure = Exposure(self._under(zero, reshard, recompute, offload), self.costs)
+    def _step(
+        self, zero: int, reshard: bool, recompute: int, offload: bool, share: Array
+    ) -> tuple[Array, Array, Array, Array]:
+        exposure = Exposure(self._under(zero, reshard, recompute, offload), self.costs, share)
         mean = exposure.whole_model() / self.pp
         sends, hops = exposure.sends()
         ratio, update = self._once(exposure)
@@ -152,7 +163,7 @@ class Bounds:
 
         Traffic once a step may hide behind what it adds, hence one overlap less of its passes.
         """
-        exposure = Exposure(self._under(0, True, 0, False), self.costs)
+        exposure = Exposure(self._under(0, True, NONE, False), self.costs)
         mean = exposure.layer_communication() / self.pp
         sends, hops = exposure.sends()
         return np.asarray((mean * (self.m + self.least_idle - self.hideable) + sends + hops) * self.jitter)

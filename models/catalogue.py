@@ -63,10 +63,13 @@ def fabrics() -> Mapping[str, Fabric]:
 @cache
 def stacks() -> Mapping[str, Stack]:
     def read(entry: dict[str, Any]) -> Stack:
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
-        return Stack(**fields)
+        return Stack(**{name: _frozen(value) for name, value in entry.items()})
 
     return _index((read(entry), entry["aliases"]) for entry in _load("stacks"))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 @cache

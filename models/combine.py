@@ -139,9 +139,9 @@ class Combiner:
         flying = pipeline.in_flight(x.schedule, stages.index, x.pp, x.virtual_stages, self.micro_batches)
         resident = kept * flying
         if x.offload_activations.any():
-            resident = np.where(x.offload_activations, np.minimum(2 * self._working, resident), resident)
+            resident = np.where(x.offload_activations, np.minimum(2 * self._whole_layer, resident), resident)
         logits = (stages.amounts[-1] > 0) * (self.meshes.logits * c.logit_memory)
-        recomputed = self._working * (x.recompute != 0) * c.activation_memory
+        recomputed = self.exposure.working() * c.activation_memory
         losing = logits > recomputed  # logits are gone before the first layer is computed again
         states = self._master_bytes() + self.problem.workload.optimizer_state.moment_bytes
         parts = {
@@ -159,9 +159,9 @@ class Combiner:
         return {name: held[name] for name in MEMORY_TERMS}, _pick(stages.index, worst)
 
     @cached_property
-    def _working(self) -> Array:
-        """Activations of the layer that is worked on."""
-        return reduce(np.maximum, [part.kept[0] for part in self.meshes.bytes[: self.meshes.kinds]])
+    def _whole_layer(self) -> Array:
+        """Activations of a layer, nothing recomputed."""
+        return reduce(np.maximum, [self.meshes.kept(i) for i in range(self.meshes.kinds)])
 
     @cached_property
     def _unit(self) -> Array:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from models.array import Array, Shared
-from models.layout import AFAB, DEFAULT_PLACEMENT, FULL, ONE_F_ONE_B, SELECTIVE, Layouts
+from models.layout import AFAB, DEFAULT_PLACEMENT, ONE_F_ONE_B, Layouts
 from models.mesh import Group, Groups, groups
 from models.problem import Problem
+from models.recompute import FULL, NONE
 
 POINTS: dict[str, int] = {
     "pipeline": 100,
@@ -96,7 +97,7 @@ def _of_policy(x: Layouts) -> dict[str, Array]:
         "offload_optimizer": x.offload_optimizer,
         "offload_activations": x.offload_activations,
         "full_recompute": x.recompute == FULL,
-        "selective_recompute": x.recompute == SELECTIVE,
+        "selective_recompute": (x.recompute != NONE) & (x.recompute != FULL),
         "kept_gathered": (x.zero_stage == 3) & ~x.reshard,
         "sharded": x.zero_stage > 0,
     }

@@ -5,15 +5,17 @@ A layer is its body (attention, dense MLP, norms) and its experts; each depends 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from models.architecture import Attention, Layer, Moe
+from models.architecture import Attention, Layer, Mlp, Moe
 from models.array import Array, Shared, total
 from models.kernels import Kernels, Passes, joined
 from models.problem import Problem
 from models.profile import Coefficients
+from models.recompute import PIECES, Repeated
 from models.shard import Shards
 
 OLDEST_YEARS = 3.0  # older software is treated as this old: dates further back come with other chips and models
@@ -26,8 +28,7 @@ class LayerTime:
 
     `backward` is both halves; `weight` the part for weight gradients, which zero-bubble schedules move.
     `beside_forward` and `beside_backward` are what context-parallel traffic can run beside: the attention kernel, and
-    the gaps in which the device waits for the host. `selective` and `full` are what each recompute policy adds to
-    backward.
+    the gaps in which the device waits for the host.
     """
 
     forward: Array
@@ -35,8 +36,6 @@ class LayerTime:
     weight: Array
     beside_forward: Array
     beside_backward: Array
-    selective: Array
-    full: Array
 
     def take(self, rows: Array) -> LayerTime:
         return LayerTime(*(getattr(self, name)[rows] for name in self.__slots__))
@@ -44,37 +43,62 @@ class LayerTime:
     def scaled(self, factor: Array | float) -> LayerTime:
         return LayerTime(*(getattr(self, name) * factor for name in self.__slots__))
 
+    def __add__(self, other: LayerTime) -> LayerTime:
+        return LayerTime(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Products, the attention kernel, memory-bound work; and forward time that selective recompute repeats."""
+    """Products, the attention kernel, memory-bound work; and forward seconds of the pieces that can be computed again
+    by themselves (models.recompute.PIECES)."""
 
     products: Passes
     core: Passes
     light: Passes
-    again: Array
+    pieces: dict[str, Array]
 
     def take(self, rows: Array) -> _Part:
-        return _Part(self.products.take(rows), self.core.take(rows), self.light.take(rows), self.again[rows])
+        pieces = {name: seconds[rows] for name, seconds in self.pieces.items()}
+        return _Part(self.products.take(rows), self.core.take(rows), self.light.take(rows), pieces)
 
     def __add__(self, other: _Part) -> _Part:
         return _Part(
-            self.products + other.products, self.core + other.core, self.light + other.light, self.again + other.again
+            self.products + other.products,
+            self.core + other.core,
+            self.light + other.light,
+            self.pieces | other.pieces,
         )
 
 
-class Compute:
-    """Times of a problem's layers and ends under some shards; arrays of shape (n,) as the shards'."""
+@dataclass(frozen=True, slots=True)
+class LayerTimes:
+    """A layer's, and what each recompute policy adds to its backward, (policies, n)."""
 
-    def __init__(self, problem: Problem, shards: Shards, c: Coefficients, *, shared: bool = True) -> None:
-        self.problem, self.shards, self.c = problem, shards, c
+    once: LayerTime
+    again: Array
+
+    def scaled(self, factor: Array | float) -> LayerTimes:
+        return LayerTimes(self.once.scaled(factor), self.again * factor)
+
+    def __add__(self, other: LayerTimes) -> LayerTimes:
+        return LayerTimes(self.once + other.once, self.again + other.again)
+
+
+class Compute:
+    """Times of a problem's layers and ends under some shards, arrays of shape (n,) as the shards'; and under some
+    recompute policies."""
+
+    def __init__(
+        self, problem: Problem, shards: Shards, c: Coefficients, policies: Sequence[int], *, shared: bool = True
+    ) -> None:
+        self.problem, self.shards, self.c, self.policies = problem, shards, c, policies
         self.h = problem.architecture.hidden_size
         self.kernels = Kernels(problem, c)
         self.bodies: Shared[Shards] = shards.bodies(shared=shared)
         self.experts: Shared[Shards] = shards.experts(shared=shared)
         self.age = min(problem.stack.age_years, OLDEST_YEARS)
 
-    def layer(self, layer: Layer) -> LayerTime:
+    def layer(self, layer: Layer) -> LayerTimes:
         """One transformer layer."""
         part = self._body(layer, self.bodies.table).take(self.bodies.code)
         if layer.moe:
@@ -85,17 +109,24 @@ class Compute:
         backward = _slower(everything.backward, 2 * host)
         beside_forward = part.core.forward + forward - everything.forward
         beside_backward = part.core.backward + backward - everything.backward
-        one = LayerTime(forward, backward, part.products.weight, beside_forward, beside_backward, part.again, forward)
-        return one.scaled(self.c.compute_overhead * np.exp(self.c.ageing * self.age))
+        once = LayerTime(forward, backward, part.products.weight, beside_forward, beside_backward)
+        again = [self._again(self.problem.repeated(policy, layer), forward, part.pieces) for policy in self.policies]
+        return LayerTimes(once, np.stack(again)).scaled(self.c.compute_overhead * np.exp(self.c.ageing * self.age))
+
+    @staticmethod
+    def _again(what: Repeated, forward: Array, pieces: dict[str, Array]) -> Array:
+        if what.whole:
+            return forward
+        return np.asarray(sum((pieces[name] for name in PIECES if name in what.pieces), np.zeros_like(forward)))
 
     def embedding(self) -> LayerTime:
         """The look-up of input embeddings: reading and writing, and a scatter backward."""
         size = self.problem.workload.number_format.activation_bytes
         move = self.kernels.move(3 * self.shards.local_tokens * self.h * size)
         zero = np.zeros_like(move)
-        return LayerTime(move, move, zero, zero, zero, zero, zero).scaled(self.c.compute_overhead)
+        return LayerTime(move, move, zero, zero, zero).scaled(self.c.compute_overhead)
 
-    def head(self) -> LayerTime:
+    def head(self) -> LayerTimes:
         """Final norm, output projection and cross-entropy over fp32 logits; MTP modules add a layer and a head."""
         x, kernels, modules = self.shards, self.kernels, self.problem.architecture.mtp_layers
         vocab = self.problem.architecture.vocab_size
@@ -103,30 +134,40 @@ class Compute:
         kept = vocab / x.tp if self.problem.stack.parallel_loss else vocab
         logits = kernels.move(x.tokens * kept * LOGIT_BYTES) * 0.5
         zero = np.zeros_like(logits)
-        one = LayerTime(matmul.forward + logits, matmul.backward + logits, matmul.weight, zero, zero, zero, zero)
+        none = np.zeros((len(self.policies), len(x)))
+        one = LayerTime(matmul.forward + logits, matmul.backward + logits, matmul.weight, zero, zero)
         one = one.scaled(self.c.compute_overhead)
         if not modules:
-            return one
-        extra = self.layer(self.problem.architecture.layers[-1])
+            return LayerTimes(one, none)
+        last = self.problem.architecture.layers[-1]
         projection = kernels.linear(x.tokens, 2 * self.h, self.h / x.tp)
-        front = LayerTime(
-            projection.forward, projection.backward, projection.weight, zero, zero, zero, projection.forward
-        ).scaled(self.c.compute_overhead)
-        return _sum([one.scaled(1 + modules), extra.scaled(modules), front.scaled(modules)])
+        front = LayerTime(projection.forward, projection.backward, projection.weight, zero, zero)
+        front = front.scaled(self.c.compute_overhead)
+        whole = np.array([self.problem.repeated(policy, last).whole for policy in self.policies])
+        return (
+            LayerTimes(one, none).scaled(1 + modules)
+            + self.layer(last).scaled(modules)
+            + LayerTimes(front, whole[:, None] * front.forward).scaled(modules)
+        )
 
     def _body(self, layer: Layer, x: Shards) -> _Part:
         attention, kernels = layer.attention, self.kernels
-        products = self._projections(attention, x)
-        if dense := layer.dense:
-            width = dense.intermediate_size / x.tp
-            products = products + kernels.linear(x.tokens, self.h, width * (dense.matrices - 1))
-            products = products + kernels.linear(x.tokens, width, self.h)
+        products, pieces = self._projections(attention, x), dict[str, Array]()
+        if layer.dense:
+            mlp = self._dense(layer.dense, x)
+            products, pieces["dense"] = products + mlp, mlp.forward
         core = kernels.attention(attention, x.tokens, attention.num_heads / x.tp)
-        light = self._traffic(self._body_traffic(layer, x))
-        again = light.forward + self._up_projections(attention, x)
-        if kernels.materialises_scores:
-            again = again + core.forward
-        return _Part(products, core, light, again)
+        pieces["attention"] = core.forward
+        if attention.is_mla:
+            pieces["up"] = self._up_projections(attention, x)
+        moved = self._body_traffic(layer, x)
+        pieces |= {name: self._traffic(size).forward for name, size in moved.items() if name != "other"}
+        return _Part(products, core, self._traffic(total(moved.values())), pieces)
+
+    def _dense(self, dense: Mlp, x: Shards) -> Passes:
+        width = dense.intermediate_size / x.tp
+        up = self.kernels.linear(x.tokens, self.h, width * (dense.matrices - 1))
+        return up + self.kernels.linear(x.tokens, width, self.h)
 
     def _projections(self, attention: Attention, x: Shards) -> Passes:
         """Heads are sharded over tp; MLA's down-projections are not, each device does its own tokens."""
@@ -148,18 +189,22 @@ class Compute:
         ups = [(i, o) for name, i, o in attention.projections(self.h) if name.endswith("_up")]
         return total(self.kernels.linear(x.tokens, i, o / x.tp).forward for i, o in ups)
 
-    def _body_traffic(self, layer: Layer, x: Shards) -> Array:
-        """Bytes of norms, residuals, rotary and activation function: reads and writes of elements by fused kernels."""
-        attention, size = layer.attention, self.problem.workload.number_format
-        stream = x.local_tokens * self.h * (2 * layer.num_norms + 3 * 2)
+    def _body_traffic(self, layer: Layer, x: Shards) -> dict[str, Array]:
+        """Bytes of norms, of a dense activation function, and of residuals, rotary and the rest: reads and writes of
+        elements by fused kernels."""
+        attention, size = layer.attention, self.problem.workload.number_format.activation_bytes
+        stream = x.local_tokens * self.h
         heads = attention.num_heads / x.tp + attention.num_kv_heads * attention.kv_share(x.tp)
-        moved = stream + 2 * x.tokens * heads * attention.head_dim
+        rest = stream * 3 * 2 + 2 * x.tokens * heads * attention.head_dim
+        values = x.tokens * attention.num_heads * attention.v_head_dim / x.tp
+        moved = {
+            "norm": stream * 2 * layer.num_norms * size + self._quantised(x.tokens * 2 * self.h),
+            "other": rest * size + self._quantised(values),
+        }
         if dense := layer.dense:
-            moved = moved + x.tokens * dense.intermediate_size / x.tp * dense.matrices
-        operands = x.tokens * (2 * self.h + attention.num_heads * attention.v_head_dim / x.tp)
-        if dense := layer.dense:
-            operands = operands + x.tokens * dense.intermediate_size / x.tp
-        return moved * size.activation_bytes + self._quantised(operands)
+            width = x.tokens * dense.intermediate_size / x.tp
+            moved["dense_act"] = width * dense.matrices * size + self._quantised(width)
+        return moved
 
     def _quantised(self, operands: Array) -> Array:
         """Bytes of bringing inputs of products to the format they are multiplied in: read once, and written as they are
@@ -178,11 +223,13 @@ class Compute:
         down = self.kernels.grouped(routed / local, width, self.h, local)
         router = self.kernels.linear_16(x.local_tokens, self.h, moe.num_experts)
         products = (up + down) * skew(self.problem, self.c) + router
-        moved = routed * width * moe.expert.matrices
-        moved = moved + 4 * routed * self.h * self.c.routing_traffic * np.exp(self.c.routing_ageing * self.age)
-        moved = moved * self.problem.workload.number_format.activation_bytes
-        light = self._traffic(moved + self._quantised(routed * (self.h + width)))
-        return _Part(products, Passes.of(*(np.zeros_like(moved),) * 2), light, light.forward)
+        size = self.problem.workload.number_format.activation_bytes
+        act = routed * width * moe.expert.matrices * size + self._quantised(routed * width)
+        sorting = 4 * routed * self.h * self.c.routing_traffic * np.exp(self.c.routing_ageing * self.age)
+        light = self._traffic(act + sorting * size + self._quantised(routed * self.h))
+        act = self._traffic(act).forward
+        pieces = {"expert_act": act, "experts": products.forward + light.forward - act}
+        return _Part(products, Passes.of(*(np.zeros_like(act),) * 2), light, pieces)
 
     def _traffic(self, moved: Array) -> Passes:
         """Memory-bound work; backward moves twice as much."""
@@ -214,7 +261,3 @@ def _slower(device: Array, host: Array) -> Array:
     """The slower of two that run beside each other, with some of the other where they are close."""
     device, host = device * device, host * host
     return np.asarray(np.sqrt(np.sqrt(device * device + host * host)))
-
-
-def _sum(times: list[LayerTime]) -> LayerTime:
-    return LayerTime(*(total(getattr(t, name) for t in times) for name in LayerTime.__slots__))

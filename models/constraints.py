@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from models.errors import Invalid, UnknownName
-from models.layout import RECOMPUTE, SCHEDULES
+from models.layout import SCHEDULES
+from models.recompute import MODULES, RECOMPUTE
 
 DEGREES = ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp", "ep", "etp", "micro_batch", "virtual_stages")
 FLAGS = ("reshard", "sequence_parallel", "balanced", "offload_activations", "offload_optimizer")
 CHOICES: dict[str, tuple[Any, ...]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "zero_stage": (0, 1, 2, 3)}
-KNOBS = (*DEGREES, *FLAGS, *CHOICES)
+KNOBS = (*DEGREES, *FLAGS, *CHOICES, "recompute_modules", "recompute_layers")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
-    """`allowed[knob]` lists the values a knob may take; knobs not named are free. "dp" is dp_replicate·dp_shard."""
+    """`allowed[knob]` lists the values a knob may take; knobs not named are free. "dp" is dp_replicate·dp_shard.
+    "recompute_modules" lists the modules that selective recompute takes, all of them together."""
 
     allowed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     memory_reserve_gib: float = 0.0
@@ -35,5 +37,9 @@ class Constraints:
                 raise Invalid(where, values, "must be true or false")
             if knob in CHOICES and not set(values) <= set(CHOICES[knob]):
                 raise Invalid(where, values, f"must be among {', '.join(map(str, CHOICES[knob]))}")
+            if knob == "recompute_modules" and not set(values) <= set(MODULES):
+                raise Invalid(where, values, f"must be among {', '.join(MODULES)}")
+            if knob == "recompute_layers" and not all(isinstance(v, int) and v >= 0 for v in values):
+                raise Invalid(where, values, "must be whole numbers from 1, or 0 for all")
         if not 0 <= self.memory_reserve_gib < float("inf"):
             raise Invalid("constraints.memory_reserve_gib", self.memory_reserve_gib, "must be at least 0")

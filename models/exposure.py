@@ -7,16 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 
 from models.array import Array, total
 from models.compute import LayerTime
-from models.layout import DUALPIPE, FULL, SELECTIVE, ZERO_BUBBLE_V, Layouts
+from models.layout import DUALPIPE, ZERO_BUBBLE_V, Layouts
 from models.mesh_costs import MeshCosts, Traffic
 from models.problem import Problem
 from models.profile import Coefficients, Number
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    tensor: Array
+    context: Array
+    expert: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +36,18 @@ class Part:
 
 
 class Exposure:
-    """Of n layouts, on the costs of their meshes."""
+    """Of n layouts, on the costs of their meshes; `share` of every stage's layers is recomputed, if not as many as the
+    layouts say."""
 
-    def __init__(self, layouts: Layouts, meshes: MeshCosts) -> None:
+    def __init__(self, layouts: Layouts, meshes: MeshCosts, share: Array | None = None) -> None:
         self.problem, self.layouts, self.meshes, self.c = meshes.problem, layouts, meshes, meshes.c
         self.stack = self.problem.stack
         self.micro_batches = layouts.num_micro_batches(self.problem.workload.global_batch)
         self.zero3 = layouts.zero_stage == 3
         kept_gathered = self.zero3 & ~layouts.reshard
         self.once = (layouts.zero_stage < 2) | (kept_gathered & (layouts.pp > 1))
-        self.full = layouts.recompute == FULL
-        self.selective = layouts.recompute == SELECTIVE
+        self.policy = np.searchsorted(meshes.policies, layouts.recompute)
+        self.share = recomputed(self.problem, layouts) if share is None else share
         self.overlapped_schedule = overlaps(layouts)
 
     @cached_property
@@ -65,7 +73,7 @@ class Exposure:
 
     def _part(self, index: int) -> Part:
         t, traffic = self.meshes.times[index], self.meshes.traffic[index]
-        again = self.full * t.full + self.selective * t.selective
+        again = self.again(index)
         backward = t.backward + again
         terms = {"compute_s": t.forward + t.backward, "recompute_s": again}
         forward = t.forward
@@ -77,23 +85,37 @@ class Exposure:
             data_forward, data_backward = self._exposed_data(traffic, t.forward, backward)
             terms["data_s"] = data_forward + data_backward
             forward = forward + data_forward
-        if self.layouts.offload_activations.any():
+        if index < self.meshes.kinds and self.layouts.offload_activations.any():
             terms["offload_s"] = self._offload(index, t.forward + t.backward)
         return Part(forward, total(terms.values()), terms)
 
     def _communication(self, index: int) -> tuple[dict[str, Array], Array]:
         """What a layer of a kind exposes to tensor, context and expert parallelism: by term, and in forward."""
         tensor, context, expert = self.meshes.layer_traffic[index]
-        passes = 2.0 + self.full
+        again = self._traffic_again[index]
         tensor = tensor * self._tensor_exposed
         before, after = self._exposed_context(context, self.meshes.times[index])
-        terms = {"tensor_s": tensor * passes, "context_s": before * (1.0 + self.full) + after}
+        terms = {"tensor_s": tensor * (2.0 + again.tensor), "context_s": before * (1.0 + again.context) + after}
         forward = tensor + before
         if self.problem.architecture.kinds[index].moe:
             expert = expert * self._expert_exposed
-            terms["expert_s"] = expert * passes
+            terms["expert_s"] = expert * (2.0 + again.expert)
             forward = forward + expert
         return terms, forward
+
+    def again(self, index: int) -> Array:
+        """Seconds of a part of the model that backward computes again."""
+        return self.meshes.again(index, self.policy) * self.share
+
+    @cached_property
+    def _traffic_again(self) -> list[_Again]:
+        """Of forward's traffic in each layer kind, how much recompute brings once more."""
+        result = []
+        for layer in self.problem.architecture.kinds:
+            what = [self.problem.repeated(policy, layer) for policy in self.meshes.policies.tolist()]
+            columns = ([r.tensor for r in what], [r.context for r in what], [r.expert for r in what])
+            result.append(_Again(*(np.array(column)[self.policy] * self.share for column in columns)))
+        return result
 
     @cached_property
     def _tensor_exposed(self) -> Array | float:
@@ -111,7 +133,10 @@ class Exposure:
         """All-to-all hides behind another micro-batch's compute, where the stack and the schedule bring one."""
         if not self.stack.overlap_expert:
             return 1.0
-        another = np.where(self.layouts.pp > 1, self.overlapped_schedule, self.micro_batches > 1) & ~self.full
+        another = np.where(self.layouts.pp > 1, self.overlapped_schedule, self.micro_batches > 1)
+        kinds = self.problem.architecture.kinds
+        again = [any(self.problem.repeated(p, k).expert for k in kinds) for p in self.meshes.policies.tolist()]
+        another = another & ~np.array(again)[self.policy]
         return np.where(another, 1 - self.c.expert_overlap, 1.0)
 
     def _exposed_data(self, traffic: Traffic, forward: Array, backward: Array) -> tuple[Array, Array]:
@@ -149,8 +174,16 @@ class Exposure:
         return self.layouts.offload_activations * np.maximum(traffic - window, 0.0)
 
     def kept(self, index: int) -> Array:
-        none, selective, full = self.meshes.bytes[index].kept
-        return np.where(self.full, full, np.where(self.selective, selective, none))
+        """Bytes that a layer keeps, on average over those that are recomputed and those that are not."""
+        kept = self.meshes.kept(index, self.policy)
+        if not self.layouts.recompute_layers.any():
+            return kept
+        return self.share * kept + (1 - self.share) * self.meshes.kept(index)
+
+    def working(self) -> Array:
+        """Bytes of the activations of a layer while it is computed again."""
+        most = [self.meshes.kept(i) - self.meshes.kept(i, self.policy) for i in range(self.meshes.kinds)]
+        return reduce(np.maximum, most)
 
     def data_every_time(self) -> tuple[Array, Array, Array] | None:
         """Where all layouts move data with every micro-batch: (seconds of traffic, of compute that it may hide behind,
@@ -162,7 +195,7 @@ class Exposure:
             time = self.meshes.times[i]
             passes = self.zero3 * 1.0 + self.zero3 * self.layouts.reshard
             traffic.append(passes * part.gather + part.scatter)
-            window.append(time.forward + time.backward + self.full * time.full + self.selective * time.selective)
+            window.append(time.forward + time.backward + self.again(i))
         exposed = [part.terms["data_s"] for part in self.parts]
         return weighed(self.amounts, traffic), weighed(self.amounts, window), weighed(self.amounts, exposed)
 
@@ -213,6 +246,14 @@ def straggling(problem: Problem, c: Coefficients, devices: Array | int) -> Array
     node."""
     node = min(8, problem.cluster.scale_up_domain)
     return np.asarray(c.jitter * np.log2(np.maximum(devices / node, 1.0)))
+
+
+def recomputed(problem: Problem, layouts: Layouts) -> Array | float:
+    """Share of the layers of a stage that its policy is for: a full one may be for the first few of each chunk."""
+    if not layouts.recompute_layers.any():
+        return 1.0
+    chunk = problem.architecture.num_layers / (layouts.pp * layouts.virtual_stages)
+    return np.where(layouts.recompute_layers > 0, np.minimum(layouts.recompute_layers / chunk, 1.0), 1.0)
 
 
 def overlaps(layouts: Layouts) -> Array:

@@ -73,10 +73,6 @@ class Kernels:
         self.rate = peak * rate
         self.rate_16 = self.peak_16 * c.gemm_16
 
-    @property
-    def materialises_scores(self) -> bool:
-        return self.problem.kernel in ("unfused", "fused_softmax")
-
     def linear(self, m: Size, k: Size, n: Size) -> Passes:
         """A projection in the workload's GEMM format."""
         return self._gemm(m, k, n, self.rate, self.format.gemm_bytes)
@@ -127,7 +123,7 @@ class Kernels:
     def attention(self, attention: Attention, queries: Array, heads: Array) -> Passes:
         """Scores, softmax and values of so many heads and queries, each over the keys it sees."""
         dims = attention.head_dim + attention.v_head_dim
-        if self.materialises_scores:
+        if self.problem.materialises_scores:
             return self._materialised_attention(queries, heads, dims)
         keys = mean_keys(attention, self.seq_len)
         if attention.window and attention.window < self.seq_len:  # whole blocks of keys are read at a window's edge

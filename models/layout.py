@@ -15,15 +15,14 @@ import numpy as np
 
 from models.array import Array
 from models.errors import Invalid
+from models.recompute import MODULES, RECOMPUTE, named, policy
 
 AXES = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 SCHEDULES = ("1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe")
-RECOMPUTE = ("none", "selective", "full")
 PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(permutations(AXES))
 DEFAULT_PLACEMENT = PLACEMENTS.index(AXES)
 
 ONE_F_ONE_B, INTERLEAVED, AFAB, ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE = range(len(SCHEDULES))
-NO_RECOMPUTE, SELECTIVE, FULL = range(len(RECOMPUTE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +35,11 @@ class Layout:
     micro_batch                          sequences a data-parallel rank runs at a time
     schedule, virtual_stages             pipeline schedule and model chunks a device holds
     balanced                             layers over stages so that the slowest is fastest, not an equal number
-    recompute                            "none", "selective" (norms, activation functions, core attention if it is
-                                         unfused, MLA up-projections) or "full" (only layer inputs are kept)
+    recompute                            "none", "selective" (some modules of every layer) or "full" (only the inputs
+                                         of layers are kept)
+    recompute_modules                    which modules (models.recompute.MODULES), if selective; none named: those that
+                                         the stack takes unless told otherwise
+    recompute_layers                     if full, of how many layers, the first of each chunk; 0: of all
     zero_stage, reshard                  what dp_shard (with cp) shards: 1 optimizer, 2 gradients too, 3 parameters
                                          too (FSDP), dropped again after forward if `reshard`
     sequence_parallel                    norms and residuals are sharded over tp
@@ -57,6 +59,8 @@ class Layout:
     virtual_stages: int = 1
     balanced: bool = False
     recompute: str = "none"
+    recompute_modules: tuple[str, ...] = ()
+    recompute_layers: int = 0
     zero_stage: int = 0
     reshard: bool = True
     sequence_parallel: bool = False
@@ -70,10 +74,20 @@ class Layout:
         for name, choices in (("schedule", SCHEDULES), ("recompute", RECOMPUTE)):
             if getattr(self, name) not in choices:
                 raise Invalid(f"layout.{name}", getattr(self, name), f"must be one of {', '.join(choices)}")
+        self._check_recompute()
         if tuple(self.placement) not in PLACEMENTS:
             raise Invalid("layout.placement", self.placement, f"must order all of {', '.join(AXES)}")
         if self.zero_stage not in range(4):
             raise Invalid("layout.zero_stage", self.zero_stage, "must be 0, 1, 2 or 3")
+
+    def _check_recompute(self) -> None:
+        modules, layers = self.recompute_modules, self.recompute_layers
+        if not set(modules) <= set(MODULES):
+            raise Invalid("layout.recompute_modules", modules, f"must be among {', '.join(MODULES)}")
+        if modules and self.recompute != "selective":
+            raise Invalid("layout.recompute_modules", modules, 'go with recompute "selective"')
+        if layers < 0 or (layers and self.recompute != "full"):
+            raise Invalid("layout.recompute_layers", layers, 'a number of layers goes with recompute "full"; 0 is all')
 
     @property
     def dp(self) -> int:
@@ -91,18 +105,24 @@ class Layout:
         if self.pp > 1 or self.schedule != "1f1b":
             parts.append(self.schedule + (f" x{self.virtual_stages}" if self.virtual_stages > 1 else ""))
         parts += [f"zero={self.zero_stage}"] if self.zero_stage else []
-        parts += [f"recompute={self.recompute}"] if self.recompute != "none" else []
+        parts += [f"recompute={self._recompute_summary()}"] if self.recompute != "none" else []
         parts += [name for name in ("offload_activations", "offload_optimizer") if getattr(self, name)]
         return " ".join(parts)
 
+    def _recompute_summary(self) -> str:
+        if self.recompute_modules:
+            return "+".join(self.recompute_modules)
+        return self.recompute + (f":{self.recompute_layers}" if self.recompute_layers else "")
 
-_CODED: dict[str, Sequence[Any]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "placement": PLACEMENTS}
+
+_CODED: dict[str, Sequence[Any]] = {"schedule": SCHEDULES, "placement": PLACEMENTS}
 _CODE_OF = {name: {value: code for code, value in enumerate(values)} for name, values in _CODED.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """Many layouts; each field is an integer or boolean array of shape (n,), coded fields index their tables."""
+    """Many layouts; each field is an integer or boolean array of shape (n,), coded fields index their tables, and
+    `recompute` is a policy with its modules (models.recompute)."""
 
     pp: Array
     dp_replicate: Array
@@ -117,6 +137,7 @@ class Layouts:
     virtual_stages: Array
     balanced: Array
     recompute: Array
+    recompute_layers: Array
     zero_stage: Array
     reshard: Array
     sequence_parallel: Array
@@ -129,7 +150,9 @@ class Layouts:
         columns = {}
         for field in fields(cls):
             values = [getattr(row, field.name) for row in rows]
-            if field.name in _CODED:
+            if field.name == "recompute":
+                values = [policy(row.recompute, row.recompute_modules) for row in rows]
+            elif field.name in _CODED:
                 values = [_CODE_OF[field.name][tuple(v) if field.name == "placement" else v] for v in values]
             columns[field.name] = np.array(values, dtype=bool if field.name in _BOOLEAN else np.int64)
         return cls(**columns)
@@ -142,6 +165,7 @@ class Layouts:
         for field in fields(self):
             value = getattr(self, field.name)[index].item()
             values[field.name] = _CODED[field.name][value] if field.name in _CODED else value
+        values["recompute"], values["recompute_modules"] = named(values["recompute"])
         return Layout(**values)
 
     def take(self, index: Array) -> Layouts:

@@ -6,13 +6,15 @@ grouped queries, MLA, gated MLPs and experts: what backward needs of each operat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from models.architecture import Architecture, Layer
-from models.array import Array
+from models.array import Array, total
 from models.problem import Problem
+from models.recompute import Repeated
 from models.shard import Shards
 
 GATHERED_LOGIT_BYTES = 16  # 16-bit logits and gradient, fp32 logits, log-softmax and gradient: PyTorch's cross_entropy
@@ -21,26 +23,20 @@ LOGIT_BYTES = 6  # fp32 logits and their 16-bit gradient, alive together (Korthi
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes:
-    """Of one layer on one device. `dense` and `expert` count parameters, `unit` those FSDP gathers at a time.
-
-    `kept[policy]`: bytes of activations stored from forward to backward under recompute none, selective, full.
-    """
+    """Of one layer on one device. `dense` and `expert` count parameters, `unit` those FSDP gathers at a time."""
 
     dense: Array
     expert: Array
     unit: Array
-    kept: tuple[Array, Array, Array]
 
     def take(self, rows: Array) -> LayerBytes:
-        none, selective, full = (kept[rows] for kept in self.kept)
-        return LayerBytes(self.dense[rows], self.expert[rows], self.unit[rows], (none, selective, full))
+        return LayerBytes(self.dense[rows], self.expert[rows], self.unit[rows])
 
 
 def layer_bytes(problem: Problem, layer: Layer, x: Shards) -> LayerBytes:
     h = problem.architecture.hidden_size
     expert = layer.moe.expert_parameters(h) if layer.moe else 0
     dense = layer.parameters(h) - expert
-    kept = _activations(problem, layer, x)
     attention = layer.attention
     shared = 0 if attention.is_mla else h * attention.kv_dim  # key-value heads repeat where tp exceeds them
     kv = shared * attention.kv_share(x.tp)
@@ -48,7 +44,7 @@ def layer_bytes(problem: Problem, layer: Layer, x: Shards) -> LayerBytes:
     unit = per_device[0] + per_device[1]
     if problem.stack.gather_unit == "matrix":
         unit = np.maximum(_largest_matrix(layer, h) / x.tp, per_device[1] / 3)
-    return LayerBytes(*per_device, unit, kept)
+    return LayerBytes(*per_device, unit)
 
 
 def _largest_matrix(layer: Layer, hidden_size: int) -> int:
@@ -82,46 +78,50 @@ def logit_bytes(problem: Problem, x: Shards) -> Array:
     return np.asarray(x.tokens * problem.architecture.vocab_size / shards * size * heads)
 
 
-def _activations(problem: Problem, layer: Layer, x: Shards) -> tuple[Array, Array, Array]:
-    """Bytes kept per policy. Norms and residuals shard over tp with sequence parallelism, the inside always."""
+def kept_bytes(problem: Problem, layer: Layer, x: Shards, policies: Sequence[Repeated]) -> Array:
+    """Activations of a layer stored from forward to backward under each recompute policy, (policies, n)."""
+    least, pieces = _activations(problem, layer, x)
+    every = least + total(pieces.values())
+    kept = []
+    for again in policies:
+        lost = [size for name, size in pieces.items() if name in again.pieces]
+        kept.append(least if again.whole else every - total(lost) if lost else every)
+    return np.stack([value + np.zeros(len(x)) for value in kept])
+
+
+def _activations(problem: Problem, layer: Layer, x: Shards) -> tuple[Array, dict[str, Array]]:
+    """Bytes of the input of a layer, and of what each piece of it (models.recompute.PIECES), or "other", keeps besides.
+    Norms and residuals shard over tp with sequence parallelism, the inside always."""
     h, attention = problem.architecture.hidden_size, layer.attention
     two = problem.workload.number_format.activation_bytes
     operand = problem.workload.number_format.gemm_bytes  # inputs of GEMMs are kept in the format they are read in
     hidden_operand = operand if problem.stack.low_precision_activations else two
     outer, inner = x.local_tokens, x.tokens / x.tp
-
-    layer_input = outer * h * two
-    norms = outer * h * operand * 2  # the outputs of both norms, inputs of the projections after them
-    residual = outer * h * two
-    queries = attention.num_heads * attention.head_dim
-    kv = attention.kv_dim * attention.kv_share(x.tp) * x.tp
+    stream = outer * h
     latent = outer * two * ((attention.q_lora_rank or 0) + (attention.kv_lora_rank or 0))
-    heads = inner * (queries + kv) * two
+    queries = attention.num_heads * attention.head_dim
+    heads = inner * (queries + attention.kv_dim * attention.kv_share(x.tp) * x.tp) * two
     values = inner * attention.num_heads * attention.v_head_dim * two
-    scores = np.zeros_like(inner)
-    if problem.kernel in ("unfused", "fused_softmax"):  # softmax output, dropout mask and output: 5 bytes a score
-        scores = inner * attention.num_heads * problem.workload.seq_len * (2.5 * two)
-    products, act = np.zeros_like(inner), np.zeros_like(inner)
+    pieces = {
+        "other": stream * two + latent + values,  # the stream between the blocks, and attention's output
+        "norm": stream * operand * 2,  # the outputs of both norms, inputs of the projections after them
+        "up" if attention.is_mla else "heads": heads,
+    }
+    if problem.materialises_scores:  # softmax output, dropout mask and output: 5 bytes a score
+        pieces["attention"] = inner * attention.num_heads * problem.workload.seq_len * (2.5 * two)
     if dense := layer.dense:
-        products = products + inner * dense.intermediate_size * hidden_operand * (dense.matrices - 1)
-        act = act + inner * dense.intermediate_size * operand
+        width = inner * dense.intermediate_size
+        pieces |= {"dense": width * hidden_operand * (dense.matrices - 1), "dense_act": width * operand}
     if moe := layer.moe:
         routed = outer * moe.experts_per_token * x.etp
-        width = moe.intermediate_size / x.etp
-        products = products + routed * (hidden_operand * width * (moe.expert.matrices - 1) + operand * h)
-        act = act + routed * operand * width
-    up = heads if attention.is_mla else np.zeros_like(inner)
-    light = norms + act + scores
+        width = routed * moe.intermediate_size / x.etp
+        pieces["experts"] = width * hidden_operand * (moe.expert.matrices - 1) + routed * operand * h
+        pieces["expert_act"] = width * operand
     if not problem.stack.fused and layer.feed_forward.gated:
-        light = light + _between_kernels(layer, outer * h, heads, act / operand * two)
-
-    none = layer_input + light + residual + latent + heads + values + products
-    selective = none - light - up
-    return none, selective, layer_input
-
-
-def _between_kernels(layer: Layer, stream: Array, heads: Array, activated: Array) -> Array:
-    """What eager PyTorch keeps besides of a Llama-like layer, where no fused kernel computes it anew: of an RMSNorm its
-    fp32 input and the output before its weight, of rotary embeddings their input, of a gated activation the activated
-    gate. (LayerNorm and GELU, of models without gates, are one kernel each.)"""
-    return layer.num_norms * stream * (4 + 2) + heads + activated
+        # What eager PyTorch keeps besides of a Llama-like layer, where no fused kernel computes it anew: of an RMSNorm
+        # its fp32 input and the output before its weight, of rotary embeddings their input, of a gated activation the
+        # activated gate. (LayerNorm and GELU, of models without gates, are one kernel each.)
+        pieces["norm"] = pieces["norm"] + layer.num_norms * stream * (4 + 2) + heads
+        for act in {"dense_act", "expert_act"} & set(pieces):
+            pieces[act] = pieces[act] * (1 + two / operand)
+    return stream * two, pieces

@@ -12,6 +12,11 @@ fullest stage has at least the weighted mean over stages.
 - Offloaded activations count as those of one layer, and λ_i = 1/pp.
 
 The last stage by itself has the last layer, the head, and the logits or the layer worked on.
+
+Where a share ρ of every stage's layers is recomputed, they hold Σ_k n_ik·(p_k + f_i·(a_k - ρ·(a_k - b_k))), b_k what is
+kept of a recomputed one. Weighted as in the first way, by the a of those that are not, that is at least
+(1-ρ)·A + ρ·B: A as above, and B with min(p_k/p_r, b_k/a_r) in place of min(p_k/p_r, a_k/a_r); of a single stage B is
+all that it has. So ρ >= (A - C)/(A - B), C what is left for layers.
 """
 
 from __future__ import annotations
@@ -30,20 +35,23 @@ from models.mesh_costs import MeshCosts, ShardCosts
 from models.pipeline import in_flight
 from models.problem import Problem
 from models.profile import Coefficients
+from models.recompute import NONE
 from models.space import Policies
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Least bytes on the fullest stage; and what its layers need at least, with what each more micro-batch in flight
-    adds to that. All of shape (shardings·savers, n)."""
+    """Least bytes on the fullest stage; what its layers need at least, with what each more micro-batch in flight adds
+    to that; and the least share of layers to recompute, where that is open, for them to fit. All of shape
+    (shardings·savers, n)."""
 
     least: Array
     layers: Array
     each: Array
+    share: Array
 
     def take(self, rows: Array) -> Memory:
-        return Memory(self.least[:, rows], self.layers[:, rows], self.each[:, rows])
+        return Memory(self.least[:, rows], self.layers[:, rows], self.each[:, rows], self.share[:, rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +88,9 @@ class _Activations:
 class MemoryBounds:
     """For n meshes under every choice of sharding and saver; `flying`: F of the schedule that keeps least."""
 
-    def __init__(self, costs: MeshCosts, policies: Policies, flying: Array) -> None:
+    def __init__(self, costs: MeshCosts, policies: Policies, flying: Array, capacity: Array | float) -> None:
         self.problem, self.costs, self.c, self.policies, self.flying = costs.problem, costs, costs.c, policies, flying
+        self.left = (capacity - self.c.context_gib * GIB) / (1 + self.c.fragmentation)
         self.pp = costs.layouts.pp
         self.layers, self.head = costs.bytes[: costs.kinds], costs.bytes[-1]
 
@@ -99,7 +108,27 @@ class MemoryBounds:
         ]
         least, layers, each = (np.stack(column) * (1 + self.c.fragmentation) for column in zip(*rows, strict=True))
         context = self.c.context_gib * GIB
-        return Memory(least + context, layers + context, each)
+        share, is_open = np.ones_like(least), self.policies.open.tolist()
+        for z in range(len(shardings)):
+            for r, (recompute, offload, host) in enumerate(savers):
+                if is_open[r]:
+                    share[z * len(savers) + r] = self._share(of_host[host][z], of_saver[recompute, offload])
+        return Memory(least + context, layers + context, each, share)
+
+    def _share(self, states: _States, full: _Activations) -> Array:
+        """Of the layers of every stage, how many have to be recomputed at least."""
+        every, some = self._kept(NONE), full.layers or []
+        layers, each = _fullest(self._runs, states.layers, every, self.pp)
+        nothing = layers + self.flying * each
+        r = int(np.argmax(self._counts))
+        piped = total(
+            n * np.minimum(p / states.layers[r], b / every[r])
+            for n, p, b in zip(self._counts, states.layers, some, strict=True)
+        ) * (states.layers[r] + self.flying * every[r])
+        alone = total(n * (p + self.flying * b) for n, p, b in zip(self._counts, states.layers, some, strict=True))
+        least = np.where(self.pp == 1, alone, piped) / self.pp
+        needed = nothing - (self.left - states.mean - full.mean)
+        return np.asarray(np.clip(needed / np.maximum(nothing - least, 1.0), 0.0, 1.0))
 
     def _together(self, states: _States, activations: _Activations) -> tuple[Array, Array, Array]:
         layers, each = _fullest(self._runs, states.layers, activations.layers, self.pp)
@@ -113,12 +142,14 @@ class MemoryBounds:
         return _States(layers, ends / self.pp + worth.fixed, layers[self._runs[-1][0]] + head + worth.fixed)
 
     def _activations(self, recompute: int, offload: bool) -> _Activations:
-        layers = [size.kept[recompute] * self.c.activation_memory for size in self.layers]
-        one, working = reduce(np.minimum, layers), self._working if recompute else np.zeros(1)
+        layers = self._kept(recompute)
+        one = reduce(np.minimum, layers)
+        working = reduce(np.maximum, [none - some for none, some in zip(self._kept(NONE), layers, strict=True)])
         losing = np.maximum(self._logits, working)
         mean = np.where(self.pp == 1, losing, working)
         if offload:
-            mean = mean + np.where(self.pp == 1, np.minimum(2 * self._working, self.flying * one), one)
+            whole = reduce(np.maximum, self._kept(NONE))
+            mean = mean + np.where(self.pp == 1, np.minimum(2 * whole, self.flying * one), one)
         return _Activations(None if offload else layers, mean, losing + one)
 
     def _worth(self, zero: int, reshard: bool, on_host: bool) -> _Worth:
@@ -137,9 +168,10 @@ class MemoryBounds:
             problem.parameter_bytes * fixed,
         )
 
-    @cached_property
-    def _working(self) -> Array:
-        return reduce(np.maximum, [size.kept[0] for size in self.layers]) * self.c.activation_memory
+    def _kept(self, recompute: int) -> list[Array]:
+        """Bytes of activations of a layer of each kind."""
+        policy = int(np.searchsorted(self.costs.policies, recompute))
+        return [self.costs.kept(i, policy) * self.c.activation_memory for i in range(self.costs.kinds)]
 
     @cached_property
     def _unit(self) -> Array:
@@ -160,6 +192,10 @@ class MemoryBounds:
     def _runs(self) -> Sequence[tuple[int, int]]:
         return self.problem.architecture.runs
 
+    @cached_property
+    def _counts(self) -> list[int]:
+        return _layers_of_kinds(self._runs, len(self.layers))
+
 
 _SAVERS = ("recompute", "offload_activations", "offload_optimizer")
 
@@ -172,7 +208,7 @@ class CoreMemory:
     """For cores: whatever the split and the placement, under the best of every knob."""
 
     def __init__(self, problem: Problem, shards: ShardCosts, c: Coefficients, policies: Policies) -> None:
-        self.problem, self.c, self.policies = problem, c, policies
+        self.problem, self.c, self.policies, self.shards = problem, c, policies, shards
         self.layers = shards.bytes[: len(problem.architecture.kinds)]
         self.head = shards.bytes[-1]
 
@@ -182,7 +218,7 @@ class CoreMemory:
         layers = [size.take(shard) for size in self.layers]
         parameters = [worth.of(size) for size in layers]
         savers = sorted({pair[:2] for pair in _rows(self.policies.savers, *_SAVERS)})
-        needed = [self._needed(parameters, layers, cores.pp, flying, *pair) for pair in savers]
+        needed = [self._needed(parameters, shard, cores.pp, flying, *pair) for pair in savers]
         held = reduce(np.minimum, needed) + worth.of(self.head.take(shard)) / cores.pp
         return np.asarray(held * (1 + self.c.fragmentation) + self.c.context_gib * GIB)
 
@@ -201,13 +237,16 @@ class CoreMemory:
         return _Worth(whole + sharded / replicas, whole + sharded / experts, 0.0)
 
     def _needed(
-        self, parameters: list[Array], layers: list[LayerBytes], pp: Array, flying: Array, recompute: int, offload: int
+        self, parameters: list[Array], shard: Array, pp: Array, flying: Array, recompute: int, offload: int
     ) -> Array:
-        kept = [size.kept[recompute] * self.c.activation_memory for size in layers]
+        policy = int(np.searchsorted(self.shards.policies, recompute))
+        scale = self.c.activation_memory
+        kept = [of_kind[policy, shard] * scale for of_kind in self.shards.kept]
         held, each = _fullest(self.problem.architecture.runs, parameters, None if offload else kept, pp)
         held = held + flying * each
         if recompute:
-            held = held + reduce(np.maximum, [size.kept[0] for size in layers]) * self.c.activation_memory
+            most = [(of_kind[0] - of_kind[policy])[shard] * scale for of_kind in self.shards.kept]
+            held = held + reduce(np.maximum, most)
         return held
 
 
@@ -216,9 +255,7 @@ def _fullest(
 ) -> tuple[Array, Array]:
     """(bytes of the layers' parameters, bytes of their activations for each micro-batch in flight) that the fullest
     stage has at least. `parameters`, `kept`: of a layer of each kind; none are kept if they are offloaded."""
-    counts = [0] * len(parameters)
-    for kind, count in runs:
-        counts[kind] += count
+    counts = _layers_of_kinds(runs, len(parameters))
     every = total(n * p for n, p in zip(counts, parameters, strict=True))
     if kept is None:
         return every / pp, np.zeros_like(every)
@@ -230,6 +267,13 @@ def _fullest(
     layers = total(n * share for n, share in zip(counts, shares, strict=True))
     alone = pp == 1
     return np.where(alone, every, layers * parameters[r]) / pp, np.where(alone, activations, layers * kept[r]) / pp
+
+
+def _layers_of_kinds(runs: Sequence[tuple[int, int]], kinds: int) -> list[int]:
+    counts = [0] * kinds
+    for kind, count in runs:
+        counts[kind] += count
+    return counts
 
 
 def flying(schedules: Layouts, pp: Array, m: Array) -> Array:

@@ -21,6 +21,7 @@ from models.layout import Layouts
 from models.mesh import Group, Groups, every_stride, groups
 from models.problem import Problem
 from models.profile import Coefficients
+from models.recompute import NONE
 from models.shard import Shards
 
 MESH_FIELDS = (
@@ -49,31 +50,46 @@ class Traffic:
 class ShardCosts:
     """Every layer kind, the embedding and the head, on each of some shards: no communication.
 
-    `logits`: bytes of them on the last stage. `routed`: token copies of the experts of each kind.
+    `policies`: of recompute, in ascending order, the first of them none. `again`: seconds that each adds to backward,
+    and `kept`: bytes of activations that a layer keeps under it, (policies, n) of each kind. `logits`: bytes of them on
+    the last stage. `routed`: token copies of the experts of each kind.
     """
 
     shards: Shards
+    policies: Array
     times: list[LayerTime]
+    again: list[Array]
+    kept: list[Array]
     bytes: list[memory.LayerBytes]
     logits: Array
     routed: list[Array]
 
     @classmethod
-    def of(cls, problem: Problem, shards: Shards, c: Coefficients, *, shared: bool = True) -> ShardCosts:
+    def of(
+        cls, problem: Problem, shards: Shards, c: Coefficients, recompute: Array, *, shared: bool = True
+    ) -> ShardCosts:
+        """Under the policies that occur in `recompute`, and none."""
         architecture, zero = problem.architecture, np.zeros(len(shards))
-        compute = Compute(problem, shards, c, shared=shared)
-        times = [compute.layer(layer) for layer in architecture.kinds]
+        policies = np.unique(np.append(recompute, NONE))
+        compute = Compute(problem, shards, c, policies.tolist(), shared=shared)
+        layers, head = [compute.layer(layer) for layer in architecture.kinds], compute.head()
         size = [memory.layer_bytes(problem, layer, shards) for layer in architecture.kinds]
-        embedding, head = memory.end_parameters(architecture, shards)
+        embedding, output = memory.end_parameters(architecture, shards)
         mtp_experts = memory.mtp_expert_parameters(architecture, shards)
         ends = [
-            memory.LayerBytes(dense, expert, dense + expert, (zero, zero, zero))
-            for dense, expert in ((embedding, zero), (head, mtp_experts))
+            memory.LayerBytes(dense, expert, dense + expert)
+            for dense, expert in ((embedding, zero), (output, mtp_experts))
         ]
         routed = [routed_tokens(layer.moe, shards) if layer.moe else zero for layer in architecture.kinds]
         return cls(
             shards,
-            [*times, compute.embedding(), compute.head()],
+            policies,
+            [*(layer.once for layer in layers), compute.embedding(), head.once],
+            [*(layer.again for layer in layers), np.zeros_like(head.again), head.again],
+            [
+                memory.kept_bytes(problem, layer, shards, [problem.repeated(one, layer) for one in policies.tolist()])
+                for layer in architecture.kinds
+            ],
             size + ends,
             memory.logit_bytes(problem, shards),
             routed,
@@ -106,7 +122,7 @@ class MeshCosts:
     def of(cls, problem: Problem, layouts: Layouts, c: Coefficients) -> MeshCosts:
         shared = not is_drawn(c)
         shards = Shards.of(layouts, problem.workload.seq_len, shared=shared)
-        costs = ShardCosts.of(problem, shards.table, c, shared=shared)
+        costs = ShardCosts.of(problem, shards.table, c, layouts.recompute, shared=shared)
         placed = groups(problem.cluster, layouts, shared=shared)
         return cls(Tables(problem, c, costs, collectives(problem, placed, c)), layouts, shards.code, placed)
 
@@ -133,6 +149,19 @@ class MeshCosts:
     @cached_property
     def times(self) -> list[LayerTime]:
         return [time.take(self.shard) for time in self.tables.shards.times]
+
+    @property
+    def policies(self) -> Array:
+        """Of recompute; the first of them none."""
+        return self.tables.shards.policies
+
+    def again(self, part: int, policy: Array) -> Array:
+        """Seconds that recompute adds to backward of a part of the model; `policy` (n,): which of `policies`."""
+        return np.asarray(self.tables.shards.again[part][policy, self.shard])
+
+    def kept(self, kind: int, policy: Array | int = 0) -> Array:
+        """Bytes of activations that a layer keeps."""
+        return np.asarray(self.tables.shards.kept[kind][policy, self.shard])
 
     @cached_property
     def bytes(self) -> list[memory.LayerBytes]:

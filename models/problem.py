@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from models.architecture import Architecture
+from models.architecture import Architecture, Layer
 from models.errors import Invalid
 from models.flops import head_forward_flops, layer_forward_flops
 from models.hardware import Cluster
 from models.profile import FLEET
+from models.recompute import STACKS_OWN, Repeated, policy, repeated
 from models.stack import VENDORS, Stack
 from models.workload import Workload
 
@@ -30,6 +31,11 @@ class Problem:
     @cached_property
     def kernel(self) -> str:
         return self.stack.kernel_on(self.cluster.chip.generation)
+
+    @property
+    def materialises_scores(self) -> bool:
+        """Whether the attention kernel writes the scores of all pairs of tokens to memory."""
+        return self.kernel in ("unfused", "fused_softmax")
 
     @property
     def parameter_bytes(self) -> float:
@@ -53,6 +59,10 @@ class Problem:
     def master_bytes(self) -> float:
         """Of an fp32 copy beside the parameter in use; where that is fp32 itself there is none."""
         return 0.0 if self.parameter_bytes >= 4 else self.workload.optimizer_state.master_bytes
+
+    def repeated(self, number: int, layer: Layer) -> Repeated:
+        """What of a layer a recompute policy does again."""
+        return repeated(policy("selective", self.stack.selective[0]) if number == STACKS_OWN else number, layer)
 
     @cached_property
     def forward_flops(self) -> tuple[tuple[float, ...], float]:

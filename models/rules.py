@@ -19,7 +19,6 @@ from models.layout import (
     DUALPIPE,
     INTERLEAVED,
     ONE_F_ONE_B,
-    RECOMPUTE,
     SCHEDULES,
     ZERO_BUBBLE,
     ZERO_BUBBLE_V,
@@ -28,6 +27,7 @@ from models.layout import (
 )
 from models.mesh import Groups, groups
 from models.problem import Problem
+from models.recompute import FULL, NONE, RECOMPUTE, STACKS_OWN, policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,19 @@ def _moe_sequence_parallel(p: Problem, x: Layouts) -> Array:
 
 
 def _recompute_offered(p: Problem, x: Layouts) -> Array:
-    return np.isin(x.recompute, [RECOMPUTE.index(name) for name in p.stack.recompute])
+    selective = (x.recompute != NONE) & (x.recompute != FULL)
+    name = np.where(selective, RECOMPUTE.index("selective"), np.where(x.recompute == FULL, RECOMPUTE.index("full"), 0))
+    return np.isin(name, [RECOMPUTE.index(offered) for offered in p.stack.recompute])
+
+
+def _modules_offered(p: Problem, x: Layouts) -> Array:
+    others = (STACKS_OWN - 1) & ~policy("selective", p.stack.modules)
+    return (x.recompute & others) == 0
+
+
+def _recompute_layers(p: Problem, x: Layouts) -> Array:
+    fewer = x.recompute_layers * x.pp * x.virtual_stages < p.architecture.num_layers
+    return (x.recompute_layers == 0) | (p.stack.recompute_layers & fewer & ~x.offload_activations)
 
 
 def _offload_offered(p: Problem, x: Layouts) -> Array:
@@ -252,6 +264,13 @@ RULES: tuple[Rule, ...] = (
         f"experts with tp({x.tp}) > 1 need sequence_parallel")),
     Rule("recompute_offered", "layout.recompute", _recompute_offered, lambda p, x: (
         f"stack {p.stack.id} recomputes {', '.join(p.stack.recompute)}, not {x.recompute}")),
+    Rule("modules_offered", "layout.recompute_modules", _modules_offered, lambda p, x: (
+        f"stack {p.stack.id} recomputes the modules {', '.join(p.stack.modules)}, "
+        f"not all of {', '.join(x.recompute_modules)}")),
+    Rule("recompute_layers_offered", "layout.recompute_layers", _recompute_layers, lambda p, x: (
+        f"recompute_layers({x.recompute_layers}) must be less than the {p.architecture.num_layers} layers over "
+        f"pp({x.pp}) * virtual_stages({x.virtual_stages}), without offloaded activations"
+        if p.stack.recompute_layers else f"stack {p.stack.id} recomputes all layers or none")),
     Rule("offload_offered", "layout", _offload_offered, lambda p, x: (
         f"stack {p.stack.id} offloads {', '.join(p.stack.offload) or 'nothing'}")),
     Rule("placement_fits_torus", "layout.placement", _torus, lambda p, x: (

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from models.pareto import staircase
 from models.pipeline import Stages
 from models.problem import Problem
 from models.profile import Coefficients, Profile
+from models.recompute import NONE, Repeated
 from models.shard import Shards
 from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, ragged, sharding_class
 
@@ -199,7 +200,19 @@ class _Leaves:
     points: Array
 
 
-_FITS, _DOMINATED, _TOO_LARGE = range(3)
+@dataclass(frozen=True)
+class _Outcome:
+    """Of leaves: whether each is evaluated, with how many layers recomputed; and how many of the layouts that it stands
+    for are too large, only add work to one that fits, and have more layers recomputed than there are."""
+
+    evaluated: Array
+    recompute_layers: Array
+    over_memory: Array
+    dominated: Array
+    illegal: Array
+
+    def take(self, rows: Array) -> _Outcome:
+        return _Outcome(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
 @dataclass
@@ -328,12 +341,12 @@ class _Search:
         bodies = Shards.of(rows, self.problem.workload.seq_len)
         self.body = bodies.code
         shards = _crossed(bodies.table, self.experts)
-        self.shards = ShardCosts.of(self.problem, shards, self.c)
+        self.shards = ShardCosts.of(self.problem, shards, self.c, self.policies.savers.recompute)
         self.bounds = CoreBounds(self.problem, self.shards, self.c)
         self.memory = CoreMemory(self.problem, self.shards, self.c, self.policies)
         device, host = update_seconds(self.problem, self.c)
         self.variants = Variants.of_policies(self.policies)
-        self.lighter = _lighter(self.policies.savers, offload_pays=bool(host < device))
+        self.lighter = _lighter(self.problem, self.policies, offload_pays=bool(host < device))
         z, r = len(self.policies.shardings), len(self.policies.savers)
         self.legal_shardings = np.repeat(space.legal_shardings, r, axis=1)
         self.sharding = np.repeat(np.arange(z), r)
@@ -356,7 +369,7 @@ class _Search:
         """Those that no trunk may have."""
         used = np.asarray(self.trunks.legal.any(axis=0))
         meshes = int(self.splits.sum()) * len(self.experts)
-        dropped = int((~used).sum()) * len(self.policies.shardings) * len(self.policies.savers)
+        dropped = int((~used).sum()) * len(self.policies.shardings) * int(self.policies.counts.sum())
         self.rejected["no_legal_schedule"] += meshes * dropped
         self.trunks = replace(self.trunks, legal=self.trunks.legal[:, used])
         self.policies = replace(self.policies, schedules=self.policies.schedules.take(used))
@@ -446,10 +459,10 @@ class _Search:
         costs = self._costs(layouts, shard, near, least_collectives(self.problem, near, self.c))
         idle, flying = self._chained(trunk)
         bounds = Bounds(costs, self.policies, idle)
-        memory = MemoryBounds(costs, self.policies, flying).memory()
+        memory = MemoryBounds(costs, self.policies, flying, self.capacity).memory()
         fits = (memory.least <= self.capacity) & self.legal_shardings[sharding_class(layouts)].T
         some = self.variants.any_of(fits)
-        times = bounds.time(self.variants, some)
+        times = bounds.time(self.variants, some, self.variants.least_of(memory.share))
         times.step[~some] = np.inf
         bound = times.step.min(axis=0, initial=np.inf)
         found = _Meshes(layouts, trunk, shard, fits, bound, bounds.apart(), times, memory)
@@ -532,7 +545,8 @@ class _Search:
         some = self.held.wanted(time, piped, points)
         trunk, of = meshes.trunk[unplaced], self.variants.of
         bounds = Bounds(costs, self.policies, self._chained(trunk)[0])
-        times = bounds.time(self.variants, some)
+        share = self.variants.least_of(meshes.memory.share[:, unplaced])
+        times = bounds.time(self.variants, some, share)
         some &= self.held.wanted(times.step, piped, points)
         self._close(times.step[np.isfinite(time) & ~some])
         wanted = meshes.fits[:, unplaced] & some[of]
@@ -560,11 +574,12 @@ class _Search:
         schedule, z, r = leaves.schedule, self.sharding[leaves.variant], self.saver[leaves.variant]
         mesh = leaves.mesh
         first, same = distinct(leaves.unplaced[mesh], schedule, leaves.variant)
-        outcome = self._fitting(costs, leaves, mesh[first], schedule[first], z[first], r[first])[same]
+        found = self._fitting(costs, leaves, mesh[first], schedule[first], z[first], r[first]).take(same)
         layouts = _with_policies(costs.layouts.take(mesh), self.policies, schedule, z, r)
+        layouts = replace(layouts, recompute_layers=found.recompute_layers)
         policy = (schedule * len(self.policies.shardings) + z) * len(self.policies.savers) + r
-        self._note(leaves.trunk[mesh], layouts, policy, outcome)
-        kept = np.flatnonzero(outcome == _FITS)
+        self._note(leaves.trunk[mesh], layouts, policy, found)
+        kept = np.flatnonzero(found.evaluated)
         if not len(kept):
             return
         layouts = layouts.take(kept)
@@ -573,17 +588,35 @@ class _Search:
         step = total(time.values())
         self.held.add(layouts, step, leaves.points[mesh[kept]] + of_policy(layouts))
 
-    def _fitting(self, costs: MeshCosts, leaves: _Leaves, mesh: Array, schedule: Array, z: Array, r: Array) -> Array:
-        """Whether each fits, does not, or has a lighter twin that fits, which only adds less. Placement is nothing to
-        memory. Twins differ in recompute and offload only."""
+    def _fitting(self, costs: MeshCosts, leaves: _Leaves, mesh: Array, schedule: Array, z: Array, r: Array) -> _Outcome:
+        """What becomes of the layouts that each leaf stands for. Placement is nothing to memory. Twins differ in
+        recompute and offload only."""
         layouts = _with_policies(costs.layouts.take(mesh), self.policies, schedule, z, r)
-        used, _ = Combiner(layouts, costs.take(mesh), self._stages(leaves.trunk[mesh], schedule)).memory()
-        fits = total(used.values()) <= self.capacity
+        numbers, is_open, n = self.space.recompute_layers, self.policies.open[r], self.problem.architecture.num_layers
+        fewer = np.searchsorted(numbers, np.ceil(n / (layouts.pp * layouts.virtual_stages)))  # than a chunk has
+        legal = np.where(is_open, np.where(numbers[-1] == n, np.minimum(fewer + 1, len(numbers)), fewer), 1)
+        most = np.where(is_open, numbers[np.where(numbers[-1] == n, len(numbers) - 1, legal - 1)] % n, 0)
+        layouts = replace(layouts, recompute_layers=most)
+
+        def fit(rows: Array, layers: Array) -> Array:
+            some = replace(layouts.take(rows), recompute_layers=layers)
+            stages = self._stages(leaves.trunk[mesh[rows]], schedule[rows])
+            used, _ = Combiner(some, costs.take(mesh[rows]), stages).memory()
+            return np.asarray(total(used.values()) <= self.capacity)
+
+        fits = fit(np.arange(len(mesh)), most) & (legal > 0)
         _, twin = distinct(leaves.unplaced[mesh], schedule, z)
         table = np.zeros((int(twin.max(initial=0)) + 1, len(self.policies.savers)), dtype=bool)
         table[twin, r] = fits
-        dominated = (table[twin] & self.lighter[r]).any(axis=1)
-        return np.where(fits, np.where(dominated, _DOMINATED, _FITS), _TOO_LARGE)
+        evaluated = fits & ~(table[twin] & self.lighter[r]).any(axis=1)
+        low, high = np.zeros(len(mesh), dtype=np.int64), np.maximum(legal - 1, 0)
+        while len(rows := np.flatnonzero(evaluated & (low < high))):
+            middle = (low[rows] + high[rows]) // 2
+            enough = fit(rows, numbers[middle] % n)
+            low[rows], high[rows] = np.where(enough, low[rows], middle + 1), np.where(enough, middle, high[rows])
+        over = np.where(evaluated, low, np.where(fits, 0, legal))
+        least = np.where(is_open & evaluated, numbers[low] % n, most)
+        return _Outcome(evaluated, least, over, legal - over - evaluated, self.policies.counts[r] - legal)
 
     # -- the simplest -------------------------------------------------------------------------------------------
 
@@ -617,15 +650,17 @@ class _Search:
         self._close(np.array([bound]))
         return False
 
-    def _note(self, trunk: Array, layouts: Layouts, policy: Array, outcome: Array) -> None:
+    def _note(self, trunk: Array, layouts: Layouts, policy: Array, found: _Outcome) -> None:
         self.looked += len(trunk)
         expert = layouts.ep * (int(self.experts.etp.max()) + 1) + layouts.etp
-        self.looked_at.append((trunk, expert, layouts.dp_shard, layouts.placement, policy, outcome))
+        which = trunk, expert, layouts.dp_shard, layouts.placement, policy
+        self.looked_at.append((*which, found.evaluated, found.over_memory, found.dominated, found.illegal))
 
     def _certificate(self) -> Certificate:
         columns = [np.concatenate(column) for column in zip(*self.looked_at, strict=True)]
-        first, _ = distinct(*columns[:-1])
-        evaluated, dominated, over = np.bincount(columns[-1][first], minlength=3).tolist()
+        first, _ = distinct(*columns[:6])  # a leaf may be dominated in one sweep and evaluated in the other
+        evaluated, over, dominated, illegal = (int(column[first].sum()) for column in columns[5:])
+        self.rejected["recompute_layers_offered"] += illegal
         self.rejected["dominated"] += dominated
         rejected = {name: count for name, count in self.rejected.items() if count}
         size = self.space.size
@@ -727,21 +762,31 @@ def _with_policies(meshes: Layouts, policies: Policies, schedule: Array, shardin
     return replace(meshes, **{name: getattr(rows, name)[at] for rows, names, at in parts for name in names})
 
 
-def _lighter(savers: Layouts, offload_pays: bool) -> Array:
+def _lighter(problem: Problem, policies: Policies, offload_pays: bool) -> Array:
     """[r, q]: saver q takes no more time than r whatever the mesh, and is another.
 
     Recompute adds its own time and hides less traffic than that. Offloaded activations add what compute does not
     hide; beside them recompute may save time, since it leaves less to offload. A host updates more slowly than a
-    device, unless its link is the faster one.
+    device, unless its link is the faster one. How many layers an open saver recomputes depends on what it offloads.
     """
-    recompute, activations, optimizer = (getattr(savers, name).astype(int) for name in SAVER_KNOBS)
-    alike = activations[None, :] == activations[:, None]
-    less = (activations[None, :] == 0) & (recompute[None, :] <= recompute[:, None])
-    same = alike & (recompute[None, :] == recompute[:, None])
+    savers = policies.savers
+    does = [
+        [problem.repeated(number, kind) for kind in problem.architecture.kinds] for number in savers.recompute.tolist()
+    ]
+    within = np.array([[all(map(_no_more, a, b)) for a in does] for b in does], dtype=bool)
+    equal = savers.recompute[None, :] == savers.recompute[:, None]
+    activations, optimizer = savers.offload_activations, savers.offload_optimizer.astype(int)
+    less = ~activations[None, :] & within
+    same = equal & (activations[None, :] == activations[:, None])
     updates = optimizer[None, :] == optimizer[:, None]
     if not offload_pays:
         updates = optimizer[None, :] <= optimizer[:, None]
-    return np.asarray((less | same) & updates & ~np.eye(len(savers), dtype=bool))
+    some = policies.open[:, None] & (savers.recompute != NONE)[None, :]  # of a few layers: only none is surely less
+    return np.asarray((less | same) & updates & ~some & ~np.eye(len(savers), dtype=bool))
+
+
+def _no_more(a: Repeated, b: Repeated) -> bool:
+    return b.whole or (not a.whole and a.pieces <= b.pieces)
 
 
 def _distinct_meshes(layouts: Layouts, times: Array, top: int) -> list[int]:

@@ -12,11 +12,10 @@ counted against the rule that refused it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -24,9 +23,10 @@ from models.array import Array, distinct
 from models.constraints import Constraints
 from models.errors import TooLarge
 from models.factors import divisors, factorisations, ordered_factorisations
-from models.layout import AXES, PLACEMENTS, RECOMPUTE, SCHEDULES, Layout, Layouts
+from models.layout import AXES, PLACEMENTS, SCHEDULES, Layout, Layouts
 from models.mesh import Groups, groups
 from models.problem import Problem
+from models.recompute import FULL, named
 from models.rules import BY_NAME, fits_torus
 
 MOST_TRUNKS = 1_000_000  # held at a time
@@ -41,19 +41,25 @@ _SHARDING_RULES = ("sharding_offered", "sharding_shape")
 
 @dataclass(frozen=True)
 class Policies:
-    """The three parts of a policy, each as layouts that differ in its knobs only."""
+    """The three parts of a policy, each as layouts that differ in its knobs only.
+
+    A saver stands for `counts` (savers,) layouts, which differ in how many layers they recompute: of one where that is
+    `open` the least number that fits is taken, since every more layer only adds work.
+    """
 
     schedules: Layouts
     shardings: Layouts
     savers: Layouts
+    counts: Array
+    open: Array
 
     def __len__(self) -> int:
-        return len(self.schedules) * len(self.shardings) * len(self.savers)
+        return len(self.schedules) * len(self.shardings) * int(self.counts.sum())
 
 
 SCHEDULE_KNOBS = ("schedule", "virtual_stages", "balanced")
 SHARDING_KNOBS = ("zero_stage", "reshard")
-SAVER_KNOBS = ("recompute", "offload_activations", "offload_optimizer")
+SAVER_KNOBS = ("recompute", "recompute_layers", "offload_activations", "offload_optimizer")
 POLICY_KNOBS = SCHEDULE_KNOBS + SHARDING_KNOBS + SAVER_KNOBS
 
 
@@ -88,7 +94,7 @@ class Space:
             "micro_batch": len(self._micro_batches),
             "schedule": len(self.policies.schedules),
             "sharding": len(self.policies.shardings),
-            "saving": len(self.policies.savers),
+            "saving": int(self.policies.counts.sum()),
         }
 
     @property
@@ -106,16 +112,22 @@ class Space:
         """Every combination of the knobs that are not the mesh's."""
         most = max(self.problem.stack.max_virtual_stages, 2)
         pairs = [(z, r) for z in range(4) for r in ((True, False) if z == 3 else (True,))]
+        asked = self.constraints.allowed.get("recompute_modules")
+        sets = (asked,) if asked else self.problem.stack.selective
+        recompute = [("none", ()), *(("selective", modules) for modules in sets), ("full", ())]
+        savers = Layouts.of(
+            Layout(recompute=r, recompute_modules=modules, offload_activations=a, offload_optimizer=o)
+            for (r, modules), a, o in product(recompute, (False, True), (False, True))
+        )
         return Policies(
             Layouts.of(
                 Layout(schedule=s, virtual_stages=v, balanced=b)
                 for s, v, b in product(SCHEDULES, range(1, most + 1), (False, True))
             ),
             Layouts.of(Layout(zero_stage=z, reshard=r) for z, r in pairs),
-            Layouts.of(
-                Layout(recompute=r, offload_activations=a, offload_optimizer=o)
-                for r, a, o in product(RECOMPUTE, (False, True), (False, True))
-            ),
+            savers,
+            np.where(savers.recompute == FULL, self.problem.architecture.num_layers, 1),
+            self._open(savers),
         )
 
     @cached_property
@@ -124,15 +136,65 @@ class Space:
         many policies each refusal takes from every mesh."""
         refused: Counter[str] = Counter()
         every = self.policies
-        rest = len(every.shardings) * len(every.savers)
+        rest = len(every.shardings) * int(every.counts.sum())
         schedules = self._constrained(every.schedules, SCHEDULE_KNOBS, refused, rest)
-        rest = len(schedules) * len(every.savers)
+        rest = len(schedules) * int(every.counts.sum())
         shardings = self._constrained(every.shardings, SHARDING_KNOBS, refused, rest)
         shardings = self._ruled(shardings, ("reshard_offered",), refused, rest)
         rest = len(schedules) * len(shardings)
-        savers = self._constrained(every.savers, SAVER_KNOBS, refused, rest)
-        savers = self._ruled(savers, ("recompute_offered", "offload_offered"), refused, rest)
-        return Policies(schedules, shardings, savers), refused
+        kept, counts = np.arange(len(every.savers)), every.counts
+        for name, left in self._savers_left(every.savers):
+            left = np.minimum(left[kept], counts)
+            refused[name] += int((counts - left).sum()) * rest
+            kept, counts = kept[left > 0], left[left > 0]
+        first = self._without_twins(every.savers.take(kept))
+        refused["dominated"] += int(counts[~first].sum()) * rest
+        savers = every.savers.take(kept[first])
+        return Policies(schedules, shardings, savers, counts[first], self._open(savers)), +refused
+
+    @cached_property
+    def recompute_layers(self) -> Array:
+        """How many layers of a chunk an open saver may recompute, in ascending order; "all" is the model's."""
+        layers = self.problem.architecture.num_layers
+        numbers = self.constraints.allowed.get("recompute_layers", range(layers))
+        return np.array(sorted({n or layers for n in numbers if n < layers}), dtype=np.int64)
+
+    def _savers_left(self, savers: Layouts) -> Iterator[tuple[str, Array]]:
+        """By refusal, how many of the layouts that each saver stands for it leaves."""
+        n = self.problem.architecture.num_layers
+        every = np.full(len(savers), n)
+        for knob in ("recompute", "offload_activations", "offload_optimizer"):
+            yield f"constraints.{knob}", every * self._allowed(savers, knob)
+        full, numbers = savers.recompute == FULL, self.recompute_layers
+        yield "constraints.recompute_layers", np.where(full, len(numbers), every * bool((numbers == n).any()))
+        for name in ("recompute_offered", "modules_offered", "offload_offered"):
+            yield name, every * np.asarray(BY_NAME[name].test(self.problem, savers), dtype=bool)
+        yield "recompute_layers_offered", np.where(self._open(savers) | ~full, every, int((numbers == n).any()))
+
+    def _open(self, savers: Layouts) -> Array:
+        fewer = (
+            self.problem.stack.recompute_layers
+            and self.recompute_layers.min(initial=self.problem.architecture.num_layers)
+            < self.problem.architecture.num_layers
+        )
+        return (savers.recompute == FULL) & ~savers.offload_activations & fewer
+
+    def _without_twins(self, savers: Layouts) -> Array:
+        """Which to keep, where others keep and offload the same and compute no more again, for the model at hand."""
+        keeps_nothing = set() if self.problem.materialises_scores else {"attention"}
+        kinds = self.problem.architecture.kinds
+        done = [[self.problem.repeated(int(r), kind) for kind in kinds] for r in savers.recompute]
+        offloads = np.stack([savers.offload_activations, savers.offload_optimizer], axis=1).tolist()
+
+        def beats(a: int, b: int) -> bool:
+            if offloads[a] != offloads[b] or any(r.whole for r in (*done[a], *done[b])):
+                return False
+            pairs = [(x.pieces, y.pieces) for x, y in zip(done[a], done[b], strict=True)]
+            alike = all(x - keeps_nothing == y - keeps_nothing for x, y in pairs)
+            return alike and all(x <= y for x, y in pairs) and (a < b or any(x < y for x, y in pairs))
+
+        rows = range(len(savers))
+        return np.array([not any(beats(a, b) for a in rows if a != b) for b in rows], dtype=bool)
 
     @cached_property
     def legal_shardings(self) -> Array:
@@ -281,7 +343,9 @@ class Space:
         allowed = self.constraints.allowed.get(knob)
         if allowed is None:
             return np.ones(len(rows), dtype=bool)
-        return np.isin(getattr(rows, knob), _codes(knob, allowed))
+        if knob == "recompute":
+            return np.array([named(int(number))[0] in allowed for number in rows.recompute], dtype=bool)
+        return np.isin(getattr(rows, knob), [SCHEDULES.index(v) for v in allowed] if knob == "schedule" else allowed)
 
     def _constrained(self, rows: Layouts, knobs: Sequence[str], refused: Counter[str], weight: int) -> Layouts:
         for knob in knobs:
@@ -344,8 +408,3 @@ def _orders() -> tuple[Array, Array, Array]:
         counts.append(len(first))
         codes.extend(sorted(first.values()))
     return np.array(starts), np.array(counts), np.array(codes)
-
-
-def _codes(knob: str, values: Sequence[Any]) -> list[Any]:
-    tables: dict[str, Sequence[Any]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE}
-    return [tables[knob].index(v) for v in values] if knob in tables else list(values)

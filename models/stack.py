@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from models.errors import Invalid
+from models.recompute import MODULES
 
 Kernel = Literal[
     "auto", "pytorch", "unfused", "fused_softmax", "flash1", "flash2", "flash3", "cudnn", "flash4", "splash"
@@ -51,6 +52,9 @@ class Stack:
     node_limit              a token is routed to at most this many scale-up domains (DeepSeek-V3 §2.1.2: 4)
     overlap_*               whether the traffic of that axis runs beside compute
     recompute, offload      policies it offers; `default_recompute` is on unless told otherwise
+    selective               modules that it recomputes together (models.recompute.MODULES), its own choice first
+    recompute_modules       others that it can be told to recompute
+    recompute_layers        may recompute the first few layers of a stage only
     gather_unit             what FSDP gathers at a time: a layer, or (XLA) a weight matrix
     gradient_bytes          an element of the accumulated gradient, in memory and on the wire
     gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand format. fp32 training
@@ -91,6 +95,9 @@ class Stack:
     overlap_pipeline: bool = True
     recompute: tuple[str, ...] = ("none", "selective", "full")
     default_recompute: str = "none"
+    selective: tuple[tuple[str, ...], ...] = (("layernorm", "mlp_act", "moe_act", "mla_up_proj"),)
+    recompute_modules: tuple[str, ...] = ()
+    recompute_layers: bool = False
     offload: tuple[str, ...] = ()
     attention_kernel: Kernel = "auto"
     gather_unit: Literal["layer", "matrix"] = "layer"
@@ -110,9 +117,17 @@ class Stack:
             raise Invalid("stack.schedules", self.schedules, "must name at least one schedule")
         if not set(self.zero_stages) <= {0, 1, 2, 3} or not self.zero_stages:
             raise Invalid("stack.zero_stages", self.zero_stages, "must be some of 0, 1, 2, 3")
+        if not self.selective or not all(names and set(names) <= set(MODULES) for names in self.selective):
+            raise Invalid("stack.selective", self.selective, f"must be sets of {', '.join(MODULES)}")
         if self.attention_kernel not in (*_PICKED, *KERNELS):
             rule = f"must be one of {', '.join((*_PICKED, *KERNELS))}"
             raise Invalid("stack.attention_kernel", self.attention_kernel, rule)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Those that it can recompute."""
+        mine = {name for names in (*self.selective, self.recompute_modules) for name in names}
+        return tuple(name for name in MODULES if name in mine)
 
     @property
     def splits_by_threshold(self) -> bool:

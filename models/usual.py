@@ -9,7 +9,8 @@ from typing import Any
 from models.layout import Layout
 from models.problem import Problem
 
-SETTLED = ("sequence_parallel", "zero_stage", "reshard", "recompute", "schedule", "virtual_stages", "balanced")
+SETTLED = ("sequence_parallel", "zero_stage", "reshard", "recompute", "recompute_modules", "schedule", "virtual_stages",
+           "balanced")  # fmt: skip
 """The knobs that may be settled."""
 
 
@@ -24,6 +25,8 @@ def usual(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
         changed["reshard"] = False
     if layout.recompute not in stack.recompute:
         changed["recompute"] = stack.default_recompute
+    if changed.get("recompute", layout.recompute) == "selective" and not layout.recompute_modules:
+        changed["recompute_modules"] = stack.selective[0]
     if layout.pp > 1:
         changed |= _pipeline(problem, layout, given)
     return replace(layout, **{knob: value for knob, value in changed.items() if knob not in given})

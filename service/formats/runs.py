@@ -18,8 +18,9 @@ from models.errors import Invalid, UnknownName
 from models.factors import divisors
 from models.flops import AttentionCount, step_time_of
 from models.hardware import GIB, Cluster, Fabric, Level
-from models.layout import RECOMPUTE, Layout
+from models.layout import Layout
 from models.problem import Problem
+from models.recompute import MODULES, RECOMPUTE
 from models.stack import Stack
 from models.workload import Workload
 
@@ -70,7 +71,7 @@ def _read(row: Row, software_year: float) -> Run:
     layouts = _alternatives(training, problem, degrees, assumed)
     seconds, converted = _step_time(row["measured"], problem)
     memory = float(row["measured"].get("memory_gb") or 0) * GIB
-    return Run(problem, layouts, tuple(assumed), seconds, converted, memory or None)
+    return Run(problem, layouts, tuple(dict.fromkeys(assumed)), seconds, converted, memory or None)
 
 
 def shape(model: Row) -> dict[str, Any]:
@@ -294,11 +295,13 @@ def _alternatives(training: Row, problem: Problem, degrees: dict[str, Any], assu
             virtual_stages=virtual,
             balanced=pp > 1 and (layers % (pp * virtual) != 0 or problem.stack.splits_by_threshold),
             recompute=recompute,
+            recompute_modules=modules,
+            recompute_layers=first if first * pp * virtual < layers else 0,
             offload_activations=to_host,
             offload_optimizer="optimizer" in offload,
         )
-        for recompute in _recompute(training, problem, assumed)
         for schedule, virtual in _schedules(training, problem, pp, assumed)
+        for recompute, modules, first in _recompute(training, problem, layers // (pp * virtual), assumed)
         for micro_batch in _micro_batches(training, problem, degrees, assumed)
     )
 
@@ -335,15 +338,26 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
     return ("afab", 1) if problem.stack.schedules[0] == "afab" else ("1f1b", 1)
 
 
-def _recompute(training: Row, problem: Problem, assumed: list[str]) -> tuple[str, ...]:
+def _recompute(
+    training: Row, problem: Problem, chunk: int, assumed: list[str]
+) -> list[tuple[str, tuple[str, ...], int]]:
+    """Policies, with their modules and, of a full one, how many layers of a chunk: where nothing is stated, what the
+    stack does unless told otherwise, and what recomputes more."""
     text = training.get("recompute")
     if text is None:
         assumed.append("recompute")
-        offered, default = problem.stack.recompute, problem.stack.default_recompute
-        return (default, *(policy for policy in offered if RECOMPUTE.index(policy) > RECOMPUTE.index(default)))
-    if text in RECOMPUTE:
-        return (text,)
-    return ("full",) if text.startswith(("full", "custom", "qkv")) else ("selective",)
+        least, sets = RECOMPUTE.index(problem.stack.default_recompute), {"selective": problem.stack.selective}
+        usual = (policy for policy in problem.stack.recompute if RECOMPUTE.index(policy) >= least)
+        found = [(policy, modules, 0) for policy in usual for modules in sets.get(policy, ((),))]
+        some = sorted({chunk * eighths // 8 for eighths in range(1, 8)} - {0}) if problem.stack.recompute_layers else []
+        return found + [("full", (), layers) for layers in some]
+    policy, _, rest = text.partition(":")
+    if policy == "selective":
+        return [(policy, tuple(name for name in MODULES if name in rest.split(",")), 0)]
+    if policy in RECOMPUTE:
+        blocks = re.fullmatch(r"block,(\d+) layers", rest)
+        return [(policy, (), int(blocks[1]) if blocks else 0)]
+    return [("full" if policy.startswith(("full", "custom", "qkv")) else "selective", (), 0)]
 
 
 def _micro_batches(training: Row, problem: Problem, degrees: Row, assumed: list[str]) -> tuple[int, ...]:

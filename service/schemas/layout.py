@@ -15,6 +15,8 @@ from service.schemas.wire import Degree, OneOrMany, Wire
 
 Schedule = Literal["1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe"]
 Recompute = Literal["none", "selective", "full"]
+Module = Literal["layernorm", "mlp_act", "moe_act", "core_attn", "mla_up_proj", "mlp", "shared_experts", "moe"]
+Modules = Annotated[list[Module], Field(max_length=8)]
 ZeroStage = Literal[0, 1, 2, 3]
 Axis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp"]
 
@@ -51,6 +53,11 @@ class LayoutFields(Wire):
     balanced: bool = False
     """Layers over stages so that the slowest is fastest, not an equal number."""
     recompute: Recompute = "none"
+    recompute_modules: Modules = []
+    """With recompute "selective": the modules of every layer, by Megatron-Core's names (`mlp_act` is the activation
+    function of a dense MLP). None named: those that the stack takes unless told otherwise."""
+    recompute_layers: Annotated[int, Field(ge=0, le=10**4)] = 0
+    """With recompute "full": how many layers, the first of each chunk of a stage; 0: all."""
     zero_stage: ZeroStage = 0
     """What `dp_shard` shards: 1 optimizer, 2 gradients too, 3 parameters too (FSDP)."""
     reshard: bool = True
@@ -60,7 +67,8 @@ class LayoutFields(Wire):
     offload_optimizer: bool = False
 
     def build(self) -> Layout:
-        return Layout(**{**self.model_dump(), "placement": tuple(self.placement)})
+        lists = {name: tuple(getattr(self, name)) for name in ("placement", "recompute_modules")}
+        return Layout(**{**self.model_dump(), **lists})
 
     def settled(self, problem: Problem) -> LayoutFields:
         """With what was left open as the stack has it."""
@@ -68,7 +76,8 @@ class LayoutFields(Wire):
 
     @classmethod
     def of(cls, layout: Layout) -> LayoutFields:
-        return cls.model_validate({**asdict(layout), "placement": list(layout.placement)})
+        lists = {name: list(getattr(layout, name)) for name in ("placement", "recompute_modules")}
+        return cls.model_validate({**asdict(layout), **lists})
 
 
 class ConstraintFields(Wire):
@@ -88,6 +97,10 @@ class ConstraintFields(Wire):
     schedule: OneOrMany[Schedule] | None = None
     balanced: OneOrMany[bool] | None = None
     recompute: OneOrMany[Recompute] | None = None
+    recompute_modules: Annotated[list[Module], Field(min_length=1, max_length=8)] | None = None
+    """The modules that selective recompute takes, all of them, instead of the sets that the stack offers."""
+    recompute_layers: OneOrMany[Annotated[int, Field(ge=0, le=10**4)]] | None = None
+    """How many layers full recompute takes of each chunk; 0: all."""
     zero_stage: OneOrMany[ZeroStage] | None = None
     reshard: OneOrMany[bool] | None = None
     sequence_parallel: OneOrMany[bool] | None = None

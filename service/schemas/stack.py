@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag
 
 from models.stack import Kernel, Stack
 from service.pointers import TAG
-from service.schemas.layout import Recompute, Schedule, ZeroStage
+from service.schemas.layout import Modules, Recompute, Schedule, ZeroStage
 from service.schemas.wire import Degree, Name, Wire
 
 Bytes = Annotated[float, Field(ge=0, le=8)]
@@ -40,6 +40,14 @@ class StackFields(Wire):
     overlap_expert: bool | None = None
     overlap_pipeline: bool | None = None
     recompute: Annotated[list[Recompute], Field(min_length=1)] | None = None
+    selective: Annotated[list[Annotated[Modules, Field(min_length=1)]], Field(min_length=1, max_length=16)] | None = (
+        None
+    )
+    """Sets of modules that it recomputes together, its own choice first."""
+    recompute_modules: Modules | None = None
+    """Others that it can be told to recompute."""
+    recompute_layers: bool | None = None
+    """Whether it may recompute the first few layers of a chunk only."""
     offload: list[Literal["activations", "optimizer"]] | None = None
     attention_kernel: Kernel | None = None
     gradient_bytes: Annotated[float, Field(gt=0, le=8)] | None = None
@@ -59,6 +67,8 @@ class StackFields(Wire):
 
     def build(self, base: Stack) -> Stack:
         given = {name: tuple(v) if isinstance(v, list) else v for name, v in self.changes().items()}
+        if self.selective is not None:
+            given["selective"] = tuple(map(tuple, self.selective))
         return replace(base, **given)  # type: ignore[arg-type]
 
 

@@ -638,7 +638,7 @@ def test_a_mixture_of_experts_is_the_question_it_states() -> None:
     layout = LayoutFields.model_validate(found["layout"]).build()
     assert (layout.tp, layout.pp, layout.dp_shard, layout.ep, layout.etp) == (2, 8, 64, 64, 1)
     assert (layout.schedule, layout.virtual_stages, layout.balanced) == ("interleaved", 4, True)
-    assert (layout.zero_stage, layout.recompute) == (1, "selective")
+    assert (layout.zero_stage, layout.recompute, layout.recompute_modules) == (1, "selective", ("mla_up_proj", "mlp"))
     assert found["num_chips"] == layout.num_devices == 1024
 
 
@@ -653,6 +653,16 @@ def test_a_mixture_of_experts_is_the_question_it_states() -> None:
         ({"data_parallel_size": None}, "layout", {"dp_shard": 32}),
         ({"tensor_model_parallel_size": 1, "data_parallel_size": 64}, "layout", {"sequence_parallel": False}),
         ({"recompute_granularity": "full"}, "layout", {"recompute": "full"}),
+        (
+            {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 3},
+            "layout",
+            {"recompute": "full", "recompute_layers": 3},
+        ),
+        (
+            {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 3},
+            "layout",
+            {"recompute": "full", "recompute_layers": None},
+        ),
         ({"cpu_offloading_num_layers": 4}, "layout", {"offload_activations": True, "offload_optimizer": False}),
         ({"optimizer_cpu_offload": True}, "layout", {"offload_optimizer": True}),
         (

@@ -16,15 +16,17 @@ from models.array import Array
 from models.complexity import complexity
 from models.constraints import Constraints
 from models.hardware import GIB
-from models.layout import AXES, PLACEMENTS, RECOMPUTE, SCHEDULES, Layout, Layouts
+from models.layout import AXES, PLACEMENTS, SCHEDULES, Layout, Layouts
 from models.problem import Problem
 from models.profile import Profile
+from models.recompute import RECOMPUTE
 from models.rules import RULES, Rule
 from models.step import predict
 
 _OF_POLICY = (
     "layers_divide", "partition_offered", "schedule_shape", "schedule_offered", "balancing_needs_all_forwards_first",
-    "sharding_shape", "sharding_offered", "reshard_offered", "recompute_offered", "offload_offered",
+    "sharding_shape", "sharding_offered", "reshard_offered", "recompute_offered", "modules_offered",
+    "recompute_layers_offered", "offload_offered",
 )  # fmt: skip
 _BLOCK = 100_000
 _DEGREES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
@@ -129,6 +131,7 @@ def _obeys(problem: Problem, rows: Layouts, rules: Sequence[Rule]) -> Array:
 
 
 def _policies(problem: Problem, constraints: Constraints) -> Layouts:
+    shortest = min(constraints.allowed.get("pp", (1,)))  # of the chunks that layers may be split into
     free: dict[str, list[Any]] = {
         "schedule": list(SCHEDULES),
         "virtual_stages": list(range(1, max(problem.stack.max_virtual_stages, 2) + 1)),
@@ -136,12 +139,26 @@ def _policies(problem: Problem, constraints: Constraints) -> Layouts:
         "zero_stage": [0, 1, 2, 3],
         "reshard": [True, False],
         "recompute": list(RECOMPUTE),
+        "recompute_layers": list(range(-(-problem.architecture.num_layers // shortest))),
         "offload_activations": [False, True],
         "offload_optimizer": [False, True],
     }
     every = _combinations(_allowed(free, constraints))
-    rows = Layouts.of(Layout(**policy) for policy in every if policy["reshard"] or policy["zero_stage"] == 3)
-    offered = ("recompute_offered", "offload_offered", "reshard_offered")
+    some = (
+        p
+        for p in every
+        if (p["reshard"] or p["zero_stage"] == 3) and (p["recompute"] == "full" or not p["recompute_layers"])
+    )
+    named = constraints.allowed.get("recompute_modules")
+    sets = (named,) if named else problem.stack.selective
+    rows = Layouts.of(
+        Layout(**policy, recompute_modules=modules)
+        for policy in some
+        for modules in (sets if policy["recompute"] == "selective" else [()])
+    )
+    offered = (
+        "recompute_offered", "modules_offered", "recompute_layers_offered", "offload_offered", "reshard_offered",
+    )  # fmt: skip
     return rows.take(_obeys(problem, rows, [rule for rule in RULES if rule.name in offered]))
 
 

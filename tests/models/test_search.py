@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from models.array import Array
 from models.bounds import Bounds, CoreBounds, Variants, growth, idle
 from models.constraints import Constraints
 from models.errors import Infeasible
+from models.exposure import recomputed
 from models.factors import ordered_factorisations
 from models.hardware import GIB, Cluster, Level
 from models.layout import Layouts
@@ -27,7 +28,7 @@ from models.profile import Coefficients, shipped_profile
 from models.recommendation import recommend
 from models.search import Answer, Goal, NoLegalLayout, search
 from models.shard import Shards
-from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Space
+from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space
 from models.step import predict
 from models.workload import Workload
 from tests.benchmarks.problems import NAMED
@@ -81,9 +82,23 @@ def problems(draw: st.DrawFn) -> Problem:
         stack=replace(
             catalogue.stack(draw(st.sampled_from(_STACKS[chip]))),
             max_virtual_stages=2,
+            selective=draw(st.sampled_from(_SELECTIVE)),
+            recompute_layers=draw(st.booleans()),
         ),
     )
 
+
+_SELECTIVE = [
+    (("layernorm", "mlp_act", "moe_act", "mla_up_proj"),),
+    (
+        ("core_attn",),
+        ("layernorm",),
+        ("layernorm", "moe_act"),
+        ("mlp",),
+        ("mlp", "mlp_act", "moe"),
+        ("shared_experts",),
+    ),
+]
 
 # Brute force over every knob at once takes long: each case pins what another leaves free.
 PINNED: list[dict[str, tuple[object, ...]]] = [
@@ -91,6 +106,8 @@ PINNED: list[dict[str, tuple[object, ...]]] = [
     {"micro_batch": (1,), "offload_optimizer": (False,), "zero_stage": (1, 3), "balanced": (True, False), "cp": (1,)},
     {"micro_batch": (2,), "schedule": ("1f1b", "interleaved"), "zero_stage": (0, 1), "tp": (1, 2)},
     {"micro_batch": (1, 4), "recompute": ("none", "full"), "dp_replicate": (1, 2), "offload_optimizer": (True, False)},
+    {"recompute": ("full",), "recompute_layers": (1, 3), "micro_batch": (1, 2), "offload_optimizer": (False,)},
+    {"recompute_modules": ("mlp", "layernorm"), "recompute_layers": (0,), "micro_batch": (4,), "tp": (1, 2)},
 ]
 
 
@@ -122,12 +139,20 @@ def agree(answer: Answer | None, found: Found | None, goal: Goal) -> None:
     assert answer.times[answer.front].tolist() == pytest.approx([t for _, t in front], rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(problems(), st.sampled_from([0.0, 0.03, 0.3]), st.sampled_from([1, 5]), st.sampled_from(PINNED))
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    problems(),
+    st.sampled_from([0.0, 0.03, 0.3]),
+    st.sampled_from([1, 5]),
+    st.sampled_from(PINNED),
+    st.sampled_from([0.0, 0.0, 0.8, 0.9, 0.95]),
+)
 def test_the_search_finds_what_brute_force_finds(
-    problem: Problem, tolerance: float, top: int, pinned: dict[str, tuple[object, ...]]
+    problem: Problem, tolerance: float, top: int, pinned: dict[str, tuple[object, ...]], taken: float
 ) -> None:
-    constraints, goal = Constraints(allowed=pinned), Goal(tolerance=tolerance, top=top, both_sides=True)
+    reserve = taken * problem.cluster.usable_bytes / GIB
+    constraints = Constraints(allowed=pinned, memory_reserve_gib=reserve)
+    goal = Goal(tolerance=tolerance, top=top, both_sides=True)
     agree(answered(problem, constraints, goal), fitting(problem, PROFILE, constraints), goal)
 
 
@@ -140,7 +165,7 @@ def test_the_search_finds_what_brute_force_finds(
         ("deepseek-v3 16384", {"zero_stage": (1,), "ep": (32, 64)}),
         ("deepseek-v3 v5p", {"tp": (1,), "cp": (1,)}),
         ("kimi-k2 gb300", {"dp_shard": (576,), "pp": (4,)}),
-        ("megatron-1t", {"dp_shard": (32,), "cp": (2,)}),
+        ("megatron-1t", {"dp_shard": (32,), "pp": (32, 64, 128)}),
         ("gpt3-175b 1600", {"pp": (25,), "cp": (2,)}),
         ("kimi-k2 v7x", {"dp_replicate": (2,), "dp_shard": (12288,)}),
     ],
@@ -186,12 +211,13 @@ def test_every_layout_of_the_space_is_counted_once(problem: Problem) -> None:
     assert sum(counts) == certificate.space
 
 
-def bounded(problem: Problem, layouts: Layouts, c: Coefficients) -> Iterator[tuple[Array, Array]]:
+def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Iterator[tuple[Array, Array]]:
     """(least time, least bytes) of every bound that the search prunes by, each layout under its own policy."""
-    policies, n = Space(problem, Constraints()).policies, len(layouts)
+    policies, n = Space(problem, constraints).policies, len(layouts)
+    c = PROFILE.coefficients(problem.scopes)
     rows = np.arange(n)
     schedule = position(policies.schedules, layouts, SCHEDULE_KNOBS)
-    saver = position(policies.savers, layouts, SAVER_KNOBS)
+    saver = position(policies.savers, layouts, [knob for knob in SAVER_KNOBS if knob != "recompute_layers"])
     variant = position(policies.shardings, layouts, SHARDING_KNOBS) * len(policies.savers) + saver
     variants = Variants.of_policies(policies)
     m = layouts.num_micro_batches(problem.workload.global_batch)
@@ -199,33 +225,44 @@ def bounded(problem: Problem, layouts: Layouts, c: Coefficients) -> Iterator[tup
     held = flying(policies.schedules, layouts.pp, m)[schedule, rows]
     wanted = np.ones((len(variants.keys), n), dtype=bool)
 
-    placed = Bounds(MeshCosts.of(problem, layouts, c), policies, least_idle)
-    near = Bounds(unplaced(problem, layouts, c), policies, least_idle)
-    memory = MemoryBounds(near.costs, policies, held).memory()
+    placed = Bounds(costs_of(problem, layouts, c, policies), policies, least_idle)
+    near = Bounds(unplaced(problem, placed.costs), policies, least_idle)
+    needed = predict(problem, layouts, c).needed_bytes  # with no more memory than that, it has to recompute so much
+    memory = MemoryBounds(near.costs, policies, held, needed * (1 + 1e-12)).memory()
+    share = np.where(policies.open[saver], memory.share[variant, rows], 1.0)
+    assert (share <= recomputed(problem, layouts) + 1e-9).all()
+    shares = np.broadcast_to(share, wanted.shape)
     for bounds in (placed, near):
-        yield bounds.time(variants, wanted).step[variants.of[variant], rows], memory.least[variant, rows]
-    times = near.time(variants, wanted)
+        yield bounds.time(variants, wanted, shares).step[variants.of[variant], rows], memory.least[variant, rows]
+    times = near.time(variants, wanted, shares)
     least = times.step + near.farther(variants, times, growth(near.costs, placed.costs, rows))
     least = least + np.maximum(placed.apart() - near.apart(), 0.0)
-    none = MemoryBounds(near.costs, policies, np.zeros(n)).memory()
+    none = MemoryBounds(near.costs, policies, np.zeros(n), np.inf).memory()
     yield least[variants.of[variant], rows], (none.layers + held * none.each)[variant, rows]
 
     shards = Shards.of(layouts, problem.workload.seq_len)
-    costs = ShardCosts.of(problem, shards.table, c)
+    costs = ShardCosts.of(problem, shards.table, c, policies.savers.recompute)
     cores = CoreBounds(problem, costs, c)
     unsplit = replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones(n, dtype=int))
     time = cores.time(cores.passes[shards.code], layouts.pp, m, least_idle)
     yield time, CoreMemory(problem, costs, c, policies).memory(shards.code, unsplit, held)
 
 
-def unplaced(problem: Problem, layouts: Layouts, c: Coefficients) -> MeshCosts:
+def costs_of(problem: Problem, layouts: Layouts, c: Coefficients, policies: Policies) -> MeshCosts:
+    """Under every recompute policy of these."""
+    placed = MeshCosts.of(problem, layouts, c)
+    shards = ShardCosts.of(problem, placed.tables.shards.shards, c, policies.savers.recompute)
+    return replace(placed, tables=replace(placed.tables, shards=shards))
+
+
+def unplaced(problem: Problem, placed: MeshCosts) -> MeshCosts:
     """With every axis as close as it can be."""
-    placed, closest = MeshCosts.of(problem, layouts, c), closest_groups(problem.cluster, layouts)
-    tables = replace(placed.tables, collectives=least_collectives(problem, closest, c))
+    closest = closest_groups(problem.cluster, placed.layouts)
+    tables = replace(placed.tables, collectives=least_collectives(problem, closest, placed.c))
     return replace(placed, tables=tables, groups=closest)
 
 
-def position(of: Layouts, layouts: Layouts, knobs: tuple[str, ...]) -> Array:
+def position(of: Layouts, layouts: Layouts, knobs: Sequence[str]) -> Array:
     """Which of some policies each layout has."""
     keys = list(zip(*(getattr(of, knob).tolist() for knob in knobs), strict=True))
     mine = zip(*(getattr(layouts, knob).tolist() for knob in knobs), strict=True)
@@ -236,14 +273,14 @@ def position(of: Layouts, layouts: Layouts, knobs: tuple[str, ...]) -> Array:
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from(PINNED))
 def test_no_bound_exceeds_what_it_bounds(problem: Problem, pinned: dict[str, tuple[object, ...]]) -> None:
-    parts = list(legal(problem, Constraints(allowed=pinned)))
+    constraints = Constraints(allowed=pinned)
+    parts = list(legal(problem, constraints))
     layouts = Layouts.concatenate(parts) if parts else Layouts.of([])
     if not len(layouts):
         return
     layouts = layouts.take(np.arange(0, len(layouts), max(len(layouts) // 4000, 1)))
-    c = PROFILE.coefficients(problem.scopes)
-    found = predict(problem, layouts, c)
-    for time, memory in bounded(problem, layouts, c):
+    found = predict(problem, layouts, PROFILE.coefficients(problem.scopes))
+    for time, memory in bounded(problem, constraints, layouts):
         assert (time <= found.step_time_s * (1 + 1e-9)).all()
         assert (memory <= found.needed_bytes * (1 + 1e-9)).all()
 

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from models import catalogue
 from models.flops import model_flops
 from models.layout import Layout, Layouts
+from models.memory import kept_bytes
 from models.prediction import predict_layouts
 from models.problem import Problem
 from models.profile import shipped_profile
+from models.recompute import NONE, policy
 from models.rules import require_legal
+from models.shard import Shards
 from models.step import TIME_TERMS, predict
 from models.workload import Workload
 
@@ -101,12 +104,29 @@ def test_twice_the_batch_takes_at_most_twice_the_time() -> None:
 
 
 def test_recompute_costs_time_and_saves_memory() -> None:
+    """The more modules, and the more layers, the more of both."""
     problem = question()
-    policies = [Layout(tp=8, dp_shard=8, zero_stage=1, sequence_parallel=True, recompute=r) for r in
-                ("none", "selective", "full")]  # fmt: skip
-    found = predict(problem, Layouts.of(policies), PROFILE.coefficients(problem.scopes))
-    assert (np.diff(found.step_time_s) > 0).all()
-    assert (np.diff(found.needed_bytes) < 0).all()
+    base = Layout(tp=8, dp_shard=8, zero_stage=1, sequence_parallel=True)
+    modules = [("layernorm",), ("layernorm", "mlp_act"), ("layernorm", "mlp_act", "mlp")]
+    sets = [replace(base, recompute="selective", recompute_modules=names) for names in modules]
+    layers = [replace(base, recompute="full", recompute_layers=n) for n in (1, 5, 20, 0)]
+    for policies in ([base, *sets, layers[-1]], [base, *layers]):
+        found = predict(problem, Layouts.of(policies), PROFILE.coefficients(problem.scopes))
+        assert (np.diff(found.step_time_s) > 0).all()
+    assert (np.diff(found.memory["activations_bytes"][1:]) < 0).all()
+
+
+def test_what_is_computed_again_is_kept_no_longer() -> None:
+    """Bytes a token and hidden unit of a GPT layer (Korthikanti et al., arXiv 2205.05198, table 2 and §4.1): 8 for the
+    input of GeLU and 8 for its output, 2 for the output of each norm, 5as/h for the scores of attention."""
+    gpt = catalogue.architecture("gpt-3-175b")
+    problem = replace(question(), architecture=gpt, stack=replace(question().stack, attention_kernel="unfused"))
+    x = Shards.of(Layouts.of([Layout()]), problem.workload.seq_len).table
+    modules = [(), ("mlp",), ("mlp_act",), ("core_attn",), ("layernorm",)]
+    policies = [problem.repeated(policy("selective", names) if names else NONE, gpt.kinds[0]) for names in modules]
+    kept = kept_bytes(problem, gpt.kinds[0], x, policies)[:, 0] / (problem.workload.seq_len * gpt.hidden_size)
+    scores = 5 * gpt.kinds[0].attention.num_heads * problem.workload.seq_len / gpt.hidden_size
+    assert (kept[0] - kept).tolist() == pytest.approx([0, 16, 8, scores, 4])
 
 
 def test_sharding_more_needs_less_memory() -> None:

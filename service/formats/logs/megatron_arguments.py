@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.errors import Invalid, Unsupported
+from models.recompute import MODULES
 from service.formats.logs.layer_pattern import layer_switches
 
 _PATH = "log.arguments"
@@ -247,7 +248,7 @@ def _layout(given: _Arguments, layers: int) -> dict[str, Any]:
         "schedule": "interleaved" if virtual > 1 else "1f1b",
         "virtual_stages": virtual,
         "balanced": _balanced(given, layers, pp * virtual),
-        "recompute": _recompute(given),
+        **_recompute(given, layers, pp * virtual),
         "reshard": given.word("torch_fsdp2_reshard_after_forward") != "False",
         "sequence_parallel": tp > 1 and given.flag("sequence_parallel"),
         "offload_activations": _offloads_activations(given),
@@ -312,8 +313,17 @@ def _offloads_activations(given: _Arguments) -> bool:
     return given.count("cpu_offloading_num_layers", 0, least=0) > 0 or given.flag("fine_grained_activation_offloading")
 
 
-def _recompute(given: _Arguments) -> str:
+def _recompute(given: _Arguments, layers: int, chunks: int) -> dict[str, Any]:
     granularity = given.word("recompute_granularity") or "none"
     if granularity not in ("none", "selective", "full"):
         raise given.invalid("recompute_granularity", "must be full or selective")
-    return granularity
+    found: dict[str, Any] = {"recompute": granularity}
+    if granularity == "selective":
+        modules = re.findall(r"\w{1,40}", given.word("recompute_modules") or "", re.ASCII)
+        if not set(modules) <= set(MODULES):
+            raise given.invalid("recompute_modules", f"must be among {', '.join(MODULES)}")
+        found["recompute_modules"] = modules
+    elif granularity == "full" and given.word("recompute_method") == "block":
+        first = given.count("recompute_num_layers")
+        found["recompute_layers"] = first if first * chunks < layers else 0
+    return found
