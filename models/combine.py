@@ -10,7 +10,7 @@ from models import pipeline
 from models.array import Array, Shared, distinct, total
 from models.exposure import Exposure, straggling, weighed
 from models.hardware import GIB
-from models.layout import DUALPIPE, ONE_F_ONE_B, Layouts
+from models.layout import DUALPIPE, ONE_F_ONE_B, Layout, Layouts
 from models.mesh_costs import MeshCosts
 from models.problem import Problem
 
@@ -55,6 +55,20 @@ def partitions(problem: Problem, layouts: Layouts) -> Shared[pipeline.Stages]:
     return Shared(
         pipeline.partition(problem.architecture.runs, np.array(weights), head, *parts, by_threshold=by_threshold), code
     )
+
+
+def layers_per_chunk(problem: Problem, layout: Layout) -> tuple[int, ...]:
+    """Of a layout's partition, chunk by chunk in the order of the model; chunk i lies on stage i modulo pp."""
+    weights, head = problem.forward_flops
+    layers = np.repeat(*(np.array(column) for column in zip(*problem.architecture.runs, strict=True)))
+    begin = pipeline.boundaries(
+        np.array(weights)[layers],
+        head,
+        np.array([layout.pp * layout.virtual_stages]),
+        np.array([layout.balanced]),
+        by_threshold=problem.stack.splits_by_threshold,
+    )
+    return tuple(np.diff(begin[0]).tolist())
 
 
 class Combiner:
@@ -151,12 +165,20 @@ class Combiner:
             "activations_bytes": resident * c.activation_memory + np.where(losing, 0.0, recomputed),
             "logits_bytes": np.where(losing, logits, 0.0),
         }
+        if self.problem.stack.lazy_gradients:
+            parts["gradients_bytes"] = self._after(parts)
         allocated = total(parts.values())
         worst = _largest(allocated)
         held = {name: _pick(value, worst) for name, value in parts.items()}
         held["context_bytes"] = np.zeros(len(x)) + c.context_gib * GIB
         held["fragmentation_bytes"] = _pick(allocated, worst) * c.fragmentation
         return {name: held[name] for name in MEMORY_TERMS}, _pick(stages.index, worst)
+
+    def _after(self, parts: dict[str, Array]) -> Array:
+        """Gradients that take the place of the activations they are made from, unless earlier ones are kept."""
+        gone = parts["activations_bytes"] + parts["logits_bytes"]
+        whole = parts["gradients_bytes"]
+        return np.where(self.micro_batches == 1, np.maximum(whole - gone, 0.0), whole)
 
     @cached_property
     def _whole_layer(self) -> Array:

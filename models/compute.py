@@ -5,8 +5,9 @@ A layer is its body (attention, dense MLP, norms) and its experts; each depends 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -92,6 +93,8 @@ class Compute:
         self, problem: Problem, shards: Shards, c: Coefficients, policies: Sequence[int], *, shared: bool = True
     ) -> None:
         self.problem, self.shards, self.c, self.policies = problem, shards, c, policies
+        kinds = problem.architecture.kinds
+        self.repeated = {piece for p in policies for kind in kinds for piece in problem.repeated(p, kind).pieces}
         self.h = problem.architecture.hidden_size
         self.kernels = Kernels(problem, c)
         self.bodies: Shared[Shards] = shards.bodies(shared=shared)
@@ -151,23 +154,39 @@ class Compute:
         )
 
     def _body(self, layer: Layer, x: Shards) -> _Part:
-        attention, kernels = layer.attention, self.kernels
-        products, pieces = self._projections(attention, x), dict[str, Array]()
-        if layer.dense:
-            mlp = self._dense(layer.dense, x)
-            products, pieces["dense"] = products + mlp, mlp.forward
-        core = kernels.attention(attention, x.tokens, attention.num_heads / x.tp)
-        pieces["attention"] = core.forward
-        if attention.is_mla:
-            pieces["up"] = self._up_projections(attention, x)
+        attention, pieces = layer.attention, dict[str, Callable[[], Array]]()
+        products = self._projections(attention, x)
+        if dense := layer.dense:
+            mlp = self._dense(dense, x)
+            products = products + mlp
+            pieces["dense"] = lambda: mlp.forward - self._half(dense, attention, x)
+            pieces["dense_half"] = lambda: self._half(dense, attention, x)
+        core = self.kernels.attention(attention, x.tokens, attention.num_heads / x.tp)
+        pieces["attention"] = lambda: core.forward
+        pieces["up"] = lambda: self._up_projections(attention, x)
+        pieces["ends"] = lambda: self._keys_and_output(attention, x)
         moved = self._body_traffic(layer, x)
-        pieces |= {name: self._traffic(size).forward for name, size in moved.items() if name != "other"}
-        return _Part(products, core, self._traffic(total(moved.values())), pieces)
+        pieces |= {name: partial(self._moving, size) for name, size in moved.items()}
+        return _Part(products, core, self._traffic(total(moved.values())), self._wanted(pieces))
+
+    def _wanted(self, pieces: Mapping[str, Callable[[], Array]]) -> dict[str, Array]:
+        """Those that some policy computes again."""
+        return {name: seconds() for name, seconds in pieces.items() if name in self.repeated}
 
     def _dense(self, dense: Mlp, x: Shards) -> Passes:
         width = dense.intermediate_size / x.tp
         up = self.kernels.linear(x.tokens, self.h, width * (dense.matrices - 1))
         return up + self.kernels.linear(x.tokens, width, self.h)
+
+    def _half(self, dense: Mlp, attention: Attention, x: Shards) -> Array:
+        """Forward of the products of an MLP that are the second, fourth and so on of their layer: after queries, keys,
+        values and output, or after five of MLA."""
+        width = dense.intermediate_size / x.tp
+        up = self.kernels.linear(x.tokens, self.h, width).forward
+        down = self.kernels.linear(x.tokens, width, self.h).forward
+        if attention.is_mla:
+            return up + down if dense.gated else up
+        return up if dense.gated else down
 
     def _projections(self, attention: Attention, x: Shards) -> Passes:
         """Heads are sharded over tp; MLA's down-projections are not, each device does its own tokens."""
@@ -188,6 +207,11 @@ class Compute:
     def _up_projections(self, attention: Attention, x: Shards) -> Array:
         ups = [(i, o) for name, i, o in attention.projections(self.h) if name.endswith("_up")]
         return total(self.kernels.linear(x.tokens, i, o / x.tp).forward for i, o in ups)
+
+    def _keys_and_output(self, attention: Attention, x: Shards) -> Array:
+        keys = self.kernels.linear(x.tokens, self.h, attention.kv_dim / 2 * attention.kv_share(x.tp))
+        output = self.kernels.linear(x.tokens, attention.num_heads * attention.v_head_dim / x.tp, self.h)
+        return keys.forward + output.forward
 
     def _body_traffic(self, layer: Layer, x: Shards) -> dict[str, Array]:
         """Bytes of norms, of a dense activation function, and of residuals, rotary and the rest: reads and writes of
@@ -227,9 +251,14 @@ class Compute:
         act = routed * width * moe.expert.matrices * size + self._quantised(routed * width)
         sorting = 4 * routed * self.h * self.c.routing_traffic * np.exp(self.c.routing_ageing * self.age)
         light = self._traffic(act + sorting * size + self._quantised(routed * self.h))
-        act = self._traffic(act).forward
-        pieces = {"expert_act": act, "experts": products.forward + light.forward - act}
-        return _Part(products, Passes.of(*(np.zeros_like(act),) * 2), light, pieces)
+        pieces: dict[str, Callable[[], Array]] = {
+            "expert_act": partial(self._moving, act),
+            "experts": lambda: products.forward + light.forward - self._moving(act),
+        }
+        return _Part(products, Passes.of(*(np.zeros_like(act),) * 2), light, self._wanted(pieces))
+
+    def _moving(self, moved: Array) -> Array:
+        return self._traffic(moved).forward
 
     def _traffic(self, moved: Array) -> Passes:
         """Memory-bound work; backward moves twice as much."""

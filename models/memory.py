@@ -17,7 +17,7 @@ from models.problem import Problem
 from models.recompute import Repeated
 from models.shard import Shards
 
-GATHERED_LOGIT_BYTES = 16  # 16-bit logits and gradient, fp32 logits, log-softmax and gradient: PyTorch's cross_entropy
+PYTORCH_LOGIT_BYTES = 16  # 16-bit logits and gradient, fp32 logits, log-softmax and gradient: PyTorch's cross_entropy
 LOGIT_BYTES = 6  # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for logits)
 
 
@@ -74,7 +74,8 @@ def mtp_expert_parameters(architecture: Architecture, x: Shards) -> Array:
 
 def logit_bytes(problem: Problem, x: Shards) -> Array:
     heads = 1 + problem.architecture.mtp_layers
-    shards, size = (x.tp, LOGIT_BYTES) if problem.stack.parallel_loss else (1, GATHERED_LOGIT_BYTES)
+    shards = x.tp if problem.stack.parallel_loss else 1
+    size = LOGIT_BYTES if problem.stack.fused_loss else PYTORCH_LOGIT_BYTES
     return np.asarray(x.tokens * problem.architecture.vocab_size / shards * size * heads)
 
 
@@ -111,7 +112,8 @@ def _activations(problem: Problem, layer: Layer, x: Shards) -> tuple[Array, dict
         pieces["attention"] = inner * attention.num_heads * problem.workload.seq_len * (2.5 * two)
     if dense := layer.dense:
         width = inner * dense.intermediate_size
-        pieces |= {"dense": width * hidden_operand * (dense.matrices - 1), "dense_act": width * operand}
+        half = width * hidden_operand * (dense.matrices - 2)
+        pieces |= {"dense": width * hidden_operand, "dense_half": half, "dense_act": width * operand}
     if moe := layer.moe:
         routed = outer * moe.experts_per_token * x.etp
         width = routed * moe.intermediate_size / x.etp

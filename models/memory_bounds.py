@@ -122,7 +122,7 @@ class MemoryBounds:
         nothing = layers + self.flying * each
         r = int(np.argmax(self._counts))
         piped = total(
-            n * np.minimum(p / states.layers[r], b / every[r])
+            n * np.minimum(_times(p, states.layers[r]), b / every[r])
             for n, p, b in zip(self._counts, states.layers, some, strict=True)
         ) * (states.layers[r] + self.flying * every[r])
         alone = total(n * (p + self.flying * b) for n, p, b in zip(self._counts, states.layers, some, strict=True))
@@ -159,9 +159,10 @@ class MemoryBounds:
         reduced = (self.pp == 1) | gathered | (zero == 2) if zero >= 2 else np.zeros(1, dtype=bool)
         shared = states * (zero >= 1 and not on_host) + problem.parameter_bytes * (zero == 3 and on_host)
         own = states * (zero == 0 and not on_host) + problem.parameter_bytes * (not gathered)
-        sharded = shared + problem.gradient_bytes * reduced
-        whole = own + problem.gradient_bytes * ~reduced
-        fixed = reduced * self._unit + gathered * np.minimum(2 * self._unit, self._layer)
+        gradient = _gradient_bytes(problem, self.costs.layouts)
+        sharded = shared + gradient * reduced
+        whole = own + gradient * ~reduced
+        fixed = reduced * (gradient > 0) * self._unit + gathered * np.minimum(2 * self._unit, self._layer)
         return _Worth(
             whole + sharded / self.costs.dense_shards,
             whole + sharded / self.costs.expert_shards,
@@ -230,8 +231,9 @@ class CoreMemory:
         states = 0.0
         if not self.policies.savers.offload_optimizer.any():
             states = problem.master_bytes + problem.workload.optimizer_state.moment_bytes
-        sharded = states * (most >= 1) + problem.gradient_bytes * (most >= 2)
-        whole = states * (most == 0) + problem.gradient_bytes * (most < 2)
+        gradient = _gradient_bytes(problem, cores)
+        sharded = states * (most >= 1) + gradient * (most >= 2)
+        whole = states * (most == 0) + gradient * (most < 2)
         if not ((shardings.zero_stage == 3) & shardings.reshard).any():
             whole = whole + problem.parameter_bytes
         return _Worth(whole + sharded / replicas, whole + sharded / experts, 0.0)
@@ -250,6 +252,13 @@ class CoreMemory:
         return held
 
 
+def _gradient_bytes(problem: Problem, layouts: Layouts) -> Array | float:
+    """Of a gradient, while activations are at their fullest."""
+    if not problem.stack.lazy_gradients:
+        return problem.gradient_bytes
+    return problem.gradient_bytes * (layouts.num_micro_batches(problem.workload.global_batch) > 1)
+
+
 def _fullest(
     runs: Sequence[tuple[int, int]], parameters: list[Array], kept: list[Array] | None, pp: Array
 ) -> tuple[Array, Array]:
@@ -263,10 +272,15 @@ def _fullest(
     if len(counts) == 1:
         return every / pp, activations / pp
     r = int(np.argmax(counts))
-    shares = [np.minimum(p / parameters[r], a / kept[r]) for p, a in zip(parameters, kept, strict=True)]
+    shares = [np.minimum(_times(p, parameters[r]), a / kept[r]) for p, a in zip(parameters, kept, strict=True)]
     layers = total(n * share for n, share in zip(counts, shares, strict=True))
     alone = pp == 1
     return np.where(alone, every, layers * parameters[r]) / pp, np.where(alone, activations, layers * kept[r]) / pp
+
+
+def _times(value: Array, of: Array) -> Array:
+    """How many times another; of nothing any number of times."""
+    return np.divide(value, of, out=np.full(np.broadcast(value, of).shape, np.inf), where=of > 0)
 
 
 def _layers_of_kinds(runs: Sequence[tuple[int, int]], kinds: int) -> list[int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.array import Array
+from models.combine import layers_per_chunk
 from models.flops import AttentionCount
 from models.hardware import GIB
 from models.layout import Layout, Layouts
@@ -25,6 +26,7 @@ class Prediction:
     """Step time in seconds with a central 80% interval; memory in GiB on the fullest stage.
 
     `mfu` and `tflops_per_chip` are keyed by convention: attention counted "causal" or "full" (recompute never).
+    `layers_per_chunk`: the partition of the layers, in the order of the model; chunk i lies on stage i modulo pp.
     """
 
     layout: Layout
@@ -36,6 +38,7 @@ class Prediction:
     tflops_per_chip: dict[str, float]
     mfu: dict[str, float]
     num_micro_batches: int
+    layers_per_chunk: tuple[int, ...]
     time: dict[str, float]
     memory_gib: dict[str, float]
     allocated_gib: float
@@ -72,6 +75,7 @@ def describe(predictions: Predictions, i: int, spread: float, profile: Profile) 
         tflops_per_chip={count: float(predictions.tflops_per_chip(count)[i]) for count in counts},
         mfu={count: float(predictions.mfu(count)[i]) for count in counts},
         num_micro_batches=max(problem.workload.global_batch // (layout.dp * layout.micro_batch), 1),
+        layers_per_chunk=layers_per_chunk(problem, layout),
         time=time,
         memory_gib=memory,
         allocated_gib=float(predictions.allocated_bytes[i]) / GIB,

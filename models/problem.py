@@ -64,6 +64,11 @@ class Problem:
         """What of a layer a recompute policy does again."""
         return repeated(policy("selective", self.stack.selective[0]) if number == STACKS_OWN else number, layer)
 
+    def effective(self, modules: tuple[str, ...]) -> tuple[str, ...]:
+        """Of modules to recompute, those that some layer has; all where none has any."""
+        kinds = self.architecture.kinds
+        return tuple(m for m in modules if any(repeated(policy("selective", [m]), k).pieces for k in kinds)) or modules
+
     @cached_property
     def forward_flops(self) -> tuple[tuple[float, ...], float]:
         """Of one token, by layer kind, and of the head: the weights of a stage partition."""

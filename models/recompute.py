@@ -1,8 +1,10 @@
 """What backward computes again instead of keeping it from forward.
 
 Nothing, some modules of every layer, or layers as a whole; of those all, or the first few of each chunk of layers.
-Modules have the names of Megatron-Core's `--recompute-modules` (megatron/core/transformer/transformer_config.py), and
-`mlp_act` for the activation function of a dense MLP. A policy is one number in arrays: a bit for every module.
+Modules have the names of Megatron-Core's `--recompute-modules` (megatron/core/transformer/transformer_config.py);
+`mlp_act` is the activation function of a dense MLP, and `alternate_mm` every second matrix product outside the experts,
+which torchtitan's operator-level policy does not save (torchtitan/distributed/activation_checkpoint.py). A policy is
+one number in arrays: a bit for every module.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ from dataclasses import dataclass
 from models.architecture import Layer
 
 RECOMPUTE = ("none", "selective", "full")
-MODULES = ("layernorm", "mlp_act", "moe_act", "core_attn", "mla_up_proj", "mlp", "shared_experts", "moe")
+MODULES = (
+    "layernorm", "mlp_act", "moe_act", "core_attn", "mla_up_proj", "mlp", "shared_experts", "moe", "alternate_mm",
+)  # fmt: skip
 NONE = 0
 STACKS_OWN = 1 << len(MODULES)  # selective, of the modules that the stack takes unless told otherwise
 FULL = 2 * STACKS_OWN
 
-PIECES = ("norm", "dense_act", "expert_act", "attention", "up", "dense", "experts")
-"""What a layer's forward consists of where it can be computed again by itself."""
+PIECES = ("norm", "dense_act", "expert_act", "attention", "up", "ends", "dense", "dense_half", "experts")
+"""What a layer's forward consists of where it can be computed again by itself: `up` and `ends` are projections of
+attention (of MLA; of keys and of the output), `dense_half` the products of an MLP that `alternate_mm` leaves out."""
 
 
 def policy(recompute: str, modules: Collection[str] = ()) -> int:
@@ -66,7 +71,7 @@ def repeated(number: int, layer: Layer) -> Repeated:
 
 
 def _pieces(module: str, layer: Layer) -> set[str]:
-    dense = {"dense", "dense_act"} if layer.dense else set()
+    dense = {"dense", "dense_half", "dense_act"} if layer.dense else set()
     if module in ("mlp", "shared_experts", "moe"):
         if (module == "mlp") == (layer.moe is not None):
             return set()
@@ -77,4 +82,7 @@ def _pieces(module: str, layer: Layer) -> set[str]:
         return {"dense_act"} if layer.dense else set()
     if module == "mla_up_proj":
         return {"up"} if layer.attention.is_mla else set()
+    if module == "alternate_mm":
+        up_or_ends = "up" if layer.attention.is_mla else "ends"
+        return {up_or_ends, "dense_half"} if layer.dense else {up_or_ends}
     return {"layernorm": {"norm"}, "core_attn": {"attention"}}[module]

@@ -114,7 +114,7 @@ class Space:
         pairs = [(z, r) for z in range(4) for r in ((True, False) if z == 3 else (True,))]
         asked = self.constraints.allowed.get("recompute_modules")
         sets = (asked,) if asked else self.problem.stack.selective
-        recompute = [("none", ()), *(("selective", modules) for modules in sets), ("full", ())]
+        recompute = [("none", ()), *(("selective", self.problem.effective(m)) for m in sets), ("full", ())]
         savers = Layouts.of(
             Layout(recompute=r, recompute_modules=modules, offload_activations=a, offload_optimizer=o)
             for (r, modules), a, o in product(recompute, (False, True), (False, True))

@@ -60,6 +60,8 @@ class Stack:
     gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand format. fp32 training
                             moves four bytes whatever these say
     parallel_loss           with tp > 1 the loss works on each device's part of the vocabulary, not on gathered logits
+    fused_loss              one kernel makes loss and gradient of logits; else PyTorch's cross_entropy in several
+    lazy_gradients          gradients have no memory before backward computes them: PyTorch's zero_grad(set_to_none)
     low_precision_activations   inputs of activation functions are kept in the GEMM format (DeepSeek-V3 §3.3.3)
     fused                   norms, activations and rotary are fused kernels (hand-written or compiled)
     launch                  "eager", "compiled" or "graph": what a kernel launch costs the host
@@ -104,6 +106,8 @@ class Stack:
     gradient_bytes: float = 4
     gather_bytes: float = 2
     parallel_loss: bool = True
+    fused_loss: bool = True
+    lazy_gradients: bool = False
     low_precision_activations: bool = False
     fused: bool = True
     launch: Literal["eager", "compiled", "graph"] = "eager"

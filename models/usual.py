@@ -26,7 +26,7 @@ def usual(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
     if layout.recompute not in stack.recompute:
         changed["recompute"] = stack.default_recompute
     if changed.get("recompute", layout.recompute) == "selective" and not layout.recompute_modules:
-        changed["recompute_modules"] = stack.selective[0]
+        changed["recompute_modules"] = problem.effective(stack.selective[0])
     if layout.pp > 1:
         changed |= _pipeline(problem, layout, given)
     return replace(layout, **{knob: value for knob, value in changed.items() if knob not in given})

@@ -15,8 +15,10 @@ from service.schemas.wire import Degree, OneOrMany, Wire
 
 Schedule = Literal["1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe"]
 Recompute = Literal["none", "selective", "full"]
-Module = Literal["layernorm", "mlp_act", "moe_act", "core_attn", "mla_up_proj", "mlp", "shared_experts", "moe"]
-Modules = Annotated[list[Module], Field(max_length=8)]
+Module = Literal[
+    "layernorm", "mlp_act", "moe_act", "core_attn", "mla_up_proj", "mlp", "shared_experts", "moe", "alternate_mm"
+]
+Modules = Annotated[list[Module], Field(max_length=9)]
 ZeroStage = Literal[0, 1, 2, 3]
 Axis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp"]
 
@@ -54,8 +56,9 @@ class LayoutFields(Wire):
     """Layers over stages so that the slowest is fastest, not an equal number."""
     recompute: Recompute = "none"
     recompute_modules: Modules = []
-    """With recompute "selective": the modules of every layer, by Megatron-Core's names (`mlp_act` is the activation
-    function of a dense MLP). None named: those that the stack takes unless told otherwise."""
+    """With recompute "selective": the modules of every layer, by Megatron-Core's names; `mlp_act` is the activation
+    function of a dense MLP, `alternate_mm` every second matrix product, as torchtitan has it. None named: those that
+    the stack takes unless told otherwise."""
     recompute_layers: Annotated[int, Field(ge=0, le=10**4)] = 0
     """With recompute "full": how many layers, the first of each chunk of a stage; 0: all."""
     zero_stage: ZeroStage = 0
@@ -97,7 +100,7 @@ class ConstraintFields(Wire):
     schedule: OneOrMany[Schedule] | None = None
     balanced: OneOrMany[bool] | None = None
     recompute: OneOrMany[Recompute] | None = None
-    recompute_modules: Annotated[list[Module], Field(min_length=1, max_length=8)] | None = None
+    recompute_modules: Annotated[list[Module], Field(min_length=1, max_length=9)] | None = None
     """The modules that selective recompute takes, all of them, instead of the sets that the stack offers."""
     recompute_layers: OneOrMany[Annotated[int, Field(ge=0, le=10**4)]] | None = None
     """How many layers full recompute takes of each chunk; 0: all."""

@@ -90,6 +90,9 @@ class PredictedLayout(Document):
     mfu: ByConvention
     num_micro_batches: int
     """Run by each data-parallel rank in a step."""
+    layers_per_chunk: list[int]
+    """How the layers are split, in the order of the model: chunk i lies on stage i modulo pp, and there are as many
+    chunks as pp times virtual_stages."""
     time: TimeTerms
     memory_gib: MemoryTerms
     allocated_gib: float
@@ -106,7 +109,13 @@ class PredictedLayout(Document):
 
     @classmethod
     def of(cls, prediction: Prediction) -> Self:
-        return cls.model_validate({**asdict(prediction), "layout": LayoutFields.of(prediction.layout)})
+        return cls.model_validate(
+            {
+                **asdict(prediction),
+                "layout": LayoutFields.of(prediction.layout),
+                "layers_per_chunk": list(prediction.layers_per_chunk),
+            }
+        )
 
 
 class ProfileUsed(Document):

@@ -150,7 +150,7 @@ def _policies(problem: Problem, constraints: Constraints) -> Layouts:
         if (p["reshard"] or p["zero_stage"] == 3) and (p["recompute"] == "full" or not p["recompute_layers"])
     )
     named = constraints.allowed.get("recompute_modules")
-    sets = (named,) if named else problem.stack.selective
+    sets = [problem.effective(modules) for modules in ([named] if named else problem.stack.selective)]
     rows = Layouts.of(
         Layout(**policy, recompute_modules=modules)
         for policy in some
