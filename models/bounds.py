@@ -101,15 +101,16 @@ class Bounds:
         recomputed: every more only adds work."""
         times = Times(np.full(wanted.shape, np.inf), *(np.zeros(wanted.shape) for _ in range(3)))
         for i in np.flatnonzero(wanted.any(axis=1)):
-            found = self._step(*variants.keys[i][:4], share[i])
+            found = self._step(*variants.keys[i][:4], None if (share[i] == 1).all() else share[i])
             for name, value in zip(Times.__slots__, found, strict=True):
                 getattr(times, name)[i] = value * self.jitter
         return times
 
     def _step(
-        self, zero: int, reshard: bool, recompute: int, offload: bool, share: Array
+        self, zero: int, reshard: bool, recompute: int, offload: bool, share: Array | None
     ) -> tuple[Array, Array, Array, Array]:
-        exposure = Exposure(self._under(zero, reshard, recompute, offload), self.costs, share)
+        policy = int(np.searchsorted(self.costs.policies, recompute))
+        exposure = Exposure(self._under(zero, reshard, offload), self.costs, policy, share)
         mean = exposure.whole_model() / self.pp
         sends, hops = exposure.sends()
         ratio, update = self._once(exposure)
@@ -126,7 +127,7 @@ class Bounds:
         """What a step takes whatever the policy."""
         return np.asarray(exposure.norm() + self.c.step_fixed_s + exposure.waits())
 
-    def _under(self, zero: int, reshard: bool, recompute: int, offload: bool) -> Layouts:
+    def _under(self, zero: int, reshard: bool, offload: bool) -> Layouts:
         """The meshes under a schedule that hides most."""
         x, schedules = self.costs.layouts, self.policies.schedules
         hiding = DUALPIPE if overlaps(schedules).any() else ONE_F_ONE_B
@@ -139,7 +140,6 @@ class Bounds:
             schedule=every(hiding),
             zero_stage=every(zero),
             reshard=every(reshard),
-            recompute=every(recompute),
             offload_activations=every(offload),
         )
 
@@ -163,7 +163,7 @@ class Bounds:
 
         Traffic once a step may hide behind what it adds, hence one overlap less of its passes.
         """
-        exposure = Exposure(self._under(0, True, NONE, False), self.costs)
+        exposure = Exposure(self._under(0, True, False), self.costs, NONE)
         mean = exposure.layer_communication() / self.pp
         sends, hops = exposure.sends()
         return np.asarray((mean * (self.m + self.least_idle - self.hideable) + sends + hops) * self.jitter)

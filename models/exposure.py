@@ -20,13 +20,6 @@ from models.profile import Coefficients, Number
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
-    tensor: Array
-    context: Array
-    expert: Array
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
     """Seconds of forward and of both passes, and both by term."""
 
@@ -36,18 +29,20 @@ class Part:
 
 
 class Exposure:
-    """Of n layouts, on the costs of their meshes; `share` of every stage's layers is recomputed, if not as many as the
-    layouts say."""
+    """Of n layouts, on the costs of their meshes; instead of what they recompute all have one `policy` of those of the
+    costs, for that `share` of every stage's layers."""
 
-    def __init__(self, layouts: Layouts, meshes: MeshCosts, share: Array | None = None) -> None:
+    def __init__(
+        self, layouts: Layouts, meshes: MeshCosts, policy: int | None = None, share: Array | None = None
+    ) -> None:
         self.problem, self.layouts, self.meshes, self.c = meshes.problem, layouts, meshes, meshes.c
         self.stack = self.problem.stack
         self.micro_batches = layouts.num_micro_batches(self.problem.workload.global_batch)
         self.zero3 = layouts.zero_stage == 3
         kept_gathered = self.zero3 & ~layouts.reshard
         self.once = (layouts.zero_stage < 2) | (kept_gathered & (layouts.pp > 1))
-        self.policy = np.searchsorted(meshes.policies, layouts.recompute)
-        self.share = recomputed(self.problem, layouts) if share is None else share
+        self.policy: Array | int = np.searchsorted(meshes.policies, layouts.recompute) if policy is None else policy
+        self.share = recomputed(self.problem, layouts) if policy is None else share
         self.overlapped_schedule = overlaps(layouts)
 
     @cached_property
@@ -92,30 +87,29 @@ class Exposure:
     def _communication(self, index: int) -> tuple[dict[str, Array], Array]:
         """What a layer of a kind exposes to tensor, context and expert parallelism: by term, and in forward."""
         tensor, context, expert = self.meshes.layer_traffic[index]
-        again = self._traffic_again[index]
+        again = self.meshes.tables.shards.repeated[index]
         tensor = tensor * self._tensor_exposed
         before, after = self._exposed_context(context, self.meshes.times[index])
-        terms = {"tensor_s": tensor * (2.0 + again.tensor), "context_s": before * (1.0 + again.context) + after}
+        terms = {
+            "tensor_s": tensor * (2.0 + self._once_more(again.tensor)),
+            "context_s": before * (1.0 + self._once_more(again.context)) + after,
+        }
         forward = tensor + before
         if self.problem.architecture.kinds[index].moe:
             expert = expert * self._expert_exposed
-            terms["expert_s"] = expert * (2.0 + again.expert)
+            terms["expert_s"] = expert * (2.0 + self._once_more(again.expert))
             forward = forward + expert
         return terms, forward
 
     def again(self, index: int) -> Array:
         """Seconds of a part of the model that backward computes again."""
-        return self.meshes.again(index, self.policy) * self.share
+        again = self.meshes.again(index, self.policy)
+        return again if self.share is None else again * self.share
 
-    @cached_property
-    def _traffic_again(self) -> list[_Again]:
-        """Of forward's traffic in each layer kind, how much recompute brings once more."""
-        result = []
-        for layer in self.problem.architecture.kinds:
-            what = [self.problem.repeated(policy, layer) for policy in self.meshes.policies.tolist()]
-            columns = ([r.tensor for r in what], [r.context for r in what], [r.expert for r in what])
-            result.append(_Again(*(np.array(column)[self.policy] * self.share for column in columns)))
-        return result
+    def _once_more(self, traffic: Array) -> Array:
+        """Of forward's traffic, what the policies bring again."""
+        again = traffic[self.policy]
+        return again if self.share is None else again * self.share
 
     @cached_property
     def _tensor_exposed(self) -> Array | float:
@@ -134,9 +128,8 @@ class Exposure:
         if not self.stack.overlap_expert:
             return 1.0
         another = np.where(self.layouts.pp > 1, self.overlapped_schedule, self.micro_batches > 1)
-        kinds = self.problem.architecture.kinds
-        again = [any(self.problem.repeated(p, k).expert for k in kinds) for p in self.meshes.policies.tolist()]
-        another = another & ~np.array(again)[self.policy]
+        again = np.max([kind.expert for kind in self.meshes.tables.shards.repeated], axis=0)
+        another = another & (again[self.policy] == 0)
         return np.where(another, 1 - self.c.expert_overlap, 1.0)
 
     def _exposed_data(self, traffic: Traffic, forward: Array, backward: Array) -> tuple[Array, Array]:
@@ -176,7 +169,7 @@ class Exposure:
     def kept(self, index: int) -> Array:
         """Bytes that a layer keeps, on average over those that are recomputed and those that are not."""
         kept = self.meshes.kept(index, self.policy)
-        if not self.layouts.recompute_layers.any():
+        if self.share is None:
             return kept
         return self.share * kept + (1 - self.share) * self.meshes.kept(index)
 
@@ -248,10 +241,11 @@ def straggling(problem: Problem, c: Coefficients, devices: Array | int) -> Array
     return np.asarray(c.jitter * np.log2(np.maximum(devices / node, 1.0)))
 
 
-def recomputed(problem: Problem, layouts: Layouts) -> Array | float:
-    """Share of the layers of a stage that its policy is for: a full one may be for the first few of each chunk."""
+def recomputed(problem: Problem, layouts: Layouts) -> Array | None:
+    """Share of the layers of a stage that its policy is for, where that is not all of them for every layout: a full one
+    may be for the first few of each chunk."""
     if not layouts.recompute_layers.any():
-        return 1.0
+        return None
     chunk = problem.architecture.num_layers / (layouts.pp * layouts.virtual_stages)
     return np.where(layouts.recompute_layers > 0, np.minimum(layouts.recompute_layers / chunk, 1.0), 1.0)
 

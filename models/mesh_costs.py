@@ -6,7 +6,7 @@ Few shards and few groups differ among many layouts, so their costs are tables t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -21,7 +21,7 @@ from models.layout import Layouts
 from models.mesh import Group, Groups, every_stride, groups
 from models.problem import Problem
 from models.profile import Coefficients
-from models.recompute import NONE
+from models.recompute import NONE, Repeated
 from models.shard import Shards
 
 MESH_FIELDS = (
@@ -47,16 +47,31 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeats:
+    """How much of forward's traffic in a layer each of some recompute policies brings once more, (policies,)."""
+
+    tensor: Array
+    context: Array
+    expert: Array
+
+    @classmethod
+    def of(cls, policies: Sequence[Repeated]) -> Repeats:
+        names = ("tensor", "context", "expert")
+        return cls(*(np.array([getattr(policy, name) for policy in policies]) for name in names))
+
+
+@dataclass(frozen=True, slots=True)
 class ShardCosts:
     """Every layer kind, the embedding and the head, on each of some shards: no communication.
 
-    `policies`: of recompute, in ascending order, the first of them none. `again`: seconds that each adds to backward,
-    and `kept`: bytes of activations that a layer keeps under it, (policies, n) of each kind. `logits`: bytes of them on
-    the last stage. `routed`: token copies of the experts of each kind.
+    `policies`: of recompute, in ascending order, the first of them none, and what they do to a layer of each kind.
+    `again`: seconds that each adds to backward, and `kept`: bytes of activations that a layer keeps under it, (policies,
+    n) of each kind. `logits`: bytes of them on the last stage. `routed`: token copies of the experts of each kind.
     """
 
     shards: Shards
     policies: Array
+    repeated: list[Repeats]
     times: list[LayerTime]
     again: list[Array]
     kept: list[Array]
@@ -72,6 +87,7 @@ class ShardCosts:
         architecture, zero = problem.architecture, np.zeros(len(shards))
         policies = np.unique(np.append(recompute, NONE))
         compute = Compute(problem, shards, c, policies.tolist(), shared=shared)
+        repeated = [[problem.repeated(one, layer) for one in policies.tolist()] for layer in architecture.kinds]
         layers, head = [compute.layer(layer) for layer in architecture.kinds], compute.head()
         size = [memory.layer_bytes(problem, layer, shards) for layer in architecture.kinds]
         embedding, output = memory.end_parameters(architecture, shards)
@@ -84,11 +100,12 @@ class ShardCosts:
         return cls(
             shards,
             policies,
+            [Repeats.of(of_kind) for of_kind in repeated],
             [*(layer.once for layer in layers), compute.embedding(), head.once],
             [*(layer.again for layer in layers), np.zeros_like(head.again), head.again],
             [
-                memory.kept_bytes(problem, layer, shards, [problem.repeated(one, layer) for one in policies.tolist()])
-                for layer in architecture.kinds
+                memory.kept_bytes(problem, layer, shards, of_kind)
+                for layer, of_kind in zip(architecture.kinds, repeated, strict=True)
             ],
             size + ends,
             memory.logit_bytes(problem, shards),
@@ -155,7 +172,7 @@ class MeshCosts:
         """Of recompute; the first of them none."""
         return self.tables.shards.policies
 
-    def again(self, part: int, policy: Array) -> Array:
+    def again(self, part: int, policy: Array | int) -> Array:
         """Seconds that recompute adds to backward of a part of the model; `policy` (n,): which of `policies`."""
         return np.asarray(self.tables.shards.again[part][policy, self.shard])
 

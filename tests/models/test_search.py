@@ -230,7 +230,7 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     needed = predict(problem, layouts, c).needed_bytes  # with no more memory than that, it has to recompute so much
     memory = MemoryBounds(near.costs, policies, held, needed * (1 + 1e-12)).memory()
     share = np.where(policies.open[saver], memory.share[variant, rows], 1.0)
-    assert (share <= recomputed(problem, layouts) + 1e-9).all()
+    assert (share <= (1.0 if (part := recomputed(problem, layouts)) is None else part) + 1e-9).all()
     shares = np.broadcast_to(share, wanted.shape)
     for bounds in (placed, near):
         yield bounds.time(variants, wanted, shares).step[variants.of[variant], rows], memory.least[variant, rows]
