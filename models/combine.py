@@ -10,7 +10,7 @@ from models import pipeline
 from models.array import Array, Shared, distinct, total
 from models.exposure import Exposure, straggling, weighed
 from models.hardware import GIB
-from models.layout import DUALPIPE, ONE_F_ONE_B, Layout, Layouts
+from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE_V, Layout, Layouts
 from models.mesh_costs import MeshCosts
 from models.problem import Problem
 
@@ -47,10 +47,10 @@ def in_gib(term: str) -> str:
 def partitions(problem: Problem, layouts: Layouts) -> Shared[pipeline.Stages]:
     """Layers over stages, by forward FLOPs; one table entry for every (stages, chunks, policy)."""
     x = layouts
-    mirrored = x.schedule == DUALPIPE
-    first, code = distinct(x.pp, x.virtual_stages, x.balanced, mirrored)
+    mirrored, folded = x.schedule == DUALPIPE, x.schedule == ZERO_BUBBLE_V
+    first, code = distinct(x.pp, x.virtual_stages, x.balanced, mirrored, folded)
     weights, head = problem.forward_flops
-    parts = (x.pp[first], x.virtual_stages[first], x.balanced[first], mirrored[first])
+    parts = (x.pp[first], x.virtual_stages[first], x.balanced[first], mirrored[first], folded[first])
     by_threshold = problem.stack.splits_by_threshold
     return Shared(
         pipeline.partition(problem.architecture.runs, np.array(weights), head, *parts, by_threshold=by_threshold), code
@@ -58,7 +58,7 @@ def partitions(problem: Problem, layouts: Layouts) -> Shared[pipeline.Stages]:
 
 
 def layers_per_chunk(problem: Problem, layout: Layout) -> tuple[int, ...]:
-    """Of a layout's partition, chunk by chunk in the order of the model; chunk i lies on stage i modulo pp."""
+    """Of a layout's partition, chunk by chunk in the order of the model."""
     weights, head = problem.forward_flops
     layers = np.repeat(*(np.array(column) for column in zip(*problem.architecture.runs, strict=True)))
     begin = pipeline.boundaries(

@@ -65,8 +65,9 @@ class ShardCosts:
     """Every layer kind, the embedding and the head, on each of some shards: no communication.
 
     `policies`: of recompute, in ascending order, the first of them none, and what they do to a layer of each kind.
-    `again`: seconds that each adds to backward, and `kept`: bytes of activations that a layer keeps under it, (policies,
-    n) of each kind. `logits`: bytes of them on the last stage. `routed`: token copies of the experts of each kind.
+    `again`: seconds that each adds to backward, and `kept`: bytes of activations that a layer keeps under it,
+    (policies, n) of each kind. `logits`: bytes of them on the last stage. `routed`: token copies of the experts of each
+    kind.
     """
 
     shards: Shards

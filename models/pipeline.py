@@ -2,8 +2,9 @@
 
 Closed forms, with F, B, W the forward, full backward and weight-gradient seconds a micro-batch spends on a stage,
 m micro-batches and p stages. A discrete-event simulation of the same schedules agrees (tests): for any stages
-under afab, for equal stages under 1f1b, interleaved and (F = W, as in its paper) zero_bubble; with unequal stages
-1f1b and interleaved are upper bounds, since a slow early stage hides part of its fill behind warm-up forwards.
+under afab, for equal stages under 1f1b, interleaved, (F = W, as in its paper) zero_bubble, (W <= I <= F) dualpipe and
+(m >= 2p-1, W <= F <= I) zero_bubble_v, and closely for others; with unequal stages 1f1b and interleaved are upper
+bounds, since a slow early stage hides part of its fill behind warm-up forwards.
 
 schedule      idle time of stage s, besides m (F+B) of work                       source
 afab          ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                       GPipe, arXiv 1811.06965
@@ -11,8 +12,12 @@ afab          ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                   
 interleaved   Σ(F+B)/v over the other stages                                      arXiv 2104.04473 §2.2
 zero_bubble   Σ(F+B-2W) over the other stages (ZB-H1: no stage waits for W, and   arXiv 2401.10241 table 2
               with p micro-batches or more p-1 of them fill the bubble, with
-              fewer m-1; memory as 1f1b); over v in a V
-dualpipe      (p/2-1)(F+B + B - 3W)                                               arXiv 2412.19437 table 2
+              fewer m-1; memory as 1f1b)
+zero_bubble_v with I = B-W, of a whole stage, half of                             ScheduleZBVZeroBubble of PyTorch
+              2(p-1)(F+I) - (min(m,p)-1)(F + min(F,I)) - 2W max(m-p,0), or of     (torch.distributed.pipelining)
+              (p-1) max(I, 2I-2W, 2F-I) if that is more
+dualpipe      (p/2-1)(F+B-2W + max(F,I)), which is (p/2-1)(F+B + B - 3W) where    arXiv 2412.19437 table 2
+              I is no less than F
 """
 
 from __future__ import annotations
@@ -62,6 +67,7 @@ def partition(
     virtual_stages: Array,
     balanced: Array,
     mirrored: Array,
+    folded: Array,
     *,
     by_threshold: bool = False,
 ) -> Stages:
@@ -70,11 +76,12 @@ def partition(
     `layer_cost` (k,): a layer of each kind; `head_cost`: output head and MTP, which stay with the last layer. Rows
     that are `balanced` get the split whose slowest chunk is fastest, or that of nanotron, `by_threshold`; the others an
     equal number of layers.
-    `mirrored` rows (DualPipe) hold chunk i and chunk p-1-i on device i.
+    `mirrored` rows (DualPipe) hold chunk i and chunk p-1-i on device i, `folded` ones (two chunks in a V) chunk i and
+    chunk 2p-1-i.
     """
     order = np.repeat([kind for kind, _ in runs], [count for _, count in runs])
     begin = boundaries(layer_cost[order], head_cost, pp * virtual_stages, balanced, by_threshold=by_threshold)
-    return _different_stages(begin, order, len(layer_cost), pp, mirrored)
+    return _different_stages(begin, order, len(layer_cost), pp, mirrored, folded)
 
 
 def boundaries(layers: Array, head: float, chunks: Array, balanced: Array, *, by_threshold: bool = False) -> Array:
@@ -130,17 +137,22 @@ def _filled(upto: Array, chunks: Array, bound: Array, width: int) -> Array:
     return begin
 
 
-def _different_stages(begin: Array, order: Array, kinds: int, pp: Array, mirrored: Array) -> Stages:
-    """Chunk j lies on device j modulo pp."""
+def stage_of(chunk: Array, pp: Array | int, folded: Array | bool) -> Array:
+    """Where chunks lie: on stage after stage, and again from the first, or from the last back."""
+    return np.where(folded & (chunk >= pp), (-1 - chunk) % pp, chunk % pp)
+
+
+def _different_stages(begin: Array, order: Array, kinds: int, pp: Array, mirrored: Array, folded: Array) -> Stages:
     rows, width = len(pp), int(pp.max())
     of_kind = np.concatenate([np.zeros((1, kinds)), np.cumsum(order[:, None] == np.arange(kinds), axis=0)])
     held = np.diff(of_kind[begin], axis=1)
-    place = np.arange(rows)[:, None] * width + np.arange(held.shape[1]) % pp[:, None]
+    place = np.arange(rows)[:, None] * width + stage_of(np.arange(held.shape[1]), pp[:, None], folded[:, None])
     counts = [
         np.bincount(place.ravel(), held[:, :, k].ravel(), rows * width).reshape(rows, width) for k in range(kinds)
     ]
     stage = np.broadcast_to(np.arange(width), (rows, width))
-    parts = np.stack([*counts, stage == 0, stage == pp[:, None] - 1]).astype(float)
+    last = np.where(folded, 0, pp - 1)[:, None]
+    parts = np.stack([*counts, stage == 0, stage == last]).astype(float)
     opposite = np.broadcast_to(np.maximum(pp[:, None] - 1 - stage, 0), parts.shape)
     parts = np.where(mirrored[:, None], (parts + np.take_along_axis(parts, opposite, axis=2)) / 2, parts)
 
@@ -165,7 +177,7 @@ def in_flight(schedule: Array, stage: Array, pp: Array, virtual_stages: Array, m
     others: dict[int, Callable[[], Array]] = {
         AFAB: lambda: micro_batches,
         INTERLEAVED: interleaved,
-        ZERO_BUBBLE_V: interleaved,
+        ZERO_BUBBLE_V: lambda: np.minimum(pp, micro_batches),
         DUALPIPE: lambda: np.minimum(pp + 1, micro_batches),
     }
     return _by_schedule(schedule, np.minimum(pp - stage, micro_batches).astype(float), others)
@@ -190,12 +202,23 @@ def bubble(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Arr
         moved = 1 + np.minimum(m1 / np.maximum(pp - 1, 1), 1.0)
         return np.maximum(fill - moved * (t.total_weight - t.weight), 0.0)
 
+    def zero_v() -> Array:
+        to_input = t.backward - t.weight
+        begun = (np.minimum(micro_batches, pp) - 1) * (t.forward + np.minimum(t.forward, to_input))
+        few = 2 * (pp - 1) * (t.forward + to_input) - begun - 2 * t.weight * np.maximum(micro_batches - pp, 0)
+        many = np.maximum(np.maximum(to_input, 2 * (to_input - t.weight)), 2 * t.forward - to_input)
+        return np.asarray(np.maximum(few, (pp - 1) * many) / 2)
+
+    def dual() -> Array:
+        overlapping = both - 2 * t.weight + np.maximum(t.forward, t.backward - t.weight)
+        return np.asarray(np.maximum((pp / 2 - 1) * overlapping, 0.0))
+
     others: dict[int, Callable[[], Array]] = {
         AFAB: afab,
         INTERLEAVED: lambda: fill / virtual_stages,
         ZERO_BUBBLE: zero,
-        ZERO_BUBBLE_V: lambda: zero() / virtual_stages,
-        DUALPIPE: lambda: np.maximum((pp / 2 - 1) * (both + t.backward - 3 * t.weight), 0.0),
+        ZERO_BUBBLE_V: zero_v,
+        DUALPIPE: dual,
     }
     return _by_schedule(schedule, fill, others)
 

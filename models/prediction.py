@@ -26,7 +26,8 @@ class Prediction:
     """Step time in seconds with a central 80% interval; memory in GiB on the fullest stage.
 
     `mfu` and `tflops_per_chip` are keyed by convention: attention counted "causal" or "full" (recompute never).
-    `layers_per_chunk`: the partition of the layers, in the order of the model; chunk i lies on stage i modulo pp.
+    `layers_per_chunk`: the partition of the layers, in the order of the model; chunk i lies on stage i modulo pp, in a
+    V from pp on on stage 2·pp - 1 - i.
     """
 
     layout: Layout

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.layout import SCHEDULES
+from models.layout import SCHEDULES, Layout
 from models.pipeline import StageTimes, boundaries, bubble, in_flight, partition
+from models.schedules import run
 from tests.models.simulation import Op, afab, interleaved, one_f_one_b, simulate, zero_bubble
 
 times = st.lists(st.floats(0.1, 3.0), min_size=1, max_size=6)
@@ -78,6 +79,59 @@ def test_zero_bubble_takes_what_the_simulation_takes(pp: int, m: int, to_input: 
     assert made == pytest.approx(closed_form("zero_bubble", [1.0] * pp, [to_input + 1.0] * pp, m, weight=1.0))
 
 
+def simulated(layout: Layout, m: int, forward: float, to_input: float, weight: float) -> float:
+    """Of chunks that all take as long."""
+    n = layout.pp * layout.virtual_stages
+    seconds = {"F": forward, "B": to_input + weight, "W": weight}
+    spans = run(layout, m, {kind: np.full(n, value) for kind, value in seconds.items()})
+    return max(end for _, end in spans.values())
+
+
+@given(st.integers(1, 6), st.integers(0, 20), st.lists(st.floats(0.1, 3.0), min_size=3, max_size=3))
+def test_dualpipe_takes_what_its_published_order_takes(half: int, more: int, seconds: list[float]) -> None:
+    """Its table 2 where F = I; with an input gradient longer than F it stays below."""
+    pp, m = 2 * half, 4 * half + 2 * more
+    weight, *others = sorted(seconds)
+    for forward, to_input in (others[::-1], [others[0]] * 2, others):
+        made = simulated(Layout(pp=pp, schedule="dualpipe"), m, forward, to_input, weight)
+        closed = closed_form("dualpipe", [forward] * pp, [to_input + weight] * pp, m, weight=weight)
+        if forward >= to_input:
+            assert made == pytest.approx(closed)
+        else:
+            assert closed - (to_input - forward) * half <= made * (1 + 1e-9)
+            assert made <= closed * (1 + 1e-9)
+
+
+@given(st.integers(1, 8), st.integers(1, 40), st.lists(st.floats(0.1, 3.0), min_size=3, max_size=3))
+def test_a_zero_bubble_v_takes_what_its_published_order_takes(pp: int, m: int, seconds: list[float]) -> None:
+    """Of chunks half a stage long: exact for enough micro-batches, within one pass of a chunk for few."""
+    weight, forward, to_input = sorted(seconds)
+    made = simulated(Layout(pp=pp, schedule="zero_bubble_v", virtual_stages=2), m, forward, to_input, weight)
+    stages = [2 * forward] * pp, [2 * (to_input + weight)] * pp
+    closed = closed_form("zero_bubble_v", *stages, m, 2, weight=2 * weight)
+    if m >= 2 * pp - 1:
+        assert made == pytest.approx(closed)
+    else:
+        assert abs(made - closed) <= forward + to_input + weight
+
+
+@given(st.integers(1, 8), st.integers(1, 40))
+def test_a_zero_bubble_v_holds_no_more_than_one_forward_one_backward(pp: int, m: int) -> None:
+    spans = run(
+        Layout(pp=pp, schedule="zero_bubble_v", virtual_stages=2),
+        m,
+        {kind: np.full(2 * pp, value) for kind, value in {"F": 1.0, "B": 2.0, "W": 1.0}.items()},
+    )
+    for stage in range(pp):
+        changes = [(start, 1) for (op, at), (start, _) in spans.items() if at == stage and op.kind == "F"]
+        changes += [(end, -1) for (op, at), (_, end) in spans.items() if at == stage and op.kind == "I"]
+        held = np.cumsum([change for _, change in sorted(changes)]).max() / 2
+        one, code = np.array(1), np.array(SCHEDULES.index("zero_bubble_v"))
+        most = float(in_flight(code, np.array(stage), np.array(pp), 2 * one, np.array(m)))
+        assert held <= most
+        assert held == most or m < 2 * pp - 1
+
+
 @given(st.integers(1, 8), st.integers(1, 20))
 def test_micro_batches_in_flight_are_those_the_simulation_holds(pp: int, m: int) -> None:
     for schedule, orders in (("1f1b", one_f_one_b(pp, m)), ("afab", afab(pp, m))):
@@ -109,17 +163,28 @@ def test_a_balanced_partition_has_the_least_slowest_stage(runs: list[tuple[int, 
     layers[-1] += head
     cuts = ((0, *cut, len(layers)) for cut in combinations(range(1, len(layers)), pp - 1))
     best = min(max(sum(layers[a:b]) for a, b in zip(cut, cut[1:], strict=False)) for cut in cuts)
-    found = partition(tuple(runs), cost, head, np.array([pp]), np.array([1]), np.array([True]), np.array([False]))
+    found = partition(
+        tuple(runs), cost, head, np.array([pp]), np.array([1]), np.array([True]), *[np.array([False])] * 2
+    )
     *layers_of_kind, _, last = found.amounts[:, :, 0]
     stages = cost @ np.array(layers_of_kind) + last * head
     assert stages.max() == pytest.approx(best)
 
 
 def test_an_even_partition_gives_every_stage_as_many_layers() -> None:
-    found = partition(
-        ((0, 3), (1, 9)), np.array([1.0, 5.0]), 2.0, np.array([4]), np.array([1]), np.array([False]), np.array([False])
-    )
+    no = np.array([False])
+    found = partition(((0, 3), (1, 9)), np.array([1.0, 5.0]), 2.0, np.array([4]), np.array([1]), no, no, no)
     assert set(found.amounts[:2, :, 0].sum(axis=0)) == {3.0}
+
+
+def test_a_v_puts_both_ends_on_the_first_stage() -> None:
+    no, yes = np.array([False]), np.array([True])
+    found = partition(((0, 2), (1, 6)), np.array([1.0, 5.0]), 2.0, np.array([4]), np.array([2]), no, no, yes)
+    first, others = found.amounts[:, 0, 0], found.amounts[:, 1:, 0]
+    assert first.tolist() == [1, 1, 1, 1]
+    assert (others[2:] == 0).all()
+    assert [1, 1, 0, 0] in others.T.tolist()
+    assert [0, 2, 0, 0] in others.T.tolist()
 
 
 @given(
