@@ -234,14 +234,14 @@ RULES: tuple[Rule, ...] = (
     Rule("partition_offered", "layout.balanced", _partition_offered, lambda p, x: (
         "an uneven split needs pp > 1" if x.pp == 1 else f"stack {p.stack.id} splits layers "
         + ("by their cost" if p.stack.splits_by_threshold else "evenly only"))),
+    Rule("schedule_offered", "layout.schedule", _schedule_offered, lambda p, x: (
+        f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}")),
     Rule("schedule_shape", "layout.schedule", _schedule_shape, lambda p, x: (
         f"{x.schedule} with pp({x.pp}), virtual_stages({x.virtual_stages}) and "
         f"{max(p.workload.global_batch // (x.dp * x.micro_batch), 1)} micro-batches: without pipeline only 1f1b or "
         "afab with one stage; interleaved needs virtual_stages from 2 and micro-batches in groups of pp; zero_bubble_v "
         "two virtual stages; dualpipe an even pp and an even number of at least 2*pp micro-batches; "
         f"{p.stack.id} runs at most {p.stack.max_virtual_stages} virtual stages")),
-    Rule("schedule_offered", "layout.schedule", _schedule_offered, lambda p, x: (
-        f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}")),
     Rule("balancing_needs_all_forwards_first", "layout.schedule", _balancing, lambda p, x: (
         "an auxiliary loss over the global batch needs every forward before the first backward: one micro-batch, or "
         "the all-forward-all-backward schedule (afab)")),

@@ -50,10 +50,12 @@ class LayoutFields(Wire):
     micro_batch: Degree = 1
     """Sequences a data-parallel rank runs at a time."""
     schedule: Schedule = "1f1b"
+    """Left out with pp > 1: the stack's first, where it has no 1f1b."""
     virtual_stages: Degree = 1
     """Model chunks a device holds."""
     balanced: bool = False
-    """Layers over stages so that the slowest is fastest, not an equal number."""
+    """Layers over stages so that the slowest is fastest, not an equal number. Left out with pp > 1: as the stack has
+    it."""
     recompute: Recompute = "none"
     recompute_modules: Modules = []
     """With recompute "selective": the modules of every layer, by Megatron-Core's names; `mlp_act` is the activation
@@ -62,10 +64,12 @@ class LayoutFields(Wire):
     recompute_layers: Annotated[int, Field(ge=0, le=10**4)] = 0
     """With recompute "full": how many layers, the first of each chunk of a stage; 0: all."""
     zero_stage: ZeroStage = 0
-    """What `dp_shard` shards: 1 optimizer, 2 gradients too, 3 parameters too (FSDP)."""
+    """What `dp_shard` shards: 1 optimizer, 2 gradients too, 3 parameters too (FSDP). Left out with dp_shard > 1: the
+    stack's lowest."""
     reshard: bool = True
     """With ZeRO 3: gathered parameters are dropped after forward."""
     sequence_parallel: bool = False
+    """Norms and residuals are sharded over tp. Left out with tp > 1: as the stack has it."""
     offload_activations: bool = False
     offload_optimizer: bool = False
 

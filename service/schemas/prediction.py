@@ -102,9 +102,11 @@ class PredictedLayout(Document):
     needed_gib: float
     """What the device must have: that, and what the runtime and communication libraries take."""
     usable_gib: float
+    """What a program can use of the device's memory."""
     memory_stage: int
     """The fullest pipeline stage, from 0."""
     fits: bool
+    """Whether `needed_gib` is within `usable_gib`."""
     provenance: ProvenanceAnswer
 
     @classmethod

@@ -68,8 +68,11 @@ class MeasuredMemory(Wire):
     """On the fullest device, or on that of `stage`."""
 
     allocated_gib: Gib | None = None
+    """The peak of what tensors take, as torch.cuda.max_memory_allocated has it."""
     reserved_gib: Gib | None = None
+    """The peak of what the framework holds for them, as torch.cuda.max_memory_reserved has it."""
     stage: Annotated[int, Field(ge=0, le=10**6)] | None = None
+    """The pipeline stage, from 0."""
 
 
 class MeasuredParts(Wire):

@@ -242,13 +242,29 @@ def test_eager_kernels_keep_more_than_fused_ones() -> None:
     assert kept[1] - kept[0] == pytest.approx(more * c.activation_memory, rel=1e-3)
 
 
-def test_a_loss_on_gathered_logits_keeps_all_of_them() -> None:
+def test_a_loss_keeps_what_its_kernels_leave_of_the_logits() -> None:
+    """All of them where they are gathered, and PyTorch's cross_entropy 16 bytes of each, not 6."""
     base = question(model="llama-3-8b", chips=4)
     layout = Layouts.of([Layout(tp=4)])
-    parallel, gathered = (on_stack("aa-scaling", base, parallel_loss=parallel) for parallel in (True, False))
-    c = PROFILE.coefficients(parallel.scopes)
-    logits = [predict(p, layout, c).memory["logits_bytes"][0] for p in (parallel, gathered)]
-    assert logits[1] == pytest.approx(logits[0] * 4 * 16 / 6)
+    ways = [{"parallel_loss": p, "fused_loss": f} for p, f in ((True, True), (True, False), (False, False))]
+    problems = [on_stack("aa-scaling", base, **way) for way in ways]
+    c = PROFILE.coefficients(problems[0].scopes)
+    logits = [predict(p, layout, c).memory["logits_bytes"][0] for p in problems]
+    assert logits[1] == pytest.approx(logits[0] * 16 / 6)
+    assert logits[2] == pytest.approx(logits[1] * 4)
+
+
+def test_lazy_gradients_come_when_activations_go() -> None:
+    """With one micro-batch they are never held together; with more the last ones are there all along."""
+    problem = question(model="llama-3-8b", chips=8)
+    layouts = Layouts.of([Layout(dp_shard=8, zero_stage=3, micro_batch=m) for m in (16, 8)])
+    c = PROFILE.coefficients(problem.scopes)
+    eager, lazy = (
+        predict(replace(problem, stack=replace(problem.stack, lazy_gradients=lazy)), layouts, c).memory
+        for lazy in (False, True)
+    )
+    assert eager["gradients_bytes"][0] > 0 == lazy["gradients_bytes"][0]
+    assert lazy["gradients_bytes"][1] == eager["gradients_bytes"][1]
 
 
 def test_fp8_operands_are_quantised_in_experts_too() -> None:
