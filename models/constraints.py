@@ -41,5 +41,17 @@ class Constraints:
                 raise Invalid(where, values, f"must be among {', '.join(MODULES)}")
             if knob == "recompute_layers" and not all(isinstance(v, int) and v >= 0 for v in values):
                 raise Invalid(where, values, "must be whole numbers from 1, or 0 for all")
+        self._check_recompute()
         if not 0 <= self.memory_reserve_gib < float("inf"):
             raise Invalid("constraints.memory_reserve_gib", self.memory_reserve_gib, "must be at least 0")
+
+    def _check_recompute(self) -> None:
+        """Modules are for selective recompute and a number of layers for full: not where those are ruled out."""
+        recompute = self.allowed.get("recompute", RECOMPUTE)
+        layers, modules = self.allowed.get("recompute_layers", (0,)), self.allowed.get("recompute_modules")
+        if 0 not in layers and "full" not in recompute:
+            rule = f'go with recompute "full"; constraints.recompute allows {", ".join(recompute)}'
+            raise Invalid("constraints.recompute_layers", layers, rule)
+        if modules and ("selective" not in recompute or 0 not in layers):
+            rule = 'go with recompute "selective", which the other constraints on recompute rule out'
+            raise Invalid("constraints.recompute_modules", modules, rule)

@@ -91,13 +91,26 @@ def _near(problem: Problem, allowed: Allowed) -> Layouts:
         "balanced": (False, True),
         "zero_stage": stack.zero_stages,
         "reshard": stack.reshard,
-        "recompute": stack.recompute[:1],
+        "recompute": _recompute(problem, allowed),
+        "recompute_layers": (0,),
         "offload_activations": (False,),
         "offload_optimizer": (False,),
     }
-    policies = Layouts.of(Layout(**knobs) for knobs in _combinations(free, allowed))
+    modules = allowed.get("recompute_modules", ())
+    policies = Layouts.of(
+        Layout(**knobs, recompute_modules=modules if knobs["recompute"] == "selective" else ())
+        for knobs in _combinations(free, allowed)
+        if knobs["recompute"] == "full" or not knobs["recompute_layers"]
+    )
     mesh, policy = np.indices((len(kept), len(policies))).reshape(2, -1)
     return replace(kept.take(mesh), **{knob: getattr(policies, knob)[policy] for knob in POLICY_KNOBS})
+
+
+def _recompute(problem: Problem, allowed: Allowed) -> Sequence[str]:
+    """What a layout recomputes that the other constraints are about."""
+    if "recompute_modules" in allowed:
+        return ("selective",)
+    return ("full",) if any(allowed.get("recompute_layers", ())) else problem.stack.recompute[:1]
 
 
 def _meshes(problem: Problem, allowed: Allowed) -> Iterator[Layout]:

@@ -64,10 +64,13 @@ class Problem:
         """What of a layer a recompute policy does again."""
         return repeated(policy("selective", self.stack.selective[0]) if number == STACKS_OWN else number, layer)
 
+    def has_module(self, name: str) -> bool:
+        """Whether some layer has it (models.recompute.MODULES)."""
+        return any(repeated(policy("selective", [name]), kind).pieces for kind in self.architecture.kinds)
+
     def effective(self, modules: tuple[str, ...]) -> tuple[str, ...]:
         """Of modules to recompute, those that some layer has; all where none has any."""
-        kinds = self.architecture.kinds
-        return tuple(m for m in modules if any(repeated(policy("selective", [m]), k).pieces for k in kinds)) or modules
+        return tuple(filter(self.has_module, modules)) or modules
 
     @cached_property
     def forward_flops(self) -> tuple[tuple[float, ...], float]:

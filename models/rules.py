@@ -27,7 +27,7 @@ from models.layout import (
 )
 from models.mesh import Groups, groups
 from models.problem import Problem
-from models.recompute import FULL, NONE, RECOMPUTE, STACKS_OWN, policy
+from models.recompute import FULL, MODULES, NONE, RECOMPUTE, STACKS_OWN, policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +184,26 @@ def _modules_offered(p: Problem, x: Layouts) -> Array:
     return (x.recompute & others) == 0
 
 
+def _modules_exist(p: Problem, x: Layouts) -> Array:
+    nowhere = [name for name in MODULES if not p.has_module(name)]
+    return (x.recompute & policy("selective", nowhere) & (STACKS_OWN - 1)) == 0
+
+
 def _recompute_layers(p: Problem, x: Layouts) -> Array:
+    """Of chunks that are all as long: how many layers of unequal ones are recomputed, no share of a stage says."""
     fewer = x.recompute_layers * x.pp * x.virtual_stages < p.architecture.num_layers
-    return (x.recompute_layers == 0) | (p.stack.recompute_layers & fewer & ~x.offload_activations)
+    return (x.recompute_layers == 0) | (p.stack.recompute_layers & fewer & ~x.balanced & ~x.offload_activations)
+
+
+def _layers_message(p: Problem, x: Layout) -> str:
+    if not p.stack.recompute_layers:
+        return f"stack {p.stack.id} recomputes all layers (0) or none"
+    if x.offload_activations:
+        return f"recompute_layers({x.recompute_layers}) does not go with offload_activations; 0 recomputes all layers"
+    if x.balanced:
+        return f"recompute_layers({x.recompute_layers}) needs chunks of as many layers, not a balanced split; 0 is all"
+    chunk = p.architecture.num_layers // (x.pp * x.virtual_stages)
+    return f"recompute_layers({x.recompute_layers}) must be less than the {chunk} layers of a chunk; 0 is all of them"
 
 
 def _offload_offered(p: Problem, x: Layouts) -> Array:
@@ -234,14 +251,14 @@ RULES: tuple[Rule, ...] = (
     Rule("partition_offered", "layout.balanced", _partition_offered, lambda p, x: (
         "an uneven split needs pp > 1" if x.pp == 1 else f"stack {p.stack.id} splits layers "
         + ("by their cost" if p.stack.splits_by_threshold else "evenly only"))),
-    Rule("schedule_offered", "layout.schedule", _schedule_offered, lambda p, x: (
-        f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}")),
     Rule("schedule_shape", "layout.schedule", _schedule_shape, lambda p, x: (
         f"{x.schedule} with pp({x.pp}), virtual_stages({x.virtual_stages}) and "
         f"{max(p.workload.global_batch // (x.dp * x.micro_batch), 1)} micro-batches: without pipeline only 1f1b or "
         "afab with one stage; interleaved needs virtual_stages from 2 and micro-batches in groups of pp; zero_bubble_v "
         "two virtual stages; dualpipe an even pp and an even number of at least 2*pp micro-batches; "
         f"{p.stack.id} runs at most {p.stack.max_virtual_stages} virtual stages")),
+    Rule("schedule_offered", "layout.schedule", _schedule_offered, lambda p, x: (
+        f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}")),
     Rule("balancing_needs_all_forwards_first", "layout.schedule", _balancing, lambda p, x: (
         "an auxiliary loss over the global batch needs every forward before the first backward: one micro-batch, or "
         "the all-forward-all-backward schedule (afab)")),
@@ -267,10 +284,9 @@ RULES: tuple[Rule, ...] = (
     Rule("modules_offered", "layout.recompute_modules", _modules_offered, lambda p, x: (
         f"stack {p.stack.id} recomputes the modules {', '.join(p.stack.modules)}, "
         f"not all of {', '.join(x.recompute_modules)}")),
-    Rule("recompute_layers_offered", "layout.recompute_layers", _recompute_layers, lambda p, x: (
-        f"recompute_layers({x.recompute_layers}) must be less than the {p.architecture.num_layers} layers over "
-        f"pp({x.pp}) * virtual_stages({x.virtual_stages}), without offloaded activations"
-        if p.stack.recompute_layers else f"stack {p.stack.id} recomputes all layers or none")),
+    Rule("modules_exist", "layout.recompute_modules", _modules_exist, lambda p, x: (
+        f"no layer of {p.architecture.name} has {', '.join(m for m in x.recompute_modules if not p.has_module(m))}")),
+    Rule("recompute_layers_offered", "layout.recompute_layers", _recompute_layers, _layers_message),
     Rule("offload_offered", "layout", _offload_offered, lambda p, x: (
         f"stack {p.stack.id} offloads {', '.join(p.stack.offload) or 'nothing'}")),
     Rule("placement_fits_torus", "layout.placement", _torus, lambda p, x: (

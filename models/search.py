@@ -38,7 +38,7 @@ from models.problem import Problem
 from models.profile import Coefficients, Profile
 from models.recompute import NONE, Repeated
 from models.shard import Shards
-from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, ragged, sharding_class
+from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, neutral, ragged, sharding_class
 
 MOST_CORES = 30_000_000  # looked at in one search
 _CORES = 16_000  # looked at together at first, later more
@@ -351,7 +351,17 @@ class _Search:
         self.legal_shardings = np.repeat(space.legal_shardings, r, axis=1)
         self.sharding = np.repeat(np.arange(z), r)
         self.saver = np.tile(np.arange(r), z)
+        self._count_points()
         self._partition()
+
+    def _count_points(self) -> None:
+        """Of complexity: of every schedule in a pipeline, of every variant, and the fewest of each of their keys."""
+        schedules, n = self.policies.schedules, len(self.sharding)
+        none = np.zeros(n, dtype=np.int64)
+        self.schedule_points = of_policy(replace(schedules, pp=np.full(len(schedules), 2)))
+        self.variant_points = of_policy(_with_policies(neutral(n), self.policies, none, self.sharding, self.saver))
+        self.key_points = np.full(len(self.variants.keys), np.iinfo(np.int64).max)
+        np.minimum.at(self.key_points, self.variants.of, self.variant_points)
 
     def _partition(self) -> None:
         """Layers over stages, for every schedule that some chain has; `stages` says where in the table."""
@@ -542,12 +552,13 @@ class _Search:
     def _bounded(self, meshes: _Meshes, unplaced: Array, costs: MeshCosts, points: Array, time: Array) -> None:
         """Placed meshes, each one of `meshes`; `time`: a bound of every variant so far."""
         piped = costs.layouts.pp > 1
-        some = self.held.wanted(time, piped, points)
+        of_keys = points + self.key_points[:, None]
+        some = self.held.wanted(time, piped, of_keys)
         trunk, of = meshes.trunk[unplaced], self.variants.of
         bounds = Bounds(costs, self.policies, self._chained(trunk)[0])
         share = self.variants.least_of(meshes.memory.share[:, unplaced])
         times = bounds.time(self.variants, some, share)
-        some &= self.held.wanted(times.step, piped, points)
+        some &= self.held.wanted(times.step, piped, of_keys)
         self._close(times.step[np.isfinite(time) & ~some])
         wanted = meshes.fits[:, unplaced] & some[of]
         step, mean = times.step[of], times.pass_s[of]
@@ -557,7 +568,8 @@ class _Search:
         variant, mesh, chain = variant[pair], mesh[pair], chain[pair]
         extra = self.idle[chain, schedule] - self.least[0, chain]
         least = step[variant, mesh] + extra * mean[variant, mesh]
-        wanted = self.held.wanted(least, piped[mesh], points[mesh])
+        complexity = points[mesh] + self.variant_points[variant] + piped[mesh] * self.schedule_points[schedule]
+        wanted = self.held.wanted(least, piped[mesh], complexity)
         self._close(least[~wanted])
         more, memory = self.flying[chain, schedule] - self.least[1, chain], meshes.memory
         source = unplaced[mesh]
@@ -592,10 +604,7 @@ class _Search:
         """What becomes of the layouts that each leaf stands for. Placement is nothing to memory. Twins differ in
         recompute and offload only."""
         layouts = _with_policies(costs.layouts.take(mesh), self.policies, schedule, z, r)
-        numbers, is_open, n = self.space.recompute_layers, self.policies.open[r], self.problem.architecture.num_layers
-        fewer = np.searchsorted(numbers, np.ceil(n / (layouts.pp * layouts.virtual_stages)))  # than a chunk has
-        legal = np.where(is_open, np.where(numbers[-1] == n, np.minimum(fewer + 1, len(numbers)), fewer), 1)
-        most = np.where(is_open, numbers[np.where(numbers[-1] == n, len(numbers) - 1, legal - 1)] % n, 0)
+        legal, most = self._layers_again(layouts, r, np.iinfo(np.int64).max)
         layouts = replace(layouts, recompute_layers=most)
 
         def fit(rows: Array, layers: Array) -> Array:
@@ -612,11 +621,23 @@ class _Search:
         low, high = np.zeros(len(mesh), dtype=np.int64), np.maximum(legal - 1, 0)
         while len(rows := np.flatnonzero(evaluated & (low < high))):
             middle = (low[rows] + high[rows]) // 2
-            enough = fit(rows, numbers[middle] % n)
+            enough = fit(rows, self._layers_again(layouts.take(rows), r[rows], middle)[1])
             low[rows], high[rows] = np.where(enough, low[rows], middle + 1), np.where(enough, middle, high[rows])
         over = np.where(evaluated, low, np.where(fits, 0, legal))
-        least = np.where(is_open & evaluated, numbers[low] % n, most)
+        least = np.where(evaluated, self._layers_again(layouts, r, low)[1], most)
         return _Outcome(evaluated, least, over, legal - over - evaluated, self.policies.counts[r] - legal)
+
+    def _layers_again(self, layouts: Layouts, saver: Array, index: Array | int) -> tuple[Array, Array]:
+        """Of how many layers recompute may be (1 where that is not open), and the number at an index, or the largest:
+        those that are fewer than the layers of a chunk, and all of them (0)."""
+        numbers, n = self.space.recompute_layers, self.problem.architecture.num_layers
+        is_open, has_all = self.policies.open[saver], int((numbers == n).any())
+        chunk = np.where(layouts.balanced, 1, n // (layouts.pp * layouts.virtual_stages))
+        fewer = np.minimum(np.searchsorted(numbers, chunk), len(numbers) - has_all)
+        legal = np.where(is_open, fewer + has_all, 1)
+        at = np.minimum(index, np.maximum(legal - 1, 0))
+        number = numbers[np.minimum(at, len(numbers) - 1)] if len(numbers) else at
+        return legal, np.where(is_open & (at < fewer), number, 0)
 
     # -- the simplest -------------------------------------------------------------------------------------------
 
@@ -714,9 +735,13 @@ class _Search:
             trunk = cores.trunk[parent[mesh]]
             pair, schedule = np.nonzero(self.trunks.legal[self.trunks.chains[trunk]])
             mesh, variant, trunk = mesh[pair], variant[pair], trunk[pair]
-            rows = _with_policies(
-                meshes.take(mesh), self.policies, schedule, self.sharding[variant], self.saver[variant]
-            )
+            saver = self.saver[variant]
+            rows = _with_policies(meshes.take(mesh), self.policies, schedule, self.sharding[variant], saver)
+            some, most = self._layers_again(rows, saver, np.iinfo(np.int64).max)
+            rows = replace(rows, recompute_layers=most).take(some > 0)
+            mesh, trunk, schedule = mesh[some > 0], trunk[some > 0], schedule[some > 0]
+            if not len(mesh):
+                continue
             near = groups(self.problem.cluster, meshes)
             links = collectives(self.problem, near, self.c)
             costs = self._costs(meshes, cores.shard[parent], near, links).take(mesh)

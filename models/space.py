@@ -154,9 +154,10 @@ class Space:
 
     @cached_property
     def recompute_layers(self) -> Array:
-        """How many layers of a chunk an open saver may recompute, in ascending order; "all" is the model's."""
-        layers = self.problem.architecture.num_layers
-        numbers = self.constraints.allowed.get("recompute_layers", range(layers))
+        """How many layers of a chunk an open saver may recompute, in ascending order; "all" is the model's. Who names
+        full recompute and no number means all."""
+        layers, allowed = self.problem.architecture.num_layers, self.constraints.allowed
+        numbers = allowed.get("recompute_layers", (0,) if "recompute" in allowed else range(layers))
         return np.array(sorted({n or layers for n in numbers if n < layers}), dtype=np.int64)
 
     def _savers_left(self, savers: Layouts) -> Iterator[tuple[str, Array]]:
@@ -167,7 +168,7 @@ class Space:
             yield f"constraints.{knob}", every * self._allowed(savers, knob)
         full, numbers = savers.recompute == FULL, self.recompute_layers
         yield "constraints.recompute_layers", np.where(full, len(numbers), every * bool((numbers == n).any()))
-        for name in ("recompute_offered", "modules_offered", "offload_offered"):
+        for name in ("recompute_offered", "modules_offered", "modules_exist", "offload_offered"):
             yield name, every * np.asarray(BY_NAME[name].test(self.problem, savers), dtype=bool)
         yield "recompute_layers_offered", np.where(self._open(savers) | ~full, every, int((numbers == n).any()))
 

@@ -23,10 +23,12 @@ def usual(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
         changed["zero_stage"] = min((stage for stage in stack.zero_stages if stage), default=0)
     if stack.reshard == (False,):
         changed["reshard"] = False
-    if layout.recompute not in stack.recompute:
-        changed["recompute"] = stack.default_recompute
+    if "recompute" not in given and not layout.recompute_layers:
+        usual_one = stack.default_recompute in stack.recompute
+        changed["recompute"] = stack.default_recompute if usual_one else stack.recompute[0]
     if changed.get("recompute", layout.recompute) == "selective" and not layout.recompute_modules:
         changed["recompute_modules"] = problem.effective(stack.selective[0])
+        given = set(given) - {"recompute_modules"}  # none named is none given
     if layout.pp > 1:
         changed |= _pipeline(problem, layout, given)
     return replace(layout, **{knob: value for knob, value in changed.items() if knob not in given})

@@ -296,7 +296,7 @@ def _alternatives(training: Row, problem: Problem, degrees: dict[str, Any], assu
             balanced=pp > 1 and (layers % (pp * virtual) != 0 or problem.stack.splits_by_threshold),
             recompute=recompute,
             recompute_modules=modules,
-            recompute_layers=first if first * pp * virtual < layers else 0,
+            recompute_layers=first if layers % (pp * virtual) == 0 and first * pp * virtual < layers else 0,
             offload_activations=to_host,
             offload_optimizer="optimizer" in offload,
         )
@@ -353,7 +353,8 @@ def _recompute(
         return found + [("full", (), layers) for layers in some]
     policy, _, rest = text.partition(":")
     if policy == "selective":
-        return [(policy, tuple(name for name in MODULES if name in rest.split(",")), 0)]
+        named = tuple(name for name in MODULES if name in rest.split(",") and problem.has_module(name))
+        return [(policy, named, 0)]
     if policy in RECOMPUTE:
         blocks = re.fullmatch(r"block,(\d+) layers", rest)
         return [(policy, (), int(blocks[1]) if blocks else 0)]

@@ -26,7 +26,7 @@ from models.step import predict
 _OF_POLICY = (
     "layers_divide", "partition_offered", "schedule_shape", "schedule_offered", "balancing_needs_all_forwards_first",
     "sharding_shape", "sharding_offered", "reshard_offered", "recompute_offered", "modules_offered",
-    "recompute_layers_offered", "offload_offered",
+    "modules_exist", "recompute_layers_offered", "offload_offered",
 )  # fmt: skip
 _BLOCK = 100_000
 _DEGREES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
@@ -131,7 +131,7 @@ def _obeys(problem: Problem, rows: Layouts, rules: Sequence[Rule]) -> Array:
 
 
 def _policies(problem: Problem, constraints: Constraints) -> Layouts:
-    shortest = min(constraints.allowed.get("pp", (1,)))  # of the chunks that layers may be split into
+    longest = -(-problem.architecture.num_layers // min(constraints.allowed.get("pp", (1,))))  # chunk
     free: dict[str, list[Any]] = {
         "schedule": list(SCHEDULES),
         "virtual_stages": list(range(1, max(problem.stack.max_virtual_stages, 2) + 1)),
@@ -139,10 +139,12 @@ def _policies(problem: Problem, constraints: Constraints) -> Layouts:
         "zero_stage": [0, 1, 2, 3],
         "reshard": [True, False],
         "recompute": list(RECOMPUTE),
-        "recompute_layers": list(range(-(-problem.architecture.num_layers // shortest))),
+        "recompute_layers": [0] if "recompute" in constraints.allowed else list(range(longest)),
         "offload_activations": [False, True],
         "offload_optimizer": [False, True],
     }
+    if "recompute_layers" in constraints.allowed:
+        free["recompute_layers"] = list(range(longest))
     every = _combinations(_allowed(free, constraints))
     some = (
         p
@@ -157,7 +159,8 @@ def _policies(problem: Problem, constraints: Constraints) -> Layouts:
         for modules in (sets if policy["recompute"] == "selective" else [()])
     )
     offered = (
-        "recompute_offered", "modules_offered", "recompute_layers_offered", "offload_offered", "reshard_offered",
+        "recompute_offered", "modules_offered", "modules_exist", "recompute_layers_offered", "offload_offered",
+        "reshard_offered",
     )  # fmt: skip
     return rows.take(_obeys(problem, rows, [rule for rule in RULES if rule.name in offered]))
 

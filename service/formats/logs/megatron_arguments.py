@@ -325,5 +325,5 @@ def _recompute(given: _Arguments, layers: int, chunks: int) -> dict[str, Any]:
         found["recompute_modules"] = modules
     elif granularity == "full" and given.word("recompute_method") == "block":
         first = given.count("recompute_num_layers")
-        found["recompute_layers"] = first if first * chunks < layers else 0
+        found["recompute_layers"] = first if layers % chunks == 0 and first * chunks < layers else 0
     return found
