@@ -41,7 +41,8 @@ _SHAPE = (
 
 
 def choose(run: runs.Run, profile: Profile) -> Layout:
-    """The fastest micro-batch under the first recompute policy that fits, or what needs least memory if none does.
+    """The fastest that fits under the first recompute policy, or under any where that never does; what needs least
+    memory if none does.
 
     The measurement plays no part.
     """
@@ -57,8 +58,8 @@ def choose(run: runs.Run, profile: Profile) -> Layout:
     fits = found.fits()
     if not fits.any():
         return layouts[int(np.argmin(found.needed_bytes))]
-    first = layouts.recompute[int(np.argmax(fits))]
-    return layouts[int(np.argmin(np.where(fits & (layouts.recompute == first), found.step_time_s, np.inf)))]
+    first = fits & (layouts.recompute == layouts.recompute[0])
+    return layouts[int(np.argmin(np.where(first if first.any() else fits, found.step_time_s, np.inf)))]
 
 
 def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Observation]:

@@ -2,7 +2,7 @@
 
 Only what was run is read into a question: identifiers, titles, notes and measurements never are. What a row leaves
 open is taken from the stack's habits and listed in `assumed`; open micro-batch and recompute are returned as
-alternatives, of which the caller takes the best micro-batch under the first recompute policy that fits.
+alternatives, of which the caller takes the best under the first recompute policy, or where that does not fit of all.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ class LayoutFields(Wire):
 
     Where the value of a knob that is left out breaks a rule of the stack, the stack's own takes its place: with tp > 1
     sequence_parallel as the stack has it, with dp_shard > 1 its lowest zero_stage, a schedule and a split of layers
-    that it runs. The answer has the layout as it was predicted.
+    that it runs; and recompute is what the stack does unless told otherwise. The answer has the layout as it was
+    predicted.
     """
 
     pp: Degree = 1
@@ -57,12 +58,13 @@ class LayoutFields(Wire):
     """Layers over stages so that the slowest is fastest, not an equal number. Left out with pp > 1: as the stack has
     it."""
     recompute: Recompute = "none"
+    """Left out: as the stack does unless told otherwise."""
     recompute_modules: Modules = []
     """With recompute "selective": the modules of every layer, by Megatron-Core's names; `mlp_act` is the activation
     function of a dense MLP, `alternate_mm` every second matrix product, as torchtitan has it. None named: those that
     the stack takes unless told otherwise."""
     recompute_layers: Annotated[int, Field(ge=0, le=10**4)] = 0
-    """With recompute "full": how many layers, the first of each chunk of a stage; 0: all."""
+    """With recompute "full": how many layers, the first of each chunk of a stage, where all have as many; 0: all."""
     zero_stage: ZeroStage = 0
     """What `dp_shard` shards: 1 optimizer, 2 gradients too, 3 parameters too (FSDP). Left out with dp_shard > 1: the
     stack's lowest."""
@@ -107,7 +109,8 @@ class ConstraintFields(Wire):
     recompute_modules: Annotated[list[Module], Field(min_length=1, max_length=9)] | None = None
     """The modules that selective recompute takes, all of them, instead of the sets that the stack offers."""
     recompute_layers: OneOrMany[Annotated[int, Field(ge=0, le=10**4)]] | None = None
-    """How many layers full recompute takes of each chunk; 0: all."""
+    """How many layers full recompute takes of each chunk; 0: all. Left out, it is searched, unless `recompute` is
+    given: then full means all."""
     zero_stage: OneOrMany[ZeroStage] | None = None
     reshard: OneOrMany[bool] | None = None
     sequence_parallel: OneOrMany[bool] | None = None

@@ -92,7 +92,7 @@ class PredictedLayout(Document):
     """Run by each data-parallel rank in a step."""
     layers_per_chunk: list[int]
     """How the layers are split, in the order of the model, over pp times virtual_stages chunks: chunk i lies on stage i
-    modulo pp; under zero_bubble_v from pp on on stage 2·pp - 1 - i."""
+    modulo pp; under zero_bubble_v from pp on on stage 2·pp - 1 - i, under dualpipe on stages i and pp - 1 - i."""
     time: TimeTerms
     memory_gib: MemoryTerms
     allocated_gib: float

@@ -77,10 +77,11 @@ class CertificateAnswer(Document):
     rejected: dict[str, int]
     """By the rule that refused them."""
     over_memory: int
-    """Evaluated and too large."""
+    """Looked at one by one and too large."""
     pruned_by_memory: int
     pruned_by_bound: int
     evaluated: int
+    """Whose step time was worked out: they fit."""
     closing_bound_s: float | None
     """The least lower bound of what was not evaluated."""
     exact: bool

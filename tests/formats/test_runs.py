@@ -51,8 +51,8 @@ def test_an_open_schedule_is_plain_or_as_interleaved_as_the_layers_allow() -> No
 def test_open_recompute_starts_from_the_default_of_the_stack() -> None:
     run = runs.read(row(training={"recompute": None, "micro_batch_size": None}), YEAR)
     policies = [(x.recompute, x.recompute_layers) for x in run.alternatives]
-    assert policies[:4] == [("none", 0), ("selective", 0), ("selective", 0), ("full", 0)]
-    assert [layers for _, layers in policies[4:]] == [4, 8, 12, 16, 20, 24, 28]
+    assert policies[:6] == [("none", 0), *[("selective", 0)] * 4, ("full", 0)]
+    assert [layers for _, layers in policies[6:]] == [4, 8, 12, 16, 20, 24, 28]
     assert {x.micro_batch for x in run.alternatives} == {1}
     assert {"recompute", "micro_batch"} <= set(run.assumed)
 
