@@ -24,7 +24,7 @@ from models.provenance import Ran, having_seen, quantities
 
 OUTLIER_SPREADS = 4.0
 HELD = 10  # runs' worth of the wider neighbourhood in each one's spread
-MOST_OF_A_SOURCE = 60.0  # no source counts for more runs than this
+MOST_OF_A_SOURCE = 50.0  # no source counts for more runs than this
 FOLDS = 8  # at most: each is a fit of its own
 FEWEST_FOLDS = 3
 JUDGED = 5  # runs of a kind, at least, for its error to say something
