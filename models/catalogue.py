@@ -63,13 +63,14 @@ def fabrics() -> Mapping[str, Fabric]:
 @cache
 def stacks() -> Mapping[str, Stack]:
     def read(entry: dict[str, Any]) -> Stack:
-        return Stack(**{name: _frozen(value) for name, value in entry.items()})
+        return Stack(**{name: frozen(value) for name, value in entry.items()})
 
     return _index((read(entry), entry["aliases"]) for entry in _load("stacks"))
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def frozen(value: Any) -> Any:
+    """Lists, and lists in them, as tuples."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
 @cache

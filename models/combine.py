@@ -57,18 +57,18 @@ def partitions(problem: Problem, layouts: Layouts) -> Shared[pipeline.Stages]:
     )
 
 
-def layers_per_chunk(problem: Problem, layout: Layout) -> tuple[int, ...]:
-    """Of a layout's partition, chunk by chunk in the order of the model."""
+def layers_of_chunks(problem: Problem, layout: Layout) -> list[list[int]]:
+    """The kinds of the layers of each chunk of a layout's partition, in the order of the model."""
     weights, head = problem.forward_flops
-    layers = np.repeat(*(np.array(column) for column in zip(*problem.architecture.runs, strict=True)))
+    kinds = np.repeat(*(np.array(column) for column in zip(*problem.architecture.runs, strict=True)))
     begin = pipeline.boundaries(
-        np.array(weights)[layers],
+        np.array(weights)[kinds],
         head,
         np.array([layout.pp * layout.virtual_stages]),
         np.array([layout.balanced]),
         by_threshold=problem.stack.splits_by_threshold,
-    )
-    return tuple(np.diff(begin[0]).tolist())
+    )[0]
+    return [kinds[start:end].tolist() for start, end in zip(begin, begin[1:], strict=False)]
 
 
 class Combiner:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.array import Array
+from models.combine import layers_of_chunks
 from models.exposure import Exposure
 from models.layout import ZERO_BUBBLE_V, Layout, Layouts
 from models.mesh_costs import MeshCosts
-from models.pipeline import boundaries, stage_of
+from models.pipeline import stage_of
 from models.problem import Problem
 from models.profile import Profile
 from models.schedules import run
@@ -101,7 +102,7 @@ def _after(stages: int, start: float, time: dict[str, float]) -> Iterator[Event]
 def _seconds(problem: Problem, rows: Layouts, meshes: MeshCosts) -> tuple[dict[str, Array], float]:
     """(of a micro-batch on each chunk, by kind of operation, with what it exposes there; what the slowest stage exposes
     of its data-parallel traffic once a step)."""
-    exposure, held = Exposure(rows, meshes), _held(problem, rows)
+    exposure, held = Exposure(rows, meshes), _held(problem, rows[0])
     parts = [(float(p.forward[0]), float(p.both[0])) for p in exposure.parts]
     weight = [float(t.weight[0]) for t in meshes.times]
     once = [(float(np.ravel(gather)[0]), float(np.ravel(scatter)[0])) for gather, scatter in exposure.data_once()]
@@ -120,16 +121,11 @@ def _seconds(problem: Problem, rows: Layouts, meshes: MeshCosts) -> tuple[dict[s
     return {"F": forward + sends, "B": both - forward + sends, "W": weights}, max(exposed)
 
 
-def _held(problem: Problem, rows: Layouts) -> list[list[int]]:
+def _held(problem: Problem, layout: Layout) -> list[list[int]]:
     """The parts of each chunk: kinds of its layers, and the ends of the model (models.exposure)."""
-    architecture = problem.architecture
-    kinds = np.repeat([kind for kind, _ in architecture.runs], [count for _, count in architecture.runs])
-    weights, head = problem.forward_flops
-    chunks, by_threshold = rows.pp * rows.virtual_stages, problem.stack.splits_by_threshold
-    begin = boundaries(np.array(weights)[kinds], head, chunks, rows.balanced, by_threshold=by_threshold)[0]
-    held = [kinds[a:b].tolist() for a, b in zip(begin, begin[1:], strict=False)]
-    held[0].append(len(weights))
-    held[-1].append(len(weights) + 1)
+    held, ends = layers_of_chunks(problem, layout), len(problem.architecture.kinds)
+    held[0].append(ends)
+    held[-1].append(ends + 1)
     return held
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from models.catalogue import frozen
 from models.stack import Kernel, Stack
 from service.pointers import TAG
 from service.schemas.layout import Modules, Recompute, Schedule, ZeroStage
@@ -66,10 +67,7 @@ class StackFields(Wire):
         return {name: value for name, value in given.items() if value is not None or name == "node_limit"}
 
     def build(self, base: Stack) -> Stack:
-        given = {name: tuple(v) if isinstance(v, list) else v for name, v in self.changes().items()}
-        if self.selective is not None:
-            given["selective"] = tuple(map(tuple, self.selective))
-        return replace(base, **given)  # type: ignore[arg-type]
+        return replace(base, **{name: frozen(value) for name, value in self.changes().items()})
 
 
 def _form(value: object) -> str:
