@@ -17,6 +17,9 @@ Where a share ρ of every stage's layers is recomputed, they hold Σ_k n_ik·(p_
 kept of a recomputed one. Weighted as in the first way, by the a of those that are not, that is at least
 (1-ρ)·A + ρ·B: A as above, and B with min(p_k/p_r, b_k/a_r) in place of min(p_k/p_r, a_k/a_r); of a single stage B is
 all that it has. So ρ >= (A - C)/(A - B), C what is left for layers.
+
+From above, a stage of at most L layers, f micro-batches in flight, holds no more than L·max_k(p_k + f·a_k) and both
+ends. Where that fits, whatever adds work to save memory only takes longer.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ import numpy as np
 
 from models.array import Array, total
 from models.hardware import GIB
-from models.layout import Layouts
+from models.layout import DUALPIPE, Layouts
 from models.memory import LayerBytes
 from models.mesh_costs import MeshCosts, ShardCosts
 from models.pipeline import in_flight
@@ -42,16 +45,17 @@ from models.space import Policies
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Least bytes on the fullest stage; what its layers need at least, with what each more micro-batch in flight adds
-    to that; and the least share of layers to recompute, where that is open, for them to fit. All of shape
-    (shardings·savers, n)."""
+    to that; the least share of layers to recompute, where that is open, for them to fit; and with how many of them in
+    flight on the first stage it surely fits. All of shape (shardings·savers, n)."""
 
     least: Array
     layers: Array
     each: Array
     share: Array
+    room: Array
 
     def take(self, rows: Array) -> Memory:
-        return Memory(self.least[:, rows], self.layers[:, rows], self.each[:, rows], self.share[:, rows])
+        return Memory(*(getattr(self, name)[:, rows] for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +90,14 @@ class _Activations:
 
 
 class MemoryBounds:
-    """For n meshes under every choice of sharding and saver; `flying`: F of the schedule that keeps least."""
+    """For n meshes under every choice of sharding and saver; `flying`: F of the schedule that keeps least; `longest`:
+    most layers on any stage."""
 
-    def __init__(self, costs: MeshCosts, policies: Policies, flying: Array, capacity: Array | float) -> None:
-        self.problem, self.costs, self.c, self.policies, self.flying = costs.problem, costs, costs.c, policies, flying
+    def __init__(
+        self, costs: MeshCosts, policies: Policies, flying: Array, longest: Array, capacity: Array | float
+    ) -> None:
+        self.problem, self.costs, self.c, self.policies = costs.problem, costs, costs.c, policies
+        self.flying, self.longest = flying, longest
         self.left = (capacity - self.c.context_gib * GIB) / (1 + self.c.fragmentation)
         self.pp = costs.layouts.pp
         self.layers, self.head = costs.bytes[: costs.kinds], costs.bytes[-1]
@@ -113,7 +121,9 @@ class MemoryBounds:
             for r, (recompute, offload, host) in enumerate(savers):
                 if is_open[r]:
                     share[z * len(savers) + r] = self._share(of_host[host][z], of_saver[recompute, offload])
-        return Memory(least + context, layers + context, each, share)
+        most = {host: [self._most(z, bool(reshard), bool(host)) for z, reshard in shardings] for host in of_host}
+        room = [self._room(most[host][z], r, bool(a)) for z in range(len(shardings)) for r, a, host in savers]
+        return Memory(least + context, layers + context, each, share, np.stack(room))
 
     def _share(self, states: _States, full: _Activations) -> Array:
         """Of the layers of every stage, how many have to be recomputed at least."""
@@ -130,6 +140,20 @@ class MemoryBounds:
         needed = nothing - (self.left - states.mean - full.mean)
         return np.asarray(np.clip(needed / np.maximum(nothing - least, 1.0), 0.0, 1.0))
 
+    def _room(self, states: _States, recompute: int, offload: bool) -> Array:
+        """Micro-batches in flight with which the fullest stage surely fits."""
+        kept, none = self._kept(recompute), self._kept(NONE)
+        working = reduce(np.maximum, [before - after for before, after in zip(none, kept, strict=True)])
+        left = self.left * (1 - 1e-9) - states.last - np.maximum(self._logits, working)
+        if offload:
+            left = left - 2 * reduce(np.maximum, none)
+        alone = left - total(n * p for n, p in zip(self._counts, states.layers, strict=True))
+        piped = [left / self.longest - p for p in states.layers]
+        if offload:
+            return np.where(np.where(self.pp == 1, alone, reduce(np.minimum, piped)) >= 0, np.inf, -np.inf)
+        alone = alone / total(n * a for n, a in zip(self._counts, kept, strict=True))
+        return np.where(self.pp == 1, alone, reduce(np.minimum, [p / a for p, a in zip(piped, kept, strict=True)]))
+
     def _together(self, states: _States, activations: _Activations) -> tuple[Array, Array, Array]:
         layers, each = _fullest(self._runs, states.layers, activations.layers, self.pp)
         layers = layers + self.flying * each + states.mean + activations.mean
@@ -140,6 +164,13 @@ class MemoryBounds:
         layers, head = [worth.of(size) for size in self.layers], worth.of(self.head)
         ends = head + np.where(self.pp == 1, worth.of(self.costs.bytes[-2]), 0.0)
         return _States(layers, ends / self.pp + worth.fixed, layers[self._runs[-1][0]] + head + worth.fixed)
+
+    def _most(self, zero: int, reshard: bool, on_host: bool) -> _States:
+        """At most of a layer of each kind, and of what a stage has besides, here as `last`."""
+        worth = self._worth(zero, reshard, on_host, most=True)
+        layers, ends = [worth.of(size) for size in self.layers], [worth.of(size) for size in self.costs.bytes[-2:]]
+        fixed = np.asarray(worth.fixed)
+        return _States(layers, fixed, total(ends) + fixed)
 
     def _activations(self, recompute: int, offload: bool) -> _Activations:
         layers = self._kept(recompute)
@@ -152,17 +183,20 @@ class MemoryBounds:
             mean = mean + np.where(self.pp == 1, np.minimum(2 * whole, self.flying * one), one)
         return _Activations(None if offload else layers, mean, losing + one)
 
-    def _worth(self, zero: int, reshard: bool, on_host: bool) -> _Worth:
+    def _worth(self, zero: int, reshard: bool, on_host: bool, *, most: bool = False) -> _Worth:
+        """At least, or at `most`."""
         problem, state = self.problem, self.problem.workload.optimizer_state
         gathered = zero == 3 and reshard
         states = (state.master_bytes if zero == 3 else problem.master_bytes) + state.moment_bytes
         reduced = (self.pp == 1) | gathered | (zero == 2) if zero >= 2 else np.zeros(1, dtype=bool)
         shared = states * (zero >= 1 and not on_host) + problem.parameter_bytes * (zero == 3 and on_host)
         own = states * (zero == 0 and not on_host) + problem.parameter_bytes * (not gathered)
-        gradient = _gradient_bytes(problem, self.costs.layouts)
-        sharded = shared + gradient * reduced
-        whole = own + gradient * ~reduced
-        fixed = reduced * (gradient > 0) * self._unit + gathered * np.minimum(2 * self._unit, self._layer)
+        gradient = problem.gradient_bytes if most else _gradient_bytes(problem, self.costs.layouts)
+        copies = 2 if most and (self.policies.schedules.schedule == DUALPIPE).any() else 1
+        sharded = (shared + gradient * reduced) * copies
+        whole = (own + gradient * ~reduced) * copies
+        two = 2 * self._unit
+        fixed = reduced * (gradient > 0) * self._unit + gathered * (two if most else np.minimum(two, self._layer))
         return _Worth(
             whole + sharded / self.costs.dense_shards,
             whole + sharded / self.costs.expert_shards,

@@ -33,7 +33,7 @@ from models.memory_bounds import CoreMemory, Memory, MemoryBounds, flying
 from models.mesh import Groups, closest_groups, groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables, collectives, least_collectives
 from models.pareto import staircase
-from models.pipeline import Stages
+from models.pipeline import Stages, in_flight
 from models.problem import Problem
 from models.profile import Coefficients, Profile
 from models.recompute import NONE, Repeated
@@ -334,10 +334,16 @@ class _Search:
         meshes *= len(self.experts)
         self.rejected += Counter({name: count * meshes for name, count in unwanted.items()})
         self._drop_schedules()
+        self._partition()
         legal, pp, m = self.trunks.legal, self.trunks.pp, self.trunks.micro_batches
         self.idle = np.where(legal, idle(self.policies.schedules, pp).T, np.inf)
         self.flying = np.where(legal, flying(self.policies.schedules, pp, m).T, np.inf)
         self.least = np.stack([self.idle.min(axis=1), self.flying.min(axis=1)])
+        schedules = self.policies.schedules
+        first = in_flight(schedules.schedule, np.zeros(1), pp[:, None], schedules.virtual_stages, m[:, None])
+        self.first = np.where(legal, first, 0.0)
+        layers = self.partitions.amounts[: len(self.problem.architecture.kinds)].sum(axis=0).max(axis=0)
+        self.longest = np.where(legal, layers[self.stages], 0.0).max(axis=1)
         bodies = Shards.of(rows, self.problem.workload.seq_len)
         self.body = bodies.code
         shards = _crossed(bodies.table, self.experts)
@@ -352,7 +358,6 @@ class _Search:
         self.sharding = np.repeat(np.arange(z), r)
         self.saver = np.tile(np.arange(r), z)
         self._count_points()
-        self._partition()
 
     def _count_points(self) -> None:
         """Of complexity: of every schedule in a pipeline, of every variant, and the fewest of each of their keys."""
@@ -469,8 +474,11 @@ class _Search:
         costs = self._costs(layouts, shard, near, least_collectives(self.problem, near, self.c))
         idle, flying = self._chained(trunk)
         bounds = Bounds(costs, self.policies, idle)
-        memory = MemoryBounds(costs, self.policies, flying, self.capacity).memory()
+        chain = self.trunks.chains[trunk]
+        memory = MemoryBounds(costs, self.policies, flying, self.longest[chain], self.capacity).memory()
+        memory = replace(memory, room=self._room_of_lighter(memory.room))
         fits = (memory.least <= self.capacity) & self.legal_shardings[sharding_class(layouts)].T
+        fits &= memory.room < self.first[chain].max(axis=1)
         some = self.variants.any_of(fits)
         times = bounds.time(self.variants, some, self.variants.least_of(memory.share))
         times.step[~some] = np.inf
@@ -481,6 +489,13 @@ class _Search:
         least = np.full(len(cores.trunk), np.inf)
         np.minimum.at(least, parent, bound)
         return found.take(np.flatnonzero(wanted)), least
+
+    def _room_of_lighter(self, room: Array) -> Array:
+        """Of micro-batches in flight with which a variant fits, the most of any that takes less time."""
+        of_savers = room.reshape(len(self.policies.shardings), len(self.policies.savers), -1)
+        surely = self.lighter & (~self.policies.open | self.space.may_recompute_all)
+        most = [of_savers[:, row].max(axis=1, initial=-np.inf) for row in surely]
+        return np.stack(most, axis=1).reshape(room.shape)
 
     def _sweep(self, meshes: _Meshes) -> None:
         """Open meshes in order of their bound, or of complexity and bound."""
@@ -574,6 +589,7 @@ class _Search:
         more, memory = self.flying[chain, schedule] - self.least[1, chain], meshes.memory
         source = unplaced[mesh]
         wanted &= memory.layers[variant, source] + more * memory.each[variant, source] <= self.capacity
+        wanted &= memory.room[variant, source] < self.first[chain, schedule]
         mesh, schedule, variant = mesh[wanted], schedule[wanted], variant[wanted]
         order = np.argsort(least[wanted], kind="stable")
         for start in range(0, len(order), _LEAVES):
@@ -631,7 +647,7 @@ class _Search:
         """Of how many layers recompute may be (1 where that is not open), and the number at an index, or the largest:
         those that are fewer than the layers of a chunk, and all of them (0)."""
         numbers, n = self.space.recompute_layers, self.problem.architecture.num_layers
-        is_open, has_all = self.policies.open[saver], int((numbers == n).any())
+        is_open, has_all = self.policies.open[saver], int(self.space.may_recompute_all)
         chunk = np.where(layouts.balanced, 1, n // (layouts.pp * layouts.virtual_stages))
         fewer = np.minimum(np.searchsorted(numbers, chunk), len(numbers) - has_all)
         legal = np.where(is_open, fewer + has_all, 1)

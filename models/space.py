@@ -160,6 +160,10 @@ class Space:
         numbers = allowed.get("recompute_layers", (0,) if "recompute" in allowed else range(layers))
         return np.array(sorted({n or layers for n in numbers if n < layers}), dtype=np.int64)
 
+    @property
+    def may_recompute_all(self) -> bool:
+        return bool((self.recompute_layers == self.problem.architecture.num_layers).any())
+
     def _savers_left(self, savers: Layouts) -> Iterator[tuple[str, Array]]:
         """By refusal, how many of the layouts that each saver stands for it leaves."""
         n = self.problem.architecture.num_layers
@@ -167,10 +171,10 @@ class Space:
         for knob in ("recompute", "offload_activations", "offload_optimizer"):
             yield f"constraints.{knob}", every * self._allowed(savers, knob)
         full, numbers = savers.recompute == FULL, self.recompute_layers
-        yield "constraints.recompute_layers", np.where(full, len(numbers), every * bool((numbers == n).any()))
+        yield "constraints.recompute_layers", np.where(full, len(numbers), every * self.may_recompute_all)
         for name in ("recompute_offered", "modules_offered", "modules_exist", "offload_offered"):
             yield name, every * np.asarray(BY_NAME[name].test(self.problem, savers), dtype=bool)
-        yield "recompute_layers_offered", np.where(self._open(savers) | ~full, every, int((numbers == n).any()))
+        yield "recompute_layers_offered", np.where(self._open(savers) | ~full, every, int(self.may_recompute_all))
 
     def _open(self, savers: Layouts) -> Array:
         fewer = (
