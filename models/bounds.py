@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import product
+from itertools import groupby, product
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class Variants:
     """The choices of sharding and saver that differ in time: a host's update is bounded like a device's.
 
     `keys`: ZeRO stage, reshard, recompute, activation offload, and, where it decides how many layers are recomputed,
-    optimizer offload; `of` (shardings·savers,): which of them each is.
+    optimizer offload, all of a sharding in a row; `of` (shardings·savers,): which of them each is.
     """
 
     keys: tuple[tuple[int, bool, int, bool, bool], ...]
@@ -100,17 +100,24 @@ class Bounds:
         """For every variant that some row of `wanted` (keys, n) asks for, with at least that share of its layers
         recomputed: every more only adds work."""
         times = Times(np.full(wanted.shape, np.inf), *(np.zeros(wanted.shape) for _ in range(3)))
-        for i in np.flatnonzero(wanted.any(axis=1)):
-            found = self._step(*variants.keys[i][:4], None if (share[i] == 1).all() else share[i])
+        asked = np.flatnonzero(wanted.any(axis=1)).tolist()
+        for (zero, reshard), keys in groupby(asked, lambda i: variants.keys[i][:2]):
+            rows = list(keys)
+            recompute, offload = zip(*(variants.keys[i][2:4] for i in rows), strict=True)
+            savers = np.array(recompute)[:, None], np.array(offload)[:, None]
+            found = self._step(zero, reshard, *savers, share[rows])
             for name, value in zip(Times.__slots__, found, strict=True):
-                getattr(times, name)[i] = value * self.jitter
+                getattr(times, name)[rows] = value * self.jitter
         return times
 
     def _step(
-        self, zero: int, reshard: bool, recompute: int, offload: bool, share: Array | None
+        self, zero: int, reshard: bool, recompute: Array, offload: Array, share: Array
     ) -> tuple[Array, Array, Array, Array]:
-        policy = int(np.searchsorted(self.costs.policies, recompute))
-        exposure = Exposure(self._under(zero, reshard, offload), self.costs, policy, share)
+        """Of savers (s, 1), with the share (s, n) of layers that they recompute."""
+        policy = np.searchsorted(self.costs.policies, recompute)
+        exposure = Exposure(
+            self._under(zero, reshard, offload), self.costs, policy, None if (share == 1).all() else share
+        )
         mean = exposure.whole_model() / self.pp
         sends, hops = exposure.sends()
         ratio, update = self._once(exposure)
@@ -127,7 +134,7 @@ class Bounds:
         """What a step takes whatever the policy."""
         return np.asarray(exposure.norm() + self.c.step_fixed_s + exposure.waits())
 
-    def _under(self, zero: int, reshard: bool, offload: bool) -> Layouts:
+    def _under(self, zero: int, reshard: bool, offload: Array) -> Layouts:
         """The meshes under a schedule that hides most."""
         x, schedules = self.costs.layouts, self.policies.schedules
         hiding = DUALPIPE if overlaps(schedules).any() else ONE_F_ONE_B
@@ -140,7 +147,7 @@ class Bounds:
             schedule=every(hiding),
             zero_stage=every(zero),
             reshard=every(reshard),
-            offload_activations=every(offload),
+            offload_activations=offload,
         )
 
     def _once(self, exposure: Exposure) -> tuple[Array, Array]:
@@ -163,7 +170,7 @@ class Bounds:
 
         Traffic once a step may hide behind what it adds, hence one overlap less of its passes.
         """
-        exposure = Exposure(self._under(0, True, False), self.costs, NONE)
+        exposure = Exposure(self._under(0, True, np.zeros(1, dtype=bool)), self.costs, NONE)
         mean = exposure.layer_communication() / self.pp
         sends, hops = exposure.sends()
         return np.asarray((mean * (self.m + self.least_idle - self.hideable) + sends + hops) * self.jitter)

@@ -33,7 +33,7 @@ class Exposure:
     costs, for that `share` of every stage's layers."""
 
     def __init__(
-        self, layouts: Layouts, meshes: MeshCosts, policy: int | None = None, share: Array | None = None
+        self, layouts: Layouts, meshes: MeshCosts, policy: Array | int | None = None, share: Array | None = None
     ) -> None:
         self.problem, self.layouts, self.meshes, self.c = meshes.problem, layouts, meshes, meshes.c
         self.stack = self.problem.stack
