@@ -82,11 +82,13 @@ class _States:
 
 @dataclass(frozen=True, slots=True)
 class _Activations:
-    """The same of a micro-batch's activations; those of `layers` none if they are offloaded."""
+    """The same of a micro-batch's activations under s policies, (s, n); those of `layers` none if they are offloaded;
+    and the `most` that a stage has of them besides."""
 
     layers: list[Array] | None
     mean: Array
     last: Array
+    most: Array
 
 
 class MemoryBounds:
@@ -103,31 +105,28 @@ class MemoryBounds:
         self.layers, self.head = costs.bytes[: costs.kinds], costs.bytes[-1]
 
     def memory(self) -> Memory:
-        shardings = _rows(self.policies.shardings, "zero_stage", "reshard")
-        savers = _rows(self.policies.savers, *_SAVERS)
-        of_host = {
-            host: [self._states(z, bool(reshard), bool(host)) for z, reshard in shardings] for *_, host in savers
-        }
-        of_saver = {(r, a): self._activations(r, bool(a)) for r, a, _ in savers}
-        rows = [
-            self._together(of_host[host][z], of_saver[recompute, offload])
-            for z in range(len(shardings))
-            for recompute, offload, host in savers
-        ]
-        least, layers, each = (np.stack(column) * (1 + self.c.fragmentation) for column in zip(*rows, strict=True))
-        context = self.c.context_gib * GIB
-        share, is_open = np.ones_like(least), self.policies.open.tolist()
-        for z in range(len(shardings)):
-            for r, (recompute, offload, host) in enumerate(savers):
-                if is_open[r]:
-                    share[z * len(savers) + r] = self._share(of_host[host][z], of_saver[recompute, offload])
-        most = {host: [self._most(z, bool(reshard), bool(host)) for z, reshard in shardings] for host in of_host}
-        room = [self._room(most[host][z], r, bool(a)) for z in range(len(shardings)) for r, a, host in savers]
-        return Memory(least + context, layers + context, each, share, np.stack(room))
+        shardings, savers = _rows(self.policies.shardings, "zero_stage", "reshard"), self.policies.savers
+        shape = len(Memory.__slots__), len(shardings), len(savers), len(self.pp)
+        found = np.empty(shape)
+        for offload, host in sorted({(a, o) for _, a, o in _rows(savers, *_SAVERS)}):
+            rows = np.flatnonzero((savers.offload_activations == offload) & (savers.offload_optimizer == host))
+            activations = self._activations(savers.recompute[rows], bool(offload))
+            is_open = self.policies.open[rows]
+            for z, (zero, reshard) in enumerate(shardings):
+                states = self._states(zero, bool(reshard), bool(host))
+                most = self._most(zero, bool(reshard), bool(host))
+                share = np.where(is_open[:, None], self._share(states, activations), 1.0) if is_open.any() else 1.0
+                for value, of in zip(
+                    found, (*self._together(states, activations), share, self._room(most, activations)), strict=True
+                ):
+                    value[z, rows] = of
+        found[:3] *= 1 + self.c.fragmentation
+        found[:2] += self.c.context_gib * GIB
+        return Memory(*found.reshape(shape[0], -1, shape[3]))
 
-    def _share(self, states: _States, full: _Activations) -> Array:
+    def _share(self, states: _States, again: _Activations) -> Array:
         """Of the layers of every stage, how many have to be recomputed at least."""
-        every, some = self._kept(NONE), full.layers or []
+        every, some = self._kept(NONE), again.layers or []
         layers, each = _fullest(self._runs, states.layers, every, self.pp)
         nothing = layers + self.flying * each
         r = int(np.argmax(self._counts))
@@ -137,22 +136,19 @@ class MemoryBounds:
         ) * (states.layers[r] + self.flying * every[r])
         alone = total(n * (p + self.flying * b) for n, p, b in zip(self._counts, states.layers, some, strict=True))
         least = np.where(self.pp == 1, alone, piped) / self.pp
-        needed = nothing - (self.left - states.mean - full.mean)
+        needed = nothing - (self.left - states.mean - again.mean)
         return np.asarray(np.clip(needed / np.maximum(nothing - least, 1.0), 0.0, 1.0))
 
-    def _room(self, states: _States, recompute: int, offload: bool) -> Array:
+    def _room(self, states: _States, activations: _Activations) -> Array:
         """Micro-batches in flight with which the fullest stage surely fits."""
-        kept, none = self._kept(recompute), self._kept(NONE)
-        working = reduce(np.maximum, [before - after for before, after in zip(none, kept, strict=True)])
-        left = self.left * (1 - 1e-9) - states.last - np.maximum(self._logits, working)
-        if offload:
-            left = left - 2 * reduce(np.maximum, none)
+        left = self.left * (1 - 1e-9) - states.last - activations.most
         alone = left - total(n * p for n, p in zip(self._counts, states.layers, strict=True))
         piped = [left / self.longest - p for p in states.layers]
-        if offload:
+        if activations.layers is None:
             return np.where(np.where(self.pp == 1, alone, reduce(np.minimum, piped)) >= 0, np.inf, -np.inf)
-        alone = alone / total(n * a for n, a in zip(self._counts, kept, strict=True))
-        return np.where(self.pp == 1, alone, reduce(np.minimum, [p / a for p, a in zip(piped, kept, strict=True)]))
+        alone = alone / total(n * a for n, a in zip(self._counts, activations.layers, strict=True))
+        fewest = reduce(np.minimum, [p / a for p, a in zip(piped, activations.layers, strict=True)])
+        return np.where(self.pp == 1, alone, fewest)
 
     def _together(self, states: _States, activations: _Activations) -> tuple[Array, Array, Array]:
         layers, each = _fullest(self._runs, states.layers, activations.layers, self.pp)
@@ -172,16 +168,18 @@ class MemoryBounds:
         fixed = np.asarray(worth.fixed)
         return _States(layers, fixed, total(ends) + fixed)
 
-    def _activations(self, recompute: int, offload: bool) -> _Activations:
-        layers = self._kept(recompute)
+    def _activations(self, recompute: Array, offload: bool) -> _Activations:
+        """Under policies (s,)."""
+        layers, none = self._kept(recompute[:, None]), self._kept(NONE)
         one = reduce(np.minimum, layers)
-        working = reduce(np.maximum, [none - some for none, some in zip(self._kept(NONE), layers, strict=True)])
+        working = reduce(np.maximum, [before - after for before, after in zip(none, layers, strict=True)])
         losing = np.maximum(self._logits, working)
         mean = np.where(self.pp == 1, losing, working)
-        if offload:
-            whole = reduce(np.maximum, self._kept(NONE))
-            mean = mean + np.where(self.pp == 1, np.minimum(2 * whole, self.flying * one), one)
-        return _Activations(None if offload else layers, mean, losing + one)
+        if not offload:
+            return _Activations(layers, mean, losing + one, losing)
+        whole = reduce(np.maximum, none)
+        mean = mean + np.where(self.pp == 1, np.minimum(2 * whole, self.flying * one), one)
+        return _Activations(None, mean, losing + one, losing + 2 * whole)
 
     def _worth(self, zero: int, reshard: bool, on_host: bool, *, most: bool = False) -> _Worth:
         """At least, or at `most`."""
@@ -203,9 +201,9 @@ class MemoryBounds:
             problem.parameter_bytes * fixed,
         )
 
-    def _kept(self, recompute: int) -> list[Array]:
+    def _kept(self, recompute: Array | int) -> list[Array]:
         """Bytes of activations of a layer of each kind."""
-        policy = int(np.searchsorted(self.costs.policies, recompute))
+        policy = np.searchsorted(self.costs.policies, recompute)
         return [self.costs.kept(i, policy) * self.c.activation_memory for i in range(self.costs.kinds)]
 
     @cached_property

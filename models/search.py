@@ -162,23 +162,26 @@ class _Cores:
 
 @dataclass(frozen=True)
 class _Meshes:
-    """Meshes to be placed: `fits` (shardings·savers, n) are legal and may fit; `times` bounds them, `bound` is the
-    least of that, of which `apart` is taken by what a placement may still make worse."""
+    """Meshes to be placed, with their `costs` as close as can be: `fits` (shardings·savers, n) are legal and may fit;
+    `times` bounds them, `bound` is the least of that, of which `apart` is taken by what a placement may still make
+    worse."""
 
-    layouts: Layouts
+    costs: MeshCosts
     trunk: Array
-    shard: Array
     fits: Array
     bound: Array
     apart: Array
     times: Times
     memory: Memory
 
+    @property
+    def layouts(self) -> Layouts:
+        return self.costs.layouts
+
     def take(self, rows: Array) -> _Meshes:
         return _Meshes(
-            self.layouts.take(rows),
+            self.costs.take(rows),
             self.trunk[rows],
-            self.shard[rows],
             self.fits[:, rows],
             self.bound[rows],
             self.apart[rows],
@@ -483,7 +486,7 @@ class _Search:
         times = bounds.time(self.variants, some, self.variants.least_of(memory.share))
         times.step[~some] = np.inf
         bound = times.step.min(axis=0, initial=np.inf)
-        found = _Meshes(layouts, trunk, shard, fits, bound, bounds.apart(), times, memory)
+        found = _Meshes(costs, trunk, fits, bound, bounds.apart(), times, memory)
         wanted = self.held.wanted(bound, layouts.pp > 1, of_degrees(layouts))
         self._close(bound[~wanted])
         least = np.full(len(cores.trunk), np.inf)
@@ -528,14 +531,16 @@ class _Search:
         mesh, place, points, piped = mesh[some], place[some], points[some], piped[some]
         layouts = replace(meshes.layouts.take(mesh), placement=placed.placement[place])
         seconds = collectives(self.problem, links, self.c)
-        costs = self._costs(layouts, meshes.shard[mesh], links.take(place), seconds)
+        costs = self._costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
         apart = Bounds(costs, self.policies, self._chained(meshes.trunk[mesh])[0]).apart() - meshes.apart[mesh]
         bound = meshes.bound[mesh] + np.maximum(apart, 0.0)
         some = self.held.wanted(bound, piped, points)
         self._close(bound[~some])
         rows = np.flatnonzero(some)
         if len(rows):
-            grown = self._growth(meshes.layouts.take(first), of_kind, placed, links, seconds)[:, place[rows]]
+            any_shard = np.zeros(len(placed), dtype=np.int64)
+            far = self._costs(placed, any_shard, links, seconds)
+            grown = growth(meshes.costs.take(first), far, of_kind)[:, place[rows]]
             near = meshes.times.take(mesh[rows])
             bounds = Bounds(costs.take(rows), self.policies, self._chained(meshes.trunk[mesh[rows]])[0])
             time = near.step + bounds.farther(self.variants, near, grown) + np.maximum(apart[rows], 0.0)
@@ -553,16 +558,6 @@ class _Search:
             rows = rows[wanted]
             if len(rows):
                 self._bounded(meshes, unplaced[rows], costs.take(rows), points[rows], time[:, rows])
-
-    def _growth(self, near: Layouts, parent: Array, placed: Layouts, links: Groups, far: dict[str, Cost]) -> Array:
-        """Of traffic once a step, from each mesh as close as can be to how it is placed."""
-        closest, any_shard = closest_groups(self.problem.cluster, near), np.zeros(len(placed), dtype=int)
-        least = least_collectives(self.problem, closest, self.c)
-        return growth(
-            self._costs(near, any_shard[: len(near)], closest, least),
-            self._costs(placed, any_shard, links, far),
-            parent,
-        )
 
     def _bounded(self, meshes: _Meshes, unplaced: Array, costs: MeshCosts, points: Array, time: Array) -> None:
         """Placed meshes, each one of `meshes`; `time`: a bound of every variant so far."""
