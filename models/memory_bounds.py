@@ -122,7 +122,7 @@ class MemoryBounds:
                     value[z, rows] = of
         found[:3] *= 1 + self.c.fragmentation
         found[:2] += self.c.context_gib * GIB
-        return Memory(*found.reshape(shape[0], -1, shape[3]))
+        return Memory(*found.reshape(shape[0], shape[1] * shape[2], shape[3]))
 
     def _share(self, states: _States, again: _Activations) -> Array:
         """Of the layers of every stage, how many have to be recomputed at least."""

@@ -6,9 +6,10 @@ saver with groups as close as can be; what is left is placed on the fabric, boun
 schedules; what is still left is evaluated. Each level is a few vectorised passes, and a first handful of the most
 promising meshes is evaluated early, so that the bounds have something to prune against.
 
-Two sweeps. The first finds the fastest: the best of the meshes that are asked for, and the best without and with a
-pipeline. The second finds the front of time and complexity within the tolerance, from the simplest to the fastest, in
-order of the complexity that a mesh cannot get below.
+What is opened is searched for all of the answer: the fastest, the best of the meshes that are asked for, the best
+without and with a pipeline, and the front of time and complexity within the tolerance, from the simplest to the
+fastest. Cores are opened in order of their bound while that may be among the fastest; then those that may only be
+simple enough, in order of the complexity that they cannot get below.
 """
 
 from __future__ import annotations
@@ -68,9 +69,10 @@ class Certificate:
     `rejected` by rule, where the search got as far as that rule (with "no_legal_schedule" where none of a schedule's
     rules lets any through, and "dominated" for policies that only add work to one that fits); `over_memory` evaluated
     and too large; `pruned_by_memory` by a bound of what a core needs; `evaluated` fully; `pruned_by_bound`
-    all the rest, legal or not, below parts of the space whose bound is no better than the answer. `closing_bound_s`
-    is the least of those bounds; `exact` says that the search came to its end, and `gap` by how much, at most, a
-    layout that it did not look at is faster than the answer: (answer - that) / that.
+    all the rest, legal or not, below parts of the space whose bound is no better than the answer, or that only add
+    work to what surely fits. `closing_bound_s` is the least of those bounds; `exact` says that the search came to its
+    end, and `gap` by how much, at most, a layout that it did not look at is faster than the answer:
+    (answer - that) / that.
     """
 
     space: int
@@ -230,7 +232,8 @@ class _Held:
     sides: Array = field(default_factory=lambda: np.full(2, np.inf))
     fastest: dict[tuple[int, ...], float] = field(default_factory=dict)
     last: float = np.inf  # of the fastest, once there are as many as are asked for
-    front: tuple[Array, Array] | None = None  # in the second sweep: complexities, and the least time with no more
+    front: tuple[Array, Array] = field(default_factory=lambda: (np.zeros(0, dtype=np.int64), np.zeros(0)))
+    """Within the tolerance: complexities, and the least time with no more."""
 
     def add(self, layouts: Layouts, times: Array, complexities: Array) -> None:
         fast = times < self.goal.faster_than
@@ -248,8 +251,7 @@ class _Held:
         self.times.append(times)
         self.complexities.append(complexities[near])
         self._rank(layouts, times)
-        if self.front is not None:
-            self.front = self._advanced(self.front, [complexities[near]], [times])
+        self._advance(complexities[near], times)
 
     def _rank(self, layouts: Layouts, times: Array) -> None:
         """Keep the fastest degrees, as many as make up `top` different times."""
@@ -263,16 +265,12 @@ class _Held:
         if len(different) >= self.goal.top:
             self.last = max(self.fastest.values())
 
-    def start_front(self) -> None:
-        """From what is held within the tolerance."""
-        self.front = self._advanced((np.zeros(0, dtype=np.int64), np.zeros(0)), self.complexities, self.times)
-
-    def _advanced(self, front: tuple[Array, Array], points: list[Array], times: list[Array]) -> tuple[Array, Array]:
-        every, time = np.concatenate([front[0], *points]), np.concatenate([front[1], *times])
-        near = time <= self.tolerated
-        every, time = every[near], time[near]
-        steps = staircase(time, every)
-        return every[steps], time[steps]
+    def _advance(self, points: Array, times: Array) -> None:
+        points, times = np.concatenate([self.front[0], points]), np.concatenate([self.front[1], times])
+        near = times <= self.tolerated
+        points, times = points[near], times[near]
+        steps = staircase(times, points)
+        self.front = points[steps], times[steps]
 
     @property
     def tolerated(self) -> float:
@@ -286,13 +284,15 @@ class _Held:
             limits = np.maximum(limits, self.sides)
         return np.asarray(limits[piped.astype(int)])
 
-    def wanted(self, bound: Array, piped: Array, points: Array | int) -> Array:
+    def fast(self, bound: Array, piped: Array) -> Array:
+        """Whether what has this least time may be among the fastest."""
+        return np.asarray((bound <= self.limit(piped)) & (bound < self.goal.faster_than))
+
+    def wanted(self, bound: Array, piped: Array, points: Array) -> Array:
         """Whether what has this least time and least complexity may be in the answer."""
-        if self.front is None:
-            return (bound <= self.limit(piped)) & (bound < self.goal.faster_than)
         simpler = np.searchsorted(self.front[0], points, side="right")
         limits = np.concatenate([[np.nextafter(self.tolerated, np.inf)], self.front[1]])
-        return np.asarray(bound < limits[simpler])
+        return self.fast(bound, piped) | ((bound < limits[simpler]) & (bound < self.goal.faster_than))
 
 
 class _Search:
@@ -305,8 +305,7 @@ class _Search:
             raise Invalid("constraints.memory_reserve_gib", constraints.memory_reserve_gib, rule)
         self.rejected: Counter[str] = Counter()
         self.pruned_by_memory = 0
-        self.looked_at: list[tuple[Array, ...]] = []
-        self.looked = 0
+        self.evaluated, self.over_memory, self.looked_at = 0, 0, 0
         self.closing_bound = np.inf
         self.exact = True
         self.held = _Held(goal)
@@ -403,19 +402,20 @@ class _Search:
     # -- trunks and cores ---------------------------------------------------------------------------------------
 
     def _fastest(self) -> _Cores:
-        """The first sweep: blocks of trunks in order of their bound; of each the best cores at once, the rest at the
-        end, with what all of them together left to prune against. Returns every core that was not pruned."""
+        """Open blocks of trunks in order of their bound: of each the best cores at once, the rest at the end, with what
+        all of them together left to prune against. Returns the cores that are left."""
         rows, experts = self.trunks.rows, len(self.experts)
         m = rows.num_micro_batches(self.problem.workload.global_batch)
         least = self.bounds.passes.reshape(-1, experts).min(axis=1)[self.body]
         bound = self.bounds.time(least, rows.pp, m, self.least[0, self.trunks.chains])
+        points = of_degrees(rows)
         order, start, size = np.argsort(bound, kind="stable"), 0, max(_CORES // experts, 1)
         cores: _Cores | None = None
         opened = np.zeros(0, dtype=bool)
         while start < len(order):
             block = order[start : start + size]
             start, size = start + size, 2 * size
-            wanted = self.held.wanted(bound[block], rows.pp[block] > 1, 0)
+            wanted = self.held.wanted(bound[block], rows.pp[block] > 1, points[block])
             self._close(bound[block[~wanted]])
             if not self._may_go_on(float(bound[block[0]])):
                 break
@@ -432,20 +432,19 @@ class _Search:
             opened[best] = True
             size = min(2 * size, _MESHES)
         self._close(cores.bound[~opened])
-        return cores
+        return cores.take(np.flatnonzero(~opened))
 
     def _open_best(self, cores: _Cores, opened: Array, count: int) -> Array:
         """Open the cores that promise most, on each side of pp = 1; returns which."""
         if not self._may_go_on(float(cores.bound[~opened].min(initial=np.inf))):
             return np.zeros(0, dtype=np.int64)
         piped = cores.layouts.pp > 1
-        left = np.flatnonzero(~opened & self.held.wanted(cores.bound, piped, 0))
+        left = np.flatnonzero(~opened & self.held.fast(cores.bound, piped))
         left = left[np.argsort(cores.bound[left], kind="stable")]
         best = np.concatenate([left[piped[left] == side][: count // 2] for side in (False, True)])
         if len(best):
-            meshes, least = self._split(cores.take(best))
-            cores.bound[best] = least  # the second sweep knows them better
-            self._sweep(meshes)
+            meshes = self._split(cores.take(best))
+            self._sweep(meshes, np.argsort(meshes.bound, kind="stable"))
         return best
 
     def _crossed(self, trunks: Array) -> _Cores:
@@ -469,8 +468,8 @@ class _Search:
 
     # -- meshes -------------------------------------------------------------------------------------------------
 
-    def _split(self, cores: _Cores) -> tuple[_Meshes, Array]:
-        """The meshes of some cores that may be in the answer, and the least bound of any mesh of each core."""
+    def _split(self, cores: _Cores) -> _Meshes:
+        """The meshes of some cores that may be in the answer."""
         layouts, parent = self.space.split(cores.layouts)
         trunk, shard = cores.trunk[parent], cores.shard[parent]
         near = closest_groups(self.problem.cluster, layouts)
@@ -489,9 +488,7 @@ class _Search:
         found = _Meshes(costs, trunk, fits, bound, bounds.apart(), times, memory)
         wanted = self.held.wanted(bound, layouts.pp > 1, of_degrees(layouts))
         self._close(bound[~wanted])
-        least = np.full(len(cores.trunk), np.inf)
-        np.minimum.at(least, parent, bound)
-        return found.take(np.flatnonzero(wanted)), least
+        return found.take(np.flatnonzero(wanted))
 
     def _room_of_lighter(self, room: Array) -> Array:
         """Of micro-batches in flight with which a variant fits, the most of any that takes less time."""
@@ -500,11 +497,9 @@ class _Search:
         most = [of_savers[:, row].max(axis=1, initial=-np.inf) for row in surely]
         return np.stack(most, axis=1).reshape(room.shape)
 
-    def _sweep(self, meshes: _Meshes) -> None:
-        """Open meshes in order of their bound, or of complexity and bound."""
-        points = of_degrees(meshes.layouts) if self.held.front is not None else np.zeros(len(meshes.trunk), dtype=int)
-        order = np.lexsort((meshes.bound, points))
-        start, size = 0, 32
+    def _sweep(self, meshes: _Meshes, order: Array) -> None:
+        """Open meshes, a few at a time."""
+        points, start, size = of_degrees(meshes.layouts), 0, 32
         while start < len(order):
             block = order[start : start + size]
             start, size = start + size, min(2 * size, 1024)
@@ -600,8 +595,7 @@ class _Search:
         found = self._fitting(costs, leaves, mesh[first], schedule[first], z[first], r[first]).take(same)
         layouts = _with_policies(costs.layouts.take(mesh), self.policies, schedule, z, r)
         layouts = replace(layouts, recompute_layers=found.recompute_layers)
-        policy = (schedule * len(self.policies.shardings) + z) * len(self.policies.savers) + r
-        self._note(leaves.trunk[mesh], layouts, policy, found)
+        self._count(found)
         kept = np.flatnonzero(found.evaluated)
         if not len(kept):
             return
@@ -653,58 +647,50 @@ class _Search:
     # -- the simplest -------------------------------------------------------------------------------------------
 
     def _simplest(self, cores: _Cores) -> None:
-        """The second sweep. What the first held within the tolerance is where it starts from."""
-        if self.goal.tolerance == 0:
-            return
-        held = self.held
-        held.start_front()
+        """Open what may be simple enough to make up for its time."""
         points, piped = of_degrees(cores.layouts), cores.layouts.pp > 1
         order = np.lexsort((cores.bound, points))
         for start in range(0, len(order), _PROBED):
             block = order[start : start + _PROBED]
             if not self._may_go_on(float(cores.bound[block].min())):
                 return
-            block = block[held.wanted(cores.bound[block], piped[block], points[block])]
+            block = block[self.held.wanted(cores.bound[block], piped[block], points[block])]
             if len(block):
-                self._sweep(self._split(cores.take(block))[0])
+                meshes = self._split(cores.take(block))
+                self._sweep(meshes, np.lexsort((meshes.bound, of_degrees(meshes.layouts))))
 
     # -- counts -------------------------------------------------------------------------------------------------
 
     def _close(self, bounds: Array) -> None:
-        if self.held.front is None:
-            self.closing_bound = min(self.closing_bound, float(bounds.min(initial=np.inf)))
+        self.closing_bound = min(self.closing_bound, float(bounds.min(initial=np.inf)))
 
     def _may_go_on(self, bound: float) -> bool:
         """Unless the caller stops the search or it has looked at too much; `bound`: of all that would be left."""
-        if self.looked <= _MOST_LAYOUTS and (not np.isfinite(self.held.best) or self.go_on()):
+        if self.looked_at <= _MOST_LAYOUTS and (not np.isfinite(self.held.best) or self.go_on()):
             return True
         self.exact = False
         self._close(np.array([bound]))
         return False
 
-    def _note(self, trunk: Array, layouts: Layouts, policy: Array, found: _Outcome) -> None:
-        self.looked += len(trunk)
-        expert = layouts.ep * (int(self.experts.etp.max()) + 1) + layouts.etp
-        which = trunk, expert, layouts.dp_shard, layouts.placement, policy
-        self.looked_at.append((*which, found.evaluated, found.over_memory, found.dominated, found.illegal))
+    def _count(self, found: _Outcome) -> None:
+        self.looked_at += len(found.evaluated)
+        self.evaluated += int(found.evaluated.sum())
+        self.over_memory += int(found.over_memory.sum())
+        self.rejected["dominated"] += int(found.dominated.sum())
+        self.rejected["recompute_layers_offered"] += int(found.illegal.sum())
 
     def _certificate(self) -> Certificate:
-        columns = [np.concatenate(column) for column in zip(*self.looked_at, strict=True)]
-        first, _ = distinct(*columns[:6])  # a leaf may be dominated in one sweep and evaluated in the other
-        evaluated, over, dominated, illegal = (int(column[first].sum()) for column in columns[5:])
-        self.rejected["recompute_layers_offered"] += illegal
-        self.rejected["dominated"] += dominated
         rejected = {name: count for name, count in self.rejected.items() if count}
         size = self.space.size
-        rest = size - sum(rejected.values()) - over - self.pruned_by_memory - evaluated
+        rest = size - sum(rejected.values()) - self.over_memory - self.pruned_by_memory - self.evaluated
         return Certificate(
             space=size,
             cardinality=self.space.cardinality,
             rejected=rejected,
-            over_memory=over,
+            over_memory=self.over_memory,
             pruned_by_memory=self.pruned_by_memory,
             pruned_by_bound=rest,
-            evaluated=evaluated,
+            evaluated=self.evaluated,
             closing_bound_s=self.closing_bound if np.isfinite(self.closing_bound) else None,
             exact=self.exact,
             gap=max(self.held.best / self.closing_bound - 1, 0.0),
