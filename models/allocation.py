@@ -18,11 +18,12 @@ import numpy as np
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
 from models.factors import divisors
-from models.fewer_chips import fastest_cluster, legal_counts
+from models.fewer_chips import fastest_space, legal_counts
 from models.hardware import Cluster
 from models.problem import Problem
 from models.profile import Profile
 from models.search import GoOn
+from models.space import Space
 
 _SIZES = 24  # of a group
 _COUNTS = 4  # of groups, for each size
@@ -69,11 +70,12 @@ def allocate(
     and perhaps how many of each domain; raises Infeasible."""
     _check(problem.cluster, nodes)
     clusters = _arrangements(problem, constraints, nodes)
-    best, failure = fastest_cluster(problem, profile, constraints, clusters, np.inf, go_on)
+    spaces = (Space(replace(problem, cluster=cluster), constraints) for cluster in clusters)
+    best, failure = fastest_space(spaces, profile, np.inf, go_on)
     if best is None:
         total = sum(node.chips for node in nodes)
         raise failure or Infeasible("allocation", f"no legal layout runs on equal groups out of these {total} chips")
-    cluster, _ = best
+    cluster = best[0].problem.cluster
     hosts, spares = _hosts(nodes, _group(cluster), cluster.num_chips)
     return Allocation(cluster=cluster, hosts=hosts, spares=spares)
 

@@ -15,7 +15,7 @@ Let x be F+B of the slowest stage with all that a micro-batch exposes there, μ 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import groupby, product
 
 import numpy as np
@@ -33,7 +33,7 @@ from models.space import Policies, neutral
 _BUBBLE_FREE = (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)  # their bubble is bounded by nothing here
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Variants:
     """The choices of sharding and saver that differ in time: a host's update is bounded like a device's.
 
@@ -56,15 +56,19 @@ class Variants:
 
     def any_of(self, wanted: Array) -> Array:
         """Of (shardings·savers, n), whether any of each key is wanted; (keys, n)."""
-        result = np.zeros((len(self.keys), wanted.shape[1]), dtype=bool)
-        np.logical_or.at(result, self.of, wanted)
-        return result
+        return np.asarray(np.logical_or.reduceat(wanted[self._order], self._starts))
 
     def least_of(self, share: Array) -> Array:
         """Of (shardings·savers, n), the least of each key; (keys, n)."""
-        result = np.full((len(self.keys), share.shape[1]), np.inf)
-        np.minimum.at(result, self.of, share)
-        return result
+        return np.asarray(np.minimum.reduceat(share[self._order], self._starts))
+
+    @cached_property
+    def _order(self) -> Array:
+        return np.argsort(self.of, kind="stable")
+
+    @cached_property
+    def _starts(self) -> Array:
+        return np.searchsorted(self.of[self._order], np.arange(len(self.keys)))
 
 
 @dataclass(frozen=True, slots=True)

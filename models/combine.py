@@ -10,7 +10,7 @@ from models import pipeline
 from models.array import Array, Shared, distinct, total
 from models.exposure import Exposure, straggling, weighed
 from models.hardware import GIB
-from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE_V, Layout, Layouts
+from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE_V, Layouts
 from models.mesh_costs import MeshCosts
 from models.problem import Problem
 
@@ -57,18 +57,21 @@ def partitions(problem: Problem, layouts: Layouts) -> Shared[pipeline.Stages]:
     )
 
 
-def layers_of_chunks(problem: Problem, layout: Layout) -> list[list[int]]:
-    """The kinds of the layers of each chunk of a layout's partition, in the order of the model."""
+def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]]:
+    """Of each layout's partition, the kinds of the layers of each chunk, in the order of the model."""
     weights, head = problem.forward_flops
     kinds = np.repeat(*(np.array(column) for column in zip(*problem.architecture.runs, strict=True)))
+    chunks = layouts.pp * layouts.virtual_stages
+    first, code = distinct(chunks, layouts.balanced)
     begin = pipeline.boundaries(
         np.array(weights)[kinds],
         head,
-        np.array([layout.pp * layout.virtual_stages]),
-        np.array([layout.balanced]),
+        chunks[first],
+        layouts.balanced[first],
         by_threshold=problem.stack.splits_by_threshold,
-    )[0]
-    return [kinds[start:end].tolist() for start, end in zip(begin, begin[1:], strict=False)]
+    )
+    cuts = [row[1:count] for row, count in zip(begin[code], chunks.tolist(), strict=True)]
+    return [[chunk.tolist() for chunk in np.split(kinds, cut)] for cut in cuts]
 
 
 class Combiner:

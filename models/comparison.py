@@ -14,6 +14,7 @@ from models.obstacles import blame, contradiction
 from models.problem import Problem
 from models.profile import Profile
 from models.search import Goal, GoOn, NoLegalLayout, search, to_the_end
+from models.space import Space
 
 _SAID = 0.005  # of a step: smaller differences are not worth a word
 
@@ -55,7 +56,7 @@ def _found(problem: Problem, profile: Profile, side: Side, go_on: GoOn) -> tuple
     if isinstance(side, Layout):
         return Layouts.of([side]), True
     try:
-        answer = search(problem, profile, side, Goal(), go_on)
+        answer = search(Space(problem, side), profile, Goal(), go_on)
     except NoLegalLayout as none:
         raise contradiction(problem, side) if side.allowed else Infeasible(*blame(problem, none.rejected)) from none
     return answer.layouts.take(np.array([0])), answer.certificate.exact

@@ -49,11 +49,11 @@ def on_fewer_chips(
     if constraints.allowed and Space(problem, Constraints()).has_legal():
         raise contradiction(problem, constraints)
     rule, message = blame(problem, none.rejected)
-    best, failure = fastest_cluster(problem, profile, constraints, _candidates(problem, constraints), np.inf, go_on)
+    best, failure = fastest_space(_candidates(problem, constraints), profile, np.inf, go_on)
     if best is None:
         raise failure or _why_none(problem, constraints) or Infeasible(rule, message)
-    smaller = replace(problem, cluster=best[0])
-    answer = search(smaller, profile, constraints, goal, go_on)
+    smaller = best[0].problem
+    answer = search(best[0], profile, goal, go_on)
     used = smaller.cluster.num_chips
     text = f"no legal layout uses all {problem.cluster.num_chips} chips ({message}); the answer uses {used}"
     return smaller, answer, FewerChips(rule=rule, message=text, num_chips=used)
@@ -64,7 +64,7 @@ def _why_none(problem: Problem, constraints: Constraints) -> Infeasible | None:
     if not constraints.allowed:
         return None
     unconstrained = next(_candidates(problem, Constraints()), None)
-    return None if unconstrained is None else contradiction(replace(problem, cluster=unconstrained), constraints)
+    return None if unconstrained is None else contradiction(unconstrained.problem, constraints)
 
 
 def faster_with_fewer(
@@ -77,28 +77,24 @@ def faster_with_fewer(
     better = (ways > _MANY * own) & (counts < devices) & (2 * counts >= devices)
     order = np.flatnonzero(better)[np.argsort(-ways[better], kind="stable")][:_LOOKED_AT]
     clusters = [*_whole_domains(problem.cluster), *_built(problem.cluster, counts[order])]
-    best, _ = fastest_cluster(problem, profile, constraints, clusters, seconds, go_on)
-    return best
+    spaces = [Space(replace(problem, cluster=cluster), constraints) for cluster in clusters]
+    best, _ = fastest_space(spaces, profile, seconds, go_on)
+    return None if best is None else (best[0].problem.cluster, best[1])
 
 
-def fastest_cluster(
-    problem: Problem,
-    profile: Profile,
-    constraints: Constraints,
-    clusters: Iterable[Cluster],
-    seconds: float,
-    go_on: GoOn,
-) -> tuple[tuple[Cluster, float] | None, Infeasible | None]:
-    """The cluster on which a step takes least, below `seconds`, with that time; and why the first that has layouts has
-    none that fits. Each is searched only for what beats the best so far; one too large for a search is left out."""
+def fastest_space(
+    spaces: Iterable[Space], profile: Profile, seconds: float, go_on: GoOn
+) -> tuple[tuple[Space, float] | None, Infeasible | None]:
+    """The space with the fastest step, below `seconds`, and that; and why the first that has layouts has none that
+    fits. Each is searched only for what beats the best so far; one too large for a search is left out."""
     best, failure = None, None
-    for cluster in clusters:
+    for space in spaces:
         if (best or np.isfinite(seconds)) and not go_on():
             break
         goal = Goal(faster_than=best[1] if best else seconds)
         try:
-            answer = search(replace(problem, cluster=cluster), profile, constraints, goal, go_on)
-            best = cluster, float(answer.times[0])
+            answer = search(space, profile, goal, go_on)
+            best = space, float(answer.times[0])
         except (NoLegalLayout, NothingFaster, TooLarge):
             continue
         except Infeasible as error:
@@ -106,7 +102,7 @@ def fastest_cluster(
     return best, failure
 
 
-def _candidates(problem: Problem, constraints: Constraints) -> Iterator[Cluster]:
+def _candidates(problem: Problem, constraints: Constraints) -> Iterator[Space]:
     counts, ways = _ways(problem, constraints)
     fewer = counts < problem.cluster.num_devices
     counts, ways = counts[fewer][::-1], ways[fewer][::-1]
@@ -119,9 +115,10 @@ def _candidates(problem: Problem, constraints: Constraints) -> Iterator[Cluster]
             if 2 * cluster.num_devices < problem.cluster.num_devices:
                 return
             continue
-        if Space(replace(problem, cluster=cluster), constraints).has_legal():
+        space = Space(replace(problem, cluster=cluster), constraints)
+        if space.has_legal():
             left -= not favoured
-            yield cluster
+            yield space
 
 
 def _built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:

@@ -12,6 +12,7 @@ from models.layout import Layout
 from models.problem import Problem
 from models.profile import Profile
 from models.search import Goal, GoOn, NoLegalLayout, search, to_the_end
+from models.space import Space
 
 AXES = ("scale_up", "scale_out", "domain", "num_chips", "layers")
 """Times the bandwidth within a scale-up domain, and between them; chips in a domain; chips, the batch as it is; times
@@ -59,7 +60,7 @@ def point(
     """One exact search, for both sides of pp = 1."""
     nothing = {"without_s": None, "with_s": None, "without": None, "with_pp": None, "gap": None}
     try:
-        answer = search(changed(problem, at), profile, constraints, Goal(both_sides=True), go_on)
+        answer = search(Space(changed(problem, at), constraints), profile, Goal(both_sides=True), go_on)
     except NoLegalLayout:
         return Point(at=dict(at), **nothing, exact=True, refused="no layout is legal")
     except (Infeasible, Invalid) as error:

@@ -17,6 +17,7 @@ from models.errors import Infeasible, Invalid
 from models.problem import Problem
 from models.profile import Profile
 from models.search import Goal, GoOn, NoLegalLayout, search, to_the_end
+from models.space import Space
 
 Minimized = Literal["step_time", "time", "cost", "chips"]
 
@@ -82,7 +83,7 @@ def _choice(
     chips = problem.cluster.num_chips
     price = _price(name, problem, objective)
     try:
-        answer = search(problem, profile, constraints, Goal(), go_on)
+        answer = search(Space(problem, constraints), profile, Goal(), go_on)
     except NoLegalLayout:
         return Choice(name=name, num_chips=chips, refused="no layout is legal")
     except Infeasible as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,12 @@ from models.factors import divisors
 from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.rules import RULES
-from models.space import POLICY_KNOBS, Space
+from models.space import POLICY_KNOBS, Space, neutral
 
 Allowed = Mapping[str, tuple[Any, ...]]
 
 _BUT_PLACEMENT = [rule for rule in RULES if rule.field != "layout.placement"]  # which the search decides last of all
 _OF_A_MESH = ("layout", "layout.tp", "layout.ep", "layout.cp", "layout.micro_batch", "layout.sequence_parallel")
-_AXES_FILLED = ("pp", "tp", "cp", "dp_replicate", "dp_shard")
 _MESHES_LOOKED_AT = 20_000  # to name a rule, not to prove anything
 
 
@@ -76,7 +75,7 @@ def _obstacle(problem: Problem, allowed: Allowed) -> tuple[str, str]:
 def _near(problem: Problem, allowed: Allowed) -> Layouts:
     """Layouts that the constraints allow: of each kind of mesh that breaks the fewest rules, one with every policy."""
     stack = problem.stack
-    degrees = Layouts.of(islice(_meshes(problem, allowed), _MESHES_LOOKED_AT))
+    degrees = _meshes(problem, allowed)
     if not len(degrees):
         return degrees
     tests = [rule.test(problem, degrees) for rule in RULES if rule.field in _OF_A_MESH]
@@ -113,22 +112,21 @@ def _recompute(problem: Problem, allowed: Allowed) -> Sequence[str]:
     return ("full",) if any(allowed.get("recompute_layers", ())) else problem.stack.recompute[:1]
 
 
-def _meshes(problem: Problem, allowed: Allowed) -> Iterator[Layout]:
-    free = {"sequence_parallel": (False, True), "ep": (1,), "etp": (1,), "micro_batch": (1,)}
-    for degrees in _fillings(problem.cluster.num_devices, _AXES_FILLED, allowed):
-        found = (Layout(**degrees, **knobs) for knobs in _combinations(free, allowed))
-        yield from (mesh for mesh in found if mesh.dp in allowed.get("dp", (mesh.dp,)))
+def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
+    """Those with every device; unless it is said, with all experts on each, and micro-batches of one sequence."""
+    n, rows = problem.cluster.num_devices, neutral(1)
+    for axis in ("pp", "tp", "cp", "dp_replicate", "dp_shard"):
+        rows = _crossed(rows, axis, allowed.get(axis, divisors(n)))
+        rows = rows.take(n % rows.num_devices == 0)
+    rows = rows.take((rows.num_devices == n) & np.isin(rows.dp, allowed.get("dp", rows.dp)))
+    for knob, values in {"sequence_parallel": (False, True), "ep": (1,), "etp": (1,), "micro_batch": (1,)}.items():
+        rows = _crossed(rows.take(np.arange(min(len(rows), _MESHES_LOOKED_AT))), knob, allowed.get(knob, values))
+    return rows
 
 
-def _fillings(devices: int, axes: Sequence[str], allowed: Allowed) -> Iterator[dict[str, Any]]:
-    """Degrees that multiply to `devices`."""
-    if not axes:
-        yield from ({},) if devices == 1 else ()
-        return
-    axis, *rest = axes
-    for degree in allowed.get(axis, divisors(devices)):
-        if devices % degree == 0:
-            yield from ({axis: degree, **more} for more in _fillings(devices // degree, rest, allowed))
+def _crossed(rows: Layouts, knob: str, values: Sequence[Any]) -> Layouts:
+    row, value = np.indices((len(rows), len(values))).reshape(2, -1)
+    return replace(rows.take(row), **{knob: np.array(values)[value]})
 
 
 def _combinations(free: Mapping[str, Iterable[Any]], allowed: Allowed) -> Iterator[dict[str, Any]]:

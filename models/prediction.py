@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.array import Array
-from models.combine import layers_of_chunks
 from models.flops import AttentionCount
 from models.hardware import GIB
 from models.layout import Layout, Layouts
@@ -76,7 +75,7 @@ def describe(predictions: Predictions, i: int, spread: float, profile: Profile) 
         tflops_per_chip={count: float(predictions.tflops_per_chip(count)[i]) for count in counts},
         mfu={count: float(predictions.mfu(count)[i]) for count in counts},
         num_micro_batches=max(problem.workload.global_batch // (layout.dp * layout.micro_batch), 1),
-        layers_per_chunk=tuple(map(len, layers_of_chunks(problem, layout))),
+        layers_per_chunk=predictions.layers_per_chunk[i],
         time=time,
         memory_gib=memory,
         allocated_gib=float(predictions.allocated_bytes[i]) / GIB,

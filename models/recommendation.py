@@ -15,6 +15,7 @@ from models.pipelining import Pipelining, pipelined, roofline
 from models.problem import Problem
 from models.profile import Profile
 from models.search import Answer, Certificate, Goal, GoOn, NoLegalLayout, search, to_the_end
+from models.space import Space
 from models.step import predict
 
 _MOST_WEIGHED = 20_000  # of the fastest, for free memory
@@ -61,7 +62,7 @@ def recommend(
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
     fewer = None
     try:
-        answer = search(problem, profile, constraints, goal, go_on)
+        answer = search(Space(problem, constraints), profile, goal, go_on)
     except NoLegalLayout as none:
         problem, answer, fewer = on_fewer_chips(problem, profile, constraints, goal, none, go_on)
     best = [row for row in (answer.without, answer.with_pp) if row is not None]

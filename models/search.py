@@ -25,7 +25,6 @@ from models.bounds import Bounds, CoreBounds, Times, Variants, growth, idle
 from models.combine import Combiner, partitions
 from models.communication import Cost
 from models.complexity import of_degrees, of_mesh, of_policy
-from models.constraints import Constraints
 from models.errors import Infeasible, Invalid, TooLarge
 from models.exposure import update_seconds
 from models.hardware import GIB
@@ -127,19 +126,13 @@ class NothingFaster(Exception):
     """No layout that fits is faster than the goal asks."""
 
 
-def search(
-    problem: Problem,
-    profile: Profile,
-    constraints: Constraints,
-    goal: Goal,
-    go_on: GoOn = to_the_end,
-) -> Answer:
-    """The layouts that reach the goal.
+def search(space: Space, profile: Profile, goal: Goal, go_on: GoOn = to_the_end) -> Answer:
+    """The layouts of a space that reach the goal.
 
     `go_on` is asked now and then; once it says no, the search ends with the best so far, marked as not exact. Raises
     NoLegalLayout, NothingFaster, or Infeasible if every legal layout needs more memory than there is.
     """
-    return _Search(problem, profile.coefficients(problem.scopes), constraints, goal, go_on).run()
+    return _Search(space, profile.coefficients(space.problem.scopes), goal, go_on).run()
 
 
 @dataclass(frozen=True)
@@ -296,12 +289,12 @@ class _Held:
 
 
 class _Search:
-    def __init__(self, problem: Problem, c: Coefficients, constraints: Constraints, goal: Goal, go_on: GoOn) -> None:
-        self.problem, self.c, self.goal, self.go_on = problem, c, goal, go_on
-        self.space = Space(problem, constraints)
-        self.capacity = problem.cluster.usable_bytes - constraints.memory_reserve_gib * GIB
+    def __init__(self, space: Space, c: Coefficients, goal: Goal, go_on: GoOn) -> None:
+        self.space, self.c, self.goal, self.go_on = space, c, goal, go_on
+        self.problem, constraints = space.problem, space.constraints
+        self.capacity = space.problem.cluster.usable_bytes - constraints.memory_reserve_gib * GIB
         if self.capacity <= 0:
-            rule = f"must leave some of the {problem.cluster.usable_bytes / GIB:.1f} usable GiB of a device"
+            rule = f"must leave some of the {space.problem.cluster.usable_bytes / GIB:.1f} usable GiB of a device"
             raise Invalid("constraints.memory_reserve_gib", constraints.memory_reserve_gib, rule)
         self.rejected: Counter[str] = Counter()
         self.pruned_by_memory = 0
@@ -322,7 +315,8 @@ class _Search:
 
     def _prepare(self) -> None:
         space = self.space
-        self.trunks, self.rejected = space.trunks
+        self.trunks, rejected = space.trunks
+        self.rejected = rejected.copy()
         self.experts, refused = space.experts
         self.policies, unwanted = space.offered
         rows = self.trunks.rows

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from models.array import Array, Shared, total
-from models.combine import MEMORY_TERMS, TIME_TERMS, Combiner, in_gib, partitions
+from models.combine import MEMORY_TERMS, TIME_TERMS, Combiner, in_gib, layers_of_chunks, partitions
 from models.flops import AttentionCount, model_flops
 from models.layout import Layouts
 from models.mesh_costs import MeshCosts, is_drawn
@@ -62,6 +62,10 @@ class Predictions:
     @cached_property
     def _stages(self) -> Shared[Stages]:
         return partitions(self.problem, self.layouts)
+
+    @cached_property
+    def layers_per_chunk(self) -> list[tuple[int, ...]]:
+        return [tuple(map(len, chunks)) for chunks in layers_of_chunks(self.problem, self.layouts)]
 
     @property
     def _blocks(self) -> Iterator[Combiner]:

@@ -102,7 +102,7 @@ def _after(stages: int, start: float, time: dict[str, float]) -> Iterator[Event]
 def _seconds(problem: Problem, rows: Layouts, meshes: MeshCosts) -> tuple[dict[str, Array], float]:
     """(of a micro-batch on each chunk, by kind of operation, with what it exposes there; what the slowest stage exposes
     of its data-parallel traffic once a step)."""
-    exposure, held = Exposure(rows, meshes), _held(problem, rows[0])
+    exposure, held = Exposure(rows, meshes), _held(problem, rows)
     parts = [(float(p.forward[0]), float(p.both[0])) for p in exposure.parts]
     weight = [float(t.weight[0]) for t in meshes.times]
     once = [(float(np.ravel(gather)[0]), float(np.ravel(scatter)[0])) for gather, scatter in exposure.data_once()]
@@ -121,9 +121,9 @@ def _seconds(problem: Problem, rows: Layouts, meshes: MeshCosts) -> tuple[dict[s
     return {"F": forward + sends, "B": both - forward + sends, "W": weights}, max(exposed)
 
 
-def _held(problem: Problem, layout: Layout) -> list[list[int]]:
-    """The parts of each chunk: kinds of its layers, and the ends of the model (models.exposure)."""
-    held, ends = layers_of_chunks(problem, layout), len(problem.architecture.kinds)
+def _held(problem: Problem, layouts: Layouts) -> list[list[int]]:
+    """The parts of each chunk of one layout: kinds of its layers, and the ends of the model (models.exposure)."""
+    held, ends = layers_of_chunks(problem, layouts)[0], len(problem.architecture.kinds)
     held[0].append(ends)
     held[-1].append(ends + 1)
     return held

@@ -16,6 +16,7 @@ from models.errors import Infeasible, Invalid
 from models.problem import Problem
 from models.profile import shipped_profile
 from models.search import Goal, search
+from models.space import Space
 from tests.benchmarks import problems
 
 PROFILE = shipped_profile()
@@ -56,8 +57,8 @@ def test_whole_nodes_are_used_as_they_are() -> None:
     nodes = [Node(name=f"n{i}", chips=8, domain=f"n{i}") for i in range(4)]
     asked = problem("h100", 32)
     found = allocate(asked, PROFILE, Constraints(), nodes, lambda: True)
-    plain = float(search(asked, PROFILE, Constraints(), Goal()).times[0])
-    there = float(search(replace(asked, cluster=found.cluster), PROFILE, Constraints(), Goal()).times[0])
+    plain = float(search(Space(asked, Constraints()), PROFILE, Goal()).times[0])
+    there = float(search(Space(replace(asked, cluster=found.cluster), Constraints()), PROFILE, Goal()).times[0])
     assert there <= plain
     assert found.spares == {} or there < plain
 

@@ -16,6 +16,7 @@ from models.frontier import crossings, frontier, point
 from models.problem import Problem
 from models.profile import shipped_profile
 from models.search import Goal, NoLegalLayout, search
+from models.space import Space
 from models.thresholds import thresholds
 from models.workload import Workload
 from tests.benchmarks.problems import NAMED
@@ -32,7 +33,7 @@ SMALL = Problem(
 
 def fastest(problem: Problem, **allowed: tuple[object, ...]) -> float:
     try:
-        return float(search(problem, PROFILE, Constraints(allowed=allowed), Goal()).times[0])
+        return float(search(Space(problem, Constraints(allowed=allowed)), PROFILE, Goal()).times[0])
     except (NoLegalLayout, Infeasible):
         return np.inf
 

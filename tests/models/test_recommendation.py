@@ -19,6 +19,7 @@ from models.problem import Problem
 from models.profile import shipped_profile
 from models.recommendation import recommend
 from models.search import Goal, NoLegalLayout, search
+from models.space import Space
 from models.workload import Workload
 from tests.benchmarks.problems import NAMED
 
@@ -62,7 +63,7 @@ def llama(chips: int, global_batch: int, cluster: str = "h100") -> Problem:
 
 def fastest(problem: Problem) -> float:
     try:
-        return float(search(problem, PROFILE, Constraints(), Goal()).times[0])
+        return float(search(Space(problem, Constraints()), PROFILE, Goal()).times[0])
     except (NoLegalLayout, Infeasible):
         return np.inf
 

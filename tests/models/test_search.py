@@ -116,7 +116,7 @@ PINNED: list[dict[str, tuple[object, ...]]] = [
 
 def answered(problem: Problem, constraints: Constraints, goal: Goal) -> Answer | None:
     try:
-        return search(problem, PROFILE, constraints, goal)
+        return search(Space(problem, constraints), PROFILE, goal)
     except (NoLegalLayout, Infeasible):
         return None
 
@@ -194,10 +194,10 @@ def test_the_answer_does_not_hang_on_how_many_layouts_are_worked_on_together(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem, goal = NAMED["llama-3.1-405b"](), Goal(tolerance=0.03, top=5, both_sides=True)
-    usual = search(problem, PROFILE, Constraints(), goal)
+    usual = search(Space(problem, Constraints()), PROFILE, goal)
     for name in ("_CORES", "_PROBED", "_MESHES", "_LEAVES"):
         monkeypatch.setattr(search_module, name, size)
-    other = search(problem, PROFILE, Constraints(), goal)
+    other = search(Space(problem, Constraints()), PROFILE, goal)
     for answer in (usual, other):
         assert answer.certificate.exact
     picked = [[(a.layouts[i], a.times[i]) for i in (*a.ranked, *a.front, a.without, a.with_pp)] for a in (usual, other)]
@@ -313,8 +313,8 @@ def test_a_search_that_is_stopped_says_how_far_from_the_best_it_may_be(
     )
     asked = iter([True] * data.draw(st.integers(0, 12)))
     goal = Goal(tolerance=0.03, both_sides=True)
-    stopped = search(question, PROFILE, Constraints(), goal, lambda: next(asked, False))
-    best = search(question, PROFILE, Constraints(), goal).times[0]
+    stopped = search(Space(question, Constraints()), PROFILE, goal, lambda: next(asked, False))
+    best = search(Space(question, Constraints()), PROFILE, goal).times[0]
     assert best <= stopped.times[0] <= best * (1 + stopped.certificate.gap) * (1 + 1e-12)
     assert stopped.certificate.exact or next(asked, None) is None
 
@@ -327,7 +327,7 @@ def test_a_search_that_is_told_to_stop_stops(after: int) -> None:
         answers.append(len(answers) < after)
         return answers[-1]
 
-    search(NAMED["kimi-k2 gb300"](), PROFILE, Constraints(), Goal(tolerance=0.03, both_sides=True), go_on)
+    search(Space(NAMED["kimi-k2 gb300"](), Constraints()), PROFILE, Goal(tolerance=0.03, both_sides=True), go_on)
     assert answers.count(False) <= 4  # every level that was at work hears it once
 
 
