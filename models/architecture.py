@@ -223,6 +223,11 @@ class Architecture:
         index = {kind: i for i, kind in enumerate(self.kinds)}
         return tuple((kind, len(list(run))) for kind, run in groupby(index[layer] for layer in self.layers))
 
+    @cached_property
+    def layers_of_kinds(self) -> tuple[int, ...]:
+        """How many layers are of each of `kinds`."""
+        return tuple(sum(count for kind, count in self.runs if kind == one) for one in range(len(self.kinds)))
+
     @property
     def is_moe(self) -> bool:
         return any(layer.moe for layer in self.kinds)
@@ -236,7 +241,7 @@ class Architecture:
     @cached_property
     def parameters(self) -> ParameterCount:
         h = self.hidden_size
-        counted = [(layer, sum(n for kind, n in self.runs if self.kinds[kind] is layer)) for layer in self.kinds]
+        counted = list(zip(self.kinds, self.layers_of_kinds, strict=True))
         body = sum(count * layer.parameters(h) for layer, count in counted)
         experts = sum(count * layer.moe.expert_parameters(h) for layer, count in counted if layer.moe)
         idle = sum(

@@ -4,7 +4,8 @@ Let x be F+B of the slowest stage with all that a micro-batch exposes there, μ 
 (the whole model's, over pp) and m the micro-batches. A step takes m·x, the bubble, and what happens once:
 
 - x >= μ, and a pipeline without zero-bubble schedules idles for (pp·μ - x)/v or more. So m·x and the bubble take at
-  least (m + (pp-1)/v)·μ: their sum grows with x, m - 1/v > 0, and x >= μ. Zero-bubble schedules: m·μ.
+  least (m + (pp-1)/v)·μ: their sum grows with x, m - 1/v > 0, and x >= μ. Zero-bubble schedules: m·μ. With a partition
+  any of its stages bounds x: what that does beyond μ counts m - 1/v times, or m times.
 - Traffic t once a step hides behind the slowest stage's own compute: t - (1-i)·min(t, h·x) or more is exposed, i what
   overlap costs and h what of a window can hide. Every part of the model (a layer, an end) has at least ρ seconds of
   such traffic for each second of F+B, so the slowest stage has t >= ρ·x. What is exposed grows with t, so it is at
@@ -30,7 +31,7 @@ from models.profile import Coefficients
 from models.recompute import NONE
 from models.space import Policies, neutral
 
-_BUBBLE_FREE = (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)  # their bubble is bounded by nothing here
+BUBBLE_FREE = (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)  # their bubble is bounded by nothing here
 
 
 @dataclass(frozen=True)
@@ -100,28 +101,26 @@ class Bounds:
 
     # -- time ---------------------------------------------------------------------------------------------------
 
-    def time(self, variants: Variants, wanted: Array, share: Array) -> Times:
+    def time(self, variants: Variants, wanted: Array, share: Array) -> tuple[Times, Array]:
         """For every variant that some row of `wanted` (keys, n) asks for, with at least that share of its layers
-        recomputed: every more only adds work."""
+        recomputed: every more only adds work. And F+B of each part of the model, (parts, keys, n)."""
         times = Times(np.full(wanted.shape, np.inf), *(np.zeros(wanted.shape) for _ in range(3)))
+        parts = np.zeros((self.costs.kinds + 2, *wanted.shape))
         asked = np.flatnonzero(wanted.any(axis=1)).tolist()
         for (zero, reshard), keys in groupby(asked, lambda i: variants.keys[i][:2]):
             rows = list(keys)
             recompute, offload = zip(*(variants.keys[i][2:4] for i in rows), strict=True)
             savers = np.array(recompute)[:, None], np.array(offload)[:, None]
-            found = self._step(zero, reshard, *savers, share[rows])
-            for name, value in zip(Times.__slots__, found, strict=True):
+            policy, under = np.searchsorted(self.costs.policies, savers[0]), self._under(zero, reshard, savers[1])
+            exposure = Exposure(under, self.costs, policy, None if (share[rows] == 1).all() else share[rows])
+            for name, value in zip(Times.__slots__, self._step(exposure), strict=True):
                 getattr(times, name)[rows] = value * self.jitter
-        return times
+            for every, part in zip(parts, exposure.parts, strict=True):
+                every[rows] = part.both * self.jitter
+        return times, parts
 
-    def _step(
-        self, zero: int, reshard: bool, recompute: Array, offload: Array, share: Array
-    ) -> tuple[Array, Array, Array, Array]:
-        """Of savers (s, 1), with the share (s, n) of layers that they recompute."""
-        policy = np.searchsorted(self.costs.policies, recompute)
-        exposure = Exposure(
-            self._under(zero, reshard, offload), self.costs, policy, None if (share == 1).all() else share
-        )
+    def _step(self, exposure: Exposure) -> tuple[Array, Array, Array, Array]:
+        """Of Times, but for jitter."""
         mean = exposure.whole_model() / self.pp
         sends, hops = exposure.sends()
         ratio, update = self._once(exposure)
@@ -190,7 +189,7 @@ class Bounds:
 
 def idle(schedules: Layouts, pp: Array) -> Array:
     """(schedules, n): mean passes that each idles, at least."""
-    free = np.isin(schedules.schedule, _BUBBLE_FREE)
+    free = np.isin(schedules.schedule, BUBBLE_FREE)
     return np.where(free, 0.0, 1 / schedules.virtual_stages)[:, None] * (pp - 1)
 
 

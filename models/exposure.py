@@ -61,10 +61,7 @@ class Exposure:
     @property
     def amounts(self) -> list[float]:
         """Layers of each kind in the whole model, and one of each end."""
-        counts = [0.0] * self.meshes.kinds
-        for kind, count in self.problem.architecture.runs:
-            counts[kind] += count
-        return [*counts, 1.0, 1.0]
+        return [*self.problem.architecture.layers_of_kinds, 1.0, 1.0]
 
     def _part(self, index: int) -> Part:
         t, traffic = self.meshes.times[index], self.meshes.traffic[index]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from models.array import Array
+
 
 def divisors(n: int) -> list[int]:
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
@@ -28,8 +32,11 @@ def ordered_factorisations(n: int, parts: int) -> int:
     return count
 
 
-def factorisations(n: int, parts: int) -> list[tuple[int, ...]]:
-    """Ordered factorisations of n."""
-    if parts == 1:
-        return [(n,)]
-    return [(d, *rest) for d in divisors(n) for rest in factorisations(n // d, parts - 1)]
+def factorisations(n: int, parts: int) -> Array:
+    """Ordered factorisations of n, (any number, parts)."""
+    factors, found = np.array(divisors(n)), np.array([[n]])
+    for _ in range(parts - 1):
+        row, factor = np.nonzero(found[:, -1:] % factors == 0)
+        rest = found[row, -1] // factors[factor]
+        found = np.column_stack([found[row, :-1], factors[factor], rest])
+    return found

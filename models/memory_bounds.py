@@ -127,7 +127,7 @@ class MemoryBounds:
     def _share(self, states: _States, again: _Activations) -> Array:
         """Of the layers of every stage, how many have to be recomputed at least."""
         every, some = self._kept(NONE), again.layers or []
-        layers, each = _fullest(self._runs, states.layers, every, self.pp)
+        layers, each = _fullest(self._counts, states.layers, every, self.pp)
         nothing = layers + self.flying * each
         r = int(np.argmax(self._counts))
         piped = total(
@@ -151,7 +151,7 @@ class MemoryBounds:
         return np.where(self.pp == 1, alone, fewest)
 
     def _together(self, states: _States, activations: _Activations) -> tuple[Array, Array, Array]:
-        layers, each = _fullest(self._runs, states.layers, activations.layers, self.pp)
+        layers, each = _fullest(self._counts, states.layers, activations.layers, self.pp)
         layers = layers + self.flying * each + states.mean + activations.mean
         return np.maximum(layers, states.last + activations.last), layers, each
 
@@ -159,7 +159,9 @@ class MemoryBounds:
         worth = self._worth(zero, reshard, on_host)
         layers, head = [worth.of(size) for size in self.layers], worth.of(self.head)
         ends = head + np.where(self.pp == 1, worth.of(self.costs.bytes[-2]), 0.0)
-        return _States(layers, ends / self.pp + worth.fixed, layers[self._runs[-1][0]] + head + worth.fixed)
+        return _States(
+            layers, ends / self.pp + worth.fixed, layers[self.problem.architecture.runs[-1][0]] + head + worth.fixed
+        )
 
     def _most(self, zero: int, reshard: bool, on_host: bool) -> _States:
         """At most of a layer of each kind, and of what a stage has besides, here as `last`."""
@@ -214,7 +216,7 @@ class MemoryBounds:
     def _layer(self) -> Array:
         """Parameters that every stage has: those of a layer, or of all."""
         every = [size.dense + size.expert for size in self.costs.bytes]
-        whole = total(n * every[kind] for kind, n in self._runs) + every[-1] + every[-2]
+        whole = total(n * layer for n, layer in zip(self._counts, every, strict=False)) + every[-1] + every[-2]
         return np.where(self.pp == 1, whole, reduce(np.minimum, every[: self.costs.kinds]))
 
     @cached_property
@@ -222,12 +224,8 @@ class MemoryBounds:
         return self.costs.logits * self.c.logit_memory
 
     @property
-    def _runs(self) -> Sequence[tuple[int, int]]:
-        return self.problem.architecture.runs
-
-    @cached_property
-    def _counts(self) -> list[int]:
-        return _layers_of_kinds(self._runs, len(self.layers))
+    def _counts(self) -> tuple[int, ...]:
+        return self.problem.architecture.layers_of_kinds
 
 
 _SAVERS = ("recompute", "offload_activations", "offload_optimizer")
@@ -276,7 +274,7 @@ class CoreMemory:
         policy = int(np.searchsorted(self.shards.policies, recompute))
         scale = self.c.activation_memory
         kept = [of_kind[policy, shard] * scale for of_kind in self.shards.kept]
-        held, each = _fullest(self.problem.architecture.runs, parameters, None if offload else kept, pp)
+        held, each = _fullest(self.problem.architecture.layers_of_kinds, parameters, None if offload else kept, pp)
         held = held + flying * each
         if recompute:
             most = [(of_kind[0] - of_kind[policy])[shard] * scale for of_kind in self.shards.kept]
@@ -292,11 +290,11 @@ def _gradient_bytes(problem: Problem, layouts: Layouts) -> Array | float:
 
 
 def _fullest(
-    runs: Sequence[tuple[int, int]], parameters: list[Array], kept: list[Array] | None, pp: Array
+    counts: Sequence[int], parameters: list[Array], kept: list[Array] | None, pp: Array
 ) -> tuple[Array, Array]:
     """(bytes of the layers' parameters, bytes of their activations for each micro-batch in flight) that the fullest
-    stage has at least. `parameters`, `kept`: of a layer of each kind; none are kept if they are offloaded."""
-    counts = _layers_of_kinds(runs, len(parameters))
+    stage has at least. `parameters`, `kept`: of a layer of each kind, of which there are `counts`; none are kept if
+    they are offloaded."""
     every = total(n * p for n, p in zip(counts, parameters, strict=True))
     if kept is None:
         return every / pp, np.zeros_like(every)
@@ -313,13 +311,6 @@ def _fullest(
 def _times(value: Array, of: Array) -> Array:
     """How many times another; of nothing any number of times."""
     return np.divide(value, of, out=np.full(np.broadcast(value, of).shape, np.inf), where=of > 0)
-
-
-def _layers_of_kinds(runs: Sequence[tuple[int, int]], kinds: int) -> list[int]:
-    counts = [0] * kinds
-    for kind, count in runs:
-        counts[kind] += count
-    return counts
 
 
 def flying(schedules: Layouts, pp: Array, m: Array) -> Array:

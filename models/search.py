@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 
 from models.array import Array, distinct, total
-from models.bounds import Bounds, CoreBounds, Times, Variants, growth, idle
+from models.bounds import BUBBLE_FREE, Bounds, CoreBounds, Times, Variants, growth, idle
 from models.combine import Combiner, partitions
 from models.communication import Cost
 from models.complexity import of_degrees, of_mesh, of_policy
@@ -44,7 +44,8 @@ MOST_CORES = 30_000_000  # looked at in one search
 _CORES = 16_000  # looked at together at first, later more
 _PROBED = 1024  # cores opened together, at first
 _MESHES = 1 << 14  # bounded together
-_LEAVES = 1 << 13  # evaluated together
+_LEAVES = 1 << 13  # evaluated together, at most
+_FIRST_LEAVES = 1 << 10
 _MOST_LAYOUTS = 4_000_000  # a search stops there with the best so far, marked as not exact
 _DEGREES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
 
@@ -372,6 +373,19 @@ class _Search:
         found = partitions(self.problem, replace(rows, pp=self.trunks.pp[chain]))
         self.stages[chain, schedule] = found.code
         self.partitions = found.table
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """What the heaviest stage of every partition has beyond the mean of its stages, (parts, chains, schedules), and
+        how many times a step takes longer by what that takes."""
+        schedules, amounts = self.policies.schedules, self.partitions.amounts
+        weights, head = self.problem.forward_flops
+        heaviest = np.tensordot([*weights, 0.0, head], amounts, axes=1).argmax(axis=0)
+        most = np.take_along_axis(amounts, heaviest[None, None], axis=1)[:, 0]
+        whole = np.array([*self.problem.architecture.layers_of_kinds, 1.0, 1.0])
+        self.excess = most[:, self.stages] - (whole[:, None] / self.trunks.pp)[:, :, None]
+        m = self.trunks.micro_batches[:, None]
+        self.slowed = np.where(np.isin(schedules.schedule, BUBBLE_FREE), m, m - 1 / schedules.virtual_stages)
 
     def _stages(self, trunk: Array, schedule: Array) -> Stages:
         return self.partitions.take(self.stages[self.trunks.chains[trunk], schedule])
@@ -476,7 +490,7 @@ class _Search:
         fits = (memory.least <= self.capacity) & self.legal_shardings[sharding_class(layouts)].T
         fits &= memory.room < self.first[chain].max(axis=1)
         some = self.variants.any_of(fits)
-        times = bounds.time(self.variants, some, self.variants.least_of(memory.share))
+        times, _ = bounds.time(self.variants, some, self.variants.least_of(memory.share))
         times.step[~some] = np.inf
         bound = times.step.min(axis=0, initial=np.inf)
         found = _Meshes(costs, trunk, fits, bound, bounds.apart(), times, memory)
@@ -556,7 +570,7 @@ class _Search:
         trunk, of = meshes.trunk[unplaced], self.variants.of
         bounds = Bounds(costs, self.policies, self._chained(trunk)[0])
         share = self.variants.least_of(meshes.memory.share[:, unplaced])
-        times = bounds.time(self.variants, some, share)
+        times, parts = bounds.time(self.variants, some, share)
         some &= self.held.wanted(times.step, piped, of_keys)
         self._close(times.step[np.isfinite(time) & ~some])
         wanted = meshes.fits[:, unplaced] & some[of]
@@ -567,6 +581,8 @@ class _Search:
         variant, mesh, chain = variant[pair], mesh[pair], chain[pair]
         extra = self.idle[chain, schedule] - self.least[0, chain]
         least = step[variant, mesh] + extra * mean[variant, mesh]
+        beyond = total(self.excess[:, chain, schedule] * parts[:, of[variant], mesh])
+        least = least + np.maximum(beyond, 0.0) * self.slowed[chain, schedule]
         complexity = points[mesh] + self.variant_points[variant] + piped[mesh] * self.schedule_points[schedule]
         wanted = self.held.wanted(least, piped[mesh], complexity)
         self._close(least[~wanted])
@@ -574,11 +590,17 @@ class _Search:
         source = unplaced[mesh]
         wanted &= memory.layers[variant, source] + more * memory.each[variant, source] <= self.capacity
         wanted &= memory.room[variant, source] < self.first[chain, schedule]
-        mesh, schedule, variant = mesh[wanted], schedule[wanted], variant[wanted]
-        order = np.argsort(least[wanted], kind="stable")
-        for start in range(0, len(order), _LEAVES):
-            rows = order[start : start + _LEAVES]
-            self._evaluate(_Leaves(mesh[rows], schedule[rows], variant[rows], unplaced, trunk, points), costs)
+        left = np.flatnonzero(wanted)
+        left = left[np.argsort(least[left], kind="stable")]
+        done, size = 0, _FIRST_LEAVES
+        while done < len(left):
+            rows = left[done : done + size]
+            done, size = done + size, min(2 * size, _LEAVES)
+            wanted = self.held.wanted(least[rows], piped[mesh[rows]], complexity[rows])
+            self._close(least[rows[~wanted]])
+            rows = rows[wanted]
+            if len(rows):
+                self._evaluate(_Leaves(mesh[rows], schedule[rows], variant[rows], unplaced, trunk, points), costs)
 
     # -- layouts ------------------------------------------------------------------------------------------------
 

@@ -241,7 +241,7 @@ class Space:
 
     def _degrees(self, rejected: Counter[str], below: int) -> Layouts:
         n = self.problem.cluster.num_devices
-        table = np.array(factorisations(n, 4), dtype=np.int64).reshape(-1, 4)
+        table = factorisations(n, 4)
         columns = dict(zip(("pp", "tp", "cp", "dp_shard"), np.repeat(table, 2, axis=0).T, strict=True))
         base = neutral(2 * len(table))
         rows = replace(base, **columns, sequence_parallel=np.tile(np.array([False, True]), len(table)))

@@ -19,7 +19,7 @@ from models.combine import partitions
 from models.constraints import Constraints
 from models.errors import Infeasible
 from models.exposure import recomputed
-from models.factors import ordered_factorisations
+from models.factors import factorisations, ordered_factorisations
 from models.hardware import GIB, Cluster, Level
 from models.layout import Layouts
 from models.memory_bounds import CoreMemory, MemoryBounds, flying
@@ -333,12 +333,13 @@ def test_a_search_that_is_told_to_stop_stops(after: int) -> None:
 
 def test_the_factorisations_are_those_one_can_write_down() -> None:
     for n in (1, 2, 12, 30, 64, 97):
-        written = sum(
-            1
+        written = [
+            [a, b, n // a // b]
             for a in range(1, n + 1) if n % a == 0
             for b in range(1, n // a + 1) if (n // a) % b == 0
-        )  # fmt: skip
-        assert ordered_factorisations(n, 3) == written
+        ]  # fmt: skip
+        assert ordered_factorisations(n, 3) == len(written)
+        assert factorisations(n, 3).tolist() == written
 
 
 def test_the_same_question_has_the_same_answer() -> None:
