@@ -1,16 +1,16 @@
 """Lower bounds of step time, admissible for every layout on a mesh.
 
-Let x be F+B of the slowest stage with all that a micro-batch exposes there, μ the mean of that over the stages
-(the whole model's, over pp) and m the micro-batches. A step takes m·x, the bubble, and what happens once:
+A step is over when its last stage is. Let x be F+B of a stage with all that a micro-batch exposes there, μ the mean of
+x over the stages (the whole model's, over pp) and m the micro-batches. A stage takes m·x, idles, and has work once a
+step; the last takes no less than any stage, nor than the mean of all.
 
-- x >= μ, and a pipeline without zero-bubble schedules idles for (pp·μ - x)/v or more. So m·x and the bubble take at
-  least (m + (pp-1)/v)·μ: their sum grows with x, m - 1/v > 0, and x >= μ. Zero-bubble schedules: m·μ. With a partition
-  any of its stages bounds x: what that does beyond μ counts m - 1/v times, or m times.
-- Traffic t once a step hides behind the slowest stage's own compute: t - (1-i)·min(t, h·x) or more is exposed, i what
-  overlap costs and h what of a window can hide. Every part of the model (a layer, an end) has at least ρ seconds of
-  such traffic for each second of F+B, so the slowest stage has t >= ρ·x. What is exposed grows with t, so it is at
-  least (ρ - (1-i)·min(ρ, h))·x. The optimizer's update, again with a least ratio to F+B, is bounded alike.
-- F+B is taken with every all-to-all hidden as far as any schedule can; ratios against F+B with none of it hidden.
+- Without zero-bubble schedules a stage idles for (pp·μ - x)/v or more, so that m·x and the bubble are (m - 1/v)·x +
+  pp·μ/v: on average (m + (pp-1)/v)·μ. Zero-bubble schedules: m·μ.
+- Of traffic t once a step, max(i·t, t - (1-i)·h·x) or more is exposed: i what overlap costs, h what of x can hide. That
+  is convex, so the mean of it is no less than what the means of t and x give. The update is linear in what is updated.
+- With a partition, its heaviest stage may bound more than the mean: x - μ counts m - 1/v or m times, of which
+  (1-i)·h may hide more traffic; and it may have less traffic and less to update than the mean.
+- F+B is taken with every all-to-all hidden as far as any schedule can. All grows with x, since m >= 1 >= (1-i)·h.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from itertools import groupby, product
 import numpy as np
 
 from models.array import Array
-from models.exposure import Exposure, norm_seconds, overlaps, straggling
+from models.exposure import Exposure, norm_seconds, overlaps, straggling, update_seconds, weighed
 from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
 from models.mesh import closest_groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables, least_collectives
@@ -76,15 +76,24 @@ class Variants:
 class Times:
     """Arrays of shape (keys, n): the least step time, infinite where it was not asked for; what each mean pass of
     idleness adds to it; of its data-parallel traffic, all seconds, and how many at most hide or are counted as
-    exposed."""
+    exposed; and what an update on the host takes longer than one on the device."""
 
     step: Array
     pass_s: Array
     traffic: Array
     covered: Array
+    on_host: Array
 
     def take(self, rows: Array) -> Times:
         return Times(*(getattr(self, name)[:, rows] for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Seconds of every part of the model, (parts, keys, n): F+B, and once a step traffic and update."""
+
+    both: Array
+    once: Array
 
 
 class Bounds:
@@ -101,11 +110,11 @@ class Bounds:
 
     # -- time ---------------------------------------------------------------------------------------------------
 
-    def time(self, variants: Variants, wanted: Array, share: Array) -> tuple[Times, Array]:
+    def time(self, variants: Variants, wanted: Array, share: Array) -> tuple[Times, Parts]:
         """For every variant that some row of `wanted` (keys, n) asks for, with at least that share of its layers
-        recomputed: every more only adds work. And F+B of each part of the model, (parts, keys, n)."""
-        times = Times(np.full(wanted.shape, np.inf), *(np.zeros(wanted.shape) for _ in range(3)))
-        parts = np.zeros((self.costs.kinds + 2, *wanted.shape))
+        recomputed: every more only adds work."""
+        times = Times(np.full(wanted.shape, np.inf), *(np.zeros(wanted.shape) for _ in range(4)))
+        parts = Parts(*np.zeros((2, self.costs.kinds + 2, *wanted.shape)))
         asked = np.flatnonzero(wanted.any(axis=1)).tolist()
         for (zero, reshard), keys in groupby(asked, lambda i: variants.keys[i][:2]):
             rows = list(keys)
@@ -115,23 +124,26 @@ class Bounds:
             exposure = Exposure(under, self.costs, policy, None if (share[rows] == 1).all() else share[rows])
             for name, value in zip(Times.__slots__, self._step(exposure), strict=True):
                 getattr(times, name)[rows] = value * self.jitter
-            for every, part in zip(parts, exposure.parts, strict=True):
-                every[rows] = part.both * self.jitter
+            for i, once in enumerate(self._once(exposure)):
+                parts.both[i, rows] = exposure.parts[i].both * self.jitter
+                parts.once[i, rows] = sum(once) * self.jitter
         return times, parts
 
-    def _step(self, exposure: Exposure) -> tuple[Array, Array, Array, Array]:
+    def _step(self, exposure: Exposure) -> tuple[Array, Array, Array, Array, Array]:
         """Of Times, but for jitter."""
         mean = exposure.whole_model() / self.pp
         sends, hops = exposure.sends()
-        ratio, update = self._once(exposure)
-        exposed = exposure.hide(ratio, 1.0)
-        passes = self.m + self.least_idle
-        step = mean * (passes + exposed + update) + sends + hops + self._besides(exposure)
+        amounts, once = exposure.amounts, zip(*self._once(exposure), strict=True)
+        traffic, update = (weighed(amounts, values) / self.pp for values in once)
+        exposed, passes = exposure.hide(traffic, mean), self.m + self.least_idle
+        step = mean * passes + exposed + update + sends + hops + self._besides(exposure)
+        device, host = update_seconds(self.problem, self.c)
+        on_host = update * np.maximum(host / device - 1, 0.0)  # where the device is the faster
         every = exposure.data_every_time()
         if every is None:
-            return step, mean, mean * ratio, mean * (exposed + self.hideable)
+            return step, mean, traffic, exposed + self.hideable * mean, on_host
         traffic, window, counted = (passes / self.pp * value for value in every)
-        return step, mean, traffic, self.hideable * window + counted
+        return step, mean, traffic, self.hideable * window + counted, on_host
 
     def _besides(self, exposure: Exposure) -> Array:
         """What a step takes whatever the policy."""
@@ -153,19 +165,13 @@ class Bounds:
             offload_activations=offload,
         )
 
-    def _once(self, exposure: Exposure) -> tuple[Array, Array]:
-        """Passes that traffic once a step and the update take, by their least ratio to F+B."""
-        longest = [self._longest(exposure, i) for i in range(len(exposure.parts))]
-        traffic = [(gather + reduced) / t for (gather, reduced), t in zip(exposure.data_once(), longest, strict=True)]
-        owned = reduce(np.minimum, [exposure.owned(i) / t for i, t in enumerate(longest)])
-        return reduce(np.minimum, traffic), np.minimum(exposure.update(owned, False), exposure.update(owned, True))
-
-    def _longest(self, exposure: Exposure, part: int) -> Array:
-        """F+B of a part with nothing of its all-to-all hidden."""
-        both = exposure.parts[part].both
-        if self.stack.overlap_expert and "expert_s" in exposure.parts[part].terms:
-            both = both + 3 * self.costs.traffic[part].expert * self.c.expert_overlap
-        return both
+    def _once(self, exposure: Exposure) -> list[tuple[Array, Array]]:
+        """Seconds once a step of each part: (traffic, update)."""
+        device, host = update_seconds(self.problem, self.c)
+        return [
+            (gather + reduced, exposure.owned(i) * np.minimum(device, host))
+            for i, (gather, reduced) in enumerate(exposure.data_once())
+        ]
 
     def apart(self) -> Array:
         """What of the least step time tensor-parallel, context-parallel and expert traffic and sends take: a placement

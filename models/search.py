@@ -354,6 +354,7 @@ class _Search:
         self.legal_shardings = np.repeat(space.legal_shardings, r, axis=1)
         self.sharding = np.repeat(np.arange(z), r)
         self.saver = np.tile(np.arange(r), z)
+        self.on_host = self.policies.savers.offload_optimizer[self.saver]
         self._count_points()
 
     def _count_points(self) -> None:
@@ -574,15 +575,17 @@ class _Search:
         some &= self.held.wanted(times.step, piped, of_keys)
         self._close(times.step[np.isfinite(time) & ~some])
         wanted = meshes.fits[:, unplaced] & some[of]
-        step, mean = times.step[of], times.pass_s[of]
+        step, mean, on_host = times.step[of], times.pass_s[of], self.on_host[:, None] * times.on_host[of]
         variant, mesh = np.nonzero(wanted)
         chain = self.trunks.chains[trunk[mesh]]
         pair, schedule = np.nonzero(self.trunks.legal[chain])
         variant, mesh, chain = variant[pair], mesh[pair], chain[pair]
         extra = self.idle[chain, schedule] - self.least[0, chain]
         least = step[variant, mesh] + extra * mean[variant, mesh]
-        beyond = total(self.excess[:, chain, schedule] * parts[:, of[variant], mesh])
-        least = least + np.maximum(beyond, 0.0) * self.slowed[chain, schedule]
+        excess, key = self.excess[:, chain, schedule], of[variant]
+        beyond, once = (total(excess * values[:, key, mesh]) for values in (parts.both, parts.once))
+        beyond = (self.slowed[chain, schedule] - bounds.hideable) * beyond + np.minimum(once, 0.0)
+        least = least + np.maximum(np.maximum(beyond, 0.0), on_host[variant, mesh])
         complexity = points[mesh] + self.variant_points[variant] + piped[mesh] * self.schedule_points[schedule]
         wanted = self.held.wanted(least, piped[mesh], complexity)
         self._close(least[~wanted])

@@ -245,8 +245,8 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     assert (share <= (1.0 if (part := recomputed(problem, layouts)) is None else part) + 1e-9).all()
     shares = np.broadcast_to(share, wanted.shape)
     for bounds in (placed, near):
-        yield bounds.time(variants, wanted, shares).step[variants.of[variant], rows], memory.least[variant, rows]
-    times = near.time(variants, wanted, shares)
+        times, _ = bounds.time(variants, wanted, shares)
+        yield times.step[variants.of[variant], rows], memory.least[variant, rows]
     least = times.step + near.farther(variants, times, growth(near.costs, placed.costs, rows))
     least = least + np.maximum(placed.apart() - near.apart(), 0.0)
     none = MemoryBounds(near.costs, policies, np.zeros(n), longest, np.inf).memory()
