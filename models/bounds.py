@@ -23,15 +23,13 @@ import numpy as np
 
 from models.array import Array
 from models.exposure import Exposure, norm_seconds, overlaps, straggling, update_seconds, weighed
-from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
+from models.layout import DUALPIPE, ONE_F_ONE_B, Layouts
 from models.mesh import closest_groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables, least_collectives
 from models.problem import Problem
 from models.profile import Coefficients
 from models.recompute import NONE
 from models.space import Policies, neutral
-
-BUBBLE_FREE = (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)  # their bubble is bounded by nothing here
 
 
 @dataclass(frozen=True)
@@ -191,12 +189,6 @@ class Bounds:
         costs = self.c.interference if self.stack.overlap_data else 1.0
         more = (growth - 1)[kind] * near.traffic
         return np.maximum(costs * more, near.traffic + more - near.covered)
-
-
-def idle(schedules: Layouts, pp: Array) -> Array:
-    """(schedules, n): mean passes that each idles, at least."""
-    free = np.isin(schedules.schedule, BUBBLE_FREE)
-    return np.where(free, 0.0, 1 / schedules.virtual_stages)[:, None] * (pp - 1)
 
 
 def growth(near: MeshCosts, far: MeshCosts, parent: Array) -> Array:

@@ -35,7 +35,6 @@ from models.hardware import GIB
 from models.layout import DUALPIPE, Layouts
 from models.memory import LayerBytes
 from models.mesh_costs import MeshCosts, ShardCosts
-from models.pipeline import in_flight
 from models.problem import Problem
 from models.profile import Coefficients
 from models.recompute import NONE
@@ -311,13 +310,3 @@ def _fullest(
 def _times(value: Array, of: Array) -> Array:
     """How many times another; of nothing any number of times."""
     return np.divide(value, of, out=np.full(np.broadcast(value, of).shape, np.inf), where=of > 0)
-
-
-def flying(schedules: Layouts, pp: Array, m: Array) -> Array:
-    """F of schedules on chains of pp stages and m micro-batches, (schedules, n): pp / Σ_i 1/f_i."""
-    stage = np.arange(int(pp.max()))[:, None, None]
-    with np.errstate(divide="ignore"):
-        held = in_flight(
-            schedules.schedule[:, None], np.minimum(stage, pp - 1), pp, schedules.virtual_stages[:, None], m
-        )
-    return np.asarray(pp / np.where(stage < pp, 1 / held, 0.0).sum(axis=0))

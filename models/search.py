@@ -21,19 +21,19 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 
 from models.array import Array, distinct, total
-from models.bounds import BUBBLE_FREE, Bounds, CoreBounds, Times, Variants, growth, idle
-from models.combine import Combiner, partitions
+from models.bounds import Bounds, CoreBounds, Times, Variants, growth
+from models.chains import Chains
+from models.combine import Combiner
 from models.communication import Cost
 from models.complexity import of_degrees, of_mesh, of_policy
 from models.errors import Infeasible, Invalid, TooLarge
 from models.exposure import update_seconds
 from models.hardware import GIB
 from models.layout import PLACEMENTS, Layouts
-from models.memory_bounds import CoreMemory, Memory, MemoryBounds, flying
+from models.memory_bounds import CoreMemory, Memory, MemoryBounds
 from models.mesh import Groups, closest_groups, groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables, collectives, least_collectives
 from models.pareto import staircase
-from models.pipeline import Stages, in_flight
 from models.problem import Problem
 from models.profile import Coefficients, Profile
 from models.recompute import NONE, Repeated
@@ -331,16 +331,6 @@ class _Search:
         meshes *= len(self.experts)
         self.rejected += Counter({name: count * meshes for name, count in unwanted.items()})
         self._drop_schedules()
-        self._partition()
-        legal, pp, m = self.trunks.legal, self.trunks.pp, self.trunks.micro_batches
-        self.idle = np.where(legal, idle(self.policies.schedules, pp).T, np.inf)
-        self.flying = np.where(legal, flying(self.policies.schedules, pp, m).T, np.inf)
-        self.least = np.stack([self.idle.min(axis=1), self.flying.min(axis=1)])
-        schedules = self.policies.schedules
-        first = in_flight(schedules.schedule, np.zeros(1), pp[:, None], schedules.virtual_stages, m[:, None])
-        self.first = np.where(legal, first, 0.0)
-        layers = self.partitions.amounts[: len(self.problem.architecture.kinds)].sum(axis=0).max(axis=0)
-        self.longest = np.where(legal, layers[self.stages], 0.0).max(axis=1)
         bodies = Shards.of(rows, self.problem.workload.seq_len)
         self.body = bodies.code
         shards = _crossed(bodies.table, self.experts)
@@ -366,44 +356,19 @@ class _Search:
         self.key_points = np.full(len(self.variants.keys), np.iinfo(np.int64).max)
         np.minimum.at(self.key_points, self.variants.of, self.variant_points)
 
-    def _partition(self) -> None:
-        """Layers over stages, for every schedule that some chain has; `stages` says where in the table."""
-        self.stages = np.full(self.trunks.legal.shape, -1)
-        chain, schedule = np.nonzero(self.trunks.legal)
-        rows = self.policies.schedules.take(schedule)
-        found = partitions(self.problem, replace(rows, pp=self.trunks.pp[chain]))
-        self.stages[chain, schedule] = found.code
-        self.partitions = found.table
-        self._weigh()
-
-    def _weigh(self) -> None:
-        """What the heaviest stage of every partition has beyond the mean of its stages, (parts, chains, schedules), and
-        how many times a step takes longer by what that takes."""
-        schedules, amounts = self.policies.schedules, self.partitions.amounts
-        weights, head = self.problem.forward_flops
-        heaviest = np.tensordot([*weights, 0.0, head], amounts, axes=1).argmax(axis=0)
-        most = np.take_along_axis(amounts, heaviest[None, None], axis=1)[:, 0]
-        whole = np.array([*self.problem.architecture.layers_of_kinds, 1.0, 1.0])
-        self.excess = most[:, self.stages] - (whole[:, None] / self.trunks.pp)[:, :, None]
-        m = self.trunks.micro_batches[:, None]
-        self.slowed = np.where(np.isin(schedules.schedule, BUBBLE_FREE), m, m - 1 / schedules.virtual_stages)
-
-    def _stages(self, trunk: Array, schedule: Array) -> Stages:
-        return self.partitions.take(self.stages[self.trunks.chains[trunk], schedule])
-
     def _drop_schedules(self) -> None:
         """Those that no trunk may have."""
         used = np.asarray(self.trunks.legal.any(axis=0))
         meshes = int(self.splits.sum()) * len(self.experts)
         dropped = int((~used).sum()) * len(self.policies.shardings) * int(self.policies.counts.sum())
         self.rejected["no_legal_schedule"] += meshes * dropped
-        self.trunks = replace(self.trunks, legal=self.trunks.legal[:, used])
-        self.policies = replace(self.policies, schedules=self.policies.schedules.take(used))
+        schedules = self.policies.schedules.take(used)
+        self.policies = replace(self.policies, schedules=schedules)
+        x = self.trunks
+        self.chains = Chains(self.problem, schedules, x.pp, x.micro_batches, x.legal[:, used])
 
-    def _chained(self, trunk: Array) -> tuple[Array, Array]:
-        """Least idle passes and micro-batches in flight of some trunks."""
-        idle, flying = self.least[:, self.trunks.chains[trunk]]
-        return idle, flying
+    def _chain(self, trunk: Array) -> Array:
+        return np.asarray(self.trunks.chains[trunk])
 
     def _costs(self, layouts: Layouts, shard: Array, placed: Groups, links: dict[str, Cost]) -> MeshCosts:
         return MeshCosts(Tables(self.problem, self.c, self.shards, links), layouts, shard, placed)
@@ -416,7 +381,7 @@ class _Search:
         rows, experts = self.trunks.rows, len(self.experts)
         m = rows.num_micro_batches(self.problem.workload.global_batch)
         least = self.bounds.passes.reshape(-1, experts).min(axis=1)[self.body]
-        bound = self.bounds.time(least, rows.pp, m, self.least[0, self.trunks.chains])
+        bound = self.bounds.time(least, rows.pp, m, self.chains.least_idle[self.trunks.chains])
         points = of_degrees(rows)
         order, start, size = np.argsort(bound, kind="stable"), 0, max(_CORES // experts, 1)
         cores: _Cores | None = None
@@ -468,11 +433,12 @@ class _Search:
         layouts = replace(rows.take(trunk), ep=self.experts.ep[expert], etp=self.experts.etp[expert])
         shard = self.body[trunk] * n + expert
         m = layouts.num_micro_batches(self.problem.workload.global_batch)
-        memory = self.memory.memory(shard, layouts, self._chained(trunk)[1])
+        memory = self.memory.memory(shard, layouts, self.chains.least_flying[self._chain(trunk)])
         fits = memory <= self.capacity
         self.pruned_by_memory += int(self.splits[trunk[~fits]].sum()) * len(self.policies)
         layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
-        bound = self.bounds.time(self.bounds.passes[shard], layouts.pp, m[fits], self._chained(trunk)[0])
+        least_idle = self.chains.least_idle[self._chain(trunk)]
+        bound = self.bounds.time(self.bounds.passes[shard], layouts.pp, m[fits], least_idle)
         return _Cores(layouts, trunk, shard, bound)
 
     # -- meshes -------------------------------------------------------------------------------------------------
@@ -483,13 +449,13 @@ class _Search:
         trunk, shard = cores.trunk[parent], cores.shard[parent]
         near = closest_groups(self.problem.cluster, layouts)
         costs = self._costs(layouts, shard, near, least_collectives(self.problem, near, self.c))
-        idle, flying = self._chained(trunk)
-        bounds = Bounds(costs, self.policies, idle)
-        chain = self.trunks.chains[trunk]
-        memory = MemoryBounds(costs, self.policies, flying, self.longest[chain], self.capacity).memory()
+        chain, chains = self._chain(trunk), self.chains
+        bounds = Bounds(costs, self.policies, chains.least_idle[chain])
+        held = chains.least_flying[chain], chains.longest[chain]
+        memory = MemoryBounds(costs, self.policies, *held, self.capacity).memory()
         memory = replace(memory, room=self._room_of_lighter(memory.room))
         fits = (memory.least <= self.capacity) & self.legal_shardings[sharding_class(layouts)].T
-        fits &= memory.room < self.first[chain].max(axis=1)
+        fits &= memory.room < chains.most_flying[chain]
         some = self.variants.any_of(fits)
         times, _ = bounds.time(self.variants, some, self.variants.least_of(memory.share))
         times.step[~some] = np.inf
@@ -536,7 +502,8 @@ class _Search:
         layouts = replace(meshes.layouts.take(mesh), placement=placed.placement[place])
         seconds = collectives(self.problem, links, self.c)
         costs = self._costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
-        apart = Bounds(costs, self.policies, self._chained(meshes.trunk[mesh])[0]).apart() - meshes.apart[mesh]
+        least_idle = self.chains.least_idle[self._chain(meshes.trunk[mesh])]
+        apart = Bounds(costs, self.policies, least_idle).apart() - meshes.apart[mesh]
         bound = meshes.bound[mesh] + np.maximum(apart, 0.0)
         some = self.held.wanted(bound, piped, points)
         self._close(bound[~some])
@@ -546,7 +513,7 @@ class _Search:
             far = self._costs(placed, any_shard, links, seconds)
             grown = growth(meshes.costs.take(first), far, of_kind)[:, place[rows]]
             near = meshes.times.take(mesh[rows])
-            bounds = Bounds(costs.take(rows), self.policies, self._chained(meshes.trunk[mesh[rows]])[0])
+            bounds = Bounds(costs.take(rows), self.policies, least_idle[rows])
             time = near.step + bounds.farther(self.variants, near, grown) + np.maximum(apart[rows], 0.0)
             self._closer(meshes, mesh[rows], bounds.costs, points[rows], time)
 
@@ -569,7 +536,7 @@ class _Search:
         of_keys = points + self.key_points[:, None]
         some = self.held.wanted(time, piped, of_keys)
         trunk, of = meshes.trunk[unplaced], self.variants.of
-        bounds = Bounds(costs, self.policies, self._chained(trunk)[0])
+        bounds = Bounds(costs, self.policies, self.chains.least_idle[self._chain(trunk)])
         share = self.variants.least_of(meshes.memory.share[:, unplaced])
         times, parts = bounds.time(self.variants, some, share)
         some &= self.held.wanted(times.step, piped, of_keys)
@@ -577,22 +544,20 @@ class _Search:
         wanted = meshes.fits[:, unplaced] & some[of]
         step, mean, on_host = times.step[of], times.pass_s[of], self.on_host[:, None] * times.on_host[of]
         variant, mesh = np.nonzero(wanted)
-        chain = self.trunks.chains[trunk[mesh]]
-        pair, schedule = np.nonzero(self.trunks.legal[chain])
+        chains, chain = self.chains, self._chain(trunk[mesh])
+        pair, schedule = np.nonzero(chains.legal[chain])
         variant, mesh, chain = variant[pair], mesh[pair], chain[pair]
-        extra = self.idle[chain, schedule] - self.least[0, chain]
-        least = step[variant, mesh] + extra * mean[variant, mesh]
-        excess, key = self.excess[:, chain, schedule], of[variant]
-        beyond, once = (total(excess * values[:, key, mesh]) for values in (parts.both, parts.once))
-        beyond = (self.slowed[chain, schedule] - bounds.hideable) * beyond + np.minimum(once, 0.0)
-        least = least + np.maximum(np.maximum(beyond, 0.0), on_host[variant, mesh])
+        least = step[variant, mesh] + (chains.idle[chain, schedule] - chains.least_idle[chain]) * mean[variant, mesh]
+        both, once = (values[:, of[variant], mesh] for values in (parts.both, parts.once))
+        beyond = chains.beyond(chain, schedule, both, once, bounds.hideable)
+        least = least + np.maximum(beyond, on_host[variant, mesh])
         complexity = points[mesh] + self.variant_points[variant] + piped[mesh] * self.schedule_points[schedule]
         wanted = self.held.wanted(least, piped[mesh], complexity)
         self._close(least[~wanted])
-        more, memory = self.flying[chain, schedule] - self.least[1, chain], meshes.memory
+        more, memory = chains.flying[chain, schedule] - chains.least_flying[chain], meshes.memory
         source = unplaced[mesh]
         wanted &= memory.layers[variant, source] + more * memory.each[variant, source] <= self.capacity
-        wanted &= memory.room[variant, source] < self.first[chain, schedule]
+        wanted &= memory.room[variant, source] < chains.flying_first[chain, schedule]
         left = np.flatnonzero(wanted)
         left = left[np.argsort(least[left], kind="stable")]
         done, size = 0, _FIRST_LEAVES
@@ -619,7 +584,7 @@ class _Search:
         if not len(kept):
             return
         layouts = layouts.take(kept)
-        stages = self._stages(leaves.trunk[mesh[kept]], schedule[kept])
+        stages = self.chains.stages(self._chain(leaves.trunk[mesh[kept]]), schedule[kept])
         time = Combiner(layouts, costs.take(mesh[kept]), stages).time()
         step = total(time.values())
         self.held.add(layouts, step, leaves.points[mesh[kept]] + of_policy(layouts))
@@ -633,7 +598,7 @@ class _Search:
 
         def fit(rows: Array, layers: Array) -> Array:
             some = replace(layouts.take(rows), recompute_layers=layers)
-            stages = self._stages(leaves.trunk[mesh[rows]], schedule[rows])
+            stages = self.chains.stages(self._chain(leaves.trunk[mesh[rows]]), schedule[rows])
             used, _ = Combiner(some, costs.take(mesh[rows]), stages).memory()
             return np.asarray(total(used.values()) <= self.capacity)
 
@@ -749,7 +714,7 @@ class _Search:
             legal = self.legal_shardings[sharding_class(meshes)]
             mesh, variant = np.nonzero(legal)
             trunk = cores.trunk[parent[mesh]]
-            pair, schedule = np.nonzero(self.trunks.legal[self.trunks.chains[trunk]])
+            pair, schedule = np.nonzero(self.chains.legal[self._chain(trunk)])
             mesh, variant, trunk = mesh[pair], variant[pair], trunk[pair]
             saver = self.saver[variant]
             rows = _with_policies(meshes.take(mesh), self.policies, schedule, self.sharding[variant], saver)
@@ -761,7 +726,7 @@ class _Search:
             near = groups(self.problem.cluster, meshes)
             links = collectives(self.problem, near, self.c)
             costs = self._costs(meshes, cores.shard[parent], near, links).take(mesh)
-            used, _ = Combiner(rows, costs, self._stages(trunk, schedule)).memory()
+            used, _ = Combiner(rows, costs, self.chains.stages(self._chain(trunk), schedule)).memory()
             needed = total(used.values())
             if needed.min() < least:
                 least, layout = float(needed.min()), rows[int(needed.argmin())]
@@ -780,7 +745,7 @@ class _Search:
         trunk, expert = every // n, every % n
         layouts = replace(rows.take(trunk), ep=self.experts.ep[expert], etp=self.experts.etp[expert])
         shard = self.body[trunk] * n + expert
-        memory = self.memory.memory(shard, layouts, self._chained(trunk)[1])
+        memory = self.memory.memory(shard, layouts, self.chains.least_flying[self._chain(trunk)])
         order = np.argsort(memory, kind="stable")
         for start in range(0, len(order), 16):
             chosen = order[start : start + 16]

@@ -14,18 +14,17 @@ from models import catalogue
 from models import search as search_module
 from models.architecture import Architecture, MoeShape
 from models.array import Array
-from models.bounds import Bounds, CoreBounds, Variants, growth, idle
-from models.combine import partitions
+from models.bounds import Bounds, CoreBounds, Variants, growth
+from models.chains import Chains, flying, idle
 from models.constraints import Constraints
 from models.errors import Infeasible
 from models.exposure import recomputed
 from models.factors import factorisations, ordered_factorisations
 from models.hardware import GIB, Cluster, Level
 from models.layout import Layouts
-from models.memory_bounds import CoreMemory, MemoryBounds, flying
+from models.memory_bounds import CoreMemory, MemoryBounds
 from models.mesh import closest_groups
 from models.mesh_costs import MESH_FIELDS, MeshCosts, ShardCosts, least_collectives
-from models.pipeline import in_flight
 from models.problem import Problem
 from models.profile import Coefficients, shipped_profile
 from models.recommendation import recommend
@@ -234,19 +233,23 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     placed = Bounds(costs_of(problem, layouts, c, policies), policies, least_idle)
     near = Bounds(unplaced(problem, placed.costs), policies, least_idle)
     needed = predict(problem, layouts, c).needed_bytes  # with no more memory than that, it has to recompute so much
-    stages = partitions(problem, layouts)
-    longest = stages.spread(stages.table.amounts[: len(problem.architecture.kinds)].sum(axis=0).max(axis=0))
+    its_own = schedule[:, None] == np.arange(len(policies.schedules))
+    chains = Chains(problem, policies.schedules, layouts.pp, m, its_own)
+    longest = chains.longest
     memory = MemoryBounds(near.costs, policies, held, longest, needed * (1 + 1e-12)).memory()
     little = MemoryBounds(near.costs, policies, held, longest, needed * (1 - 1e-6)).memory()
-    first = in_flight(layouts.schedule, rows * 0, layouts.pp, layouts.virtual_stages, m)
-    surely = little.room[variant, rows] >= first
+    surely = little.room[variant, rows] >= chains.most_flying
     assert not (surely & (layouts.recompute_layers == 0)).any()
     share = np.where(policies.open[saver], memory.share[variant, rows], 1.0)
     assert (share <= (1.0 if (part := recomputed(problem, layouts)) is None else part) + 1e-9).all()
     shares = np.broadcast_to(share, wanted.shape)
     for bounds in (placed, near):
-        times, _ = bounds.time(variants, wanted, shares)
-        yield times.step[variants.of[variant], rows], memory.least[variant, rows]
+        times, parts = bounds.time(variants, wanted, shares)
+        key = variants.of[variant]
+        yield times.step[key, rows], memory.least[variant, rows]
+        beyond = chains.beyond(rows, schedule, parts.both[:, key, rows], parts.once[:, key, rows], bounds.hideable)
+        more = np.maximum(beyond, layouts.offload_optimizer * times.on_host[key, rows])
+        yield times.step[key, rows] + more, memory.least[variant, rows]
     least = times.step + near.farther(variants, times, growth(near.costs, placed.costs, rows))
     least = least + np.maximum(placed.apart() - near.apart(), 0.0)
     none = MemoryBounds(near.costs, policies, np.zeros(n), longest, np.inf).memory()

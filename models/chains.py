@@ -1,0 +1,119 @@
+"""Chains: pipelines of so many stages and micro-batches, and what each schedule makes of them whatever the mesh.
+
+What a step takes at least, and what a stage holds, follows from how layers fall on stages (models.pipeline); few chains
+differ among the many meshes of a search. :mod:`models.bounds` and :mod:`models.memory_bounds` say what for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from models.array import Array, total
+from models.combine import partitions
+from models.layout import DUALPIPE, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
+from models.pipeline import Stages, in_flight
+from models.problem import Problem
+
+_BUBBLE_FREE = (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)  # their bubble is bounded by nothing here
+
+
+@dataclass(frozen=True)
+class Chains:
+    """Chains of `pp` stages with `micro_batches` (chains,), under those of some `schedules` (as layouts that differ in
+    nothing else) that are `legal` (chains, schedules). Figures of both have that shape, of chains alone (chains,)."""
+
+    problem: Problem
+    schedules: Layouts
+    pp: Array
+    micro_batches: Array
+    legal: Array
+
+    @cached_property
+    def idle(self) -> Array:
+        """Mean passes that a stage idles, at least."""
+        return np.where(self.legal, idle(self.schedules, self.pp).T, np.inf)
+
+    @cached_property
+    def least_idle(self) -> Array:
+        return np.asarray(self.idle.min(axis=1))
+
+    @cached_property
+    def flying(self) -> Array:
+        """Micro-batches in flight: the harmonic mean over stages."""
+        return np.where(self.legal, flying(self.schedules, self.pp, self.micro_batches).T, np.inf)
+
+    @cached_property
+    def least_flying(self) -> Array:
+        return np.asarray(self.flying.min(axis=1))
+
+    @cached_property
+    def flying_first(self) -> Array:
+        """Micro-batches in flight on the first stage, which has most."""
+        x, m = self.schedules, self.micro_batches[:, None]
+        return np.where(self.legal, in_flight(x.schedule, np.zeros(1), self.pp[:, None], x.virtual_stages, m), 0.0)
+
+    @cached_property
+    def most_flying(self) -> Array:
+        return np.asarray(self.flying_first.max(axis=1))
+
+    @cached_property
+    def _partitions(self) -> tuple[Stages, Array]:
+        """Different stages, and which of them each chain has under each schedule."""
+        code = np.zeros(self.legal.shape, dtype=np.int64)
+        chain, schedule = np.nonzero(self.legal)
+        found = partitions(self.problem, replace(self.schedules.take(schedule), pp=self.pp[chain]))
+        code[chain, schedule] = found.code
+        return found.table, code
+
+    def stages(self, chain: Array, schedule: Array) -> Stages:
+        table, code = self._partitions
+        return table.take(code[chain, schedule])
+
+    @cached_property
+    def longest(self) -> Array:
+        """Most layers on any stage."""
+        table, code = self._partitions
+        layers = table.amounts[: len(self.problem.architecture.kinds)].sum(axis=0).max(axis=0)
+        return np.asarray(np.where(self.legal, layers[code], 0.0).max(axis=1))
+
+    @cached_property
+    def _excess(self) -> Array:
+        """What the heaviest stage has beyond the mean of the stages, (parts, chains, schedules)."""
+        table, code = self._partitions
+        weights, head = self.problem.forward_flops
+        heaviest = np.tensordot([*weights, 0.0, head], table.amounts, axes=1).argmax(axis=0)
+        most = np.take_along_axis(table.amounts, heaviest[None, None], axis=1)[:, 0]
+        whole = np.array([*self.problem.architecture.layers_of_kinds, 1.0, 1.0])
+        return np.asarray(most[:, code] - (whole[:, None] / self.pp)[:, :, None])
+
+    @cached_property
+    def _times(self) -> Array:
+        """How many times a step takes longer by what a pass of a stage takes beyond the mean."""
+        m = self.micro_batches[:, None]
+        return np.where(np.isin(self.schedules.schedule, _BUBBLE_FREE), m, m - 1 / self.schedules.virtual_stages)
+
+    def beyond(self, chain: Array, schedule: Array, both: Array, once: Array, hides: Array | float) -> Array:
+        """Seconds that a step takes at least beyond what the mean of the stages bounds, by its heaviest stage; of parts
+        with `both` passes and work `once` a step, (parts, n), a pass of which `hides` a share."""
+        excess = self._excess[:, chain, schedule]
+        longer = (self._times[chain, schedule] - hides) * np.maximum(total(excess * both), 0.0)
+        return np.maximum(longer + np.minimum(total(excess * once), 0.0), 0.0)
+
+
+def idle(schedules: Layouts, pp: Array) -> Array:
+    """(schedules, n): mean passes that each idles, at least."""
+    free = np.isin(schedules.schedule, _BUBBLE_FREE)
+    return np.where(free, 0.0, 1 / schedules.virtual_stages)[:, None] * (pp - 1)
+
+
+def flying(schedules: Layouts, pp: Array, m: Array) -> Array:
+    """F of schedules on chains of pp stages and m micro-batches, (schedules, n): pp / Σ_i 1/f_i."""
+    stage = np.arange(int(pp.max()))[:, None, None]
+    with np.errstate(divide="ignore"):
+        held = in_flight(
+            schedules.schedule[:, None], np.minimum(stage, pp - 1), pp, schedules.virtual_stages[:, None], m
+        )
+    return np.asarray(pp / np.where(stage < pp, 1 / held, 0.0).sum(axis=0))
