@@ -37,11 +37,13 @@ class Variants:
     """The choices of sharding and saver that differ in time: a host's update is bounded like a device's.
 
     `keys`: ZeRO stage, reshard, recompute, activation offload, and, where it decides how many layers are recomputed,
-    optimizer offload, all of a sharding in a row; `of` (shardings·savers,): which of them each is.
+    optimizer offload, all of a sharding in a row; `of` (shardings·savers,): which of them each is; `is_open`: whether
+    any may have a share of its layers recomputed.
     """
 
     keys: tuple[tuple[int, bool, int, bool, bool], ...]
     of: Array
+    is_open: bool
 
     @classmethod
     def of_policies(cls, policies: Policies) -> Variants:
@@ -51,14 +53,16 @@ class Variants:
         shardings = zip(z.zero_stage.tolist(), z.reshard.tolist(), strict=True)
         every = [(*sharding, *saver) for sharding, saver in product(shardings, savers)]
         keys = tuple(dict.fromkeys(every))
-        return cls(keys, np.array([keys.index(key) for key in every]))
+        return cls(keys, np.array([keys.index(key) for key in every]), bool(policies.open.any()))
 
     def any_of(self, wanted: Array) -> Array:
         """Of (shardings·savers, n), whether any of each key is wanted; (keys, n)."""
         return np.asarray(np.logical_or.reduceat(wanted[self._order], self._starts))
 
     def least_of(self, share: Array) -> Array:
-        """Of (shardings·savers, n), the least of each key; (keys, n)."""
+        """Of shares (shardings·savers, n), the least of each key; (keys, n)."""
+        if not self.is_open:
+            return np.ones((len(self.keys), share.shape[1]))
         return np.asarray(np.minimum.reduceat(share[self._order], self._starts))
 
     @cached_property

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
 
@@ -120,10 +120,7 @@ class Space:
             for (r, modules), a, o in product(recompute, (False, True), (False, True))
         )
         return Policies(
-            Layouts.of(
-                Layout(schedule=s, virtual_stages=v, balanced=b)
-                for s, v, b in product(SCHEDULES, range(1, most + 1), (False, True))
-            ),
+            _schedules(most),
             Layouts.of(Layout(zero_stage=z, reshard=r) for z, r in pairs),
             savers,
             np.where(savers.recompute == FULL, self.problem.architecture.num_layers, 1),
@@ -395,8 +392,18 @@ def ragged(start: Array, count: Array) -> tuple[Array, Array]:
 
 
 def neutral(rows: int) -> Layouts:
-    one = Layouts.of([Layout()])
-    return Layouts(**{f.name: np.repeat(getattr(one, f.name), rows) for f in fields(Layouts)})
+    return _ONE.take(np.zeros(rows, dtype=np.int64))
+
+
+_ONE = Layouts.of([Layout()])
+
+
+@cache
+def _schedules(most_virtual_stages: int) -> Layouts:
+    return Layouts.of(
+        Layout(schedule=s, virtual_stages=v, balanced=b)
+        for s, v, b in product(SCHEDULES, range(1, most_virtual_stages + 1), (False, True))
+    )
 
 
 @cache
