@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 
 from models.array import Array, distinct, total
-from models.bounds import Bounds, CoreBounds, Times, Variants, growth
+from models.bounds import Bounds, CoreBounds, Parts, Times, Variants, growth
 from models.chains import Chains
 from models.combine import Combiner
 from models.communication import Cost
@@ -187,16 +187,39 @@ class _Meshes:
 
 
 @dataclass(frozen=True)
+class _Placed:
+    """Meshes with their placement: costs, which of some meshes each is without it, chain and points of complexity;
+    `time`: a bound of every variant so far."""
+
+    costs: MeshCosts
+    unplaced: Array
+    chain: Array
+    points: Array
+    time: Array
+
+    @property
+    def piped(self) -> Array:
+        return np.asarray(self.costs.layouts.pp > 1)
+
+    def take(self, rows: Array) -> _Placed:
+        return _Placed(
+            self.costs.take(rows), self.unplaced[rows], self.chain[rows], self.points[rows], self.time[:, rows]
+        )
+
+
+@dataclass(frozen=True)
 class _Leaves:
-    """Layouts to evaluate: mesh, schedule, and sharding with saver of each; of each mesh, what it is without its
-    placement, its trunk, and its points of complexity."""
+    """Layouts that may be evaluated: the placed mesh of each, its schedule, and its sharding with saver; a bound, and
+    all its points of complexity."""
 
     mesh: Array
     schedule: Array
     variant: Array
-    unplaced: Array
-    trunk: Array
+    bound: Array
     points: Array
+
+    def take(self, rows: Array) -> _Leaves:
+        return _Leaves(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -502,7 +525,8 @@ class _Search:
         layouts = replace(meshes.layouts.take(mesh), placement=placed.placement[place])
         seconds = collectives(self.problem, links, self.c)
         costs = self._costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
-        least_idle = self.chains.least_idle[self._chain(meshes.trunk[mesh])]
+        chain = self._chain(meshes.trunk[mesh])
+        least_idle = self.chains.least_idle[chain]
         apart = Bounds(costs, self.policies, least_idle).apart() - meshes.apart[mesh]
         bound = meshes.bound[mesh] + np.maximum(apart, 0.0)
         some = self.held.wanted(bound, piped, points)
@@ -515,95 +539,102 @@ class _Search:
             near = meshes.times.take(mesh[rows])
             bounds = Bounds(costs.take(rows), self.policies, least_idle[rows])
             time = near.step + bounds.farther(self.variants, near, grown) + np.maximum(apart[rows], 0.0)
-            self._closer(meshes, mesh[rows], bounds.costs, points[rows], time)
+            self._closer(meshes, _Placed(bounds.costs, mesh[rows], chain[rows], points[rows], time))
 
-    def _closer(self, meshes: _Meshes, unplaced: Array, costs: MeshCosts, points: Array, time: Array) -> None:
-        """Placed meshes, a few at a time, the most promising first; `time`: a bound of every variant so far."""
-        bound, piped = time.min(axis=0), costs.layouts.pp > 1
+    def _closer(self, meshes: _Meshes, placed: _Placed) -> None:
+        """Of placed meshes a few at a time, the most promising first."""
+        bound, piped = placed.time.min(axis=0), placed.piped
         order, done, size = np.argsort(bound, kind="stable"), 0, 64
         while done < len(order):
             rows = order[done : done + size]
             done, size = done + size, min(4 * size, _MESHES)
-            wanted = self.held.wanted(bound[rows], piped[rows], points[rows])
+            wanted = self.held.wanted(bound[rows], piped[rows], placed.points[rows])
             self._close(bound[rows[~wanted]])
-            rows = rows[wanted]
-            if len(rows):
-                self._bounded(meshes, unplaced[rows], costs.take(rows), points[rows], time[:, rows])
+            if wanted.any():
+                self._bounded(meshes, placed.take(rows[wanted]))
 
-    def _bounded(self, meshes: _Meshes, unplaced: Array, costs: MeshCosts, points: Array, time: Array) -> None:
-        """Placed meshes, each one of `meshes`; `time`: a bound of every variant so far."""
-        piped = costs.layouts.pp > 1
-        of_keys = points + self.key_points[:, None]
-        some = self.held.wanted(time, piped, of_keys)
-        trunk, of = meshes.trunk[unplaced], self.variants.of
-        bounds = Bounds(costs, self.policies, self.chains.least_idle[self._chain(trunk)])
-        share = self.variants.least_of(meshes.memory.share[:, unplaced])
+    def _bounded(self, meshes: _Meshes, placed: _Placed) -> None:
+        """Bound every variant of placed meshes by its own links, then with every schedule."""
+        of_keys = placed.points + self.key_points[:, None]
+        some = self.held.wanted(placed.time, placed.piped, of_keys)
+        bounds = Bounds(placed.costs, self.policies, self.chains.least_idle[placed.chain])
+        share = self.variants.least_of(meshes.memory.share[:, placed.unplaced])
         times, parts = bounds.time(self.variants, some, share)
-        some &= self.held.wanted(times.step, piped, of_keys)
-        self._close(times.step[np.isfinite(time) & ~some])
-        wanted = meshes.fits[:, unplaced] & some[of]
-        step, mean, on_host = times.step[of], times.pass_s[of], self.on_host[:, None] * times.on_host[of]
-        variant, mesh = np.nonzero(wanted)
-        chains, chain = self.chains, self._chain(trunk[mesh])
+        some &= self.held.wanted(times.step, placed.piped, of_keys)
+        self._close(times.step[np.isfinite(placed.time) & ~some])
+        variant, mesh = np.nonzero(meshes.fits[:, placed.unplaced] & some[self.variants.of])
+        leaves = self._wanted(placed, self._scheduled(meshes.memory, placed, times, variant, mesh))
+        beyond = self._beyond(placed, leaves, times, parts, bounds.hideable)
+        leaves = self._wanted(placed, replace(leaves, bound=leaves.bound + beyond))
+        leaves = leaves.take(np.argsort(leaves.bound, kind="stable"))
+        done, size = 0, _FIRST_LEAVES
+        while done < len(leaves.mesh):
+            some_of = self._wanted(placed, leaves.take(np.arange(done, min(done + size, len(leaves.mesh)))))
+            done, size = done + size, min(2 * size, _LEAVES)
+            if len(some_of.mesh):
+                self._evaluate(placed, some_of)
+
+    def _scheduled(self, memory: Memory, placed: _Placed, times: Times, variant: Array, mesh: Array) -> _Leaves:
+        """Variants of placed meshes with every schedule that is legal and under which they may fit."""
+        chains, chain = self.chains, placed.chain[mesh]
         pair, schedule = np.nonzero(chains.legal[chain])
         variant, mesh, chain = variant[pair], mesh[pair], chain[pair]
-        least = step[variant, mesh] + (chains.idle[chain, schedule] - chains.least_idle[chain]) * mean[variant, mesh]
-        both, once = (values[:, of[variant], mesh] for values in (parts.both, parts.once))
-        beyond = chains.beyond(chain, schedule, both, once, bounds.hideable)
-        least = least + np.maximum(beyond, on_host[variant, mesh])
-        complexity = points[mesh] + self.variant_points[variant] + piped[mesh] * self.schedule_points[schedule]
-        wanted = self.held.wanted(least, piped[mesh], complexity)
-        self._close(least[~wanted])
-        more, memory = chains.flying[chain, schedule] - chains.least_flying[chain], meshes.memory
-        source = unplaced[mesh]
-        wanted &= memory.layers[variant, source] + more * memory.each[variant, source] <= self.capacity
-        wanted &= memory.room[variant, source] < chains.flying_first[chain, schedule]
-        left = np.flatnonzero(wanted)
-        left = left[np.argsort(least[left], kind="stable")]
-        done, size = 0, _FIRST_LEAVES
-        while done < len(left):
-            rows = left[done : done + size]
-            done, size = done + size, min(2 * size, _LEAVES)
-            wanted = self.held.wanted(least[rows], piped[mesh[rows]], complexity[rows])
-            self._close(least[rows[~wanted]])
-            rows = rows[wanted]
-            if len(rows):
-                self._evaluate(_Leaves(mesh[rows], schedule[rows], variant[rows], unplaced, trunk, points), costs)
+        more, unplaced = chains.flying[chain, schedule] - chains.least_flying[chain], placed.unplaced[mesh]
+        fits = memory.layers[variant, unplaced] + more * memory.each[variant, unplaced] <= self.capacity
+        fits &= memory.room[variant, unplaced] < chains.flying_first[chain, schedule]
+        variant, mesh, chain, schedule = variant[fits], mesh[fits], chain[fits], schedule[fits]
+        key, idle = self.variants.of[variant], chains.idle[chain, schedule] - chains.least_idle[chain]
+        bound = times.step[key, mesh] + idle * times.pass_s[key, mesh]
+        of_schedule = placed.piped[mesh] * self.schedule_points[schedule]
+        return _Leaves(mesh, schedule, variant, bound, placed.points[mesh] + self.variant_points[variant] + of_schedule)
+
+    def _beyond(self, placed: _Placed, leaves: _Leaves, times: Times, parts: Parts, hides: Array | float) -> Array:
+        """What the heaviest stage, or an update on the host, adds to the bounds of leaves."""
+        mesh, key = leaves.mesh, self.variants.of[leaves.variant]
+        both, once = (values[:, key, mesh] for values in (parts.both, parts.once))
+        beyond = self.chains.beyond(placed.chain[mesh], leaves.schedule, both, once, hides)
+        return np.maximum(beyond, self.on_host[leaves.variant] * times.on_host[key, mesh])
+
+    def _wanted(self, placed: _Placed, leaves: _Leaves) -> _Leaves:
+        wanted = self.held.wanted(leaves.bound, placed.piped[leaves.mesh], leaves.points)
+        self._close(leaves.bound[~wanted])
+        return leaves.take(np.flatnonzero(wanted))
 
     # -- layouts ------------------------------------------------------------------------------------------------
 
-    def _evaluate(self, leaves: _Leaves, costs: MeshCosts) -> None:
-        schedule, z, r = leaves.schedule, self.sharding[leaves.variant], self.saver[leaves.variant]
-        mesh = leaves.mesh
-        first, same = distinct(leaves.unplaced[mesh], schedule, leaves.variant)
-        found = self._fitting(costs, leaves, mesh[first], schedule[first], z[first], r[first]).take(same)
-        layouts = _with_policies(costs.layouts.take(mesh), self.policies, schedule, z, r)
-        layouts = replace(layouts, recompute_layers=found.recompute_layers)
+    def _evaluate(self, placed: _Placed, leaves: _Leaves) -> None:
+        first, same = distinct(placed.unplaced[leaves.mesh], leaves.schedule, leaves.variant)
+        found = self._fitting(placed, leaves.take(first)).take(same)
         self._count(found)
         kept = np.flatnonzero(found.evaluated)
         if not len(kept):
             return
-        layouts = layouts.take(kept)
-        stages = self.chains.stages(self._chain(leaves.trunk[mesh[kept]]), schedule[kept])
-        time = Combiner(layouts, costs.take(mesh[kept]), stages).time()
-        step = total(time.values())
-        self.held.add(layouts, step, leaves.points[mesh[kept]] + of_policy(layouts))
+        leaves, mesh = leaves.take(kept), leaves.mesh[kept]
+        layouts = replace(self._layouts(placed, leaves), recompute_layers=found.recompute_layers[kept])
+        stages = self.chains.stages(placed.chain[mesh], leaves.schedule)
+        time = Combiner(layouts, placed.costs.take(mesh), stages).time()
+        self.held.add(layouts, total(time.values()), placed.points[mesh] + of_policy(layouts))
 
-    def _fitting(self, costs: MeshCosts, leaves: _Leaves, mesh: Array, schedule: Array, z: Array, r: Array) -> _Outcome:
+    def _layouts(self, placed: _Placed, leaves: _Leaves) -> Layouts:
+        z, r = self.sharding[leaves.variant], self.saver[leaves.variant]
+        return _with_policies(placed.costs.layouts.take(leaves.mesh), self.policies, leaves.schedule, z, r)
+
+    def _fitting(self, placed: _Placed, leaves: _Leaves) -> _Outcome:
         """What becomes of the layouts that each leaf stands for. Placement is nothing to memory. Twins differ in
         recompute and offload only."""
-        layouts = _with_policies(costs.layouts.take(mesh), self.policies, schedule, z, r)
+        mesh, schedule, r = leaves.mesh, leaves.schedule, self.saver[leaves.variant]
+        layouts = self._layouts(placed, leaves)
         legal, most = self._layers_again(layouts, r, np.iinfo(np.int64).max)
         layouts = replace(layouts, recompute_layers=most)
 
         def fit(rows: Array, layers: Array) -> Array:
             some = replace(layouts.take(rows), recompute_layers=layers)
-            stages = self.chains.stages(self._chain(leaves.trunk[mesh[rows]]), schedule[rows])
-            used, _ = Combiner(some, costs.take(mesh[rows]), stages).memory()
+            stages = self.chains.stages(placed.chain[mesh[rows]], schedule[rows])
+            used, _ = Combiner(some, placed.costs.take(mesh[rows]), stages).memory()
             return np.asarray(total(used.values()) <= self.capacity)
 
         fits = fit(np.arange(len(mesh)), most) & (legal > 0)
-        _, twin = distinct(leaves.unplaced[mesh], schedule, z)
+        _, twin = distinct(placed.unplaced[mesh], schedule, self.sharding[leaves.variant])
         table = np.zeros((int(twin.max(initial=0)) + 1, len(self.policies.savers)), dtype=bool)
         table[twin, r] = fits
         evaluated = fits & ~(table[twin] & self.lighter[r]).any(axis=1)
