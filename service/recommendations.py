@@ -14,6 +14,7 @@ from service.basis import basis
 from service.creation import Created, Save
 from service.deadline import Deadline, nobody
 from service.evidence import Evidence
+from service.failures import out_of_memory, warnings
 from service.pointers import instead_of
 from service.profiles import wanted_profile
 from service.resolution import Resolved, Resolver
@@ -63,6 +64,7 @@ class Recommendations:
             allocation=None if allocation is None else AllocationAnswer.of(allocation),
             choices=[ChoiceAnswer.of(choice) for choice in choices],
             evidence=self._evidence.beside(found.problem, found.fastest.prediction.layout, profile),
+            out_of_memory=[],
             **basis(request, resolved.answered(found.problem), profile),
         )
         others = [place for place in places.values() if place is not resolved]
@@ -70,6 +72,9 @@ class Recommendations:
         if allocation is not None:
             used = {"num_chips": problem.cluster.num_chips, "chips_per_domain": allocation.chips_per_group}
             answer.request["cluster"].update(used)
+        with self._store.reading() as rows:
+            answer.out_of_memory = out_of_memory(rows, found.problem, answer.request)
+        answer.reasons[:0] = warnings(answer)
         return lambda rows: _save(rows, answer)
 
     def get(self, id_: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AwareDatetime, Field, model_validator
 
 from models.candidate import Candidate
 from models.errors import Invalid
@@ -15,7 +15,7 @@ from models.search import Certificate
 from models.thresholds import Threshold
 from service.schemas.allocation import AllocationAnswer, AllocationFields
 from service.schemas.evidence import EvidenceShown
-from service.schemas.layout import ConstraintFields
+from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.objective import AlternativeFields, ChoiceAnswer, ObjectiveFields
 from service.schemas.prediction import Basis, PredictedLayout
 from service.schemas.question import PinnedQuestion
@@ -171,6 +171,14 @@ class PipeliningAnswer(Document):
         )
 
 
+class OutOfMemoryRun(Document):
+    """A report of the same question."""
+
+    report_id: str
+    measured_at: AwareDatetime
+    layout: LayoutFields
+
+
 class RecommendationAnswer(Basis):
     fastest: CandidateAnswer
     simplest: CandidateAnswer
@@ -189,6 +197,9 @@ class RecommendationAnswer(Basis):
     choices: list[ChoiceAnswer]
     """Every place to run, those that keep the limits first, the best foremost; the answer is for the first. Empty where
     the request has neither alternatives nor an objective."""
+    out_of_memory: list[OutOfMemoryRun]
+    """Layouts that were reported out of memory on the same model, cluster, workload and stack. They may be recommended
+    again while the active profile predicts that they fit; then the first of `reasons` says so."""
     evidence: list[EvidenceShown]
     """The nearest published runs, one of a model, chip and source, beside what is predicted of them. They inform the
     reader, not the prediction."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -152,6 +153,25 @@ def test_a_report_on_fewer_chips_than_asked_is_of_those_that_were_used(client) -
     submission = {"recommendation_id": recommendation["id"], "outcome": "ok", "measured": {"step_time_s": 9.0}}
     found = client.post("/v1/reports", json=submission).json()
     assert found["request"]["cluster"]["num_chips"] == recommendation["chips_used"] < 61
+
+
+@pytest.mark.parametrize("num_chips", [64, 67])
+def test_a_layout_that_ran_out_of_memory_is_named_when_it_is_recommended_again(client, num_chips: int) -> None:
+    question = changed(QUESTION, "cluster.num_chips", num_chips)
+    first = client.post("/v1/recommendations", json=question).json()
+    assert first["out_of_memory"] == []
+    assert not any("out of memory" in reason for reason in first["reasons"])
+    report = client.post("/v1/reports", json={"recommendation_id": first["id"], "outcome": "out_of_memory"}).json()
+    again = client.post("/v1/recommendations", json=question).json()
+    layout = first["fastest"]["prediction"]["layout"]
+    assert again["fastest"]["prediction"]["layout"] == layout
+    assert [(run["report_id"], run["layout"]) for run in again["out_of_memory"]] == [(report["id"], layout)]
+    (advice,) = re.findall(r"memory_reserve_gib above ([\d.]+)", again["reasons"][0])
+    avoiding = {**question, "constraints": {"memory_reserve_gib": float(advice) + 0.01}}
+    other = client.post("/v1/recommendations", json=avoiding).json()
+    assert layout not in [candidate["prediction"]["layout"] for candidate in other["ranked"]]
+    longer = changed(question, "workload.seq_len", 4096)
+    assert client.post("/v1/recommendations", json=longer).json()["out_of_memory"] == []
 
 
 def test_the_answer_is_for_the_best_of_the_alternatives(client) -> None:
