@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from models.candidate import Candidate, candidates
 from models.constraints import Constraints
 from models.errors import Infeasible
-from models.layout import Layout, Layouts
+from models.layout import AXES, Layout, Layouts
 from models.obstacles import blame, contradiction
 from models.problem import Problem
 from models.profile import Profile
@@ -70,13 +70,13 @@ def _reasons(one: Candidate, other: Candidate, time: dict[str, float], memory: d
     said = sorted(((v, k) for k, v in time.items() if abs(v) > _SAID * b.step_time_s), key=lambda pair: -abs(pair[0]))
     terms = ", ".join(f"{name} {seconds:+.3g} s" for seconds, name in said) or "little in any one term"
     slower = "slower" if ratio > 0 else "faster"
-    reasons = [f"the first is {abs(ratio):.1%} {slower}: {terms}"]
+    reasons = [f"the first is {abs(ratio):.1%} {slower}: {terms}", _differing(a.layout, b.layout)]
     if a.step_time_low_s <= b.step_time_high_s and b.step_time_low_s <= a.step_time_high_s:
         reasons.append("their 80% intervals overlap, though much of what is uncertain is the same in both")
-    largest = max(memory, key=lambda name: abs(memory[name]))
-    reasons.append(
-        f"the first needs {a.needed_gib - b.needed_gib:+.1f} GiB, most of it {largest} ({memory[largest]:+.1f} GiB)"
-    )
+    more = a.needed_gib - b.needed_gib
+    largest = sorted(((v, k) for k, v in memory.items() if abs(v) >= 0.05), key=lambda pair: -abs(pair[0]))[:3]
+    of = ": " + ", ".join(f"{name} {gib:+.1f}" for gib, name in largest) if largest else ""
+    reasons.append(f"the first needs {abs(more):.1f} GiB {'more' if more > 0 else 'less'}{of}")
     reasons += [
         f"the {name} does not fit: {p.needed_gib:.1f} of {p.usable_gib:.1f} GiB on stage {p.memory_stage}"
         for name, p in (("first", a), ("second", b))
@@ -87,3 +87,15 @@ def _reasons(one: Candidate, other: Candidate, time: dict[str, float], memory: d
         if terms_:
             reasons.append(f"only the {name} has {', '.join(terms_)}")
     return tuple(reasons)
+
+
+def _differing(one: Layout, other: Layout) -> str:
+    pairs = [(f.name, getattr(one, f.name), getattr(other, f.name)) for f in fields(Layout)]
+    said = [f"{name} {_said(a)}, not {_said(b)}" for name, a, b in pairs if a != b]
+    return "the first has " + "; ".join(said)
+
+
+def _said(value: object) -> str:
+    if isinstance(value, tuple):
+        return (" < " if set(value) == set(AXES) else "+").join(value) or "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)

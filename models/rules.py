@@ -131,6 +131,28 @@ def _schedule_shape(p: Problem, x: Layouts) -> Array:
     return np.where(x.pp == 1, single, piped & (x.virtual_stages <= p.stack.max_virtual_stages))
 
 
+_NEEDS = {
+    "interleaved": "virtual_stages from 2, and micro-batches in groups of pp: pp of them, or 2*pp or more",
+    "zero_bubble_v": "virtual_stages(2)",
+    "dualpipe": "virtual_stages(1), an even pp and an even number of at least 2*pp micro-batches",
+}
+
+
+def _shape_message(p: Problem, x: Layout) -> str:
+    if x.pp == 1:
+        got = f"got {x.schedule} with virtual_stages({x.virtual_stages})"
+        return f"without a pipeline the schedule is 1f1b or afab, with virtual_stages(1); {got}"
+    if x.schedule not in p.stack.schedules:
+        return f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}"
+    if x.virtual_stages > p.stack.max_virtual_stages:
+        return f"stack {p.stack.id} runs at most {p.stack.max_virtual_stages} virtual stages, not {x.virtual_stages}"
+    m = max(p.workload.global_batch // (x.dp * x.micro_batch), 1)
+    return (
+        f"{x.schedule} needs {_NEEDS.get(x.schedule, 'virtual_stages(1)')}; got virtual_stages({x.virtual_stages}) and "
+        f"{m} micro-batches with pp({x.pp})"
+    )
+
+
 def _schedule_offered(p: Problem, x: Layouts) -> Array:
     offered = [SCHEDULES.index(name) for name in p.stack.schedules]
     return np.isin(x.schedule, offered) | (x.pp == 1)
@@ -251,12 +273,7 @@ RULES: tuple[Rule, ...] = (
     Rule("partition_offered", "layout.balanced", _partition_offered, lambda p, x: (
         "an uneven split needs pp > 1" if x.pp == 1 else f"stack {p.stack.id} splits layers "
         + ("by their cost" if p.stack.splits_by_threshold else "evenly only"))),
-    Rule("schedule_shape", "layout.schedule", _schedule_shape, lambda p, x: (
-        f"{x.schedule} with pp({x.pp}), virtual_stages({x.virtual_stages}) and "
-        f"{max(p.workload.global_batch // (x.dp * x.micro_batch), 1)} micro-batches: without pipeline only 1f1b or "
-        "afab with one stage; interleaved needs virtual_stages from 2 and micro-batches in groups of pp; zero_bubble_v "
-        "two virtual stages; dualpipe an even pp and an even number of at least 2*pp micro-batches; "
-        f"{p.stack.id} runs at most {p.stack.max_virtual_stages} virtual stages")),
+    Rule("schedule_shape", "layout.schedule", _schedule_shape, _shape_message),
     Rule("schedule_offered", "layout.schedule", _schedule_offered, lambda p, x: (
         f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}")),
     Rule("balancing_needs_all_forwards_first", "layout.schedule", _balancing, lambda p, x: (

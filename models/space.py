@@ -21,7 +21,7 @@ import numpy as np
 
 from models.array import Array, distinct
 from models.constraints import Constraints
-from models.errors import TooLarge
+from models.errors import Invalid, TooLarge
 from models.factors import divisors, factorisations, ordered_factorisations
 from models.layout import AXES, PLACEMENTS, SCHEDULES, Layout, Layouts
 from models.mesh import Groups, groups
@@ -113,6 +113,8 @@ class Space:
         most = max(self.problem.stack.max_virtual_stages, 2)
         pairs = [(z, r) for z in range(4) for r in ((True, False) if z == 3 else (True,))]
         asked = self.constraints.allowed.get("recompute_modules")
+        if asked:
+            self._require_modules(asked)
         sets = (asked,) if asked else self.problem.stack.selective
         recompute = [("none", ()), *(("selective", self.problem.effective(m)) for m in sets), ("full", ())]
         savers = Layouts.of(
@@ -126,6 +128,14 @@ class Space:
             np.where(savers.recompute == FULL, self.problem.architecture.num_layers, 1),
             self._open(savers),
         )
+
+    def _require_modules(self, asked: tuple[str, ...]) -> None:
+        """Raise Invalid where the stack cannot recompute these, or no layer has one: to recompute something else, or
+        nothing, would not be what was asked."""
+        layout = Layout(recompute="selective", recompute_modules=asked)
+        for rule in (BY_NAME[name] for name in ("recompute_offered", "modules_offered", "modules_exist")):
+            if not rule.test(self.problem, Layouts.of([layout]))[0]:
+                raise Invalid("constraints.recompute_modules", list(asked), rule.message(self.problem, layout))
 
     @cached_property
     def offered(self) -> tuple[Policies, Counter[str]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from models import catalogue
@@ -113,6 +113,12 @@ PINNED: list[dict[str, tuple[object, ...]]] = [
 ]
 
 
+def offers(problem: Problem, pinned: dict[str, tuple[object, ...]]) -> bool:
+    """Whether the stack can recompute the modules that are asked for."""
+    modules = set(pinned.get("recompute_modules", ()))
+    return not modules or (modules <= set(problem.stack.modules) and "selective" in problem.stack.recompute)
+
+
 def answered(problem: Problem, constraints: Constraints, goal: Goal) -> Answer | None:
     try:
         return search(Space(problem, constraints), PROFILE, goal)
@@ -153,6 +159,7 @@ def agree(answer: Answer | None, found: Found | None, goal: Goal) -> None:
 def test_the_search_finds_what_brute_force_finds(
     problem: Problem, tolerance: float, top: int, pinned: dict[str, tuple[object, ...]], taken: float, together: int
 ) -> None:
+    assume(offers(problem, pinned))
     reserve = taken * problem.cluster.usable_bytes / GIB
     constraints = Constraints(allowed=pinned, memory_reserve_gib=reserve)
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
@@ -288,6 +295,7 @@ def position(of: Layouts, layouts: Layouts, knobs: Sequence[str]) -> Array:
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from(PINNED))
 def test_no_bound_exceeds_what_it_bounds(problem: Problem, pinned: dict[str, tuple[object, ...]]) -> None:
+    assume(offers(problem, pinned))
     constraints = Constraints(allowed=pinned)
     parts = list(legal(problem, constraints))
     layouts = Layouts.concatenate(parts) if parts else Layouts.of([])
@@ -410,7 +418,13 @@ def test_a_batch_that_divides_over_no_layout_names_the_rule_and_uses_fewer_chips
     ("stack", "chips", "allowed", "rule", "reason"),
     [
         ("torchtitan", 16, {"ep": (8,)}, "experts_divide", "ep(8) must divide the number of experts"),
-        ("megatron", 16, {"virtual_stages": (3,), "pp": (1,)}, "schedule_shape", "without pipeline only 1f1b"),
+        (
+            "megatron",
+            16,
+            {"virtual_stages": (3,), "pp": (1,)},
+            "schedule_shape",
+            "got 1f1b with virtual_stages(3)",
+        ),
         ("generic", 56, {"pp": (7,), "balanced": (False,)}, "layers_divide", "32 layers must give each of pp(7)"),
         ("torchtitan", 16, {"schedule": ("dualpipe",)}, "schedule_offered", "not dualpipe"),
         ("torchtitan", 64, {"tp": (64,)}, "tensor_divides_heads", "tp(64) must divide the 32 attention heads"),

@@ -20,6 +20,14 @@ def test_the_terms_add_up_to_the_difference(client) -> None:
     assert any("second.layout.zero_stage" in line for line in body["assumptions"])
 
 
+def test_the_reasons_name_every_knob_that_differs(client) -> None:
+    body = client.post("/v1/comparisons", json={**SMALL, **TWO}).json()
+    layouts = [body[side]["prediction"]["layout"] for side in ("first", "second")]
+    knobs = {knob for knob in layouts[0] if layouts[0][knob] != layouts[1][knob]}
+    (line,) = (line for line in body["reasons"] if line.startswith("the first has"))
+    assert knobs == {part.split()[0] for part in line.removeprefix("the first has ").split("; ")} >= {"tp", "dp_shard"}
+
+
 def test_a_layout_against_itself_differs_in_nothing(client) -> None:
     same = {"first": TWO["first"], "second": TWO["first"]}
     body = client.post("/v1/comparisons", json={**SMALL, **same}).json()

@@ -155,6 +155,20 @@ def test_a_report_on_fewer_chips_than_asked_is_of_those_that_were_used(client) -
     assert found["request"]["cluster"]["num_chips"] == recommendation["chips_used"] < 61
 
 
+@pytest.mark.parametrize(
+    ("stack", "modules", "said"),
+    [
+        ("maxtext", ["core_attn"], "maxtext recomputes the modules"),
+        ("deepspeed", ["core_attn"], "deepspeed recomputes none, full"),
+        ("megatron", ["moe_act"], "no layer of llama-3-8b has moe_act"),
+    ],
+)
+def test_modules_that_cannot_be_recomputed_are_refused(client, stack: str, modules: list[str], said: str) -> None:
+    asked = {**QUESTION, "stack": stack, "constraints": {"recompute_modules": modules}}
+    body = assert_problem(client.post("/v1/recommendations", json=asked), "invalid", "/constraints/recompute_modules")
+    assert said in body["errors"][0]["rule"]
+
+
 @pytest.mark.parametrize("num_chips", [64, 67])
 def test_a_layout_that_ran_out_of_memory_is_named_when_it_is_recommended_again(client, num_chips: int) -> None:
     question = changed(QUESTION, "cluster.num_chips", num_chips)
