@@ -91,7 +91,11 @@ def _places(resolver: Resolver, request: RecommendationRequest) -> dict[str, Res
     others: dict[str, Any] = {
         f"alternatives.clusters[{i}]": cluster for i, cluster in enumerate(request.alternatives.clusters)
     }
+    sizes = [places["cluster"].problem.cluster.num_chips]
     for i, chips in enumerate(request.alternatives.num_chips):
+        if chips in sizes:
+            continue
+        sizes.append(chips)
         sized = request.cluster.model_copy(update={"num_chips": chips, "torus_shape": None})
         others[f"alternatives.num_chips[{i}]"] = sized
     for name, cluster in others.items():

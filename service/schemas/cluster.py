@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from models.catalogue import chip_from
 from models.errors import Invalid
@@ -182,7 +182,14 @@ def _form(value: object) -> str:
     return f"{TAG}preset" if is_preset else f"{TAG}fields"
 
 
+def _object(value: object) -> object:
+    if isinstance(value, str):
+        raise ValueError('must be an object: {"preset": …, "num_chips": …}, or the chip and its links')
+    return value
+
+
 ClusterForm = Annotated[
     Annotated[ClusterPreset, Tag(f"{TAG}preset")] | Annotated[ClusterFields, Tag(f"{TAG}fields")],
     Discriminator(_form),
+    BeforeValidator(_object),
 ]

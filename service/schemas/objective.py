@@ -37,7 +37,7 @@ class AlternativeFields(Wire):
 
     clusters: Annotated[list[ClusterForm], Field(max_length=50)] = []
     num_chips: Annotated[list[Degree], Field(max_length=200)] = []
-    """Of the question's own cluster: for elastic jobs, say."""
+    """Of the question's own cluster: for elastic jobs, say. Each counts once, and the question's own not again."""
 
 
 class ChoiceAnswer(Document):

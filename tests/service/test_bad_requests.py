@@ -36,6 +36,7 @@ BAD_PREDICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ],
     *[(cluster(preset="h100", num_chips=n), "invalid", "/layout") for n in (1, 7, 997)],
     (changed(PREDICTION, "cluster", {"preset": "h100"}), "invalid", "/cluster/num_chips"),
+    (changed(PREDICTION, "cluster", "v5p-256"), "invalid", "/cluster"),
     (cluster(preset="h1000"), "unknown-name", "/cluster/preset"),
     (cluster(preset="h100@3"), "unknown-name", "/cluster/preset"),
     (cluster(preset="dgx-h100-superpod", num_chips=20_000), "invalid", "/cluster/num_chips"),
