@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
@@ -48,6 +49,7 @@ from service.slots import HeavySlots
 from service.store import Store
 from service.telemetry import Telemetry
 from service.timelines import Timelines
+from service.unattended import Unattended
 from service.worker import Worker
 
 _ROUTES = (
@@ -74,7 +76,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,  # its page loads from a CDN; routes.docs has our own
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=_closing(),
+        lifespan=_lifespan(),
         middleware=[
             Middleware(Telemetry),
             Middleware(SecurityHeaders),
@@ -93,14 +95,17 @@ def create_app(settings: Settings) -> FastAPI:
 
 def _services(store: Store, settings: Settings) -> Services:
     known, worker = Evidence(store), Worker(store, settings.database_url)
+    creation = Creation(store, settings.idempotency_ttl_s, settings.idempotency_in_flight_s)
+    calibrations = Calibrations(store, worker)
+    learning_slots = HeavySlots(1, settings.heavy_queue, settings.heavy_wait_s)
     return Services(
         store=store,
         slots=HeavySlots(settings.heavy_concurrency, settings.heavy_queue, settings.heavy_wait_s),
         intake_slots=HeavySlots(1, settings.heavy_queue, settings.heavy_wait_s),
-        learning_slots=HeavySlots(1, settings.heavy_queue, settings.heavy_wait_s),
-        creation=Creation(store, settings.idempotency_ttl_s, settings.idempotency_in_flight_s),
+        learning_slots=learning_slots,
+        creation=creation,
         benchmarks=Benchmarks(store),
-        calibrations=Calibrations(store, worker),
+        calibrations=calibrations,
         catalog=Catalog(store),
         comparisons=Comparisons(store),
         drift=Drift(store),
@@ -115,15 +120,20 @@ def _services(store: Store, settings: Settings) -> Services:
         report_summaries=ReportSummaries(store),
         reports=Reports(store),
         timelines=Timelines(store),
+        unattended=Unattended(store, calibrations, creation, learning_slots, settings.unattended_look_s),
         worker=worker,
     )
 
 
-def _closing() -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _lifespan() -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
         services: Services = app.state.services
+        unattended = asyncio.create_task(services.unattended.run())
+        yield
+        unattended.cancel()
+        with suppress(asyncio.CancelledError):
+            await unattended
         services.worker.close()
         services.store.close()
 

@@ -33,6 +33,7 @@ from service.reports import Reports
 from service.slots import HeavySlots, Listening
 from service.store import Store
 from service.timelines import Timelines
+from service.unattended import Unattended
 from service.worker import Worker
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
@@ -64,6 +65,7 @@ class Services:
     report_summaries: ReportSummaries
     reports: Reports
     timelines: Timelines
+    unattended: Unattended
     worker: Worker
 
 

@@ -171,7 +171,10 @@ LOGS: dict[str, Example] = {
     }
 }
 POLICIES: dict[str, Example] = {
-    "automatic": {"summary": "Promote what improves", "value": {"mode": "automatic", "margin": 0.01}},
+    "automatic": {
+        "summary": "Learn from every 200 reports, and promote what improves",
+        "value": {"mode": "automatic", "margin": 0.01, "after_reports": 200},
+    },
 }
 CHIPS: dict[str, Example] = {
     "chip": {
