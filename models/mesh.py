@@ -18,7 +18,7 @@ from models.factors import divisors
 from models.hardware import Cluster
 from models.layout import AXES, PLACEMENTS, Layouts
 
-_INSIDE = np.array([[[order.index(b) < order.index(a) for b in AXES] for a in AXES] for order in PLACEMENTS])
+_ORDERS = np.array([[AXES.index(axis) for axis in order] for order in PLACEMENTS])
 _TP, _CP, _SHARD, _REPLICATE, _PP = range(5)
 _DEGREES = ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "etp")
 
@@ -80,15 +80,16 @@ class Groups:
 def groups(cluster: Cluster, layouts: Layouts, *, shared: bool = True) -> Groups:
     """Every axis of every layout on the cluster's dims; unless `shared`, with a table entry for every layout."""
     if not shared:
-        return _groups_of_meshes(cluster, layouts, shared=False)
+        return groups_of_meshes(cluster, layouts, shared=False)
     first, code = distinct(*(getattr(layouts, name) for name in (*_DEGREES, "placement")))
-    return _groups_of_meshes(cluster, layouts.take(first), shared=True).take(code)
+    return groups_of_meshes(cluster, layouts.take(first), shared=True).take(code)
 
 
-def _groups_of_meshes(cluster: Cluster, meshes: Layouts, *, shared: bool) -> Groups:
+def groups_of_meshes(cluster: Cluster, meshes: Layouts, *, shared: bool = True) -> Groups:
+    """Those of meshes that all differ."""
     x = meshes
     degrees = (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp)
-    strides = [_stride(axis, degrees, x.placement) for axis in range(len(AXES))]
+    strides = _strides(degrees, x.placement)
     stage = x.dp_replicate * x.dp_shard * x.cp * x.tp
     routed = x.etp * x.ep
     inside_pp = strides[_PP]
@@ -120,13 +121,14 @@ def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
     return _groups(cluster, [(near, degree) for degree in axes], shared=True)
 
 
-def _stride(axis: int, degrees: Sequence[Array], placement: Array) -> Array:
-    """Numbers between neighbours on an axis: the product of the degrees inside it."""
-    stride = np.ones_like(placement)
-    for other, degree in enumerate(degrees):
-        if other != axis:
-            stride = stride * np.where(_INSIDE[:, axis, other][placement], degree, 1)
-    return stride
+def _strides(degrees: Sequence[Array], placement: Array) -> Array:
+    """Numbers between neighbours on each axis, (axes, n): the product of the degrees inside it."""
+    degree, order, row = np.stack(degrees), _ORDERS[placement].T, np.arange(len(placement))
+    strides, inside = np.empty_like(degree), np.ones_like(placement)
+    for axis in order:
+        strides[axis, row] = inside
+        inside = inside * degree[axis, row]
+    return strides
 
 
 def _sharing(x: Layouts, stage: Array) -> Array:

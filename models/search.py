@@ -533,9 +533,11 @@ class _Search:
         self._close(bound[~some])
         rows = np.flatnonzero(some)
         if len(rows):
-            any_shard = np.zeros(len(placed), dtype=np.int64)
-            far = self._costs(placed, any_shard, links, seconds)
-            grown = growth(meshes.costs.take(first), far, of_kind)[:, place[rows]]
+            some, code = distinct(place[rows])
+            used = place[rows[some]]
+            any_shard = np.zeros(len(used), dtype=np.int64)
+            far = self._costs(placed.take(used), any_shard, links.take(used), seconds)
+            grown = growth(meshes.costs.take(first), far, of_kind[used])[:, code]
             near = meshes.times.take(mesh[rows])
             bounds = Bounds(costs.take(rows), self.policies, least_idle[rows])
             time = near.step + bounds.farther(self.variants, near, grown) + np.maximum(apart[rows], 0.0)

@@ -24,7 +24,7 @@ from models.constraints import Constraints
 from models.errors import Invalid, TooLarge
 from models.factors import divisors, factorisations, ordered_factorisations
 from models.layout import AXES, PLACEMENTS, SCHEDULES, Layout, Layouts
-from models.mesh import Groups, groups
+from models.mesh import Groups, groups_of_meshes
 from models.problem import Problem
 from models.recompute import FULL, named
 from models.rules import BY_NAME, fits_torus
@@ -342,7 +342,7 @@ class Space:
         start, count, orders = _orders()
         parent, row = ragged(start[pattern], count[pattern])
         rows = replace(meshes.take(parent), placement=orders[row])
-        g = groups(self.problem.cluster, rows)
+        g = groups_of_meshes(self.problem.cluster, rows)
         legal = np.flatnonzero(fits_torus(self.problem, g))
         codes = [axis.code[legal[::-1]] for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)]
         first, _ = distinct(parent[legal[::-1]], *codes)  # of equal ones `distinct` names the last it meets
