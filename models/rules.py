@@ -160,7 +160,7 @@ def _schedule_offered(p: Problem, x: Layouts) -> Array:
 
 def _balancing(p: Problem, x: Layouts) -> Array:
     if not p.architecture.is_moe or p.workload.load_balancing != "global_batch_loss" or p.stack.running_balance:
-        return np.ones(len(x), dtype=bool)
+        return np.ones_like(x.pp, dtype=bool)
     return (x.schedule == AFAB) | (x.num_micro_batches(p.workload.global_batch) == 1)
 
 

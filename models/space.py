@@ -283,13 +283,12 @@ class Space:
 
     def _legal_schedules(self, chains: Layouts) -> Array:
         """(chains, schedules): legality asks for no more than the stages and the micro-batches."""
-        schedules = self.offered[0].schedules
-        row, schedule = np.indices((len(chains), len(schedules))).reshape(2, -1)
-        rows = replace(chains.take(row), **{name: getattr(schedules, name)[schedule] for name in SCHEDULE_KNOBS})
-        ok = np.ones(len(rows), dtype=bool)
+        schedules, below = self.offered[0].schedules, np.arange(len(chains))[:, None]
+        rows = replace(chains.take(below), **{name: getattr(schedules, name) for name in SCHEDULE_KNOBS})
+        ok = np.ones((len(chains), len(schedules)), dtype=bool)
         for name in _SCHEDULE_RULES:
             ok &= np.asarray(BY_NAME[name].test(self.problem, rows), dtype=bool)
-        return ok.reshape(len(chains), len(schedules))
+        return ok
 
     # -- cores --------------------------------------------------------------------------------------------------
 
