@@ -113,6 +113,7 @@ def chip_from(entry: Mapping[str, Any]) -> Chip:
         memory_gb=entry["memory_gb"],
         usable_memory_gib=entry["usable_memory_gib"],
         memory_bandwidth_gb_s=entry["memory_bandwidth_gb_s"],
+        host_memory_gb=entry.get("host_memory_gb"),
         compute_units=entry.get("compute_units", 1),
         gemm_tile=entry.get("gemm_tile", 128),
         devices_per_chip=entry.get("devices_per_chip", 1),

@@ -148,10 +148,8 @@ class Combiner:
 
     def memory(self) -> tuple[dict[str, Array], Array]:
         """Bytes by term on the fullest stage, and which that is."""
-        x, c, stages, size = self.layouts, self.c, self.stages, self.meshes.bytes
-        copies = 1.0 + (x.schedule == DUALPIPE)  # DualPipe holds two stages' parameters
-        dense = weighed(stages.amounts, [part.dense for part in size]) * copies
-        expert = weighed(stages.amounts, [part.expert for part in size]) * copies
+        x, c, stages = self.layouts, self.c, self.stages
+        dense, expert = self._parameters()
         kept = weighed(stages.amounts, [self.exposure.kept(i) for i in range(self.meshes.kinds)])
         flying = pipeline.in_flight(x.schedule, stages.index, x.pp, x.virtual_stages, self.micro_batches)
         resident = kept * flying
@@ -177,11 +175,35 @@ class Combiner:
         held["fragmentation_bytes"] = _pick(allocated, worst) * c.fragmentation
         return {name: held[name] for name in MEMORY_TERMS}, _pick(stages.index, worst)
 
+    def host(self) -> Array:
+        """Bytes on the host for a device of the stage that has most there."""
+        x, stages = self.layouts, self.stages
+        states = (self._master_bytes() + self.problem.workload.optimizer_state.moment_bytes) * x.offload_optimizer
+        held = states * self.exposure.shard(*self._parameters(), x.zero_stage >= 1)
+        if x.offload_activations.any():
+            kept = weighed(stages.amounts, [self.exposure.kept(i) for i in range(self.meshes.kinds)])
+            flying = pipeline.in_flight(x.schedule, stages.index, x.pp, x.virtual_stages, self.micro_batches)
+            held = held + x.offload_activations * (kept * flying * self.c.activation_memory)
+        return np.asarray(held.max(axis=0))
+
+    def fits(self, capacity: float) -> Array:
+        """In so many bytes of the device, and in what is known of the host."""
+        used, _ = self.memory()
+        fits = total(used.values()) <= capacity
+        if not (self.layouts.offload_optimizer | self.layouts.offload_activations).any():
+            return np.asarray(fits)
+        return np.asarray(fits & (self.host() <= self.problem.cluster.host_bytes))
+
     def _after(self, parts: dict[str, Array]) -> Array:
         """Gradients that take the place of the activations they are made from, unless earlier ones are kept."""
         gone = parts["activations_bytes"] + parts["logits_bytes"]
         whole = parts["gradients_bytes"]
         return np.where(self.micro_batches == 1, np.maximum(whole - gone, 0.0), whole)
+
+    def _parameters(self) -> tuple[Array, Array]:
+        """Dense ones and those of experts; DualPipe holds those of two stages."""
+        amounts, size, copies = self.stages.amounts, self.meshes.bytes, 1.0 + (self.layouts.schedule == DUALPIPE)
+        return weighed(amounts, [s.dense for s in size]) * copies, weighed(amounts, [s.expert for s in size]) * copies
 
     @cached_property
     def _whole_layer(self) -> Array:

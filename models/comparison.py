@@ -11,6 +11,7 @@ from models.constraints import Constraints
 from models.errors import Infeasible
 from models.layout import AXES, Layout, Layouts
 from models.obstacles import blame, contradiction
+from models.prediction import on_host
 from models.problem import Problem
 from models.profile import Profile
 from models.search import Goal, GoOn, NoLegalLayout, search, to_the_end
@@ -78,7 +79,7 @@ def _reasons(one: Candidate, other: Candidate, time: dict[str, float], memory: d
     of = ": " + ", ".join(f"{name} {gib:+.1f}" for gib, name in largest) if largest else ""
     reasons.append(f"the first needs {abs(more):.1f} GiB {'more' if more > 0 else 'less'}{of}")
     reasons += [
-        f"the {name} does not fit: {p.needed_gib:.1f} of {p.usable_gib:.1f} GiB on stage {p.memory_stage}"
+        f"the {name} does not fit: {p.needed_gib:.1f} of {p.usable_gib:.1f} GiB on stage {p.memory_stage}{on_host(p)}"
         for name, p in (("first", a), ("second", b))
         if not p.fits
     ]

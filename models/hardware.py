@@ -88,7 +88,9 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """An accelerator as its data sheet has it. Peaks are dense TFLOP/s; `None` prices are unknown."""
+    """An accelerator as its data sheet has it. Peaks are dense TFLOP/s; `None` prices are unknown. `host_memory_gb`: a
+    chip's share of the memory of a host that it is sold in, which offload may fill; `None`: not known.
+    """
 
     id: str
     name: str
@@ -99,6 +101,7 @@ class Chip:
     usable_memory_gib: float
     memory_bandwidth_gb_s: float
     fabric: Fabric
+    host_memory_gb: float | None = None
     compute_units: int = 1
     gemm_tile: int = 128
     devices_per_chip: int = 1
@@ -172,6 +175,12 @@ class Cluster:
         """Of all chips, where the chip has a price."""
         price = self.chip.usd_per_chip_hour
         return None if price is None else price * self.num_chips
+
+    @property
+    def host_bytes(self) -> float:
+        """Of a device's share of host memory; infinite where that is not known."""
+        known = self.chip.host_memory_gb
+        return math.inf if known is None else known * 1e9 / self.chip.devices_per_chip
 
     @property
     def usable_bytes(self) -> float:

@@ -115,9 +115,9 @@ class MemoryBounds:
                 states = self._states(zero, bool(reshard), bool(host))
                 most = self._most(zero, bool(reshard), bool(host))
                 share = np.where(is_open[:, None], self._share(states, activations), 1.0) if is_open.any() else 1.0
-                for value, of in zip(
-                    found, (*self._together(states, activations), share, self._room(most, activations)), strict=True
-                ):
+                on_host = self._room_on_host(zero, savers.recompute[rows], bool(offload), bool(host))
+                room = np.minimum(self._room(most, activations), on_host)
+                for value, of in zip(found, (*self._together(states, activations), share, room), strict=True):
                     value[z, rows] = of
         found[:3] *= 1 + self.c.fragmentation
         found[:2] += self.c.context_gib * GIB
@@ -148,6 +148,22 @@ class MemoryBounds:
         alone = alone / total(n * a for n, a in zip(self._counts, activations.layers, strict=True))
         fewest = reduce(np.minimum, [p / a for p, a in zip(piped, activations.layers, strict=True)])
         return np.where(self.pp == 1, alone, fewest)
+
+    def _room_on_host(self, zero: int, recompute: Array, activations: bool, optimizer: bool) -> Array:
+        """With how many in flight what is offloaded surely fits on the host."""
+        host = self.problem.cluster.host_bytes
+        if not (activations or optimizer) or np.isinf(host):
+            return np.full(len(self.pp), np.inf)
+        state = self.problem.workload.optimizer_state
+        states = (state.master_bytes if zero == 3 else self.problem.master_bytes) + state.moment_bytes
+        each = states * optimizer * (2 if (self.policies.schedules.schedule == DUALPIPE).any() else 1)
+        dense, expert = (self.costs.dense_shards, self.costs.expert_shards) if zero else (1.0, 1.0)
+        worth = _Worth(each / dense, each / expert, 0.0)
+        left = host * (1 - 1e-9) - total(worth.of(size) for size in self.costs.bytes[-2:])
+        left = left - self.longest * reduce(np.maximum, [worth.of(size) for size in self.layers])
+        if not activations:
+            return np.where(left >= 0, np.inf, -np.inf)
+        return np.asarray(left / (self.longest * reduce(np.maximum, self._kept(recompute[:, None]))))
 
     def _together(self, states: _States, activations: _Activations) -> tuple[Array, Array, Array]:
         layers, each = _fullest(self._counts, states.layers, activations.layers, self.pp)

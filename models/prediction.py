@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,8 @@ class Prediction:
     reserved_gib: float
     needed_gib: float
     usable_gib: float
+    host_gib: float
+    host_usable_gib: float | None
     memory_stage: int
     fits: bool
     provenance: Provenance
@@ -82,10 +85,18 @@ def describe(predictions: Predictions, i: int, spread: float, profile: Profile) 
         reserved_gib=float(predictions.reserved_bytes[i]) / GIB,
         needed_gib=float(predictions.needed_bytes[i]) / GIB,
         usable_gib=problem.cluster.usable_bytes / GIB,
+        host_gib=float(predictions.host_bytes[i]) / GIB,
+        host_usable_gib=None if math.isinf(problem.cluster.host_bytes) else problem.cluster.host_bytes / GIB,
         memory_stage=int(predictions.memory_stage[i]),
         fits=bool(predictions.fits()[i]),
         provenance=provenance(problem, layout, time, memory, profile),
     )
+
+
+def on_host(p: Prediction) -> str:
+    """What is offloaded, in words; nothing where nothing is."""
+    limit = "" if p.host_usable_gib is None else f" of {p.host_usable_gib:.1f}"
+    return f", {p.host_gib:.1f}{limit} GiB in host memory" if p.host_gib else ""
 
 
 def log_spreads(problem: Problem, layouts: Layouts, profile: Profile) -> Array:

@@ -12,6 +12,7 @@ from models.errors import Invalid
 from models.fewer_chips import FewerChips, faster_with_fewer, on_fewer_chips
 from models.pareto import pareto_front, steps_of
 from models.pipelining import Pipelining, pipelined, roofline
+from models.prediction import on_host
 from models.problem import Problem
 from models.profile import Profile
 from models.search import Answer, Certificate, Goal, GoOn, NoLegalLayout, search, to_the_end
@@ -130,7 +131,7 @@ def _reasons(
         )
     reasons.append(f"pipelining: {pipelining.verdict}")
     reasons.append(
-        f"memory: {best.needed_gib:.1f} of {best.usable_gib:.1f} GiB on stage {best.memory_stage}; "
+        f"memory: {best.needed_gib:.1f} of {best.usable_gib:.1f} GiB on stage {best.memory_stage}{on_host(best)}; "
         f"{answer.certificate.over_memory + answer.certificate.pruned_by_memory} layouts were too large"
     )
     if fewer:

@@ -632,8 +632,7 @@ class _Search:
         def fit(rows: Array, layers: Array) -> Array:
             some = replace(layouts.take(rows), recompute_layers=layers)
             stages = self.chains.stages(placed.chain[mesh[rows]], schedule[rows])
-            used, _ = Combiner(some, placed.costs.take(mesh[rows]), stages).memory()
-            return np.asarray(total(used.values()) <= self.capacity)
+            return Combiner(some, placed.costs.take(mesh[rows]), stages).fits(self.capacity)
 
         fits = fit(np.arange(len(mesh)), most) & (legal > 0)
         _, twin = distinct(placed.unplaced[mesh], schedule, self.sharding[leaves.variant])
@@ -759,10 +758,16 @@ class _Search:
             near = groups(self.problem.cluster, meshes)
             links = collectives(self.problem, near, self.c)
             costs = self._costs(meshes, cores.shard[parent], near, links).take(mesh)
-            used, _ = Combiner(rows, costs, self.chains.stages(self._chain(trunk), schedule)).memory()
-            needed = total(used.values())
+            combiner = Combiner(rows, costs, self.chains.stages(self._chain(trunk), schedule))
+            used, _ = combiner.memory()
+            on_host = combiner.host() <= self.problem.cluster.host_bytes
+            needed = np.where(on_host, total(used.values()), np.inf)
             if needed.min() < least:
                 least, layout = float(needed.min()), rows[int(needed.argmin())]
+        if layout is None and self.over_memory:
+            host = self.problem.cluster.host_bytes / GIB
+            detail = f"every legal layout offloads more than the {host:.1f} GiB of host memory beside a device"
+            return Infeasible("memory", detail, available=host, unit="GiB")
         if layout is None:
             raise NoLegalLayout(self.rejected)
         detail = (

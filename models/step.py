@@ -33,7 +33,7 @@ class Predictions:
 
     `time` keys are those of TIME_TERMS, in seconds, and sum to `step_time_s`; `memory` keys those of MEMORY_TERMS.
     `allocated_bytes` is what tensors take, `reserved_bytes` what the framework holds for them, as it reports it itself,
-    `needed_bytes` what the device must have.
+    `needed_bytes` what the device must have; `host_bytes` what is offloaded, for a device of the stage with most.
     """
 
     problem: Problem
@@ -53,11 +53,11 @@ class Predictions:
         return self._terms[2]
 
     @cached_property
-    def _terms(self) -> tuple[dict[str, Array], dict[str, Array], Array]:
-        """Time, memory and the fullest stage."""
-        parts = [(combiner.time(), *combiner.memory()) for combiner in self._blocks]
-        times, memories, stages = zip(*parts, strict=True)
-        return _end_to_end(times), _end_to_end(memories), np.concatenate(stages)
+    def _terms(self) -> tuple[dict[str, Array], dict[str, Array], Array, Array]:
+        """Time, memory and the fullest stage; and what is on the host."""
+        parts = [(combiner.time(), *combiner.memory(), combiner.host()) for combiner in self._blocks]
+        times, memories, stages, hosts = zip(*parts, strict=True)
+        return _end_to_end(times), _end_to_end(memories), np.concatenate(stages), np.concatenate(hosts)
 
     @cached_property
     def _stages(self) -> Shared[Stages]:
@@ -94,8 +94,13 @@ class Predictions:
     def allocated_bytes(self) -> Array:
         return self.reserved_bytes - self.memory["fragmentation_bytes"]
 
+    @property
+    def host_bytes(self) -> Array:
+        return self._terms[3]
+
     def fits(self, reserve_bytes: float = 0.0) -> Array:
-        return self.needed_bytes <= self.problem.cluster.usable_bytes - reserve_bytes
+        cluster = self.problem.cluster
+        return (self.needed_bytes <= cluster.usable_bytes - reserve_bytes) & (self.host_bytes <= cluster.host_bytes)
 
     @property
     def chips(self) -> Array:

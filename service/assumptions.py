@@ -112,6 +112,8 @@ def _of_a_shipped_chip(chip: Chip) -> list[str]:
     lines = []
     if chip.vendor in _DATA_SHEET_MEMORY:
         lines.append(f"usable memory is nominal: all {chip.usable_memory_gib:g} GiB of the data sheet")
+    if chip.host_memory_gb is None:
+        lines.append(f"host memory of {chip.id} is not known: what is offloaded is not held against it")
     if chip.id in _PARTS:
         lines.append(f"cluster.num_chips counts {chip.id}: each is {_PARTS[chip.id]}")
     return lines

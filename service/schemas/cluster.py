@@ -69,6 +69,8 @@ class ChipFields(Wire):
     usable_memory_gib: Annotated[float, Field(ge=0.1, le=1e5)]
     """What a program can allocate."""
     memory_bandwidth_gb_s: Annotated[float, Field(ge=0.1, le=1e7)]
+    host_memory_gb: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """The chip's share of its host's memory, which offload may fill; null: not known, and not held against it."""
     compute_units: Annotated[int, Field(ge=1, le=10**5)] = 1
     devices_per_chip: Annotated[int, Field(ge=1, le=16)] = 1
     tdp_w: Annotated[float, Field(gt=0, le=1e5)] | None = None

@@ -105,8 +105,12 @@ class PredictedLayout(Document):
     """What a program can use of the device's memory."""
     memory_stage: int
     """The fullest pipeline stage, from 0."""
+    host_gib: float
+    """What is offloaded to host memory, for a device of the stage with most."""
+    host_usable_gib: float | None
+    """A device's share of its host's memory; null where that is not known, and nothing is held against it."""
     fits: bool
-    """Whether `needed_gib` is within `usable_gib`."""
+    """Whether `needed_gib` is within `usable_gib`, and `host_gib` within `host_usable_gib`."""
     provenance: ProvenanceAnswer
 
     @classmethod

@@ -59,7 +59,8 @@ def fitting(problem: Problem, profile: Profile, constraints: Constraints) -> Fou
     parts = []
     for layouts in legal(problem, constraints):
         predictions = predict(problem, layouts, profile.coefficients(problem.scopes))
-        fits = np.flatnonzero(predictions.needed_bytes <= capacity)
+        on_host = predictions.host_bytes <= problem.cluster.host_bytes
+        fits = np.flatnonzero((predictions.needed_bytes <= capacity) & on_host)
         layouts = layouts.take(fits)
         parts.append((layouts, predictions.step_time_s[fits], complexity(problem, layouts)))
     if not sum(len(layouts) for layouts, *_ in parts):

@@ -69,13 +69,20 @@ def any_levels(draw: st.DrawFn, chip: str, chips: int) -> Cluster:
     return replace(found, fabric=replace(found.fabric, levels=levels))
 
 
+def with_host(cluster: Cluster, gb: float | None) -> Cluster:
+    return replace(cluster, chip=replace(cluster.chip, host_memory_gb=gb))
+
+
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     chip = draw(st.sampled_from(["h100-sxm-80gb", "a100-sxm-40gb", "tpu-v5p", "mi300x"]))
     chips = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16] if chip != "tpu-v5p" else [1, 2, 4, 8, 16]))
     return Problem(
         architecture=small_model(sparse=draw(st.booleans()), layers=draw(st.sampled_from([3, 4, 6]))),
-        cluster=draw(st.sampled_from([catalogue.cluster(chip, chips), any_levels(draw, chip, chips)])),
+        cluster=with_host(
+            draw(st.sampled_from([catalogue.cluster(chip, chips), any_levels(draw, chip, chips)])),
+            draw(st.sampled_from([None, 0.05, 0.5, 5.0])),
+        ),
         workload=Workload(
             seq_len=draw(st.sampled_from([1024, 4096, 32768])),
             global_batch=draw(st.sampled_from([4, 6, 16, 48])),
@@ -247,6 +254,9 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     little = MemoryBounds(near.costs, policies, held, longest, needed * (1 - 1e-6)).memory()
     surely = little.room[variant, rows] >= chains.most_flying
     assert not (surely & (layouts.recompute_layers == 0)).any()
+    ample = MemoryBounds(near.costs, policies, held, longest, np.inf).memory().room[variant, rows] >= chains.most_flying
+    on_host = predict(problem, layouts, c).host_bytes
+    assert (on_host[ample & (layouts.recompute_layers == 0)] <= problem.cluster.host_bytes).all()
     share = np.where(policies.open[saver], memory.share[variant, rows], 1.0)
     assert (share <= (1.0 if (part := recomputed(problem, layouts)) is None else part) + 1e-9).all()
     shares = np.broadcast_to(share, wanted.shape)

@@ -68,6 +68,8 @@ def test_the_terms_add_up(client) -> None:
     assert found["step_time_low_s"] < found["step_time_s"] < found["step_time_high_s"]
     assert found["tokens_per_s"] == pytest.approx(8192 * 128 / found["step_time_s"])
     assert found["fits"] == (found["needed_gib"] <= found["usable_gib"])
+    assert found["host_gib"] == 0.0
+    assert found["host_usable_gib"] == pytest.approx(256.0, abs=0.1)
 
 
 def test_the_answer_says_what_it_rests_on(client) -> None:
