@@ -40,21 +40,22 @@ class FewerChips:
 
 
 def on_fewer_chips(
-    problem: Problem, profile: Profile, constraints: Constraints, goal: Goal, none: NoLegalLayout, go_on: GoOn
-) -> tuple[Problem, Answer, FewerChips]:
+    space: Space, profile: Profile, goal: Goal, none: NoLegalLayout, go_on: GoOn
+) -> tuple[Space, Answer, FewerChips]:
     """The fastest answer of those tried: the largest numbers of chips that have a layout, and those with most ways.
 
     Constraints that no layout can meet are refused instead: fewer chips than asked for would hide the mistake.
     """
+    problem, constraints = space.problem, space.constraints
     if constraints.allowed and Space(problem, Constraints()).has_legal():
         raise contradiction(problem, constraints)
     rule, message = blame(problem, none.rejected)
     best, failure = fastest_space(_candidates(problem, constraints), profile, np.inf, go_on)
     if best is None:
         raise failure or _why_none(problem, constraints) or Infeasible(rule, message)
-    smaller = best[0].problem
-    answer = search(best[0], profile, goal, go_on)
-    used = smaller.cluster.num_chips
+    smaller = best[0]
+    answer = search(smaller, profile, goal, go_on)
+    used = smaller.problem.cluster.num_chips
     text = f"no legal layout uses all {problem.cluster.num_chips} chips ({message}); the answer uses {used}"
     return smaller, answer, FewerChips(rule=rule, message=text, num_chips=used)
 

@@ -55,16 +55,32 @@ def blame(problem: Problem, rejected: Counter[str]) -> tuple[str, str]:
     )
 
 
+def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
+    """Why no layout with, or without, a pipeline is in an answer; and whether the constraints have no part in it."""
+    problem, constraints = space.problem, space.constraints
+    rows = space.trunks[0].rows
+    side = tuple(range(2, problem.architecture.num_layers + 1)) if piped else (1,)
+    if some := tuple(np.unique(rows.pp[(rows.pp > 1) == piped]).tolist()):
+        asked = replace(constraints, allowed={**constraints.allowed, "pp": some})
+        if Space(problem, asked).has_legal():
+            return not (constraints.allowed or constraints.memory_reserve_gib), "none fits in memory"
+    if constraints.allowed and Space(problem, Constraints(allowed={"pp": side})).has_legal():
+        return False, "the constraints allow none"
+    return True, f"none is legal: {_obstacle(problem, {'pp': side})[1]}"
+
+
 def _obstacle(problem: Problem, allowed: Allowed) -> tuple[str, str]:
     """What refuses the layout that comes nearest to being legal: the first rule it breaks, and all of them in words.
 
-    Nearest is who breaks the fewest rules, with as many layers on every stage, and gets furthest before the first.
+    Nearest is who breaks the fewest rules, with as many layers on every stage, divides tensors and sequences the least,
+    and gets furthest before the first.
     """
     layouts = _near(problem, allowed)
     if not len(layouts):
         return "mesh_fills_cluster", f"no degrees they allow multiply to the {problem.cluster.num_devices} devices"
     broken = np.array([~np.asarray(rule.test(problem, layouts), dtype=bool) for rule in _BUT_PLACEMENT])
-    nearest = int(np.lexsort((-broken.argmax(axis=0), layouts.balanced, broken.sum(axis=0)))[0])
+    keys = -broken.argmax(axis=0), layouts.tp * layouts.cp, layouts.balanced, broken.sum(axis=0)
+    nearest = int(np.lexsort(keys)[0])
     layout, rules = layouts[nearest], [_BUT_PLACEMENT[i] for i in np.flatnonzero(broken[:, nearest])]
     if not rules:  # reshard without ZeRO 3, say
         return "", f"{layout.summary()} breaks no rule, but is the same as a layout that they forbid"
@@ -81,7 +97,8 @@ def _near(problem: Problem, allowed: Allowed) -> Layouts:
     tests = [rule.test(problem, degrees) for rule in RULES if rule.field in _OF_A_MESH]
     refused = len(tests) - np.sum(tests, axis=0)
     best = degrees.take(refused == refused.min())
-    best = best.take(np.argsort(best.dp * best.micro_batch, kind="stable"))  # most micro-batches: every schedule runs
+    most_micro_batches = np.where(best.pp > 1, best.dp * best.micro_batch, best.tp * best.cp)  # every schedule runs
+    best = best.take(np.argsort(most_micro_batches, kind="stable"))
     kinds = np.stack([best.pp, best.dp_shard > 1, best.dp_replicate > 1], axis=1)
     kept = best.take(np.unique(kinds, axis=0, return_index=True)[1])
     free: dict[str, Iterable[Any]] = {

@@ -81,10 +81,14 @@ def _traffic(exposure: Exposure, layout: Layout, micro_batches: int) -> tuple[fl
     return (seconds, size) if layout.dp * layout.cp > 1 else (0.0, 0.0)
 
 
-def pipelined(without: Candidate | None, with_pp: Candidate | None, *, exact: bool) -> Pipelining:
+def pipelined(
+    without: Candidate | None, with_pp: Candidate | None, *, exact: bool, missing: tuple[bool, str] = (True, "")
+) -> Pipelining:
+    """`missing`: why one of them is None, and whether that is so whatever the constraints."""
     if without is None or with_pp is None:
         needed, side = ("needed", "without") if without is None else ("not needed", "with")
-        verdict = f"{needed}: no layout {side} a pipeline is legal and fits"
+        is_so, why = missing
+        verdict = f"{needed if is_so else 'not known'}: of layouts {side} a pipeline {why}"
         if not exact:
             verdict = f"not known: the search was stopped before it found a layout {side} a pipeline"
         return Pipelining(without=without, with_pp=with_pp, gap=None, split={}, verdict=verdict)

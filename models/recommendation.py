@@ -10,6 +10,7 @@ from models.candidate import Candidate, candidates
 from models.constraints import Constraints
 from models.errors import Invalid
 from models.fewer_chips import FewerChips, faster_with_fewer, on_fewer_chips
+from models.obstacles import why_none
 from models.pareto import pareto_front, steps_of
 from models.pipelining import Pipelining, pipelined, roofline
 from models.prediction import on_host
@@ -62,17 +63,20 @@ def recommend(
     constraints = constraints or Constraints()
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
     fewer = None
+    space = Space(problem, constraints)
     try:
-        answer = search(Space(problem, constraints), profile, goal, go_on)
+        answer = search(space, profile, goal, go_on)
     except NoLegalLayout as none:
-        problem, answer, fewer = on_fewer_chips(problem, profile, constraints, goal, none, go_on)
+        space, answer, fewer = on_fewer_chips(space, profile, goal, none, go_on)
+        problem = space.problem
     best = [row for row in (answer.without, answer.with_pp) if row is not None]
     front = _front(problem, profile, answer, tolerance)
     rows = list(dict.fromkeys([answer.simplest, *best, *answer.ranked, *front]))
     chosen = dict(zip(rows, candidates(problem, profile, answer.layouts.take(np.array(rows))), strict=True))
     fastest, simplest = chosen[answer.ranked[0]], chosen[answer.simplest]
     sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
-    pipelining = pipelined(*sides, exact=answer.certificate.exact)
+    missing = why_none(space, piped=sides[0] is not None) if None in sides else (True, "")
+    pipelining = pipelined(*sides, exact=answer.certificate.exact, missing=missing)
     if pipelining.without:
         pipelining = replace(pipelining, roofline=roofline(problem, profile, pipelining.without))
     return Recommendation(
