@@ -1,9 +1,8 @@
-"""Runs of the same question that were reported out of memory, beside the layouts that are recommended for it."""
+"""Runs that were reported out of memory, beside the layouts that are recommended for the same machines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from models.problem import Problem
 from service.schemas.layout import LayoutFields
@@ -11,42 +10,61 @@ from service.schemas.prediction import PredictedLayout
 from service.schemas.recommendation import OutOfMemoryRun, RecommendationAnswer
 from service.store import Rows
 from service.store.reports import ReportFilter
+from service.tables import ReportRow
 
-_LOOKED_AT = 100  # of the newest reports on the same chip, stack and model
-_ASKED = ("model", "cluster", "workload", "stack")
+_LOOKED_AT = 100  # of the newest reports
+_ROUNDING = 0.005
 
 
-def out_of_memory(rows: Rows, problem: Problem, request: Mapping[str, Any]) -> list[OutOfMemoryRun]:
-    """The newest report of every layout, newest first; `request` as it is answered."""
-    asked, found = {name: request[name] for name in _ASKED}, list[OutOfMemoryRun]()
-    asked["cluster"] = {**asked["cluster"], "num_chips": problem.cluster.num_chips}  # fewer, where not all can be used
-    alike = ReportFilter(
-        outcome="out_of_memory",
-        chip=problem.cluster.chip.id,
-        stack=problem.stack.id,
-        architecture=problem.architecture.name,
-    )
-    for row in rows.reports.newest(alike, _LOOKED_AT):
-        if {name: row.document["request"][name] for name in _ASKED} == asked:
-            layout = LayoutFields.model_validate(row.document["prediction"]["layout"])
-            if layout not in (run.layout for run in found):
-                found.append(OutOfMemoryRun(report_id=row.id, measured_at=row.measured_at, layout=layout))
+def out_of_memory(rows: Rows, problem: Problem) -> list[OutOfMemoryRun]:
+    """On the same chip and stack, of the same model: the newest report of every layout, newest first, but for those
+    that a later run disproves, which was predicted to need as much and ended well."""
+    found = list[OutOfMemoryRun]()
+    failed = _newest(rows, problem, "out_of_memory")
+    ended = [(_needed(row), row.id) for row in _newest(rows, problem, "ok")] if failed else []
+    for row in failed:
+        layout = LayoutFields.model_validate(row.document["prediction"]["layout"])
+        needed = _needed(row)
+        disproved = any(other >= needed - _ROUNDING and id_ > row.id for other, id_ in ended)
+        if not disproved and all((layout, needed) != (run.layout, run.needed_gib) for run in found):
+            run = OutOfMemoryRun(report_id=row.id, measured_at=row.measured_at, layout=layout, needed_gib=needed)
+            found.append(run)
     return found
 
 
 def warnings(answer: RecommendationAnswer) -> list[str]:
     """What to know before a layout of the answer is launched."""
-    reports = {run.layout.model_dump_json(): run.report_id for run in answer.out_of_memory}
-    return [
-        f"a run of the {name} was reported out of memory (report {id_}), though it is predicted to need "
-        f"{prediction.needed_gib:.1f} of {prediction.usable_gib:.1f} GiB: a constraints.memory_reserve_gib "
-        f"above {prediction.usable_gib - prediction.needed_gib:.2f} leaves it out"
-        for name, prediction in _shown(answer)
-        if (id_ := reports.get(prediction.layout.model_dump_json()))
-    ]
+    return [line for name, prediction in _shown(answer) for line in _warning(name, prediction, answer.out_of_memory)]
 
 
-def _shown(answer: RecommendationAnswer) -> Iterable[tuple[str, PredictedLayout]]:
+def _warning(name: str, prediction: PredictedLayout, runs: list[OutOfMemoryRun]) -> Iterator[str]:
+    needed, usable = prediction.needed_gib, prediction.usable_gib
+    alike = [run for run in runs if run.needed_gib <= needed + _ROUNDING]
+    if alike:
+        run = max(alike, key=lambda one: (one.layout == prediction.layout, one.needed_gib))
+        what = "this layout" if run.layout == prediction.layout else "a layout"
+        yield (
+            f"the {name} is predicted to need {needed:.1f} of {usable:.1f} GiB, but {what}, predicted to need "
+            f"{run.needed_gib:.1f}, was reported out of memory (report {run.report_id}): a "
+            f"constraints.memory_reserve_gib above {usable - run.needed_gib:.2f} leaves out what needs as much"
+        )
+
+
+def _shown(answer: RecommendationAnswer) -> Iterator[tuple[str, PredictedLayout]]:
     yield "fastest", answer.fastest.prediction
     if answer.simplest.prediction.layout != answer.fastest.prediction.layout:
         yield "simplest", answer.simplest.prediction
+
+
+def _newest(rows: Rows, problem: Problem, outcome: str) -> list[ReportRow]:
+    alike = ReportFilter(
+        outcome=outcome,
+        chip=problem.cluster.chip.id,
+        stack=problem.stack.id,
+        architecture=problem.architecture.name,
+    )
+    return list(rows.reports.newest(alike, _LOOKED_AT))
+
+
+def _needed(row: ReportRow) -> float:
+    return float(row.document["prediction"]["needed_gib"])

@@ -73,7 +73,7 @@ class Recommendations:
             used = {"num_chips": problem.cluster.num_chips, "chips_per_domain": allocation.chips_per_group}
             answer.request["cluster"].update(used)
         with self._store.reading() as rows:
-            answer.out_of_memory = out_of_memory(rows, found.problem, answer.request)
+            answer.out_of_memory = out_of_memory(rows, found.problem)
         answer.reasons[:0] = warnings(answer)
         return lambda rows: _save(rows, answer)
 

@@ -172,11 +172,13 @@ class PipeliningAnswer(Document):
 
 
 class OutOfMemoryRun(Document):
-    """A report of the same question."""
+    """A report on the same chip and stack, of the same model."""
 
     report_id: str
     measured_at: AwareDatetime
     layout: LayoutFields
+    needed_gib: float
+    """As predicted when the report came."""
 
 
 class RecommendationAnswer(Basis):
@@ -198,8 +200,9 @@ class RecommendationAnswer(Basis):
     """Every place to run, those that keep the limits first, the best foremost; the answer is for the first. Empty where
     the request has neither alternatives nor an objective."""
     out_of_memory: list[OutOfMemoryRun]
-    """Layouts that were reported out of memory on the same model, cluster, workload and stack. They may be recommended
-    again while the active profile predicts that they fit; then the first of `reasons` says so."""
+    """Layouts of the same model that were reported out of memory on this chip and stack, but for those that a later
+    run disproves. What needs as much may be recommended again while the active profile predicts that it fits; then the
+    first of `reasons` says so."""
     evidence: list[EvidenceShown]
     """The nearest published runs, one of a model, chip and source, beside what is predicted of them. They inform the
     reader, not the prediction."""

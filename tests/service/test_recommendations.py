@@ -169,23 +169,36 @@ def test_modules_that_cannot_be_recomputed_are_refused(client, stack: str, modul
     assert said in body["errors"][0]["rule"]
 
 
-@pytest.mark.parametrize("num_chips", [64, 67])
-def test_a_layout_that_ran_out_of_memory_is_named_when_it_is_recommended_again(client, num_chips: int) -> None:
-    question = changed(QUESTION, "cluster.num_chips", num_chips)
-    first = client.post("/v1/recommendations", json=question).json()
+def test_what_needs_as_much_as_a_run_out_of_memory_is_recommended_with_a_warning(client) -> None:
+    first = client.post("/v1/recommendations", json=QUESTION).json()
     assert first["out_of_memory"] == []
     assert not any("out of memory" in reason for reason in first["reasons"])
     report = client.post("/v1/reports", json={"recommendation_id": first["id"], "outcome": "out_of_memory"}).json()
-    again = client.post("/v1/recommendations", json=question).json()
+    again = client.post("/v1/recommendations", json=QUESTION).json()
     layout = first["fastest"]["prediction"]["layout"]
     assert again["fastest"]["prediction"]["layout"] == layout
     assert [(run["report_id"], run["layout"]) for run in again["out_of_memory"]] == [(report["id"], layout)]
+    assert "this layout" in again["reasons"][0]
     (advice,) = re.findall(r"memory_reserve_gib above ([\d.]+)", again["reasons"][0])
-    avoiding = {**question, "constraints": {"memory_reserve_gib": float(advice) + 0.01}}
+    avoiding = {**QUESTION, "constraints": {"memory_reserve_gib": float(advice) + 0.01}}
     other = client.post("/v1/recommendations", json=avoiding).json()
-    assert layout not in [candidate["prediction"]["layout"] for candidate in other["ranked"]]
-    longer = changed(question, "workload.seq_len", 4096)
-    assert client.post("/v1/recommendations", json=longer).json()["out_of_memory"] == []
+    needed = first["fastest"]["prediction"]["needed_gib"]
+    assert max(candidate["prediction"]["needed_gib"] for candidate in other["ranked"]) < needed
+    assert not any("out of memory" in reason for reason in other["reasons"])
+    larger = client.post("/v1/recommendations", json=changed(QUESTION, "workload.global_batch", 256)).json()
+    assert [run["report_id"] for run in larger["out_of_memory"]] == [report["id"]]
+    elsewhere = client.post("/v1/recommendations", json=changed(QUESTION, "stack", "megatron")).json()
+    assert elsewhere["out_of_memory"] == []
+
+
+def test_a_later_run_that_ended_well_disproves_one_out_of_memory(client) -> None:
+    first = client.post("/v1/recommendations", json=QUESTION).json()
+    linked = {"recommendation_id": first["id"]}
+    client.post("/v1/reports", json={**linked, "outcome": "out_of_memory"})
+    client.post("/v1/reports", json={**linked, "outcome": "ok", "measured": {"step_time_s": 2.4}})
+    again = client.post("/v1/recommendations", json=QUESTION).json()
+    assert again["out_of_memory"] == []
+    assert not any("out of memory" in reason for reason in again["reasons"])
 
 
 def test_the_answer_is_for_the_best_of_the_alternatives(client) -> None:
