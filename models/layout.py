@@ -107,6 +107,8 @@ class Layout:
         parts += [f"zero={self.zero_stage}"] if self.zero_stage else []
         parts += [f"recompute={self._recompute_summary()}"] if self.recompute != "none" else []
         parts += [name for name in ("offload_activations", "offload_optimizer") if getattr(self, name)]
+        active = [[a for a in order if getattr(self, a) > 1] for order in (self.placement, AXES)]
+        parts += [f"placement={'<'.join(active[0])}"] if active[0] != active[1] else []
         return " ".join(parts)
 
     def _recompute_summary(self) -> str:

@@ -8,7 +8,7 @@ doi:10.1016/j.future.2004.11.016, first order) is kept for a share 1 / (1 + C/τ
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,6 +77,32 @@ def choose(
     return sorted(found, key=lambda choice: (not choice.meets, _least(choice, objective), choice.num_chips))
 
 
+def told(choices: Sequence[Choice], objective: Objective) -> str:
+    """Why the first of them is: its figures beside those of the next, and the limits that it does not keep."""
+    best, others = choices[0], [choice for choice in choices[1:] if choice.refused is None]
+    least = {"step_time": "step time", "time": "time", "cost": "cost", "chips": "chips"}[objective.minimize]
+    said = f"where: {_figures(best)} has the least {least} of {len(choices)}"
+    if others:
+        said += f"; then {_figures(others[0])}"
+    if refused := [choice.name for choice in choices if choice.refused is not None]:
+        said += f"; refused: {', '.join(refused)}"
+    limits = {"deadline_hours": best.hours, "budget_usd": best.usd}
+    broken = [f"{n} {getattr(objective, n):g}" for n, is_ in limits.items() if _beyond(is_, getattr(objective, n))]
+    return said + (f"; none keeps {' and '.join(broken)}" if broken else "")
+
+
+def _beyond(figure: float | None, limit: float | None) -> bool:
+    return limit is not None and (figure is None or figure > limit)
+
+
+def _figures(choice: Choice) -> str:
+    figures = {"s a step": choice.step_time_s, "hours": choice.hours, "USD": choice.usd}
+    if choice.usd is None:
+        figures["USD per million tokens"] = choice.usd_per_million_tokens
+    said = ", ".join(f"{value:.4g} {unit}" for unit, value in figures.items() if value is not None)
+    return f"{choice.name} with {choice.num_chips} chips ({said})"
+
+
 def _choice(
     name: str, problem: Problem, profile: Profile, constraints: Constraints, objective: Objective, go_on: GoOn
 ) -> Choice:
@@ -94,8 +120,7 @@ def _choice(
     hours = None if objective.tokens is None else objective.tokens / (rate * goodput) / 3600
     usd = None if hours is None or price is None else price * chips * hours
     per_million = None if price is None else price * chips / 3600 / (rate * goodput) * 1e6
-    late = hours is not None and objective.deadline_hours is not None and hours > objective.deadline_hours
-    dear = objective.budget_usd is not None and (usd is None or usd > objective.budget_usd)
+    late, dear = _beyond(hours, objective.deadline_hours), _beyond(usd, objective.budget_usd)
     return Choice(
         name=name,
         num_chips=chips,
@@ -116,7 +141,7 @@ def _price(name: str, problem: Problem, objective: Objective) -> float | None:
     if price is None:
         price = problem.cluster.chip.usd_per_chip_hour
     if price is None and (objective.minimize == "cost" or objective.budget_usd is not None):
-        rule = f"is required: chip {problem.cluster.chip.id} of {name} has no known price"
+        rule = f"is required, or a usd_per_chip_hour of {name}: chip {problem.cluster.chip.id} has no known price"
         raise Invalid("objective.usd_per_chip_hour", None, rule)
     return price
 

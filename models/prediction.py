@@ -65,13 +65,14 @@ def describe(predictions: Predictions, i: int, spread: float, profile: Profile) 
     """Row `i` of many, with the standard deviation of its log step time and the profile that it was made with."""
     problem, layout = predictions.problem, predictions.layouts[i]
     step = float(predictions.step_time_s[i])
+    peak = step * float(predictions.mfu("causal")[i])  # seconds of the model's own FLOPs at the chip's peak
     counts: tuple[AttentionCount, ...] = ("causal", "full")
     time = {name: float(value[i]) for name, value in predictions.time.items()}
     memory = {in_gib(name): float(v[i]) / GIB for name, v in predictions.memory.items()}
     return Prediction(
         layout=layout,
         step_time_s=step,
-        step_time_low_s=step * float(np.exp(-Z80 * spread)),
+        step_time_low_s=min(max(step * float(np.exp(-Z80 * spread)), peak), step),
         step_time_high_s=step * float(np.exp(Z80 * spread)),
         tokens_per_s=problem.workload.tokens / step,
         tokens_per_s_per_chip=problem.workload.tokens / step / float(predictions.chips[i]),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from models.allocation import allocate
-from models.objective import Choice, choose
+from models.objective import Choice, choose, told
 from models.recommendation import Recommendation, recommend
 from models.thresholds import thresholds
 from service.basis import basis
@@ -74,7 +74,8 @@ class Recommendations:
             answer.request["cluster"].update(used)
         with self._store.reading() as rows:
             answer.out_of_memory = out_of_memory(rows, found.problem)
-        answer.reasons[:0] = warnings(answer)
+        where = [told(choices, request.objective.build())] if choices else []
+        answer.reasons[:0] = [*warnings(answer), *where]
         return lambda rows: _save(rows, answer)
 
     def get(self, id_: str) -> dict[str, Any]:

@@ -209,6 +209,7 @@ def test_the_answer_is_for_the_best_of_the_alternatives(client) -> None:
         "alternatives.clusters[0]", "alternatives.num_chips[0]", "alternatives.num_chips[1]", "cluster",
     ]  # fmt: skip
     assert names[0] == "alternatives.num_chips[1]"
+    assert found["reasons"][0].startswith("where: alternatives.num_chips[1] with 32 chips")
     assert found["chips_used"] == 32
     assert found["fastest"]["prediction"]["step_time_s"] == found["choices"][0]["step_time_s"]
     again = client.post("/v1/recommendations", json=found["request"]).json()
@@ -222,6 +223,10 @@ def test_the_cheapest_by_a_deadline_is_found(client) -> None:
     choices = client.post("/v1/recommendations", json=body).json()["choices"]
     assert [choice["usd"] for choice in choices] == sorted(choice["usd"] for choice in choices)
     assert all(choice["meets"] for choice in choices)
+    hasty = {**body, "objective": {**objective, "deadline_hours": 0.001}}
+    found = client.post("/v1/recommendations", json=hasty).json()
+    assert not any(choice["meets"] for choice in found["choices"])
+    assert found["reasons"][0].endswith("none keeps deadline_hours 0.001")
 
 
 @pytest.mark.parametrize(
