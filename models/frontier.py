@@ -50,6 +50,8 @@ def frontier(
     for name in grid:
         if name not in AXES:
             raise Invalid("grid", name, f"must be one of {', '.join(AXES)}")
+    if (pp := constraints.allowed.get("pp")) and len({degree > 1 for degree in pp}) == 1:
+        raise Invalid("constraints.pp", list(pp), "leaves one side: a frontier lies between pipelines and none")
     places = (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
     return [point(problem, profile, constraints, place, go_on) for place in places]
 

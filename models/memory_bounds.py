@@ -11,7 +11,8 @@ fullest stage has at least the weighted mean over stages.
   counts whole: a gathered layer, a layer's gradients being reduced, the layer worked on with recompute.
 - Offloaded activations count as those of one layer, and λ_i = 1/pp.
 
-The last stage by itself has the last layer, the head, and the logits or the layer worked on.
+The last stage by itself has the last layer, the head, and the logits or the layer worked on. (Split by threshold, a
+stage may have no layer at all: then the last is taken to have none, and no stage to have one for sure.)
 
 Where a share ρ of every stage's layers is recomputed, they hold Σ_k n_ik·(p_k + f_i·(a_k - ρ·(a_k - b_k))), b_k what is
 kept of a recomputed one. Weighted as in the first way, by the a of those that are not, that is at least
@@ -174,9 +175,8 @@ class MemoryBounds:
         worth = self._worth(zero, reshard, on_host)
         layers, head = [worth.of(size) for size in self.layers], worth.of(self.head)
         ends = head + np.where(self.pp == 1, worth.of(self.costs.bytes[-2]), 0.0)
-        return _States(
-            layers, ends / self.pp + worth.fixed, layers[self.problem.architecture.runs[-1][0]] + head + worth.fixed
-        )
+        last = layers[self.problem.architecture.runs[-1][0]] * (not self._may_be_empty)
+        return _States(layers, ends / self.pp + worth.fixed, last + head + worth.fixed)
 
     def _most(self, zero: int, reshard: bool, on_host: bool) -> _States:
         """At most of a layer of each kind, and of what a stage has besides, here as `last`."""
@@ -188,7 +188,7 @@ class MemoryBounds:
     def _activations(self, recompute: Array, offload: bool) -> _Activations:
         """Under policies (s,)."""
         layers, none = self._kept(recompute[:, None]), self._kept(NONE)
-        one = reduce(np.minimum, layers)
+        one = reduce(np.minimum, layers) * (not self._may_be_empty)
         working = reduce(np.maximum, [before - after for before, after in zip(none, layers, strict=True)])
         losing = np.maximum(self._logits, working)
         mean = np.where(self.pp == 1, losing, working)
@@ -227,12 +227,18 @@ class MemoryBounds:
     def _unit(self) -> Array:
         return reduce(np.maximum, [size.unit for size in self.layers])
 
+    @property
+    def _may_be_empty(self) -> bool:
+        """Whether a stage may have no layer: where they are split by threshold."""
+        return self.problem.stack.splits_by_threshold
+
     @cached_property
     def _layer(self) -> Array:
         """Parameters that every stage has: those of a layer, or of all."""
         every = [size.dense + size.expert for size in self.costs.bytes]
         whole = total(n * layer for n, layer in zip(self._counts, every, strict=False)) + every[-1] + every[-2]
-        return np.where(self.pp == 1, whole, reduce(np.minimum, every[: self.costs.kinds]))
+        one = reduce(np.minimum, every[: self.costs.kinds]) * (not self._may_be_empty)
+        return np.where(self.pp == 1, whole, one)
 
     @cached_property
     def _logits(self) -> Array:

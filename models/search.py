@@ -158,9 +158,11 @@ class _Cores:
 
 @dataclass(frozen=True)
 class _Meshes:
-    """Meshes to be placed, with their `costs` as close as can be: `fits` (shardings·savers, n) are legal and may fit;
+    """Meshes to be placed, with their `costs` as close as can be: `fits` (shardings·savers, n) are legal, may fit, and
+    may be of use; with no more than `needless` micro-batches in flight a variant only adds work to one that fits.
     `times` bounds them, `bound` is the least of that, of which `apart` is taken by what a placement may still make
-    worse."""
+    worse.
+    """
 
     costs: MeshCosts
     trunk: Array
@@ -169,6 +171,7 @@ class _Meshes:
     apart: Array
     times: Times
     memory: Memory
+    needless: Array
 
     @property
     def layouts(self) -> Layouts:
@@ -183,6 +186,7 @@ class _Meshes:
             self.apart[rows],
             self.times.take(rows),
             self.memory.take(rows),
+            self.needless[:, rows],
         )
 
 
@@ -248,7 +252,9 @@ class _Held:
     best: float = np.inf
     sides: Array = field(default_factory=lambda: np.full(2, np.inf))
     fastest: dict[tuple[int, ...], float] = field(default_factory=dict)
-    last: float = np.inf  # of the fastest, once there are as many as are asked for
+    last: float = np.inf
+    """Up to here the ranking is complete: the least that the last of as many as are asked for ever took. Where meshes
+    that tie with others took their places, it may have fewer."""
     front: tuple[Array, Array] = field(default_factory=lambda: (np.zeros(0, dtype=np.int64), np.zeros(0)))
     """Within the tolerance: complexities, and the least time with no more."""
 
@@ -280,7 +286,7 @@ class _Held:
         last = different[min(self.goal.top, len(different)) - 1]
         self.fastest = {key: time for key, time in self.fastest.items() if _told_apart(time) <= last}
         if len(different) >= self.goal.top:
-            self.last = max(self.fastest.values())
+            self.last = min(self.last, max(self.fastest.values()))
 
     def _advance(self, points: Array, times: Array) -> None:
         points, times = np.concatenate([self.front[0], points]), np.concatenate([self.front[1], times])
@@ -320,6 +326,7 @@ class _Search:
         if self.capacity <= 0:
             rule = f"must leave some of the {space.problem.cluster.usable_bytes / GIB:.1f} usable GiB of a device"
             raise Invalid("constraints.memory_reserve_gib", constraints.memory_reserve_gib, rule)
+        self.at_most = self.capacity * (1 + 1e-12)  # for bounds, which add up in another order
         self.rejected: Counter[str] = Counter()
         self.pruned_by_memory = 0
         self.evaluated, self.over_memory, self.looked_at = 0, 0, 0
@@ -423,7 +430,7 @@ class _Search:
             opened = np.concatenate([opened, np.zeros(len(more.trunk), dtype=bool)])
             opened[self._open_best(cores, opened, _PROBED)] = True
         if cores is None:
-            raise NoLegalLayout(self.rejected)
+            raise NothingFaster
         size = _PROBED
         while len(best := self._open_best(cores, opened, size)):
             opened[best] = True
@@ -457,7 +464,7 @@ class _Search:
         shard = self.body[trunk] * n + expert
         m = layouts.num_micro_batches(self.problem.workload.global_batch)
         memory = self.memory.memory(shard, layouts, self.chains.least_flying[self._chain(trunk)])
-        fits = memory <= self.capacity
+        fits = memory <= self.at_most
         self.pruned_by_memory += int(self.splits[trunk[~fits]].sum()) * len(self.policies)
         layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
         least_idle = self.chains.least_idle[self._chain(trunk)]
@@ -476,14 +483,14 @@ class _Search:
         bounds = Bounds(costs, self.policies, chains.least_idle[chain])
         held = chains.least_flying[chain], chains.longest[chain]
         memory = MemoryBounds(costs, self.policies, *held, self.capacity).memory()
-        memory = replace(memory, room=self._room_of_lighter(memory.room))
-        fits = (memory.least <= self.capacity) & self.legal_shardings[sharding_class(layouts)].T
-        fits &= memory.room < chains.most_flying[chain]
+        fits = (memory.least <= self.at_most) & self.legal_shardings[sharding_class(layouts)].T
+        needless = self._room_of_lighter(memory.room)
+        fits &= needless < chains.most_flying[chain]
         some = self.variants.any_of(fits)
         times, _ = bounds.time(self.variants, some, self.variants.least_of(memory.share))
         times.step[~some] = np.inf
         bound = times.step.min(axis=0, initial=np.inf)
-        found = _Meshes(costs, trunk, fits, bound, bounds.apart(), times, memory)
+        found = _Meshes(costs, trunk, fits, bound, bounds.apart(), times, memory, needless)
         wanted = self.held.wanted(bound, layouts.pp > 1, of_degrees(layouts))
         self._close(bound[~wanted])
         return found.take(np.flatnonzero(wanted))
@@ -499,11 +506,11 @@ class _Search:
         """Open meshes, a few at a time."""
         points, start, size = of_degrees(meshes.layouts), 0, 32
         while start < len(order):
-            block = order[start : start + size]
+            block, rest = order[start : start + size], order[start:]
             start, size = start + size, min(2 * size, 1024)
             wanted = self.held.wanted(meshes.bound[block], meshes.layouts.pp[block] > 1, points[block])
             self._close(meshes.bound[block[~wanted]])
-            if not self._may_go_on(float(meshes.bound[order[start - len(block) :]].min(initial=np.inf))):
+            if not self._may_go_on(float(meshes.bound[rest].min())):
                 return
             if wanted.any():
                 self._open(meshes.take(block[wanted]))
@@ -511,8 +518,6 @@ class _Search:
     def _open(self, meshes: _Meshes) -> None:
         """Place meshes; those that what their axes are apart leaves fast enough are bounded with all their links, the
         most promising first."""
-        if not len(meshes.trunk):
-            return
         first, kind = distinct(*(getattr(meshes.layouts, name) for name in _DEGREES))
         placed, of_kind, links = self.space.placed(meshes.layouts.take(first))
         if not len(placed):
@@ -559,13 +564,15 @@ class _Search:
         """Bound every variant of placed meshes by its own links, then with every schedule."""
         of_keys = placed.points + self.key_points[:, None]
         some = self.held.wanted(placed.time, placed.piped, of_keys)
+        self._close(placed.time[~some])
         bounds = Bounds(placed.costs, self.policies, self.chains.least_idle[placed.chain])
         share = self.variants.least_of(meshes.memory.share[:, placed.unplaced])
         times, parts = bounds.time(self.variants, some, share)
-        some &= self.held.wanted(times.step, placed.piped, of_keys)
-        self._close(times.step[np.isfinite(placed.time) & ~some])
+        wanted = self.held.wanted(times.step, placed.piped, of_keys)
+        self._close(times.step[some & ~wanted])
+        some &= wanted
         variant, mesh = np.nonzero(meshes.fits[:, placed.unplaced] & some[self.variants.of])
-        leaves = self._wanted(placed, self._scheduled(meshes.memory, placed, times, variant, mesh))
+        leaves = self._wanted(placed, self._scheduled(meshes, placed, times, variant, mesh))
         beyond = self._beyond(placed, leaves, times, parts, bounds.hideable)
         leaves = self._wanted(placed, replace(leaves, bound=leaves.bound + beyond))
         leaves = leaves.take(np.argsort(leaves.bound, kind="stable"))
@@ -576,14 +583,14 @@ class _Search:
             if len(some_of.mesh):
                 self._evaluate(placed, some_of)
 
-    def _scheduled(self, memory: Memory, placed: _Placed, times: Times, variant: Array, mesh: Array) -> _Leaves:
+    def _scheduled(self, meshes: _Meshes, placed: _Placed, times: Times, variant: Array, mesh: Array) -> _Leaves:
         """Variants of placed meshes with every schedule that is legal and under which they may fit."""
-        chains, chain = self.chains, placed.chain[mesh]
+        chains, chain, memory = self.chains, placed.chain[mesh], meshes.memory
         pair, schedule = np.nonzero(chains.legal[chain])
         variant, mesh, chain = variant[pair], mesh[pair], chain[pair]
         more, unplaced = chains.flying[chain, schedule] - chains.least_flying[chain], placed.unplaced[mesh]
-        fits = memory.layers[variant, unplaced] + more * memory.each[variant, unplaced] <= self.capacity
-        fits &= memory.room[variant, unplaced] < chains.flying_first[chain, schedule]
+        fits = memory.layers[variant, unplaced] + more * memory.each[variant, unplaced] <= self.at_most
+        fits &= meshes.needless[variant, unplaced] < chains.flying_first[chain, schedule]
         variant, mesh, chain, schedule = variant[fits], mesh[fits], chain[fits], schedule[fits]
         key, idle = self.variants.of[variant], chains.idle[chain, schedule] - chains.least_idle[chain]
         bound = times.step[key, mesh] + idle * times.pass_s[key, mesh]
@@ -727,7 +734,7 @@ class _Search:
             layouts,
             times,
             points,
-            ranked=_distinct_meshes(layouts.take(near), times[near], self.goal.top),
+            ranked=_distinct_meshes(layouts.take(near), times[near], self.goal.top, held.last),
             front=staircase(times[near], points[near]),
             without=best[False],
             with_pp=best[True],
@@ -833,14 +840,15 @@ def _no_more(a: Repeated, b: Repeated) -> bool:
     return b.whole or (not a.whole and a.pieces <= b.pieces)
 
 
-def _distinct_meshes(layouts: Layouts, times: Array, top: int) -> list[int]:
-    """Positions of the fastest layout of each mesh, and of meshes that take equally long the first: variants would
-    crowd a short list. `times` ascend."""
+def _distinct_meshes(layouts: Layouts, times: Array, top: int, last: float) -> list[int]:
+    """Positions of the fastest layout of each mesh up to the `last`, and of meshes that take equally long the first:
+    variants would crowd a short list. `times` ascend."""
     first, _ = distinct(*(getattr(layouts, name)[::-1] for name in _DEGREES))  # names the last that it meets
     rows = np.sort(len(layouts) - 1 - first).tolist()
     seen: dict[float, int] = {}
     for row in rows:
-        seen.setdefault(_told_apart(times[row]), row)
+        if _told_apart(times[row]) <= _told_apart(last):
+            seen.setdefault(_told_apart(times[row]), row)
     return list(seen.values())[:top]
 
 

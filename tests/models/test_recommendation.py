@@ -21,7 +21,7 @@ from models.recommendation import recommend
 from models.search import Goal, NoLegalLayout, search
 from models.space import Space
 from models.workload import Workload
-from tests.benchmarks.problems import NAMED
+from tests.benchmarks.problems import NAMED, problem
 
 PROFILE = shipped_profile()
 rows = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30)
@@ -90,6 +90,30 @@ def test_fewer_chips_are_named_where_they_are_faster(chips: int, cluster: str) -
         assert fastest(llama(chips // 8 * 8, 144, cluster)) >= best
 
 
+def test_the_verdict_says_why_one_side_has_no_layout() -> None:
+    question = problem("llama-3-8b", ("h100", 12), "megatron", seq_len=8192, global_batch=8)
+    verdict = recommend(question, PROFILE).pipelining.verdict
+    assert verdict.startswith("needed: of layouts without a pipeline none is legal")
+    assert "dp(12)" in verdict
+    even = replace(question, cluster=catalogue.cluster("h100", 8))
+    one_sided = recommend(even, PROFILE, Constraints(allowed={"pp": (1,)})).pipelining
+    assert one_sided.verdict == "not known: of layouts with a pipeline the constraints allow none"
+    assert recommend(even, PROFILE).pipelining.gap is not None
+
+
+def test_offload_fills_no_more_than_there_is_on_the_host() -> None:
+    """405B on 512 v5p would keep 374 GiB a chip in hosts of 112 GB a chip."""
+    question = problem("llama-3.1-405b", ("tpu-v5p", 512), "maxtext", seq_len=8192, global_batch=512)
+    limited = recommend(question, PROFILE).fastest.prediction
+    assert limited.host_usable_gib == pytest.approx(112e9 / 2**30)
+    assert limited.host_gib <= 112e9 / 2**30
+    unknown = replace(question.cluster, chip=replace(question.cluster.chip, host_memory_gb=None))
+    free = recommend(replace(question, cluster=unknown), PROFILE).fastest.prediction
+    assert free.host_usable_gib is None
+    assert free.host_gib > 3 * 112e9 / 2**30
+    assert free.step_time_s < limited.step_time_s
+
+
 def test_constraints_that_no_number_of_chips_can_meet_are_named() -> None:
     with pytest.raises(Infeasible) as refused:
         recommend(llama(61, 512), PROFILE, Constraints(allowed={"ep": (8,)}))
@@ -108,11 +132,11 @@ def test_a_chip_that_nobody_ran_on_has_a_wider_interval() -> None:
     unknown = replace(known, cluster=replace(known.cluster, chip=chip))
     layout = [Layout(dp_shard=16, zero_stage=1)]
     widths = []
-    for problem in (
+    for one in (
         known,
         replace(known, cluster=replace(known.cluster, chip=replace(chip, generation="hopper"))),
         unknown,
     ):
-        found = predict_layouts(problem, layout, PROFILE)[0]
+        found = predict_layouts(one, layout, PROFILE)[0]
         widths.append(found.step_time_high_s / found.step_time_low_s)
     assert widths[0] < widths[1] < widths[2]

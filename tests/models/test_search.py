@@ -29,8 +29,9 @@ from models.problem import Problem
 from models.profile import Coefficients, shipped_profile
 from models.recommendation import recommend
 from models.search import Answer, Goal, NoLegalLayout, search
+from models.search import _Held as Held
 from models.shard import Shards
-from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space
+from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, neutral
 from models.step import predict
 from models.workload import Workload
 from tests.benchmarks.problems import NAMED
@@ -47,7 +48,7 @@ def small_model(*, sparse: bool, layers: int) -> Architecture:
     )  # fmt: skip
 
 
-_GPU = ["megatron", "torchtitan", "deepspeed", "generic"]
+_GPU = ["megatron", "torchtitan", "deepspeed", "generic", "nanotron"]
 _STACKS = {
     "h100-sxm-80gb": [*_GPU, "deepseek"],
     "a100-sxm-40gb": _GPU,
@@ -338,6 +339,35 @@ def test_a_search_that_is_stopped_says_how_far_from_the_best_it_may_be(
     best = search(Space(question, Constraints()), PROFILE, goal).times[0]
     assert best <= stopped.times[0] <= best * (1 + stopped.certificate.gap) * (1 + 1e-12)
     assert stopped.certificate.exact or next(asked, None) is None
+
+
+@pytest.mark.parametrize("together", [2, 1024])
+@pytest.mark.parametrize("after", [0, 1, 5])
+def test_what_a_stopped_search_has_not_opened_counts_towards_its_gap(
+    after: int, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster("a100-sxm-40gb", 8),
+        workload=Workload(seq_len=8192, global_batch=4),
+        stack=catalogue.stack("torchtitan"),
+    )
+    goal, answers = Goal(tolerance=0.03, both_sides=True), iter([True] * after)
+    best = search(Space(question, Constraints()), PROFILE, goal).times[0]
+    for name in ("_CORES", "_PROBED"):
+        monkeypatch.setattr(search_module, name, together)
+    stopped = search(Space(question, Constraints()), PROFILE, goal, lambda: next(answers, False))
+    assert best <= stopped.times[0] <= best * (1 + stopped.certificate.gap) * (1 + 1e-12)
+
+
+def test_a_ranking_is_complete_as_far_as_it_goes() -> None:
+    """A mesh that gets as fast as another leaves fewer different times than there were: what was dropped before is not
+    made up for by what is slower still."""
+    held = Held(Goal(top=2, tolerance=10.0))
+    for degrees, time in ((1, 8.0), (2, 10.0), (3, 10.5), (2, 8.0), (4, 11.0)):
+        layouts = replace(neutral(1), dp_shard=np.array([degrees]))
+        held.add(layouts, np.array([time]), np.zeros(1, dtype=int))
+    assert held.last == 10.0
 
 
 @pytest.mark.parametrize("after", [0, 3, 20, 40])

@@ -68,3 +68,11 @@ def test_a_torus_has_no_domain_to_change(client) -> None:
     (found,) = client.post("/v1/frontiers", json=body).json()["points"]
     assert found["pipeline_needed"] is None
     assert "domain" in found["refused"]
+
+
+@pytest.mark.parametrize("pp", [1, [2, 4]])
+def test_a_frontier_has_two_sides(client, pp: object) -> None:
+    body = {**SMALL, "grid": {"scale_out": [1]}, "constraints": {"pp": pp}}
+    assert_problem(client.post("/v1/frontiers", json=body), "invalid", "/constraints/pp")
+    both = {**body, "constraints": {"pp": [1, 2]}}
+    assert client.post("/v1/frontiers", json=both).status_code == 200
