@@ -525,7 +525,9 @@ class _Search:
         start = np.searchsorted(of_kind, np.arange(len(first) + 1))
         mesh, place = ragged(start[kind], np.diff(start)[kind])
         points, piped = of_mesh(self.problem, placed, links)[place], meshes.layouts.pp[mesh] > 1
-        some = np.flatnonzero(self.held.wanted(meshes.bound[mesh], piped, points))
+        wanted = self.held.wanted(meshes.bound[mesh], piped, points)
+        self._close(meshes.bound[mesh[~wanted]])
+        some = np.flatnonzero(wanted)
         mesh, place, points, piped = mesh[some], place[some], points[some], piped[some]
         layouts = replace(meshes.layouts.take(mesh), placement=placed.placement[place])
         seconds = collectives(self.problem, links, self.c)
