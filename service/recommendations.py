@@ -100,7 +100,7 @@ def _places(resolver: Resolver, request: RecommendationRequest) -> dict[str, Res
         sized = request.cluster.model_copy(update={"num_chips": chips, "torus_shape": None})
         others[f"alternatives.num_chips[{i}]"] = sized
     for name, cluster in others.items():
-        with instead_of("cluster", name):
+        with instead_of("cluster", name), instead_of("stack", name):  # which the stack does not run on
             places[name] = resolver.problem(request.model_copy(update={"cluster": cluster}))
     return places
 

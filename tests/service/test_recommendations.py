@@ -236,6 +236,7 @@ def test_the_cheapest_by_a_deadline_is_found(client) -> None:
         ({"objective": {"deadline_hours": 3}}, "/objective/tokens"),
         ({"alternatives": {"clusters": [{"preset": "nothing", "num_chips": 8}]}}, "/alternatives/clusters/0/preset"),
         ({"alternatives": {"num_chips": [0]}}, "/alternatives/num_chips/0"),
+        ({"alternatives": {"clusters": [{"preset": "v5p-256"}]}}, "/alternatives/clusters/0"),
     ],
 )
 def test_a_bad_alternative_is_named(client, changes: dict[str, object], pointer: str) -> None:
