@@ -76,6 +76,9 @@ class Recommendations:
             answer.out_of_memory = out_of_memory(rows, found.problem)
         where = [told(choices, request.objective.build())] if choices else []
         answer.reasons[:0] = [*warnings(answer), *where]
+        if allocation is not None and (spare := sum(allocation.spares.values())):
+            held = problem.cluster.num_chips + spare
+            answer.reasons.append(f"{spare} of the {held} chips that are held are spare: the fastest way uses the rest")
         return lambda rows: _save(rows, answer)
 
     def get(self, id_: str) -> dict[str, Any]:

@@ -252,6 +252,9 @@ def test_held_nodes_are_used_and_ranks_placed_on_them(client) -> None:
     hosts = found["allocation"]["hosts"]
     assert sum(host["chips"] for host in hosts) == found["chips_used"]
     assert {host["node"] for host in hosts} <= {"n0", "n1", "n2"}
+    spare = 23 - found["chips_used"]
+    assert sum(found["allocation"]["spares"].values()) == spare > 0
+    assert found["reasons"][-1].startswith(f"{spare} of the 23 chips that are held are spare")
     again = client.post("/v1/recommendations", json=found["request"]).json()
     assert again["allocation"] == found["allocation"]
     assert again["fastest"] == found["fastest"]
