@@ -10,8 +10,6 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from starlette.concurrency import run_in_threadpool
-
 from models.errors import DomainError
 from service.calibrations import Calibrations
 from service.creation import Creation, Key
@@ -45,9 +43,9 @@ class Unattended:
         while True:
             await asyncio.sleep(self._look_s)
             try:
-                for due in await run_in_threadpool(self._due):
+                for due in await asyncio.to_thread(self._due):
                     async with self._slots.one(_listening):
-                        await run_in_threadpool(self._calibrate, due)
+                        await asyncio.to_thread(self._calibrate, due)
             except ServiceError as error:
                 log.warning("unattended calibration: %s", error)
             except Exception:

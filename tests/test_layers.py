@@ -27,7 +27,8 @@ LAYERS = (
     "service.evidence service.comparisons service.frontiers service.subject service.timelines "
     "service.intake service.report_batches service.report_summaries service.drift service.replays service.families "
     "service.report_table service.report_logs "
-    "service.benchmarks service.observations service.promotion service.calibrations",
+    "service.benchmarks service.observations service.promotion service.calibrations service.failures "
+    "service.unattended",
     "service.problems service.json_body service.limits service.security service.telemetry service.etags "
     "service.queries service.heads",
     "service.routes",
