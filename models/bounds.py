@@ -124,19 +124,19 @@ class Bounds:
             savers = np.array(recompute)[:, None], np.array(offload)[:, None]
             policy, under = np.searchsorted(self.costs.policies, savers[0]), self._under(zero, reshard, savers[1])
             exposure = Exposure(under, self.costs, policy, None if (share[rows] == 1).all() else share[rows])
-            for name, value in zip(Times.__slots__, self._step(exposure), strict=True):
+            once = self._once(exposure)
+            for name, value in zip(Times.__slots__, self._step(exposure, once), strict=True):
                 getattr(times, name)[rows] = value * self.jitter
-            for i, once in enumerate(self._once(exposure)):
+            for i, work in enumerate(once):
                 parts.both[i, rows] = exposure.parts[i].both * self.jitter
-                parts.once[i, rows] = sum(once) * self.jitter
+                parts.once[i, rows] = sum(work) * self.jitter
         return times, parts
 
-    def _step(self, exposure: Exposure) -> tuple[Array, Array, Array, Array, Array]:
+    def _step(self, exposure: Exposure, once: list[tuple[Array, Array]]) -> tuple[Array, Array, Array, Array, Array]:
         """Of Times, but for jitter."""
         mean = exposure.whole_model() / self.pp
         sends, hops = exposure.sends()
-        amounts, once = exposure.amounts, zip(*self._once(exposure), strict=True)
-        traffic, update = (weighed(amounts, values) / self.pp for values in once)
+        traffic, update = (weighed(exposure.amounts, work) / self.pp for work in zip(*once, strict=True))
         exposed, passes = exposure.hide(traffic, mean), self.m + self.least_idle
         step = mean * passes + exposed + update + sends + hops + self._besides(exposure)
         device, host = update_seconds(self.problem, self.c)

@@ -149,20 +149,17 @@ class Combiner:
     def memory(self) -> tuple[dict[str, Array], Array]:
         """Bytes by term on the fullest stage, and which that is."""
         x, c, stages = self.layouts, self.c, self.stages
-        dense, expert = self._parameters()
-        kept = weighed(stages.amounts, [self.exposure.kept(i) for i in range(self.meshes.kinds)])
-        flying = pipeline.in_flight(x.schedule, stages.index, x.pp, x.virtual_stages, self.micro_batches)
-        resident = kept * flying
+        dense, expert = self._parameters
+        resident = self._in_flight
         if x.offload_activations.any():
             resident = np.where(x.offload_activations, np.minimum(2 * self._whole_layer, resident), resident)
         logits = (stages.amounts[-1] > 0) * (self.meshes.logits * c.logit_memory)
         recomputed = self.exposure.working() * c.activation_memory
         losing = logits > recomputed  # logits are gone before the first layer is computed again
-        states = self._master_bytes() + self.problem.workload.optimizer_state.moment_bytes
         parts = {
             "parameters_bytes": self._parameter_bytes(dense, expert),
             "gradients_bytes": self._gradient_bytes(dense, expert),
-            "optimizer_bytes": ~x.offload_optimizer * states * self.exposure.shard(dense, expert, x.zero_stage >= 1),
+            "optimizer_bytes": ~x.offload_optimizer * self._states,
             "activations_bytes": resident * c.activation_memory + np.where(losing, 0.0, recomputed),
             "logits_bytes": np.where(losing, logits, 0.0),
         }
@@ -177,22 +174,17 @@ class Combiner:
 
     def host(self) -> Array:
         """Bytes on the host for a device of the stage that has most there."""
-        x, stages = self.layouts, self.stages
-        states = (self._master_bytes() + self.problem.workload.optimizer_state.moment_bytes) * x.offload_optimizer
-        held = states * self.exposure.shard(*self._parameters(), x.zero_stage >= 1)
+        x, held = self.layouts, np.zeros((1, len(self.layouts)))
+        if x.offload_optimizer.any():
+            held = held + x.offload_optimizer * self._states
         if x.offload_activations.any():
-            kept = weighed(stages.amounts, [self.exposure.kept(i) for i in range(self.meshes.kinds)])
-            flying = pipeline.in_flight(x.schedule, stages.index, x.pp, x.virtual_stages, self.micro_batches)
-            held = held + x.offload_activations * (kept * flying * self.c.activation_memory)
+            held = held + x.offload_activations * (self._in_flight * self.c.activation_memory)
         return np.asarray(held.max(axis=0))
 
     def fits(self, capacity: float) -> Array:
         """In so many bytes of the device, and in what is known of the host."""
         used, _ = self.memory()
-        fits = total(used.values()) <= capacity
-        if not (self.layouts.offload_optimizer | self.layouts.offload_activations).any():
-            return np.asarray(fits)
-        return np.asarray(fits & (self.host() <= self.problem.cluster.host_bytes))
+        return np.asarray((total(used.values()) <= capacity) & (self.host() <= self.problem.cluster.host_bytes))
 
     def _after(self, parts: dict[str, Array]) -> Array:
         """Gradients that take the place of the activations they are made from, unless earlier ones are kept."""
@@ -200,6 +192,20 @@ class Combiner:
         whole = parts["gradients_bytes"]
         return np.where(self.micro_batches == 1, np.maximum(whole - gone, 0.0), whole)
 
+    @cached_property
+    def _in_flight(self) -> Array:
+        """Activations that the micro-batches in flight keep, wherever they are."""
+        x, stages = self.layouts, self.stages
+        kept = weighed(stages.amounts, [self.exposure.kept(i) for i in range(self.meshes.kinds)])
+        return kept * pipeline.in_flight(x.schedule, stages.index, x.pp, x.virtual_stages, self.micro_batches)
+
+    @cached_property
+    def _states(self) -> Array:
+        """Bytes of master copies and moments, wherever they are."""
+        each = self._master_bytes() + self.problem.workload.optimizer_state.moment_bytes
+        return each * self.exposure.shard(*self._parameters, self.layouts.zero_stage >= 1)
+
+    @cached_property
     def _parameters(self) -> tuple[Array, Array]:
         """Dense ones and those of experts; DualPipe holds those of two stages."""
         amounts, size, copies = self.stages.amounts, self.meshes.bytes, 1.0 + (self.layouts.schedule == DUALPIPE)

@@ -155,9 +155,7 @@ class MemoryBounds:
         host = self.problem.cluster.host_bytes
         if not (activations or optimizer) or np.isinf(host):
             return np.full(len(self.pp), np.inf)
-        state = self.problem.workload.optimizer_state
-        states = (state.master_bytes if zero == 3 else self.problem.master_bytes) + state.moment_bytes
-        each = states * optimizer * (2 if (self.policies.schedules.schedule == DUALPIPE).any() else 1)
+        each = self._state_bytes(zero) * optimizer * self._copies
         dense, expert = (self.costs.dense_shards, self.costs.expert_shards) if zero else (1.0, 1.0)
         worth = _Worth(each / dense, each / expert, 0.0)
         left = host * (1 - 1e-9) - total(worth.of(size) for size in self.costs.bytes[-2:])
@@ -200,14 +198,13 @@ class MemoryBounds:
 
     def _worth(self, zero: int, reshard: bool, on_host: bool, *, most: bool = False) -> _Worth:
         """At least, or at `most`."""
-        problem, state = self.problem, self.problem.workload.optimizer_state
+        problem, states = self.problem, self._state_bytes(zero)
         gathered = zero == 3 and reshard
-        states = (state.master_bytes if zero == 3 else problem.master_bytes) + state.moment_bytes
         reduced = (self.pp == 1) | gathered | (zero == 2) if zero >= 2 else np.zeros(1, dtype=bool)
         shared = states * (zero >= 1 and not on_host) + problem.parameter_bytes * (zero == 3 and on_host)
         own = states * (zero == 0 and not on_host) + problem.parameter_bytes * (not gathered)
         gradient = problem.gradient_bytes if most else _gradient_bytes(problem, self.costs.layouts)
-        copies = 2 if most and (self.policies.schedules.schedule == DUALPIPE).any() else 1
+        copies = self._copies if most else 1
         sharded = (shared + gradient * reduced) * copies
         whole = (own + gradient * ~reduced) * copies
         two = 2 * self._unit
@@ -217,6 +214,16 @@ class MemoryBounds:
             whole + sharded / self.costs.expert_shards,
             problem.parameter_bytes * fixed,
         )
+
+    def _state_bytes(self, zero: int) -> float:
+        """Of a parameter."""
+        state = self.problem.workload.optimizer_state
+        return (state.master_bytes if zero == 3 else self.problem.master_bytes) + state.moment_bytes
+
+    @property
+    def _copies(self) -> int:
+        """Stages whose parameters a device holds, at most."""
+        return 2 if (self.policies.schedules.schedule == DUALPIPE).any() else 1
 
     def _kept(self, recompute: Array | int) -> list[Array]:
         """Bytes of activations of a layer of each kind."""

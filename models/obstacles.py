@@ -97,8 +97,8 @@ def _near(problem: Problem, allowed: Allowed) -> Layouts:
     tests = [rule.test(problem, degrees) for rule in RULES if rule.field in _OF_A_MESH]
     refused = len(tests) - np.sum(tests, axis=0)
     best = degrees.take(refused == refused.min())
-    most_micro_batches = np.where(best.pp > 1, best.dp * best.micro_batch, best.tp * best.cp)  # every schedule runs
-    best = best.take(np.argsort(most_micro_batches, kind="stable"))
+    # in a pipeline those with most micro-batches, where every schedule runs; else those that divide the model least
+    best = best.take(np.argsort(np.where(best.pp > 1, best.dp * best.micro_batch, best.tp * best.cp), kind="stable"))
     kinds = np.stack([best.pp, best.dp_shard > 1, best.dp_replicate > 1], axis=1)
     kept = best.take(np.unique(kinds, axis=0, return_index=True)[1])
     free: dict[str, Iterable[Any]] = {

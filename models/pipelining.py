@@ -82,15 +82,16 @@ def _traffic(exposure: Exposure, layout: Layout, micro_batches: int) -> tuple[fl
 
 
 def pipelined(
-    without: Candidate | None, with_pp: Candidate | None, *, exact: bool, missing: tuple[bool, str] = (True, "")
+    without: Candidate | None, with_pp: Candidate | None, *, exact: bool, missing: tuple[bool, str] | None
 ) -> Pipelining:
-    """`missing`: why one of them is None, and whether that is so whatever the constraints."""
+    """`missing`: whether one of them is None whatever the constraints, and why; None where the search was stopped."""
     if without is None or with_pp is None:
         needed, side = ("needed", "without") if without is None else ("not needed", "with")
-        is_so, why = missing
-        verdict = f"{needed if is_so else 'not known'}: of layouts {side} a pipeline {why}"
-        if not exact:
+        if missing is None:
             verdict = f"not known: the search was stopped before it found a layout {side} a pipeline"
+        else:
+            is_so, why = missing
+            verdict = f"{needed if is_so else 'not known'}: of layouts {side} a pipeline {why}"
         return Pipelining(without=without, with_pp=with_pp, gap=None, split={}, verdict=verdict)
     split = {name: value - with_pp.prediction.time[name] for name, value in without.prediction.time.items()}
     gap = without.prediction.step_time_s / with_pp.prediction.step_time_s - 1

@@ -65,8 +65,9 @@ def describe(predictions: Predictions, i: int, spread: float, profile: Profile) 
     """Row `i` of many, with the standard deviation of its log step time and the profile that it was made with."""
     problem, layout = predictions.problem, predictions.layouts[i]
     step = float(predictions.step_time_s[i])
-    peak = step * float(predictions.mfu("causal")[i])  # seconds of the model's own FLOPs at the chip's peak
     counts: tuple[AttentionCount, ...] = ("causal", "full")
+    mfu: dict[str, float] = {count: float(predictions.mfu(count)[i]) for count in counts}
+    peak = step * mfu["causal"]  # seconds of the model's own FLOPs at the chip's peak
     time = {name: float(value[i]) for name, value in predictions.time.items()}
     memory = {in_gib(name): float(v[i]) / GIB for name, v in predictions.memory.items()}
     return Prediction(
@@ -77,7 +78,7 @@ def describe(predictions: Predictions, i: int, spread: float, profile: Profile) 
         tokens_per_s=problem.workload.tokens / step,
         tokens_per_s_per_chip=problem.workload.tokens / step / float(predictions.chips[i]),
         tflops_per_chip={count: float(predictions.tflops_per_chip(count)[i]) for count in counts},
-        mfu={count: float(predictions.mfu(count)[i]) for count in counts},
+        mfu=mfu,
         num_micro_batches=max(problem.workload.global_batch // (layout.dp * layout.micro_batch), 1),
         layers_per_chunk=predictions.layers_per_chunk[i],
         time=time,

@@ -75,8 +75,9 @@ def recommend(
     chosen = dict(zip(rows, candidates(problem, profile, answer.layouts.take(np.array(rows))), strict=True))
     fastest, simplest = chosen[answer.ranked[0]], chosen[answer.simplest]
     sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
-    missing = why_none(space, piped=sides[0] is not None) if None in sides else (True, "")
-    pipelining = pipelined(*sides, exact=answer.certificate.exact, missing=missing)
+    exact = answer.certificate.exact
+    missing = why_none(space, piped=sides[0] is not None) if None in sides and exact else None
+    pipelining = pipelined(*sides, exact=exact, missing=missing)
     if pipelining.without:
         pipelining = replace(pipelining, roofline=roofline(problem, profile, pipelining.without))
     return Recommendation(
