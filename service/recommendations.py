@@ -59,12 +59,14 @@ class Recommendations:
             soon = go_on.within(_THRESHOLDS_S)
             asked = thresholds(found.problem, profile, constraints, request.tolerance, soon)
             members["pipelining"].thresholds = [ThresholdAnswer.of(one) for one in asked]
+        with self._store.reading() as rows:
+            failed = out_of_memory(rows, found.problem)
         answer = RecommendationAnswer(
             **members,
             allocation=None if allocation is None else AllocationAnswer.of(allocation),
             choices=[ChoiceAnswer.of(choice) for choice in choices],
             evidence=self._evidence.beside(found.problem, found.fastest.prediction.layout, profile),
-            out_of_memory=[],
+            out_of_memory=failed,
             **basis(request, resolved.answered(found.problem), profile),
         )
         others = [place for place in places.values() if place is not resolved]
@@ -72,13 +74,12 @@ class Recommendations:
         if allocation is not None:
             used = {"num_chips": problem.cluster.num_chips, "chips_per_domain": allocation.chips_per_group}
             answer.request["cluster"].update(used)
-        with self._store.reading() as rows:
-            answer.out_of_memory = out_of_memory(rows, found.problem)
+            if spare := sum(allocation.spares.values()):
+                held = problem.cluster.num_chips + spare
+                rest = "the fastest way uses the rest"
+                answer.reasons.append(f"{spare} of the {held} chips that are held are spare: {rest}")
         where = [told(choices, request.objective.build())] if choices else []
         answer.reasons[:0] = [*warnings(answer), *where]
-        if allocation is not None and (spare := sum(allocation.spares.values())):
-            held = problem.cluster.num_chips + spare
-            answer.reasons.append(f"{spare} of the {held} chips that are held are spare: the fastest way uses the rest")
         return lambda rows: _save(rows, answer)
 
     def get(self, id_: str) -> dict[str, Any]:

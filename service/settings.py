@@ -55,8 +55,8 @@ class Settings(BaseSettings):
     idempotency_ttl_s: Annotated[float, Field(ge=60)] = 24 * 3600.0
     """How long an Idempotency-Key remembers its answer."""
 
-    unattended_look_s: Annotated[float, Field(ge=0.05, le=3600)] = 30.0
-    """How often to look whether a profile's policy asks for a calibration."""
-
     idempotency_in_flight_s: Annotated[float, Field(ge=1)] = 900.0
     """After this an unanswered key is taken to belong to a crashed process, and may be tried again."""
+
+    unattended_look_s: Annotated[float, Field(ge=0.05, le=3600)] = 30.0
+    """How often to look whether a profile's policy asks for a calibration."""

@@ -74,8 +74,7 @@ def _of(rows: Rows, profile: ProfileRow) -> Iterator[_Due]:
     if after is None:
         return
     latest = rows.profiles.latest(profile.id)
-    since = [ReportFilter(profile_id=profile.id, outcome=o, since=latest.created_at) for o in ("ok", "out_of_memory")]
-    times = sum(map(rows.reports.count, since)) // after
+    times = rows.reports.count_telling(ReportFilter(profile_id=profile.id, since=latest.created_at)) // after
     if times:
         yield _Due(profile.id, f"calibration of {profile.id} after version {latest.version}, {times} times {after}")
 

@@ -13,6 +13,8 @@ from sqlalchemy.orm import Session
 from service.errors import NotFound
 from service.tables import ReportRow
 
+_TELLING = ReportRow.outcome.in_(("ok", "out_of_memory"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFilter:
@@ -93,5 +95,8 @@ class Reports:
 
     def telling(self, wanted: ReportFilter) -> Sequence[ReportRow]:
         """Those that say something of time or memory, oldest first: a crash says nothing of either."""
-        query = wanted.narrow(select(ReportRow).where(ReportRow.outcome.in_(("ok", "out_of_memory"))))
+        query = wanted.narrow(select(ReportRow).where(_TELLING))
         return self._session.scalars(query.order_by(ReportRow.id)).all()
+
+    def count_telling(self, wanted: ReportFilter) -> int:
+        return self._session.scalars(wanted.narrow(select(func.count(ReportRow.id)).where(_TELLING))).one()
