@@ -413,12 +413,10 @@ class _Search:
         least = self.bounds.passes.reshape(-1, experts).min(axis=1)[self.body]
         bound = self.bounds.time(least, rows.pp, m, self.chains.least_idle[self.trunks.chains])
         points = of_degrees(rows)
-        order, start, size = np.argsort(bound, kind="stable"), 0, max(_CORES // experts, 1)
+        order = np.argsort(bound, kind="stable")
         cores: _Cores | None = None
         opened = np.zeros(0, dtype=bool)
-        while start < len(order):
-            block = order[start : start + size]
-            start, size = start + size, 2 * size
+        for block, _ in _growing(order, max(_CORES // experts, 1), len(order)):
             wanted = self.held.wanted(bound[block], rows.pp[block] > 1, points[block])
             self._close(bound[block[~wanted]])
             if not self._may_go_on(float(bound[block[0]])):
@@ -504,10 +502,8 @@ class _Search:
 
     def _sweep(self, meshes: _Meshes, order: Array) -> None:
         """Open meshes, a few at a time."""
-        points, start, size = of_degrees(meshes.layouts), 0, 32
-        while start < len(order):
-            block, rest = order[start : start + size], order[start:]
-            start, size = start + size, min(2 * size, 1024)
+        points = of_degrees(meshes.layouts)
+        for block, rest in _growing(order, 32, 1024):
             wanted = self.held.wanted(meshes.bound[block], meshes.layouts.pp[block] > 1, points[block])
             self._close(meshes.bound[block[~wanted]])
             if not self._may_go_on(float(meshes.bound[rest].min())):
@@ -553,10 +549,7 @@ class _Search:
     def _closer(self, meshes: _Meshes, placed: _Placed) -> None:
         """Of placed meshes a few at a time, the most promising first."""
         bound, piped = placed.time.min(axis=0), placed.piped
-        order, done, size = np.argsort(bound, kind="stable"), 0, 64
-        while done < len(order):
-            rows = order[done : done + size]
-            done, size = done + size, min(4 * size, _MESHES)
+        for rows, _ in _growing(np.argsort(bound, kind="stable"), 64, _MESHES, times=4):
             wanted = self.held.wanted(bound[rows], piped[rows], placed.points[rows])
             self._close(bound[rows[~wanted]])
             if wanted.any():
@@ -577,13 +570,10 @@ class _Search:
         leaves = self._wanted(placed, self._scheduled(meshes, placed, times, variant, mesh))
         beyond = self._beyond(placed, leaves, times, parts, bounds.hideable)
         leaves = self._wanted(placed, replace(leaves, bound=leaves.bound + beyond))
-        leaves = leaves.take(np.argsort(leaves.bound, kind="stable"))
-        done, size = 0, _FIRST_LEAVES
-        while done < len(leaves.mesh):
-            some_of = self._wanted(placed, leaves.take(np.arange(done, min(done + size, len(leaves.mesh)))))
-            done, size = done + size, min(2 * size, _LEAVES)
-            if len(some_of.mesh):
-                self._evaluate(placed, some_of)
+        for rows, _ in _growing(np.argsort(leaves.bound, kind="stable"), _FIRST_LEAVES, _LEAVES):
+            left = self._wanted(placed, leaves.take(rows))
+            if len(left.mesh):
+                self._evaluate(placed, left)
 
     def _scheduled(self, meshes: _Meshes, placed: _Placed, times: Times, variant: Array, mesh: Array) -> _Leaves:
         """Variants of placed meshes with every schedule that is legal and under which they may fit."""
@@ -745,9 +735,9 @@ class _Search:
 
     def _out_of_memory(self) -> Infeasible:
         """The least any layout needs, found by opening cores in order of their memory bound."""
-        least, layout = np.inf, None
+        least, layout, beyond_host = np.inf, None, False
         for bound, cores in self._by_memory():
-            if bound >= least:
+            if bound >= least or (beyond_host and layout is None and bound > self.at_most):
                 break
             meshes, parent = self.space.split(cores.layouts)
             if not len(meshes):
@@ -770,12 +760,13 @@ class _Search:
             combiner = Combiner(rows, costs, self.chains.stages(self._chain(trunk), schedule))
             used, _ = combiner.memory()
             on_host = combiner.host() <= self.problem.cluster.host_bytes
+            beyond_host = beyond_host or not on_host.all()
             needed = np.where(on_host, total(used.values()), np.inf)
             if needed.min() < least:
                 least, layout = float(needed.min()), rows[int(needed.argmin())]
-        if layout is None and self.over_memory:
+        if layout is None and beyond_host:
             host = self.problem.cluster.host_bytes / GIB
-            detail = f"every legal layout offloads more than the {host:.1f} GiB of host memory beside a device"
+            detail = f"all that may fit a device offloads more than the {host:.1f} GiB of host memory beside it"
             return Infeasible("memory", detail, available=host, unit="GiB")
         if layout is None:
             raise NoLegalLayout(self.rejected)
@@ -797,6 +788,14 @@ class _Search:
         for start in range(0, len(order), 16):
             chosen = order[start : start + 16]
             yield float(memory[chosen[0]]), _Cores(layouts.take(chosen), trunk[chosen], shard[chosen], memory[chosen])
+
+
+def _growing(order: Array, first: int, most: int, times: int = 2) -> Iterator[tuple[Array, Array]]:
+    """Stretches of an order, each so many times as long as the one before; and all from its beginning on."""
+    start, size = 0, first
+    while start < len(order):
+        yield order[start : start + size], order[start:]
+        start, size = start + size, min(times * size, most)
 
 
 def _crossed(bodies: Shards, experts: Layouts) -> Shards:

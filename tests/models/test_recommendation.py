@@ -114,6 +114,13 @@ def test_offload_fills_no_more_than_there_is_on_the_host() -> None:
     assert free.step_time_s < limited.step_time_s
 
 
+def test_what_no_host_can_hold_is_told() -> None:
+    question = problem("llama-3-8b", ("h100", 8), "megatron", seq_len=8192, global_batch=8)
+    little = replace(question.cluster, chip=replace(question.cluster.chip, host_memory_gb=0.001))
+    with pytest.raises(Infeasible, match="GiB of host memory"):
+        recommend(replace(question, cluster=little), PROFILE, Constraints(allowed={"offload_activations": (True,)}))
+
+
 def test_constraints_that_no_number_of_chips_can_meet_are_named() -> None:
     with pytest.raises(Infeasible) as refused:
         recommend(llama(61, 512), PROFILE, Constraints(allowed={"ep": (8,)}))
