@@ -218,7 +218,9 @@ def calibrate(
     changed = {**_terms(time, timed), **_terms(memory, held)}
     moved = [_moved(profile.by_key[key], term) for key, term in changed.items() if _visible(profile.by_key[key], term)]
     fitted = profile.with_terms(changed, residual_spread=timed.spread, made_by=made_by)
-    fitted, unseen = _judged(profile, fitted, time, timed, observations, grouped)
+    groups = {o.key: o.group or o.key for o in observations}
+    fitted, unseen = _judged(profile, fitted, time, timed, groups, grouped)
+    fitted = _weighed(profile, fitted, memory, held, groups, grouped)
     behind = {term.key for fit in (time, memory) for term in fit.concerned}
     return Calibration(
         profile=having_seen(fitted, [_ran(o) for o in observations]),
@@ -253,10 +255,9 @@ def _posterior(fit: Fit, estimate: Estimate, known: Posterior) -> Posterior:
 
 
 def _judged(
-    before: Profile, fitted: Profile, fit: Fit, estimate: Estimate, observations: Sequence[Observation], grouped: bool
+    before: Profile, fitted: Profile, fit: Fit, estimate: Estimate, groups: Mapping[str, str], grouped: bool
 ) -> tuple[Profile, Unseen | None]:
     """The profile with the spreads of what it could not see, and how it did there."""
-    groups = {o.key: o.group or o.key for o in observations}
     folds = _folds([groups[target.key] for target in fit.targets], merged=not grouped)
     if folds is None:
         return fitted, None
@@ -283,6 +284,19 @@ def _judged(
     return fitted, unseen if len(problems) >= JUDGED else None
 
 
+def _weighed(
+    before: Profile, fitted: Profile, fit: Fit, estimate: Estimate, groups: Mapping[str, str], grouped: bool
+) -> Profile:
+    """The profile with the spreads of memory that it could not see."""
+    folds = _folds([groups[target.key] for target in fit.targets], merged=not grouped)
+    if folds is None:
+        return fitted
+    known = None if grouped else {one.scope: one for one in before.memory_neighbourhoods}
+    logs = fit.left_out(folds, estimate)
+    found = neighbourhoods(fit, estimate, logs, groups, known=known, quantity="reserved")
+    return replace(fitted, memory_neighbourhoods=found)
+
+
 def _folds(groups: Sequence[str], *, merged: bool) -> Array | None:
     """What is left out together: groups, at most FOLDS of them if `merged`; stretches of time where groups are few;
     None where runs are."""
@@ -303,15 +317,16 @@ def neighbourhoods(
     weight: Array | None = None,
     known: Mapping[str, Neighbourhood] | None = None,
     widened: Array | float = 1.0,
+    quantity: str = "step_time",
 ) -> tuple[Neighbourhood, ...]:
     """Spreads of the residuals of `unseen` log predictions, by kind of run; each kind held to what was known of it, or
     to the one around it. With `known` ones, of published runs, only those of the fleet's own chips and stacks change.
 
     `widened`: how many times each prediction is wider than its kind, for lying where no other run has been.
-    With `weight` other than the fit's; runs without weight do not count, nor do targets that are no step times.
+    With `weight` other than the fit's; runs without weight do not count, nor do targets of another `quantity`.
     """
     weight = fit.weight if weight is None else weight
-    weight = np.where([target.quantity == "step_time" for target in fit.targets], weight, 0.0)
+    weight = np.where([target.quantity == quantity for target in fit.targets], weight, 0.0)
     away = np.abs(fit.value - unseen) / widened
     unknown = unidentified_variance(fit, estimate)
     members: dict[str, list[int]] = {}

@@ -23,11 +23,11 @@ class Candidate:
 
 def candidates(problem: Problem, profile: Profile, chosen: Layouts) -> list[Candidate]:
     predictions = predict(problem, chosen, profile.coefficients(problem.scopes))
-    spread = log_spreads(problem, chosen, profile)
+    spreads = log_spreads(problem, chosen, profile)
     terms = complexity_terms(problem, chosen)
     result = []
     for i in range(len(chosen)):
         points = {name: int(value[i]) for name, value in terms.items() if value[i]}
-        prediction = describe(predictions, i, spread[i], profile)
+        prediction = describe(predictions, i, spreads, profile)
         result.append(Candidate(prediction=prediction, complexity=sum(points.values()), complexity_terms=points))
     return result

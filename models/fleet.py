@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from models.problem import Problem
-from models.profile import FLEET, Key, Profile, Term
+from models.profile import FLEET, Key, Neighbourhood, Profile, Term
 
 DRIFT = 0.5  # of the spread that an offset begins with, from one calibration to the next
 
@@ -79,5 +79,10 @@ def as_published(profile: Profile) -> Profile:
     return replace(
         profile,
         terms=tuple(term for term in profile.terms if not term.scope.startswith(f"{FLEET}:")),
-        neighbourhoods=tuple(one for one in profile.neighbourhoods if not one.scope.startswith(f"{FLEET}:")),
+        neighbourhoods=_of_others(profile.neighbourhoods),
+        memory_neighbourhoods=_of_others(profile.memory_neighbourhoods),
     )
+
+
+def _of_others(neighbourhoods: tuple[Neighbourhood, ...]) -> tuple[Neighbourhood, ...]:
+    return tuple(one for one in neighbourhoods if not one.scope.startswith(f"{FLEET}:"))

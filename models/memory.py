@@ -18,6 +18,7 @@ from models.recompute import Repeated
 from models.shard import Shards
 
 PYTORCH_LOGIT_BYTES = 16  # 16-bit logits and gradient, fp32 logits, log-softmax and gradient: PyTorch's cross_entropy
+PYTORCH_PARALLEL_LOGIT_BYTES = 20  # its loss_parallel: log-softmax, gradient, exponent, sum, product, each fp32
 LOGIT_BYTES = 6  # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for logits)
 
 
@@ -73,9 +74,11 @@ def mtp_expert_parameters(architecture: Architecture, x: Shards) -> Array:
 
 
 def logit_bytes(problem: Problem, x: Shards) -> Array:
-    heads = 1 + problem.architecture.mtp_layers
-    shards = x.tp if problem.stack.parallel_loss else 1
-    size = LOGIT_BYTES if problem.stack.fused_loss else PYTORCH_LOGIT_BYTES
+    heads, stack = 1 + problem.architecture.mtp_layers, problem.stack
+    size: Array | int = LOGIT_BYTES
+    if not stack.fused_loss:
+        size = np.where((x.tp > 1) & stack.parallel_loss, PYTORCH_PARALLEL_LOGIT_BYTES, PYTORCH_LOGIT_BYTES)
+    shards = x.tp if stack.parallel_loss else 1
     return np.asarray(x.tokens * problem.architecture.vocab_size / shards * size * heads)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,11 +25,11 @@ _TOGETHER = 128  # layouts, each with its draws
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Step time in seconds with a central 80% interval; memory in GiB on the fullest stage.
+    """Step time in seconds, memory in GiB on the fullest stage, both with central 80% intervals.
 
     `mfu` and `tflops_per_chip` are keyed by convention: attention counted "causal" or "full" (recompute never).
     `layers_per_chunk`: the partition of the layers, in the order of the model; chunk i lies on stage i modulo pp, in a
-    V from pp on on stage 2·pp - 1 - i.
+    V from pp on on stage 2·pp - 1 - i. `fit_probability`: that the memory needed is within what is usable.
     """
 
     layout: Layout
@@ -45,24 +47,34 @@ class Prediction:
     allocated_gib: float
     reserved_gib: float
     needed_gib: float
+    needed_low_gib: float
+    needed_high_gib: float
     usable_gib: float
     host_gib: float
     host_usable_gib: float | None
     memory_stage: int
     fits: bool
+    fit_probability: float
     provenance: Provenance
+
+
+class Spreads(NamedTuple):
+    """Standard deviations of log step times and of the logs of memory reserved; of shape (n,)."""
+
+    step_time: Array
+    reserved: Array
 
 
 def predict_layouts(problem: Problem, layouts: Sequence[Layout], profile: Profile) -> list[Prediction]:
     """Predictions with intervals; layouts are taken as legal (models.rules.require_legal)."""
     rows = Layouts.of(layouts)
     predictions = predict(problem, rows, profile.coefficients(problem.scopes))
-    spread = log_spreads(problem, rows, profile)
-    return [describe(predictions, i, spread[i], profile) for i in range(len(rows))]
+    spreads = log_spreads(problem, rows, profile)
+    return [describe(predictions, i, spreads, profile) for i in range(len(rows))]
 
 
-def describe(predictions: Predictions, i: int, spread: float, profile: Profile) -> Prediction:
-    """Row `i` of many, with the standard deviation of its log step time and the profile that it was made with."""
+def describe(predictions: Predictions, i: int, spreads: Spreads, profile: Profile) -> Prediction:
+    """Row `i` of many, with how far off they may be and the profile that they were made with."""
     problem, layout = predictions.problem, predictions.layouts[i]
     step = float(predictions.step_time_s[i])
     counts: tuple[AttentionCount, ...] = ("causal", "full")
@@ -70,11 +82,13 @@ def describe(predictions: Predictions, i: int, spread: float, profile: Profile) 
     peak = step * mfu["causal"]  # seconds of the model's own FLOPs at the chip's peak
     time = {name: float(value[i]) for name, value in predictions.time.items()}
     memory = {in_gib(name): float(v[i]) / GIB for name, v in predictions.memory.items()}
+    usable, reserved = problem.cluster.usable_bytes / GIB, float(predictions.reserved_bytes[i]) / GIB
+    time_factor, memory_factor = (math.exp(Z80 * float(spread[i])) for spread in (spreads.step_time, spreads.reserved))
     return Prediction(
         layout=layout,
         step_time_s=step,
-        step_time_low_s=min(max(step * float(np.exp(-Z80 * spread)), peak), step),
-        step_time_high_s=step * float(np.exp(Z80 * spread)),
+        step_time_low_s=min(max(step / time_factor, peak), step),
+        step_time_high_s=step * time_factor,
         tokens_per_s=problem.workload.tokens / step,
         tokens_per_s_per_chip=problem.workload.tokens / step / float(predictions.chips[i]),
         tflops_per_chip={count: float(predictions.tflops_per_chip(count)[i]) for count in counts},
@@ -84,13 +98,16 @@ def describe(predictions: Predictions, i: int, spread: float, profile: Profile) 
         time=time,
         memory_gib=memory,
         allocated_gib=float(predictions.allocated_bytes[i]) / GIB,
-        reserved_gib=float(predictions.reserved_bytes[i]) / GIB,
+        reserved_gib=reserved,
         needed_gib=float(predictions.needed_bytes[i]) / GIB,
-        usable_gib=problem.cluster.usable_bytes / GIB,
+        needed_low_gib=reserved / memory_factor + memory["context_gib"],
+        needed_high_gib=reserved * memory_factor + memory["context_gib"],
+        usable_gib=usable,
         host_gib=float(predictions.host_bytes[i]) / GIB,
         host_usable_gib=None if math.isinf(problem.cluster.host_bytes) else problem.cluster.host_bytes / GIB,
         memory_stage=int(predictions.memory_stage[i]),
         fits=bool(predictions.fits()[i]),
+        fit_probability=_at_most(usable - memory["context_gib"], reserved, float(spreads.reserved[i])),
         provenance=provenance(problem, layout, time, memory, profile),
     )
 
@@ -101,26 +118,37 @@ def on_host(p: Prediction) -> str:
     return f", {p.host_gib:.1f}{limit} GiB in host memory" if p.host_gib else ""
 
 
-def log_spreads(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
-    """Standard deviations of log step times: that of the neighbourhood, and what terms without runs add to it.
+def _at_most(limit: float, median: float, spread: float) -> float:
+    """The probability that a log-normal quantity is within a limit."""
+    return NormalDist().cdf(math.log(limit / median) / spread) if limit > 0 else 0.0
+
+
+def log_spreads(problem: Problem, layouts: Layouts, profile: Profile) -> Spreads:
+    """How far off predictions may be: as far as those of their neighbourhood, and what terms without runs add to it.
 
     A chip or stack that no run informed has more of those than its neighbourhood's runs had, and is given the
-    difference. Where no run has been, all is as much wider as that was found to be. Draws are the same for every layout
-    and on every call, so that a prediction is a function of its inputs.
+    difference. Where no run has been, step times are as much farther off as that was found to make them. Draws are the
+    same for every layout and on every call, so that a prediction is a function of its inputs.
     """
-    neighbourhood, profile = profile.neighbourhood(problem.neighbourhoods), profile.covering(problem.scopes)
+    kinds = problem.neighbourhoods
+    timed, weighed = profile.neighbourhood(kinds), profile.memory_neighbourhood(kinds)
+    profile = profile.covering(problem.scopes)
     starts = range(0, len(layouts), _TOGETHER)
     rows = [np.arange(start, min(start + _TOGETHER, len(layouts))) for start in starts]
-    variances = np.concatenate([_variance(problem, layouts.take(some), profile) for some in rows])
-    spreads = np.array([neighbourhood.with_variance(float(variance)) for variance in variances])
-    return spreads * np.where(is_outside(problem, layouts, profile), profile.beyond, 1.0)
+    variances = np.concatenate([_variances(problem, layouts.take(some), profile) for some in rows], axis=1)
+    step_time, reserved = (
+        np.array([kind.with_variance(float(v)) for v in of_each])
+        for kind, of_each in zip((timed, weighed), variances, strict=True)
+    )
+    return Spreads(step_time * np.where(is_outside(problem, layouts, profile), profile.beyond, 1.0), reserved)
 
 
-def _variance(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
-    """Of log step time, over draws of the terms without runs."""
+def _variances(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
+    """Of log step time and of the log of memory reserved, over draws of the terms without runs; shape (2, n)."""
     n, generator = len(layouts), np.random.default_rng(0)
     terms = [term for term in profile.applying(problem.scopes) if not term.runs]
     draws = {term.key: np.tile(term.spread * generator.standard_normal(_DRAWS), n) for term in terms}
     repeated = layouts.take(np.repeat(np.arange(n), _DRAWS))
-    times = predict(problem, repeated, profile.coefficients(problem.scopes, draws)).step_time_s
-    return np.asarray(np.log(times).reshape(n, _DRAWS).var(axis=1))
+    drawn = predict(problem, repeated, profile.coefficients(problem.scopes, draws))
+    logs = np.log([drawn.step_time_s, drawn.reserved_bytes])
+    return np.asarray(logs.reshape(2, n, _DRAWS).var(axis=2))

@@ -161,8 +161,8 @@ class Term:
 class Neighbourhood:
     """How far runs of one kind lay from what a fit without their model, chip and stack had predicted.
 
-    `spread`: standard deviation of log step time with the same central 80%; `unidentified`: the part of it that the
-    terms make of which no run says anything; `runs`: how many it rests on.
+    `spread`: standard deviation, with the same central 80%, of log step time or of the log of memory reserved;
+    `unidentified`: the part of it that the terms make of which no run says anything; `runs`: how many it rests on.
     """
 
     scope: str
@@ -209,6 +209,7 @@ class Profile:
     software_year: float
     beyond: float = 1.0
     neighbourhoods: tuple[Neighbourhood, ...] = ()
+    memory_neighbourhoods: tuple[Neighbourhood, ...] = ()
     seen: tuple[Seen, ...] = ()
     spans: tuple[Span, ...] = ()
     version: int = 1
@@ -228,12 +229,17 @@ class Profile:
         return {(one.quantity, one.scope): one for one in self.spans}
 
     def neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
-        """The narrowest known of these, widest first; of a profile without any, its residual spread."""
-        known = {one.scope: one for one in self.neighbourhoods}
-        found = [known[scope] for scope in scopes if scope in known]
-        return (
-            found[-1] if found else Neighbourhood(scope="none", spread=self.residual_spread, unidentified=0.0, runs=0)
-        )
+        """Of step time: the narrowest known of these, widest first; of a profile without any, its residual spread."""
+        return self._narrowest(self.neighbourhoods, scopes)
+
+    def memory_neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
+        """Of memory."""
+        return self._narrowest(self.memory_neighbourhoods, scopes)
+
+    def _narrowest(self, neighbourhoods: Sequence[Neighbourhood], scopes: Sequence[str]) -> Neighbourhood:
+        known = {one.scope: one for one in neighbourhoods}
+        none = Neighbourhood(scope="none", spread=self.residual_spread, unidentified=0.0, runs=0)
+        return next((known[scope] for scope in reversed(scopes) if scope in known), none)
 
     def applying(self, scopes: Iterable[str]) -> list[Term]:
         """The terms of the scopes of a problem ("all" always applies)."""
@@ -280,6 +286,7 @@ class Profile:
             "residual_spread": self.residual_spread,
             "beyond": self.beyond,
             "neighbourhoods": [asdict(one) for one in self.neighbourhoods],
+            "memory_neighbourhoods": [asdict(one) for one in self.memory_neighbourhoods],
             "seen": [asdict(one) for one in self.seen],
             "spans": [asdict(one) for one in self.spans],
             "terms": [asdict(term) for term in self.terms],
@@ -299,6 +306,7 @@ class Profile:
             residual_spread=data["residual_spread"],
             beyond=data.get("beyond", 1.0),
             neighbourhoods=tuple(Neighbourhood(**one) for one in data.get("neighbourhoods", ())),
+            memory_neighbourhoods=tuple(Neighbourhood(**one) for one in data.get("memory_neighbourhoods", ())),
             seen=tuple(Seen(**one) for one in data.get("seen", ())),
             spans=tuple(Span(**one) for one in data.get("spans", ())),
             terms=terms,

@@ -61,6 +61,7 @@ class Stack:
                             moves four bytes whatever these say
     parallel_loss           with tp > 1 the loss works on each device's part of the vocabulary, not on gathered logits
     fused_loss              one kernel makes loss and gradient of logits; else PyTorch's cross_entropy in several
+    fused_loss_since        the year it began to compile its loss into one kernel, where it compiles at all
     lazy_gradients          gradients have no memory before backward computes them: PyTorch's zero_grad(set_to_none)
     low_precision_activations   inputs of activation functions are kept in the GEMM format (DeepSeek-V3 §3.3.3)
     fused                   norms, activations and rotary are fused kernels (hand-written or compiled)
@@ -68,6 +69,8 @@ class Stack:
     attention_kernel        a kernel, or who picks it by the chip: "auto" takes the fastest, "pytorch" what eager
                             PyTorch does: FlashAttention-2 before Blackwell (torchtitan models/attention.py)
     flash_since             the year its default attention became a flash kernel; a fused softmax before
+    one_sequence_since      the year its pipelines' micro-batches became one sequence unless told otherwise; before,
+                            there were as many of them as stages
     age_years               how far behind the newest software that profiles were fitted to
     running_balance         keeps running statistics for a global-batch balancing loss, so that it constrains nothing
     """
@@ -107,11 +110,13 @@ class Stack:
     gather_bytes: float = 2
     parallel_loss: bool = True
     fused_loss: bool = True
+    fused_loss_since: float | None = None
     lazy_gradients: bool = False
     low_precision_activations: bool = False
     fused: bool = True
     launch: Literal["eager", "compiled", "graph"] = "eager"
     flash_since: float | None = None
+    one_sequence_since: float | None = None
     age_years: float = 0.0
     running_balance: bool = False
     source: str = ""

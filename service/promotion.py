@@ -44,7 +44,7 @@ class Published:
             measured=np.log([run.step_time_s or np.nan for run in runs]),
             before=_log_times(pairs, as_published(before)),
             after=_log_times(pairs, theirs),
-            spread=np.array([float(log_spreads(problem, x, theirs)[0]) for problem, x in pairs]),
+            spread=np.array([float(log_spreads(problem, x, theirs).step_time[0]) for problem, x in pairs]),
             kinds=tuple((f"chip:{p.cluster.chip.id}", f"stack:{p.stack.id}") for p in problems),
         )
 

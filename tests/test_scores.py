@@ -31,7 +31,7 @@ def scored(measured: float, predicted: float, micro_batch: int = 1, **fields: An
     row = json.loads(json.dumps({**ROW, **fields}))
     row["measured"]["step_time_s"] = measured
     run = runs.read(row, shipped_profile().software_year)
-    return Scored(row, run, Layout(dp_shard=8, micro_batch=micro_batch), predicted, 0.1, 50e9, True)
+    return Scored(row, run, Layout(dp_shard=8, micro_batch=micro_batch), predicted, 0.1, 50e9, 0.05, True)
 
 
 def test_errors_are_medians_and_bias_keeps_its_sign() -> None:

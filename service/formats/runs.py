@@ -68,7 +68,7 @@ def _read(row: Row, software_year: float) -> Run:
     degrees = _degrees(training, cluster, architecture, stack, assumed)
     workload = _workload(training, degrees, assumed)
     problem = Problem(architecture=architecture, cluster=cluster, workload=workload, stack=stack)
-    layouts = _alternatives(training, problem, degrees, assumed)
+    layouts = _alternatives(row, problem, degrees, assumed)
     seconds, converted = _step_time(row["measured"], problem)
     memory = float(row["measured"].get("memory_gb") or 0) * GIB
     return Run(problem, layouts, tuple(dict.fromkeys(assumed)), seconds, converted, memory or None)
@@ -174,11 +174,18 @@ def _stack(row: Row, assumed: list[str]) -> Stack:
         changes["fused"] = bool(training["fused_norm_kernel"])
     if training.get("compile") is not None and stack.launch != "graph":
         changes |= {"launch": "compiled" if training["compile"] else "eager", "fused": bool(training["compile"])}
+    if not changes.get("fused", True) or _before(stack.fused_loss_since, row):
+        changes["fused_loss"] = stack.fused_loss and stack.fused_loss_since is None
     if not kernel:
         assumed.append("attention_kernel")
-        if stack.flash_since and row.get("date") and _year(row["date"]) < stack.flash_since:
+        if _before(stack.flash_since, row):
             changes["attention_kernel"] = "fused_softmax"
     return replace(stack, **changes, **_shown(stack, training))
+
+
+def _before(year: float | None, row: Row) -> bool:
+    """Whether a run is older than what came to its stack in that year."""
+    return bool(year and row.get("date") and _year(row["date"]) < year)
 
 
 def _age(row: Row, software_year: float, assumed: list[str]) -> float:
@@ -283,7 +290,8 @@ def _workload(training: Row, degrees: Row, assumed: list[str]) -> Workload:
     )
 
 
-def _alternatives(training: Row, problem: Problem, degrees: dict[str, Any], assumed: list[str]) -> tuple[Layout, ...]:
+def _alternatives(row: Row, problem: Problem, degrees: dict[str, Any], assumed: list[str]) -> tuple[Layout, ...]:
+    training = row["training"]
     pp, layers = degrees["pp"], problem.architecture.num_layers
     offload = (training.get("offload") or "").lower()
     to_host = "decoder_layer" in offload or "activations" in offload or "offload" in (training.get("recompute") or "")
@@ -302,7 +310,7 @@ def _alternatives(training: Row, problem: Problem, degrees: dict[str, Any], assu
         )
         for schedule, virtual in _schedules(training, problem, pp, assumed)
         for recompute, modules, first in _recompute(training, problem, layers // (pp * virtual), assumed)
-        for micro_batch in _micro_batches(training, problem, degrees, assumed)
+        for micro_batch in _micro_batches(row, problem, degrees, assumed)
     )
 
 
@@ -361,7 +369,8 @@ def _recompute(
     return [("full" if policy.startswith(("full", "custom", "qkv")) else "selective", (), 0)]
 
 
-def _micro_batches(training: Row, problem: Problem, degrees: Row, assumed: list[str]) -> tuple[int, ...]:
+def _micro_batches(row: Row, problem: Problem, degrees: Row, assumed: list[str]) -> tuple[int, ...]:
+    training, pp = row["training"], degrees["pp"]
     share = problem.workload.global_batch // (degrees["dp_shard"] * degrees["dp_replicate"])
     stated, accumulation = training.get("micro_batch_size"), training.get("grad_accum")
     if stated is not None and stated == int(stated) and share % int(stated) == 0:
@@ -371,6 +380,8 @@ def _micro_batches(training: Row, problem: Problem, degrees: Row, assumed: list[
     assumed.append("micro_batch")
     if share < 1:
         raise Invalid("training.global_batch_sequences", problem.workload.global_batch, "less than one sequence a rank")
+    if pp > 1 and share % pp == 0 and _before(problem.stack.one_sequence_since, row):
+        return (share // pp,)
     if problem.stack.launch != "graph" and training.get("recompute") is None:
         return (1,)  # the default of these stacks; who states recompute and no micro-batch has tuned both
     return tuple(d for d in divisors(share) if d <= _LARGEST_MICRO_BATCH)

@@ -101,6 +101,9 @@ class PredictedLayout(Document):
     """What the framework holds for them, fragmentation included: the peak that it reports itself."""
     needed_gib: float
     """What the device must have: that, and what the runtime and communication libraries take."""
+    needed_low_gib: float
+    """With `needed_high_gib` a central 80% interval."""
+    needed_high_gib: float
     usable_gib: float
     """What a program can use of the device's memory."""
     memory_stage: int
@@ -111,6 +114,8 @@ class PredictedLayout(Document):
     """A device's share of its host's memory; null where that is not known, and nothing is held against it."""
     fits: bool
     """Whether `needed_gib` is within `usable_gib`, and `host_gib` within `host_usable_gib`."""
+    fit_probability: float
+    """That the device needs no more than `usable_gib`, by how far measured peaks were from their predictions."""
     provenance: ProvenanceAnswer
 
     @classmethod

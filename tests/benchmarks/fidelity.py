@@ -58,9 +58,10 @@ def _scored(row: dict[str, Any], profile: Profile) -> Scored:
     layout = choose(run, profile)
     require_legal(run.problem, layout)
     found = predict(run.problem, Layouts.of([layout]), profile.coefficients(run.problem.scopes))
-    spread = float(log_spreads(run.problem, Layouts.of([layout]), profile)[0]) if row["outcome"] == "ok" else 0.0
+    spreads = log_spreads(run.problem, found.layouts, profile)
     seconds, held = float(found.step_time_s[0]), float(found.reserved_bytes[0])
-    return Scored(row, run, layout, seconds, spread, held, bool(found.fits()[0]))
+    away = float(spreads.step_time[0]), float(spreads.reserved[0])
+    return Scored(row, run, layout, seconds, away[0], held, away[1], bool(found.fits()[0]))
 
 
 def reason(error: DomainError) -> str:

@@ -25,7 +25,7 @@ NEAR = 0.03  # measured step times closer than this are not ranked
 class Scored:
     """A run in its own layout, with what was predicted of it.
 
-    `step_time_s` with `spread`, the standard deviation of its log; `memory_bytes` reserved, and whether that `fits`.
+    `step_time_s` and `memory_bytes` reserved with the standard deviations of their logs; whether it `fits`.
     A run that `failed` has only a verdict.
     """
 
@@ -35,6 +35,7 @@ class Scored:
     step_time_s: float
     spread: float
     memory_bytes: float
+    memory_spread: float
     fits: bool
 
     @property
@@ -130,7 +131,7 @@ def _averaged(repeats: list[Scored]) -> Scored:
     one = repeats[0]
     mean = float(np.mean([s.run.step_time_s or np.nan for s in repeats]))
     run = runs.Run(one.run.problem, one.run.alternatives, one.run.assumed, mean, one.run.converted)
-    return Scored(one.row, run, one.layout, one.step_time_s, one.spread, one.memory_bytes, one.fits)
+    return Scored(one.row, run, one.layout, one.step_time_s, one.spread, one.memory_bytes, one.memory_spread, one.fits)
 
 
 def kendall_tau(predicted: np.ndarray, measured: np.ndarray) -> float | None:
@@ -151,10 +152,14 @@ def verdicts(scored: Sequence[Scored]) -> dict[str, float | None]:
     failed = [s for s in scored if s.failed]
     ran = [s for s in scored if not s.failed]
     peaks = [abs(s.memory_bytes / s.run.memory_bytes - 1) for s in ran if s.run.memory_bytes]
+    inside = [
+        abs(np.log(s.memory_bytes / s.run.memory_bytes)) <= Z80 * s.memory_spread for s in ran if s.run.memory_bytes
+    ]
     return {
         "oom_recall": float(np.mean([not s.fits for s in failed])) if failed else None,
         "fit_precision": float(np.mean([s.fits for s in ran])) if ran else None,
         "memory_median_abs_error": float(np.median(peaks)) if peaks else None,
+        "memory_coverage80": float(np.mean(inside)) if inside else None,
     }
 
 
