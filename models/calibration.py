@@ -279,7 +279,7 @@ def _judged(
         before=fit.predicted(fit.mean)[timed],
         after=logs[timed],
         spread=spread,
-        kinds=tuple((f"chip:{p.cluster.chip.id}", f"stack:{p.stack.id}") for p in problems),
+        kinds=tuple((f"chip:{p.cluster.chip.id}", f"stack:{p.stack.kin}") for p in problems),
     )
     return fitted, unseen if len(problems) >= JUDGED else None
 

@@ -62,10 +62,13 @@ def fabrics() -> Mapping[str, Fabric]:
 
 @cache
 def stacks() -> Mapping[str, Stack]:
-    def read(entry: dict[str, Any]) -> Stack:
-        return Stack(**{name: frozen(value) for name, value in entry.items()})
+    entries = {entry["id"]: entry for entry in _load("stacks")}
 
-    return _index((read(entry), entry["aliases"]) for entry in _load("stacks"))
+    def read(entry: dict[str, Any]) -> Stack:
+        whole = {**entries.get(entry.get("like", ""), {}), **entry}
+        return Stack(**{name: frozen(value) for name, value in whole.items()})
+
+    return _index((read(entry), entry["aliases"]) for entry in entries.values())
 
 
 def frozen(value: Any) -> Any:

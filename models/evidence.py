@@ -52,7 +52,7 @@ class Traits:
         return cls(
             chip=chip.id,
             generation=chip.generation,
-            stack=problem.stack.id,
+            stack=problem.stack.kin,
             sparse=problem.architecture.is_moe,
             precision=problem.workload.precision,
             parameters=parameters.total,

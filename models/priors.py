@@ -16,7 +16,7 @@ def priors() -> Profile:
     base = Profile.from_json(json.loads((files("models") / "data/priors.json").read_text()))
     chips = {chip.id: chip for chip in catalogue.chips().values()}
     scopes = {
-        "stack": sorted({stack.id for stack in catalogue.stacks().values()}),
+        "stack": sorted({stack.kin for stack in catalogue.stacks().values()}),
         "generation": sorted({chip.generation for chip in chips.values()}),
         "chip": sorted(chips),
     }

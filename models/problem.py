@@ -82,7 +82,7 @@ class Problem:
     @property
     def neighbourhoods(self) -> tuple[str, ...]:
         """Kinds of runs that this one is of, widest first (models.profile.Neighbourhood)."""
-        stack = f"stack:{self.stack.id}"
+        stack = f"stack:{self.stack.kin}"
         return "all", stack, f"{stack}/{'sparse' if self.architecture.is_moe else 'dense'}", self.fleet_scopes["pair"]
 
     @cached_property
@@ -94,7 +94,7 @@ class Problem:
             f"fusion:{'fused' if stack.fused else 'unfused'}",
             f"generation:{chip.generation}",
             f"kernel:{self.kernel}/{chip.generation}",
-            f"stack:{stack.id}",
+            f"stack:{stack.kin}",
             f"chip:{chip.id}",
             f"fabric:{self.cluster.fabric.id}",
             *self.fleet_scopes.values(),
@@ -103,7 +103,7 @@ class Problem:
     @property
     def fleet_scopes(self) -> dict[str, str]:
         """Of the deployment that reports come from (models.fleet), by what they are of."""
-        chip, stack = self.cluster.chip.id, self.stack.id
+        chip, stack = self.cluster.chip.id, self.stack.kin
         return {
             "all": f"{FLEET}:all",
             "chip": f"{FLEET}:chip:{chip}",

@@ -105,7 +105,7 @@ def _outside(problem: Problem, layout: Layout, profile: Profile) -> Iterable[str
 
 def _scopes(problem: Problem) -> tuple[str, str, str]:
     """Narrowest first."""
-    stack, chip = f"stack:{problem.stack.id}", problem.cluster.chip
+    stack, chip = f"stack:{problem.stack.kin}", problem.cluster.chip
     return f"chip:{chip.id}/{stack}", f"generation:{chip.generation}", stack
 
 

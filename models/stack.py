@@ -72,6 +72,7 @@ class Stack:
     one_sequence_since      the year its pipelines' micro-batches became one sequence unless told otherwise; before,
                             there were as many of them as stages
     age_years               how far behind the newest software that profiles were fitted to
+    like                    the stack that it is but for what is said here, and whose coefficients it shares
     running_balance         keeps running statistics for a global-batch balancing loss, so that it constrains nothing
     """
 
@@ -119,6 +120,7 @@ class Stack:
     one_sequence_since: float | None = None
     age_years: float = 0.0
     running_balance: bool = False
+    like: str | None = None
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -131,6 +133,11 @@ class Stack:
         if self.attention_kernel not in (*_PICKED, *KERNELS):
             rule = f"must be one of {', '.join((*_PICKED, *KERNELS))}"
             raise Invalid("stack.attention_kernel", self.attention_kernel, rule)
+
+    @property
+    def kin(self) -> str:
+        """What coefficients call it, and runs on others that are alike."""
+        return self.like or self.id
 
     @property
     def modules(self) -> tuple[str, ...]:

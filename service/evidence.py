@@ -130,7 +130,7 @@ def _wanted(rows: Rows, query: EvidenceQuery) -> Traits:
         chip, _, size = resolver.cluster(ClusterPreset(preset=query.cluster, num_chips=query.num_chips))
         stated |= {"chip": chip.value.id, "generation": chip.value.generation, "num_chips": size.num_chips}
     if query.stack is not None:
-        stated["stack"] = resolver.stack(query.stack).value.id
+        stated["stack"] = resolver.stack(query.stack).value.kin
     return Traits(**stated)
 
 

@@ -45,7 +45,7 @@ class Published:
             before=_log_times(pairs, as_published(before)),
             after=_log_times(pairs, theirs),
             spread=np.array([float(log_spreads(problem, x, theirs).step_time[0]) for problem, x in pairs]),
-            kinds=tuple((f"chip:{p.cluster.chip.id}", f"stack:{p.stack.id}") for p in problems),
+            kinds=tuple((f"chip:{p.cluster.chip.id}", f"stack:{p.stack.kin}") for p in problems),
         )
 
 

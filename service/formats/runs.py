@@ -162,7 +162,7 @@ def _torus_shape(row: Row, n: int) -> tuple[int, ...] | None:
 def _stack(row: Row, assumed: list[str]) -> Stack:
     training = row["training"]
     try:
-        stack = catalogue.stack(row["stack"])
+        stack = catalogue.stack(_stack_name(row))
     except UnknownName:
         assumed.append("stack")
         stack = catalogue.stack("generic")
@@ -181,6 +181,12 @@ def _stack(row: Row, assumed: list[str]) -> Stack:
         if _before(stack.flash_since, row):
             changes["attention_kernel"] = "fused_softmax"
     return replace(stack, **changes, **_shown(stack, training))
+
+
+def _stack_name(row: Row) -> str:
+    """Rows name Megatron-Core whatever drives it; NeMo and Megatron-Bridge say so in their framework's name."""
+    driven = row["stack"] == "megatron" and "NeMo" in (row.get("framework") or "")
+    return "megatron-bridge" if driven else str(row["stack"])
 
 
 def _before(year: float | None, row: Row) -> bool:

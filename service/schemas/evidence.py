@@ -65,7 +65,7 @@ class PublishedRun(Wire):
         return Traits(
             chip=self.chip,
             generation=catalogue.chip(self.chip).generation,
-            stack=self.stack.name,
+            stack=catalogue.stack(self.stack.name).kin,
             sparse=self.model.moe is not None,
             precision=workload.precision,
             parameters=self.parameters,

@@ -54,6 +54,7 @@ class StackFields(Wire):
     gradient_bytes: Annotated[float, Field(gt=0, le=8)] | None = None
     gather_bytes: Bytes | None = None
     parallel_loss: bool | None = None
+    fused_loss: bool | None = None
     low_precision_activations: bool | None = None
     fused: bool | None = None
     launch: Literal["eager", "compiled", "graph"] | None = None
