@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +22,8 @@ from models.space import Space
 from models.step import predict
 
 _MOST_WEIGHED = 20_000  # of the fastest, for free memory
+_ALL_BUT_SURE = 0.99
+_SURE = 0.9  # of fitting, not to look for something surer: the upper end of an 80% interval fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +91,7 @@ def recommend(
         front=tuple(chosen[row] for row in front),
         certificate=answer.certificate,
         reasons=(
-            *_reasons(problem, fastest, simplest, tolerance, answer, pipelining, fewer),
+            *_reasons(fastest, simplest, [chosen[row] for row in front], tolerance, answer, pipelining, fewer),
             *_fewer_faster(problem, profile, constraints, answer, go_on),
         ),
         chips_used=problem.cluster.num_chips,
@@ -107,9 +110,9 @@ def _front(problem: Problem, profile: Profile, answer: Answer, tolerance: float)
 
 
 def _reasons(
-    problem: Problem,
     fastest: Candidate,
     simplest: Candidate,
+    front: Sequence[Candidate],
     tolerance: float,
     answer: Answer,
     pipelining: Pipelining,
@@ -135,16 +138,39 @@ def _reasons(
             f"simplest within {tolerance:.0%}: {simplest.prediction.layout.summary()}, {cost:.2%} slower{without}"
         )
     reasons.append(f"pipelining: {pipelining.verdict}")
+    large = answer.certificate.over_memory + answer.certificate.pruned_by_memory
     reasons.append(
-        f"memory: {best.needed_gib:.1f} of {best.usable_gib:.1f} GiB on stage {best.memory_stage}{on_host(best)}; "
-        f"{answer.certificate.over_memory + answer.certificate.pruned_by_memory} layouts were too large"
+        f"memory: {best.needed_gib:.1f} ({best.needed_low_gib:.1f} to {best.needed_high_gib:.1f}) of "
+        f"{best.usable_gib:.1f} GiB on stage {best.memory_stage}{on_host(best)}: it fits with a probability of "
+        f"{_percent(best.fit_probability)}; {large} layouts were too large"
     )
+    reasons += _safer(fastest, front)
     if fewer:
         reasons.append(fewer.message)
     if not answer.certificate.exact:
         gap = answer.certificate.gap
         reasons.append(f"the search was stopped: this is the best so far, and none is faster by more than {gap:.1%}")
     return tuple(reasons)
+
+
+def _safer(fastest: Candidate, front: Sequence[Candidate]) -> list[str]:
+    """Where the fastest may not fit: the first of the front that is surer to."""
+    best = fastest.prediction
+    if best.fit_probability >= _SURE:
+        return []
+    for candidate in front:
+        other = candidate.prediction
+        if other.fit_probability >= _SURE:
+            cost = other.step_time_s / best.step_time_s - 1
+            return [f"surer to fit ({_percent(other.fit_probability)}): {other.layout.summary()}, {cost:.2%} slower"]
+    return [
+        f"none within the tolerance is sure to fit: constraints.memory_reserve_gib of "
+        f"{best.needed_high_gib - best.needed_gib:.1f} asks for layouts that have as much to spare as predictions err"
+    ]
+
+
+def _percent(probability: float) -> str:
+    return f"{probability:.0%}" if probability <= _ALL_BUT_SURE else f"more than {_ALL_BUT_SURE:.0%}"
 
 
 def _fewer_faster(

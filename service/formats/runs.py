@@ -70,7 +70,8 @@ def _read(row: Row, software_year: float) -> Run:
     problem = Problem(architecture=architecture, cluster=cluster, workload=workload, stack=stack)
     layouts = _alternatives(row, problem, degrees, assumed)
     seconds, converted = _step_time(row["measured"], problem)
-    memory = float(row["measured"].get("memory_gb") or 0) * GIB
+    as_described = "2p" not in (training.get("pp_schedule") or "")  # ZB-2p holds twice what the schedules here do
+    memory = float(row["measured"].get("memory_gb") or 0) * GIB * as_described
     return Run(problem, layouts, tuple(dict.fromkeys(assumed)), seconds, converted, memory or None)
 
 

@@ -70,6 +70,44 @@ def test_attention_before_flash_kernels_was_a_fused_softmax(date: str | None, ke
     assert runs.read(row(date=date), YEAR).problem.stack.attention_kernel == kernel
 
 
+@pytest.mark.parametrize(("date", "fused"), [("2024-10", False), ("2026-01", True)])
+def test_a_loss_of_before_it_was_compiled_is_in_several_kernels(date: str, fused: bool) -> None:
+    stack = runs.read(row(stack="torchtitan", date=date, training={"data_parallel_kind": "fsdp"}), YEAR).problem.stack
+    assert stack.fused_loss is fused
+
+
+def test_a_loss_that_nothing_compiles_is_in_several_kernels() -> None:
+    training = {"data_parallel_kind": "fsdp", "compile": False}
+    stack = runs.read(row(stack="torchtitan", date="2026-01", training=training), YEAR).problem.stack
+    assert (stack.fused_loss, stack.launch) == (False, "eager")
+    assert runs.read(row(training={"compile": False}), YEAR).problem.stack.fused_loss  # Megatron's needs no compiler
+
+
+@pytest.mark.parametrize(("date", "sizes"), [("2024-10", {4}), ("2026-01", {1, 2, 4, 8})])
+def test_micro_batches_of_old_pipelines_are_as_many_as_stages(date: str, sizes: set[int]) -> None:
+    training = {"pp": 2, "pp_schedule": "1f1b", "data_parallel_kind": "fsdp", "micro_batch_size": None,
+                "grad_accum": None, "recompute": "full", "global_batch_sequences": 32}  # fmt: skip
+    run = runs.read(row(stack="torchtitan", date=date, training=training), YEAR)
+    assert {x.micro_batch for x in run.alternatives} == sizes
+
+
+def test_nemo_is_megatron_with_gradients_of_16_bits() -> None:
+    """And with its coefficients."""
+    plain, nemo = (runs.read(row(framework=name), YEAR).problem for name in ("Megatron-LM 2025", "NeMo 25.04"))
+    assert (plain.stack.id, nemo.stack.id) == ("megatron", "megatron-bridge")
+    assert (plain.gradient_bytes, nemo.gradient_bytes) == (4, 2)
+    assert plain.scopes == nemo.scopes
+    assert plain.neighbourhoods == nemo.neighbourhoods
+
+
+def test_memory_of_a_schedule_that_is_not_described_is_not_compared() -> None:
+    def memory(schedule: str) -> float | None:
+        training = {"pp": 2, "pp_schedule": schedule}
+        return runs.read(row(training=training, measured={"memory_gb": 50}), YEAR).memory_bytes
+
+    assert (memory("zb-1p"), memory("zb-2p")) == (50 * GIB, None)
+
+
 def test_flops_are_converted_in_their_own_convention() -> None:
     def seconds(counted: dict[str, Any]) -> float:
         measured = {"step_time_s": None, "tflops_per_chip": 400, "flops_counted": counted}
