@@ -163,8 +163,7 @@ class Combiner:
             "activations_bytes": resident * c.activation_memory + np.where(losing, 0.0, recomputed),
             "logits_bytes": np.where(losing, logits, 0.0),
         }
-        if self.problem.stack.lazy_gradients:
-            parts["gradients_bytes"] = self._after(parts)
+        parts |= self._around_update(parts)
         allocated = total(parts.values())
         worst = _largest(allocated)
         held = {name: _pick(value, worst) for name, value in parts.items()}
@@ -186,11 +185,21 @@ class Combiner:
         used, _ = self.memory()
         return np.asarray((total(used.values()) <= capacity) & (self.host() <= self.problem.cluster.host_bytes))
 
-    def _after(self, parts: dict[str, Array]) -> Array:
-        """Gradients that take the place of the activations they are made from, unless earlier ones are kept."""
-        gone = parts["activations_bytes"] + parts["logits_bytes"]
-        whole = parts["gradients_bytes"]
-        return np.where(self.micro_batches == 1, np.maximum(whole - gone, 0.0), whole)
+    def _around_update(self, parts: dict[str, Array]) -> dict[str, Array]:
+        """What takes the place of activations once they are gone: gradients, unless earlier micro-batches left them,
+        and temporaries of the update."""
+        gone, whole = parts["activations_bytes"] + parts["logits_bytes"], parts["gradients_bytes"]
+        early = whole
+        if self.problem.stack.lazy_gradients:
+            early = np.where(self.micro_batches == 1, 0.0, whole)
+        gathered = (self.zero3 & self.layouts.reshard) * parts["parameters_bytes"]  # gone by the time of the update
+        temporary = self.problem.update_bytes * ~self.layouts.offload_optimizer * self._owned
+        more = np.maximum(whole - gone - early + np.maximum(temporary - gathered, 0.0), 0.0)
+        gradients = np.minimum(more, whole - early)
+        return {
+            "gradients_bytes": early + gradients,
+            "optimizer_bytes": parts["optimizer_bytes"] + more - gradients,
+        }
 
     @cached_property
     def _in_flight(self) -> Array:
@@ -202,8 +211,12 @@ class Combiner:
     @cached_property
     def _states(self) -> Array:
         """Bytes of master copies and moments, wherever they are."""
-        each = self._master_bytes() + self.problem.workload.optimizer_state.moment_bytes
-        return each * self.exposure.shard(*self._parameters, self.layouts.zero_stage >= 1)
+        return (self._master_bytes() + self.problem.workload.optimizer_state.moment_bytes) * self._owned
+
+    @cached_property
+    def _owned(self) -> Array:
+        """Parameters that a device updates."""
+        return self.exposure.shard(*self._parameters, self.layouts.zero_stage >= 1)
 
     @cached_property
     def _parameters(self) -> tuple[Array, Array]:

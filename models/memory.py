@@ -17,9 +17,12 @@ from models.problem import Problem
 from models.recompute import Repeated
 from models.shard import Shards
 
-PYTORCH_LOGIT_BYTES = 16  # 16-bit logits and gradient, fp32 logits, log-softmax and gradient: PyTorch's cross_entropy
-PYTORCH_PARALLEL_LOGIT_BYTES = 20  # its loss_parallel: log-softmax, gradient, exponent, sum, product, each fp32
-LOGIT_BYTES = 6  # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for logits)
+LOGIT_BYTES = {
+    "fused": 6,  # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for logits)
+    "compiled": 8,  # and 16-bit logits
+    "pytorch": 16,  # and fp32 log-softmax and gradient
+}
+PARALLEL_LOGIT_BYTES = 20  # PyTorch's loss_parallel: log-softmax, gradient, exponent, sum and product, each fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +78,9 @@ def mtp_expert_parameters(architecture: Architecture, x: Shards) -> Array:
 
 def logit_bytes(problem: Problem, x: Shards) -> Array:
     heads, stack = 1 + problem.architecture.mtp_layers, problem.stack
-    size: Array | int = LOGIT_BYTES
-    if not stack.fused_loss:
-        size = np.where((x.tp > 1) & stack.parallel_loss, PYTORCH_PARALLEL_LOGIT_BYTES, PYTORCH_LOGIT_BYTES)
+    size: Array | int = LOGIT_BYTES[stack.loss]
+    if stack.loss == "pytorch" and stack.parallel_loss:
+        size = np.where(x.tp > 1, PARALLEL_LOGIT_BYTES, size)
     shards = x.tp if stack.parallel_loss else 1
     return np.asarray(x.tokens * problem.architecture.vocab_size / shards * size * heads)
 

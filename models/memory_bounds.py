@@ -198,7 +198,7 @@ class MemoryBounds:
 
     def _worth(self, zero: int, reshard: bool, on_host: bool, *, most: bool = False) -> _Worth:
         """At least, or at `most`."""
-        problem, states = self.problem, self._state_bytes(zero)
+        problem, states = self.problem, self._state_bytes(zero) + most * self.problem.update_bytes
         gathered = zero == 3 and reshard
         reduced = (self.pp == 1) | gathered | (zero == 2) if zero >= 2 else np.zeros(1, dtype=bool)
         shared = states * (zero >= 1 and not on_host) + problem.parameter_bytes * (zero == 3 and on_host)

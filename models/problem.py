@@ -60,6 +60,11 @@ class Problem:
         """Of an fp32 copy beside the parameter in use; where that is fp32 itself there is none."""
         return 0.0 if self.parameter_bytes >= 4 else self.workload.optimizer_state.master_bytes
 
+    @property
+    def update_bytes(self) -> float:
+        """Temporaries of the optimizer's update, of a parameter."""
+        return 4.0 if self.cluster.chip.vendor in self.stack.foreach_on else 0.0
+
     def repeated(self, number: int, layer: Layer) -> Repeated:
         """What of a layer a recompute policy does again."""
         return repeated(policy("selective", self.stack.selective[0]) if number == STACKS_OWN else number, layer)

@@ -60,9 +60,12 @@ class Stack:
     gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand format. fp32 training
                             moves four bytes whatever these say
     parallel_loss           with tp > 1 the loss works on each device's part of the vocabulary, not on gathered logits
-    fused_loss              one kernel makes loss and gradient of logits; else PyTorch's cross_entropy in several
-    fused_loss_since        the year it began to compile its loss into one kernel, where it compiles at all
+    loss                    what makes loss and gradient of logits: one "fused" kernel, PyTorch's cross_entropy
+                            "compiled", or its several kernels ("pytorch")
+    loss_compiled_since     the year it began to compile its loss
     lazy_gradients          gradients have no memory before backward computes them: PyTorch's zero_grad(set_to_none)
+    foreach_on              vendors on whose chips PyTorch updates all parameters together by its foreach kernels, with
+                            an fp32 temporary of each, where it has no fused update
     low_precision_activations   inputs of activation functions are kept in the GEMM format (DeepSeek-V3 §3.3.3)
     fused                   norms, activations and rotary are fused kernels (hand-written or compiled)
     launch                  "eager", "compiled" or "graph": what a kernel launch costs the host
@@ -110,9 +113,10 @@ class Stack:
     gradient_bytes: float = 4
     gather_bytes: float = 2
     parallel_loss: bool = True
-    fused_loss: bool = True
-    fused_loss_since: float | None = None
+    loss: Literal["fused", "compiled", "pytorch"] = "fused"
+    loss_compiled_since: float | None = None
     lazy_gradients: bool = False
+    foreach_on: tuple[str, ...] = ()
     low_precision_activations: bool = False
     fused: bool = True
     launch: Literal["eager", "compiled", "graph"] = "eager"

@@ -32,6 +32,8 @@ _KERNELS = {
     "megatron-fused-softmax": "fused_softmax",
     "unfused": "unfused",
 }
+_DRIVEN = {"megatron": ("NeMo", "megatron-bridge"), "fsdp": ("llm-foundry", "llm-foundry")}
+"""By the stack of a row: what the name of its framework has in it, and the stack of the catalogue that it then is."""
 _LARGEST_MICRO_BATCH = 16
 
 
@@ -175,8 +177,8 @@ def _stack(row: Row, assumed: list[str]) -> Stack:
         changes["fused"] = bool(training["fused_norm_kernel"])
     if training.get("compile") is not None and stack.launch != "graph":
         changes |= {"launch": "compiled" if training["compile"] else "eager", "fused": bool(training["compile"])}
-    if not changes.get("fused", True) or _before(stack.fused_loss_since, row):
-        changes["fused_loss"] = stack.fused_loss and stack.fused_loss_since is None
+    if stack.loss == "compiled" and (training.get("compile") is False or _before(stack.loss_compiled_since, row)):
+        changes["loss"] = "pytorch"
     if not kernel:
         assumed.append("attention_kernel")
         if _before(stack.flash_since, row):
@@ -185,9 +187,9 @@ def _stack(row: Row, assumed: list[str]) -> Stack:
 
 
 def _stack_name(row: Row) -> str:
-    """Rows name Megatron-Core whatever drives it; NeMo and Megatron-Bridge say so in their framework's name."""
-    driven = row["stack"] == "megatron" and "NeMo" in (row.get("framework") or "")
-    return "megatron-bridge" if driven else str(row["stack"])
+    """Rows name Megatron-Core and FSDP whatever drives them; that the name of their framework says."""
+    word, driven = _DRIVEN.get(row["stack"], ("", ""))
+    return driven if word and word in (row.get("framework") or "") else str(row["stack"])
 
 
 def _before(year: float | None, row: Row) -> bool:

@@ -54,7 +54,8 @@ class StackFields(Wire):
     gradient_bytes: Annotated[float, Field(gt=0, le=8)] | None = None
     gather_bytes: Bytes | None = None
     parallel_loss: bool | None = None
-    fused_loss: bool | None = None
+    loss: Literal["fused", "compiled", "pytorch"] | None = None
+    """What makes loss and gradient of logits; it decides how many bytes of each are alive together."""
     low_precision_activations: bool | None = None
     fused: bool | None = None
     launch: Literal["eager", "compiled", "graph"] | None = None

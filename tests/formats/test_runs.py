@@ -70,17 +70,17 @@ def test_attention_before_flash_kernels_was_a_fused_softmax(date: str | None, ke
     assert runs.read(row(date=date), YEAR).problem.stack.attention_kernel == kernel
 
 
-@pytest.mark.parametrize(("date", "fused"), [("2024-10", False), ("2026-01", True)])
-def test_a_loss_of_before_it_was_compiled_is_in_several_kernels(date: str, fused: bool) -> None:
+@pytest.mark.parametrize(("date", "loss"), [("2024-10", "pytorch"), ("2026-01", "compiled")])
+def test_a_loss_of_before_it_was_compiled_is_in_several_kernels(date: str, loss: str) -> None:
     stack = runs.read(row(stack="torchtitan", date=date, training={"data_parallel_kind": "fsdp"}), YEAR).problem.stack
-    assert stack.fused_loss is fused
+    assert stack.loss == loss
 
 
 def test_a_loss_that_nothing_compiles_is_in_several_kernels() -> None:
     training = {"data_parallel_kind": "fsdp", "compile": False}
     stack = runs.read(row(stack="torchtitan", date="2026-01", training=training), YEAR).problem.stack
-    assert (stack.fused_loss, stack.launch) == (False, "eager")
-    assert runs.read(row(training={"compile": False}), YEAR).problem.stack.fused_loss  # Megatron's needs no compiler
+    assert (stack.loss, stack.launch) == ("pytorch", "eager")
+    assert runs.read(row(training={"compile": False}), YEAR).problem.stack.loss == "fused"  # needs no compiler
 
 
 @pytest.mark.parametrize(("date", "sizes"), [("2024-10", {4}), ("2026-01", {1, 2, 4, 8})])

@@ -246,7 +246,7 @@ def test_a_loss_keeps_what_its_kernels_leave_of_the_logits() -> None:
     """6 bytes of each; under PyTorch's cross_entropy 16, which are 20 of a device's part where the loss is sharded."""
     base = question(model="llama-3-8b", chips=4)
     layout = Layouts.of([Layout(tp=4)])
-    ways = [{"parallel_loss": p, "fused_loss": f} for p, f in ((True, True), (True, False), (False, False))]
+    ways = [{"parallel_loss": p, "loss": f} for p, f in ((True, "fused"), (True, "pytorch"), (False, "pytorch"))]
     problems = [on_stack("aa-scaling", base, **way) for way in ways]
     c = PROFILE.coefficients(problems[0].scopes)
     logits = [predict(p, layout, c).memory["logits_bytes"][0] for p in problems]
