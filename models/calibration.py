@@ -30,7 +30,7 @@ FEWEST_FOLDS = 3
 JUDGED = 5  # runs of a kind, at least, for its error to say something
 _VISIBLE = 0.02  # of the prior's spread: a smaller shift moves no prediction by a tenth of a percent
 _TOUCHED = 0.98  # below this share: the term is one of the joint posterior
-_IDENTIFIED = 0.9  # a posterior spread below this share of the prior's: the data said something
+_IDENTIFIED = 0.95  # a posterior spread below this share of the prior's: the data said something
 
 _STEP: dict[str, Quantity] = {
     "step_time": lambda found: found.step_time_s,

@@ -144,11 +144,15 @@ def log_spreads(problem: Problem, layouts: Layouts, profile: Profile) -> Spreads
 
 
 def _variances(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
-    """Of log step time and of the log of memory reserved, over draws of the terms without runs; shape (2, n)."""
+    """Of log step time and of the log of memory reserved, over draws of the terms without runs; shape (2, n).
+
+    Those of normal distributions with the same central 80%: a rate of ageing, a logarithm in an exponent, has tails.
+    """
     n, generator = len(layouts), np.random.default_rng(0)
     terms = [term for term in profile.applying(problem.scopes) if not term.runs]
     draws = {term.key: np.tile(term.spread * generator.standard_normal(_DRAWS), n) for term in terms}
     repeated = layouts.take(np.repeat(np.arange(n), _DRAWS))
     drawn = predict(problem, repeated, profile.coefficients(problem.scopes, draws))
     logs = np.log([drawn.step_time_s, drawn.reserved_bytes])
-    return np.asarray(logs.reshape(2, n, _DRAWS).var(axis=2))
+    low, high = np.quantile(logs.reshape(2, n, _DRAWS), [0.1, 0.9], axis=2)
+    return np.asarray(((high - low) / (2 * Z80)) ** 2)
