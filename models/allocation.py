@@ -27,6 +27,7 @@ from models.space import Space
 
 _SIZES = 24  # of a group
 _COUNTS = 4  # of groups, for each size
+_NAMED = 3  # of the nodes of a domain that is too large
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +85,16 @@ def _check(cluster: Cluster, nodes: Sequence[Node]) -> None:
     if cluster.fabric.torus is not None:
         raise Invalid("allocation", None, f"fabric {cluster.fabric.id} is a torus: its slices are whole")
     size = cluster.fabric.levels[0].size
-    for name, held in _domains(nodes):
-        chips = sum(node.chips for node in held)
+    for name, members in _domains(nodes):
+        chips = sum(node.chips for node in members)
         if size is not None and chips > size:
-            raise Invalid(
-                "allocation.nodes", chips, f"domain {name} has more than the {size} chips of fabric's domains"
-            )
+            some = ", ".join(node.name for node in members[:_NAMED]) + ", …" * (len(members) > _NAMED)
+            rule = f"a scale-up domain of {cluster.fabric.id} has {size} chips, but {some}"
+            raise Invalid("allocation.nodes", chips, f"{rule} hold {chips} in domain {name!r}: name smaller domains")
+    held = sum(node.chips for node in nodes)
+    if cluster.num_chips > held:
+        rule = f"more than the {held} chips of the allocation; leave it out to use as many as are fastest"
+        raise Invalid("cluster.num_chips", cluster.num_chips, rule)
 
 
 def _domains(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:

@@ -32,6 +32,11 @@ def as_chips(preset: ClusterPreset) -> ClusterPreset:
     if torus and num_chips > torus.max_chips:
         largest = torus.max_chips * per_chip
         raise Invalid("cluster.preset", preset.preset, f"is no slice: the largest is {match[1]}-{largest}")
+    if torus and torus.shape_for(num_chips) is None:
+        sizes = [n for n in range(1, torus.max_chips + 1) if torus.shape_for(n)]
+        near = [max(n for n in sizes if n < num_chips), min(n for n in sizes if n > num_chips)]
+        names = " and ".join(f"{match[1]}-{n * per_chip}" for n in near)
+        raise Invalid("cluster.preset", preset.preset, f"is no slice: the nearest are {names}")
     if preset.num_chips not in (None, num_chips):
         raise Invalid("cluster.num_chips", preset.num_chips, f"{preset.preset} is {num_chips} chips")
     return preset.model_copy(update={"preset": chip, "num_chips": num_chips})

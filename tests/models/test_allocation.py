@@ -76,8 +76,11 @@ def test_a_limit_on_chips_is_kept() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(Invalid):
-        allocate(problem("h100", 16), PROFILE, Constraints(), [Node(name="a", chips=16, domain="a")], lambda: True)
+    with pytest.raises(Invalid, match=r"has 8 chips, but n1, n2, n3, … hold 32 in domain 'a'"):
+        many = [Node(name=f"n{i}", chips=8, domain="a") for i in range(1, 5)]
+        allocate(problem("h100", 32), PROFILE, Constraints(), many, lambda: True)
+    with pytest.raises(Invalid, match="more than the 8 chips of the allocation"):
+        allocate(problem("h100", 16), PROFILE, Constraints(), [Node(name="a", chips=8, domain="a")], lambda: True)
     torus = replace(problem("h100", 16), stack=catalogue.stack("maxtext"), cluster=catalogue.cluster("tpu-v5p", 16))
     with pytest.raises(Invalid):
         allocate(torus, PROFILE, Constraints(), [Node(name="a", chips=4, domain="a")], lambda: True)

@@ -53,6 +53,9 @@ def test_a_tpu_slice_fixes_the_number_of_chips(client) -> None:
     assert_problem(client.post("/v1/predictions", json=odd), "invalid", "/cluster/preset")
     other = changed(PREDICTION, "cluster", {"preset": "v5p-256", "num_chips": 256})
     assert_problem(client.post("/v1/predictions", json=other), "invalid", "/cluster/num_chips")
+    none = client.post("/v1/predictions", json=changed(PREDICTION, "cluster", {"preset": "v5p-100"}))
+    assert_problem(none, "invalid", "/cluster/preset")
+    assert "v5p-64 and v5p-128" in none.json()["detail"]
 
 
 @pytest.mark.parametrize("name", ["BF16", "FP8", "Fp16"])
