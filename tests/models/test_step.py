@@ -267,6 +267,18 @@ def test_lazy_gradients_come_when_activations_go() -> None:
     assert lazy["gradients_bytes"][1] == eager["gradients_bytes"][1]
 
 
+def test_an_update_by_foreach_kernels_holds_every_parameter_once_more() -> None:
+    """In fp32, when activations and gathered layers are gone: 20 bytes with its gradient and AdamW's state."""
+    base = on_stack("torchtitan", question(model="llama-3-8b", chips=8, seq_len=512))
+    problem = replace(base, cluster=catalogue.cluster("pvc-tile-64gb", 8))
+    layouts = Layouts.of([Layout(dp_shard=8, zero_stage=3, recompute="full")])
+    foreach, fused = (on_stack("torchtitan", problem, foreach_on=vendors) for vendors in (("intel",), ()))
+    held = [predict(p, layouts, PROFILE.coefficients(p.scopes)).allocated_bytes[0] for p in (foreach, fused)]
+    each = problem.architecture.parameters.total / 8
+    assert held[0] / each == pytest.approx(20.4, abs=0.1)  # 0.4: a layer's gradients on their way to be reduced
+    assert held[1] < held[0]
+
+
 def test_fp8_operands_are_quantised_in_experts_too() -> None:
     base = question(model="qwen3-235b-a22b", chips=64)
     layout = Layouts.of([Layout(dp_shard=64, ep=8, zero_stage=1)])
