@@ -53,6 +53,7 @@ _STACKS = {
     "h100-sxm-80gb": [*_GPU, "deepseek"],
     "a100-sxm-40gb": _GPU,
     "mi300x": _GPU,
+    "pvc-tile-64gb": ["torchtitan", "deepspeed", "fsdp", "generic"],
     "tpu-v5p": ["maxtext", "generic"],
 }
 
@@ -76,7 +77,7 @@ def with_host(cluster: Cluster, gb: float | None) -> Cluster:
 
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
-    chip = draw(st.sampled_from(["h100-sxm-80gb", "a100-sxm-40gb", "tpu-v5p", "mi300x"]))
+    chip = draw(st.sampled_from(list(_STACKS)))
     chips = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16] if chip != "tpu-v5p" else [1, 2, 4, 8, 16]))
     return Problem(
         architecture=small_model(sparse=draw(st.booleans()), layers=draw(st.sampled_from([3, 4, 6]))),
