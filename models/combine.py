@@ -163,7 +163,8 @@ class Combiner:
             "activations_bytes": resident * c.activation_memory + np.where(losing, 0.0, recomputed),
             "logits_bytes": np.where(losing, logits, 0.0),
         }
-        parts |= self._around_update(parts)
+        if self.problem.stack.lazy_gradients or self.problem.update_bytes:
+            parts |= self._around_update(parts)
         allocated = total(parts.values())
         worst = _largest(allocated)
         held = {name: _pick(value, worst) for name, value in parts.items()}
