@@ -89,8 +89,10 @@ def _check(cluster: Cluster, nodes: Sequence[Node]) -> None:
         chips = sum(node.chips for node in members)
         if size is not None and chips > size:
             some = ", ".join(node.name for node in members[:_NAMED]) + ", …" * (len(members) > _NAMED)
-            rule = f"a scale-up domain of {cluster.fabric.id} has {size} chips, but {some}"
-            raise Invalid("allocation.nodes", chips, f"{rule} hold {chips} in domain {name!r}: name smaller domains")
+            rule = (
+                f"a scale-up domain of {cluster.fabric.id} has {size} chips, but domain {name!r} ({some}) has {chips}"
+            )
+            raise Invalid("allocation.nodes", chips, f"{rule}: give every domain nodes and a name of its own")
     held = sum(node.chips for node in nodes)
     if cluster.num_chips > held:
         rule = f"more than the {held} chips of the allocation; leave it out to use as many as are fastest"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from models.array import Array
 from models.candidate import Candidate, candidates
 from models.constraints import Constraints
 from models.errors import Invalid
@@ -14,12 +15,12 @@ from models.fewer_chips import FewerChips, faster_with_fewer, on_fewer_chips
 from models.obstacles import why_none
 from models.pareto import pareto_front, steps_of
 from models.pipelining import Pipelining, pipelined, roofline
-from models.prediction import on_host
+from models.prediction import log_spreads, on_host
 from models.problem import Problem
-from models.profile import Profile
+from models.profile import Z80, Profile
 from models.search import Answer, Certificate, Goal, GoOn, NoLegalLayout, search, to_the_end
 from models.space import Space
-from models.step import predict
+from models.step import Predictions, predict
 
 _MOST_WEIGHED = 20_000  # of the fastest, for free memory
 _ALL_BUT_SURE = 0.99
@@ -30,6 +31,8 @@ _SURE = 0.9  # of fitting, not to look for something surer: the upper end of an 
 class Recommendation:
     """`problem` is the one answered: the question's, or with fewer chips where no layout uses all.
 
+    `surer`: where the fastest may not fit, the fastest of what was evaluated within the tolerance that surely does.
+
     `front`: layouts within the tolerance that no other beats in time, complexity and free memory (in steps of 5% of the
     usable) at once, fastest first. Of all layouts in time and complexity; in free memory of those that were evaluated.
     """
@@ -37,6 +40,7 @@ class Recommendation:
     problem: Problem
     fastest: Candidate
     simplest: Candidate
+    surer: Candidate | None
     ranked: tuple[Candidate, ...]
     front: tuple[Candidate, ...]
     certificate: Certificate
@@ -73,10 +77,13 @@ def recommend(
         space, answer, fewer = on_fewer_chips(space, profile, goal, none, go_on)
         problem = space.problem
     best = [row for row in (answer.without, answer.with_pp) if row is not None]
-    front = _front(problem, profile, answer, tolerance)
-    rows = list(dict.fromkeys([answer.simplest, *best, *answer.ranked, *front]))
+    near = _near(answer, tolerance)
+    predictions = predict(problem, answer.layouts.take(near), profile.coefficients(problem.scopes))
+    front, surest = _front(answer, near, predictions), _surest(answer, near, predictions, profile)
+    rows = list(dict.fromkeys([answer.simplest, *best, *answer.ranked, *front, *surest]))
     chosen = dict(zip(rows, candidates(problem, profile, answer.layouts.take(np.array(rows))), strict=True))
     fastest, simplest = chosen[answer.ranked[0]], chosen[answer.simplest]
+    surer = next((chosen[row] for row in surest if fastest.prediction.fit_probability < _SURE), None)
     sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
     exact = answer.certificate.exact
     missing = why_none(space, piped=sides[0] is not None) if None in sides and exact else None
@@ -87,11 +94,12 @@ def recommend(
         problem=problem,
         fastest=fastest,
         simplest=simplest,
+        surer=surer,
         ranked=tuple(chosen[row] for row in answer.ranked),
         front=tuple(chosen[row] for row in front),
         certificate=answer.certificate,
         reasons=(
-            *_reasons(fastest, simplest, [chosen[row] for row in front], tolerance, answer, pipelining, fewer),
+            *_reasons(fastest, simplest, surer, tolerance, answer, pipelining, fewer),
             *_fewer_faster(problem, profile, constraints, answer, go_on),
         ),
         chips_used=problem.cluster.num_chips,
@@ -100,19 +108,31 @@ def recommend(
     )
 
 
-def _front(problem: Problem, profile: Profile, answer: Answer, tolerance: float) -> list[int]:
+def _near(answer: Answer, tolerance: float) -> Array:
+    """Rows of what was evaluated within the tolerance."""
     near = np.flatnonzero(answer.times <= answer.times[0] * (1 + tolerance))[:_MOST_WEIGHED]
-    near = np.union1d(near, answer.front)
-    predictions = predict(problem, answer.layouts.take(near), profile.coefficients(problem.scopes))
-    usable = problem.cluster.usable_bytes
+    return np.union1d(near, answer.front)
+
+
+def _front(answer: Answer, near: Array, predictions: Predictions) -> list[int]:
+    usable = predictions.problem.cluster.usable_bytes
     free = steps_of(usable - predictions.needed_bytes, usable)
     return [int(near[row]) for row in pareto_front(answer.times[near], answer.complexities[near], free)]
+
+
+def _surest(answer: Answer, near: Array, predictions: Predictions, profile: Profile) -> list[int]:
+    """The fastest of these that fits even if memory is at the upper end of the interval of the fastest of all."""
+    problem = predictions.problem
+    spread = log_spreads(problem, answer.layouts.take(np.array(answer.ranked[:1])), profile).reserved[0]
+    high = predictions.needed_bytes + predictions.reserved_bytes * np.expm1(Z80 * spread)
+    sure = near[high <= problem.cluster.usable_bytes]
+    return [int(sure[np.argmin(answer.times[sure])])] if len(sure) else []
 
 
 def _reasons(
     fastest: Candidate,
     simplest: Candidate,
-    front: Sequence[Candidate],
+    surer: Candidate | None,
     tolerance: float,
     answer: Answer,
     pipelining: Pipelining,
@@ -134,17 +154,18 @@ def _reasons(
         cost = simplest.prediction.step_time_s / best.step_time_s - 1
         dropped = sorted(fastest.complexity_terms.keys() - simplest.complexity_terms.keys())
         without = f", without {', '.join(dropped)}" if dropped else ""
-        reasons.append(
-            f"simplest within {tolerance:.0%}: {simplest.prediction.layout.summary()}, {cost:.2%} slower{without}"
-        )
+        chance = simplest.prediction.fit_probability
+        unsure = "" if chance >= _SURE else f"; it fits with a probability of {_percent(chance)}"
+        named = f"{simplest.prediction.layout.summary()}, {cost:.2%} slower{without}{unsure}"
+        reasons.append(f"simplest within {tolerance:.0%}: {named}")
     reasons.append(f"pipelining: {pipelining.verdict}")
     large = answer.certificate.over_memory + answer.certificate.pruned_by_memory
     reasons.append(
         f"memory: {best.needed_gib:.1f} ({best.needed_low_gib:.1f} to {best.needed_high_gib:.1f}) of "
-        f"{best.usable_gib:.1f} GiB on stage {best.memory_stage}{on_host(best)}: it fits with a probability of "
-        f"{_percent(best.fit_probability)}; {large} layouts were too large"
+        f"{best.usable_gib:.1f} GiB on stage {best.memory_stage}{on_host(best)}: it fits the device with a "
+        f"probability of {_percent(best.fit_probability)}; {large} layouts were too large"
     )
-    reasons += _safer(fastest, front)
+    reasons += _fitting(fastest, surer)
     if fewer:
         reasons.append(fewer.message)
     if not answer.certificate.exact:
@@ -153,24 +174,26 @@ def _reasons(
     return tuple(reasons)
 
 
-def _safer(fastest: Candidate, front: Sequence[Candidate]) -> list[str]:
-    """Where the fastest may not fit: the first of the front that is surer to."""
+def _fitting(fastest: Candidate, surer: Candidate | None) -> list[str]:
+    """What to launch where the fastest may not fit."""
     best = fastest.prediction
     if best.fit_probability >= _SURE:
         return []
-    for candidate in front:
-        other = candidate.prediction
-        if other.fit_probability >= _SURE:
-            cost = other.step_time_s / best.step_time_s - 1
-            return [f"surer to fit ({_percent(other.fit_probability)}): {other.layout.summary()}, {cost:.2%} slower"]
+    if surer is not None:
+        other = surer.prediction
+        cost = other.step_time_s / best.step_time_s - 1
+        return [f"surer to fit ({_percent(other.fit_probability)}): {other.layout.summary()}, {cost:.2%} slower"]
+    runtime = best.memory_gib["context_gib"]
+    spare = (best.usable_gib - runtime) * (1 - (best.needed_gib - runtime) / (best.needed_high_gib - runtime))
     return [
-        f"none within the tolerance is sure to fit: constraints.memory_reserve_gib of "
-        f"{best.needed_high_gib - best.needed_gib:.1f} asks for layouts that have as much to spare as predictions err"
+        f"nothing that was evaluated within the tolerance fits with a probability of {_SURE:.0%}: "
+        f"constraints.memory_reserve_gib = {spare:.1f} asks for the fastest layout that does, whatever it costs"
     ]
 
 
 def _percent(probability: float) -> str:
-    return f"{probability:.0%}" if probability <= _ALL_BUT_SURE else f"more than {_ALL_BUT_SURE:.0%}"
+    """Rounded down, so that what is shown as 90% is."""
+    return f"{math.floor(100 * probability)}%" if probability <= _ALL_BUT_SURE else f"more than {_ALL_BUT_SURE:.0%}"
 
 
 def _fewer_faster(

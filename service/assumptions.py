@@ -34,6 +34,7 @@ def assumptions(question: Question, resolved: Resolved, profile: Profile) -> lis
         *of_the_chip(problem.cluster.chip, profile),
         *(_of_a_shipped_chip(problem.cluster.chip) if shipped else ()),
         _kernel(problem),
+        _gradients(problem),
     ]
 
 
@@ -117,6 +118,10 @@ def _of_a_shipped_chip(chip: Chip) -> list[str]:
     if chip.id in _PARTS:
         lines.append(f"cluster.num_chips counts {chip.id}: each is {_PARTS[chip.id]}")
     return lines
+
+
+def _gradients(problem: Problem) -> str:
+    return f"gradients are kept and reduced in {problem.gradient_bytes:g} bytes each, as {problem.stack.id} does"
 
 
 def _kernel(problem: Problem) -> str:

@@ -127,6 +127,7 @@ def _found(found: Recommendation) -> dict[str, Any]:
     return {
         "fastest": CandidateAnswer.of(found.fastest, usd_per_hour),
         "simplest": CandidateAnswer.of(found.simplest, usd_per_hour),
+        "surer": CandidateAnswer.of(found.surer, usd_per_hour) if found.surer else None,
         "ranked": [CandidateAnswer.of(candidate, usd_per_hour) for candidate in found.ranked],
         "front": [CandidateAnswer.of(candidate, usd_per_hour) for candidate in found.front],
         "reasons": list(found.reasons),

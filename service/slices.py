@@ -27,7 +27,9 @@ def as_chips(preset: ClusterPreset) -> ClusterPreset:
     chip, per_chip = f"tpu-{match[1]}", _COUNTED_PER_CHIP[match[1]]
     num_chips, rest = divmod(int(match[2]), per_chip)
     if rest:
-        raise Invalid("cluster.preset", preset.preset, f"counts TensorCores, of which a chip has {per_chip}")
+        raise Invalid(
+            "cluster.preset", preset.preset, f"is odd, but counts TensorCores, of which a chip has {per_chip}"
+        )
     torus = catalogue.chip(chip).fabric.torus
     if torus and num_chips > torus.max_chips:
         largest = torus.max_chips * per_chip
@@ -36,7 +38,11 @@ def as_chips(preset: ClusterPreset) -> ClusterPreset:
         sizes = [n for n in range(1, torus.max_chips + 1) if torus.shape_for(n)]
         near = [max(n for n in sizes if n < num_chips), min(n for n in sizes if n > num_chips)]
         names = " and ".join(f"{match[1]}-{n * per_chip}" for n in near)
-        raise Invalid("cluster.preset", preset.preset, f"is no slice: the nearest are {names}")
+        raise Invalid(
+            "cluster.preset",
+            preset.preset,
+            f"is no slice: the nearest are {names}; for several slices give {chip} and num_chips",
+        )
     if preset.num_chips not in (None, num_chips):
         raise Invalid("cluster.num_chips", preset.num_chips, f"{preset.preset} is {num_chips} chips")
     return preset.model_copy(update={"preset": chip, "num_chips": num_chips})

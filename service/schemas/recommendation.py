@@ -185,6 +185,9 @@ class RecommendationAnswer(Basis):
     fastest: CandidateAnswer
     simplest: CandidateAnswer
     """The simplest layout within the tolerance of the fastest."""
+    surer: CandidateAnswer | None
+    """Where the fastest fits its device with a probability below 90%: the fastest of those evaluated within the
+    tolerance that reaches it, if any does."""
     ranked: list[CandidateAnswer]
     """Fastest first."""
     front: list[CandidateAnswer]

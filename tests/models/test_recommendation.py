@@ -154,8 +154,25 @@ def test_where_the_fastest_may_not_fit_something_surer_is_named() -> None:
     found = recommend(problem("llama-3.1-405b", ("h100", 2048), "megatron", seq_len=8192, global_batch=2048), PROFILE)
     surer = [reason for reason in found.reasons if reason.startswith("surer to fit")]
     assert found.fastest.prediction.fit_probability < 0.9
-    named = next(c.prediction for c in found.front if c.prediction.layout.summary() in surer[0])
+    assert found.surer is not None
+    named = found.surer.prediction
+    assert named.layout.summary() in surer[0]
     assert named.fit_probability >= 0.9
+    assert found.fastest.prediction.step_time_s < named.step_time_s <= 1.03 * found.fastest.prediction.step_time_s
+    assert all(
+        c.prediction.step_time_s >= named.step_time_s for c in found.ranked if c.prediction.fit_probability >= 0.9
+    )
+
+
+def test_what_surely_fits_can_be_asked_for() -> None:
+    """Where nothing within the tolerance does, the reserve that the answer names finds it."""
+    asked = problem("llama-3.1-70b", ("h100", 8), "torchtitan", seq_len=8192, global_batch=512)
+    found = recommend(asked, PROFILE)
+    assert found.surer is None
+    told = next(reason for reason in found.reasons if "memory_reserve_gib" in reason)
+    reserve = float(told.split("memory_reserve_gib = ")[1].split(" ")[0])
+    surely = recommend(asked, PROFILE, Constraints(memory_reserve_gib=reserve))
+    assert surely.fastest.prediction.fit_probability >= 0.89
 
 
 def test_a_chip_that_nobody_ran_on_has_a_wider_interval() -> None:
