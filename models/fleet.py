@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 from models.problem import Problem
 from models.profile import FLEET, Key, Neighbourhood, Profile, Term
 
+Scoped = TypeVar("Scoped", Term, Neighbourhood)
 DRIFT = 0.5  # of the spread that an offset begins with, from one calibration to the next
 
 
@@ -78,11 +79,11 @@ def as_published(profile: Profile) -> Profile:
     """As it describes the machines of others."""
     return replace(
         profile,
-        terms=tuple(term for term in profile.terms if not term.scope.startswith(f"{FLEET}:")),
+        terms=_of_others(profile.terms),
         neighbourhoods=_of_others(profile.neighbourhoods),
         memory_neighbourhoods=_of_others(profile.memory_neighbourhoods),
     )
 
 
-def _of_others(neighbourhoods: tuple[Neighbourhood, ...]) -> tuple[Neighbourhood, ...]:
-    return tuple(one for one in neighbourhoods if not one.scope.startswith(f"{FLEET}:"))
+def _of_others(scoped: tuple[Scoped, ...]) -> tuple[Scoped, ...]:
+    return tuple(one for one in scoped if not one.scope.startswith(f"{FLEET}:"))

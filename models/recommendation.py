@@ -15,9 +15,9 @@ from models.fewer_chips import FewerChips, faster_with_fewer, on_fewer_chips
 from models.obstacles import why_none
 from models.pareto import pareto_front, steps_of
 from models.pipelining import Pipelining, pipelined, roofline
-from models.prediction import log_spreads, on_host
+from models.prediction import on_host
 from models.problem import Problem
-from models.profile import Z80, Profile
+from models.profile import Profile
 from models.search import Answer, Certificate, Goal, GoOn, NoLegalLayout, search, to_the_end
 from models.space import Space
 from models.step import Predictions, predict
@@ -79,11 +79,11 @@ def recommend(
     best = [row for row in (answer.without, answer.with_pp) if row is not None]
     near = _near(answer, tolerance)
     predictions = predict(problem, answer.layouts.take(near), profile.coefficients(problem.scopes))
-    front, surest = _front(answer, near, predictions), _surest(answer, near, predictions, profile)
-    rows = list(dict.fromkeys([answer.simplest, *best, *answer.ranked, *front, *surest]))
+    front = _front(answer, near, predictions)
+    rows = list(dict.fromkeys([answer.simplest, *best, *answer.ranked, *front]))
     chosen = dict(zip(rows, candidates(problem, profile, answer.layouts.take(np.array(rows))), strict=True))
     fastest, simplest = chosen[answer.ranked[0]], chosen[answer.simplest]
-    surer = next((chosen[row] for row in surest if fastest.prediction.fit_probability < _SURE), None)
+    surer = _surer(fastest, answer, near, predictions, profile)
     sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
     exact = answer.certificate.exact
     missing = why_none(space, piped=sides[0] is not None) if None in sides and exact else None
@@ -120,13 +120,20 @@ def _front(answer: Answer, near: Array, predictions: Predictions) -> list[int]:
     return [int(near[row]) for row in pareto_front(answer.times[near], answer.complexities[near], free)]
 
 
-def _surest(answer: Answer, near: Array, predictions: Predictions, profile: Profile) -> list[int]:
-    """The fastest of these that fits even if memory is at the upper end of the interval of the fastest of all."""
-    problem = predictions.problem
-    spread = log_spreads(problem, answer.layouts.take(np.array(answer.ranked[:1])), profile).reserved[0]
-    high = predictions.needed_bytes + predictions.reserved_bytes * np.expm1(Z80 * spread)
+def _surer(
+    fastest: Candidate, answer: Answer, near: Array, predictions: Predictions, profile: Profile
+) -> Candidate | None:
+    """Where the fastest may not fit, the fastest of these that does even at the upper end of its interval."""
+    best, problem = fastest.prediction, predictions.problem
+    if best.fit_probability >= _SURE:
+        return None
+    margin = (best.needed_high_gib - best.needed_gib) / best.reserved_gib
+    high = predictions.needed_bytes + margin * predictions.reserved_bytes
     sure = near[high <= problem.cluster.usable_bytes]
-    return [int(sure[np.argmin(answer.times[sure])])] if len(sure) else []
+    if not len(sure):
+        return None
+    first = sure[[np.argmin(answer.times[sure])]]
+    return candidates(problem, profile, answer.layouts.take(first))[0]
 
 
 def _reasons(
@@ -184,7 +191,7 @@ def _fitting(fastest: Candidate, surer: Candidate | None) -> list[str]:
         cost = other.step_time_s / best.step_time_s - 1
         return [f"surer to fit ({_percent(other.fit_probability)}): {other.layout.summary()}, {cost:.2%} slower"]
     runtime = best.memory_gib["context_gib"]
-    spare = (best.usable_gib - runtime) * (1 - (best.needed_gib - runtime) / (best.needed_high_gib - runtime))
+    spare = (best.usable_gib - runtime) * (1 - best.reserved_gib / (best.needed_high_gib - runtime))
     return [
         f"nothing that was evaluated within the tolerance fits with a probability of {_SURE:.0%}: "
         f"constraints.memory_reserve_gib = {spare:.1f} asks for the fastest layout that does, whatever it costs"
