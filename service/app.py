@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 
 from service import __version__, database, openapi, problems
+from service.authentication import Authentication
 from service.benchmarks import Benchmarks
 from service.calibrations import Calibrations
 from service.catalog import Catalog
@@ -80,6 +81,7 @@ def create_app(settings: Settings) -> FastAPI:
         middleware=[
             Middleware(Telemetry),
             Middleware(SecurityHeaders),
+            Middleware(Authentication, store=store, required=settings.require_api_keys),
             Middleware(HeadAsGet),
             Middleware(BodyLimit, max_bytes=settings.max_body_bytes),
         ],
@@ -94,7 +96,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _services(store: Store, settings: Settings) -> Services:
-    known, worker = Evidence(store), Worker(store, settings.database_url)
+    known, worker = Evidence(store), Worker(settings.database_url)
     creation = Creation(store, settings.idempotency_ttl_s, settings.idempotency_in_flight_s)
     calibrations = Calibrations(store, worker)
     learning_slots = HeavySlots(1, settings.heavy_queue, settings.heavy_wait_s)
@@ -115,7 +117,7 @@ def _services(store: Store, settings: Settings) -> Services:
         profiles=Profiles(store),
         recommendations=Recommendations(store, known),
         replays=Replays(store),
-        report_batches=ReportBatches(worker),
+        report_batches=ReportBatches(store, worker),
         report_logs=ReportLogs(store),
         report_summaries=ReportSummaries(store),
         reports=Reports(store),

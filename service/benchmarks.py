@@ -86,7 +86,7 @@ def observed(resolver: Resolver, row: BenchmarkRow, profile: Profile) -> Observa
     """What a benchmark tells a calibration of this profile. Raises DomainError where it no longer means anything."""
     problem = resolver.problem(Question.model_validate(row.question)).problem
     told = targets(row.document["offsets"], profile.coefficients(problem.scopes))
-    source = f"{row.document['source'] or ''}/benchmarks"
+    source = f"{row.tenant or row.document['source'] or ''}/benchmarks"
     return Observation(key=row.id, problem=problem, layout=Layout(), coefficients=told, source=source)
 
 

@@ -100,7 +100,7 @@ class Calibrations:
         with self._store.reading() as rows:
             rows.profiles.get(id_)
             size = rows.reports.count(ReportFilter(profile_id=id_))
-        found = self._worker.run(size, learn, id_, request)
+        found = self._worker.run(self._store, size, learn, id_, request)
         if isinstance(found, _Nothing):
             raise NothingToLearn(found.unusable, found.version)
 

@@ -47,6 +47,10 @@ class Creation:
         self._store = store
         self._ttl, self._in_flight = timedelta(seconds=ttl_s), timedelta(seconds=in_flight_s)
 
+    def of(self, store: Store) -> Creation:
+        """The same for what this store makes."""
+        return Creation(store, self._ttl.total_seconds(), self._in_flight.total_seconds())
+
     def create(self, key: Key | None, prepare: Callable[[], Save]) -> Created:
         """`prepare` computes outside of any transaction; what it returns is committed with the answer to the key."""
         if key is None:

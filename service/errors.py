@@ -2,6 +2,8 @@
 
 ServiceError
 ├── NotFound             no such prediction, report, profile, catalogue entry, …
+├── Unauthenticated      no key, or none that is known
+├── Forbidden            the key is not for this
 ├── Conflict             the state of things forbids it
 │   ├── NameReserved     a shipped catalogue entry has this name
 │   └── StillRunning     the first request with this Idempotency-Key has not finished
@@ -36,6 +38,16 @@ class NotFound(ServiceError):
     def __init__(self, what: str, name: object) -> None:
         super().__init__(f"There is no {what} {name}.")
         self.what, self.name = what, name
+
+
+class Unauthenticated(ServiceError):
+    pass
+
+
+class Forbidden(ServiceError):
+    def __init__(self, scope: str, scopes: Sequence[str]) -> None:
+        super().__init__(f"This needs the scope {scope}; the key has {', '.join(scopes) or 'none'}.")
+        self.scope = scope
 
 
 class Conflict(ServiceError):

@@ -58,7 +58,7 @@ class Observations:
             out_of_memory=report.outcome == "out_of_memory",
             exposed_s=parts.get("exposed_communication_s"),
             coefficients=_imbalance(problem, parts),
-            source=report.source or "",
+            source=report.tenant or report.source or "",
             group=f"{report.architecture}/{report.chip}/{report.stack}",
         )
 

@@ -15,7 +15,7 @@ and why; takes in what was measured and learns from it.
 
 Times are in seconds, memory in GiB (2^30 bytes), bandwidths in GB/s (1e9 bytes a second) one way. Every error is an
 `application/problem+json` (RFC 9457) whose type is described at `/problems/{name}`. A POST that creates takes an
-`Idempotency-Key`.
+`Idempotency-Key`. Where the operator asks for keys, send yours as `Authorization: Bearer`.
 """
 
 
@@ -36,7 +36,7 @@ class Problem(BaseModel):
     errors: list[ProblemError] | None = None
 
 
-_OF_ANY = (404, 422, 500)
+_OF_ANY = (401, 403, 404, 422, 500)
 _OF_POST = (400, 409, 413, 415, 503)
 _OF_HEADER = {"If-Match": (412, 428)}
 
@@ -60,10 +60,12 @@ def _document_problems(document: dict[str, Any]) -> None:
         schemas.pop(unused, None)
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(problem.pop("$defs"), Problem=problem)
+    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             operation["responses"].pop("422", None)
             if path.startswith("/v1"):
+                operation["security"] = [{}, {"key": []}]  # whether it is asked for is the operator's choice
                 operation["responses"] |= {str(status): _response(status) for status in _statuses(method, operation)}
 
 

@@ -53,6 +53,10 @@ TYPES: dict[str, ProblemType] = {
     "malformed-body": ProblemType("The body cannot be read", 400, "The body must be one UTF-8 JSON text."),
     "bad-header": ProblemType("A header cannot be read", 400, "`detail` names the header and the rule."),
     "bad-request": ProblemType("The request cannot be read", 400, "`detail` says why."),
+    "unauthenticated": ProblemType(
+        "A key is required", 401, "Send `Authorization: Bearer` with a key; `detail` says what is wrong with it."
+    ),
+    "forbidden": ProblemType("The key is not for this", 403, "`detail` names the scope that this needs."),
     "not-found": ProblemType("Not found", 404, "There is nothing at this address."),
     "method-not-allowed": ProblemType(
         "Method not allowed", 405, "The header `Allow` lists the methods of this address."
@@ -97,6 +101,8 @@ _OF_EXCEPTION: dict[type[Exception], str] = {
     Unsupported: "unsupported",
     Infeasible: "infeasible",
     errors.NotFound: "not-found",
+    errors.Unauthenticated: "unauthenticated",
+    errors.Forbidden: "forbidden",
     errors.Conflict: "conflict",
     errors.NameReserved: "name-reserved",
     errors.StillRunning: "still-running",
@@ -150,8 +156,18 @@ def of_service_error(scope: Scope, error: errors.ServiceError) -> JSONResponse:
     name = _name_of(error)
     if isinstance(error, errors.Refused):
         return _refused(scope, name, [_fault(scope, each) for each in error.errors])
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if TYPES[name].status == 503 or name == "still-running" else None
-    return problem(scope, name, str(error), headers)
+    return problem(scope, name, str(error), _headers(name, error))
+
+
+def _headers(name: str, error: errors.ServiceError) -> dict[str, str]:
+    """Challenges are those of RFC 6750 §3."""
+    if TYPES[name].status == 503 or name == "still-running":
+        return {"Retry-After": str(RETRY_AFTER_S)}
+    if isinstance(error, errors.Forbidden):
+        return {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{error.scope}"'}
+    if isinstance(error, errors.Unauthenticated):
+        return {"WWW-Authenticate": "Bearer"}
+    return {}
 
 
 async def _validation(request: Request, error: Exception) -> JSONResponse:

@@ -28,11 +28,11 @@ Columns = dict[str, Any]
 
 
 class ReportBatches:
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, store: Store, worker: Worker) -> None:
+        self._store, self._worker = store, worker
 
     def take(self, batch: ReportBatch) -> Save:
-        outcomes = self._worker.run(len(batch.reports), outcomes_of, batch.reports)
+        outcomes = self._worker.run(self._store, len(batch.reports), outcomes_of, batch.reports)
         refused = [outcome for outcome in outcomes if isinstance(outcome, list)]
         if refused and (batch.all_or_nothing or len(refused) == len(outcomes)):
             raise Refused([_invalid(fault) for faults in refused for fault in faults])

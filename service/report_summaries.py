@@ -22,6 +22,7 @@ _BY: dict[str, Callable[[Told], str]] = {
     "profile_version": lambda told: f"{told.profile_id}/{told.profile_version}",
     "week": lambda told: "{}-W{:02d}".format(*told.measured_at.isocalendar()[:2]),
     "source": lambda told: told.source or "",
+    "tenant": lambda told: told.tenant or "",
 }
 
 

@@ -13,7 +13,7 @@ COLUMNS = (
     "id", "created_at", "measured_at", "source", "outcome", "chip", "num_chips", "fabric", "stack", "architecture",
     "seq_len", "global_batch", "precision", "profile_id", "profile_version", "step_time_s", "predicted_step_time_s",
     "predicted_low_s", "predicted_high_s", "residual", "within_interval", "reserved_gib", "predicted_reserved_gib",
-    "predicted_fits", "flag",
+    "predicted_fits", "flag", "tenant",
 )  # fmt: skip
 
 

@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     max_body_bytes: Annotated[int, Field(ge=1024)] = 16 * 2**20
     """Largest request body that is read."""
 
+    require_api_keys: bool = False
+    """Answer only requests that carry a key made by `python -m service.api_keys`, each tenant seeing its own."""
+
     heavy_concurrency: Annotated[int, Field(ge=1)] = 2
     """Searches and calibrations that compute at the same time; cheaper requests never wait behind them."""
 

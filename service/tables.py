@@ -51,6 +51,17 @@ class Table(DeclarativeBase):
     }
 
 
+TENANT, SEEN = "tenant", "seen"
+"""What a session's `info` calls whose rows it makes, and whose it sees (None: all)."""
+
+
+class Owned:
+    """Rows of a tenant (service.api_keys), or of nobody where keys are not asked for. A store of a tenant
+    (service.store) sees no others and makes no others."""
+
+    tenant: Mapped[str | None] = mapped_column(index=True)
+
+
 def _made_under() -> ForeignKeyConstraint:
     return ForeignKeyConstraint(
         ["profile_id", "profile_version"], ["profile_versions.profile_id", "profile_versions.version"]
@@ -85,7 +96,7 @@ class ProfileVersionRow(Table):
     posterior: Mapped[dict[str, Any] | None] = mapped_column(deferred=True)
 
 
-class PredictionRow(Table):
+class PredictionRow(Owned, Table):
     __tablename__ = "predictions"
     __table_args__ = (_made_under(),)
 
@@ -96,7 +107,7 @@ class PredictionRow(Table):
     document: Mapped[dict[str, Any]]
 
 
-class RecommendationRow(Table):
+class RecommendationRow(Owned, Table):
     __tablename__ = "recommendations"
     __table_args__ = (_made_under(),)
 
@@ -107,7 +118,7 @@ class RecommendationRow(Table):
     document: Mapped[dict[str, Any]]
 
 
-class ReportRow(Table):
+class ReportRow(Owned, Table):
     """`submission` is what came, as it came; `residual` the log of measured over predicted step time."""
 
     __tablename__ = "reports"
@@ -134,7 +145,7 @@ class ReportRow(Table):
     document: Mapped[dict[str, Any]]
 
 
-class BenchmarkRow(Table):
+class BenchmarkRow(Owned, Table):
     """`submission` is what came, as it came; `chip` and `stack` are whom it informs."""
 
     __tablename__ = "benchmarks"
@@ -185,3 +196,16 @@ class IdempotencyRow(Table):
     status: Mapped[int | None]
     location: Mapped[str | None]
     document: Mapped[dict[str, Any] | None]
+
+
+class ApiKeyRow(Table):
+    """`secret_hash`: SHA-256 of the secret, which is random enough to need no salt."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant: Mapped[str]
+    scopes: Mapped[list[str]] = mapped_column(JSON)
+    secret_hash: Mapped[str]
+    created_at: Mapped[datetime]
+    revoked_at: Mapped[datetime | None]

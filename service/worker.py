@@ -25,19 +25,22 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Tasks read a store of their own, and what they take and return is pickled. Processes start when they are first
-    needed; what is small is done here, where it starts at once."""
+    """Tasks read a store of their own that sees as much as the one given, and what they take and return is pickled.
+    Processes start when they are first needed; what is small is done here, where it starts at once."""
 
-    def __init__(self, store: Store, database_url: str) -> None:
-        self._store, self._url = store, database_url
+    def __init__(self, database_url: str) -> None:
+        self._url = database_url
         self._pool: ProcessPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def run(self, size: int, task: Callable[Concatenate[Store, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def run(
+        self, store: Store, size: int, task: Callable[Concatenate[Store, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """The task's answer; `size` counts the reports that it is about. A process that was killed is replaced once."""
         if size <= SMALL:
-            return task(self._store, *args, **kwargs)
-        there: Callable[[], T] = partial(_in_store, self._url, task, *args, **kwargs)
+            return task(store, *args, **kwargs)
+        whose = store.tenant, store.sees_all
+        there: Callable[[], T] = partial(_in_store, self._url, whose, task, *args, **kwargs)
         try:
             return self._ready().submit(there).result()
         except BrokenProcessPool:
@@ -71,8 +74,11 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _in_store(database_url: str, task: Callable[..., T], *args: object, **kwargs: object) -> T:
-    store = Store(database.connect(database_url))
+def _in_store(
+    database_url: str, whose: tuple[str | None, bool], task: Callable[..., T], *args: object, **kwargs: object
+) -> T:
+    tenant, sees_all = whose
+    store = Store(database.connect(database_url), tenant, sees_all=sees_all)
     try:
         return task(store, *args, **kwargs)
     finally:

@@ -28,9 +28,9 @@ LAYERS = (
     "service.intake service.report_batches service.report_summaries service.drift service.replays service.families "
     "service.report_table service.report_logs "
     "service.benchmarks service.observations service.promotion service.calibrations service.failures "
-    "service.unattended",
+    "service.unattended service.api_keys",
     "service.problems service.json_body service.limits service.security service.telemetry service.etags "
-    "service.queries service.heads",
+    "service.queries service.heads service.authentication",
     "service.routes",
     "service.openapi service.fit_profile",
     "service.carry_runs service.seeds",

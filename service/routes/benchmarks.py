@@ -11,12 +11,12 @@ from starlette.concurrency import run_in_threadpool
 from service.etags import immutable
 from service.json_body import JsonRoute
 from service.routes import examples
-from service.routes.dependencies import Id, Post, Received, Use
+from service.routes.dependencies import Id, Post, Received, Use, needs
 from service.routes.pages import page
 from service.schemas.benchmark import BenchmarkAnswer, BenchmarkPage, BenchmarkSubmission, StoredBenchmark
 from service.schemas.catalog import CatalogQuery
 
-router = APIRouter(prefix="/v1/benchmarks", tags=["benchmarks"], route_class=JsonRoute)
+router = APIRouter(prefix="/v1/benchmarks", tags=["benchmarks"], route_class=JsonRoute, dependencies=[needs("report")])
 
 
 @router.post("", operation_id="createBenchmark", status_code=201, response_model=BenchmarkAnswer)

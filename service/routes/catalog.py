@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from service.json_body import JsonRoute
 from service.routes import examples
-from service.routes.dependencies import Post, Use
+from service.routes.dependencies import Post, Use, needs
 from service.routes.pages import page
 from service.schemas.catalog import (
     ArchitectureEntry,
@@ -20,6 +20,8 @@ from service.schemas.catalog import (
     ClusterEntry,
     Kind,
 )
+
+_SHARED = [needs("calibrate")]
 
 router = APIRouter(prefix="/v1/catalog", tags=["catalog"], route_class=JsonRoute)
 
@@ -38,13 +40,15 @@ def get_entry(kind: Kind, name: EntryName, use: Use) -> JSONResponse:
     return JSONResponse(use.catalog.get(kind, name))
 
 
-@router.post("/chips", operation_id="registerChip", status_code=201, response_model=CatalogEntry)
+@router.post("/chips", operation_id="registerChip", status_code=201, response_model=CatalogEntry, dependencies=_SHARED)
 def register_chip(body: Annotated[ChipEntry, Body(openapi_examples=examples.CHIPS)], use: Use, post: Post) -> Response:
     """Register a chip, or a new version of one. `name@2` is its second version."""
     return post.created(lambda: use.catalog.register("chips", body))
 
 
-@router.post("/clusters", operation_id="registerCluster", status_code=201, response_model=CatalogEntry)
+@router.post(
+    "/clusters", operation_id="registerCluster", status_code=201, response_model=CatalogEntry, dependencies=_SHARED
+)
 def register_cluster(
     body: Annotated[ClusterEntry, Body(openapi_examples=examples.CLUSTERS)], use: Use, post: Post
 ) -> Response:
@@ -52,7 +56,13 @@ def register_cluster(
     return post.created(lambda: use.catalog.register("clusters", body))
 
 
-@router.post("/architectures", operation_id="registerArchitecture", status_code=201, response_model=CatalogEntry)
+@router.post(
+    "/architectures",
+    operation_id="registerArchitecture",
+    status_code=201,
+    response_model=CatalogEntry,
+    dependencies=_SHARED,
+)
 def register_architecture(
     body: Annotated[ArchitectureEntry, Body(openapi_examples=examples.ARCHITECTURES)], use: Use, post: Post
 ) -> Response:

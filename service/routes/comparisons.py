@@ -8,10 +8,12 @@ from fastapi import APIRouter, Body, Response
 
 from service.json_body import JsonRoute
 from service.routes import examples
-from service.routes.dependencies import InTurn, Use
+from service.routes.dependencies import InTurn, Use, needs
 from service.schemas.comparison import ComparisonAnswer, ComparisonRequest
 
-router = APIRouter(prefix="/v1/comparisons", tags=["comparisons"], route_class=JsonRoute)
+router = APIRouter(
+    prefix="/v1/comparisons", tags=["comparisons"], route_class=JsonRoute, dependencies=[needs("recommend")]
+)
 
 
 @router.post("", operation_id="compare", response_model=ComparisonAnswer)

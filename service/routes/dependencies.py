@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
+from service.api_keys import ANYONE, Caller
 from service.benchmarks import Benchmarks
 from service.calibrations import Calibrations
 from service.catalog import Catalog
 from service.comparisons import Comparisons
 from service.creation import CREATED, Created, Creation, Key, Save
 from service.drift import Drift
-from service.errors import BadHeader
+from service.errors import BadHeader, Forbidden
 from service.evidence import Evidence
 from service.frontiers import Frontiers
 from service.json_body import JsonRequest
@@ -41,7 +43,7 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The use cases of one application."""
+    """The use cases of one application, and what they see."""
 
     store: Store
     slots: HeavySlots
@@ -68,10 +70,47 @@ class Services:
     unattended: Unattended
     worker: Worker
 
+    def of(self, caller: Caller) -> Services:
+        """The same for a caller: what belongs to tenants is its own."""
+        if caller == ANYONE:
+            return self
+        store = self.store.of(caller.tenant, sees_all=caller.sees_all)
+        return replace(
+            self,
+            store=store,
+            creation=self.creation.of(store),
+            benchmarks=Benchmarks(store),
+            drift=Drift(store),
+            predictions=Predictions(store),
+            recommendations=Recommendations(store, self.evidence),
+            replays=Replays(store),
+            report_batches=ReportBatches(store, self.worker),
+            report_logs=ReportLogs(store),
+            report_summaries=ReportSummaries(store),
+            reports=Reports(store),
+            timelines=Timelines(store),
+        )
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
 
 def _services(request: Request) -> Services:
     services: Services = request.app.state.services
-    return services
+    return services.of(_caller(request))
+
+
+def needs(scope: str) -> Any:
+    """A dependency: refuses callers whose key is not for this."""
+
+    def required(request: Request) -> None:
+        caller = _caller(request)
+        if not caller.may(scope):
+            raise Forbidden(scope, sorted(caller.scopes))
+
+    return Depends(required)
 
 
 Use = Annotated[Services, Depends(_services)]
@@ -109,7 +148,9 @@ class Poster:
         if not _KEY.fullmatch(key):
             raise BadHeader("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
         body = self._request.parsed if isinstance(self._request, JsonRequest) else None
-        return Key.of(key, self._request.method, self._request.url.path, json.dumps(body, sort_keys=True))
+        tenant = _caller(self._request).tenant
+        mine = key if tenant is None else hashlib.sha256(f"{tenant}\n{key}".encode()).hexdigest()
+        return Key.of(mine, self._request.method, self._request.url.path, json.dumps(body, sort_keys=True))
 
 
 class Turn:

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Body, Response
 
 from service.json_body import JsonRoute
 from service.routes import examples
-from service.routes.dependencies import InTurn, Use
+from service.routes.dependencies import InTurn, Use, needs
 from service.schemas.frontier import FrontierAnswer, FrontierRequest
 
-router = APIRouter(prefix="/v1/frontiers", tags=["frontiers"], route_class=JsonRoute)
+router = APIRouter(prefix="/v1/frontiers", tags=["frontiers"], route_class=JsonRoute, dependencies=[needs("recommend")])
 
 
 @router.post("", operation_id="drawFrontier", response_model=FrontierAnswer)

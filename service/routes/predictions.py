@@ -10,11 +10,13 @@ from fastapi.responses import JSONResponse
 from service.etags import immutable
 from service.json_body import JsonRoute
 from service.routes import examples
-from service.routes.dependencies import Id, Post, Use
+from service.routes.dependencies import Id, Post, Use, needs
 from service.schemas.prediction import PredictionAnswer, PredictionRequest
 from service.schemas.timeline import TimelineAnswer, TimelineQuery
 
-router = APIRouter(prefix="/v1/predictions", tags=["predictions"], route_class=JsonRoute)
+router = APIRouter(
+    prefix="/v1/predictions", tags=["predictions"], route_class=JsonRoute, dependencies=[needs("recommend")]
+)
 
 
 @router.post("", operation_id="createPrediction", status_code=201, response_model=PredictionAnswer)

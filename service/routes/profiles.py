@@ -11,7 +11,7 @@ from service.errors import PreconditionRequired
 from service.etags import immutable, required_tags, tagged
 from service.json_body import JsonRoute
 from service.routes import examples
-from service.routes.dependencies import Id, InTurn, Post, Use, Version
+from service.routes.dependencies import Id, InTurn, Post, Use, Version, needs
 from service.routes.pages import page
 from service.schemas.profile import CalibrationRequest, Policy, ProfileAnswer, ProfilePage, ProfileVersionAnswer
 from service.schemas.summary import DriftAnswer, DriftQuery, ReplayAnswer, ReplayRequest
@@ -27,6 +27,8 @@ def _seen(
 
 Seen = Annotated[list[str], Depends(_seen)]
 """What the caller saw of a profile that it changes."""
+
+_SHARED = [needs("calibrate")]
 
 router = APIRouter(prefix="/v1/profiles", tags=["profiles"], route_class=JsonRoute)
 
@@ -50,7 +52,11 @@ def get_profile_version(id_: Id, version: Version, request: Request, use: Use) -
 
 
 @router.post(
-    "/{id}/calibrations", operation_id="createCalibration", status_code=201, response_model=ProfileVersionAnswer
+    "/{id}/calibrations",
+    operation_id="createCalibration",
+    status_code=201,
+    response_model=ProfileVersionAnswer,
+    dependencies=_SHARED,
 )
 async def create_calibration(
     id_: Id,
@@ -64,7 +70,12 @@ async def create_calibration(
     return await post.created_in_turn(lambda _: use.calibrations.calibrate(id_, request), use.learning_slots)
 
 
-@router.post("/{id}/versions/{version}/activate", operation_id="activateProfileVersion", response_model=ProfileAnswer)
+@router.post(
+    "/{id}/versions/{version}/activate",
+    operation_id="activateProfileVersion",
+    response_model=ProfileAnswer,
+    dependencies=_SHARED,
+)
 def activate_profile_version(
     id_: Id,
     version: Version,
@@ -76,7 +87,7 @@ def activate_profile_version(
     return JSONResponse(document, headers={"ETag": etag})
 
 
-@router.put("/{id}/policy", operation_id="setProfilePolicy", response_model=ProfileAnswer)
+@router.put("/{id}/policy", operation_id="setProfilePolicy", response_model=ProfileAnswer, dependencies=_SHARED)
 def set_profile_policy(
     id_: Id,
     use: Use,
@@ -88,13 +99,18 @@ def set_profile_policy(
     return JSONResponse(document, headers={"ETag": etag})
 
 
-@router.get("/{id}/drift", operation_id="getProfileDrift", response_model=DriftAnswer)
+@router.get("/{id}/drift", operation_id="getProfileDrift", response_model=DriftAnswer, dependencies=[needs("report")])
 async def get_profile_drift(id_: Id, query: Annotated[DriftQuery, Query()], use: Use, turn: InTurn) -> Response:
     """Whether runs of a chip, fabric, stack and model family have become slower or faster, and since when."""
     return await turn.computed(lambda _: use.drift.of(id_, query))
 
 
-@router.post("/{id}/versions/{version}/replay", operation_id="replayProfileVersion", response_model=ReplayAnswer)
+@router.post(
+    "/{id}/versions/{version}/replay",
+    operation_id="replayProfileVersion",
+    response_model=ReplayAnswer,
+    dependencies=_SHARED,
+)
 async def replay_profile_version(
     id_: Id,
     version: Version,

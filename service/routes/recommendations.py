@@ -10,11 +10,13 @@ from fastapi.responses import JSONResponse
 from service.etags import immutable
 from service.json_body import JsonRoute
 from service.routes import examples
-from service.routes.dependencies import Id, Post, Use
+from service.routes.dependencies import Id, Post, Use, needs
 from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
 from service.schemas.timeline import TimelineAnswer, TimelineQuery
 
-router = APIRouter(prefix="/v1/recommendations", tags=["recommendations"], route_class=JsonRoute)
+router = APIRouter(
+    prefix="/v1/recommendations", tags=["recommendations"], route_class=JsonRoute, dependencies=[needs("recommend")]
+)
 
 
 @router.post("", operation_id="createRecommendation", status_code=201, response_model=RecommendationAnswer)

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from service.etags import immutable
 from service.json_body import JsonRoute
 from service.routes import examples
-from service.routes.dependencies import Id, Post, Received, Use
+from service.routes.dependencies import Id, Post, Received, Use, needs
 from service.routes.pages import page
 from service.schemas.report import (
     BatchAnswer,
@@ -29,7 +29,7 @@ from service.schemas.summary import ReportSummary
 
 _CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {}}}}
 
-router = APIRouter(prefix="/v1/reports", tags=["reports"], route_class=JsonRoute)
+router = APIRouter(prefix="/v1/reports", tags=["reports"], route_class=JsonRoute, dependencies=[needs("report")])
 
 
 @router.post("", operation_id="createReport", status_code=201, response_model=ReportAnswer | BatchAnswer)
@@ -61,7 +61,7 @@ def list_reports(query: Annotated[ReportQuery, Query()], request: Request, use: 
 
 @router.get("/summary", operation_id="summariseReports", response_model=ReportSummary)
 def summarise_reports(query: Annotated[ReportFilterQuery, Query()], use: Use) -> JSONResponse:
-    """Residuals by chip, stack, model family, profile version, week and source."""
+    """Residuals by chip, stack, model family, profile version, week, source and tenant."""
     return JSONResponse(use.report_summaries.summary(query))
 
 

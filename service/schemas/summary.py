@@ -31,7 +31,8 @@ class ResidualStatistics(Document):
 class ReportSummary(Document):
     overall: ResidualStatistics
     by: dict[str, dict[str, ResidualStatistics]]
-    """By chip, stack, model family, profile version, ISO week of measurement, and source ("" where none is named)."""
+    """By chip, stack, model family, profile version, ISO week of measurement, source and tenant ("" where there is
+    none)."""
 
 
 class ChangeAnswer(Document):

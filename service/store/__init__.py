@@ -6,19 +6,21 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
 from service.database import at_head
 from service.errors import Unavailable
 from service.store.answers import Answers
+from service.store.api_keys import ApiKeys
 from service.store.benchmarks import Benchmarks
 from service.store.catalog import CatalogEntries
 from service.store.evidence import Evidence
 from service.store.keys import IdempotencyKeys
 from service.store.profiles import Profiles
 from service.store.reports import Reports
+from service.tables import SEEN, TENANT, Owned
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ class Rows:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.answers = Answers(session)
+        self.api_keys = ApiKeys(session)
         self.benchmarks = Benchmarks(session)
         self.catalog = CatalogEntries(session)
         self.evidence = Evidence(session)
@@ -51,18 +54,44 @@ def _available() -> Iterator[None]:
         raise Unavailable from error
 
 
+@event.listens_for(Session, "do_orm_execute")
+def _own_rows_only(state: ORMExecuteState) -> None:
+    """In a session of a tenant every query is narrowed to its rows, whoever wrote the query."""
+    tenant = state.session.info.get(SEEN)
+    if tenant is not None and state.is_select:
+        state.statement = state.statement.options(
+            with_loader_criteria(Owned, lambda kind: kind.tenant == tenant, include_aliases=True)
+        )
+
+
+@event.listens_for(Session, "before_flush")
+def _owned(session: Session, *_: object) -> None:
+    for row in session.new:
+        if isinstance(row, Owned):
+            row.tenant = session.info.get(TENANT)
+
+
 class Store:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    """A database, or what one `tenant` makes and sees of it."""
+
+    def __init__(self, engine: Engine, tenant: str | None = None, *, sees_all: bool = True) -> None:
+        self._engine, self.tenant, self.sees_all = engine, tenant, sees_all
+
+    def of(self, tenant: str | None, *, sees_all: bool) -> Store:
+        return Store(self._engine, tenant, sees_all=sees_all)
+
+    def _session(self) -> Session:
+        seen = None if self.sees_all else self.tenant
+        return Session(self._engine, expire_on_commit=False, info={TENANT: self.tenant, SEEN: seen})
 
     @contextmanager
     def reading(self) -> Iterator[Rows]:
-        with _available(), Session(self._engine, expire_on_commit=False) as session:
+        with _available(), self._session() as session:
             yield Rows(session)
 
     @contextmanager
     def writing(self) -> Iterator[Rows]:
-        with _available(), Session(self._engine, expire_on_commit=False) as session, session.begin():
+        with _available(), self._session() as session, session.begin():
             session.connection(execution_options={"writes": True})
             yield Rows(session)
 

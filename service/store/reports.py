@@ -11,7 +11,7 @@ from sqlalchemy import Select, func, insert, select
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
-from service.tables import ReportRow
+from service.tables import TENANT, ReportRow
 
 _TELLING = ReportRow.outcome.in_(("ok", "out_of_memory"))
 
@@ -55,6 +55,7 @@ class Told:
     profile_version: int
     measured_at: datetime
     source: str | None
+    tenant: str | None
     residual: float | None
     within_interval: bool | None
 
@@ -67,7 +68,8 @@ class Reports:
         self._session.add(row)
 
     def add_all(self, columns: Sequence[dict[str, Any]]) -> None:
-        self._session.execute(insert(ReportRow), columns)
+        tenant = self._session.info.get(TENANT)
+        self._session.execute(insert(ReportRow), [{**row, "tenant": tenant} for row in columns])
 
     def count(self, wanted: ReportFilter) -> int:
         return self._session.scalars(wanted.narrow(select(func.count(ReportRow.id)))).one()

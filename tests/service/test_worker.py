@@ -25,18 +25,20 @@ def dies(store: Store) -> None:
 
 def test_small_tasks_stay_and_large_ones_go(client) -> None:
     worker: Worker = client.app.state.services.worker
-    assert worker.run(SMALL, process_of) == os.getpid()
-    there = worker.run(SMALL + 1, process_of)
+    store: Store = client.app.state.services.store
+    assert worker.run(store, SMALL, process_of) == os.getpid()
+    there = worker.run(store, SMALL + 1, process_of)
     assert there != os.getpid()
-    assert worker.run(SMALL + 1, process_of) == there
+    assert worker.run(store, SMALL + 1, process_of) == there
 
 
 def test_a_process_that_died_is_replaced(client) -> None:
     worker: Worker = client.app.state.services.worker
-    first = worker.run(SMALL + 1, process_of)
+    store: Store = client.app.state.services.store
+    first = worker.run(store, SMALL + 1, process_of)
     with pytest.raises(Exception, match="terminated abruptly"):
-        worker.run(SMALL + 1, dies)
-    assert worker.run(SMALL + 1, process_of) not in (first, os.getpid())
+        worker.run(store, SMALL + 1, dies)
+    assert worker.run(store, SMALL + 1, process_of) not in (first, os.getpid())
 
 
 def test_a_large_batch_and_its_calibration_are_those_of_small_ones(client) -> None:

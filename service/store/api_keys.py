@@ -1,0 +1,33 @@
+"""Keys of callers: made and revoked by an operator, looked up by every request that brings one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.errors import NotFound
+from service.tables import ApiKeyRow
+
+
+class ApiKeys:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def add(self, row: ApiKeyRow) -> None:
+        self._session.add(row)
+
+    def find(self, id_: str) -> ApiKeyRow | None:
+        return self._session.get(ApiKeyRow, id_)
+
+    def all(self) -> Sequence[ApiKeyRow]:
+        """Oldest first."""
+        return self._session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created_at, ApiKeyRow.id)).all()
+
+    def revoke(self, id_: str, now: datetime) -> None:
+        row = self.find(id_)
+        if row is None:
+            raise NotFound("key", id_)
+        row.revoked_at = row.revoked_at or now

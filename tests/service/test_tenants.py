@@ -1,0 +1,225 @@
+"""Where keys are asked for, nobody comes in without one, and each tenant sees its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asking import CHIP, PREDICTION, QUESTION, REPORT, assert_problem, changed
+from starlette.testclient import TestClient
+
+from service import api_keys, database
+from service.observations import Observations
+from service.store import Store
+from service.store.reports import ReportFilter
+from service.worker import SMALL
+
+Headers = dict[str, str]
+ASKING = ("recommend", "report")
+
+
+@pytest.fixture
+def guarded(make_client) -> TestClient:
+    return make_client(require_api_keys=True)
+
+
+@pytest.fixture
+def key(guarded: TestClient) -> Callable[..., Headers]:
+    store: Store = guarded.app.state.services.store
+
+    def make(tenant: str, *scopes: str) -> Headers:
+        return {"Authorization": f"Bearer {api_keys.create(store, tenant, scopes or ASKING)}"}
+
+    return make
+
+
+def operations(client: TestClient) -> list[tuple[str, str]]:
+    paths = client.get("/openapi.json").json()["paths"]
+    return [(method, path) for path, methods in paths.items() for method in methods if path.startswith("/v1")]
+
+
+def test_no_operation_answers_without_a_key(guarded: TestClient) -> None:
+    assert operations(guarded)
+    for method, path in operations(guarded):
+        answer = guarded.request(method, path.replace("{kind}", "chips"), content=b"{")
+        assert answer.headers["www-authenticate"] == "Bearer", path
+        assert_problem(answer, "unauthenticated")
+
+
+@pytest.mark.parametrize("path", ["/", "/livez", "/readyz", "/docs", "/openapi.json", "/problems/unauthenticated"])
+def test_health_and_documentation_are_for_everybody(guarded: TestClient, path: str) -> None:
+    assert guarded.get(path).status_code == 200
+
+
+def test_every_operation_needs_a_scope_or_is_the_same_for_all(guarded: TestClient, key) -> None:
+    """A key without a scope comes no further than what shows nobody's rows and changes nothing."""
+    nothing = key("a", "none")
+    free = {path for method, path in operations(guarded) if _allowed(guarded, method, path, nothing)}
+    assert free == {
+        "/v1/catalog/{kind}", "/v1/catalog/{kind}/{name}", "/v1/evidence", "/v1/profiles", "/v1/profiles/{id}",
+        "/v1/profiles/{id}/versions/{version}",
+    }  # fmt: skip
+
+
+def _allowed(client: TestClient, method: str, path: str, headers: Headers) -> bool:
+    for name, value in {"{kind}": "chips", "{name}": "h100", "{id}": "default", "{version}": "1"}.items():
+        path = path.replace(name, value)
+    body = None if method == "get" or path.endswith("/activate") else {}
+    answer = client.request(method, path, headers={**headers, "If-Match": "*"}, json=body)
+    if answer.status_code == 403:
+        assert 'error="insufficient_scope"' in answer.headers["www-authenticate"]
+        assert_problem(answer, "forbidden")
+    return answer.status_code != 403
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["Basic YTpi", "Bearer", "Bearer x", "Bearer sw_0_1", "Bearer sw_é_1", "Bearer sw__", "bearer sw_a'b_c", "sw_0_1"],
+)
+def test_what_is_no_key_is_refused(guarded: TestClient, authorization: str) -> None:
+    answer = guarded.get("/v1/profiles", headers={"Authorization": authorization.encode("latin-1")})
+    assert_problem(answer, "unauthenticated")
+
+
+def test_a_key_with_another_secret_or_a_revoked_one_is_refused(guarded: TestClient, key) -> None:
+    mine = key("a")
+    assert guarded.get("/v1/profiles", headers=mine).status_code == 200
+    forged = {"Authorization": mine["Authorization"][:-1] + ("A" if mine["Authorization"][-1] != "A" else "B")}
+    assert_problem(guarded.get("/v1/profiles", headers=forged), "unauthenticated")
+    api_keys.revoke(guarded.app.state.services.store, mine["Authorization"].split("_")[1])
+    assert_problem(guarded.get("/v1/profiles", headers=mine), "unauthenticated")
+
+
+def test_reports_are_seen_by_their_tenant_and_by_admins(guarded: TestClient, key) -> None:
+    a, b, admin = key("a"), key("b"), key("platform", "admin")
+    id_ = guarded.post("/v1/reports", json=REPORT, headers=a).json()["id"]
+    other = guarded.post("/v1/reports", json=changed(REPORT, "measured.step_time_s", 1.5), headers=b).json()["id"]
+    for headers, seen in ((a, {id_}), (b, {other}), (admin, {id_, other})):
+        assert {item["id"] for item in guarded.get("/v1/reports", headers=headers).json()["items"]} == seen
+        lines = guarded.get("/v1/reports", params={"format": "csv"}, headers=headers).text.splitlines()
+        assert {line.split(",")[0] for line in lines[1:]} == seen
+        summary = guarded.get("/v1/reports/summary", headers=headers).json()
+        assert summary["overall"]["reports"] == len(seen)
+        drift = guarded.get("/v1/profiles/default/drift", headers=headers).json()
+        assert drift["runs"] == len(seen)
+    assert summary["by"]["tenant"].keys() == {"a", "b"}
+    assert guarded.get(f"/v1/reports/{id_}", headers=a).status_code == 200
+    assert_problem(guarded.get(f"/v1/reports/{id_}", headers=b), "not-found")
+
+
+def test_answers_and_benchmarks_are_seen_by_their_tenant(guarded: TestClient, key) -> None:
+    a, b = key("a"), key("b")
+    gemm = {
+        "cluster": QUESTION["cluster"],
+        "stack": "torchtitan",
+        "gemms": [{"m": 8192, "n": 8192, "k": 8192, "tflops": 500}],
+    }
+    asked = [("/v1/predictions", PREDICTION), ("/v1/recommendations", QUESTION), ("/v1/benchmarks", gemm)]
+    for path, body in asked:
+        made = guarded.post(path, json=body, headers=a)
+        assert made.status_code == 201, made.text
+        mine = made.headers["location"]
+        for where in (mine, f"{mine}/timeline") if path != "/v1/benchmarks" else (mine,):
+            assert guarded.get(where, headers=a).status_code == 200
+            assert_problem(guarded.get(where, headers=b), "not-found")
+    assert [len(guarded.get("/v1/benchmarks", headers=who).json()["items"]) for who in (a, b)] == [1, 0]
+
+
+@pytest.mark.parametrize("reports", [1, SMALL + 1])
+def test_a_report_cannot_be_linked_to_the_answer_of_another(guarded: TestClient, key, reports: int) -> None:
+    """Nor one of a batch that another process takes in."""
+    a, b = key("a"), key("b")
+    prediction = guarded.post("/v1/predictions", json=PREDICTION, headers=a).json()["id"]
+    report = {"prediction_id": prediction, "outcome": "ok", "measured": {"step_time_s": 2.0}}
+    batch = {"reports": [report] * reports}
+    assert guarded.post("/v1/reports", json=report, headers=b).status_code in (404, 422)
+    assert guarded.post("/v1/reports", json=batch, headers=b).status_code == 422
+    assert guarded.post("/v1/reports", json=batch, headers=a).json()["accepted"] == reports
+    assert [len(guarded.get("/v1/reports", headers=who).json()["items"]) > 0 for who in (a, b)] == [True, False]
+
+
+def test_a_replay_is_of_ones_own_answers(guarded: TestClient, key) -> None:
+    a, b = key("a", *ASKING, "calibrate"), key("b", *ASKING, "calibrate")
+    guarded.post("/v1/predictions", json=PREDICTION, headers=a)
+    guarded.post("/v1/reports", json=REPORT, headers=a)
+    for headers, seen in ((a, 1), (b, 0)):
+        replay = guarded.post("/v1/profiles/default/versions/1/replay", headers=headers).json()
+        assert (len(replay["answers"]), replay["reports"]["runs"]) == (seen, seen)
+
+
+def test_an_unknown_name_shows_no_names_of_others(guarded: TestClient, key) -> None:
+    a, b = key("a"), key("b")
+    secret = changed(REPORT, "model", {"name": "secret-model", **_SHAPE})
+    assert guarded.post("/v1/reports", json=secret, headers=a).status_code == 201
+    answer = guarded.get("/v1/reports", params={"architecture": "secret-mode"}, headers=b)
+    assert "secret-model" not in answer.text
+    assert guarded.get("/v1/reports", params={"architecture": "secret-model"}, headers=b).status_code == 422
+
+
+_SHAPE = {
+    "num_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "vocab_size": 128256,
+}
+
+
+def test_two_tenants_may_use_the_same_idempotency_key(guarded: TestClient, key) -> None:
+    a, b = ({**key(name), "Idempotency-Key": "k" * 255} for name in "ab")
+    first, again = (guarded.post("/v1/reports", json=REPORT, headers=a) for _ in range(2))
+    other = guarded.post("/v1/reports", json=changed(REPORT, "measured.step_time_s", 3.0), headers=b)
+    assert again.json()["id"] == first.json()["id"]
+    assert other.status_code == 201
+    assert other.json()["id"] != first.json()["id"]
+
+
+def test_a_calibration_learns_from_all_and_what_all_share_needs_its_scope(guarded: TestClient, key) -> None:
+    a, b, operator = key("a"), key("b"), key("platform", "calibrate")
+    for headers in (a, b):
+        guarded.post("/v1/reports", json=REPORT, headers=headers)
+    assert_problem(guarded.post("/v1/profiles/default/calibrations", headers=a), "forbidden")
+    assert_problem(guarded.post("/v1/catalog/chips", json={"name": "x", "chip": CHIP}, headers=a), "forbidden")
+    made = guarded.post("/v1/profiles/default/calibrations", headers=operator)
+    assert made.json()["calibration"]["window"]["reports"] == 2
+
+
+def test_a_flood_of_one_tenant_weighs_as_one_source(guarded: TestClient, key) -> None:
+    """Whatever sources its reports name."""
+    flood: list[Any] = [{**changed(REPORT, "measured.step_time_s", 2.0), "source": f"s{i}"} for i in range(3)]
+    guarded.post("/v1/reports", json={"reports": flood}, headers=key("a"))
+    with guarded.app.state.services.store.reading() as rows:
+        usable, _ = Observations(rows).of(rows.reports.telling(ReportFilter()))
+    assert {observation.source for _, observation in usable} == {"a"}
+
+
+def test_without_keys_a_service_shows_what_tenants_left(guarded: TestClient, make_client, key) -> None:
+    id_ = guarded.post("/v1/reports", json=REPORT, headers=key("a")).json()["id"]
+    assert make_client().get(f"/v1/reports/{id_}").status_code == 200
+
+
+def test_keys_are_made_listed_and_revoked_on_the_command_line(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'keys.db'}"
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "service.api_keys", *arguments]
+        env = {"SHARDWRIGHT_DATABASE_URL": url, "PATH": ""}
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    made = run("create", "--tenant", "team-a").stdout.strip()
+    store = Store(database.connect(url))
+    assert api_keys.caller_of(store, f"Bearer {made}") == api_keys.Caller("team-a", frozenset(ASKING))
+    id_, secret = made.split("_", 2)[1:]
+    listed = run("list").stdout
+    assert "team-a  recommend report" in listed
+    assert secret not in listed
+    assert run("revoke", id_).stdout == f"{id_} is revoked\n"
+    assert "revoked" in run("list").stdout
+    for wrong in ("revoke nothing", "create", "create --tenant \t", "create --tenant a --scope x", "list all"):
+        refused = run(*wrong.split(" "))
+        assert refused.returncode == 2, wrong
+        assert "Traceback" not in refused.stderr
