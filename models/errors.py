@@ -62,7 +62,8 @@ class Unsupported(Invalid):
 class Infeasible(DomainError):
     """No layout satisfies every constraint.
 
-    `constraint` is the nearest failing one, `needed` and `available` are in `unit`.
+    `constraint` is the nearest failing one, `needed` and `available` are in `unit`. `enough_chips`: how many would do,
+    where that is known.
     """
 
     def __init__(
@@ -72,7 +73,14 @@ class Infeasible(DomainError):
         needed: float | None = None,
         available: float | None = None,
         unit: str = "",
+        enough_chips: int | None = None,
     ) -> None:
         super().__init__(f"{constraint}: {detail}")
         self.constraint, self.detail = constraint, detail
         self.needed, self.available, self.unit = needed, available, unit
+        self.enough_chips = enough_chips
+
+    def adding(self, detail: str, enough_chips: int | None = None) -> Infeasible:
+        """The same, with something more to say."""
+        more = f"{self.detail}; {detail}"
+        return Infeasible(self.constraint, more, self.needed, self.available, self.unit, enough_chips)

@@ -10,8 +10,9 @@ import numpy as np
 from models.array import Array
 from models.candidate import Candidate, candidates
 from models.constraints import Constraints
-from models.errors import Invalid
+from models.errors import Infeasible, Invalid
 from models.fewer_chips import FewerChips, faster_with_fewer, on_fewer_chips
+from models.more_chips import with_enough_chips
 from models.obstacles import why_none
 from models.pareto import pareto_front, steps_of
 from models.pipelining import Pipelining, pipelined, roofline
@@ -76,6 +77,8 @@ def recommend(
     except NoLegalLayout as none:
         space, answer, fewer = on_fewer_chips(space, profile, goal, none, go_on)
         problem = space.problem
+    except Infeasible as error:
+        raise with_enough_chips(error, problem, profile, constraints, go_on) from None
     best = [row for row in (answer.without, answer.with_pp) if row is not None]
     near = _near(answer, tolerance)
     predictions = predict(problem, answer.layouts.take(near), profile.coefficients(problem.scopes))

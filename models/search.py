@@ -29,9 +29,9 @@ from models.complexity import of_degrees, of_mesh, of_policy
 from models.errors import Infeasible, Invalid, TooLarge
 from models.exposure import update_seconds
 from models.hardware import GIB
-from models.layout import PLACEMENTS, Layouts
+from models.layout import PLACEMENTS, Layout, Layouts
 from models.memory_bounds import CoreMemory, Memory, MemoryBounds
-from models.mesh import Groups, closest_groups, groups
+from models.mesh import Groups, closest_groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables, collectives, least_collectives
 from models.pareto import staircase
 from models.problem import Problem
@@ -400,7 +400,7 @@ class _Search:
     def _chain(self, trunk: Array) -> Array:
         return np.asarray(self.trunks.chains[trunk])
 
-    def _costs(self, layouts: Layouts, shard: Array, placed: Groups, links: dict[str, Cost]) -> MeshCosts:
+    def _costs(self, layouts: Layouts, shard: Array, placed: Groups, links: dict[str, Cost] | None) -> MeshCosts:
         return MeshCosts(Tables(self.problem, self.c, self.shards, links), layouts, shard, placed)
 
     # -- trunks and cores ---------------------------------------------------------------------------------------
@@ -734,36 +734,19 @@ class _Search:
         )
 
     def _out_of_memory(self) -> Infeasible:
-        """The least any layout needs, found by opening cores in order of their memory bound."""
+        """The least any layout needs, found by opening cores, and of these their variants, in order of a bound."""
         least, layout, beyond_host = np.inf, None, False
-        for bound, cores in self._by_memory():
-            if bound >= least or (beyond_host and layout is None and bound > self.at_most):
+        for core_bound, cores in self._by_memory():
+            if core_bound >= least or (beyond_host and layout is None and core_bound > self.at_most):
                 break
-            meshes, parent = self.space.split(cores.layouts)
-            if not len(meshes):
-                continue
-            legal = self.legal_shardings[sharding_class(meshes)]
-            mesh, variant = np.nonzero(legal)
-            trunk = cores.trunk[parent[mesh]]
-            pair, schedule = np.nonzero(self.chains.legal[self._chain(trunk)])
-            mesh, variant, trunk = mesh[pair], variant[pair], trunk[pair]
-            saver = self.saver[variant]
-            rows = _with_policies(meshes.take(mesh), self.policies, schedule, self.sharding[variant], saver)
-            some, most = self._layers_again(rows, saver, np.iinfo(np.int64).max)
-            rows = replace(rows, recompute_layers=most).take(some > 0)
-            mesh, trunk, schedule = mesh[some > 0], trunk[some > 0], schedule[some > 0]
-            if not len(mesh):
-                continue
-            near = groups(self.problem.cluster, meshes)
-            links = collectives(self.problem, near, self.c)
-            costs = self._costs(meshes, cores.shard[parent], near, links).take(mesh)
-            combiner = Combiner(rows, costs, self.chains.stages(self._chain(trunk), schedule))
-            used, _ = combiner.memory()
-            on_host = combiner.host() <= self.problem.cluster.host_bytes
-            beyond_host = beyond_host or not on_host.all()
-            needed = np.where(on_host, total(used.values()), np.inf)
-            if needed.min() < least:
-                least, layout = float(needed.min()), rows[int(needed.argmin())]
+            for bound, costs, trunk, variant in self._variants_by_memory(cores):
+                if bound >= least:
+                    break
+                rows, needed = self._needed(costs, trunk, variant)
+                beyond_host = beyond_host or bool(np.isinf(needed).any())
+                if needed.min(initial=np.inf) < least:
+                    least = float(needed.min())
+                    layout = _simplest_of(rows.take(np.flatnonzero(needed <= least * (1 + 1e-9))))
         if layout is None and beyond_host:
             host = self.problem.cluster.host_bytes / GIB
             detail = f"all that may fit a device offloads more than the {host:.1f} GiB of host memory beside it"
@@ -776,8 +759,37 @@ class _Search:
         )
         return Infeasible("memory", detail, needed=least / GIB, available=self.capacity / GIB, unit="GiB")
 
+    def _variants_by_memory(self, cores: _Cores) -> Iterator[tuple[float, MeshCosts, Array, Array]]:
+        """The meshes of some cores, each under every legal variant, few at a time at first: what they need at least,
+        in order of that, their costs, trunks and variants."""
+        layouts, parent = self.space.split(cores.layouts)
+        trunk, near = cores.trunk[parent], closest_groups(self.problem.cluster, layouts)
+        chain, costs = self._chain(trunk), self._costs(layouts, cores.shard[parent], near, None)
+        held = self.chains.least_flying[chain], self.chains.longest[chain]
+        variant, mesh = np.nonzero(self.legal_shardings[sharding_class(layouts)].T)
+        bound = MemoryBounds(costs, self.policies, *held, self.capacity).memory().least[variant, mesh]
+        for chosen, _ in _growing(np.argsort(bound, kind="stable"), _FIRST_LEAVES, _LEAVES):
+            at = mesh[chosen]
+            yield float(bound[chosen[0]]), costs.take(at), trunk[at], variant[chosen]
+
+    def _needed(self, costs: MeshCosts, trunk: Array, variant: Array) -> tuple[Layouts, Array]:
+        """Meshes with their variants under every legal schedule: bytes on the fullest device, infinite where the host
+        has not as much as is offloaded."""
+        mesh, schedule = np.nonzero(self.chains.legal[self._chain(trunk)])
+        saver = self.saver[variant[mesh]]
+        policies = schedule, self.sharding[variant[mesh]], saver
+        rows = _with_policies(costs.layouts.take(mesh), self.policies, *policies)
+        legal, most = self._layers_again(rows, saver, np.iinfo(np.int64).max)
+        kept = np.flatnonzero(legal > 0)
+        rows, mesh = replace(rows, recompute_layers=most).take(kept), mesh[kept]
+        stages = self.chains.stages(self._chain(trunk[mesh]), schedule[kept])
+        combiner = Combiner(rows, costs.take(mesh), stages)
+        used, _ = combiner.memory()
+        on_host = combiner.host() <= self.problem.cluster.host_bytes
+        return rows, np.where(on_host, total(used.values()), np.inf)
+
     def _by_memory(self) -> Iterator[tuple[float, _Cores]]:
-        """Cores, few at a time, in order of the memory that they need at least."""
+        """Cores, few at a time at first, in order of the memory that they need at least."""
         rows, n = self.trunks.rows, len(self.experts)
         every = np.arange(len(rows) * n)
         trunk, expert = every // n, every % n
@@ -785,9 +797,12 @@ class _Search:
         shard = self.body[trunk] * n + expert
         memory = self.memory.memory(shard, layouts, self.chains.least_flying[self._chain(trunk)])
         order = np.argsort(memory, kind="stable")
-        for start in range(0, len(order), 16):
-            chosen = order[start : start + 16]
+        for chosen, _ in _growing(order, 16, _PROBED):
             yield float(memory[chosen[0]]), _Cores(layouts.take(chosen), trunk[chosen], shard[chosen], memory[chosen])
+
+
+def _simplest_of(layouts: Layouts) -> Layout:
+    return layouts[int((of_degrees(layouts) + of_policy(layouts)).argmin())]
 
 
 def _growing(order: Array, first: int, most: int, times: int = 2) -> Iterator[tuple[Array, Array]]:

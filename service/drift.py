@@ -28,7 +28,7 @@ class Drift:
     def of(self, id_: str, query: DriftQuery) -> dict[str, Any]:
         with self._store.reading() as rows:
             profile = profile_version(rows, id_, query.version)
-            wanted = ReportFilter(profile_id=id_, outcome="ok", since=query.since, until=query.until)
+            wanted = ReportFilter(profile_id=id_, measured=True, since=query.since, until=query.until)
             found = rows.reports.newest(wanted, query.limit + 1)
             usable, unusable = Observations(rows).of(found[: query.limit])
         residuals = log_residuals([observation for _, observation in usable], profile)

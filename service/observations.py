@@ -48,14 +48,15 @@ class Observations:
     def _observation(self, report: ReportRow) -> Observation:
         problem, layout = self._ran(report.document["request"])
         memory, parts = report.document.get("memory") or {}, report.document.get("parts") or {}
-        reserved = memory.get("reserved_gib")
+        failed = report.outcome == "out_of_memory"
+        reserved = None if failed else memory.get("reserved_gib")  # what it had before it needed more
         return Observation(
             key=report.id,
             problem=problem,
             layout=layout,
             step_time_s=report.step_time_s,
             memory_bytes=reserved * GIB if reserved else None,
-            out_of_memory=report.outcome == "out_of_memory",
+            out_of_memory=failed,
             exposed_s=parts.get("exposed_communication_s"),
             coefficients=_imbalance(problem, parts),
             source=report.tenant or report.source or "",

@@ -48,7 +48,7 @@ TYPES: dict[str, ProblemType] = {
         "No layout satisfies every constraint",
         422,
         "The question is well formed and has no answer. `constraint` is the nearest failing one; `needed` and "
-        "`available` are in `unit`.",
+        "`available` are in `unit`; `enough_chips` is how many more of the same would do, where that is known.",
     ),
     "malformed-body": ProblemType("The body cannot be read", 400, "The body must be one UTF-8 JSON text."),
     "bad-header": ProblemType("A header cannot be read", 400, "`detail` names the header and the rule."),
@@ -198,6 +198,7 @@ async def _domain(request: Request, error: Exception) -> JSONResponse:
             "needed": shown(error.needed),
             "available": shown(error.available),
             "unit": error.unit,
+            "enough_chips": error.enough_chips,
         }
         return problem(request.scope, "infeasible", error.detail, **members)
     if isinstance(error, Invalid):

@@ -95,7 +95,7 @@ def _replayed(resolver: Resolver, row: PredictionRow | RecommendationRow, profil
 
 
 def _reports(rows: Rows, id_: str, request: ReplayRequest, active: Profile, replayed: Profile) -> ReplayedReports:
-    wanted = ReportFilter(profile_id=id_, outcome="ok", since=request.since, until=request.until)
+    wanted = ReportFilter(profile_id=id_, measured=True, since=request.since, until=request.until)
     usable, _ = Observations(rows).of(rows.reports.newest(wanted, _REPORTS * request.limit))
     observations = [observation for _, observation in usable]
 

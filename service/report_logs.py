@@ -69,7 +69,8 @@ def _report(submission: LogSubmission, said: Mapping[str, Any], reading: logs.Re
             given["stack"] = _able(given["stack"], given["layout"])
     if reading is None:
         return {**given, "outcome": "out_of_memory"}
-    measured: dict[str, Any] = {"outcome": "ok", "measured": {reading.unit: reading.value}}
+    outcome = "out_of_memory" if out_of_memory(submission.log) else "ok"
+    measured: dict[str, Any] = {"outcome": outcome, "measured": {reading.unit: reading.value}}
     if reading.memory_gib is not None:
         measured["memory"] = {f"{reading.memory_kind}_gib": reading.memory_gib}
     return {**given, **measured}

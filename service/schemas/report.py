@@ -143,6 +143,7 @@ class ReportSubmission(Ran):
 
     outcome: Outcome
     measured: Measured | None = None
+    """With another outcome than ok: of the steps before it failed, if there were any."""
     memory: MeasuredMemory | None = None
     failure: Failure | None = None
     parts: MeasuredParts | None = None
@@ -150,10 +151,10 @@ class ReportSubmission(Ran):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         self.require_one_subject()
-        if (self.measured is not None) != (self.outcome == "ok"):
-            raise Invalid("measured", None, "goes with outcome ok, and only with it")
-        if self.parts is not None and self.outcome != "ok":
-            raise Invalid("parts", None, "goes with outcome ok")
+        if self.measured is None and self.outcome == "ok":
+            raise Invalid("measured", None, "is required with outcome ok")
+        if self.parts is not None and self.measured is None:
+            raise Invalid("parts", None, "goes with measured")
         if self.failure is not None and self.outcome == "ok":
             raise Invalid("failure", None, "goes with outcome out_of_memory or crashed")
         self._require_room()

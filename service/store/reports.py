@@ -13,12 +13,13 @@ from sqlalchemy.orm import Session
 from service.errors import NotFound
 from service.tables import TENANT, ReportRow
 
-_TELLING = ReportRow.outcome.in_(("ok", "out_of_memory"))
+_MEASURED = ReportRow.step_time_s.is_not(None)
+_TELLING = _MEASURED | (ReportRow.outcome == "out_of_memory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFilter:
-    """`since` is inclusive, `until` exclusive."""
+    """`since` is inclusive, `until` exclusive; `measured`: only those with a step time."""
 
     chip: str | None = None
     stack: str | None = None
@@ -29,6 +30,7 @@ class ReportFilter:
     since: datetime | None = None
     until: datetime | None = None
     after_id: str | None = None
+    measured: bool = False
 
     def narrow(self, query: Select[Any]) -> Select[Any]:
         for name in ("chip", "stack", "architecture", "outcome", "profile_id", "profile_version"):
@@ -40,7 +42,7 @@ class ReportFilter:
             query = query.where(ReportRow.created_at < self.until)
         if self.after_id is not None:
             query = query.where(ReportRow.id > self.after_id)
-        return query
+        return query.where(_MEASURED) if self.measured else query
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ class Reports:
         return self._session.scalars(select(getattr(ReportRow, column)).distinct()).all()
 
     def telling(self, wanted: ReportFilter) -> Sequence[ReportRow]:
-        """Those that say something of time or memory, oldest first: a crash says nothing of either."""
+        """Those that say something of time or memory, oldest first: a crash before the first step says nothing of
+        either."""
         query = wanted.narrow(select(ReportRow).where(_TELLING))
         return self._session.scalars(query.order_by(ReportRow.id)).all()
 

@@ -48,6 +48,9 @@ def test_without_reports_there_is_nothing_to_learn(client) -> None:
     crashed = {**PREDICTION, "outcome": "crashed"}
     assert client.post("/v1/reports", json=crashed).status_code == 201
     assert_problem(client.post(ADDRESS, json={}), "nothing-to-learn")
+    some_steps = {**crashed, "measured": {"step_time_s": 2.0}}
+    assert client.post("/v1/reports", json=some_steps).status_code == 201
+    assert client.post(ADDRESS, json={}).json()["calibration"]["observations"] == 1
 
 
 def test_slow_runs_teach_slow_predictions_and_can_be_unlearnt(client) -> None:

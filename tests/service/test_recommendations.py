@@ -87,6 +87,8 @@ def test_what_cannot_fit_is_an_honest_answer(client) -> None:
     assert found["constraint"] == "memory"
     assert found["needed"] > found["available"] > 0
     assert found["unit"] == "GiB"
+    enough = client.post("/v1/recommendations", json=changed(body, "cluster.num_chips", found["enough_chips"]))
+    assert enough.status_code == 201
 
 
 CONTRADICTIONS = [

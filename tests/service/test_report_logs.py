@@ -117,11 +117,14 @@ def test_a_log_of_another_batch_is_not_of_the_run(client) -> None:
     assert client.post(ADDRESS, json={**PREDICTION, "log": steps}).json()["reading"]["global_batch"] == 128
 
 
-def test_a_run_that_died_later_is_said_to_have(client) -> None:
+def test_a_run_that_died_later_tells_its_speed_and_that_it_did_not_fit(client) -> None:
     log = TITAN + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     found = client.post(ADDRESS, json={**PREDICTION, "log": log}).json()
     assert found["reading"]["out_of_memory"]
-    assert found["report"]["outcome"] == "ok"
+    assert found["report"]["outcome"] == "out_of_memory"
+    assert found["report"]["measured"]["tokens_per_s_per_chip"] == pytest.approx(found["reading"]["value"])
+    assert found["report"]["residual"] is not None
+    assert client.get("/v1/profiles/default/drift").json()["runs"] == 1
 
 
 def test_a_log_of_a_run_that_did_not_fit_is_no_slow_run(client) -> None:

@@ -1,0 +1,81 @@
+"""Where nothing fits: how much is missing, and how many chips would do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from models.constraints import Constraints
+from models.errors import Infeasible
+from models.hardware import GIB
+from models.problem import Problem
+from models.profile import shipped_profile
+from models.recommendation import recommend
+from models.search import Goal, search
+from models.space import Space
+from models.step import predict
+from tests.benchmarks.problems import problem
+from tests.models.brute_force import legal
+
+PROFILE = shipped_profile()
+
+
+def with_memory(question: Problem, usable_gib: float, host_gb: float | None = None) -> Problem:
+    chip = replace(question.cluster.chip, usable_memory_gib=usable_gib, host_memory_gb=host_gb)
+    return replace(question, cluster=replace(question.cluster, chip=chip))
+
+
+SMALL = {"seq_len": 4096, "global_batch": 16}
+SHORT = {
+    "dense": with_memory(problem("llama-3-8b", ("h100", 4), "megatron", **SMALL), 7.0),
+    "with a small host": with_memory(problem("llama-3-8b", ("h100", 4), "megatron", **SMALL), 7.0, 20.0),
+    "FSDP": with_memory(problem("llama-3-8b", ("h100", 8), "torchtitan", **SMALL), 6.0),
+    "sparse": with_memory(problem("mixtral-8x7b", ("h100", 8), "megatron", **SMALL), 9.0, 40.0),
+    "on a torus": with_memory(problem("llama-3-8b", ("tpu-v5e", 4), "maxtext", **SMALL), 5.0),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_the_most_frugal_layout_is_that_of_brute_force(name: str) -> None:
+    question, most = SHORT[name], SHORT[name].cluster.host_bytes
+    with pytest.raises(Infeasible) as refused:
+        search(Space(question, Constraints()), PROFILE, Goal())
+    least = np.inf
+    for layouts in legal(question, Constraints()):
+        found = predict(question, layouts, PROFILE.coefficients(question.scopes))
+        least = min(least, float(found.needed_bytes[found.host_bytes <= most].min(initial=np.inf)))
+    assert refused.value.needed == pytest.approx(least / GIB, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        problem("llama-3.1-70b", ("h100", 4), "torchtitan", seq_len=8192, global_batch=512),
+        problem("deepseek-v3", ("h100", 8), "megatron", seq_len=4096, global_batch=512),
+        problem("llama-3.1-405b", ("tpu-v5p", 16), "maxtext", seq_len=8192, global_batch=512),
+    ],
+)
+def test_as_many_chips_as_are_said_to_do_will_do_and_half_of_them_will_not(question: Problem) -> None:
+    with pytest.raises(Infeasible) as refused:
+        recommend(question, PROFILE)
+    enough = refused.value.enough_chips
+    assert enough is not None
+    assert f"{enough} chips, {enough // question.cluster.num_chips} times as many" in refused.value.detail
+    assert on(question, enough).fastest.prediction.fits
+    with pytest.raises(Infeasible):
+        on(question, enough // 2)
+
+
+def on(question: Problem, chips: int):
+    cluster = replace(question.cluster, num_chips=chips, torus_shape=None)
+    return recommend(replace(question, cluster=cluster), PROFILE)
+
+
+def test_what_no_number_of_chips_can_hold_is_told() -> None:
+    """One sequence of two million tokens on a stack without context parallelism."""
+    question = problem("llama-3-8b", ("h100", 8), "fsdp", seq_len=2**21, global_batch=64)
+    with pytest.raises(Infeasible, match="64 times as many chips would not help") as refused:
+        recommend(question, PROFILE)
+    assert refused.value.enough_chips is None
