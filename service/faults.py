@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from models.errors import Invalid
 from service.errors import NotFound, Refused
-from service.pointers import field_of, location_of, pointer_of
+from service.known_fields import known_fields
+from service.pointers import TAG, field_of, location_of, pointer_of
 
 MAX_SHOWN = 200
 _JSON_INTEGER = 2**53  # beyond it JSON readers lose digits (RFC 8259 §6)
@@ -45,17 +46,24 @@ class Fault:
         return f"{self.field}: {self.rule}" if whole else f"{self.field} = {shown(self.value)!r}: {self.rule}"
 
 
-def of_pydantic(item: Mapping[str, Any], location: Sequence[str | int], *, in_body: bool) -> Fault:
-    """An error of pydantic's, at this location."""
+def of_pydantic(
+    item: Mapping[str, Any], form: Any, location: Sequence[str | int], *, root: Sequence[str | int] = (), in_body: bool
+) -> Fault:
+    """An error of pydantic's, at this location of something of this form (a type), which lies at `root`."""
     value = None if item["type"] == "missing" else item["input"]
     rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
-    return Fault(location, value, rule, in_body=in_body)
+    if item["type"] == "extra_forbidden" and (known := known_fields(form, location)):
+        rule = f"{rule}; known here: {', '.join(known)}"
+    if item["type"] == "string_type" and location and location[-1] == f"{TAG}name":
+        rule = "must be a name or an object"
+    return Fault([*root, *location], value, rule, in_body=in_body)
 
 
-def of_refusal(error: Exception, root: Sequence[str | int]) -> list[Fault]:
-    """Of a part of a body that lies at `root`: what pydantic, the models or the service say of it."""
+def of_refusal(error: Exception, root: Sequence[str | int], form: Any = None) -> list[Fault]:
+    """Of a part of a body that lies at `root` and should have this form: what pydantic, the models or the service say
+    of it."""
     if isinstance(error, ValidationError):
-        return [of_pydantic(item, [*root, *item["loc"]], in_body=True) for item in error.errors()]
+        return [of_pydantic(item, form, item["loc"], root=root, in_body=True) for item in error.errors()]
     if isinstance(error, Refused):
         return [fault for each in error.errors for fault in of_refusal(each, root)]
     if isinstance(error, Invalid):

@@ -174,7 +174,7 @@ async def _validation(request: Request, error: Exception) -> JSONResponse:
     found = error.errors() if isinstance(error, RequestValidationError) else []
     if any(item["loc"][0] == "path" for item in found):
         return problem(request.scope, "not-found", f"There is nothing at {cut(request.url.path, MAX_SHOWN)}.")
-    return _refused(request.scope, "invalid", [_fault_of_pydantic(item) for item in found])
+    return _refused(request.scope, "invalid", [_fault_of_pydantic(request.scope, item) for item in found])
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
@@ -226,9 +226,11 @@ def _fault(scope: Scope, error: Invalid) -> Fault:
     return Fault(location, _given(scope, location, error.value), error.rule, in_body=scope["method"] != "GET")
 
 
-def _fault_of_pydantic(item: Mapping[str, Any]) -> Fault:
+def _fault_of_pydantic(scope: Scope, item: Mapping[str, Any]) -> Fault:
     place, *location = item["loc"]
-    return of_pydantic(item, location, in_body=place == "body")
+    body = getattr(scope.get("route"), "body_field", None)
+    form = None if body is None else body.field_info.annotation
+    return of_pydantic(item, form, location, in_body=place == "body")
 
 
 def _given(scope: Scope, location: Sequence[str | int], otherwise: object) -> object:

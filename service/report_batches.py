@@ -62,7 +62,7 @@ def _columns(row: ReportRow) -> Columns:
 
 
 def _faults(index: int, error: Exception) -> list[Fault]:
-    return of_refusal(error, ["reports", index])[:_MOST_ERRORS]
+    return of_refusal(error, ["reports", index], ReportSubmission)[:_MOST_ERRORS]
 
 
 def _invalid(fault: Fault) -> Invalid:

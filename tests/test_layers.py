@@ -17,8 +17,8 @@ MODULES = {
 }
 LAYERS = (
     "models",
-    "service.settings service.deadline service.identifiers service.errors service.pointers service.faults "
-    "service.cursors",
+    "service.settings service.deadline service.identifiers service.errors service.pointers service.known_fields "
+    "service.faults service.cursors",
     "service.formats service.tables",
     "service.schemas service.database",
     "service.store service.slots service.worker",

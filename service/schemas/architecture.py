@@ -97,6 +97,8 @@ def is_config(value: object) -> bool:
 def _form(value: object) -> str:
     if isinstance(value, (str, RootModel)):
         return f"{TAG}name" if isinstance(value, str) else f"{TAG}config"
+    if not isinstance(value, (Mapping, ShapeFields)):
+        return f"{TAG}name"
     return f"{TAG}config" if is_config(value) else f"{TAG}shape"
 
 

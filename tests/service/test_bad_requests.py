@@ -230,10 +230,35 @@ def test_what_is_out_of_range_is_refused(shared_client, path: str) -> None:
     assert long.json().get("layouts", [{"fits": False}])[0]["fits"] is False
 
 
+UNKNOWN: list[tuple[str, dict[str, Any], set[str], set[str]]] = [
+    ("predictions", {**PREDICTION, "x": 1}, {"model", "layout", "layouts"}, {"constraints"}),
+    ("predictions", changed(PREDICTION, "layout.x", 1), {"tp", "dp_shard"}, {"seq_len"}),
+    ("predictions", changed(PREDICTION, "cluster.x", 1), {"preset", "num_chips"}, {"levels"}),
+    ("predictions", changed(PREDICTION, "model", {**SHAPE, "x": 1}), {"num_layers", "moe"}, {"preset"}),
+    ("recommendations", {**QUESTION, "constraints": {"x": 1}}, {"tp", "dp", "memory_reserve_gib"}, {"model"}),
+    ("reports", {**REPORT, "x": 1}, {"outcome", "prediction_id"}, {"reports"}),
+    ("reports", {"reports": [REPORT], "x": 1}, {"reports", "all_or_nothing"}, {"outcome"}),
+    ("reports", {"reports": [changed(REPORT, "measured.x", 1)]}, {"step_time_s", "mfu"}, {"outcome"}),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "known", "elsewhere"), UNKNOWN)
+def test_where_a_field_is_unknown_the_known_ones_are_told(
+    shared_client, path: str, body: dict[str, Any], known: set[str], elsewhere: set[str]
+) -> None:
+    (error,) = assert_problem(shared_client.post(f"/v1/{path}", json=body), "invalid")["errors"]
+    kind, _, names = error["rule"].partition("; known here: ")
+    assert kind == "unknown field"
+    assert known <= {*names.split(", ")}
+    assert not elsewhere & {*names.split(", ")}
+
+
 WHAT_WAS_GIVEN: list[tuple[str, dict[str, Any], str, Any]] = [
     ("predictions", changed(PREDICTION, "workload.precision", "nvfp4"), "/workload/precision", "nvfp4"),
     ("predictions", changed(PREDICTION, "layouts", [LAYOUT]), "/layout", "an object with 3 members"),
     ("predictions", changed(PREDICTION, "layout.dp_shard", 63), "/layout", "an object with 3 members"),
+    ("predictions", changed(PREDICTION, "model", 5), "/model", 5),
+    ("predictions", changed(PREDICTION, "stack", ["megatron"]), "/stack", ["megatron"]),
     ("reports", changed(REPORT, "failure", {}), "/failure", "an object with 0 members"),
     ("reports", without(REPORT, "measured"), "/measured", None),
     ("reports", changed(REPORT, "measured.step_time_s", 1e-5), "/measured/step_time_s", 1e-5),
