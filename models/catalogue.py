@@ -24,6 +24,12 @@ def fabric(name: str) -> Fabric:
     return _find("fabric", name, fabrics())
 
 
+def printed_fabric(text: str) -> Fabric | None:
+    """That of the cluster whose published runs describe it so."""
+    entry = next((entry for entry in _load("fabrics") if text in entry.get("printed", ())), None)
+    return None if entry is None else _fabric_from(entry)
+
+
 def stack(name: str) -> Stack:
     return _find("stack", name, stacks())
 

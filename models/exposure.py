@@ -193,8 +193,9 @@ class Exposure:
         """Of each part, once a step: (parameters gathered, gradients reduced), nothing hidden."""
         stage = self.layouts.zero_stage
         gathers = (stage == 1) | (stage == 2) | (self.once & self.zero3)
+        whole = self.stack.reduces_whole(stage)
         return [
-            (gathers * traffic.gather, self.once * np.where(stage == 0, traffic.reduce, traffic.scatter))
+            (gathers * traffic.gather, self.once * np.where(whole, traffic.reduce, traffic.scatter))
             for traffic in self.meshes.traffic
         ]
 

@@ -336,6 +336,8 @@ class MeshCosts:
             experts = [edp.byte_s, edp.latency_s]
             plain, once = plain + experts, once + sharded(edp, self.expert_shards, repeated, element)
             every = every + experts + sharded(edp, self.expert_shards, repeated, 0.0)
+        if self.problem.stack.whole_gradients:
+            once = once + plain
         return plain, once, every
 
     def _has_experts(self, part: int) -> bool:

@@ -75,7 +75,7 @@ def _traffic(exposure: Exposure, layout: Layout, micro_batches: int) -> tuple[fl
     seconds = size = 0.0
     for amount, traffic, part in zip(exposure.amounts, meshes.traffic, meshes.bytes, strict=True):
         parameters = float((part.dense + part.expert)[0])
-        reduced = float((traffic.reduce if layout.zero_stage == 0 else traffic.scatter)[0])
+        reduced = float((traffic.reduce if problem.stack.reduces_whole(layout.zero_stage) else traffic.scatter)[0])
         seconds += amount * (gathers * float(traffic.gather[0]) + reductions * reduced)
         size += amount * parameters * (gathers * problem.gather_bytes + reductions * problem.gradient_bytes)
     return (seconds, size) if layout.dp * layout.cp > 1 else (0.0, 0.0)

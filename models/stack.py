@@ -6,7 +6,7 @@ A stack is data (data/stacks.json); "what if this stack could…" is `dataclasse
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from models.errors import Invalid
 from models.recompute import MODULES
@@ -59,6 +59,7 @@ class Stack:
     gradient_bytes          an element of the accumulated gradient, in memory and on the wire
     gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand format. fp32 training
                             moves four bytes whatever these say
+    whole_gradients         ZeRO 1 all-reduces gradients, where others scatter what each device will update
     parallel_loss           with tp > 1 the loss works on each device's part of the vocabulary, not on gathered logits
     loss                    what makes loss and gradient of logits: one "fused" kernel, PyTorch's cross_entropy
                             "compiled", or its several kernels ("pytorch")
@@ -112,6 +113,7 @@ class Stack:
     gather_unit: Literal["layer", "matrix"] = "layer"
     gradient_bytes: float = 4
     gather_bytes: float = 2
+    whole_gradients: bool = False
     parallel_loss: bool = True
     loss: Literal["fused", "compiled", "pytorch"] = "fused"
     loss_compiled_since: float | None = None
@@ -142,6 +144,10 @@ class Stack:
     def kin(self) -> str:
         """What coefficients call it, and runs on others that are alike."""
         return self.like or self.id
+
+    def reduces_whole(self, zero_stage: Any) -> Any:
+        """Whether gradients are all-reduced at a ZeRO stage, or at each of an array of them."""
+        return zero_stage <= int(self.whole_gradients)
 
     @property
     def modules(self) -> tuple[str, ...]:

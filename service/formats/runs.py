@@ -140,12 +140,13 @@ def _cluster(row: Row) -> Cluster:
 
 
 def _named_fabric(row: Row) -> Fabric | None:
-    """A cluster of the catalogue, if the row names it first and gives no figures of its own."""
-    name = (row.get("fabric") or "").split(",")[0]
+    """A cluster of the catalogue, if the row names it first or as its runs do, and gives no figures of its own."""
+    text = row.get("fabric") or ""
+    name = text.split(",")[0]
     if not name or row.get("scaleout_gbps_per_chip"):
         return None
     try:
-        fabric = catalogue.fabric(name)
+        fabric = catalogue.printed_fabric(text) or catalogue.fabric(name)
     except UnknownName:
         return None
     return fabric if catalogue.fabric_chip(fabric.id) == catalogue.chip(row["chip"]).id else None

@@ -51,6 +51,8 @@ class StackFields(Wire):
     """Whether it may recompute the first few layers of a chunk only."""
     offload: list[Literal["activations", "optimizer"]] | None = None
     attention_kernel: Kernel | None = None
+    whole_gradients: bool | None = None
+    """ZeRO 1 all-reduces gradients, where others scatter what each device will update."""
     gradient_bytes: Annotated[float, Field(gt=0, le=8)] | None = None
     gather_bytes: Bytes | None = None
     parallel_loss: bool | None = None
