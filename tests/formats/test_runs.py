@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from models.errors import DomainError, Invalid
+from models import catalogue
+from models.errors import DomainError, Invalid, UnknownName
 from models.hardware import GIB
 from service.formats import runs
 from tests.test_scores import ROW
@@ -144,6 +145,15 @@ def test_a_row_that_cannot_be_read_says_so(changes: dict[str, Any]) -> None:
 def test_a_row_without_its_parts_does_not_follow_the_schema() -> None:
     with pytest.raises(Invalid, match="schema of published runs"):
         runs.read({"model": {}}, YEAR)
+
+
+def test_a_cluster_is_known_by_how_its_runs_describe_it_and_not_by_that_name() -> None:
+    """The sweep of Aleph Alpha prints machines that others have too, and its own network."""
+    described = {"chip": "a100-sxm-80gb", "fabric": "DGX A100, InfiniBand", "scaleout_gbps_per_chip": None}
+    found = runs.read(row(cluster=described), YEAR).problem.cluster.fabric
+    assert (found.id, found.levels[1].gb_s_per_chip) == ("aleph-alpha-a100", 25 / 8)
+    with pytest.raises(UnknownName):
+        catalogue.fabric("DGX A100, InfiniBand")
 
 
 def test_a_cluster_that_is_named_is_that_of_the_catalogue() -> None:

@@ -95,6 +95,7 @@ def problems(draw: st.DrawFn) -> Problem:
             max_virtual_stages=2,
             selective=draw(st.sampled_from(_SELECTIVE)),
             recompute_layers=draw(st.booleans()),
+            whole_gradients=draw(st.booleans()),
         ),
     )
 

@@ -225,6 +225,17 @@ def on_stack(name: str, problem: Problem, **changes: object) -> Problem:
     return replace(problem, stack=replace(catalogue.stack(name), **changes))  # type: ignore[arg-type]
 
 
+def test_gradients_reduced_whole_travel_twice_as_far() -> None:
+    """Two bytes gathered and two scattered of each parameter, or two and twice two; at other stages no difference."""
+    base = question(model="llama-3-8b", chips=64)
+    stages = Layouts.of([Layout(dp_shard=64, zero_stage=z) for z in (1, 3)])
+    ways = [on_stack("aa-scaling", base, whole_gradients=whole, zero_stages=(1, 3)) for whole in (False, True)]
+    c = PROFILE.coefficients(ways[0].scopes)
+    scattered, whole = (predict(p, stages, c).time["data_s"] for p in ways)
+    assert 1.35 < whole[0] / scattered[0] <= 1.5  # an all-reduce has less latency than what it is made of
+    assert whole[1] == scattered[1]
+
+
 def test_what_the_device_must_have_is_what_is_reserved_and_the_runtime() -> None:
     problem = question()
     found = predict(problem, Layouts.of(LAYOUTS), PROFILE.coefficients(problem.scopes))
