@@ -1,8 +1,6 @@
 # The few verbs a developer needs. `make` alone lists them.
 PYTHON ?= python3
 BIN := .venv/bin
-HOST ?= 127.0.0.1
-PORT ?= 8000
 RUNS ?= runs.jsonl
 
 .PHONY: help install serve test check fix profiles evidence lock
@@ -20,8 +18,8 @@ install: .venv/installed  ## make .venv from the lock file
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	@touch $@
 
-serve: .venv/installed  ## migrate the database and serve on HOST:PORT
-	$(BIN)/python -m service --host $(HOST) --port $(PORT)
+serve: .venv/installed  ## migrate the database and serve (HOST=, PORT=)
+	$(BIN)/python -m service $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT))
 
 test: .venv/developed  ## the default test suite
 	$(BIN)/python -m pytest

@@ -73,11 +73,14 @@ def recommend(
     fewer = None
     space = Space(problem, constraints)
     try:
-        answer = search(space, profile, goal, go_on)
-    except NoLegalLayout as none:
-        space, answer, fewer = on_fewer_chips(space, profile, goal, none, go_on)
-        problem = space.problem
+        try:
+            answer = search(space, profile, goal, go_on)
+        except NoLegalLayout as none:
+            space, answer, fewer = on_fewer_chips(space, profile, goal, none, go_on)
+            problem = space.problem
     except Infeasible as error:
+        if error.constraint != "memory":
+            raise
         raise with_enough_chips(error, problem, profile, constraints, go_on) from None
     best = [row for row in (answer.without, answer.with_pp) if row is not None]
     near = _near(answer, tolerance)

@@ -48,11 +48,11 @@ class Caller:
 ANYONE = Caller(None, frozenset(SCOPES))
 
 
-def caller_of(store: Store, authorization: str | None) -> Caller:
-    """Whose key an Authorization header carries. Raises Unauthenticated."""
-    if authorization is None:
-        raise Unauthenticated("A key is required: Authorization: Bearer sw_...")
-    kind, _, key = authorization.partition(" ")
+def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
+    """Whose key the Authorization headers of a request carry. Raises Unauthenticated."""
+    if len(authorization) != 1:
+        raise Unauthenticated("One key is required: Authorization: Bearer sw_...")
+    kind, _, key = authorization[0].partition(" ")
     parts = key.strip().split("_", 2)
     if kind.lower() != "bearer" or len(parts) != 3 or parts[0] != "sw":
         raise Unauthenticated("The Authorization header must be Bearer and a key, sw_<id>_<secret>.")

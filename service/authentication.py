@@ -23,9 +23,9 @@ class Authentication:
         if scope["type"] == "http":
             scope["state"]["caller"] = ANYONE
             if self.required and scope["path"].startswith(GUARDED):
-                authorization = Headers(scope=scope).get("authorization")
+                given = Headers(scope=scope).getlist("authorization")
                 try:
-                    scope["state"]["caller"] = await run_in_threadpool(caller_of, self.store, authorization)
+                    scope["state"]["caller"] = await run_in_threadpool(caller_of, self.store, given)
                 except ServiceError as error:
                     await of_service_error(scope, error)(scope, receive, send)
                     return

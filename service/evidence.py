@@ -79,8 +79,9 @@ class Evidence:
         self._store = store
         self._shelf: _Shelf | None = None
 
-    def nearest(self, query: EvidenceQuery) -> dict[str, Any]:
-        with self._store.reading() as rows:
+    def nearest(self, query: EvidenceQuery, asker: Store) -> dict[str, Any]:
+        """To an answer that the asker's store has, or to what the query names."""
+        with asker.reading() as rows:
             profile, resolver = as_published(active_profile(rows)), Resolver(rows)
             wanted, shelf = _wanted(rows, query), self._current(rows)
             found = shelf.order(wanted)[: query.limit]

@@ -48,7 +48,8 @@ TYPES: dict[str, ProblemType] = {
         "No layout satisfies every constraint",
         422,
         "The question is well formed and has no answer. `constraint` is the nearest failing one; `needed` and "
-        "`available` are in `unit`; `enough_chips` is how many more of the same would do, where that is known.",
+        "`available` are in `unit`; `enough_chips`: the first of twice, four times, … as many "
+        "chips that has a layout that fits, where it was looked for.",
     ),
     "malformed-body": ProblemType("The body cannot be read", 400, "The body must be one UTF-8 JSON text."),
     "bad-header": ProblemType("A header cannot be read", 400, "`detail` names the header and the rule."),

@@ -10,7 +10,7 @@ from models.errors import Invalid
 from service.creation import Created, Save
 from service.formats import logs
 from service.formats.logs import megatron_arguments
-from service.formats.logs.failure import out_of_memory
+from service.formats.logs.failure import after_the_last, out_of_memory
 from service.intake import Intake
 from service.profiles import active_profile
 from service.reports import location
@@ -44,7 +44,7 @@ class ReportLogs:
             (outcome,) = Intake(rows, active_profile(rows)).take([(report, received)])
         if not isinstance(outcome, ReportRow):
             raise outcome
-        described = None if reading is None else _reading(reading, said, out_of_memory(submission.log))
+        described = None if reading is None else _reading(reading, said, _ended(submission.log, reading))
         return lambda rows: _save(rows, outcome, described)
 
 
@@ -58,6 +58,17 @@ def _read(submission: LogSubmission) -> logs.Reading | None:
         return None
 
 
+def _ended(log: str, reading: logs.Reading) -> bool:
+    """Whether the run ended for want of memory: a retry that trains again shows that the layout fits."""
+    if not out_of_memory(log):
+        return False
+    try:
+        logs.read(after_the_last(log), reading.framework)
+    except Invalid:
+        return True
+    return False
+
+
 def _report(submission: LogSubmission, said: Mapping[str, Any], reading: logs.Reading | None) -> dict[str, Any]:
     """The report that the log is, in the words of POST /v1/reports."""
     given = submission.model_dump(mode="json", exclude_unset=True, exclude={"log", "framework"})
@@ -69,7 +80,7 @@ def _report(submission: LogSubmission, said: Mapping[str, Any], reading: logs.Re
             given["stack"] = _able(given["stack"], given["layout"])
     if reading is None:
         return {**given, "outcome": "out_of_memory"}
-    outcome = "out_of_memory" if out_of_memory(submission.log) else "ok"
+    outcome = "out_of_memory" if _ended(submission.log, reading) else "ok"
     measured: dict[str, Any] = {"outcome": outcome, "measured": {reading.unit: reading.value}}
     if reading.memory_gib is not None:
         measured["memory"] = {f"{reading.memory_kind}_gib": reading.memory_gib}

@@ -305,7 +305,7 @@ class LogReading(Document):
     from_arguments: list[str]
     """What the log's own arguments said of the run."""
     out_of_memory: bool
-    """The log also tells of a run out of memory: the report is of the steps before it."""
+    """The log ends with the run out of memory: the report is of the steps before that."""
 
 
 class LogAnswer(Document):

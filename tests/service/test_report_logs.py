@@ -127,6 +127,30 @@ def test_a_run_that_died_later_tells_its_speed_and_that_it_did_not_fit(client) -
     assert client.get("/v1/profiles/default/drift").json()["runs"] == 1
 
 
+def test_a_run_that_was_tried_again_and_trained_did_fit(client) -> None:
+    """The log of both, one after the other."""
+    log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n" + TITAN
+    found = client.post(ADDRESS, json={**PREDICTION, "log": log}).json()
+    assert not found["reading"]["out_of_memory"]
+    assert found["report"]["outcome"] == "ok"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: CUDA error: out of memory",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "ncclUnhandledCudaError: Call to CUDA function failed. Last error: Cuda failure 2 'out of memory'",
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: Attempting to allocate 1.25G. That was not possible.",
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate request for 2.0GiB",
+    ],
+)
+def test_out_of_memory_has_many_words(client, line: str) -> None:
+    for log in (TITAN + line, line):
+        report = client.post(ADDRESS, json={**PREDICTION, "log": log}).json()["report"]
+        assert report["outcome"] == "out_of_memory"
+
+
 def test_a_log_of_a_run_that_did_not_fit_is_no_slow_run(client) -> None:
     log = "loading\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     found = client.post(ADDRESS, json={**PREDICTION, "log": log}).json()

@@ -60,7 +60,7 @@ def test_every_operation_needs_a_scope_or_is_the_same_for_all(guarded: TestClien
     nothing = key("a", "none")
     free = {path for method, path in operations(guarded) if _allowed(guarded, method, path, nothing)}
     assert free == {
-        "/v1/catalog/{kind}", "/v1/catalog/{kind}/{name}", "/v1/evidence", "/v1/profiles", "/v1/profiles/{id}",
+        "/v1/catalog/{kind}", "/v1/catalog/{kind}/{name}", "/v1/profiles", "/v1/profiles/{id}",
         "/v1/profiles/{id}/versions/{version}",
     }  # fmt: skip
 
@@ -83,6 +83,12 @@ def _allowed(client: TestClient, method: str, path: str, headers: Headers) -> bo
 def test_what_is_no_key_is_refused(guarded: TestClient, authorization: str) -> None:
     answer = guarded.get("/v1/profiles", headers={"Authorization": authorization.encode("latin-1")})
     assert_problem(answer, "unauthenticated")
+
+
+def test_two_keys_are_none(guarded: TestClient, key) -> None:
+    """A proxy may read the other one."""
+    both = [("Authorization", key(tenant)["Authorization"]) for tenant in "ab"]
+    assert_problem(guarded.get("/v1/profiles", headers=both), "unauthenticated")
 
 
 def test_a_key_with_another_secret_or_a_revoked_one_is_refused(guarded: TestClient, key) -> None:
@@ -126,6 +132,14 @@ def test_answers_and_benchmarks_are_seen_by_their_tenant(guarded: TestClient, ke
         for where in (mine, f"{mine}/timeline") if path != "/v1/benchmarks" else (mine,):
             assert guarded.get(where, headers=a).status_code == 200
             assert_problem(guarded.get(where, headers=b), "not-found")
+    for what in ("prediction", "recommendation"):
+        id_ = guarded.post(f"/v1/{what}s", json=PREDICTION if what == "prediction" else QUESTION, headers=a).json()[
+            "id"
+        ]
+        assert guarded.get("/v1/evidence", params={f"{what}_id": id_}, headers=a).status_code == 200
+        nobodys = guarded.get("/v1/evidence", params={f"{what}_id": "0" * 32}, headers=b)
+        others = guarded.get("/v1/evidence", params={f"{what}_id": id_}, headers=b)
+        assert others.status_code == nobodys.status_code in (404, 422)
     assert [len(guarded.get("/v1/benchmarks", headers=who).json()["items"]) for who in (a, b)] == [1, 0]
 
 
@@ -212,7 +226,7 @@ def test_keys_are_made_listed_and_revoked_on_the_command_line(tmp_path: Path) ->
 
     made = run("create", "--tenant", "team-a").stdout.strip()
     store = Store(database.connect(url))
-    assert api_keys.caller_of(store, f"Bearer {made}") == api_keys.Caller("team-a", frozenset(ASKING))
+    assert api_keys.caller_of(store, [f"Bearer {made}"]) == api_keys.Caller("team-a", frozenset(ASKING))
     id_, secret = made.split("_", 2)[1:]
     listed = run("list").stdout
     assert "team-a  recommend report" in listed
