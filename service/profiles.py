@@ -95,7 +95,10 @@ class Profiles:
 
     def version(self, id_: str, version: int) -> dict[str, Any]:
         with self._store.reading() as rows:
-            return version_document(rows.profiles.version(id_, version))
+            document = version_document(rows.profiles.version(id_, version))
+            if not self._store.sees_all and document["calibration"]:
+                document["calibration"] = _own_reports(rows, document["calibration"])
+        return document
 
     def activate(self, id_: str, version: int, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
         """Make predictions use this version, if the profile's ETag is among those `seen` (or "*" is)."""
@@ -174,6 +177,14 @@ def _summary(row: ProfileVersionRow) -> VersionSummary:
     return VersionSummary.model_validate(
         {"version": row.version, "created_at": row.created_at, "origin": row.origin, "made_by": made_by}
     )
+
+
+def _own_reports(rows: Rows, calibration: dict[str, Any]) -> dict[str, Any]:
+    """What a calibration says of single reports, where those are a tenant's own."""
+    named = [*calibration["outliers"], *(one["report"] for one in calibration["unusable"])]
+    mine = rows.reports.among(named)
+    unusable = [one for one in calibration["unusable"] if one["report"] in mine]
+    return {**calibration, "outliers": [id_ for id_ in calibration["outliers"] if id_ in mine], "unusable": unusable}
 
 
 def version_document(row: ProfileVersionRow) -> dict[str, Any]:

@@ -82,6 +82,7 @@ class Services:
             benchmarks=Benchmarks(store),
             drift=Drift(store),
             predictions=Predictions(store),
+            profiles=Profiles(store),
             recommendations=Recommendations(store, self.evidence),
             replays=Replays(store),
             report_batches=ReportBatches(store, self.worker),

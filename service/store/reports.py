@@ -82,6 +82,10 @@ class Reports:
             raise NotFound("report", id_)
         return row
 
+    def among(self, ids: Sequence[str]) -> set[str]:
+        """Those of some ids that there are."""
+        return {*self._session.scalars(select(ReportRow.id).where(ReportRow.id.in_(ids)))}
+
     def newest(self, wanted: ReportFilter, limit: int, before: str | None = None) -> Sequence[ReportRow]:
         """Newest first, from the one after `before` on; ids sort by time."""
         query = wanted.narrow(select(ReportRow))

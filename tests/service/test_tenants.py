@@ -202,6 +202,17 @@ def test_a_calibration_learns_from_all_and_what_all_share_needs_its_scope(guarde
     assert made.json()["calibration"]["window"]["reports"] == 2
 
 
+def test_outliers_are_named_to_whom_they_belong(guarded: TestClient, key) -> None:
+    a, b, admin = key("a"), key("b"), key("platform", "admin")
+    predicted = guarded.post("/v1/predictions", json=PREDICTION, headers=a).json()["layouts"][0]["step_time_s"]
+    times = [1.1 * predicted] * 18 + [8 * predicted]
+    reports = [changed(REPORT, "measured.step_time_s", time) for time in times]
+    odd = guarded.post("/v1/reports", json={"reports": reports}, headers=a).json()["items"][-1]["id"]
+    version = guarded.post("/v1/profiles/default/calibrations", headers=admin).headers["location"]
+    seen = [guarded.get(version, headers=who).json()["calibration"]["outliers"] for who in (a, b, admin)]
+    assert seen == [[odd], [], [odd]]
+
+
 def test_a_flood_of_one_tenant_weighs_as_one_source(guarded: TestClient, key) -> None:
     """Whatever sources its reports name."""
     flood: list[Any] = [{**changed(REPORT, "measured.step_time_s", 2.0), "source": f"s{i}"} for i in range(3)]
