@@ -26,8 +26,7 @@ def fabric(name: str) -> Fabric:
 
 def printed_fabric(text: str) -> Fabric | None:
     """That of the cluster whose published runs describe it so."""
-    entry = next((entry for entry in _load("fabrics") if text in entry.get("printed", ())), None)
-    return None if entry is None else _fabric_from(entry)
+    return _printed_fabrics().get(text)
 
 
 def stack(name: str) -> Stack:
@@ -132,6 +131,11 @@ def chip_from(entry: Mapping[str, Any]) -> Chip:
         caveats=entry.get("caveats"),
         fabric=Fabric(id=entry["id"], levels=tuple(levels), torus=torus, source="; ".join(entry.get("sources", ()))),
     )
+
+
+@cache
+def _printed_fabrics() -> Mapping[str, Fabric]:
+    return {text: _fabric_from(entry) for entry in _load("fabrics") for text in entry.get("printed", ())}
 
 
 def _fabric_from(entry: Mapping[str, Any]) -> Fabric:

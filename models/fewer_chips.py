@@ -77,7 +77,7 @@ def faster_with_fewer(
     own = int(ways[counts == devices].sum())
     better = (ways > _MANY * own) & (counts < devices) & (2 * counts >= devices)
     order = np.flatnonzero(better)[np.argsort(-ways[better], kind="stable")][:_LOOKED_AT]
-    clusters = [*_whole_domains(problem.cluster), *_built(problem.cluster, counts[order])]
+    clusters = [*_whole_domains(problem.cluster), *built(problem.cluster, counts[order])]
     spaces = [Space(replace(problem, cluster=cluster), constraints) for cluster in clusters]
     best, _ = fastest_space(spaces, profile, seconds, go_on)
     return None if best is None else (best[0].problem.cluster, best[1])
@@ -110,7 +110,7 @@ def _candidates(problem: Problem, constraints: Constraints) -> Iterator[Space]:
     half = 2 * counts >= problem.cluster.num_devices
     most = set(counts[half][np.argsort(-ways[half], kind="stable")][:_MOST_WAYS].tolist())
     left = _TRIED
-    for cluster in _built(problem.cluster, counts):
+    for cluster in built(problem.cluster, counts):
         favoured = cluster.num_devices in most
         if left <= 0 and not favoured:
             if 2 * cluster.num_devices < problem.cluster.num_devices:
@@ -122,8 +122,8 @@ def _candidates(problem: Problem, constraints: Constraints) -> Iterator[Space]:
             yield space
 
 
-def _built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
-    """With so many devices, where chips and slices allow it."""
+def built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
+    """The same with so many devices, where chips and slices allow it."""
     per_chip = cluster.chip.devices_per_chip
     for count in counts[counts % per_chip == 0].tolist():
         try:
@@ -140,7 +140,7 @@ def _whole_domains(cluster: Cluster) -> list[Cluster]:
         return []
     domain = max(cluster.dims[0].domain, 1)
     whole = cluster.num_devices // domain * domain
-    return list(_built(cluster, np.array([whole]))) if 0 < whole < cluster.num_devices else []
+    return list(built(cluster, np.array([whole]))) if 0 < whole < cluster.num_devices else []
 
 
 def legal_counts(problem: Problem, constraints: Constraints) -> Array:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from models.constraints import Constraints
-from models.errors import Infeasible, Invalid, TooLarge
-from models.hardware import Cluster
+from models.errors import Infeasible, TooLarge
+from models.fewer_chips import built
 from models.problem import Problem
 from models.profile import Profile
 from models.search import Goal, GoOn, NoLegalLayout, NothingFaster, search
@@ -22,24 +23,15 @@ def with_enough_chips(
     error: Infeasible, problem: Problem, profile: Profile, constraints: Constraints, go_on: GoOn
 ) -> Infeasible:
     """The error, with the least number of chips that holds the model, of two times, four times, … as many."""
-    for cluster in _doubled(problem.cluster):
+    cluster = problem.cluster
+    for larger in built(cluster, cluster.num_devices << np.arange(1, _DOUBLINGS + 1)):
         if not go_on():
             return error
         try:
-            search(Space(replace(problem, cluster=cluster), constraints), profile, _WHATEVER, go_on)
+            search(Space(replace(problem, cluster=larger), constraints), profile, _WHATEVER, go_on)
         except (NothingFaster, NoLegalLayout, TooLarge):
             continue
-        times = cluster.num_chips // problem.cluster.num_chips
-        enough = f"{cluster.num_chips} chips, {times} times as many, have a layout that fits"
-        return error.adding(enough, enough_chips=cluster.num_chips)
+        times = larger.num_chips // cluster.num_chips
+        enough = f"{larger.num_chips} chips, {times} times as many, have a layout that fits"
+        return error.adding(enough, enough_chips=larger.num_chips)
     return error.adding(f"{2**_DOUBLINGS} times as many chips would not help")
-
-
-def _doubled(cluster: Cluster) -> Iterator[Cluster]:
-    for power in range(1, _DOUBLINGS + 1):
-        try:
-            larger = replace(cluster, num_chips=cluster.num_chips << power, torus_shape=None)
-            _ = larger.dims
-        except Invalid:
-            continue
-        yield larger

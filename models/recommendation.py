@@ -70,18 +70,13 @@ def recommend(
         raise Invalid("tolerance", tolerance, "must be between 0 and 1")
     constraints = constraints or Constraints()
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
-    fewer = None
-    space = Space(problem, constraints)
     try:
-        try:
-            answer = search(space, profile, goal, go_on)
-        except NoLegalLayout as none:
-            space, answer, fewer = on_fewer_chips(space, profile, goal, none, go_on)
-            problem = space.problem
+        space, answer, fewer = _searched(Space(problem, constraints), profile, goal, go_on)
     except Infeasible as error:
         if error.constraint != "memory":
             raise
         raise with_enough_chips(error, problem, profile, constraints, go_on) from None
+    problem = space.problem
     best = [row for row in (answer.without, answer.with_pp) if row is not None]
     near = _near(answer, tolerance)
     predictions = predict(problem, answer.layouts.take(near), profile.coefficients(problem.scopes))
@@ -112,6 +107,14 @@ def recommend(
         fewer_chips=fewer,
         pipelining=pipelining,
     )
+
+
+def _searched(space: Space, profile: Profile, goal: Goal, go_on: GoOn) -> tuple[Space, Answer, FewerChips | None]:
+    """On all chips, or on fewer where no layout uses all."""
+    try:
+        return space, search(space, profile, goal, go_on), None
+    except NoLegalLayout as none:
+        return on_fewer_chips(space, profile, goal, none, go_on)
 
 
 def _near(answer: Answer, tolerance: float) -> Array:

@@ -479,8 +479,7 @@ class _Search:
         costs = self._costs(layouts, shard, near, least_collectives(self.problem, near, self.c))
         chain, chains = self._chain(trunk), self.chains
         bounds = Bounds(costs, self.policies, chains.least_idle[chain])
-        held = chains.least_flying[chain], chains.longest[chain]
-        memory = MemoryBounds(costs, self.policies, *held, self.capacity).memory()
+        memory = self._least_memory(costs, chain)
         fits = (memory.least <= self.at_most) & self.legal_shardings[sharding_class(layouts)].T
         needless = self._room_of_lighter(memory.room)
         fits &= needless < chains.most_flying[chain]
@@ -492,6 +491,11 @@ class _Search:
         wanted = self.held.wanted(bound, layouts.pp > 1, of_degrees(layouts))
         self._close(bound[~wanted])
         return found.take(np.flatnonzero(wanted))
+
+    def _least_memory(self, costs: MeshCosts, chain: Array) -> Memory:
+        """Bounds for meshes under every variant, whatever the schedule."""
+        held = self.chains.least_flying[chain], self.chains.longest[chain]
+        return MemoryBounds(costs, self.policies, *held, self.capacity).memory()
 
     def _room_of_lighter(self, room: Array) -> Array:
         """Of micro-batches in flight with which a variant fits, the most of any that takes less time."""
@@ -765,9 +769,8 @@ class _Search:
         layouts, parent = self.space.split(cores.layouts)
         trunk, near = cores.trunk[parent], closest_groups(self.problem.cluster, layouts)
         chain, costs = self._chain(trunk), self._costs(layouts, cores.shard[parent], near, None)
-        held = self.chains.least_flying[chain], self.chains.longest[chain]
         variant, mesh = np.nonzero(self.legal_shardings[sharding_class(layouts)].T)
-        bound = MemoryBounds(costs, self.policies, *held, self.capacity).memory().least[variant, mesh]
+        bound = self._least_memory(costs, chain).least[variant, mesh]
         for chosen, _ in _growing(np.argsort(bound, kind="stable"), _FIRST_LEAVES, _LEAVES):
             at = mesh[chosen]
             yield float(bound[chosen[0]]), costs.take(at), trunk[at], variant[chosen]

@@ -44,7 +44,7 @@ class ReportLogs:
             (outcome,) = Intake(rows, active_profile(rows)).take([(report, received)])
         if not isinstance(outcome, ReportRow):
             raise outcome
-        described = None if reading is None else _reading(reading, said, _ended(submission.log, reading))
+        described = None if reading is None else _reading(reading, said, report.outcome == "out_of_memory")
         return lambda rows: _save(rows, outcome, described)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import CHIP, PREDICTION, QUESTION, REPORT, assert_problem, changed
+from asking import CHIP, PREDICTION, QUESTION, REPORT, SHAPE, assert_problem, changed
 from starlette.testclient import TestClient
 
 from service import api_keys, database
@@ -133,9 +133,8 @@ def test_answers_and_benchmarks_are_seen_by_their_tenant(guarded: TestClient, ke
             assert guarded.get(where, headers=a).status_code == 200
             assert_problem(guarded.get(where, headers=b), "not-found")
     for what in ("prediction", "recommendation"):
-        id_ = guarded.post(f"/v1/{what}s", json=PREDICTION if what == "prediction" else QUESTION, headers=a).json()[
-            "id"
-        ]
+        body = PREDICTION if what == "prediction" else QUESTION
+        id_ = guarded.post(f"/v1/{what}s", json=body, headers=a).json()["id"]
         assert guarded.get("/v1/evidence", params={f"{what}_id": id_}, headers=a).status_code == 200
         nobodys = guarded.get("/v1/evidence", params={f"{what}_id": "0" * 32}, headers=b)
         others = guarded.get("/v1/evidence", params={f"{what}_id": id_}, headers=b)
@@ -167,20 +166,11 @@ def test_a_replay_is_of_ones_own_answers(guarded: TestClient, key) -> None:
 
 def test_an_unknown_name_shows_no_names_of_others(guarded: TestClient, key) -> None:
     a, b = key("a"), key("b")
-    secret = changed(REPORT, "model", {"name": "secret-model", **_SHAPE})
+    secret = changed(REPORT, "model", {"name": "secret-model", **SHAPE})
     assert guarded.post("/v1/reports", json=secret, headers=a).status_code == 201
     answer = guarded.get("/v1/reports", params={"architecture": "secret-mode"}, headers=b)
     assert "secret-model" not in answer.text
     assert guarded.get("/v1/reports", params={"architecture": "secret-model"}, headers=b).status_code == 422
-
-
-_SHAPE = {
-    "num_layers": 32,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "vocab_size": 128256,
-}
 
 
 def test_two_tenants_may_use_the_same_idempotency_key(guarded: TestClient, key) -> None:
