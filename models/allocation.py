@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 
-import numpy as np
-
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
 from models.factors import divisors
@@ -22,7 +20,7 @@ from models.fewer_chips import fastest_space, legal_counts
 from models.hardware import Cluster
 from models.problem import Problem
 from models.profile import Profile
-from models.search import GoOn
+from models.search import Goal, GoOn
 from models.space import Space
 
 _SIZES = 24  # of a group
@@ -72,11 +70,11 @@ def allocate(
     _check(problem.cluster, nodes)
     clusters = _arrangements(problem, constraints, nodes)
     spaces = (Space(replace(problem, cluster=cluster), constraints) for cluster in clusters)
-    best, failure = fastest_space(spaces, profile, np.inf, go_on)
+    best, failure = fastest_space(spaces, profile, Goal(), go_on)
     if best is None:
         total = sum(node.chips for node in nodes)
         raise failure or Infeasible("allocation", f"no legal layout runs on equal groups out of these {total} chips")
-    cluster = best[0].problem.cluster
+    cluster = best.space.problem.cluster
     hosts, spares = _hosts(nodes, _group(cluster), cluster.num_chips)
     return Allocation(cluster=cluster, hosts=hosts, spares=spares)
 

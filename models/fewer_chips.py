@@ -50,11 +50,11 @@ def on_fewer_chips(
     if constraints.allowed and Space(problem, Constraints()).has_legal():
         raise contradiction(problem, constraints)
     rule, message = blame(problem, none.rejected)
-    best, failure = fastest_space(_candidates(problem, constraints), profile, np.inf, go_on)
+    best, failure = fastest_space(_candidates(problem, constraints), profile, goal, go_on)
     if best is None:
         raise failure or _why_none(problem, constraints) or Infeasible(rule, message)
-    smaller = best[0]
-    answer = search(smaller, profile, goal, go_on)
+    smaller = best.space
+    answer = best.answer if best.goal == goal else search(smaller, profile, goal, go_on)
     used = smaller.problem.cluster.num_chips
     text = f"no legal layout uses all {problem.cluster.num_chips} chips ({message}); the answer uses {used}"
     return smaller, answer, FewerChips(rule=rule, message=text, num_chips=used)
@@ -79,23 +79,35 @@ def faster_with_fewer(
     order = np.flatnonzero(better)[np.argsort(-ways[better], kind="stable")][:_LOOKED_AT]
     clusters = [*_whole_domains(problem.cluster), *built(problem.cluster, counts[order])]
     spaces = [Space(replace(problem, cluster=cluster), constraints) for cluster in clusters]
-    best, _ = fastest_space(spaces, profile, seconds, go_on)
-    return None if best is None else (best[0].problem.cluster, best[1])
+    best, _ = fastest_space(spaces, profile, Goal(faster_than=seconds), go_on)
+    return None if best is None else (best.space.problem.cluster, best.step_time_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The answer on the space with the fastest step, and the goal that it was searched for."""
+
+    space: Space
+    answer: Answer
+    goal: Goal
+
+    @property
+    def step_time_s(self) -> float:
+        return float(self.answer.times[0])
 
 
 def fastest_space(
-    spaces: Iterable[Space], profile: Profile, seconds: float, go_on: GoOn
-) -> tuple[tuple[Space, float] | None, Infeasible | None]:
-    """The space with the fastest step, below `seconds`, and that; and why the first that has layouts has none that
-    fits. Each is searched only for what beats the best so far; one too large for a search is left out."""
+    spaces: Iterable[Space], profile: Profile, goal: Goal, go_on: GoOn
+) -> tuple[Best | None, Infeasible | None]:
+    """The best of some spaces, and why the first that has layouts has none that fits. They are searched for the goal
+    until there is an answer, then only for what is faster than the best; one too large for a search is left out."""
     best, failure = None, None
     for space in spaces:
-        if (best or np.isfinite(seconds)) and not go_on():
+        if (best or np.isfinite(goal.faster_than)) and not go_on():
             break
-        goal = Goal(faster_than=best[1] if best else seconds)
+        wanted = Goal(faster_than=best.step_time_s) if best else goal
         try:
-            answer = search(space, profile, goal, go_on)
-            best = space, float(answer.times[0])
+            best = Best(space, search(space, profile, wanted, go_on), wanted)
         except (NoLegalLayout, NothingFaster, TooLarge):
             continue
         except Infeasible as error:
