@@ -80,6 +80,12 @@ class Infeasible(DomainError):
         self.needed, self.available, self.unit = needed, available, unit
         self.enough_chips = enough_chips
 
+    @property
+    def brief(self) -> str:
+        if self.needed is None or self.available is None:
+            return str(self)
+        return f"{self.constraint}: at least {self.needed:.1f} {self.unit} are needed, {self.available:.1f} are there"
+
     def adding(self, detail: str, enough_chips: int | None = None) -> Infeasible:
         """The same, with something more to say."""
         more = f"{self.detail}; {detail}"

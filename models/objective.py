@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from models.constraints import Constraints
-from models.errors import Infeasible, Invalid
+from models.errors import Infeasible, Invalid, TooLarge
 from models.problem import Problem
 from models.profile import Profile
 from models.search import Goal, GoOn, NoLegalLayout, search, to_the_end
@@ -91,6 +91,13 @@ def told(choices: Sequence[Choice], objective: Objective) -> str:
     return said + (f"; none keeps {' and '.join(broken)}" if broken else "")
 
 
+def none_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
+    """Why there is no answer on any cluster; `error` says why on the first."""
+    each = [f"{choice.name} with {choice.num_chips} chips: {choice.refused}" for choice in choices]
+    detail = f"none of {len(choices)} clusters has a layout that fits; {'; '.join(each)}"
+    return Infeasible(error.constraint, detail, error.needed, error.available, error.unit, error.enough_chips)
+
+
 def _beyond(figure: float | None, limit: float | None) -> bool:
     return limit is not None and (figure is None or figure > limit)
 
@@ -113,6 +120,8 @@ def _choice(
     except NoLegalLayout:
         return Choice(name=name, num_chips=chips, refused="no layout is legal")
     except Infeasible as error:
+        return Choice(name=name, num_chips=chips, refused=error.brief)
+    except TooLarge as error:
         return Choice(name=name, num_chips=chips, refused=str(error))
     seconds = float(answer.times[0])
     every, goodput = _goodput(chips, objective)

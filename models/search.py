@@ -361,6 +361,7 @@ class _Search:
         meshes *= len(self.experts)
         self.rejected += Counter({name: count * meshes for name, count in unwanted.items()})
         self._drop_schedules()
+        self._drop_offload()
         bodies = Shards.of(rows, self.problem.workload.seq_len)
         self.body = bodies.code
         shards = _crossed(bodies.table, self.experts)
@@ -396,6 +397,26 @@ class _Search:
         self.policies = replace(self.policies, schedules=schedules)
         x = self.trunks
         self.chains = Chains(self.problem, schedules, x.pp, x.micro_batches, x.legal[:, used])
+
+    def _drop_offload(self) -> None:
+        """Of the optimizer, where no host can hold it; but not all that there is, for the answer to say why."""
+        savers = self.policies.savers
+        kept = ~savers.offload_optimizer
+        self.hosts_too_small = not kept.all() and not self._hosts_hold_states()
+        if not (self.hosts_too_small and kept.any()):
+            return
+        left = self.policies.with_savers(kept)
+        self.pruned_by_memory += int(self.splits.sum()) * len(self.experts) * (len(self.policies) - len(left))
+        self.policies = left
+
+    def _hosts_hold_states(self) -> bool:
+        """Whether all hosts together could: some device has its share of the optimizer's states, or more, of what the
+        layers and the embedding have."""
+        problem, states = self.problem, self.problem.workload.optimizer_state
+        count = problem.architecture.parameters
+        least = count.total - count.lm_head - 2 * problem.architecture.hidden_size
+        each = min(problem.master_bytes, states.master_bytes) + states.moment_bytes
+        return least * each <= problem.cluster.host_bytes * problem.cluster.num_devices
 
     def _chain(self, trunk: Array) -> Array:
         return np.asarray(self.trunks.chains[trunk])
@@ -761,6 +782,9 @@ class _Search:
             f"the most frugal legal layout needs {least / GIB:.1f} GiB on its fullest device, "
             f"{self.capacity / GIB:.1f} GiB are usable: {layout.summary()}"
         )
+        if self.hosts_too_small:
+            host = self.problem.cluster.host_bytes / GIB
+            detail += f"; {host:.1f} GiB of host memory beside each are too few for the optimizer's states"
         return Infeasible("memory", detail, needed=least / GIB, available=self.capacity / GIB, unit="GiB")
 
     def _variants_by_memory(self, cores: _Cores) -> Iterator[tuple[float, MeshCosts, Array, Array]]:

@@ -56,6 +56,10 @@ class Policies:
     def __len__(self) -> int:
         return len(self.schedules) * len(self.shardings) * int(self.counts.sum())
 
+    def with_savers(self, kept: Array) -> Policies:
+        savers = self.savers.take(kept)
+        return Policies(self.schedules, self.shardings, savers, self.counts[kept], self.open[kept])
+
 
 SCHEDULE_KNOBS = ("schedule", "virtual_stages", "balanced")
 SHARDING_KNOBS = ("zero_stage", "reshard")

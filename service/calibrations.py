@@ -108,7 +108,7 @@ class Calibrations:
             row = add_version(rows, found.profile, "calibrated", found.posterior, found.document, found.learnt)
             if found.promoted and not rows.profiles.activate(id_, row.version, found.revision + 1):
                 raise Conflict("The profile changed while the calibration ran; look at it and try again.")
-            return Created(f"/v1/profiles/{id_}/versions/{row.version}", version_document(row))
+            return Created(f"/v1/profiles/{id_}/versions/{row.version}", version_document(rows, row))
 
         return save
 

@@ -95,10 +95,7 @@ class Profiles:
 
     def version(self, id_: str, version: int) -> dict[str, Any]:
         with self._store.reading() as rows:
-            document = version_document(rows.profiles.version(id_, version))
-            if not self._store.sees_all and document["calibration"]:
-                document["calibration"] = _own_reports(rows, document["calibration"])
-        return document
+            return version_document(rows, rows.profiles.version(id_, version))
 
     def activate(self, id_: str, version: int, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
         """Make predictions use this version, if the profile's ETag is among those `seen` (or "*" is)."""
@@ -187,12 +184,16 @@ def _own_reports(rows: Rows, calibration: dict[str, Any]) -> dict[str, Any]:
     return {**calibration, "outliers": [id_ for id_ in calibration["outliers"] if id_ in mine], "unusable": unusable}
 
 
-def version_document(row: ProfileVersionRow) -> dict[str, Any]:
+def version_document(rows: Rows, row: ProfileVersionRow) -> dict[str, Any]:
+    """A version as the one who asks may see it."""
+    calibration = row.calibration
+    if calibration and not rows.sees_all:
+        calibration = _own_reports(rows, calibration)
     answer = ProfileVersionAnswer(
         id=row.profile_id,
         residual_spread=row.content["residual_spread"],
         terms=row.content["terms"],
-        calibration=CalibrationAnswer.model_validate(row.calibration) if row.calibration else None,
+        calibration=CalibrationAnswer.model_validate(calibration) if calibration else None,
         **_summary(row).model_dump(),
     )
     return answer.model_dump(mode="json")

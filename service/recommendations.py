@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from models.allocation import allocate
-from models.objective import Choice, choose, told
+from models.errors import Infeasible
+from models.objective import Choice, choose, none_fits, told
 from models.recommendation import Recommendation, recommend
 from models.thresholds import thresholds
 from service.basis import basis
@@ -53,7 +54,10 @@ class Recommendations:
         if request.allocation is not None:
             allocation = allocate(problem, profile, constraints, request.allocation.build(), go_on)
             problem = replace(problem, cluster=allocation.cluster)
-        found = recommend(problem, profile, constraints, tolerance=request.tolerance, top=request.top, go_on=go_on)
+        try:
+            found = recommend(problem, profile, constraints, tolerance=request.tolerance, top=request.top, go_on=go_on)
+        except Infeasible as error:
+            raise (none_fits(choices, error) if len(choices) > 1 else error) from None
         members = _found(found)
         if "thresholds" in request.include:
             soon = go_on.within(_THRESHOLDS_S)

@@ -39,6 +39,11 @@ class Rows:
         self.profiles = Profiles(session)
         self.reports = Reports(session)
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether queries are not narrowed to one tenant."""
+        return self._session.info.get(SEEN) is None
+
     def lock(self, name: str) -> None:
         """Others that lock the same name wait until this transaction ends; on SQLite all writers do."""
         if self._session.get_bind().dialect.name == "postgresql":

@@ -15,6 +15,7 @@ from service.tables import TENANT, ReportRow
 
 _MEASURED = ReportRow.step_time_s.is_not(None)
 _TELLING = _MEASURED | (ReportRow.outcome == "out_of_memory")
+_TOGETHER = 10_000  # identifiers in one query: databases bind no more than 32,766 to 65,535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,10 @@ class Reports:
 
     def among(self, ids: Sequence[str]) -> set[str]:
         """Those of some ids that there are."""
-        return {*self._session.scalars(select(ReportRow.id).where(ReportRow.id.in_(ids)))}
+        parts = (ids[start : start + _TOGETHER] for start in range(0, len(ids), _TOGETHER))
+        return {
+            id_ for part in parts for id_ in self._session.scalars(select(ReportRow.id).where(ReportRow.id.in_(part)))
+        }
 
     def newest(self, wanted: ReportFilter, limit: int, before: str | None = None) -> Sequence[ReportRow]:
         """Newest first, from the one after `before` on; ids sort by time."""

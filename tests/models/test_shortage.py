@@ -31,6 +31,7 @@ SMALL = {"seq_len": 4096, "global_batch": 16}
 SHORT = {
     "dense": with_memory(problem("llama-3-8b", ("h100", 4), "megatron", **SMALL), 7.0),
     "with a small host": with_memory(problem("llama-3-8b", ("h100", 4), "megatron", **SMALL), 7.0, 20.0),
+    "with a host that just does": with_memory(problem("llama-3-8b", ("h100", 4), "megatron", **SMALL), 5.0, 25.0),
     "FSDP": with_memory(problem("llama-3-8b", ("h100", 8), "torchtitan", **SMALL), 6.0),
     "sparse": with_memory(problem("mixtral-8x7b", ("h100", 8), "megatron", **SMALL), 9.0, 40.0),
     "on a torus": with_memory(problem("llama-3-8b", ("tpu-v5e", 4), "maxtext", **SMALL), 5.0),
@@ -47,6 +48,7 @@ def test_the_most_frugal_layout_is_that_of_brute_force(name: str) -> None:
         found = predict(question, layouts, PROFILE.coefficients(question.scopes))
         least = min(least, float(found.needed_bytes[found.host_bytes <= most].min(initial=np.inf)))
     assert refused.value.needed == pytest.approx(least / GIB, rel=1e-9)
+    assert ("host memory" in refused.value.detail) == (name in ("with a small host", "sparse"))
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,15 @@ def test_the_answer_is_for_the_best_of_the_alternatives(client) -> None:
     assert [choice["step_time_s"] for choice in again["choices"]] == [c["step_time_s"] for c in found["choices"]]
 
 
+def test_where_no_cluster_will_do_each_is_told_why(client) -> None:
+    large = {**SMALL, "model": "deepseek-v3", "alternatives": {"num_chips": [24, 32]}}
+    found = assert_problem(client.post("/v1/recommendations", json=large), "infeasible")
+    assert "none of 3 clusters has a layout that fits" in found["detail"]
+    for name in ("cluster with 16 chips", "num_chips[0] with 24 chips", "num_chips[1] with 32 chips"):
+        assert f"{name}: memory: at least" in found["detail"]
+    assert found["needed"] > found["available"]
+
+
 def test_the_cheapest_by_a_deadline_is_found(client) -> None:
     objective = {"minimize": "cost", "tokens": 1e10, "usd_per_chip_hour": 2.5, "deadline_hours": 1e6}
     body = {**SMALL, "alternatives": {"num_chips": [8, 32]}, "objective": objective}
