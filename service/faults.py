@@ -16,6 +16,7 @@ from service.known_fields import known_fields
 from service.pointers import TAG, field_of, location_of, pointer_of
 
 MAX_SHOWN = 200
+MAX_TOLD = 1600  # room for the names of all the fields of a stack
 _JSON_INTEGER = 2**53  # beyond it JSON readers lose digits (RFC 8259 §6)
 
 
@@ -38,7 +39,7 @@ class Fault:
 
     def entry(self) -> dict[str, Any]:
         pointer = pointer_of(self._location) if self.in_body else None
-        rule = cut(self.rule, 4 * MAX_SHOWN)
+        rule = cut(self.rule, MAX_TOLD)
         return {"field": self.field, "pointer": pointer, "value": shown(self.value), "rule": rule}
 
     def sentence(self) -> str:

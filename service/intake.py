@@ -31,6 +31,7 @@ from service.tables import ReportRow
 Refusal = DomainError | ServiceError
 _BEYOND = "no coefficient explains so large a gap; check the measurement, and that this layout is what ran"
 _CLOCKS_DIFFER = timedelta(days=1)
+_ABSURD = 100  # times the memory of a device: no run that failed had asked for as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +205,17 @@ def _require_stage(submission: ReportSubmission, pp: int) -> None:
 
 
 def _require_room(submission: ReportSubmission, problem: Problem) -> None:
-    """A run that did fit took no more than the device has."""
+    """A run that did fit took no more than the device has; one that did not asked for no absurd amount."""
     chip = problem.cluster.chip
     most = chip.memory_gb / chip.devices_per_chip
     for name in ("allocated_gib", "reserved_gib"):
         taken = getattr(submission.memory, name) if submission.memory else None
         if taken is not None and taken > most and submission.outcome == "ok":
             raise Invalid(f"memory.{name}", taken, f"must not exceed the {most:g} GB of a device of {chip.id}")
+    wanted = submission.failure.peak_gib if submission.failure else None
+    if wanted is not None and wanted > _ABSURD * most:
+        rule = f"must not exceed {_ABSURD} times the {most:g} GB of a device of {chip.id}; check the unit"
+        raise Invalid("failure.peak_gib", wanted, rule)
 
 
 def _require_past(submission: ReportSubmission) -> None:

@@ -16,7 +16,7 @@ from starlette.types import Scope
 
 from models.errors import DomainError, Infeasible, Invalid, UnknownName, Unsupported
 from service import errors
-from service.faults import MAX_SHOWN, Fault, cut, of_pydantic, shown
+from service.faults import MAX_SHOWN, MAX_TOLD, Fault, cut, of_pydantic, shown
 from service.pointers import location_of
 
 MEDIA_TYPE = "application/problem+json"
@@ -141,7 +141,7 @@ def problem(
         "type": f"/problems/{name}",
         "title": kind.title,
         "status": kind.status,
-        "detail": cut(detail, 2 * MAX_SHOWN),
+        "detail": cut(detail, MAX_TOLD),
         "instance": cut(scope["path"], MAX_SHOWN),
         "request_id": scope["state"].get("request_id"),
         **members,

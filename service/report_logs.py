@@ -14,7 +14,7 @@ from service.formats.logs.failure import after_the_last, out_of_memory
 from service.intake import Intake
 from service.profiles import active_profile
 from service.reports import location
-from service.schemas.report import LogReading, LogSubmission, ReportSubmission
+from service.schemas.report import LogReading, LogSubmission, Outcome, ReportSubmission
 from service.store import Rows, Store
 from service.subject import Subject, of_report
 from service.tables import ReportRow
@@ -49,13 +49,23 @@ class ReportLogs:
 
 
 def _read(submission: LogSubmission) -> logs.Reading | None:
-    """The steps, or None where there was no memory for any."""
+    """The steps, or None where the run failed before any."""
     try:
         return logs.read(submission.log, submission.framework)
     except Invalid:
-        if not out_of_memory(submission.log):
+        if submission.outcome in (None, "ok") and not out_of_memory(submission.log):
             raise
         return None
+
+
+def _outcome(submission: LogSubmission, reading: logs.Reading | None) -> Outcome:
+    """As the log shows it, else as it is said."""
+    shown = out_of_memory(submission.log) if reading is None else _ended(submission.log, reading)
+    if not shown:
+        return submission.outcome or "ok"
+    if submission.outcome not in (None, "out_of_memory"):
+        raise Invalid("outcome", submission.outcome, "is not what the log shows: it ends out of memory")
+    return "out_of_memory"
 
 
 def _ended(log: str, reading: logs.Reading) -> bool:
@@ -71,7 +81,8 @@ def _ended(log: str, reading: logs.Reading) -> bool:
 
 def _report(submission: LogSubmission, said: Mapping[str, Any], reading: logs.Reading | None) -> dict[str, Any]:
     """The report that the log is, in the words of POST /v1/reports."""
-    given = submission.model_dump(mode="json", exclude_unset=True, exclude={"log", "framework"})
+    given = submission.model_dump(mode="json", exclude_unset=True, exclude={"log", "framework", "outcome"})
+    given["outcome"] = _outcome(submission, reading)
     if not submission.is_linked:
         given = {**{name: said[name] for name in _SETTLED if name in said}, **given}
         if "num_chips" in said and not {"num_chips", "torus_shape"} & given["cluster"].keys():
@@ -79,9 +90,8 @@ def _report(submission: LogSubmission, said: Mapping[str, Any], reading: logs.Re
         if "layout" in said and submission.layout is None and "stack" in given:
             given["stack"] = _able(given["stack"], given["layout"])
     if reading is None:
-        return {**given, "outcome": "out_of_memory"}
-    outcome = "out_of_memory" if _ended(submission.log, reading) else "ok"
-    measured: dict[str, Any] = {"outcome": outcome, "measured": {reading.unit: reading.value}}
+        return given
+    measured: dict[str, Any] = {"measured": {reading.unit: reading.value}}
     if reading.memory_gib is not None:
         measured["memory"] = {f"{reading.memory_kind}_gib": reading.memory_gib}
     return {**given, **measured}

@@ -180,8 +180,10 @@ def _with_scale_out(fabric: Fabric, gb_s: float) -> Fabric:
 
 
 def _form(value: object) -> str:
-    is_preset = isinstance(value, ClusterPreset) or (isinstance(value, Mapping) and "preset" in value)
-    return f"{TAG}preset" if is_preset else f"{TAG}fields"
+    described = (
+        isinstance(value, Mapping) and "preset" not in value and bool({"chip", "levels", "torus"} & value.keys())
+    )
+    return f"{TAG}fields" if described or isinstance(value, ClusterFields) else f"{TAG}preset"
 
 
 def _object(value: object) -> object:

@@ -180,6 +180,8 @@ class LogSubmission(Ran):
     log: Annotated[str, Field(min_length=1)]
     framework: Framework | None = None
     """Without it the log is recognised by its lines."""
+    outcome: Outcome | None = None
+    """How the run ended, where its log does not show it: whoever was killed or hung writes no line about it."""
 
 
 class ReportBatch(Wire):

@@ -159,6 +159,15 @@ def test_a_log_of_a_run_that_did_not_fit_is_no_slow_run(client) -> None:
     assert found["report"]["residual"] is None
 
 
+@pytest.mark.parametrize("outcome", ["crashed", "out_of_memory"])
+def test_an_end_that_the_log_does_not_show_may_be_said(client, outcome: str) -> None:
+    after_some = client.post(ADDRESS, json={**PREDICTION, "log": TITAN, "outcome": outcome}).json()["report"]
+    assert (after_some["outcome"], after_some["measured"]["tokens_per_s_per_chip"]) == (outcome, pytest.approx(7022))
+    at_once = client.post(ADDRESS, json={**PREDICTION, "log": "slurmstepd: killed\n", "outcome": outcome}).json()
+    assert at_once["reading"] is None
+    assert (at_once["report"]["outcome"], at_once["report"]["measured"]) == (outcome, None)
+
+
 @pytest.mark.parametrize(
     ("change", "pointer"),
     [
@@ -171,7 +180,8 @@ def test_a_log_of_a_run_that_did_not_fit_is_no_slow_run(client) -> None:
         ({"framework": "abacus"}, "/framework"),
         ({"framework": "maxtext"}, "/log"),
         ({"stack": "nobody"}, "/stack"),
-        ({"outcome": "ok"}, "/outcome"),
+        ({"outcome": "fine"}, "/outcome"),
+        ({"outcome": "crashed", "log": f"{TITAN}torch.OutOfMemoryError: CUDA out of memory."}, "/outcome"),
     ],
 )
 def test_what_is_wrong_with_a_log_is_named(shared_client, change: dict[str, Any], pointer: str) -> None:

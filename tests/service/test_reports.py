@@ -69,6 +69,8 @@ def test_a_run_out_of_memory_agrees_with_a_prediction_that_does_not_fit(client) 
     assert found["fit_verdict_agrees"] == (not found["prediction"]["fits"])
     assert found["residual"] is None
     assert found["failure"] == {"stage": 0, "peak_gib": 79.0}
+    absurd = changed(body, "failure.peak_gib", 79_000.0)
+    assert_problem(client.post("/v1/reports", json=absurd), "invalid", "/failure/peak_gib")
 
 
 def test_measured_memory_is_compared(client) -> None:
