@@ -39,7 +39,17 @@ class FewerChips:
     num_chips: int
 
 
-def on_fewer_chips(
+def search_all_or_fewer(
+    space: Space, profile: Profile, goal: Goal, go_on: GoOn
+) -> tuple[Space, Answer, FewerChips | None]:
+    """The answer on all chips, or on fewer where no layout uses all."""
+    try:
+        return space, search(space, profile, goal, go_on), None
+    except NoLegalLayout as none:
+        return _on_fewer(space, profile, goal, none, go_on)
+
+
+def _on_fewer(
     space: Space, profile: Profile, goal: Goal, none: NoLegalLayout, go_on: GoOn
 ) -> tuple[Space, Answer, FewerChips]:
     """The fastest answer of those tried: the largest numbers of chips that have a layout, and those with most ways.

@@ -14,9 +14,10 @@ from typing import Literal
 
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid, TooLarge
+from models.fewer_chips import search_all_or_fewer
 from models.problem import Problem
 from models.profile import Profile
-from models.search import Goal, GoOn, NoLegalLayout, search, to_the_end
+from models.search import Goal, GoOn, to_the_end
 from models.space import Space
 
 Minimized = Literal["step_time", "time", "cost", "chips"]
@@ -27,15 +28,13 @@ class Objective:
     """What to `minimize`: seconds of a step, hours until `tokens` are trained, US dollars for them, or chips; among
     those that keep `deadline_hours` and `budget_usd`. Without tokens, "time" and "cost" are per million of them.
 
-    `usd_per_chip_hour` stands in for the price of every chip. Failures per chip and hour, and seconds that a
-    checkpoint (which stops training) and a restart take.
+    Failures per chip and hour, and seconds that a checkpoint (which stops training) and a restart take.
     """
 
     minimize: Minimized = "step_time"
     tokens: float | None = None
     deadline_hours: float | None = None
     budget_usd: float | None = None
-    usd_per_chip_hour: float | None = None
     failures_per_chip_hour: float = 0.0
     checkpoint_s: float = 0.0
     restart_s: float = 0.0
@@ -49,10 +48,12 @@ class Objective:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """One cluster. `goodput`: the share of time that is not lost to failures; `checkpoint_every_s`, None without
-    failures. Figures are None where no layout is legal and fits, `refused` says why; `meets`: every limit is kept."""
+    failures. Figures are None where no layout is legal and fits, `refused` says why; `meets`: every limit is kept.
+    `chips_used` are fewer than its `num_chips` where no layout uses all."""
 
     name: str
     num_chips: int
+    chips_used: int | None = None
     step_time_s: float | None = None
     tokens_per_s: float | None = None
     goodput: float | None = None
@@ -72,9 +73,10 @@ def choose(
     objective: Objective,
     go_on: GoOn = to_the_end,
 ) -> list[Choice]:
-    """Every cluster by name, those that meet the limits first, the best of them foremost; one exact search each."""
+    """Every cluster by name, those that meet the limits first, the best of them foremost, then those that miss them by
+    less; one exact search each."""
     found = [_choice(name, problem, profile, constraints, objective, go_on) for name, problem in problems.items()]
-    return sorted(found, key=lambda choice: (not choice.meets, _least(choice, objective), choice.num_chips))
+    return sorted(found, key=lambda one: (_excess(one, objective), _least(one, objective), one.num_chips))
 
 
 def told(choices: Sequence[Choice], objective: Objective) -> str:
@@ -98,6 +100,14 @@ def none_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
     return Infeasible(error.constraint, detail, error.needed, error.available, error.unit, error.enough_chips)
 
 
+def _excess(choice: Choice, objective: Objective) -> float:
+    """How many times the limits it takes; 1 where it keeps them."""
+    limits = ((choice.hours, objective.deadline_hours), (choice.usd, objective.budget_usd))
+    if choice.refused is not None:
+        return math.inf
+    return max([1.0, *(figure / limit for figure, limit in limits if figure is not None and limit is not None)])
+
+
 def _beyond(figure: float | None, limit: float | None) -> bool:
     return limit is not None and (figure is None or figure > limit)
 
@@ -107,7 +117,8 @@ def _figures(choice: Choice) -> str:
     if choice.usd is None:
         figures["USD per million tokens"] = choice.usd_per_million_tokens
     said = ", ".join(f"{value:.4g} {unit}" for unit, value in figures.items() if value is not None)
-    return f"{choice.name} with {choice.num_chips} chips ({said})"
+    chips = f"{choice.chips_used} of {choice.num_chips}" if choice.chips_used != choice.num_chips else choice.num_chips
+    return f"{choice.name} with {chips} chips ({said})"
 
 
 def _choice(
@@ -116,23 +127,22 @@ def _choice(
     chips = problem.cluster.num_chips
     price = _price(name, problem, objective)
     try:
-        answer = search(Space(problem, constraints), profile, Goal(), go_on)
-    except NoLegalLayout:
-        return Choice(name=name, num_chips=chips, refused="no layout is legal")
+        space, answer, _ = search_all_or_fewer(Space(problem, constraints), profile, Goal(), go_on)
     except Infeasible as error:
         return Choice(name=name, num_chips=chips, refused=error.brief)
     except TooLarge as error:
         return Choice(name=name, num_chips=chips, refused=str(error))
-    seconds = float(answer.times[0])
-    every, goodput = _goodput(chips, objective)
+    seconds, used = float(answer.times[0]), space.problem.cluster.num_chips
+    every, goodput = _goodput(used, objective)
     rate = problem.workload.tokens / seconds
     hours = None if objective.tokens is None else objective.tokens / (rate * goodput) / 3600
-    usd = None if hours is None or price is None else price * chips * hours
-    per_million = None if price is None else price * chips / 3600 / (rate * goodput) * 1e6
+    usd = None if hours is None or price is None else price * used * hours
+    per_million = None if price is None else price * used / 3600 / (rate * goodput) * 1e6
     late, dear = _beyond(hours, objective.deadline_hours), _beyond(usd, objective.budget_usd)
     return Choice(
         name=name,
         num_chips=chips,
+        chips_used=used,
         step_time_s=seconds,
         tokens_per_s=rate,
         goodput=goodput,
@@ -146,9 +156,7 @@ def _choice(
 
 
 def _price(name: str, problem: Problem, objective: Objective) -> float | None:
-    price = objective.usd_per_chip_hour
-    if price is None:
-        price = problem.cluster.chip.usd_per_chip_hour
+    price = problem.cluster.chip.usd_per_chip_hour
     if price is None and (objective.minimize == "cost" or objective.budget_usd is not None):
         rule = f"is required, or a usd_per_chip_hour of {name}: chip {problem.cluster.chip.id} has no known price"
         raise Invalid("objective.usd_per_chip_hour", None, rule)
@@ -172,5 +180,5 @@ def _least(choice: Choice, objective: Objective) -> float:
         "step_time": choice.step_time_s,
         "time": 1 / (choice.tokens_per_s * choice.goodput),
         "cost": choice.usd_per_million_tokens or 0.0,
-        "chips": float(choice.num_chips),
+        "chips": float(choice.chips_used or choice.num_chips),
     }[objective.minimize]

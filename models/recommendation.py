@@ -11,7 +11,7 @@ from models.array import Array
 from models.candidate import Candidate, candidates
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
-from models.fewer_chips import FewerChips, faster_with_fewer, on_fewer_chips
+from models.fewer_chips import FewerChips, faster_with_fewer, search_all_or_fewer
 from models.more_chips import with_enough_chips
 from models.obstacles import why_none
 from models.pareto import pareto_front, steps_of
@@ -19,7 +19,7 @@ from models.pipelining import Pipelining, pipelined, roofline
 from models.prediction import on_host
 from models.problem import Problem
 from models.profile import Profile
-from models.search import Answer, Certificate, Goal, GoOn, NoLegalLayout, search, to_the_end
+from models.search import Answer, Certificate, Goal, GoOn, to_the_end
 from models.space import Space
 from models.step import Predictions, predict
 
@@ -71,7 +71,7 @@ def recommend(
     constraints = constraints or Constraints()
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
     try:
-        space, answer, fewer = _searched(Space(problem, constraints), profile, goal, go_on)
+        space, answer, fewer = search_all_or_fewer(Space(problem, constraints), profile, goal, go_on)
     except Infeasible as error:
         if error.constraint != "memory":
             raise
@@ -107,14 +107,6 @@ def recommend(
         fewer_chips=fewer,
         pipelining=pipelining,
     )
-
-
-def _searched(space: Space, profile: Profile, goal: Goal, go_on: GoOn) -> tuple[Space, Answer, FewerChips | None]:
-    """On all chips, or on fewer where no layout uses all."""
-    try:
-        return space, search(space, profile, goal, go_on), None
-    except NoLegalLayout as none:
-        return on_fewer_chips(space, profile, goal, none, go_on)
 
 
 def _near(answer: Answer, tolerance: float) -> Array:

@@ -115,9 +115,9 @@ def _partition_offered(p: Problem, x: Layouts) -> Array:
 def _schedule_shape(p: Problem, x: Layouts) -> Array:
     m = x.num_micro_batches(p.workload.global_batch)
     single = (x.pp == 1) & np.isin(x.schedule, (ONE_F_ONE_B, AFAB)) & (x.virtual_stages == 1)
-    # Megatron schedules.py: micro-batches come in groups of pp; the remainder is 0 or at least pp
-    remainder = m % x.pp
-    interleaved = (x.virtual_stages >= 2) & (m >= x.pp) & ((remainder == 0) | (m >= 2 * x.pp))
+    # in groups of pp: other groups need a flag of their own and hold more activations (Megatron-Core schedules.py)
+    interleaved = (x.virtual_stages >= 2) & (m % x.pp == 0)
+    both_ways = (x.virtual_stages == 1) & (x.pp % 2 == 0) & (m >= 2 * x.pp) & (m % 2 == 0)
     piped = np.select(
         [
             np.isin(x.schedule, (ONE_F_ONE_B, AFAB, ZERO_BUBBLE)),
@@ -125,14 +125,14 @@ def _schedule_shape(p: Problem, x: Layouts) -> Array:
             x.schedule == ZERO_BUBBLE_V,
             x.schedule == DUALPIPE,
         ],
-        [x.virtual_stages == 1, interleaved, x.virtual_stages == 2, (x.pp % 2 == 0) & (m >= 2 * x.pp) & (m % 2 == 0)],
+        [x.virtual_stages == 1, interleaved, x.virtual_stages == 2, both_ways],
         False,
     )
     return np.where(x.pp == 1, single, piped & (x.virtual_stages <= p.stack.max_virtual_stages))
 
 
 _NEEDS = {
-    "interleaved": "virtual_stages from 2, and micro-batches in groups of pp: pp of them, or 2*pp or more",
+    "interleaved": "virtual_stages from 2 and a multiple of pp micro-batches",
     "zero_bubble_v": "virtual_stages(2)",
     "dualpipe": "virtual_stages(1), an even pp and an even number of at least 2*pp micro-batches",
 }

@@ -56,16 +56,13 @@ def _plain(pp: int, m: int, *, afab: bool) -> list[list[Block]]:
 
 
 def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
-    """Groups of pp micro-batches pass all chunks of a stage in turn; the last group may be larger (Megatron-LM
-    schedules.py)."""
-    groups = [range(start, min(start + pp, m)) for start in range(0, m - m % pp or m, pp)]
-    if m % pp and len(groups) > 1:
-        groups[-1] = range(groups[-1].start, m)
-    forwards = [(i, chunk) for group in groups for chunk in range(v) for i in group]
+    """Groups of pp micro-batches, of a multiple of that, pass all chunks of a stage in turn (arXiv 2104.04473 §2.2;
+    Megatron-LM schedules.py)."""
+    forwards = [(start + i, chunk) for start in range(0, m, pp) for chunk in range(v) for i in range(pp)]
     backwards = [(i, v - 1 - chunk) for i, chunk in forwards]
     orders: list[list[Block]] = []
     for d in range(pp):
-        ahead = min(2 * (pp - d - 1) + (v - 1) * len(groups[0]), len(forwards))
+        ahead = min(2 * (pp - d - 1) + (v - 1) * pp, len(forwards))
         order: list[Block] = [(Operation("F", i, chunk * pp + d),) for i, chunk in forwards[:ahead]]
         for k, (i, chunk) in enumerate(backwards):
             if ahead + k < len(forwards):

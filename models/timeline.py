@@ -53,15 +53,15 @@ class Timeline:
 
 
 def timeline(problem: Problem, profile: Profile, layout: Layout, micro_batches: int | None = None) -> Timeline:
-    """Of the first micro-batches: as many as are asked for and make at most MOST_OPERATIONS."""
+    """Of the first micro-batches: about as many as are asked for and make at most MOST_OPERATIONS."""
     rows, c = Layouts.of([layout]), profile.coefficients(problem.scopes)
     predicted = predict(problem, rows, c)
     time = {name: float(value[0]) for name, value in predicted.time.items()}
     every = int(rows.num_micro_batches(problem.workload.global_batch)[0])
     most = MOST_OPERATIONS // (layout.pp * layout.virtual_stages * 3)
     shown = max(min(every, micro_batches or every, most), 1)
-    if layout.schedule == "dualpipe":
-        shown = min(max(shown // 2 * 2, 2), every)
+    least, whole = {"dualpipe": (2 * layout.pp, 2), "interleaved": (layout.pp,) * 2}.get(layout.schedule, (1, 1))
+    shown = min(max(shown // whole * whole, least), every)
     seconds, once = _seconds(problem, rows, MeshCosts.of(problem, rows, c))
     done = run(layout, shown, seconds)
     events = [

@@ -29,7 +29,9 @@ def assumptions(question: Question, resolved: Resolved, profile: Profile) -> lis
         *_without_effect(question.workload, problem),
         *_software(problem, profile),
         *_text_tower(resolved),
+        *_number_format(problem),
         *_of_the_cluster(question, problem),
+        *_price(resolved),
         *_slow_node(problem, profile),
         *of_the_chip(problem.cluster.chip, profile),
         *(_of_a_shipped_chip(problem.cluster.chip) if shipped else ()),
@@ -118,6 +120,20 @@ def _of_a_shipped_chip(chip: Chip) -> list[str]:
     if chip.id in _PARTS:
         lines.append(f"cluster.num_chips counts {chip.id}: each is {_PARTS[chip.id]}")
     return lines
+
+
+def _number_format(problem: Problem) -> list[str]:
+    workload = problem.workload
+    is_tf32 = workload.number_format.gemm == "tf32"
+    return [f"matrix products of {workload.precision} run in TF32, where the chip has it"] if is_tf32 else []
+
+
+def _price(resolved: Resolved) -> list[str]:
+    """Of the catalogue, where neither cluster nor objective name another."""
+    chip = resolved.problem.cluster.chip
+    if chip.usd_per_chip_hour is None or "usd_per_chip_hour" in resolved.request["cluster"]:
+        return []
+    return [f"a chip of {chip.id} costs {chip.usd_per_chip_hour:g} USD an hour, as the catalogue has it"]
 
 
 def _gradients(problem: Problem) -> str:

@@ -96,7 +96,8 @@ def _places(resolver: Resolver, request: RecommendationRequest) -> dict[str, Res
     if request.allocation is not None and request.cluster.num_chips is None:
         held = request.cluster.model_copy(update={"num_chips": request.allocation.chips})
         request = request.model_copy(update={"cluster": held})
-    places = {"cluster": resolver.problem(request)}
+    price = request.objective.usd_per_chip_hour
+    places = {"cluster": resolver.problem(request, price)}
     others: dict[str, Any] = {
         f"alternatives.clusters[{i}]": cluster for i, cluster in enumerate(request.alternatives.clusters)
     }
@@ -109,7 +110,7 @@ def _places(resolver: Resolver, request: RecommendationRequest) -> dict[str, Res
         others[f"alternatives.num_chips[{i}]"] = sized
     for name, cluster in others.items():
         with instead_of("cluster", name), instead_of("stack", name):  # which the stack does not run on
-            places[name] = resolver.problem(request.model_copy(update={"cluster": cluster}))
+            places[name] = resolver.problem(request.model_copy(update={"cluster": cluster}), price)
     return places
 
 

@@ -72,9 +72,13 @@ class Resolver:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    def problem(self, question: Question) -> Resolved:
+    def problem(self, question: Question, usd_per_chip_hour: float | None = None) -> Resolved:
+        """`usd_per_chip_hour`: of a cluster that names no price of its own, instead of the catalogue's."""
         architecture = self.architecture(question.model)
         chip, fabric, size = self.cluster(question.cluster)
+        of_chip = chip.value.usd_per_chip_hour if chip.used.source == "given" else None
+        if usd_per_chip_hour is not None and size.usd_per_chip_hour is None and of_chip is None:
+            size = size.model_copy(update={"usd_per_chip_hour": usd_per_chip_hour})
         cluster = size.build(chip.value, fabric.value)
         stack = self.stack(question.stack)
         problem = Problem(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from models.rules import require_legal
 from models.timeline import chrome_trace, timeline
 from service.profiles import wanted_profile
 from service.resolution import Resolver
@@ -29,7 +30,9 @@ class Timelines:
             subject = answered(rows)
             profile = wanted_profile(rows, ProfileWanted(**subject.profile.model_dump()))
             problem = Resolver(rows).problem(subject.question).problem
-        found = timeline(problem, profile, subject.layout.build(), query.micro_batches)
+        layout = subject.layout.build()
+        require_legal(problem, layout)  # an answer may be older than a rule
+        found = timeline(problem, profile, layout, query.micro_batches)
         if query.format == "chrome":
             return chrome_trace(found)
         return TimelineAnswer.of(found, subject.profile).model_dump(mode="json")

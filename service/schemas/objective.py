@@ -22,14 +22,14 @@ class ObjectiveFields(Wire):
     deadline_hours: Positive | None = None
     budget_usd: Positive | None = None
     usd_per_chip_hour: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Instead of the prices of the catalogue."""
+    """Of every cluster that names no price of its own, instead of the catalogue's."""
     failures_per_chip_hour: Annotated[float, Field(ge=0, le=1)] = 0.0
     checkpoint_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
     """That training stops for one."""
     restart_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
 
     def build(self) -> Objective:
-        return Objective(**self.model_dump())
+        return Objective(**self.model_dump(exclude={"usd_per_chip_hour"}))
 
 
 class AlternativeFields(Wire):
@@ -46,6 +46,8 @@ class ChoiceAnswer(Document):
     name: str
     """Where it stands in the request."""
     num_chips: int
+    chips_used: int | None
+    """Fewer where no layout uses all."""
     step_time_s: float | None
     tokens_per_s: float | None
     """While it trains."""

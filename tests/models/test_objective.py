@@ -23,7 +23,7 @@ def on(cluster: str, chips: int) -> Problem:
     return problems.problem("llama-3-8b", (cluster, chips), "torchtitan", seq_len=4096, global_batch=64)
 
 
-PLACES = {"small": on("h100", 8), "large": on("h100", 64), "old": on("a100", 64), "none": on("h100", 67)}
+PLACES = {"small": on("h100", 8), "large": on("h100", 64), "old": on("a100", 64), "none": on("h100", 1)}
 
 
 def test_each_objective_puts_its_own_best_first() -> None:
@@ -47,8 +47,9 @@ def test_the_smallest_cluster_that_keeps_the_deadline_comes_first() -> None:
 
 
 def test_hours_and_cost_can_be_redone_by_hand() -> None:
-    objective = Objective(tokens=3e10, usd_per_chip_hour=2.0)
-    (choice,) = choose({"small": PLACES["small"]}, PROFILE, Constraints(), objective)
+    chip = replace(PLACES["small"].cluster.chip, usd_per_chip_hour=2.0)
+    priced = replace(PLACES["small"], cluster=replace(PLACES["small"].cluster, chip=chip))
+    (choice,) = choose({"small": priced}, PROFILE, Constraints(), Objective(tokens=3e10))
     assert choice.hours == pytest.approx(3e10 / (64 * 4096 / choice.step_time_s) / 3600)  # type: ignore[operator]
     assert choice.usd == pytest.approx(choice.hours * 8 * 2.0)  # type: ignore[operator]
     assert choice.usd_per_million_tokens == pytest.approx(choice.usd / 3e4)  # type: ignore[operator]
@@ -77,3 +78,19 @@ def test_without_a_price_the_field_is_named() -> None:
         choose({"cluster": priceless}, PROFILE, Constraints(), Objective(minimize="cost"))
     assert refused.value.field == "objective.usd_per_chip_hour"
     assert math.isfinite(choose({"cluster": priceless}, PROFILE, Constraints(), Objective())[0].step_time_s or math.inf)
+
+
+def test_where_none_keeps_the_limits_the_nearest_leads() -> None:
+    hopeless = Objective(minimize="chips", tokens=1e11, deadline_hours=1e-3)
+    choices = choose(PLACES, PROFILE, Constraints(), hopeless)
+    assert not any(choice.meets for choice in choices)
+    assert [choice.hours for choice in choices] == sorted(choice.hours or math.inf for choice in choices)
+
+
+def test_where_no_layout_uses_all_chips_those_that_are_used_are_paid() -> None:
+    odd = replace(PLACES["small"], cluster=replace(PLACES["small"].cluster, num_chips=67))
+    (choice,) = choose({"odd": odd}, PROFILE, Constraints(), Objective(tokens=1e10))
+    assert choice.chips_used is not None
+    assert choice.chips_used < choice.num_chips == 67
+    price = odd.cluster.chip.usd_per_chip_hour
+    assert choice.usd == pytest.approx(choice.hours * choice.chips_used * price)  # type: ignore[operator]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from models import catalogue
-from models.layout import Layout
+from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.profile import shipped_profile
+from models.rules import first_broken
 from models.schedules import run
 from models.timeline import MOST_OPERATIONS, Timeline, chrome_trace, timeline
 from models.usual import usual
@@ -124,3 +127,20 @@ def test_a_trace_has_an_event_for_every_event() -> None:
     spans = [event for event in events if event["ph"] == "X"]
     assert len(spans) == len(found.events)
     assert sum(span["dur"] for span in spans) / 1e6 == pytest.approx(sum(e.end_s - e.start_s for e in found.events))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_whatever_is_legal_can_be_drawn(data: st.DataObject) -> None:
+    schedule = data.draw(st.sampled_from(["1f1b", "afab", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe"]))
+    pp, dp = data.draw(st.sampled_from([(2, 16), (4, 8), (8, 4), (16, 2)]))
+    v = data.draw(st.integers(1, 4))
+    workload = Workload(seq_len=1024, global_batch=dp * data.draw(st.integers(1, 40)))
+    problem = replace(GENERIC, workload=workload)
+    layout = Layout(pp=pp, dp_shard=dp, zero_stage=1, schedule=schedule, virtual_stages=v)
+    assume(first_broken(problem, Layouts.of([layout]))[0] < 0)
+    asked = data.draw(st.none() | st.integers(1, 50))
+    found = timeline(problem, PROFILE, layout, asked)
+    assert found.micro_batches == found.of_micro_batches or asked is not None
+    forwards = sum(event.name == "forward" for event in found.events)
+    assert forwards == found.micro_batches * pp * v

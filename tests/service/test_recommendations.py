@@ -240,6 +240,17 @@ def test_the_cheapest_by_a_deadline_is_found(client) -> None:
     assert found["reasons"][0].endswith("none keeps deadline_hours 0.001")
 
 
+def test_a_price_that_is_given_goes_before_that_of_the_objective(client) -> None:
+    dear = {"preset": "a100", "num_chips": 16, "usd_per_chip_hour": 9.0}
+    body = {**SMALL, "alternatives": {"clusters": [dear]}, "objective": {"tokens": 1e9, "usd_per_chip_hour": 3.0}}
+    found = client.post("/v1/recommendations", json=body).json()
+    paid = {choice["name"]: choice["usd"] / choice["hours"] / 16 for choice in found["choices"]}
+    assert paid == {"cluster": pytest.approx(3.0), "alternatives.clusters[0]": pytest.approx(9.0)}
+    assert found["fastest"]["usd_per_million_tokens"] == pytest.approx(found["choices"][0]["usd_per_million_tokens"])
+    assert not any("USD an hour" in line for line in found["assumptions"])
+    assert any("USD an hour" in line for line in client.post("/v1/recommendations", json=SMALL).json()["assumptions"])
+
+
 @pytest.mark.parametrize(
     ("changes", "pointer"),
     [
