@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
 
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
 from models.factors import divisors
-from models.fewer_chips import fastest_space, legal_counts
+from models.fewer_chips import fastest_space, worth_a_try
 from models.hardware import Cluster
 from models.problem import Problem
 from models.profile import Profile
@@ -68,9 +68,7 @@ def allocate(
     """The groups on which a step takes least. `problem.cluster` says chip and fabric, how many chips to use at most,
     and perhaps how many of each domain; raises Infeasible."""
     _check(problem.cluster, nodes)
-    clusters = _arrangements(problem, constraints, nodes)
-    spaces = (Space(replace(problem, cluster=cluster), constraints) for cluster in clusters)
-    best, failure = fastest_space(spaces, profile, Goal(), go_on)
+    best, failure = fastest_space(_arrangements(problem, constraints, nodes), profile, Goal(), go_on)
     if best is None:
         total = sum(node.chips for node in nodes)
         raise failure or Infeasible("allocation", f"no legal layout runs on equal groups out of these {total} chips")
@@ -108,8 +106,8 @@ def _group(cluster: Cluster) -> int:
     return cluster.chips_per_domain or cluster.num_chips
 
 
-def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[Node]) -> list[Cluster]:
-    """Clusters of groups of as many chips as `chips_per_domain`, those of most chips first."""
+def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[Node]) -> list[Space]:
+    """On clusters of groups of as many chips as `chips_per_domain`, those of most chips first."""
     held = [sum(node.chips for node in members) for _, members in _domains(nodes)]
     sizes = {d for chips in set(held) for d in divisors(chips)} | set(range(max(held), max(held) // 2, -1))
     if problem.cluster.chips_per_domain is not None:
@@ -117,14 +115,15 @@ def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[No
     limit = problem.cluster.num_chips
     most = sorted(((min(sum(c // size for c in held), limit // size) * size, size) for size in sizes), reverse=True)
     most = [one for one in most if one[0]][:_SIZES]
-    found: list[Cluster] = []
+    found: list[Space] = []
     for chips, size in most:
         whole = replace(problem.cluster, num_chips=chips, chips_per_domain=size, torus_shape=None)
-        per_chip = whole.chip.devices_per_chip
-        counts = legal_counts(replace(problem, cluster=whole), constraints)[::-1] // per_chip
-        counts = counts[counts % size == 0][:_COUNTS]
-        found += [replace(whole, num_chips=int(count)) for count in counts]
-    return sorted(found, key=lambda cluster: (-cluster.num_chips, -_group(cluster)))
+        found += islice(worth_a_try(replace(problem, cluster=whole), constraints, groups_of=size), _COUNTS)
+    return sorted(found, key=_most_chips)
+
+
+def _most_chips(space: Space) -> tuple[int, int]:
+    return -space.problem.cluster.num_chips, -_group(space.problem.cluster)
 
 
 def _hosts(nodes: Sequence[Node], size: int, chips: int) -> tuple[tuple[Host, ...], dict[str, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 import numpy as np
 
@@ -24,10 +25,8 @@ from models.rules import BY_NAME
 from models.search import Answer, Goal, GoOn, NoLegalLayout, NothingFaster, search
 from models.space import Space, neutral
 
-_TRIED = 12  # of the largest numbers of chips that have layouts
-_MOST_WAYS = 6  # and of those, from half of all chips, with most ways to divide them
-_LOOKED_AT = 3  # where all chips have a layout, numbers that may be faster
-_MANY = 4  # times as many ways as all chips have: worth a look whether chips stand in the way
+_TRIED = 12  # numbers of chips, where no layout uses all
+_LOOKED_AT = 6  # where some does, numbers that may be faster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +51,7 @@ def search_all_or_fewer(
 def _on_fewer(
     space: Space, profile: Profile, goal: Goal, none: NoLegalLayout, go_on: GoOn
 ) -> tuple[Space, Answer, FewerChips]:
-    """The fastest answer of those tried: the largest numbers of chips that have a layout, and those with most ways.
+    """The fastest answer of those tried.
 
     Constraints that no layout can meet are refused instead: fewer chips than asked for would hide the mistake.
     """
@@ -60,7 +59,8 @@ def _on_fewer(
     if constraints.allowed and Space(problem, Constraints()).has_legal():
         raise contradiction(problem, constraints)
     rule, message = blame(problem, none.rejected)
-    best, failure = fastest_space(_candidates(problem, constraints), profile, goal, go_on)
+    tried = islice(worth_a_try(problem, constraints), _TRIED)
+    best, failure = fastest_space(tried, profile, goal, go_on)
     if best is None:
         raise failure or _why_none(problem, constraints) or Infeasible(rule, message)
     smaller = best.space
@@ -74,7 +74,7 @@ def _why_none(problem: Problem, constraints: Constraints) -> Infeasible | None:
     """Where fewer chips have layouts, but none that the constraints allow."""
     if not constraints.allowed:
         return None
-    unconstrained = next(_candidates(problem, Constraints()), None)
+    unconstrained = next(worth_a_try(problem, Constraints()), None)
     return None if unconstrained is None else contradiction(unconstrained.problem, constraints)
 
 
@@ -82,13 +82,10 @@ def faster_with_fewer(
     problem: Problem, profile: Profile, constraints: Constraints, seconds: float, go_on: GoOn
 ) -> tuple[Cluster, float] | None:
     """A smaller number of chips, with many more ways to divide it, on which a step takes less than `seconds`."""
-    counts, ways = _ways(problem, constraints)
-    devices = problem.cluster.num_devices
-    own = int(ways[counts == devices].sum())
-    better = (ways > _MANY * own) & (counts < devices) & (2 * counts >= devices)
-    order = np.flatnonzero(better)[np.argsort(-ways[better], kind="stable")][:_LOOKED_AT]
-    clusters = [*_whole_domains(problem.cluster), *built(problem.cluster, counts[order])]
-    spaces = [Space(replace(problem, cluster=cluster), constraints) for cluster in clusters]
+    own = legal_counts(problem, constraints).get(problem.cluster.num_devices, 0)
+    fewer = islice(worth_a_try(problem, constraints, more_than=own), _LOOKED_AT)
+    whole = [Space(replace(problem, cluster=cluster), constraints) for cluster in _whole_domains(problem.cluster)]
+    spaces = (space for space in chain(whole, fewer) if 2 * _devices(space) >= problem.cluster.num_devices)
     best, _ = fastest_space(spaces, profile, Goal(faster_than=seconds), go_on)
     return None if best is None else (best.space.problem.cluster, best.step_time_s)
 
@@ -125,22 +122,24 @@ def fastest_space(
     return best, failure
 
 
-def _candidates(problem: Problem, constraints: Constraints) -> Iterator[Space]:
-    counts, ways = _ways(problem, constraints)
-    fewer = counts < problem.cluster.num_devices
-    counts, ways = counts[fewer][::-1], ways[fewer][::-1]
-    half = 2 * counts >= problem.cluster.num_devices
-    most = set(counts[half][np.argsort(-ways[half], kind="stable")][:_MOST_WAYS].tolist())
-    left = _TRIED
+def _devices(space: Space) -> int:
+    return space.problem.cluster.num_devices
+
+
+def worth_a_try(
+    problem: Problem, constraints: Constraints, *, more_than: int = 0, groups_of: int = 1
+) -> Iterator[Space]:
+    """Of the numbers of chips up to the cluster's, in groups of so many, those that have layouts and can be divided in
+    more ways than all larger ones, and than so many; from the largest down."""
+    ways = legal_counts(problem, constraints)
+    devices = groups_of * problem.cluster.chip.devices_per_chip
+    counts = np.array([count for count in reversed(ways) if count % devices == 0], dtype=np.int64)
     for cluster in built(problem.cluster, counts):
-        favoured = cluster.num_devices in most
-        if left <= 0 and not favoured:
-            if 2 * cluster.num_devices < problem.cluster.num_devices:
-                return
+        if ways[cluster.num_devices] <= more_than:
             continue
         space = Space(replace(problem, cluster=cluster), constraints)
         if space.has_legal():
-            left -= not favoured
+            more_than = ways[cluster.num_devices]
             yield space
 
 
@@ -165,13 +164,8 @@ def _whole_domains(cluster: Cluster) -> list[Cluster]:
     return list(built(cluster, np.array([whole]))) if 0 < whole < cluster.num_devices else []
 
 
-def legal_counts(problem: Problem, constraints: Constraints) -> Array:
-    """Numbers of devices, up to the cluster's, that some product of degrees is; in order."""
-    return _ways(problem, constraints)[0]
-
-
-def _ways(problem: Problem, constraints: Constraints) -> tuple[Array, Array]:
-    """(numbers of devices up to the cluster's, in order; how many products of degrees each is)."""
+def legal_counts(problem: Problem, constraints: Constraints) -> dict[int, int]:
+    """Numbers of devices up to the cluster's, in order, and how many products of degrees each is."""
     most, allowed = problem.cluster.num_devices, constraints.allowed
     counts, ways = np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64)
     for axis, degrees in _degrees(problem).items():
@@ -180,7 +174,7 @@ def _ways(problem: Problem, constraints: Constraints) -> tuple[Array, Array]:
         fits = products <= most
         counts, code = np.unique(products[fits], return_inverse=True)
         ways = np.bincount(code, np.broadcast_to(ways[:, None], fits.shape)[fits], len(counts)).astype(np.int64)
-    return counts, ways
+    return dict(zip(counts.tolist(), ways.tolist(), strict=True))
 
 
 def _degrees(problem: Problem) -> dict[str, Array]:

@@ -167,11 +167,25 @@ def _different_stages(begin: Array, order: Array, kinds: int, pp: Array, mirrore
     return Stages(parts[:, row[pick], stage[pick]], stage[pick])
 
 
+def micro_batch_group(pp: Array | int, micro_batches: Array | int) -> Array:
+    """Of an interleaved schedule, how many micro-batches pass a chunk of a stage before its next one: the fewest, from
+    pp on, that leave no remainder or one of pp or more, so that no stage waits (Megatron-Core schedules.py,
+    get_schedule_table; pp in arXiv 2104.04473 §2.2)."""
+    pp, m = np.broadcast_arrays(pp, np.maximum(micro_batches, pp))
+    group = pp.copy()
+    left = np.ones(group.shape, dtype=bool)
+    while left.any():
+        rest = m % group
+        left = (rest > 0) & (rest < pp)
+        group += left
+    return group
+
+
 def in_flight(schedule: Array, stage: Array, pp: Array, virtual_stages: Array, micro_batches: Array) -> Array:
     """Micro-batches whose activations a stage holds at its fullest, in units of all the layers it holds."""
 
     def interleaved() -> Array:
-        chunks = 2 * (pp - stage - 1) + (virtual_stages - 1) * pp + 1
+        chunks = 2 * (pp - stage - 1) + (virtual_stages - 1) * micro_batch_group(pp, micro_batches) + 1
         return np.asarray(np.minimum(chunks, micro_batches * virtual_stages) / virtual_stages)
 
     others: dict[int, Callable[[], Array]] = {

@@ -14,6 +14,7 @@ from models.array import Array
 from models.flops import AttentionCount
 from models.hardware import GIB
 from models.layout import Layout, Layouts
+from models.pipeline import micro_batch_group
 from models.problem import Problem
 from models.profile import Z80, Profile
 from models.provenance import Provenance, is_outside, provenance
@@ -29,7 +30,8 @@ class Prediction:
 
     `mfu` and `tflops_per_chip` are keyed by convention: attention counted "causal" or "full" (recompute never).
     `layers_per_chunk`: the partition of the layers, in the order of the model; chunk i lies on stage i modulo pp, in a
-    V from pp on on stage 2·pp - 1 - i. `fit_probability`: that the memory needed is within what is usable.
+    V from pp on on stage 2·pp - 1 - i. `micro_batch_group`: of an interleaved schedule, how many micro-batches pass a
+    chunk before the next. `fit_probability`: that the memory needed is within what is usable.
     """
 
     layout: Layout
@@ -41,6 +43,7 @@ class Prediction:
     tflops_per_chip: dict[str, float]
     mfu: dict[str, float]
     num_micro_batches: int
+    micro_batch_group: int | None
     layers_per_chunk: tuple[int, ...]
     time: dict[str, float]
     memory_gib: dict[str, float]
@@ -84,6 +87,7 @@ def describe(predictions: Predictions, i: int, spreads: Spreads, profile: Profil
     memory = {in_gib(name): float(v[i]) / GIB for name, v in predictions.memory.items()}
     usable, reserved = problem.cluster.usable_bytes / GIB, float(predictions.reserved_bytes[i]) / GIB
     time_factor, memory_factor = (math.exp(Z80 * float(spread[i])) for spread in (spreads.step_time, spreads.reserved))
+    micro_batches = max(problem.workload.global_batch // (layout.dp * layout.micro_batch), 1)
     return Prediction(
         layout=layout,
         step_time_s=step,
@@ -93,7 +97,10 @@ def describe(predictions: Predictions, i: int, spreads: Spreads, profile: Profil
         tokens_per_s_per_chip=problem.workload.tokens / step / float(predictions.chips[i]),
         tflops_per_chip={count: float(predictions.tflops_per_chip(count)[i]) for count in counts},
         mfu=mfu,
-        num_micro_batches=max(problem.workload.global_batch // (layout.dp * layout.micro_batch), 1),
+        num_micro_batches=micro_batches,
+        micro_batch_group=int(micro_batch_group(layout.pp, micro_batches))
+        if layout.schedule == "interleaved"
+        else None,
         layers_per_chunk=predictions.layers_per_chunk[i],
         time=time,
         memory_gib=memory,
@@ -110,6 +117,10 @@ def describe(predictions: Predictions, i: int, spreads: Spreads, profile: Profil
         fit_probability=_at_most(usable - memory["context_gib"], reserved, float(spreads.reserved[i])),
         provenance=provenance(problem, layout, time, memory, profile),
     )
+
+
+def _group(layout: Layout, micro_batches: int) -> int | None:
+    return int(micro_batch_group(layout.pp, micro_batches)) if layout.schedule == "interleaved" else None
 
 
 def on_host(p: Prediction) -> str:

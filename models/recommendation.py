@@ -101,7 +101,7 @@ def recommend(
         certificate=answer.certificate,
         reasons=(
             *_reasons(fastest, simplest, surer, tolerance, answer, pipelining, fewer),
-            *_fewer_faster(problem, profile, constraints, answer, go_on),
+            *(() if fewer else _fewer_faster(problem, profile, constraints, answer, go_on)),
         ),
         chips_used=problem.cluster.num_chips,
         fewer_chips=fewer,
@@ -156,6 +156,9 @@ def _reasons(
     reasons = [
         f"fastest: {best.layout.summary()}: {seconds}; compute is {compute:.0%} of it; the rest: {lost or 'little'}"
     ]
+    if best.micro_batch_group not in (None, best.layout.pp):
+        groups = f"its {best.num_micro_batches} micro-batches pass each chunk in groups of {best.micro_batch_group}"
+        reasons.append(f"{groups}, not of pp: a size to be set (microbatch_group_size_per_vp_stage of Megatron-Core)")
     if simplest.prediction.layout == best.layout:
         reasons.append(f"it is also the simplest of the layouts within {tolerance:.0%}")
     else:

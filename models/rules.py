@@ -115,8 +115,10 @@ def _partition_offered(p: Problem, x: Layouts) -> Array:
 def _schedule_shape(p: Problem, x: Layouts) -> Array:
     m = x.num_micro_batches(p.workload.global_batch)
     single = (x.pp == 1) & np.isin(x.schedule, (ONE_F_ONE_B, AFAB)) & (x.virtual_stages == 1)
-    # in groups of pp: other groups need a flag of their own and hold more activations (Megatron-Core schedules.py)
-    interleaved = (x.virtual_stages >= 2) & (m % x.pp == 0)
+    interleaved = (x.virtual_stages >= 2) & (m >= x.pp)
+    if p.stack.micro_batch_groups != "any":
+        equal = p.stack.micro_batch_groups == "equal"
+        interleaved &= m % (np.maximum(m // x.pp, 1) if equal else x.pp) == 0
     both_ways = (x.virtual_stages == 1) & (x.pp % 2 == 0) & (m >= 2 * x.pp) & (m % 2 == 0)
     piped = np.select(
         [
@@ -132,9 +134,16 @@ def _schedule_shape(p: Problem, x: Layouts) -> Array:
 
 
 _NEEDS = {
-    "interleaved": "virtual_stages from 2 and a multiple of pp micro-batches",
+    "interleaved": "virtual_stages from 2, and micro-batches in groups as the stack makes them: {groups}",
     "zero_bubble_v": "virtual_stages(2)",
     "dualpipe": "virtual_stages(1), an even pp and an even number of at least 2*pp micro-batches",
+}
+
+
+_GROUPS = {
+    "any": "pp of them or more",
+    "equal": "a multiple of the number of groups, which is how often pp goes into them",
+    "stages": "a multiple of pp",
 }
 
 
@@ -147,10 +156,8 @@ def _shape_message(p: Problem, x: Layout) -> str:
     if x.virtual_stages > p.stack.max_virtual_stages:
         return f"stack {p.stack.id} runs at most {p.stack.max_virtual_stages} virtual stages, not {x.virtual_stages}"
     m = max(p.workload.global_batch // (x.dp * x.micro_batch), 1)
-    return (
-        f"{x.schedule} needs {_NEEDS.get(x.schedule, 'virtual_stages(1)')}; got virtual_stages({x.virtual_stages}) and "
-        f"{m} micro-batches with pp({x.pp})"
-    )
+    needs = _NEEDS.get(x.schedule, "virtual_stages(1)").format(groups=_GROUPS[p.stack.micro_batch_groups])
+    return f"{x.schedule} needs {needs}; got virtual_stages({x.virtual_stages}) and {m} micro-batches with pp({x.pp})"
 
 
 def _schedule_offered(p: Problem, x: Layouts) -> Array:

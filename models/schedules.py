@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from models.array import Array
 from models.layout import AFAB, DUALPIPE, INTERLEAVED, SCHEDULES, ZERO_BUBBLE, ZERO_BUBBLE_V, Layout
+from models.pipeline import micro_batch_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,14 @@ def _plain(pp: int, m: int, *, afab: bool) -> list[list[Block]]:
 
 
 def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
-    """Groups of pp micro-batches, of a multiple of that, pass all chunks of a stage in turn (arXiv 2104.04473 §2.2;
-    Megatron-LM schedules.py)."""
-    forwards = [(start + i, chunk) for start in range(0, m, pp) for chunk in range(v) for i in range(pp)]
+    """Groups of micro-batches pass all chunks of a stage in turn (arXiv 2104.04473 §2.2; Megatron-LM schedules.py)."""
+    size = int(micro_batch_group(pp, m))
+    groups = [range(start, min(start + size, m)) for start in range(0, m, size)]
+    forwards = [(i, chunk) for group in groups for chunk in range(v) for i in group]
     backwards = [(i, v - 1 - chunk) for i, chunk in forwards]
     orders: list[list[Block]] = []
     for d in range(pp):
-        ahead = min(2 * (pp - d - 1) + (v - 1) * pp, len(forwards))
+        ahead = min(2 * (pp - d - 1) + (v - 1) * size, len(forwards))
         order: list[Block] = [(Operation("F", i, chunk * pp + d),) for i, chunk in forwards[:ahead]]
         for k, (i, chunk) in enumerate(backwards):
             if ahead + k < len(forwards):

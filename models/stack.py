@@ -37,6 +37,8 @@ class Stack:
     vendors                 whose chips it runs on; none named: any
     schedules               pipeline schedules it runs (names of models.layout.SCHEDULES)
     max_virtual_stages      most model chunks a device may hold; 1: no interleaving
+    micro_batch_groups      of what sizes interleaving passes them through a chunk: "stages": pp each; "equal": as many
+                            each, pp or more; "any": pp or more each
     partition               "even": layers must divide over the stages; "balanced": any contiguous split; "threshold":
                             every stage takes layers until the cost of all so far passes its share
     zero_stages             which of ZeRO 0 (plain data parallel) to 3 (FSDP) it offers
@@ -87,6 +89,7 @@ class Stack:
     aliases: tuple[str, ...] = ()
     vendors: tuple[str, ...] = ()
     max_virtual_stages: int = 1
+    micro_batch_groups: Literal["stages", "equal", "any"] = "stages"
     partition: Literal["even", "balanced", "threshold"] = "even"
     reshard: tuple[bool, ...] = (True,)
     hybrid_sharding: bool = False

@@ -60,7 +60,7 @@ def timeline(problem: Problem, profile: Profile, layout: Layout, micro_batches: 
     every = int(rows.num_micro_batches(problem.workload.global_batch)[0])
     most = MOST_OPERATIONS // (layout.pp * layout.virtual_stages * 3)
     shown = max(min(every, micro_batches or every, most), 1)
-    least, whole = {"dualpipe": (2 * layout.pp, 2), "interleaved": (layout.pp,) * 2}.get(layout.schedule, (1, 1))
+    least, whole = {"dualpipe": (2 * layout.pp, 2), "interleaved": (layout.pp, 1)}.get(layout.schedule, (1, 1))
     shown = min(max(shown // whole * whole, least), every)
     seconds, once = _seconds(problem, rows, MeshCosts.of(problem, rows, c))
     done = run(layout, shown, seconds)

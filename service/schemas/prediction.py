@@ -90,6 +90,9 @@ class PredictedLayout(Document):
     mfu: ByConvention
     num_micro_batches: int
     """Run by each data-parallel rank in a step."""
+    micro_batch_group: int | None = None
+    """Of an interleaved schedule, how many of them pass a chunk of a stage before the next chunk; Megatron-Core's
+    microbatch_group_size_per_vp_stage, which is pp unless it is set."""
     layers_per_chunk: list[int]
     """How the layers are split, in the order of the model, over pp times virtual_stages chunks: chunk i lies on stage i
     modulo pp; under zero_bubble_v from pp on on stage 2·pp - 1 - i, under dualpipe on stages i and pp - 1 - i."""

@@ -23,6 +23,7 @@ class StackFields(Wire):
     name: Name
     schedules: Annotated[list[Schedule], Field(min_length=1)] | None = None
     max_virtual_stages: Annotated[int, Field(ge=1, le=64)] | None = None
+    micro_batch_groups: Literal["stages", "equal", "any"] | None = None
     partition: Literal["even", "balanced", "threshold"] | None = None
     zero_stages: Annotated[list[ZeroStage], Field(min_length=1)] | None = None
     reshard: Annotated[list[bool], Field(min_length=1, max_length=2)] | None = None

@@ -70,24 +70,20 @@ def one_f_one_b(pp: int, m: int) -> list[list[Op]]:
 
 
 def interleaved(pp: int, m: int, v: int) -> list[list[Op]]:
-    """Groups of pp micro-batches pass all chunks of a device in turn (Megatron-LM schedules.py)."""
-
-    def nth(k: int, d: int, *, backward: bool) -> tuple[int, int]:
-        group, rest = divmod(k, pp * v)
-        chunk = rest // pp
-        chunk = v - 1 - chunk if backward else chunk
-        return group * pp + rest % pp, chunk * pp + d
-
+    """Groups of micro-batches pass all chunks of a device in turn (Megatron-LM schedules.py): the smallest groups with
+    which each, the last too, has one for every device."""
+    size = next(g for g in range(pp, m + 1) if m % g == 0 or m % g >= pp)
+    order = []
+    for start in range(0, m, size):
+        for chunk in range(v):
+            order += [(i, chunk) for i in range(start, min(start + size, m))]
     orders = []
     for d in range(pp):
-        total = m * v
-        ahead = min(2 * (pp - d - 1) + (v - 1) * pp, total)
-        order: list[Op] = [("F", *nth(k, d, backward=False)) for k in range(ahead)]
-        for k in range(total - ahead):
-            order.append(("F", *nth(ahead + k, d, backward=False)))
-            order.append(("B", *nth(k, d, backward=True)))
-        order += [("B", *nth(k, d, backward=True)) for k in range(total - ahead, total)]
-        orders.append(order)
+        forwards = [("F", i, chunk * pp + d) for i, chunk in order]
+        backwards = [("B", i, (v - 1 - chunk) * pp + d) for i, chunk in order]
+        ahead = min(2 * (pp - d - 1) + (v - 1) * size, m * v)
+        steady = [op for pair in zip(forwards[ahead:], backwards, strict=False) for op in pair]
+        orders.append([*forwards[:ahead], *steady, *backwards[m * v - ahead :]])
     return orders
 
 
