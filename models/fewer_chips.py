@@ -38,6 +38,14 @@ class FewerChips:
     num_chips: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FasterOnFewer:
+    """Fewer chips than the answer uses, on which a step takes less."""
+
+    num_chips: int
+    step_time_s: float
+
+
 def search_all_or_fewer(
     space: Space, profile: Profile, goal: Goal, go_on: GoOn
 ) -> tuple[Space, Answer, FewerChips | None]:
@@ -80,14 +88,16 @@ def _why_none(problem: Problem, constraints: Constraints) -> Infeasible | None:
 
 def faster_with_fewer(
     problem: Problem, profile: Profile, constraints: Constraints, seconds: float, go_on: GoOn
-) -> tuple[Cluster, float] | None:
+) -> FasterOnFewer | None:
     """A smaller number of chips, with many more ways to divide it, on which a step takes less than `seconds`."""
     own = legal_counts(problem, constraints).get(problem.cluster.num_devices, 0)
     fewer = islice(worth_a_try(problem, constraints, more_than=own), _LOOKED_AT)
     whole = [Space(replace(problem, cluster=cluster), constraints) for cluster in _whole_domains(problem.cluster)]
     spaces = (space for space in chain(whole, fewer) if 2 * _devices(space) >= problem.cluster.num_devices)
     best, _ = fastest_space(spaces, profile, Goal(faster_than=seconds), go_on)
-    return None if best is None else (best.space.problem.cluster, best.step_time_s)
+    if best is None:
+        return None
+    return FasterOnFewer(num_chips=best.space.problem.cluster.num_chips, step_time_s=best.step_time_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,12 @@ def describe(predictions: Predictions, i: int, spreads: Spreads, profile: Profil
         host_usable_gib=None if math.isinf(problem.cluster.host_bytes) else problem.cluster.host_bytes / GIB,
         memory_stage=int(predictions.memory_stage[i]),
         fits=bool(predictions.fits()[i]),
-        fit_probability=_at_most(usable - memory["context_gib"], reserved, float(spreads.reserved[i])),
+        fit_probability=min(
+            _at_most(usable - memory["context_gib"], reserved, float(spreads.reserved[i])),
+            _at_most(
+                problem.cluster.host_bytes / GIB, float(predictions.host_bytes[i]) / GIB, float(spreads.reserved[i])
+            ),
+        ),
         provenance=provenance(problem, layout, time, memory, profile),
     )
 
@@ -131,7 +136,9 @@ def on_host(p: Prediction) -> str:
 
 def _at_most(limit: float, median: float, spread: float) -> float:
     """The probability that a log-normal quantity is within a limit."""
-    return NormalDist().cdf(math.log(limit / median) / spread) if limit > 0 else 0.0
+    if limit <= 0 or median <= 0 or math.isinf(limit):
+        return float(limit > 0)
+    return NormalDist().cdf(math.log(limit / median) / spread)
 
 
 def log_spreads(problem: Problem, layouts: Layouts, profile: Profile) -> Spreads:

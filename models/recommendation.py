@@ -11,7 +11,7 @@ from models.array import Array
 from models.candidate import Candidate, candidates
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
-from models.fewer_chips import FewerChips, faster_with_fewer, search_all_or_fewer
+from models.fewer_chips import FasterOnFewer, FewerChips, faster_with_fewer, search_all_or_fewer
 from models.more_chips import with_enough_chips
 from models.obstacles import why_none
 from models.pareto import pareto_front, steps_of
@@ -48,6 +48,7 @@ class Recommendation:
     reasons: tuple[str, ...]
     chips_used: int
     fewer_chips: FewerChips | None
+    faster_on_fewer: FasterOnFewer | None
     pipelining: Pipelining
 
 
@@ -91,6 +92,8 @@ def recommend(
     pipelining = pipelined(*sides, exact=exact, missing=missing)
     if pipelining.without:
         pipelining = replace(pipelining, roofline=roofline(problem, profile, pipelining.without))
+    seconds = float(answer.times[0])
+    faster = None if fewer else faster_with_fewer(problem, profile, constraints, seconds, go_on)
     return Recommendation(
         problem=problem,
         fastest=fastest,
@@ -101,10 +104,11 @@ def recommend(
         certificate=answer.certificate,
         reasons=(
             *_reasons(fastest, simplest, surer, tolerance, answer, pipelining, fewer),
-            *(() if fewer else _fewer_faster(problem, profile, constraints, answer, go_on)),
+            *_standing_in_the_way(faster, seconds),
         ),
         chips_used=problem.cluster.num_chips,
         fewer_chips=fewer,
+        faster_on_fewer=faster,
         pipelining=pipelining,
     )
 
@@ -130,7 +134,8 @@ def _surer(
         return None
     margin = (best.needed_high_gib - best.needed_gib) / best.reserved_gib
     high = predictions.needed_bytes + margin * predictions.reserved_bytes
-    sure = near[high <= problem.cluster.usable_bytes]
+    on_host = predictions.host_bytes * (1 + margin)
+    sure = near[(high <= problem.cluster.usable_bytes) & (on_host <= problem.cluster.host_bytes)]
     if not len(sure):
         return None
     first = sure[[np.argmin(answer.times[sure])]]
@@ -173,7 +178,7 @@ def _reasons(
     large = answer.certificate.over_memory + answer.certificate.pruned_by_memory
     reasons.append(
         f"memory: {best.needed_gib:.1f} ({best.needed_low_gib:.1f} to {best.needed_high_gib:.1f}) of "
-        f"{best.usable_gib:.1f} GiB on stage {best.memory_stage}{on_host(best)}: it fits the device with a "
+        f"{best.usable_gib:.1f} GiB on stage {best.memory_stage}{on_host(best)}: it fits with a "
         f"probability of {_percent(best.fit_probability)}; {large} layouts were too large"
     )
     reasons += _fitting(fastest, surer)
@@ -194,6 +199,10 @@ def _fitting(fastest: Candidate, surer: Candidate | None) -> list[str]:
         other = surer.prediction
         cost = other.step_time_s / best.step_time_s - 1
         return [f"surer to fit ({_percent(other.fit_probability)}): {other.layout.summary()}, {cost:.2%} slower"]
+    if best.needed_high_gib <= best.usable_gib:  # it is the host that may be too small
+        offloads = [knob for knob in ("offload_activations", "offload_optimizer") if getattr(best.layout, knob)]
+        knobs = " and ".join(f"constraints.{knob} = false" for knob in offloads)
+        return [f"its host may be too small for what it offloads: {knobs} asks for the fastest layout without"]
     runtime = best.memory_gib["context_gib"]
     spare = (best.usable_gib - runtime) * (1 - best.reserved_gib / (best.needed_high_gib - runtime))
     return [
@@ -207,12 +216,8 @@ def _percent(probability: float) -> str:
     return f"{math.floor(100 * probability)}%" if probability <= _ALL_BUT_SURE else f"more than {_ALL_BUT_SURE:.0%}"
 
 
-def _fewer_faster(
-    problem: Problem, profile: Profile, constraints: Constraints, answer: Answer, go_on: GoOn
-) -> list[str]:
-    """Where a number of chips divides in few ways, whether the job would be faster without some of them."""
-    found = faster_with_fewer(problem, profile, constraints, float(answer.times[0]), go_on)
-    if found is None:
+def _standing_in_the_way(faster: FasterOnFewer | None, seconds: float) -> list[str]:
+    """Where a number of chips divides in few ways, the job may be faster without some of them."""
+    if faster is None:
         return []
-    cluster, seconds = found
-    return [f"{cluster.num_chips} chips would be faster: {seconds:.3g} s a step against {float(answer.times[0]):.3g} s"]
+    return [f"{faster.num_chips} chips would be faster: {faster.step_time_s:.3g} s a step against {seconds:.3g} s"]

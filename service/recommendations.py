@@ -24,6 +24,7 @@ from service.schemas.objective import ChoiceAnswer
 from service.schemas.recommendation import (
     CandidateAnswer,
     CertificateAnswer,
+    FasterOnFewerAnswer,
     FewerChipsAnswer,
     PipeliningAnswer,
     RecommendationAnswer,
@@ -33,7 +34,7 @@ from service.schemas.recommendation import (
 from service.store import Rows, Store
 from service.tables import RecommendationRow
 
-_THRESHOLDS_S = 3.0  # for all of them
+_THRESHOLDS_S = 3.0  # for all of them, unless the request gives a limit
 
 
 class Recommendations:
@@ -60,7 +61,7 @@ class Recommendations:
             raise (none_fits(choices, error) if len(choices) > 1 else error) from None
         members = _found(found)
         if "thresholds" in request.include:
-            soon = go_on.within(_THRESHOLDS_S)
+            soon = go_on if "time_limit_s" in request.model_fields_set else go_on.within(_THRESHOLDS_S)
             asked = thresholds(found.problem, profile, constraints, request.tolerance, soon)
             members["pipelining"].thresholds = [ThresholdAnswer.of(one) for one in asked]
         with self._store.reading() as rows:
@@ -80,7 +81,7 @@ class Recommendations:
             answer.request["cluster"].update(used)
             if spare := sum(allocation.spares.values()):
                 held = problem.cluster.num_chips + spare
-                rest = "the fastest way uses the rest"
+                rest = "the fastest way found uses the rest"
                 answer.reasons.append(f"{spare} of the {held} chips that are held are spare: {rest}")
         where = [told(choices, request.objective.build())] if choices else []
         answer.reasons[:0] = [*warnings(answer), *where]
@@ -138,6 +139,7 @@ def _found(found: Recommendation) -> dict[str, Any]:
         "reasons": list(found.reasons),
         "chips_used": found.chips_used,
         "fewer_chips": FewerChipsAnswer.of(found.fewer_chips) if found.fewer_chips else None,
+        "faster_on_fewer": FasterOnFewerAnswer.of(found.faster_on_fewer) if found.faster_on_fewer else None,
         "pipelining": PipeliningAnswer.of(found.pipelining, usd_per_hour),
         "certificate": CertificateAnswer.of(found.certificate),
     }

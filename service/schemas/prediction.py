@@ -118,7 +118,8 @@ class PredictedLayout(Document):
     fits: bool
     """Whether `needed_gib` is within `usable_gib`, and `host_gib` within `host_usable_gib`."""
     fit_probability: float
-    """That the device needs no more than `usable_gib`, by how far measured peaks were from their predictions."""
+    """That the device needs no more than `usable_gib`, and its host no more than `host_usable_gib`, by how far measured
+    peaks were from their predictions."""
     provenance: ProvenanceAnswer
 
     @classmethod

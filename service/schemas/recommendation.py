@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, Field, model_validator
 
 from models.candidate import Candidate
 from models.errors import Invalid
-from models.fewer_chips import FewerChips
+from models.fewer_chips import FasterOnFewer, FewerChips
 from models.pipelining import Pipelining, Roofline
 from models.search import Certificate
 from models.thresholds import Threshold
@@ -94,14 +94,23 @@ class CertificateAnswer(Document):
         return cls.model_validate(asdict(certificate))
 
 
+class FasterOnFewerAnswer(Document):
+    num_chips: int
+    step_time_s: float
+
+    @classmethod
+    def of(cls, faster: FasterOnFewer) -> Self:
+        return cls.model_validate(asdict(faster))
+
+
 class FewerChipsAnswer(Document):
     """No legal layout uses all chips."""
 
     rule: str
     message: str
     num_chips: int
-    """What the answer uses: of the numbers that were tried (the largest with a legal layout, and those with most ways
-    to divide them), the one on which a step takes least."""
+    """What the answer uses: of the numbers that were tried (those that can be divided in more ways than all larger
+    ones), the one on which a step takes least."""
 
     @classmethod
     def of(cls, fewer: FewerChips) -> Self:
@@ -137,8 +146,9 @@ class ThresholdAnswer(Document):
     holds_at: float
     """The last value tried at which that is so."""
     changes_at: float | None
-    """The first at which it is not; null if none up to 16 times as much or as little."""
+    """The first at which it is not; null where none up to 16 times as much or as little is known."""
     exact: bool
+    """False where time ran out: then a null says nothing, and another value may lie farther off than need be."""
 
     @classmethod
     def of(cls, threshold: Threshold) -> Self:
@@ -196,6 +206,8 @@ class RecommendationAnswer(Basis):
     reasons: list[str]
     chips_used: int
     fewer_chips: FewerChipsAnswer | None
+    faster_on_fewer: FasterOnFewerAnswer | None = None
+    """Where chips stand in each other's way: fewer than `chips_used`, of those tried, on which a step takes least."""
     pipelining: PipeliningAnswer
     allocation: AllocationAnswer | None
     """Which rank runs on which of the nodes of the request."""

@@ -82,11 +82,14 @@ def test_where_no_layout_uses_all_chips_the_fastest_of_fewer_does(chips: int) ->
 def test_fewer_chips_are_named_where_they_are_faster(chips: int, cluster: str) -> None:
     problem = llama(chips, 144, cluster)
     best = fastest(problem)
-    named = [reason for reason in recommend(problem, PROFILE).reasons if "chips would be faster" in reason]
-    if named:
-        count = int(named[0].split()[0])
-        assert fastest(llama(count, 144, cluster)) < best
+    found = recommend(problem, PROFILE)
+    named = [reason for reason in found.reasons if "chips would be faster" in reason]
+    if found.faster_on_fewer:
+        count = found.faster_on_fewer.num_chips
+        assert named[0].startswith(f"{count} chips")
+        assert fastest(llama(count, 144, cluster)) == found.faster_on_fewer.step_time_s < best
     else:
+        assert not named
         assert fastest(llama(chips // 8 * 8, 144, cluster)) >= best
 
 
