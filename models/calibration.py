@@ -270,7 +270,10 @@ def _judged(
         fitted = replace(fitted, neighbourhoods=neighbourhoods(fit, estimate, logs, groups, widened=widened))
     else:
         known = {one.scope: one for one in before.neighbourhoods}
-        fitted = replace(fitted, neighbourhoods=neighbourhoods(fit, estimate, logs, groups, known=known))
+        odd = set(_outliers(fit, estimate))
+        clean = np.where([target.key in odd for target in fit.targets], 0.0, fit.weight)
+        found = neighbourhoods(fit, estimate, logs, groups, clean, known)
+        fitted = replace(fitted, neighbourhoods=found)
     timed = np.array([target.quantity == "step_time" for target in fit.targets])
     problems = [target.problem for target, is_time in zip(fit.targets, timed, strict=True) if is_time]
     spread = np.array([fitted.neighbourhood(problem.neighbourhoods).spread for problem in problems])

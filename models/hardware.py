@@ -84,6 +84,9 @@ class Fabric:
         for inner, outer in zip(sizes, sizes[1:], strict=False):
             if inner is None or (outer is not None and outer <= inner):
                 raise Invalid("levels", sizes, "sizes must grow from the inside out; only the last may be open")
+        if self.torus is None and self.levels:
+            innermost = replace(self.levels[0], scale="up")
+            object.__setattr__(self, "levels", (innermost, *self.levels[1:]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,12 +238,11 @@ class Cluster:
             size = n if level.size is None else min(level.size * per_chip, n)
             if index == 0 and self.fabric.torus is None:
                 size = self._chips_per_domain(size // per_chip) * per_chip
-            inner = bool(dims)
             dims.append(
                 Dim(
                     name=level.name,
                     kind="switch",
-                    scale=level.scale if inner else "up",
+                    scale=level.scale,
                     domain=size,
                     gb_s=level.gb_s_per_chip / per_chip,
                     peer_gb_s=level.peer_gb_s,
@@ -257,8 +259,8 @@ class Cluster:
         if domain is not None and (torus is not None or fabric.levels[0].size is None):
             raise Invalid("domain", domain, f"fabric {fabric.id} has no scale-up domain of a size to change")
         levels = []
-        for index, level in enumerate(fabric.levels):
-            up = level.scale == "up" or (index == 0 and torus is None)
+        for level in fabric.levels:
+            up = level.scale == "up"
             peers = None if level.peer_gb_s is None else level.peer_gb_s * (scale_up if up else scale_out)
             gb_s = level.gb_s_per_chip * (scale_up if up else scale_out)
             levels.append(replace(level, gb_s_per_chip=gb_s, peer_gb_s=peers))

@@ -65,6 +65,14 @@ def test_an_outlier_is_named_and_does_not_carry_the_fit() -> None:
     assert abs(robust.error_after - clean.error_after) < 0.02
 
 
+def test_outliers_do_not_widen_what_is_expected_of_others() -> None:
+    clean = observations(PROFILE, noise=0.01)
+    odd = [replace(o, step_time_s=8 * (o.step_time_s or 0)) if i % 4 == 0 else o for i, o in enumerate(clean)]
+    kinds = clean[0].problem.neighbourhoods
+    without, with_odd = (calibrate(PROFILE, runs).profile.neighbourhood(kinds).spread for runs in (clean, odd))
+    assert with_odd == pytest.approx(without, rel=0.2)
+
+
 def test_scopes_without_runs_keep_their_prior() -> None:
     found = calibrate(PROFILE, observations(PROFILE, noise=0.05))
     for key, term in PROFILE.by_key.items():
