@@ -119,7 +119,7 @@ class Chip:
         """Dense FLOP/s of one chip at `dtype`."""
         if dtype not in self.peak_tflops:
             have = ", ".join(sorted(self.peak_tflops))
-            raise Invalid("workload.precision", dtype, f"{self.id} has no published {dtype} peak (it has {have})")
+            raise Invalid("workload.precision", dtype, f"{self.name} has no published {dtype} peak (it has {have})")
         return self.peak_tflops[dtype] * 1e12
 
 
