@@ -8,10 +8,13 @@ leaves, so that neighbours in rank are neighbours on the fabric.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from operator import attrgetter
+
+import numpy as np
 
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
@@ -25,6 +28,7 @@ from models.space import Space
 
 _SIZES = 24  # of a group
 _COUNTS = 4  # of groups, for each size
+_LARGEST = 256  # sizes from the largest domain down, and different domains whose divisors are tried
 _NAMED = 3  # of the nodes of a domain that is too large
 
 
@@ -68,7 +72,7 @@ def allocate(
     """The groups on which a step takes least. `problem.cluster` says chip and fabric, how many chips to use at most,
     and perhaps how many of each domain; raises Infeasible."""
     _check(problem.cluster, nodes)
-    best, failure = fastest_space(_arrangements(problem, constraints, nodes), profile, Goal(), go_on)
+    best, failure = fastest_space(_arrangements(problem, constraints, nodes, go_on), profile, Goal(), go_on)
     if best is None:
         total = sum(node.chips for node in nodes)
         raise failure or Infeasible("allocation", f"no legal layout runs on equal groups out of these {total} chips")
@@ -106,17 +110,21 @@ def _group(cluster: Cluster) -> int:
     return cluster.chips_per_domain or cluster.num_chips
 
 
-def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[Node]) -> list[Space]:
+def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[Node], go_on: GoOn) -> list[Space]:
     """On clusters of groups of as many chips as `chips_per_domain`, those of most chips first."""
-    held = [sum(node.chips for node in members) for _, members in _domains(nodes)]
-    sizes = {d for chips in set(held) for d in divisors(chips)} | set(range(max(held), max(held) // 2, -1))
+    held = Counter(sum(node.chips for node in members) for _, members in _domains(nodes))
+    domains, times = np.array(list(held)), np.array(list(held.values()))
+    largest = int(domains.max())
+    sizes = set(range(largest, max(largest // 2, largest - _LARGEST), -1))
+    sizes |= {d for chips, _ in held.most_common(_LARGEST) for d in divisors(chips)}
     if problem.cluster.chips_per_domain is not None:
         sizes = {problem.cluster.chips_per_domain}
     limit = problem.cluster.num_chips
-    most = sorted(((min(sum(c // size for c in held), limit // size) * size, size) for size in sizes), reverse=True)
-    most = [one for one in most if one[0]][:_SIZES]
+    most = [(min(int((domains // size * times).sum()), limit // size) * size, size) for size in sizes]
     found: list[Space] = []
-    for chips, size in most:
+    for chips, size in sorted((one for one in most if one[0]), reverse=True)[:_SIZES]:
+        if found and not go_on():
+            break
         whole = replace(problem.cluster, num_chips=chips, chips_per_domain=size, torus_shape=None)
         found += islice(worth_a_try(replace(problem, cluster=whole), constraints, groups_of=size), _COUNTS)
     return sorted(found, key=_most_chips)

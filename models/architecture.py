@@ -15,6 +15,8 @@ import numpy as np
 from models.array import Array
 from models.errors import Invalid
 
+MOST_LAYERS = 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
@@ -236,6 +238,8 @@ class Architecture:
         """So many times as deep, kinds of layers in their order and proportion."""
         have = len(self.layers)
         wanted = max(round(times * have), 1)
+        if wanted > MOST_LAYERS:
+            raise Invalid("layers", times, f"makes {wanted} layers of {have}; a model has at most {MOST_LAYERS}")
         return replace(self, layers=tuple(self.layers[i * have // wanted] for i in range(wanted)))
 
     @cached_property

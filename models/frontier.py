@@ -38,6 +38,9 @@ class Point:
         return self.gap is not None and self.gap <= tolerance
 
 
+_NOTHING: dict[str, None] = dict.fromkeys(("without_s", "with_s", "without", "with_pp", "gap"))
+
+
 def frontier(
     problem: Problem,
     profile: Profile,
@@ -53,20 +56,25 @@ def frontier(
     if (pp := constraints.allowed.get("pp")) and len({degree > 1 for degree in pp}) == 1:
         raise Invalid("constraints.pp", list(pp), "leaves one side: a frontier lies between pipelines and none")
     places = (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
-    return [point(problem, profile, constraints, place, go_on) for place in places]
+    points: list[Point] = []
+    for place in places:
+        if points and not go_on():
+            points.append(Point(at=dict(place), **_NOTHING, exact=False, refused="time ran out before this point"))
+        else:
+            points.append(point(problem, profile, constraints, place, go_on))
+    return points
 
 
 def point(
     problem: Problem, profile: Profile, constraints: Constraints, at: Mapping[str, float], go_on: GoOn = to_the_end
 ) -> Point:
     """One exact search, for both sides of pp = 1."""
-    nothing = {"without_s": None, "with_s": None, "without": None, "with_pp": None, "gap": None}
     try:
         answer = search(Space(changed(problem, at), constraints), profile, Goal(both_sides=True), go_on)
     except NoLegalLayout:
-        return Point(at=dict(at), **nothing, exact=True, refused="no layout is legal")
+        return Point(at=dict(at), **_NOTHING, exact=True, refused="no layout is legal")
     except (Infeasible, Invalid) as error:
-        return Point(at=dict(at), **nothing, exact=True, refused=str(error))
+        return Point(at=dict(at), **_NOTHING, exact=True, refused=str(error))
     times = [None if row is None else float(answer.times[row]) for row in (answer.without, answer.with_pp)]
     layouts = [None if row is None else answer.layouts[row] for row in (answer.without, answer.with_pp)]
     return Point(

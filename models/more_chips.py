@@ -23,15 +23,16 @@ def with_enough_chips(
     error: Infeasible, problem: Problem, profile: Profile, constraints: Constraints, go_on: GoOn
 ) -> Infeasible:
     """The error, with the least number of chips that holds the model, of two times, four times, … as many."""
-    cluster = problem.cluster
+    cluster, most = problem.cluster, 1
     for larger in built(cluster, cluster.num_devices << np.arange(1, _DOUBLINGS + 1)):
         if not go_on():
             return error
+        times = larger.num_chips // cluster.num_chips
         try:
             search(Space(replace(problem, cluster=larger), constraints), profile, _WHATEVER, go_on)
         except (NothingFaster, NoLegalLayout, TooLarge):
+            most = times
             continue
-        times = larger.num_chips // cluster.num_chips
         enough = f"{larger.num_chips} chips, {times} times as many, have a layout that fits"
         return error.adding(enough, enough_chips=larger.num_chips)
-    return error.adding(f"{2**_DOUBLINGS} times as many chips would not help")
+    return error if most == 1 else error.adding(f"{most} times as many chips would not help")

@@ -20,6 +20,8 @@ from models.profile import Profile
 from models.search import Goal, GoOn, to_the_end
 from models.space import Space
 
+_NEVER = 1e-12  # failures an hour
+
 Minimized = Literal["step_time", "time", "cost", "chips"]
 
 
@@ -75,7 +77,13 @@ def choose(
 ) -> list[Choice]:
     """Every cluster by name, those that meet the limits first, the best of them foremost, then those that miss them by
     less; one exact search each."""
-    found = [_choice(name, problem, profile, constraints, objective, go_on) for name, problem in problems.items()]
+    found: list[Choice] = []
+    for name, problem in problems.items():
+        if found and not go_on():
+            late = "time ran out before this cluster"
+            found.append(Choice(name=name, num_chips=problem.cluster.num_chips, refused=late))
+        else:
+            found.append(_choice(name, problem, profile, constraints, objective, go_on))
     return sorted(found, key=lambda one: (_excess(one, objective), _least(one, objective), one.num_chips))
 
 
@@ -165,7 +173,7 @@ def _price(name: str, problem: Problem, objective: Objective) -> float | None:
 
 def _goodput(chips: int, objective: Objective) -> tuple[float | None, float]:
     """(seconds between checkpoints, share of time that is kept)."""
-    if not objective.failures_per_chip_hour:
+    if objective.failures_per_chip_hour * chips < _NEVER:
         return None, 1.0
     between = 3600 / (objective.failures_per_chip_hour * chips)
     every = math.sqrt(2 * objective.checkpoint_s * between)

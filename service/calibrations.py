@@ -45,6 +45,7 @@ class _Ground:
     benchmarks: list[BenchmarkRow]
     observations: list[Observation]
     unusable: list[Unusable]
+    windowed: bool
 
     @property
     def profile(self) -> Profile:
@@ -54,6 +55,9 @@ class _Ground:
         """Which reports a version from here rests on: how many, and those that came last."""
         before = self.base.learnt or {"reports": 0, "through": None, "recent": []}
         rows: list[ReportRow | BenchmarkRow] = [*self.reports, *self.benchmarks]
+        if self.windowed:  # what lies outside is still to be learnt
+            recent = [*before["recent"], *(row.id for row in rows)]
+            return {**before, "reports": before["reports"] + len(self.reports), "recent": recent}
         since = max(row.created_at for row in rows) - _IN_FLIGHT
         recent = [row.id for row in rows if row.created_at >= since]
         kept = [id_ for id_ in before["recent"] if id_ >= earliest_id(since)]
@@ -155,6 +159,7 @@ def _ground(rows: Rows, id_: str, request: CalibrationRequest) -> _Ground:
         benchmarks=[row for row, _ in told],
         observations=[observation for _, observation in (*usable, *told)],
         unusable=unusable,
+        windowed=request.since is not None or request.until is not None,
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from models import catalogue
 from models.architecture import Architecture
@@ -22,6 +23,7 @@ from service.schemas.cluster import ChipFields, ClusterFields, ClusterPreset, Cl
 from service.schemas.prediction import ArchitectureUsed, CatalogUsed, EntryUsed, FabricUsed, Link, Parameters, StackUsed
 from service.schemas.question import Question
 from service.schemas.stack import StackFields
+from service.schemas.wire import UNNAMED
 from service.slices import as_chips
 from service.store import Rows
 from service.tables import CatalogRow
@@ -102,6 +104,8 @@ class Resolver:
         if not isinstance(form, str):
             source = "huggingface" if isinstance(form, HuggingFaceConfig) else "given"
             built = _build(form)
+            if built.name == UNNAMED:
+                built = replace(built, name=_own_id(form))
             used = EntryUsed(name=built.name, source=source)
             return Part(built, used, form.model_dump(mode="json", exclude_unset=True), _is_multimodal(form))
         if row := self._registered("architectures", form):
@@ -115,7 +119,7 @@ class Resolver:
         if not isinstance(form, str):
             _require_memory(form, field)
             used = EntryUsed(name=form.name, source="given")
-            return Part(form.build("custom"), used, form.model_dump(mode="json", exclude_unset=True))
+            return Part(form.build(_own_id(form)), used, form.model_dump(mode="json", exclude_unset=True))
         if row := self._registered("chips", form):
             fields = ChipFields.model_validate(row.entry["chip"])
             return Part(fields.build(row.name), _used(row), pinned(row))
@@ -172,6 +176,12 @@ class Resolver:
 
 
 _SIZE = {*ClusterSize.model_fields}
+
+
+def _own_id(form: BaseModel) -> str:
+    """Of a chip or a model that a request describes: what is learnt of one is said of no other."""
+    described = form.model_dump_json(exclude={"name", "usd_per_chip_hour", "price_source", "sources", "caveats"})
+    return f"{UNNAMED}-{hashlib.sha256(described.encode()).hexdigest()[:12]}"
 
 
 def normal(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -29,7 +30,7 @@ class AllocationFields(Wire):
     def _names(self) -> Self:
         names = [node.name for node in self.nodes]
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = Counter(names).most_common(1)[0][0]
             raise ValueError(f"names node {twice!r} twice")
         return self
 

@@ -7,15 +7,15 @@ from typing import Annotated, Any, Self
 
 from pydantic import Discriminator, Field, RootModel, Tag, model_validator
 
-from models.architecture import Architecture, MlaShape, MoeShape
+from models.architecture import MOST_LAYERS, Architecture, MlaShape, MoeShape
 from models.errors import Invalid
 from service.formats import huggingface
 from service.pointers import TAG
-from service.schemas.wire import Name, Size, Wire
+from service.schemas.wire import UNNAMED, Name, Size, Wire
 
 _MARKS_OF_A_CONFIG = {"model_type", "architectures", "text_config", "language_config", "llm_config"}
 
-Layers = Annotated[int, Field(ge=1, le=1024)]
+Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS)]
 
 
 class MlaFields(Wire):
@@ -50,7 +50,7 @@ class MoeFields(Wire):
 class ShapeFields(Wire):
     """A decoder-only transformer in the fields people write down."""
 
-    name: Name = "custom"
+    name: Name = UNNAMED
     num_layers: Layers
     hidden_size: Size
     intermediate_size: Size

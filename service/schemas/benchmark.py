@@ -23,7 +23,7 @@ class GemmFields(Wire):
     m: Dim
     n: Dim
     k: Dim
-    tflops: Annotated[float, Field(gt=0, le=1e5)]
+    tflops: Annotated[float, Field(ge=1e-6, le=1e5)]
 
 
 class BenchmarkSubmission(Wire):

@@ -13,7 +13,7 @@ from models.catalogue import chip_from
 from models.errors import Invalid
 from models.hardware import Chip, Cluster, Fabric, Level, Torus
 from service.pointers import TAG
-from service.schemas.wire import BandwidthGbS, Degree, Label, Name, Wire
+from service.schemas.wire import UNNAMED, BandwidthGbS, Degree, Label, Name, Wire
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"]
 Tflops = Annotated[float, Field(ge=1e-3, le=1e7)]
@@ -59,7 +59,7 @@ class ScaleUpFields(Wire):
 class ChipFields(Wire):
     """An accelerator by its data sheet. Peaks are dense TFLOP/s of one chip; bandwidths GB/s one way."""
 
-    name: Name = "custom"
+    name: Name = UNNAMED
     vendor: Label = ""
     generation: Annotated[str, Field(min_length=1, max_length=60)]
     """hopper, blackwell, ampere, tpu, cdna3, …: what the coefficients of a profile are shared by."""

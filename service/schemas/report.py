@@ -24,7 +24,7 @@ Outcome = Literal["ok", "out_of_memory", "crashed"]
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Seconds = Annotated[float, Field(ge=1e-6, le=1e7)]
 Rate = Annotated[float, Field(ge=1e-6, le=1e15)]
-Gib = Annotated[float, Field(gt=0, le=1e6)]
+Gib = Annotated[float, Field(ge=1e-6, le=1e6)]
 _OF_A_QUESTION = ("model", "cluster", "workload", "stack", "layout")
 
 

@@ -25,6 +25,9 @@ class Document(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
+UNNAMED = "custom"
+"""What a model or a chip is called that names itself nothing."""
+
 Name = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[!-~]([ -~]*[!-~])?$")]
 """The name of something to look up; `name@3` is version 3 of an entry that was registered here."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import Engine, event, text
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError, TimeoutError
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
 from service.database import at_head
@@ -54,8 +54,8 @@ class Rows:
 def _available() -> Iterator[None]:
     try:
         yield
-    except OperationalError as error:
-        log.warning("database does not answer", extra={"reason": str(error.orig)})
+    except (OperationalError, TimeoutError) as error:
+        log.warning("database does not answer", extra={"reason": str(getattr(error, "orig", error))})
         raise Unavailable from error
 
 

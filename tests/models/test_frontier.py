@@ -73,6 +73,14 @@ def test_a_point_is_the_search_of_its_place() -> None:
         assert found.with_s == fastest(there, pp=tuple(range(2, 81)))
 
 
+def test_points_that_time_does_not_reach_are_named_and_so_are_models_too_deep() -> None:
+    late = frontier(SMALL, PROFILE, Constraints(), {"layers": (1.0, 2.0, 3.0)}, lambda: False)
+    assert [point.refused for point in late[1:]] == ["time ran out before this point"] * 2
+    assert not any(point.exact for point in late[1:])
+    (deep,) = frontier(SMALL, PROFILE, Constraints(), {"layers": (100.0,)})
+    assert "makes 8000 layers" in (deep.refused or "")
+
+
 def test_a_deeper_model_is_as_many_times_the_parameters() -> None:
     sparse = catalogue.architecture("deepseek-v3")
     twice = sparse.with_layers(2)

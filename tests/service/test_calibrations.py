@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from asking import LAYOUT, PREDICTION, QUESTION, assert_problem
+from asking import CHIP, LAYOUT, PREDICTION, QUESTION, assert_problem, changed
 
 from models.errors import Invalid
+from service import calibrations
 from service.resolution import Resolved, Resolver
 from service.schemas.question import Question
 
@@ -123,6 +125,32 @@ def test_only_the_time_span_counts(client) -> None:
     assert_problem(client.post(ADDRESS, json={"since": "2100-01-01T00:00:00Z"}), "nothing-to-learn")
     assert_problem(client.post(ADDRESS, json={"until": "2020-01-01T00:00:00+01:00"}), "nothing-to-learn")
     assert client.post(ADDRESS, json={"since": "2020-01-01T00:00:00Z"}).status_code == 201
+
+
+def test_what_a_time_span_left_out_is_learnt_later(client, monkeypatch) -> None:
+    monkeypatch.setattr(calibrations, "_IN_FLIGHT", timedelta(0))
+    report(client, [1.2] * 3)
+    between = datetime.now(UTC).isoformat()
+    report(client, [1.2] * 4)
+    for body, count in (({"since": between}, 4), ({}, 3)):
+        made = client.post(ADDRESS, json=body).json()
+        assert made["calibration"]["window"]["reports"] == count
+        activate(client, made["version"])
+    assert_problem(client.post(ADDRESS), "nothing-to-learn")
+
+
+def test_what_is_learnt_of_a_chip_of_ones_own_is_said_of_no_other(client) -> None:
+    """Nor of the same name."""
+    own = {**QUESTION, "cluster": {"chip": {**CHIP, "name": "mine"}, "num_chips": 64}, "layout": LAYOUT}
+    other = changed(own, "cluster.chip.memory_bandwidth_gb_s", 3000)
+    before = client.post("/v1/predictions", json=other).json()["layouts"][0]
+    for _ in range(12):
+        slow = {**own, "outcome": "ok", "measured": {"step_time_s": 1.5 * before["step_time_s"]}}
+        assert client.post("/v1/reports", json=slow).status_code == 201
+    client.post(ADDRESS, json={"activate": True})
+    after = client.post("/v1/predictions", json=other).json()["layouts"][0]
+    assert after["provenance"]["grade"] == before["provenance"]["grade"]
+    assert client.post("/v1/predictions", json=own).json()["layouts"][0]["step_time_s"] > after["step_time_s"]
 
 
 def test_a_calibration_may_be_used_at_once(client) -> None:
