@@ -105,7 +105,7 @@ class Resolver:
             source = "huggingface" if isinstance(form, HuggingFaceConfig) else "given"
             built = _build(form)
             if built.name == UNNAMED:
-                built = replace(built, name=_own_id(form))
+                built = replace(built, name=_own_id(form, UNNAMED))
             used = EntryUsed(name=built.name, source=source)
             return Part(built, used, form.model_dump(mode="json", exclude_unset=True), _is_multimodal(form))
         if row := self._registered("architectures", form):
@@ -118,8 +118,8 @@ class Resolver:
     def chip(self, form: str | ChipFields, field: str) -> Part[Chip]:
         if not isinstance(form, str):
             _require_memory(form, field)
-            used = EntryUsed(name=form.name, source="given")
-            return Part(form.build(_own_id(form)), used, form.model_dump(mode="json", exclude_unset=True))
+            own = form.build(_own_id(form, form.name))
+            return Part(own, EntryUsed(name=own.id, source="given"), form.model_dump(mode="json", exclude_unset=True))
         if row := self._registered("chips", form):
             fields = ChipFields.model_validate(row.entry["chip"])
             return Part(fields.build(row.name), _used(row), pinned(row))
@@ -178,10 +178,10 @@ class Resolver:
 _SIZE = {*ClusterSize.model_fields}
 
 
-def _own_id(form: BaseModel) -> str:
+def _own_id(form: BaseModel, name: str) -> str:
     """Of a chip or a model that a request describes: what is learnt of one is said of no other."""
     described = form.model_dump_json(exclude={"name", "usd_per_chip_hour", "price_source", "sources", "caveats"})
-    return f"{UNNAMED}-{hashlib.sha256(described.encode()).hexdigest()[:12]}"
+    return f"{name}-{hashlib.sha256(described.encode()).hexdigest()[:12]}"
 
 
 def normal(name: str) -> str:
