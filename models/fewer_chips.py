@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 
 import numpy as np
 
@@ -89,11 +89,13 @@ def _why_none(problem: Problem, constraints: Constraints) -> Infeasible | None:
 def faster_with_fewer(
     problem: Problem, profile: Profile, constraints: Constraints, seconds: float, go_on: GoOn
 ) -> FasterOnFewer | None:
-    """A smaller number of chips, with many more ways to divide it, on which a step takes less than `seconds`."""
-    own = legal_counts(problem, constraints).get(problem.cluster.num_devices, 0)
-    fewer = islice(worth_a_try(problem, constraints, more_than=own), _LOOKED_AT)
-    whole = [Space(replace(problem, cluster=cluster), constraints) for cluster in _whole_domains(problem.cluster)]
-    spaces = (space for space in chain(whole, fewer) if 2 * _devices(space) >= problem.cluster.num_devices)
+    """A smaller number of chips, with more ways to divide it, on which a step takes less than `seconds`."""
+    devices = problem.cluster.num_devices
+    own = legal_counts(problem, constraints).get(devices, 0)
+    more_ways = worth_a_try(problem, constraints, more_than=own)
+    half = takewhile(lambda space: 2 * space.problem.cluster.num_devices >= devices, more_ways)
+    whole = (Space(replace(problem, cluster=cluster), constraints) for cluster in _whole_domains(problem.cluster))
+    spaces = chain(whole, islice(half, _LOOKED_AT))
     best, _ = fastest_space(spaces, profile, Goal(faster_than=seconds), go_on)
     if best is None:
         return None
@@ -130,10 +132,6 @@ def fastest_space(
         except Infeasible as error:
             failure = failure or error
     return best, failure
-
-
-def _devices(space: Space) -> int:
-    return space.problem.cluster.num_devices
 
 
 def worth_a_try(

@@ -172,13 +172,13 @@ def micro_batch_group(pp: Array | int, micro_batches: Array | int) -> Array:
     pp on, that leave no remainder or one of pp or more, so that no stage waits (Megatron-Core schedules.py,
     get_schedule_table; pp in arXiv 2104.04473 §2.2)."""
     pp, m = np.broadcast_arrays(pp, np.maximum(micro_batches, pp))
-    group = pp.copy()
-    left = np.ones(group.shape, dtype=bool)
-    while left.any():
-        rest = m % group
-        left = (rest > 0) & (rest < pp)
-        group += left
-    return group
+    shape, pp, m = pp.shape, pp.ravel(), m.ravel()
+    group, left = pp.copy(), np.arange(pp.size)
+    while len(left):
+        rest = m[left] % group[left]
+        left = left[(rest > 0) & (rest < pp[left])]
+        group[left] += 1
+    return group.reshape(shape)
 
 
 def in_flight(schedule: Array, stage: Array, pp: Array, virtual_stages: Array, micro_batches: Array) -> Array:

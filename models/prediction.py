@@ -98,9 +98,7 @@ def describe(predictions: Predictions, i: int, spreads: Spreads, profile: Profil
         tflops_per_chip={count: float(predictions.tflops_per_chip(count)[i]) for count in counts},
         mfu=mfu,
         num_micro_batches=micro_batches,
-        micro_batch_group=int(micro_batch_group(layout.pp, micro_batches))
-        if layout.schedule == "interleaved"
-        else None,
+        micro_batch_group=_group(layout, micro_batches),
         layers_per_chunk=predictions.layers_per_chunk[i],
         time=time,
         memory_gib=memory,
@@ -116,9 +114,7 @@ def describe(predictions: Predictions, i: int, spreads: Spreads, profile: Profil
         fits=bool(predictions.fits()[i]),
         fit_probability=min(
             _at_most(usable - memory["context_gib"], reserved, float(spreads.reserved[i])),
-            _at_most(
-                problem.cluster.host_bytes / GIB, float(predictions.host_bytes[i]) / GIB, float(spreads.reserved[i])
-            ),
+            _at_most(problem.cluster.host_bytes, float(predictions.host_bytes[i]), float(spreads.reserved[i])),
         ),
         provenance=provenance(problem, layout, time, memory, profile),
     )
