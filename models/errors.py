@@ -6,6 +6,7 @@ DomainError
 │   ├── TooLarge             more than one search may hold: names the degrees to constrain
 │   └── Unsupported          a layer, stack feature or format the models do not describe: names what is missing
 └── Infeasible               the question is well formed and has no answer: names the nearest failing constraint
+    └── OutOfTime            none was found in the time given
 """
 
 from __future__ import annotations
@@ -90,3 +91,10 @@ class Infeasible(DomainError):
         """The same, with something more to say."""
         more = f"{self.detail}; {detail}"
         return Infeasible(self.constraint, more, self.needed, self.available, self.unit, enough_chips)
+
+
+class OutOfTime(Infeasible):
+    """Whether there is one is not known."""
+
+    def __init__(self) -> None:
+        super().__init__("time_limit_s", "no layout that fits was found in the time given; there may be one")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from models.constraints import Constraints
-from models.errors import Infeasible, Invalid
+from models.errors import Infeasible, Invalid, OutOfTime
 from models.layout import Layout
 from models.problem import Problem
 from models.profile import Profile
@@ -74,7 +74,7 @@ def point(
     except NoLegalLayout:
         return Point(at=dict(at), **_NOTHING, exact=True, refused="no layout is legal")
     except (Infeasible, Invalid) as error:
-        return Point(at=dict(at), **_NOTHING, exact=True, refused=str(error))
+        return Point(at=dict(at), **_NOTHING, exact=not isinstance(error, OutOfTime), refused=str(error))
     times = [None if row is None else float(answer.times[row]) for row in (answer.without, answer.with_pp)]
     layouts = [None if row is None else answer.layouts[row] for row in (answer.without, answer.with_pp)]
     return Point(

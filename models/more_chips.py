@@ -31,7 +31,7 @@ def with_enough_chips(
         try:
             search(Space(replace(problem, cluster=larger), constraints), profile, _WHATEVER, go_on)
         except (NothingFaster, NoLegalLayout, TooLarge):
-            most = times
+            most = times if go_on() else most
             continue
         enough = f"{larger.num_chips} chips, {times} times as many, have a layout that fits"
         return error.adding(enough, enough_chips=larger.num_chips)

@@ -26,7 +26,7 @@ from models.chains import Chains
 from models.combine import Combiner
 from models.communication import Cost
 from models.complexity import of_degrees, of_mesh, of_policy
-from models.errors import Infeasible, Invalid, TooLarge
+from models.errors import Infeasible, Invalid, OutOfTime, TooLarge
 from models.exposure import update_seconds
 from models.hardware import GIB
 from models.layout import PLACEMENTS, Layout, Layouts
@@ -47,6 +47,7 @@ _MESHES = 1 << 14  # bounded together
 _LEAVES = 1 << 13  # evaluated together, at most
 _FIRST_LEAVES = 1 << 10
 _MOST_LAYOUTS = 4_000_000  # a search stops there with the best so far, marked as not exact
+_LAST_STEPS = 8  # that a search still takes when it has to stop and nothing fits yet
 _DEGREES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
 
 
@@ -131,7 +132,7 @@ def search(space: Space, profile: Profile, goal: Goal, go_on: GoOn = to_the_end)
     """The layouts of a space that reach the goal.
 
     `go_on` is asked now and then; once it says no, the search ends with the best so far, marked as not exact. Raises
-    NoLegalLayout, NothingFaster, or Infeasible if every legal layout needs more memory than there is.
+    NoLegalLayout, NothingFaster, Infeasible if every legal layout needs more memory than there is, or OutOfTime.
     """
     return _Search(space, profile.coefficients(space.problem.scopes), goal, go_on).run()
 
@@ -332,13 +333,14 @@ class _Search:
         self.evaluated, self.over_memory, self.looked_at = 0, 0, 0
         self.closing_bound = np.inf
         self.exact = True
+        self.last_steps = 0 if np.isfinite(goal.faster_than) else _LAST_STEPS
         self.held = _Held(goal)
 
     def run(self) -> Answer:
         self._prepare()
         cores = self._fastest()
         if not np.isfinite(self.held.best):
-            raise NothingFaster if np.isfinite(self.goal.faster_than) else self._out_of_memory()
+            raise self._nothing()
         self._simplest(cores)
         return self._answer()
 
@@ -464,11 +466,17 @@ class _Search:
         piped = cores.layouts.pp > 1
         left = np.flatnonzero(~opened & self.held.fast(cores.bound, piped))
         left = left[np.argsort(cores.bound[left], kind="stable")]
-        best = np.concatenate([left[piped[left] == side][: count // 2] for side in (False, True)])
+        best = np.concatenate([self._first(cores, left[piped[left] == side], count // 2) for side in (False, True)])
         if len(best):
             meshes = self._split(cores.take(best))
             self._sweep(meshes, np.argsort(meshes.bound, kind="stable"))
         return best
+
+    def _first(self, cores: _Cores, rows: Array, count: int) -> Array:
+        """Of some rows the first, that together have not too many meshes."""
+        rows = rows[:count]
+        meshes = np.cumsum(self.splits[cores.trunk[rows]]) // len(PLACEMENTS)
+        return rows[: max(int(np.searchsorted(meshes, _MESHES // 2, side="right")), 1)]
 
     def _crossed(self, trunks: Array) -> _Cores:
         """These trunks with every pair of expert degrees that may fold and fit."""
@@ -706,11 +714,17 @@ class _Search:
 
     def _may_go_on(self, bound: float) -> bool:
         """Unless the caller stops the search or it has looked at too much; `bound`: of all that would be left."""
-        if self.looked_at <= _MOST_LAYOUTS and (not np.isfinite(self.held.best) or self.go_on()):
+        if self.looked_at <= _MOST_LAYOUTS and self._has_time():
             return True
         self.exact = False
         self._close(np.array([bound]))
         return False
+
+    def _has_time(self) -> bool:
+        if self.go_on():
+            return True
+        self.last_steps -= 1
+        return self.last_steps >= 0 and not np.isfinite(self.held.best)
 
     def _count(self, found: _Outcome) -> None:
         self.looked_at += len(found.evaluated)
@@ -758,13 +772,22 @@ class _Search:
             certificate=self._certificate(),
         )
 
+    def _nothing(self) -> Exception:
+        """Why there is no answer."""
+        if np.isfinite(self.goal.faster_than):
+            return NothingFaster()
+        return self._out_of_memory() if self.exact else OutOfTime()
+
     def _out_of_memory(self) -> Infeasible:
         """The least any layout needs, found by opening cores, and of these their variants, in order of a bound."""
-        least, layout, beyond_host = np.inf, None, False
+        least, layout, beyond_host, so_far = np.inf, None, False, ""
         for core_bound, cores in self._by_memory():
             if core_bound >= least or (beyond_host and layout is None and core_bound > self.at_most):
                 break
-            for bound, costs, trunk, variant in self._variants_by_memory(cores):
+            if not self._has_time():
+                so_far = ", of those that there was time for,"
+                break
+            for bound, costs, trunk, variant in self._variants_by_memory(cores, least):
                 if bound >= least:
                     break
                 rows, needed = self._needed(costs, trunk, variant)
@@ -772,6 +795,8 @@ class _Search:
                 if needed.min(initial=np.inf) < least:
                     least = float(needed.min())
                     layout = _simplest_of(rows.take(np.flatnonzero(needed <= least * (1 + 1e-9))))
+        if layout is None and so_far:
+            return Infeasible("memory", "no legal layout fits; by how much, there was no time to find")
         if layout is None and beyond_host:
             host = self.problem.cluster.host_bytes / GIB
             detail = f"all that may fit a device offloads more than the {host:.1f} GiB of host memory beside it"
@@ -779,7 +804,7 @@ class _Search:
         if layout is None:
             raise NoLegalLayout(self.rejected)
         detail = (
-            f"the most frugal legal layout needs {least / GIB:.1f} GiB on its fullest device, "
+            f"the most frugal legal layout{so_far} needs {least / GIB:.1f} GiB on its fullest device, "
             f"{self.capacity / GIB:.1f} GiB are usable: {layout.summary()}"
         )
         if self.hosts_too_small:
@@ -787,14 +812,15 @@ class _Search:
             detail += f"; {host:.1f} GiB of host memory beside each are too few for the optimizer's states"
         return Infeasible("memory", detail, needed=least / GIB, available=self.capacity / GIB, unit="GiB")
 
-    def _variants_by_memory(self, cores: _Cores) -> Iterator[tuple[float, MeshCosts, Array, Array]]:
+    def _variants_by_memory(self, cores: _Cores, below: float) -> Iterator[tuple[float, MeshCosts, Array, Array]]:
         """The meshes of some cores, each under every legal variant, few at a time at first: what they need at least,
-        in order of that, their costs, trunks and variants."""
+        in order of that and less than `below`, their costs, trunks and variants."""
         layouts, parent = self.space.split(cores.layouts)
         trunk, near = cores.trunk[parent], closest_groups(self.problem.cluster, layouts)
         chain, costs = self._chain(trunk), self._costs(layouts, cores.shard[parent], near, None)
-        variant, mesh = np.nonzero(self.legal_shardings[sharding_class(layouts)].T)
-        bound = self._least_memory(costs, chain).least[variant, mesh]
+        bounds = self._least_memory(costs, chain).least
+        variant, mesh = np.nonzero((bounds < below) & self.legal_shardings[sharding_class(layouts)].T)
+        bound = bounds[variant, mesh]
         for chosen, _ in _growing(np.argsort(bound, kind="stable"), _FIRST_LEAVES, _LEAVES):
             at = mesh[chosen]
             yield float(bound[chosen[0]]), costs.take(at), trunk[at], variant[chosen]

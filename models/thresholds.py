@@ -59,6 +59,8 @@ class _Asked:
 
     def threshold(self, here: Point) -> Threshold:
         needed = not here.is_simple(self.tolerance)
+        if not self.go_on():
+            return self._found(needed, self.value, None, False)
         ends = [(factor, self._at(factor)) for factor in (_FARTHEST, 1 / _FARTHEST)]
         exact = here.exact and all(found.exact for _, found in ends)
         changed = [factor for factor, found in ends if self._differs(found, needed)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
 
 from models.constraints import Constraints
-from models.errors import Infeasible
+from models.errors import Infeasible, OutOfTime
 from models.hardware import GIB
 from models.problem import Problem
 from models.profile import shipped_profile
@@ -16,7 +17,7 @@ from models.recommendation import recommend
 from models.search import Goal, search
 from models.space import Space
 from models.step import predict
-from tests.benchmarks.problems import problem
+from tests.benchmarks.problems import NAMED, problem
 from tests.models.brute_force import legal
 
 PROFILE = shipped_profile()
@@ -81,3 +82,23 @@ def test_what_no_number_of_chips_can_hold_is_told() -> None:
     with pytest.raises(Infeasible, match="64 times as many chips would not help") as refused:
         recommend(question, PROFILE)
     assert refused.value.enough_chips is None
+
+
+@pytest.mark.parametrize(("usable_gib", "steps", "there_may_be_one"), [(2.0, 40, False), (3.6, 2, True)])
+def test_where_nothing_fits_a_search_ends_when_it_is_told_to(
+    usable_gib: float, steps: int, there_may_be_one: bool
+) -> None:
+    """The most frugal layout needs 3.8 GiB; near that bounds refuse little, and a whole search takes half a minute."""
+    question, asked = with_memory(NAMED["kimi-k2 gb300"](), usable_gib), count()
+    with pytest.raises(Infeasible) as refused:
+        recommend(question, PROFILE, go_on=lambda: next(asked) < steps)
+    assert next(asked) < steps + 30
+    assert refused.value.needed is None
+    assert isinstance(refused.value, OutOfTime) == there_may_be_one
+
+
+def test_a_search_that_has_to_stop_at_once_still_finds_what_fits() -> None:
+    for question in (NAMED["llama-3.1-405b"](), NAMED["megatron-1t"]()):
+        found = recommend(question, PROFILE, go_on=lambda: False)
+        assert found.fastest.prediction.fits
+        assert not found.certificate.exact
