@@ -108,6 +108,10 @@ class Answer:
     def simplest(self) -> int:
         return self.front[0]
 
+    def inexact(self) -> Answer:
+        """The same, where there was no time for all of it."""
+        return replace(self, certificate=replace(self.certificate, exact=False))
+
 
 GoOn = Callable[[], bool]
 
@@ -134,7 +138,16 @@ def search(space: Space, profile: Profile, goal: Goal, go_on: GoOn = to_the_end)
     `go_on` is asked now and then; once it says no, the search ends with the best so far, marked as not exact. Raises
     NoLegalLayout, NothingFaster, Infeasible if every legal layout needs more memory than there is, or OutOfTime.
     """
-    return _Search(space, profile.coefficients(space.problem.scopes), goal, go_on).run()
+    coefficients, held = profile.coefficients(space.problem.scopes), _Held(goal)
+    answer = _Search(space, coefficients, held, go_on).run()
+    while answer.certificate.exact and held.short:
+        held = held.again()
+        try:
+            again = _Search(space, coefficients, held, go_on).run()
+        except OutOfTime:
+            return answer.inexact()
+        answer = again if again.certificate.exact else answer.inexact()
+    return answer
 
 
 @dataclass(frozen=True)
@@ -254,8 +267,7 @@ class _Held:
     sides: Array = field(default_factory=lambda: np.full(2, np.inf))
     fastest: dict[tuple[int, ...], float] = field(default_factory=dict)
     last: float = np.inf
-    """Up to here the ranking is complete: the least that the last of as many as are asked for ever took. Where meshes
-    that tie with others took their places, it may have fewer."""
+    """Up to here the ranking is complete: the least that the last of as many as are asked for ever took."""
     front: tuple[Array, Array] = field(default_factory=lambda: (np.zeros(0, dtype=np.int64), np.zeros(0)))
     """Within the tolerance: complexities, and the least time with no more."""
 
@@ -283,10 +295,9 @@ class _Held:
         degrees = np.stack([getattr(layouts, name)[order] for name in _DEGREES], axis=1).tolist()
         for key, time in zip(map(tuple, degrees), times[order].tolist(), strict=True):
             self.fastest[key] = min(time, self.fastest.get(key, np.inf))
-        different = np.unique([_told_apart(time) for time in self.fastest.values()])
-        last = different[min(self.goal.top, len(different)) - 1]
+        last = self._last()
         self.fastest = {key: time for key, time in self.fastest.items() if _told_apart(time) <= last}
-        if len(different) >= self.goal.top:
+        if np.isfinite(last):
             self.last = min(self.last, max(self.fastest.values()))
 
     def _advance(self, points: Array, times: Array) -> None:
@@ -295,6 +306,20 @@ class _Held:
         points, times = points[near], times[near]
         steps = staircase(times, points)
         self.front = points[steps], times[steps]
+
+    @property
+    def short(self) -> bool:
+        """Whether meshes of the ranking became as fast as others: there may be slower ones to take their places."""
+        return _told_apart(self.last) < min(self._last(), self.tolerated)
+
+    def again(self) -> _Held:
+        """To search once more with what is known of the fastest."""
+        return _Held(self.goal, best=self.best, sides=self.sides.copy(), fastest=self.fastest.copy())
+
+    def _last(self) -> float:
+        """Of different times as many as are asked for, the last; infinite if there are fewer."""
+        different = np.unique([_told_apart(time) for time in self.fastest.values()])
+        return float(different[self.goal.top - 1]) if len(different) >= self.goal.top else np.inf
 
     @property
     def tolerated(self) -> float:
@@ -320,8 +345,8 @@ class _Held:
 
 
 class _Search:
-    def __init__(self, space: Space, c: Coefficients, goal: Goal, go_on: GoOn) -> None:
-        self.space, self.c, self.goal, self.go_on = space, c, goal, go_on
+    def __init__(self, space: Space, c: Coefficients, held: _Held, go_on: GoOn) -> None:
+        self.space, self.c, self.held, self.go_on = space, c, held, go_on
         self.problem, constraints = space.problem, space.constraints
         self.capacity = space.problem.cluster.usable_bytes - constraints.memory_reserve_gib * GIB
         if self.capacity <= 0:
@@ -333,13 +358,12 @@ class _Search:
         self.evaluated, self.over_memory, self.looked_at = 0, 0, 0
         self.closing_bound = np.inf
         self.exact = True
-        self.last_steps = 0 if np.isfinite(goal.faster_than) else _LAST_STEPS
-        self.held = _Held(goal)
+        self.last_steps = 0 if np.isfinite(held.goal.faster_than) else _LAST_STEPS
 
     def run(self) -> Answer:
         self._prepare()
         cores = self._fastest()
-        if not np.isfinite(self.held.best):
+        if not self.held.layouts:
             raise self._nothing()
         self._simplest(cores)
         return self._answer()
@@ -760,12 +784,12 @@ class _Search:
         best: dict[bool, int | None] = {}
         for piped in (False, True):
             mine = np.flatnonzero((layouts.pp > 1) == piped)
-            best[piped] = int(mine[0]) if len(mine) and self.goal.both_sides else None
+            best[piped] = int(mine[0]) if len(mine) and held.goal.both_sides else None
         return Answer(
             layouts,
             times,
             points,
-            ranked=_distinct_meshes(layouts.take(near), times[near], self.goal.top, held.last),
+            ranked=_distinct_meshes(layouts.take(near), times[near], held.goal.top, held.last),
             front=staircase(times[near], points[near]),
             without=best[False],
             with_pp=best[True],
@@ -774,7 +798,7 @@ class _Search:
 
     def _nothing(self) -> Exception:
         """Why there is no answer."""
-        if np.isfinite(self.goal.faster_than):
+        if np.isfinite(self.held.goal.faster_than):
             return NothingFaster()
         return self._out_of_memory() if self.exact else OutOfTime()
 

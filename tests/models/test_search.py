@@ -180,6 +180,22 @@ def test_the_search_finds_what_brute_force_finds(
     agree(answer, fitting(problem, PROFILE, constraints), goal)
 
 
+def test_meshes_that_turn_out_to_be_as_fast_as_others_leave_their_places_to_slower_ones() -> None:
+    """Two pairs of meshes tie here, found one after the other."""
+    question = Problem(
+        architecture=small_model(sparse=True, layers=3),
+        cluster=catalogue.cluster("tpu-v5p", 16),
+        workload=Workload(seq_len=32768, global_batch=48, load_balancing="global_batch_loss"),
+        stack=replace(catalogue.stack("generic"), max_virtual_stages=2),
+    )
+    constraints = Constraints(allowed=PINNED[4], memory_reserve_gib=0.9 * question.cluster.usable_bytes / GIB)
+    goal = Goal(tolerance=0.03, top=5, both_sides=True)
+    answer = answered(question, constraints, goal)
+    assert answer is not None
+    assert len(answer.ranked) == 5
+    agree(answer, fitting(question, PROFILE, constraints), goal)
+
+
 @pytest.mark.parametrize(
     ("name", "pinned"),
     [
