@@ -16,6 +16,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from models.answer import Goal, GoOn
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
 from models.factors import divisors
@@ -23,7 +24,6 @@ from models.fewer_chips import fastest_space, worth_a_try
 from models.hardware import Cluster
 from models.problem import Problem
 from models.profile import Profile
-from models.search import Goal, GoOn
 from models.space import Space
 
 _SIZES = 24  # of a group

@@ -1,8 +1,8 @@
-"""The array type of the models, sums of arrays, and rows that many others share."""
+"""The array type of the models, sums of arrays, rows that many others share, and stretches of an order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -78,3 +78,11 @@ def _codes(column: Array) -> tuple[Array, int]:
 def nothing_shared(rows: int) -> tuple[Array, Array]:
     """As :func:`distinct`, where every row stands for itself."""
     return np.arange(rows), np.arange(rows)
+
+
+def growing(order: Array, first: int, most: int, times: int = 2) -> Iterator[tuple[Array, Array]]:
+    """Stretches of an order, each so many times as long as the one before; and all from its beginning on."""
+    start, size = 0, first
+    while start < len(order):
+        yield order[start : start + size], order[start:]
+        start, size = start + size, min(times * size, most)

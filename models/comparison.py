@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from models.answer import Goal, GoOn, NoLegalLayout, to_the_end
 from models.candidate import Candidate, candidates
 from models.constraints import Constraints
 from models.errors import Infeasible
@@ -14,7 +15,7 @@ from models.obstacles import blame, contradiction
 from models.prediction import on_host
 from models.problem import Problem
 from models.profile import Profile
-from models.search import Goal, GoOn, NoLegalLayout, search, to_the_end
+from models.search import search
 from models.space import Space
 
 _SAID = 0.005  # of a step: smaller differences are not worth a word

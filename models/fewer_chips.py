@@ -13,6 +13,7 @@ from itertools import chain, islice, takewhile
 
 import numpy as np
 
+from models.answer import Answer, Goal, GoOn, NoLegalLayout, NothingFaster
 from models.array import Array
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid, TooLarge
@@ -22,7 +23,7 @@ from models.obstacles import blame, contradiction
 from models.problem import Problem
 from models.profile import Profile
 from models.rules import BY_NAME
-from models.search import Answer, Goal, GoOn, NoLegalLayout, NothingFaster, search
+from models.search import search
 from models.space import Space, neutral
 
 _TRIED = 12  # numbers of chips, where no layout uses all

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from models.answer import Goal, GoOn, NoLegalLayout, to_the_end
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid, OutOfTime
 from models.layout import Layout
 from models.problem import Problem
 from models.profile import Profile
-from models.search import Goal, GoOn, NoLegalLayout, search, to_the_end
+from models.search import search
 from models.space import Space
 
 AXES = ("scale_up", "scale_out", "domain", "num_chips", "layers")

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from models.answer import Goal, GoOn, NoLegalLayout, NothingFaster
 from models.constraints import Constraints
 from models.errors import Infeasible, TooLarge
 from models.fewer_chips import built
 from models.problem import Problem
 from models.profile import Profile
-from models.search import Goal, GoOn, NoLegalLayout, NothingFaster, search
+from models.search import search
 from models.space import Space
 
 _DOUBLINGS = 6

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from models.answer import Goal, GoOn, to_the_end
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid, TooLarge
 from models.fewer_chips import search_all_or_fewer
 from models.problem import Problem
 from models.profile import Profile
-from models.search import Goal, GoOn, to_the_end
 from models.space import Space
 
 _NEVER = 1e-12  # failures an hour

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from models.answer import Answer, Certificate, Goal, GoOn, to_the_end
 from models.array import Array
 from models.candidate import Candidate, candidates
 from models.constraints import Constraints
@@ -19,7 +20,6 @@ from models.pipelining import Pipelining, pipelined, roofline
 from models.prediction import on_host
 from models.problem import Problem
 from models.profile import Profile
-from models.search import Answer, Certificate, Goal, GoOn, to_the_end
 from models.space import Space
 from models.step import Predictions, predict
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from models.answer import GoOn
 from models.constraints import Constraints
 from models.frontier import Point, point
 from models.problem import Problem
 from models.profile import Profile
-from models.search import GoOn
 
 _FARTHEST = 16.0  # times as much, or as little
 _CLOSE = 1.1  # bisected until both sides are within this factor

@@ -7,11 +7,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
+from models.answer import Certificate
 from models.candidate import Candidate
 from models.errors import Invalid
 from models.fewer_chips import FasterOnFewer, FewerChips
 from models.pipelining import Pipelining, Roofline
-from models.search import Certificate
 from models.thresholds import Threshold
 from service.schemas.allocation import AllocationAnswer, AllocationFields
 from service.schemas.evidence import EvidenceShown

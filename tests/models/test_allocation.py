@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from models import catalogue
 from models.allocation import Node, allocate
+from models.answer import Goal
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
 from models.problem import Problem
 from models.profile import shipped_profile
-from models.search import Goal, search
+from models.search import search
 from models.space import Space
 from tests.benchmarks import problems
 

@@ -10,12 +10,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from models import catalogue
+from models.answer import Goal, NoLegalLayout
 from models.constraints import Constraints
 from models.errors import Infeasible
 from models.frontier import crossings, frontier, point
 from models.problem import Problem
 from models.profile import shipped_profile
-from models.search import Goal, NoLegalLayout, search
+from models.search import search
 from models.space import Space
 from models.thresholds import thresholds
 from models.workload import Workload

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import catalogue
+from models.answer import Goal, NoLegalLayout
 from models.constraints import Constraints
 from models.errors import Infeasible
 from models.layout import Layout
@@ -18,7 +19,7 @@ from models.prediction import predict_layouts
 from models.problem import Problem
 from models.profile import shipped_profile
 from models.recommendation import recommend
-from models.search import Goal, NoLegalLayout, search
+from models.search import search
 from models.space import Space
 from models.workload import Workload
 from tests.benchmarks.problems import NAMED, problem

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from models import catalogue
 from models import search as search_module
+from models.answer import Answer, Goal, NoLegalLayout
 from models.architecture import Architecture, MoeShape
 from models.array import Array
 from models.bounds import Bounds, CoreBounds, Variants, growth
@@ -21,6 +22,7 @@ from models.errors import Infeasible
 from models.exposure import recomputed
 from models.factors import factorisations, ordered_factorisations
 from models.hardware import GIB, Cluster, Level
+from models.held import Held
 from models.layout import Layouts
 from models.memory_bounds import CoreMemory, MemoryBounds
 from models.mesh import closest_groups
@@ -28,8 +30,7 @@ from models.mesh_costs import MESH_FIELDS, MeshCosts, ShardCosts, least_collecti
 from models.problem import Problem
 from models.profile import Coefficients, shipped_profile
 from models.recommendation import recommend
-from models.search import Answer, Goal, NoLegalLayout, search
-from models.search import _Held as Held
+from models.search import search
 from models.shard import Shards
 from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, neutral
 from models.step import predict

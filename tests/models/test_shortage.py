@@ -8,13 +8,14 @@ from itertools import count
 import numpy as np
 import pytest
 
+from models.answer import Goal
 from models.constraints import Constraints
 from models.errors import Infeasible, OutOfTime
 from models.hardware import GIB
 from models.problem import Problem
 from models.profile import shipped_profile
 from models.recommendation import recommend
-from models.search import Goal, search
+from models.search import search
 from models.space import Space
 from models.step import predict
 from tests.benchmarks.problems import NAMED, problem

@@ -1,0 +1,93 @@
+"""What a search is asked for, and what it answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from models.array import Array
+from models.layout import Layouts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What an answer has to contain: the `top` fastest meshes, the simplest layout within the tolerance of the
+    fastest, and, with `both_sides`, the best with and without a pipeline. Nothing is an answer that is not
+    `faster_than` so many seconds."""
+
+    tolerance: float = 0.0
+    top: int = 1
+    both_sides: bool = False
+    faster_than: float = np.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What the search looked at. Every layout of the space is in exactly one of the counts.
+
+    `rejected` by rule, where the search got as far as that rule (with "no_legal_schedule" where none of a schedule's
+    rules lets any through, and "dominated" for policies that only add work to one that fits); `over_memory` evaluated
+    and too large; `pruned_by_memory` by a bound of what a core needs; `evaluated` fully; `pruned_by_bound`
+    all the rest, legal or not, below parts of the space whose bound is no better than the answer, or that only add
+    work to what surely fits. `closing_bound_s` is the least of those bounds; `exact` says that the search came to its
+    end, and `gap` by how much, at most, a layout that it did not look at is faster than the answer:
+    (answer - that) / that.
+    """
+
+    space: int
+    cardinality: dict[str, int]
+    rejected: dict[str, int]
+    over_memory: int
+    pruned_by_memory: int
+    pruned_by_bound: int
+    evaluated: int
+    closing_bound_s: float | None
+    exact: bool
+    gap: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Layouts in order of (step time, complexity), and how the search went: the `ranked` fastest meshes, each with its
+    best policy and placement, the simplest of those that take equally long; `front`: the fastest of each complexity
+    that is within the tolerance and faster than any simpler one, the `simplest` first; and the best `without` and
+    `with_pp`. All as positions."""
+
+    layouts: Layouts
+    times: Array
+    complexities: Array
+    ranked: list[int]
+    front: list[int]
+    without: int | None
+    with_pp: int | None
+    certificate: Certificate
+
+    @property
+    def simplest(self) -> int:
+        return self.front[0]
+
+    def inexact(self) -> Answer:
+        """The same, where there was no time for all of it."""
+        return replace(self, certificate=replace(self.certificate, exact=False))
+
+
+GoOn = Callable[[], bool]
+
+
+def to_the_end() -> bool:
+    return True
+
+
+class NoLegalLayout(Exception):
+    """No mesh obeys the rules; `rejected` counts layouts by the rule that refused them."""
+
+    def __init__(self, rejected: Counter[str]) -> None:
+        super().__init__("no legal layout")
+        self.rejected = rejected
+
+
+class NothingFaster(Exception):
+    """No layout that fits is faster than the goal asks."""

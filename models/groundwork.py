@@ -1,0 +1,201 @@
+"""What every level of a search looks up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from models.answer import NoLegalLayout
+from models.array import Array
+from models.bounds import CoreBounds, Variants
+from models.chains import Chains
+from models.communication import Cost
+from models.complexity import of_policy
+from models.errors import Invalid, TooLarge
+from models.exposure import update_seconds
+from models.hardware import GIB
+from models.layout import PLACEMENTS, Layouts
+from models.memory_bounds import CoreMemory, Memory, MemoryBounds
+from models.mesh import Groups
+from models.mesh_costs import MeshCosts, ShardCosts, Tables
+from models.problem import Problem
+from models.profile import Coefficients
+from models.recompute import NONE, Repeated
+from models.shard import Shards
+from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, neutral
+
+MOST_CORES = 30_000_000  # looked at in one search
+
+
+class Groundwork:
+    """Of a space: its trunks, expert degrees and policies, less those that cannot be, with what they cost and hold.
+
+    `rejected` and `pruned_by_memory` count the layouts that are left out already. Raises NoLegalLayout, TooLarge, or
+    Invalid if nothing is left of a device's memory.
+    """
+
+    def __init__(self, space: Space, c: Coefficients) -> None:
+        self.space, self.c, self.problem = space, c, space.problem
+        self.capacity = space.problem.cluster.usable_bytes - space.constraints.memory_reserve_gib * GIB
+        if self.capacity <= 0:
+            rule = f"must leave some of the {space.problem.cluster.usable_bytes / GIB:.1f} usable GiB of a device"
+            raise Invalid("constraints.memory_reserve_gib", space.constraints.memory_reserve_gib, rule)
+        self.at_most = self.capacity * (1 + 1e-12)  # for bounds, which add up in another order
+        self.pruned_by_memory = 0
+        self.trunks, rejected = space.trunks
+        self.rejected = rejected.copy()
+        self.experts, refused = space.experts
+        self.policies, unwanted = space.offered
+        rows = self.trunks.rows
+        if not (len(rows) and len(self.experts) and len(self.policies)):
+            raise NoLegalLayout(self.rejected + refused + unwanted)
+        if (cores := len(rows) * len(self.experts)) > MOST_CORES:
+            raise TooLarge(self.problem.cluster.num_chips, cores, "meshes with their expert degrees", MOST_CORES)
+        self.splits = space.splits(rows) * len(PLACEMENTS)
+        meshes, every = int(self.splits.sum()), len(space.policies)
+        self.rejected += Counter({name: count * meshes * every for name, count in refused.items()})
+        meshes *= len(self.experts)
+        self.rejected += Counter({name: count * meshes for name, count in unwanted.items()})
+        self._drop_schedules()
+        self._drop_offload()
+        self._cost()
+
+    def _cost(self) -> None:
+        """Shards, and what every policy does with them."""
+        bodies = Shards.of(self.trunks.rows, self.problem.workload.seq_len)
+        self.body = bodies.code
+        shards = _crossed(bodies.table, self.experts)
+        self.shards = ShardCosts.of(self.problem, shards, self.c, self.policies.savers.recompute)
+        self.bounds = CoreBounds(self.problem, self.shards, self.c)
+        self.memory = CoreMemory(self.problem, self.shards, self.c, self.policies)
+        device, host = update_seconds(self.problem, self.c)
+        self.variants = Variants.of_policies(self.policies)
+        self.lighter = _lighter(self.problem, self.policies, offload_pays=bool(host < device))
+        z, r = len(self.policies.shardings), len(self.policies.savers)
+        self.legal_shardings = np.repeat(self.space.legal_shardings, r, axis=1)
+        self.sharding = np.repeat(np.arange(z), r)
+        self.saver = np.tile(np.arange(r), z)
+        self.on_host = self.policies.savers.offload_optimizer[self.saver]
+        self._count_points()
+
+    def _count_points(self) -> None:
+        """Of complexity: of every schedule in a pipeline, of every variant, and the fewest of each of their keys."""
+        schedules, n = self.policies.schedules, len(self.sharding)
+        none = np.zeros(n, dtype=np.int64)
+        self.schedule_points = of_policy(replace(schedules, pp=np.full(len(schedules), 2)))
+        self.variant_points = of_policy(self.with_policies(neutral(n), none, np.arange(n)))
+        self.key_points = np.full(len(self.variants.keys), np.iinfo(np.int64).max)
+        np.minimum.at(self.key_points, self.variants.of, self.variant_points)
+
+    def _drop_schedules(self) -> None:
+        """Those that no trunk may have."""
+        used = np.asarray(self.trunks.legal.any(axis=0))
+        meshes = int(self.splits.sum()) * len(self.experts)
+        dropped = int((~used).sum()) * len(self.policies.shardings) * int(self.policies.counts.sum())
+        self.rejected["no_legal_schedule"] += meshes * dropped
+        schedules = self.policies.schedules.take(used)
+        self.policies = replace(self.policies, schedules=schedules)
+        x = self.trunks
+        self.chains = Chains(self.problem, schedules, x.pp, x.micro_batches, x.legal[:, used])
+
+    def _drop_offload(self) -> None:
+        """Of the optimizer, where no host can hold it; but not all that there is, for the answer to say why."""
+        savers = self.policies.savers
+        kept = ~savers.offload_optimizer
+        self.hosts_too_small = not kept.all() and not self._hosts_hold_states()
+        if not (self.hosts_too_small and kept.any()):
+            return
+        left = self.policies.with_savers(kept)
+        self.pruned_by_memory += int(self.splits.sum()) * len(self.experts) * (len(self.policies) - len(left))
+        self.policies = left
+
+    def _hosts_hold_states(self) -> bool:
+        """Whether all hosts together could: some device has its share of the optimizer's states, or more, of what the
+        layers and the embedding have."""
+        problem, states = self.problem, self.problem.workload.optimizer_state
+        count = problem.architecture.parameters
+        least = count.total - count.lm_head - 2 * problem.architecture.hidden_size
+        each = min(problem.master_bytes, states.master_bytes) + states.moment_bytes
+        return least * each <= problem.cluster.host_bytes * problem.cluster.num_devices
+
+    def chain(self, trunk: Array) -> Array:
+        return np.asarray(self.trunks.chains[trunk])
+
+    def costs(self, layouts: Layouts, shard: Array, placed: Groups, links: dict[str, Cost] | None) -> MeshCosts:
+        return MeshCosts(Tables(self.problem, self.c, self.shards, links), layouts, shard, placed)
+
+    def cores(self, trunk: Array, expert: Array) -> tuple[Layouts, Array, Array]:
+        """Trunks with pairs of expert degrees: as layouts, the shard of each, and the bytes that it needs at least."""
+        x = self.experts
+        layouts = replace(self.trunks.rows.take(trunk), ep=x.ep[expert], etp=x.etp[expert])
+        shard = self.body[trunk] * len(x) + expert
+        return layouts, shard, self.memory.memory(shard, layouts, self.chains.least_flying[self.chain(trunk)])
+
+    def least_memory(self, costs: MeshCosts, chain: Array) -> Memory:
+        """Bounds for meshes under every variant, whatever the schedule."""
+        held = self.chains.least_flying[chain], self.chains.longest[chain]
+        return MemoryBounds(costs, self.policies, *held, self.capacity).memory()
+
+    def room_of_lighter(self, room: Array) -> Array:
+        """Of micro-batches in flight with which a variant fits, the most of any that takes less time."""
+        of_savers = room.reshape(len(self.policies.shardings), len(self.policies.savers), -1)
+        surely = self.lighter & (~self.policies.open | self.space.may_recompute_all)
+        most = [of_savers[:, row].max(axis=1, initial=-np.inf) for row in surely]
+        return np.stack(most, axis=1).reshape(room.shape)
+
+    def with_policies(self, meshes: Layouts, schedule: Array, variant: Array) -> Layouts:
+        """Meshes with a schedule, and a variant of sharding and saver, each."""
+        parts = (
+            (self.policies.schedules, SCHEDULE_KNOBS, schedule),
+            (self.policies.shardings, SHARDING_KNOBS, self.sharding[variant]),
+            (self.policies.savers, SAVER_KNOBS, self.saver[variant]),
+        )
+        return replace(meshes, **{name: getattr(rows, name)[at] for rows, names, at in parts for name in names})
+
+    def layers_again(self, layouts: Layouts, saver: Array, index: Array | int) -> tuple[Array, Array]:
+        """Of how many layers recompute may be (1 where that is not open), and the number at an index, or the largest:
+        those that are fewer than the layers of a chunk, and all of them (0)."""
+        numbers, n = self.space.recompute_layers, self.problem.architecture.num_layers
+        is_open, has_all = self.policies.open[saver], int(self.space.may_recompute_all)
+        chunk = np.where(layouts.balanced, 1, n // (layouts.pp * layouts.virtual_stages))
+        fewer = np.minimum(np.searchsorted(numbers, chunk), len(numbers) - has_all)
+        legal = np.where(is_open, fewer + has_all, 1)
+        at = np.minimum(index, np.maximum(legal - 1, 0))
+        number = numbers[np.minimum(at, len(numbers) - 1)] if len(numbers) else at
+        return legal, np.where(is_open & (at < fewer), number, 0)
+
+
+def _crossed(bodies: Shards, experts: Layouts) -> Shards:
+    """Every body with every pair of expert degrees, body by body."""
+    n = len(experts)
+    x = bodies.take(np.repeat(np.arange(len(bodies)), n))
+    return replace(x, ep=np.tile(experts.ep, len(bodies)), etp=np.tile(experts.etp, len(bodies)))
+
+
+def _lighter(problem: Problem, policies: Policies, offload_pays: bool) -> Array:
+    """[r, q]: saver q takes no more time than r whatever the mesh, and is another.
+
+    Recompute adds its own time and hides less traffic than that. Offloaded activations add what compute does not
+    hide; beside them recompute may save time, since it leaves less to offload. A host updates more slowly than a
+    device, unless its link is the faster one. How many layers an open saver recomputes depends on what it offloads.
+    """
+    savers = policies.savers
+    does = [
+        [problem.repeated(number, kind) for kind in problem.architecture.kinds] for number in savers.recompute.tolist()
+    ]
+    within = np.array([[all(map(_no_more, a, b)) for a in does] for b in does], dtype=bool)
+    equal = savers.recompute[None, :] == savers.recompute[:, None]
+    activations, optimizer = savers.offload_activations, savers.offload_optimizer.astype(int)
+    less = ~activations[None, :] & within
+    same = equal & (activations[None, :] == activations[:, None])
+    updates = optimizer[None, :] == optimizer[:, None]
+    if not offload_pays:
+        updates = optimizer[None, :] <= optimizer[:, None]
+    some = policies.open[:, None] & (savers.recompute != NONE)[None, :]  # of a few layers: only none is surely less
+    return np.asarray((less | same) & updates & ~some & ~np.eye(len(savers), dtype=bool))
+
+
+def _no_more(a: Repeated, b: Repeated) -> bool:
+    return b.whole or (not a.whole and a.pieces <= b.pieces)
