@@ -9,13 +9,12 @@ import sys
 from contextlib import suppress
 
 import uvicorn
-from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
 from service import database
 from service.app import create_app
 from service.seeds import seed
-from service.settings import Settings
+from service.settings import Misconfigured, Settings, from_environment
 from service.store import Store
 from service.telemetry import configure_logs
 
@@ -62,9 +61,9 @@ def _settings() -> Settings:
     parser.add_argument("--port", type=int, help="port to listen on, 0 for a free one; SHARDWRIGHT_PORT")
     given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
     try:
-        return Settings(**given)
-    except ValidationError as error:
-        parser.error("; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors()))
+        return from_environment(**given)
+    except Misconfigured as error:
+        parser.error(str(error))
 
 
 def _prepare(settings: Settings) -> None:

@@ -16,9 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from service import database
 from service.errors import NotFound, Unauthenticated
-from service.settings import Settings
+from service.settings import Misconfigured, from_environment
 from service.store import Store
 from service.tables import ApiKeyRow
 
@@ -114,8 +116,13 @@ def main() -> int:
     commands.add_parser("list", help="every key, without its secret")
     commands.add_parser("revoke", help="refuse a key from now on").add_argument("id")
     given = parser.parse_args()
-    engine = database.connect(Settings().database_url)
-    database.migrate(engine)
+    try:
+        engine = database.connect(from_environment().database_url)
+        database.migrate(engine)
+    except Misconfigured as error:
+        parser.error(str(error))
+    except SQLAlchemyError as error:
+        parser.error(f"the database cannot be used: {str(getattr(error, 'orig', None) or error).strip()}")
     store = Store(engine)
     try:
         if given.command == "create":

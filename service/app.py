@@ -20,6 +20,7 @@ from service.drift import Drift
 from service.evidence import Evidence
 from service.frontiers import Frontiers
 from service.heads import HeadAsGet
+from service.json_body import LARGE_AT_ONCE
 from service.limits import BodyLimit
 from service.predictions import Predictions
 from service.profiles import Profiles
@@ -83,10 +84,11 @@ def create_app(settings: Settings) -> FastAPI:
             Middleware(SecurityHeaders),
             Middleware(Authentication, store=store, required=settings.require_api_keys),
             Middleware(HeadAsGet),
-            Middleware(BodyLimit, max_bytes=settings.max_body_bytes),
+            Middleware(BodyLimit, max_bytes=settings.max_body_bytes, wait_s=settings.body_wait_s),
         ],
     )
     app.state.services = _services(store, settings)
+    app.state.large_bodies = asyncio.Semaphore(LARGE_AT_ONCE)
     for module in _ROUTES:
         app.include_router(module.router)
     docs.install(app)

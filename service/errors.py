@@ -15,6 +15,7 @@ ServiceError
 ├── MalformedBody        not JSON, or JSON that no database can store
 ├── NotJson              a body of another media type or character set
 ├── BodyTooLarge         more bytes than the service reads
+├── BodyTooSlow          the next of them do not come
 ├── Unavailable          the database does not answer
 ├── Overloaded           too many computations at once
 │   ├── QueueFull        too many wait already
@@ -104,6 +105,11 @@ class NotJson(ServiceError):
 class BodyTooLarge(ServiceError):
     def __init__(self, limit: int) -> None:
         super().__init__(f"The body must not exceed {limit} bytes.")
+
+
+class BodyTooSlow(ServiceError):
+    def __init__(self, waited_s: float) -> None:
+        super().__init__(f"The rest of the body did not come within {waited_s:g} s.")
 
 
 class Unavailable(ServiceError):

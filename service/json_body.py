@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from email.message import Message
 from typing import Any
 
@@ -22,6 +23,11 @@ from service.schemas.architecture import is_config
 MAX_DEPTH = 64
 MAX_MEMBERS = 20_000
 """Of one object: each that no schema knows costs an entry in the error."""
+MAX_CONTAINERS = 1_000_000
+"""Brackets that open one: each takes 30 times its bytes of memory."""
+LARGE = 2**18
+LARGE_AT_ONCE = 2
+"""Of larger bodies so many are parsed at a time."""
 
 
 class NonFinite(str):
@@ -40,7 +46,8 @@ class JsonRequest(Request):
         if not (body := await self._received()):
             return
         _require_json(self.headers.get("content-type", ""))
-        self.parsed = self.state.body = await run_in_threadpool(parse, body)
+        async with self.app.state.large_bodies if len(body) > LARGE else nullcontext():
+            self.parsed = self.state.body = await run_in_threadpool(parse, body)
         if self.parsed is None:  # FastAPI takes it for no body at all
             raise Refused([Invalid("", None, "must be an object, not null")])
 
@@ -79,6 +86,8 @@ def parse(body: bytes) -> Any:
 
     NaN and Infinity are read as NonFinite in a config.json given as `model`, and refused everywhere else.
     """
+    if body.count(b"[") + body.count(b"{") > MAX_CONTAINERS:
+        raise MalformedBody(f"The body opens more than {MAX_CONTAINERS} arrays and objects.")
     try:
         value = json.loads(
             body.decode("utf-8"), parse_constant=NonFinite, parse_float=_finite, object_pairs_hook=_unique

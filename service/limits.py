@@ -1,23 +1,26 @@
-"""How large a request body may be."""
+"""How large a request body may be, and how long it may take."""
 
 from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import BodyTooLarge
+from service.errors import BodyTooLarge, BodyTooSlow
 from service.problems import of_service_error
 
 
 class BodyLimit:
-    """Refuses a body by its Content-Length, or while it streams in.
+    """Refuses a body by its Content-Length, or while it streams in, or no longer does.
 
     A refused body is read and dropped for a while: a client that is still sending would otherwise see its
     connection break instead of the answer.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self.app, self.max_bytes, self.drained_bytes = app, max_bytes, 16 * max_bytes
+    def __init__(self, app: ASGIApp, max_bytes: int, wait_s: float) -> None:
+        self.app, self.max_bytes, self.drained_bytes, self.wait_s = app, max_bytes, 16 * max_bytes, wait_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -33,11 +36,12 @@ class BodyLimit:
         await self.app(scope, self._counted(receive), send)
 
     def _counted(self, receive: Receive) -> Receive:
-        taken = 0
+        taken, more = 0, True
 
         async def counted() -> Message:
-            nonlocal taken
-            message = await receive()
+            nonlocal taken, more
+            message = await (self._next(receive) if more else receive())
+            more = message.get("more_body", False)
             taken += len(message.get("body", b""))
             if taken > self.max_bytes:
                 if message.get("more_body"):
@@ -47,10 +51,16 @@ class BodyLimit:
 
         return counted
 
+    async def _next(self, receive: Receive) -> Message:
+        try:
+            return await asyncio.wait_for(receive(), self.wait_s)
+        except TimeoutError:
+            raise BodyTooSlow(self.wait_s) from None
+
     async def _drain(self, receive: Receive) -> None:
-        dropped = 0
-        while dropped < self.drained_bytes:
-            message = await receive()
-            dropped += len(message.get("body", b""))
-            if not message.get("more_body"):
-                return
+        dropped, more = 0, True
+        with suppress(BodyTooSlow):
+            while more and dropped < self.drained_bytes:
+                message = await self._next(receive)
+                dropped += len(message.get("body", b""))
+                more = message.get("more_body", False)

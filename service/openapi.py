@@ -37,7 +37,7 @@ class Problem(BaseModel):
 
 
 _OF_ANY = (401, 403, 404, 422, 500)
-_OF_POST = (400, 409, 413, 415, 503)
+_OF_POST = (400, 408, 409, 413, 415, 503)
 _OF_HEADER = {"If-Match": (412, 428)}
 
 

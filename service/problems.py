@@ -78,6 +78,7 @@ TYPES: dict[str, ProblemType] = {
     ),
     "precondition-failed": ProblemType("The resource has changed", 412, "Read it again and repeat with its new ETag."),
     "precondition-required": ProblemType("If-Match is required", 428, "Send the ETag of what you saw as If-Match."),
+    "body-too-slow": ProblemType("The body does not come", 408, "`detail` says for how long the service waited."),
     "body-too-large": ProblemType("The body is too large", 413, "`detail` names the limit in bytes."),
     "unsupported-media-type": ProblemType(
         "The body is not JSON in UTF-8", 415, "Send `Content-Type: application/json`."
@@ -115,6 +116,7 @@ _OF_EXCEPTION: dict[type[Exception], str] = {
     errors.MalformedBody: "malformed-body",
     errors.NotJson: "unsupported-media-type",
     errors.BodyTooLarge: "body-too-large",
+    errors.BodyTooSlow: "body-too-slow",
     errors.Unavailable: "unavailable",
     errors.Overloaded: "overloaded",
     errors.QueueFull: "overloaded",

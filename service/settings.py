@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import difflib
+import os
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
@@ -21,13 +23,22 @@ def _database_url(given: str) -> str:
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername not in ("postgresql+psycopg", "sqlite"):
         raise ValueError(f"{url.drivername} is not supported: use sqlite:/// or postgresql://")
-    if url.drivername == "sqlite" and url.database in (None, "", ":memory:"):
+    in_memory = url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
+    if url.drivername == "sqlite" and in_memory:
         raise ValueError("SQLite needs a file, such as sqlite:///shardwright.db")
     return url.render_as_string(hide_password=False)
 
 
+PREFIX = "SHARDWRIGHT_"
+_YEAR_S = 365 * 24 * 3600.0
+
+
+class Misconfigured(ValueError):
+    """Says what is wrong with each setting."""
+
+
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="SHARDWRIGHT_", frozen=True, hide_input_in_errors=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, hide_input_in_errors=True)
 
     database_url: Annotated[str, AfterValidator(_database_url)] = "sqlite:///shardwright.db"
     """SQLite file or PostgreSQL."""
@@ -40,8 +51,11 @@ class Settings(BaseSettings):
 
     log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
 
-    max_body_bytes: Annotated[int, Field(ge=1024)] = 16 * 2**20
+    max_body_bytes: Annotated[int, Field(ge=1024, le=2**30)] = 16 * 2**20
     """Largest request body that is read."""
+
+    body_wait_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    """How long the next piece of a body may take before the answer is 408."""
 
     require_api_keys: bool = False
     """Answer only requests that carry a key made by `python -m service.api_keys`, each tenant seeing its own."""
@@ -55,11 +69,24 @@ class Settings(BaseSettings):
     heavy_wait_s: Annotated[float, Field(ge=0, le=300)] = 30.0
     """How long one waits for its turn before the answer is 503."""
 
-    idempotency_ttl_s: Annotated[float, Field(ge=60)] = 24 * 3600.0
+    idempotency_ttl_s: Annotated[float, Field(ge=60, le=10 * _YEAR_S)] = 24 * 3600.0
     """How long an Idempotency-Key remembers its answer."""
 
-    idempotency_in_flight_s: Annotated[float, Field(ge=1)] = 900.0
+    idempotency_in_flight_s: Annotated[float, Field(ge=1, le=_YEAR_S)] = 900.0
     """After this an unanswered key is taken to belong to a crashed process, and may be tried again."""
 
     unattended_look_s: Annotated[float, Field(ge=0.05, le=3600)] = 30.0
     """How often to look whether a profile's policy asks for a calibration."""
+
+
+def from_environment(**given: Any) -> Settings:
+    """The settings; `given` go before variables. Raises Misconfigured, for a variable that sets nothing too."""
+    names = [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
+    for name in sorted(os.environ):
+        if name.upper().startswith(PREFIX) and name.upper() not in names:
+            near = difflib.get_close_matches(name.upper(), names, n=1)
+            raise Misconfigured(f"{name} sets nothing{f'; did you mean {near[0]}?' if near else ''}")
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise Misconfigured("; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())) from None

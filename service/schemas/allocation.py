@@ -34,6 +34,15 @@ class AllocationFields(Wire):
             raise ValueError(f"names node {twice!r} twice")
         return self
 
+    @model_validator(mode="after")
+    def _leaves(self) -> Self:
+        leaves: dict[str, str] = {}
+        for node in self.build():
+            if leaves.setdefault(node.domain, node.leaf) != node.leaf:
+                both = f"{leaves[node.domain]!r} and {node.leaf!r}"
+                raise ValueError(f"hangs domain {node.domain!r} from {both}: the nodes of one domain share a leaf")
+        return self
+
     def build(self) -> list[Node]:
         return [
             Node(name=node.name, chips=node.chips, domain=node.domain or node.name, leaf=node.leaf)

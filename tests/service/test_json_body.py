@@ -40,6 +40,7 @@ MALFORMED = {
     "overflow": b'{"a": 1e999}',
     "repeated name": b'{"model": "a", "model": "b"}',
     "many members": b"{" + b",".join(b'"k%d":1' % i for i in range(30_000)) + b"}",
+    "many arrays": b"[" + b"[]," * 1_000_000 + b"1]",
     "two texts": b"{} {}",
     "comment": b"{/* */}",
 }

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from asking import PREDICTION, QUESTION, assert_problem, changed
 from httpx import Response
+from starlette.types import ASGIApp, Message
 
 from service.errors import ClientGone, QueueFull, TurnNeverCame
 from service.slots import HeavySlots
@@ -35,6 +36,34 @@ def test_a_body_is_refused_while_it_streams(make_client) -> None:
 
 def test_a_body_within_the_limit_is_read(make_client) -> None:
     assert make_client(max_body_bytes=1024).post("/v1/predictions", json=PREDICTION).status_code == 201
+
+
+async def in_time(app: ASGIApp, body: list[bytes]) -> list[Message]:
+    """What it sends to a client whose body stops before its end."""
+    scope = {"type": "http", "method": "POST", "path": "/v1/predictions", "raw_path": b"", "query_string": b"",
+             "headers": [(b"content-type", b"application/json")], "state": {}}  # fmt: skip
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        if body:
+            return {"type": "http.request", "body": body.pop(), "more_body": True}
+        return await asyncio.Future()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await asyncio.wait_for(app(scope, receive, send), 20)
+    return sent
+
+
+@pytest.mark.parametrize("body", [[], [b'{"model":'], [b" " * 5000]])
+def test_a_body_that_stops_is_not_waited_for(make_client, body: list[bytes]) -> None:
+    app = make_client(body_wait_s=0.05, max_body_bytes=4096).app
+    expected = "body-too-large" if len(b"".join(body)) > 4096 else "body-too-slow"
+    start, *rest = asyncio.run(in_time(app, body))
+    problem = json.loads(b"".join(part.get("body", b"") for part in rest))
+    assert start["status"] == problem["status"] == (413 if expected == "body-too-large" else 408)
+    assert problem["type"].endswith(expected)
 
 
 async def listening() -> bool:

@@ -287,6 +287,7 @@ def test_held_nodes_are_used_and_ranks_placed_on_them(client) -> None:
     [
         ([], "/allocation/nodes"),
         ([{"name": "a", "chips": 8}, {"name": "a", "chips": 8}], "/allocation"),
+        ([{"name": n, "chips": 4, "domain": "r", "leaf": n} for n in "ab"], "/allocation"),
         ([{"name": "a", "chips": 80}], "/allocation/nodes"),
     ],
 )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from service.settings import Settings
+from service.settings import Misconfigured, Settings, from_environment
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,9 @@ def test_the_database_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch
     assert Settings().database_url == used
 
 
-@pytest.mark.parametrize("url", ["", "nonsense", "mysql://h/n", "sqlite://", "sqlite:///:memory:"])
+@pytest.mark.parametrize(
+    "url", ["", "nonsense", "mysql://h/n", "sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"]
+)
 def test_other_databases_are_refused(url: str) -> None:
     with pytest.raises(ValidationError, match="database_url"):
         Settings(database_url=url)
@@ -30,3 +32,23 @@ def test_a_refused_url_does_not_show_its_password() -> None:
     with pytest.raises(ValidationError) as caught:
         Settings(database_url="mysql://user:secret@h/n")
     assert "secret" not in str(caught.value)
+
+
+def test_a_variable_that_sets_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDWRIGHT_REQUIRE_API_KEY", "true")
+    with pytest.raises(Misconfigured, match="did you mean SHARDWRIGHT_REQUIRE_API_KEYS"):
+        from_environment()
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1e300", "-1"])
+@pytest.mark.parametrize("name", ["idempotency_ttl_s", "idempotency_in_flight_s", "heavy_wait_s", "body_wait_s"])
+def test_times_are_times(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"SHARDWRIGHT_{name.upper()}", value)
+    with pytest.raises(Misconfigured, match=name):
+        from_environment()
+
+
+def test_what_is_given_goes_before_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDWRIGHT_PORT", "1")
+    monkeypatch.setenv("SHARDWRIGHT_HOST", "::")
+    assert (from_environment(port=2).port, from_environment().host) == (2, "::")

@@ -240,3 +240,14 @@ def test_keys_are_made_listed_and_revoked_on_the_command_line(tmp_path: Path) ->
         refused = run(*wrong.split(" "))
         assert refused.returncode == 2, wrong
         assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize("url", ["mysql://h/n", "sqlite:////nowhere/at/all/keys.db"])
+def test_a_database_that_has_no_keys_is_said_without_a_traceback(url: str) -> None:
+    command = [sys.executable, "-m", "service.api_keys", "list"]
+    refused = subprocess.run(
+        command, env={"SHARDWRIGHT_DATABASE_URL": url, "PATH": ""}, capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 2
+    assert "database" in refused.stderr
+    assert "Traceback" not in refused.stderr
