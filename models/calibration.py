@@ -227,7 +227,7 @@ def calibrate(
         posterior=_posterior(time, timed, known).joined(_posterior(memory, held, known)),
         moved=tuple(sorted(moved, key=lambda m: -abs(m.shift_in_spreads))),
         unidentified=tuple(key for key in behind if not _identified(profile.by_key[key], changed[key])),
-        outliers=tuple(_outliers(time, timed)),
+        outliers=tuple(dict.fromkeys([*_outliers(time, timed), *_outliers(memory, held)])),
         error_before=_error(time, time.predicted(time.mean)),
         error_after=_error(time, timed.linear.predicted),
         memory_error_before=_error(memory, memory.predicted(memory.mean)),
@@ -270,9 +270,7 @@ def _judged(
         fitted = replace(fitted, neighbourhoods=neighbourhoods(fit, estimate, logs, groups, widened=widened))
     else:
         known = {one.scope: one for one in before.neighbourhoods}
-        odd = set(_outliers(fit, estimate))
-        clean = np.where([target.key in odd for target in fit.targets], 0.0, fit.weight)
-        found = neighbourhoods(fit, estimate, logs, groups, clean, known)
+        found = neighbourhoods(fit, estimate, logs, groups, _clean(fit, estimate), known)
         fitted = replace(fitted, neighbourhoods=found)
     timed = np.array([target.quantity == "step_time" for target in fit.targets])
     problems = [target.problem for target, is_time in zip(fit.targets, timed, strict=True) if is_time]
@@ -295,8 +293,8 @@ def _weighed(
     if folds is None:
         return fitted
     known = None if grouped else {one.scope: one for one in before.memory_neighbourhoods}
-    logs = fit.left_out(folds, estimate)
-    found = neighbourhoods(fit, estimate, logs, groups, known=known, quantity="reserved")
+    logs, weight = fit.left_out(folds, estimate), None if grouped else _clean(fit, estimate)
+    found = neighbourhoods(fit, estimate, logs, groups, weight, known, quantity="reserved")
     return replace(fitted, memory_neighbourhoods=found)
 
 
@@ -428,8 +426,14 @@ def _outliers(fit: Fit, estimate: Estimate) -> list[str]:
     return [
         target.key
         for target, r in zip(fit.targets, residual, strict=True)
-        if abs(r) > OUTLIER_SPREADS * estimate.spread
+        if abs(r) > OUTLIER_SPREADS * estimate.spread and target.quantity != "needed"  # measured by nobody
     ]
+
+
+def _clean(fit: Fit, estimate: Estimate) -> Array:
+    """The fit's weights, none for outliers."""
+    odd = set(_outliers(fit, estimate))
+    return np.where([target.key in odd for target in fit.targets], 0.0, fit.weight)
 
 
 def _error(fit: Fit, predicted: Array) -> float | None:

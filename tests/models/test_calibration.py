@@ -73,6 +73,23 @@ def test_outliers_do_not_widen_what_is_expected_of_others() -> None:
     assert with_odd == pytest.approx(without, rel=0.2)
 
 
+def test_outliers_of_memory_are_named_and_widen_nothing() -> None:
+    clean = [replace(o, memory_bytes=_reserved(o)) for o in observations(PROFILE, noise=0.01)]
+    odd = [replace(o, memory_bytes=8 * (o.memory_bytes or 0)) if i % 4 == 0 else o for i, o in enumerate(clean)]
+    found = calibrate(PROFILE, odd)
+    assert set(found.outliers) == {o.key for o in odd[::4]}
+    pair = clean[0].problem.neighbourhoods[-1]
+    without, with_odd = (
+        {one.scope: one.spread for one in made.memory_neighbourhoods}[pair]
+        for made in (calibrate(PROFILE, clean).profile, found.profile)
+    )
+    assert with_odd == pytest.approx(without, rel=0.2)
+
+
+def _reserved(o: Observation) -> float:
+    return float(predict(o.problem, Layouts.of([o.layout]), PROFILE.coefficients(o.problem.scopes)).reserved_bytes[0])
+
+
 def test_scopes_without_runs_keep_their_prior() -> None:
     found = calibrate(PROFILE, observations(PROFILE, noise=0.05))
     for key, term in PROFILE.by_key.items():
