@@ -158,7 +158,8 @@ def internal(scope: Scope) -> JSONResponse:
 def of_service_error(scope: Scope, error: errors.ServiceError) -> JSONResponse:
     name = _name_of(error)
     if isinstance(error, errors.Refused):
-        return _refused(scope, name, [_fault(scope, each) for each in error.errors])
+        faults = [_fault(scope, each) for each in error.errors[:MAX_ERRORS]]
+        return _refused(scope, name, faults, count=len(error.errors))
     return problem(scope, name, str(error), _headers(name, error))
 
 
@@ -177,7 +178,8 @@ async def _validation(request: Request, error: Exception) -> JSONResponse:
     found = error.errors() if isinstance(error, RequestValidationError) else []
     if any(item["loc"][0] == "path" for item in found):
         return problem(request.scope, "not-found", f"There is nothing at {cut(request.url.path, MAX_SHOWN)}.")
-    return _refused(request.scope, "invalid", [_fault_of_pydantic(request.scope, item) for item in found])
+    faults = [_fault_of_pydantic(request.scope, item) for item in found[:MAX_ERRORS]]
+    return _refused(request.scope, "invalid", faults, count=len(found))
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
@@ -205,7 +207,7 @@ async def _domain(request: Request, error: Exception) -> JSONResponse:
         }
         return problem(request.scope, "infeasible", error.detail, **members)
     if isinstance(error, Invalid):
-        return _refused(request.scope, _name_of(error), [_fault(request.scope, error)])
+        return _refused(request.scope, _name_of(error), [_fault(request.scope, error)], count=1)
     return internal(request.scope)
 
 
@@ -219,9 +221,10 @@ def _name_of(error: Exception) -> str:
     return next(_OF_EXCEPTION[kind] for kind in type(error).__mro__ if kind in _OF_EXCEPTION)
 
 
-def _refused(scope: Scope, name: str, faults: Sequence[Fault]) -> JSONResponse:
-    detail = faults[0].sentence() if len(faults) == 1 else f"{len(faults)} values break a rule."
-    return problem(scope, name, detail, errors=[fault.entry() for fault in faults[:MAX_ERRORS]])
+def _refused(scope: Scope, name: str, faults: Sequence[Fault], count: int) -> JSONResponse:
+    """Names the first of so many."""
+    detail = faults[0].sentence() if count == 1 else f"{count} values break a rule."
+    return problem(scope, name, detail, errors=[fault.entry() for fault in faults])
 
 
 def _fault(scope: Scope, error: Invalid) -> Fault:
