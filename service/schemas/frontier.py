@@ -31,7 +31,7 @@ class GridFields(Wire):
     num_chips: Chips | None = None
     """Chips, the batch as it is."""
     layers: Times | None = None
-    """Times the layers of the model."""
+    """Times the layers of the model, rounded to whole layers."""
 
     @model_validator(mode="after")
     def _size(self) -> Self:
