@@ -49,6 +49,9 @@ _MEMORY: dict[str, Quantity] = {
 }
 
 
+_OF_RUNS = ("step_time", "exposed", *_MEMORY)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """A run: what it took, as far as known. `weight` scales its say (one source must not drown the others); runs of
@@ -258,7 +261,7 @@ def _judged(
     before: Profile, fitted: Profile, fit: Fit, estimate: Estimate, groups: Mapping[str, str], grouped: bool
 ) -> tuple[Profile, Unseen | None]:
     """The profile with the spreads of what it could not see, and how it did there."""
-    folds = _folds([groups[target.key] for target in fit.targets], merged=not grouped)
+    folds = _folds(fit, groups, merged=not grouped)
     if folds is None:
         return fitted, None
     logs = fit.left_out(folds, estimate)
@@ -289,7 +292,7 @@ def _weighed(
     before: Profile, fitted: Profile, fit: Fit, estimate: Estimate, groups: Mapping[str, str], grouped: bool
 ) -> Profile:
     """The profile with the spreads of memory that it could not see."""
-    folds = _folds([groups[target.key] for target in fit.targets], merged=not grouped)
+    folds = _folds(fit, groups, merged=not grouped)
     if folds is None:
         return fitted
     known = None if grouped else {one.scope: one for one in before.memory_neighbourhoods}
@@ -298,16 +301,18 @@ def _weighed(
     return replace(fitted, memory_neighbourhoods=found)
 
 
-def _folds(groups: Sequence[str], *, merged: bool) -> Array | None:
+def _folds(fit: Fit, groups: Mapping[str, str], *, merged: bool) -> Array | None:
     """What is left out together: groups, at most FOLDS of them if `merged`; stretches of time where groups are few;
-    None where runs are."""
-    names = {name: i for i, name in enumerate(dict.fromkeys(groups))}
+    None where runs are. Whatever a run measured is left out with it; benchmarks of a part (-1) never are."""
+    runs = list(dict.fromkeys(target.key for target in fit.targets if target.quantity in _OF_RUNS))
+    names = {name: i for i, name in enumerate(dict.fromkeys(groups[key] for key in runs))}
     if len(names) >= FEWEST_FOLDS:
-        labels = np.array([names[name] for name in groups])
-        return labels % FOLDS if merged else labels
-    if len(groups) < JUDGED:
+        labels = {key: names[groups[key]] % FOLDS if merged else names[groups[key]] for key in runs}
+    elif len(runs) >= JUDGED:
+        labels = {key: i * FEWEST_FOLDS // len(runs) for i, key in enumerate(runs)}
+    else:
         return None
-    return np.arange(len(groups)) * FEWEST_FOLDS // len(groups)
+    return np.array([labels.get(target.key, -1) for target in fit.targets])
 
 
 def neighbourhoods(

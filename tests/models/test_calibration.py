@@ -90,6 +90,21 @@ def _reserved(o: Observation) -> float:
     return float(predict(o.problem, Layouts.of([o.layout]), PROFILE.coefficients(o.problem.scopes)).reserved_bytes[0])
 
 
+def test_benchmarks_of_parts_change_nothing_in_how_a_fit_is_judged() -> None:
+    """One model, chip and stack is judged by stretches of time, with however many benchmarks beside it."""
+    runs = [replace(o, group="one") for o in observations(PROFILE, noise=0.05)]
+    about = runs[0]
+    told = [
+        Observation(key=f"z{i}", problem=about.problem, layout=about.layout, coefficients={"gemm_16": 0.7})
+        for i in range(3)
+    ]
+    alone, beside = calibrate(PROFILE, runs).unseen, calibrate(PROFILE, [*runs, *told]).unseen
+    assert alone is not None
+    assert beside is not None
+    assert len(beside.measured) == len(alone.measured)
+    assert beside.error_after == pytest.approx(alone.error_after, abs=0.02)
+
+
 def test_scopes_without_runs_keep_their_prior() -> None:
     found = calibrate(PROFILE, observations(PROFILE, noise=0.05))
     for key, term in PROFILE.by_key.items():
