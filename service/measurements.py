@@ -53,10 +53,11 @@ def mfu_of(problem: Problem, step_time_s: float) -> dict[str, float]:
 
 
 def memory(measured: MeasuredMemory, prediction: Prediction) -> MemoryComparison:
+    fullest = measured.stage in (None, prediction.memory_stage)
     return MemoryComparison(
         **measured.model_dump(),
-        allocated_residual=log_ratio(measured.allocated_gib, prediction.allocated_gib),
-        reserved_residual=log_ratio(measured.reserved_gib, prediction.reserved_gib),
+        allocated_residual=log_ratio(measured.allocated_gib, prediction.allocated_gib) if fullest else None,
+        reserved_residual=log_ratio(measured.reserved_gib, prediction.reserved_gib) if fullest else None,
     )
 
 

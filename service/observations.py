@@ -49,13 +49,14 @@ class Observations:
         problem, layout = self._ran(report.document["request"])
         memory, parts = report.document.get("memory") or {}, report.document.get("parts") or {}
         failed = report.outcome == "out_of_memory"
-        reserved = None if failed else memory.get("reserved_gib")  # what it had before it needed more
+        fullest = memory.get("reserved_residual") is not None
+        whole = fullest and not failed  # a run that failed had so much before it needed more
         return Observation(
             key=report.id,
             problem=problem,
             layout=layout,
             step_time_s=report.step_time_s,
-            memory_bytes=reserved * GIB if reserved else None,
+            memory_bytes=memory["reserved_gib"] * GIB if whole else None,
             out_of_memory=failed,
             exposed_s=parts.get("exposed_communication_s"),
             coefficients=_imbalance(problem, parts),

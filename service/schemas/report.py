@@ -222,7 +222,8 @@ class MemoryComparison(Document):
     reserved_gib: float | None
     stage: int | None
     allocated_residual: float | None
-    """Natural log(measured / predicted): above 0 the run took more than predicted."""
+    """Natural log(measured / predicted): above 0 the run took more than predicted. Null for a stage other than the one
+    that is predicted to be the fullest: it is compared with nothing, and nothing is learnt from it."""
     reserved_residual: float | None
     """The same of the reserved memory."""
 

@@ -80,6 +80,15 @@ def test_measured_memory_is_compared(client) -> None:
     assert found["memory"]["allocated_residual"] is None
 
 
+def test_memory_of_another_stage_than_the_fullest_is_compared_with_nothing(client) -> None:
+    layout = {**LAYOUT, "pp": 4, "dp_shard": 16}
+    body = {**QUESTION, "layout": layout, "outcome": "ok", "measured": {"step_time_s": 5.0}}
+    fullest = client.post("/v1/predictions", json={**QUESTION, "layout": layout}).json()["layouts"][0]
+    for stage in range(4):
+        found = client.post("/v1/reports", json={**body, "memory": {"reserved_gib": 20.0, "stage": stage}}).json()
+        assert (found["memory"]["reserved_residual"] is None) == (stage != fullest["memory_stage"])
+
+
 def test_reports_are_paged_newest_first(client) -> None:
     made = [client.post("/v1/reports", json=REPORT).json()["id"] for _ in range(5)]
     address, seen = "/v1/reports?limit=2", []
