@@ -13,6 +13,7 @@ import numpy as np
 
 from models.array import Array
 from models.combine import layers_of_chunks
+from models.errors import Invalid
 from models.exposure import Exposure
 from models.layout import ZERO_BUBBLE_V, Layout, Layouts
 from models.mesh_costs import MeshCosts
@@ -23,6 +24,7 @@ from models.schedules import run
 from models.step import predict
 
 MOST_OPERATIONS = 20_000
+MOST_NEEDED = 60_000  # for a schedule's fewest micro-batches
 _AFTER = ("optimizer_s", "fixed_s", "jitter_s")
 
 
@@ -53,15 +55,20 @@ class Timeline:
 
 
 def timeline(problem: Problem, profile: Profile, layout: Layout, micro_batches: int | None = None) -> Timeline:
-    """Of the first micro-batches: about as many as are asked for and make at most MOST_OPERATIONS."""
+    """Of the first micro-batches: about as many as are asked for and make at most MOST_OPERATIONS, or the fewest that the
+    schedule needs. Raises Invalid where those make more than MOST_NEEDED."""
     rows, c = Layouts.of([layout]), profile.coefficients(problem.scopes)
     predicted = predict(problem, rows, c)
     time = {name: float(value[0]) for name, value in predicted.time.items()}
     every = int(rows.num_micro_batches(problem.workload.global_batch)[0])
-    most = MOST_OPERATIONS // (layout.pp * layout.virtual_stages * 3)
+    each = layout.pp * layout.virtual_stages * 3
+    most = MOST_OPERATIONS // each
     shown = max(min(every, micro_batches or every, most), 1)
     least, whole = {"dualpipe": (2 * layout.pp, 2), "interleaved": (layout.pp, 1)}.get(layout.schedule, (1, 1))
     shown = min(max(shown // whole * whole, least), every)
+    if shown * each > MOST_NEEDED:
+        rule = f"makes a timeline of {shown * each} operations for {shown} micro-batches, above {MOST_NEEDED}"
+        raise Invalid("layout.pp", layout.pp, rule)
     seconds, once = _seconds(problem, rows, MeshCosts.of(problem, rows, c))
     done = run(layout, shown, seconds)
     events = [

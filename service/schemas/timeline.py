@@ -18,7 +18,7 @@ class TimelineQuery(BaseModel):
     rank: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Which of the answer's layouts, from 1: required where a prediction has several; else the first."""
     micro_batches: Annotated[int, Field(ge=1, le=10**6)] | None = None
-    """How many of the step's to show at most."""
+    """How many of the step's to show at most; no fewer than the schedule needs."""
     format: Literal["json", "chrome"] = "json"
     """"chrome": the Trace Event Format, for chrome://tracing and Perfetto."""
 

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from models import catalogue
+from models.errors import Invalid
 from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.profile import shipped_profile
@@ -119,6 +120,15 @@ def test_a_timeline_stays_small(micro_batches: int) -> None:
     found = timeline(GENERIC, PROFILE, Layout(pp=4, dp_shard=8, zero_stage=1), micro_batches)
     assert len(found.events) <= MOST_OPERATIONS + 4 * 4
     assert found.micro_batches == min(micro_batches, found.of_micro_batches)
+
+
+def test_a_schedule_that_needs_too_many_operations_is_refused() -> None:
+    """Interleaving needs as many micro-batches as stages, however few are asked for."""
+    deep = replace(GENERIC, architecture=GENERIC.architecture.with_layers(1024 / len(GENERIC.architecture.layers)))
+    large = replace(deep, cluster=catalogue.cluster("h100", 512), workload=replace(deep.workload, global_batch=512))
+    layout = Layout(pp=512, schedule="interleaved", virtual_stages=2)
+    with pytest.raises(Invalid, match="above 60000"):
+        timeline(large, PROFILE, layout, 1)
 
 
 def test_a_trace_has_an_event_for_every_event() -> None:
