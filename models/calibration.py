@@ -303,7 +303,7 @@ def _weighed(
 
 def _folds(fit: Fit, groups: Mapping[str, str], *, merged: bool) -> Array | None:
     """What is left out together: groups, at most FOLDS of them if `merged`; stretches of time where groups are few;
-    None where runs are. Whatever a run measured is left out with it; benchmarks of a part (-1) never are."""
+    None where runs are. Whatever a run measured is left out with it; benchmarks of a part (-1) by themselves."""
     runs = list(dict.fromkeys(target.key for target in fit.targets if target.quantity in _OF_RUNS))
     names = {name: i for i, name in enumerate(dict.fromkeys(groups[key] for key in runs))}
     if len(names) >= FEWEST_FOLDS:

@@ -14,7 +14,8 @@ import numpy as np
 from models.array import Array, total
 from models.combine import partitions
 from models.layout import DUALPIPE, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
-from models.pipeline import Stages, in_flight
+from models.partition import Stages
+from models.pipeline import in_flight
 from models.problem import Problem
 
 _BUBBLE_FREE = (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)  # their bubble is bounded by nothing here

@@ -10,8 +10,9 @@ from models import pipeline
 from models.array import Array, Shared, distinct, total
 from models.exposure import Exposure, straggling, weighed
 from models.hardware import GIB
-from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE_V, Layouts
+from models.layout import DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE_V, Layouts
 from models.mesh_costs import MeshCosts
+from models.partition import Stages, boundaries, partition
 from models.problem import Problem
 
 TIME_TERMS: dict[str, str] = {
@@ -44,30 +45,30 @@ def in_gib(term: str) -> str:
     return term.replace("_bytes", "_gib")
 
 
-def partitions(problem: Problem, layouts: Layouts) -> Shared[pipeline.Stages]:
+def partitions(problem: Problem, layouts: Layouts) -> Shared[Stages]:
     """Layers over stages, by forward FLOPs; one table entry for every (stages, chunks, policy)."""
     x = layouts
     mirrored, folded = x.schedule == DUALPIPE, x.schedule == ZERO_BUBBLE_V
     first, code = distinct(x.pp, x.virtual_stages, x.balanced, mirrored, folded)
     weights, head = problem.forward_flops
     parts = (x.pp[first], x.virtual_stages[first], x.balanced[first], mirrored[first], folded[first])
-    by_threshold = problem.stack.splits_by_threshold
-    return Shared(
-        pipeline.partition(problem.architecture.runs, np.array(weights), head, *parts, by_threshold=by_threshold), code
-    )
+    runs, by_threshold = problem.architecture.runs, problem.stack.splits_by_threshold
+    return Shared(partition(runs, np.array(weights), head, *parts, by_threshold=by_threshold), code)
 
 
 def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]]:
     """Of each layout's partition, the kinds of the layers of each chunk, in the order of the model."""
     weights, head = problem.forward_flops
     kinds = np.repeat(*(np.array(column) for column in zip(*problem.architecture.runs, strict=True)))
-    chunks = layouts.pp * layouts.virtual_stages
-    first, code = distinct(chunks, layouts.balanced)
-    begin = pipeline.boundaries(
+    chunks, folded = layouts.pp * layouts.virtual_stages, layouts.schedule == ZERO_BUBBLE_V
+    first, code = distinct(layouts.pp, layouts.virtual_stages, layouts.balanced, folded)
+    begin = boundaries(
         np.array(weights)[kinds],
         head,
-        chunks[first],
+        layouts.pp[first],
+        layouts.virtual_stages[first],
         layouts.balanced[first],
+        folded[first],
         by_threshold=problem.stack.splits_by_threshold,
     )
     cuts = [row[1:count] for row, count in zip(begin[code], chunks.tolist(), strict=True)]
@@ -77,7 +78,7 @@ def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]
 class Combiner:
     """The second pass. Arrays have shape (n,) for layouts, (s, n) for the different stages of each."""
 
-    def __init__(self, layouts: Layouts, meshes: MeshCosts, stages: pipeline.Stages) -> None:
+    def __init__(self, layouts: Layouts, meshes: MeshCosts, stages: Stages) -> None:
         self.problem, self.layouts, self.meshes, self.c = meshes.problem, layouts, meshes, meshes.c
         self.exposure, self.stages = Exposure(layouts, meshes), stages
         self.micro_batches, self.zero3, self.once = (
@@ -101,6 +102,8 @@ class Combiner:
         times = pipeline.StageTimes(forward, both - forward, weight[0], exposure.whole_model(), weight[1])
         schedule = np.where(x.pp > 1, x.schedule, ONE_F_ONE_B)  # without a pipeline all are alike, and idle nowhere
         idle = np.where(x.pp > 1, pipeline.bubble(schedule, x.pp, x.virtual_stages, m, times), 0.0)
+        if (schedule == INTERLEAVED).any():
+            idle = np.where(schedule == INTERLEAVED, self._in_rounds(idle, both, [part.both for part in parts]), idle)
         once = self._data_once(stages.amounts, times.forward, times.backward)
         optimizer = self._optimizer(stages.amounts)
         last = _largest(m * both + idle + once + optimizer)
@@ -119,6 +122,14 @@ class Combiner:
         subtotal = total(time.values())
         time["jitter_s"] = waits + (subtotal + waits) * straggling(self.problem, self.c, x.num_devices)
         return {name: time[name] + np.zeros_like(subtotal) for name in TIME_TERMS}
+
+    def _in_rounds(self, idle: Array, both: Array, each: list[Array]) -> Array:
+        """Idle seconds of interleaved stages: those of equal chunks, or what the others' chunks of the first round
+        take, which fill the pipeline and drain it; and what the rounds of a micro-batch take longer, stages being in
+        step, than the slowest stage's chunks."""
+        filling = weighed(self.stages.first_round, each) - both / self.layouts.virtual_stages
+        in_step = np.maximum(weighed(self.stages.slowest, each) - both.max(axis=0), 0.0)
+        return np.maximum(idle, filling) + self.micro_batches * in_step
 
     def _data_once(self, amounts: Array, forward: Array, backward: Array) -> Array:
         """Gradient reduction behind the last micro-batch's backward, parameter gather behind the first forward."""

@@ -196,9 +196,9 @@ class Fit:
         return self._estimate(Linear(theta, linear.at(theta), linear.jacobian), weight)
 
     def left_out(self, labels: Array, estimate: Estimate) -> Array:
-        """Log predictions of every target by an estimate that saw none with its label; all see those of label -1."""
-        unseen = estimate.linear.predicted.copy()
-        for label in np.unique(labels[labels >= 0]):
+        """Log predictions of every target by an estimate that saw none with its label."""
+        unseen = np.empty(len(self.targets))
+        for label in np.unique(labels):
             mine = labels == label
             weight = np.where(mine, 0.0, self.weight)
             unseen[mine] = self.predicted(self.reweighted(weight, estimate), mine)[mine]

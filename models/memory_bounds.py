@@ -11,8 +11,9 @@ fullest stage has at least the weighted mean over stages.
   counts whole: a gathered layer, a layer's gradients being reduced, the layer worked on with recompute.
 - Offloaded activations count as those of one layer, and λ_i = 1/pp.
 
-The last stage by itself has the last layer, the head, and the logits or the layer worked on. (Split by threshold, a
-stage may have no layer at all: then the last is taken to have none, and no stage to have one for sure.)
+The last stage by itself has the last layer, the head, and the logits or the layer worked on. (Where its last of several
+chunks may have the head alone, some layer; split by threshold, a stage may have no layer at all: then the last is taken
+to have none, and no stage to have one for sure.)
 
 Where a share ρ of every stage's layers is recomputed, they hold Σ_k n_ik·(p_k + f_i·(a_k - ρ·(a_k - b_k))), b_k what is
 kept of a recomputed one. Weighted as in the first way, by the a of those that are not, that is at least
@@ -173,7 +174,10 @@ class MemoryBounds:
         worth = self._worth(zero, reshard, on_host)
         layers, head = [worth.of(size) for size in self.layers], worth.of(self.head)
         ends = head + np.where(self.pp == 1, worth.of(self.costs.bytes[-2]), 0.0)
-        last = layers[self.problem.architecture.runs[-1][0]] * (not self._may_be_empty)
+        last = layers[self.problem.architecture.runs[-1][0]]
+        if self._may_end_without_layer:
+            last = reduce(np.minimum, layers)
+        last = last * (not self._may_be_empty)
         return _States(layers, ends / self.pp + worth.fixed, last + head + worth.fixed)
 
     def _most(self, zero: int, reshard: bool, on_host: bool) -> _States:
@@ -238,6 +242,13 @@ class MemoryBounds:
     def _may_be_empty(self) -> bool:
         """Whether a stage may have no layer: where they are split by threshold."""
         return self.problem.stack.splits_by_threshold
+
+    @property
+    def _may_end_without_layer(self) -> bool:
+        """Whether the last of several chunks may have the head only: the last stage then has another layer than the
+        last."""
+        schedules = self.policies.schedules
+        return bool((schedules.balanced & (schedules.virtual_stages > 1)).any())
 
     @cached_property
     def _layer(self) -> Array:

@@ -62,9 +62,11 @@ class Prediction:
 
 
 class Spreads(NamedTuple):
-    """Standard deviations of log step times and of the logs of memory reserved; of shape (n,)."""
+    """Standard deviations of log step times, towards less and towards more, and of the logs of memory reserved; of
+    shape (n,)."""
 
-    step_time: Array
+    faster: Array
+    slower: Array
     reserved: Array
 
 
@@ -86,13 +88,13 @@ def describe(predictions: Predictions, i: int, spreads: Spreads, profile: Profil
     time = {name: float(value[i]) for name, value in predictions.time.items()}
     memory = {in_gib(name): float(v[i]) / GIB for name, v in predictions.memory.items()}
     usable, reserved = problem.cluster.usable_bytes / GIB, float(predictions.reserved_bytes[i]) / GIB
-    time_factor, memory_factor = (math.exp(Z80 * float(spread[i])) for spread in (spreads.step_time, spreads.reserved))
+    faster, slower, memory_factor = (math.exp(Z80 * float(spread[i])) for spread in spreads)
     micro_batches = max(problem.workload.global_batch // (layout.dp * layout.micro_batch), 1)
     return Prediction(
         layout=layout,
         step_time_s=step,
-        step_time_low_s=min(max(step / time_factor, peak), step),
-        step_time_high_s=step * time_factor,
+        step_time_low_s=min(max(step / faster, peak), step),
+        step_time_high_s=step * slower,
         tokens_per_s=problem.workload.tokens / step,
         tokens_per_s_per_chip=problem.workload.tokens / step / float(predictions.chips[i]),
         tflops_per_chip={count: float(predictions.tflops_per_chip(count)[i]) for count in counts},
@@ -150,17 +152,20 @@ def log_spreads(problem: Problem, layouts: Layouts, profile: Profile) -> Spreads
     starts = range(0, len(layouts), _TOGETHER)
     rows = [np.arange(start, min(start + _TOGETHER, len(layouts))) for start in starts]
     variances = np.concatenate([_variances(problem, layouts.take(some), profile) for some in rows], axis=1)
-    step_time, reserved = (
+    faster, slower, reserved = (
         np.array([kind.with_variance(float(v)) for v in of_each])
-        for kind, of_each in zip((timed, weighed), variances, strict=True)
+        for kind, of_each in zip((timed, timed, weighed), variances, strict=True)
     )
-    return Spreads(step_time * np.where(is_outside(problem, layouts, profile), profile.beyond, 1.0), reserved)
+    beyond = np.where(is_outside(problem, layouts, profile), profile.beyond, 1.0)
+    return Spreads(faster * beyond, slower * beyond, reserved)
 
 
 def _variances(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
-    """Of log step time and of the log of memory reserved, over draws of the terms without runs; shape (2, n).
+    """Of log step time, towards less and towards more, and of the log of memory reserved, over draws of the terms
+    without runs; shape (3, n).
 
     Those of normal distributions with the same central 80%: a rate of ageing, a logarithm in an exponent, has tails.
+    What is hidden can only slow a step down, so the two halves of its time are apart.
     """
     n, generator = len(layouts), np.random.default_rng(0)
     terms = [term for term in profile.applying(problem.scopes) if not term.runs]
@@ -168,5 +173,6 @@ def _variances(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
     repeated = layouts.take(np.repeat(np.arange(n), _DRAWS))
     drawn = predict(problem, repeated, profile.coefficients(problem.scopes, draws))
     logs = np.log([drawn.step_time_s, drawn.reserved_bytes])
-    low, high = np.quantile(logs.reshape(2, n, _DRAWS), [0.1, 0.9], axis=2)
-    return np.asarray(((high - low) / (2 * Z80)) ** 2)
+    low, middle, high = np.quantile(logs.reshape(2, n, _DRAWS), [0.1, 0.5, 0.9], axis=2)
+    away = [(middle - low)[0], (high - middle)[0], (high - low)[1] / 2]
+    return (np.array(away) / Z80) ** 2

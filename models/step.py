@@ -17,7 +17,7 @@ from models.combine import MEMORY_TERMS, TIME_TERMS, Combiner, in_gib, layers_of
 from models.flops import AttentionCount, model_flops
 from models.layout import Layouts
 from models.mesh_costs import MeshCosts, is_drawn
-from models.pipeline import Stages
+from models.partition import Stages
 from models.problem import Problem
 from models.profile import Coefficients
 

@@ -17,7 +17,7 @@ from models.errors import Invalid
 from models.exposure import Exposure
 from models.layout import ZERO_BUBBLE_V, Layout, Layouts
 from models.mesh_costs import MeshCosts
-from models.pipeline import stage_of
+from models.partition import stage_of
 from models.problem import Problem
 from models.profile import Profile
 from models.schedules import run
@@ -55,8 +55,8 @@ class Timeline:
 
 
 def timeline(problem: Problem, profile: Profile, layout: Layout, micro_batches: int | None = None) -> Timeline:
-    """Of the first micro-batches: about as many as are asked for and make at most MOST_OPERATIONS, or the fewest that the
-    schedule needs. Raises Invalid where those make more than MOST_NEEDED."""
+    """Of the first micro-batches: about as many as are asked for and make at most MOST_OPERATIONS, or the fewest that
+    the schedule needs. Raises Invalid where those make more than MOST_NEEDED."""
     rows, c = Layouts.of([layout]), profile.coefficients(problem.scopes)
     predicted = predict(problem, rows, c)
     time = {name: float(value[0]) for name, value in predicted.time.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from models.calibration import Calibration, Observation, Unseen, by_source, calibrate
 from models.errors import DomainError
 from models.fleet import as_fleet, drift
+from models.layout import Layouts
 from models.posterior import Posterior
 from models.profile import Profile
 from service.benchmarks import observed
@@ -21,7 +22,7 @@ from service.errors import Conflict, NothingToLearn
 from service.identifiers import earliest_id
 from service.observations import Observations
 from service.profiles import add_version, version_document
-from service.promotion import Published, judge
+from service.promotion import Published, judge, log_times
 from service.resolution import Resolver
 from service.schemas.profile import CalibrationAnswer, CalibrationRequest, Policy, Promotion, Unusable, Window
 from service.store import Rows, Store
@@ -38,6 +39,7 @@ class _Ground:
     """What a calibration builds on, and the reports that are new to it."""
 
     base: ProfileVersionRow
+    active: ProfileVersionRow
     posterior: Posterior
     revision: int
     policy: Policy
@@ -50,6 +52,14 @@ class _Ground:
     @property
     def profile(self) -> Profile:
         return Profile.from_json(self.base.content)
+
+    def beside_active(self, unseen: Unseen | None) -> Unseen | None:
+        """The same with the active version as what was before: it is that which a new one replaces."""
+        if unseen is None or self.base.version == self.active.version:
+            return unseen
+        timed = sorted((o for o in self.observations if o.step_time_s is not None), key=lambda o: o.key)
+        pairs = [(o.problem, Layouts.of([o.layout])) for o in timed]
+        return replace(unseen, before=log_times(pairs, Profile.from_json(self.active.content)))
 
     def learnt(self) -> dict[str, Any]:
         """Which reports a version from here rests on: how many, and those that came last."""
@@ -127,7 +137,9 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _Learnt | _Not
     made_by = f"calibration on {len(ground.reports)} reports and {len(ground.benchmarks)} benchmarks"
     found = calibrate(profile, by_source(ground.observations), made_by, posterior)
     automatic = request.activate or ground.policy.mode == "automatic"
-    published = Published(store).compared(profile, found.profile) if automatic else None
+    replaced = Profile.from_json(ground.active.content)
+    published = Published(store).compared(replaced, found.profile) if automatic else None
+    found = replace(found, unseen=ground.beside_active(found.unseen))
     promotion = judge(ground.policy, found.unseen, published, asked=request.activate)
     return _Learnt(
         profile=found.profile,
@@ -141,7 +153,8 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _Learnt | _Not
 
 def _ground(rows: Rows, id_: str, request: CalibrationRequest) -> _Ground:
     profile = rows.profiles.get(id_)
-    base = rows.profiles.latest(id_, "shipped") if request.from_scratch else rows.profiles.active(id_)
+    active = rows.profiles.active(id_)
+    base = rows.profiles.latest(id_, "shipped") if request.from_scratch else active
     known = rows.profiles.posterior(id_, base.version)
     learnt = base.learnt or {"through": None, "recent": []}
     wanted = ReportFilter(profile_id=id_, since=request.since, until=request.until, after_id=learnt["through"])
@@ -152,6 +165,7 @@ def _ground(rows: Rows, id_: str, request: CalibrationRequest) -> _Ground:
     told = _told(rows, [one for one in benchmarks if one.id not in old], Profile.from_json(base.content))
     return _Ground(
         base=base,
+        active=active,
         posterior=Posterior.from_json(known) if known else Posterior.nothing(),
         revision=profile.revision,
         policy=Policy.model_validate(profile.policy),

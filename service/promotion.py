@@ -40,11 +40,13 @@ class Published:
         theirs = as_published(after)
         layouts = [Layouts.of([run.layout.build()]) for run in runs]
         pairs = list(zip(problems, layouts, strict=True))
+        measured, found = np.log([run.step_time_s or np.nan for run in runs]), log_times(pairs, theirs)
+        spreads = [log_spreads(problem, x, theirs) for problem, x in pairs]
         return Unseen(
-            measured=np.log([run.step_time_s or np.nan for run in runs]),
-            before=_log_times(pairs, as_published(before)),
-            after=_log_times(pairs, theirs),
-            spread=np.array([float(log_spreads(problem, x, theirs).step_time[0]) for problem, x in pairs]),
+            measured=measured,
+            before=log_times(pairs, as_published(before)),
+            after=found,
+            spread=np.where(measured > found, [s.slower[0] for s in spreads], [s.faster[0] for s in spreads]),
             kinds=tuple((f"chip:{p.cluster.chip.id}", f"stack:{p.stack.kin}") for p in problems),
         )
 
@@ -83,5 +85,5 @@ def _few_of_each(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
     return kept
 
 
-def _log_times(pairs: Sequence[tuple[Problem, Layouts]], profile: Profile) -> Array:
+def log_times(pairs: Sequence[tuple[Problem, Layouts]], profile: Profile) -> Array:
     return np.log([predict(p, x, profile.coefficients(p.scopes)).step_time_s[0] for p, x in pairs])

@@ -60,8 +60,9 @@ def _scored(row: dict[str, Any], profile: Profile) -> Scored:
     found = predict(run.problem, Layouts.of([layout]), profile.coefficients(run.problem.scopes))
     spreads = log_spreads(run.problem, found.layouts, profile)
     seconds, held = float(found.step_time_s[0]), float(found.reserved_bytes[0])
-    away = float(spreads.step_time[0]), float(spreads.reserved[0])
-    return Scored(row, run, layout, seconds, away[0], held, away[1], bool(found.fits()[0]))
+    slower = run.step_time_s is not None and run.step_time_s > seconds
+    away = float((spreads.slower if slower else spreads.faster)[0])
+    return Scored(row, run, layout, seconds, away, held, float(spreads.reserved[0]), bool(found.fits()[0]))
 
 
 def reason(error: DomainError) -> str:

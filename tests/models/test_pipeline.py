@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.layout import SCHEDULES, Layout
-from models.pipeline import StageTimes, boundaries, bubble, in_flight, partition
+from models.partition import boundaries, partition
+from models.pipeline import StageTimes, bubble, in_flight
 from models.schedules import run
 from tests.models.simulation import Op, afab, interleaved, one_f_one_b, simulate, zero_bubble
 
@@ -203,5 +204,30 @@ def test_stages_fill_up_to_a_threshold_as_in_nanotron(runs: list[tuple[int, int]
         held[rank] += 1
         if so_far > thresholds[rank]:
             rank = min(rank + 1, pp - 1)
-    begin = boundaries(layers, head, np.array([pp]), np.array([True]), by_threshold=True)
+    one, no, yes = np.array([1]), np.array([False]), np.array([True])
+    begin = boundaries(layers, head, np.array([pp]), one, yes, no, by_threshold=True)
     assert np.diff(begin[0]).tolist() == held
+
+
+@given(st.integers(2, 8), st.integers(2, 6), st.integers(0, 60), st.floats(0.0, 6.0))
+def test_dealt_out_in_rounds_the_slowest_stage_has_least(pp: int, v: int, more: int, head: float) -> None:
+    """Against every number of layers that the last stage, with the head, may have."""
+    layers, no, yes = pp * v + more, np.array([False]), np.array([True])
+    found = partition(((0, layers),), np.array([1.0]), head, np.array([pp]), np.array([v]), yes, no, no)
+    stages = found.amounts[0, :, 0] + found.amounts[2, :, 0] * head
+    splits = [(-(-(layers - last) // (pp - 1)), last + head) for last in range(v - 1, layers - v * (pp - 1) + 1)]
+    assert stages.max() == pytest.approx(min(map(max, splits)))
+    begin = boundaries(np.ones(layers), head, np.array([pp]), np.array([v]), yes, no)[0]
+    chunks = np.diff(begin).reshape(v, pp)
+    assert chunks.ravel()[:-1].min() >= 1
+    assert (np.diff(chunks[:, :-1], axis=0) <= 0).all()
+    assert (chunks[0, :-1] - chunks[-1, :-1] <= 1).all()
+    assert chunks[0, -1] - chunks[-2, -1] <= 1  # but the head's
+
+
+def test_in_step_a_round_lasts_as_long_as_its_longest_chunk() -> None:
+    """Six layers and a head of three on two stages in two rounds: 2, 2 and 2 layers, then the head alone."""
+    no, yes = np.array([False]), np.array([True])
+    found = partition(((0, 6),), np.array([1.0]), 3.0, np.array([2]), np.array([2]), yes, no, no)
+    assert found.amounts[0, :, 0].tolist() == [4.0, 2.0]
+    assert found.slowest[:, 0].tolist() == [2.0, 0.0, 1.0]  # two layers, then the head

@@ -155,3 +155,30 @@ def test_whatever_is_legal_can_be_drawn(data: st.DataObject) -> None:
     assert found.micro_batches == found.of_micro_batches or asked is not None
     forwards = sum(event.name == "forward" for event in found.events)
     assert forwards == found.micro_batches * pp * v
+
+
+@pytest.mark.parametrize(
+    ("model", "pp", "virtual_stages"),
+    [
+        ("deepseek-v3", 8, 2), ("deepseek-v3", 8, 3), ("deepseek-v3", 8, 4), ("deepseek-v3", 4, 7),
+        ("deepseek-v3", 16, 2), ("kimi-k2", 8, 6), ("qwen3-235b-a22b", 8, 8), ("llama-3.1-405b", 8, 5),
+    ],
+)  # fmt: skip
+def test_dealt_out_in_rounds_the_closed_form_is_near(model: str, pp: int, virtual_stages: int) -> None:
+    """Where neither layers nor the head come out even."""
+    architecture = catalogue.architecture(model)
+    sparse = architecture.is_moe
+    question = Problem(
+        architecture=architecture,
+        cluster=catalogue.cluster("h200", 8 * pp),
+        workload=Workload(seq_len=4096, global_batch=6 * pp * (8 if sparse else 1)),
+        stack=catalogue.stack("megatron"),
+    )
+    layout = Layout(
+        pp=pp, dp_shard=8 if sparse else 1, tp=1 if sparse else 8, sequence_parallel=not sparse, ep=8 if sparse else 1,
+        schedule="interleaved", virtual_stages=virtual_stages, balanced=True, zero_stage=1 if sparse else 0,
+        recompute="full",
+    )  # fmt: skip
+    found = timeline(question, PROFILE, layout)
+    assert found.closed_form_s is not None
+    assert 0.95 <= found.pipeline_s / found.closed_form_s <= 1.03

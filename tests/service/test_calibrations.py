@@ -280,3 +280,14 @@ def test_calibrations_at_once_make_a_version_each(client) -> None:
 def test_bad_calibrations(client, body: object, pointer: str) -> None:
     sent = {"content": json.dumps(body), "headers": {"content-type": "application/json"}}
     assert_problem(client.post(ADDRESS, **sent), "invalid", pointer)
+
+
+def test_a_version_made_anew_is_judged_by_the_one_it_would_replace(client) -> None:
+    report(client, [1.3] * 18)
+    assert client.post(ADDRESS, json={"activate": True}).json()["calibration"]["promotion"]["promoted"]
+    since = datetime.now(UTC).isoformat()
+    report(client, [1.3] * 6)
+    anew = client.post(ADDRESS, json={"from_scratch": True, "since": since, "activate": True}).json()["calibration"]
+    assert (anew["based_on"], anew["observations"]) == (1, 6)
+    assert anew["unseen"]["error_before"] < 0.02
+    assert not anew["promotion"]["promoted"]

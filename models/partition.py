@@ -1,0 +1,223 @@
+"""How layers fall on the stages of a pipeline: contiguous chunks, one or several to a stage.
+
+An equal number of layers each; or balanced by their costs. Of one chunk a stage, so that the largest is least. Of
+several, dealt out to the stages in rounds, so that the largest stage is least, then the sum over rounds of each round's
+largest chunk (models.pipeline), among splits that give every stage but the last, which has the head, as even a number
+of layers as can be, and every stage as even chunks as can be, the larger ones first. The head's chunk may have no
+layer, as in Megatron-LM's splits and Llama 3's (arXiv 2407.21783 §3.3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.array import Array, distinct
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The different stages of u partitions, at most s each.
+
+    `amounts` (parts, s, u): layers of each kind, then how much of the embedding and of the head a stage has. `index`
+    (s, u): the first stage that is like this, which holds no less than the others (models.pipeline.in_flight).
+    Padding repeats the last one. Of chunks that are dealt out in rounds, (parts, u): what all those of the first round
+    have, and what the costliest of every round have, together.
+    """
+
+    amounts: Array
+    index: Array
+    first_round: Array
+    slowest: Array
+
+    def take(self, rows: Array) -> Stages:
+        return Stages(self.amounts[:, :, rows], self.index[:, rows], self.first_round[:, rows], self.slowest[:, rows])
+
+
+def partition(
+    runs: Sequence[tuple[int, int]],
+    layer_cost: Array,
+    head_cost: float,
+    pp: Array,
+    virtual_stages: Array,
+    balanced: Array,
+    mirrored: Array,
+    folded: Array,
+    *,
+    by_threshold: bool = False,
+) -> Stages:
+    """Contiguous chunks of layers for u rows.
+
+    `layer_cost` (k,): a layer of each kind; `head_cost`: output head and MTP, which stay with the last layer. Rows
+    that are `balanced` get a split by these costs, or that of nanotron, `by_threshold`; the others an equal number of
+    layers.
+    `mirrored` rows (DualPipe) hold chunk i and chunk p-1-i on device i, `folded` ones (two chunks in a V) chunk i and
+    chunk 2p-1-i.
+    """
+    order = np.repeat([kind for kind, _ in runs], [count for _, count in runs])
+    costs = layer_cost[order]
+    begin = boundaries(costs, head_cost, pp, virtual_stages, balanced, folded, by_threshold=by_threshold)
+    found, index = _different_stages(begin, order, len(layer_cost), pp, mirrored, folded)
+    return Stages(found, index, *_of_rounds(begin, order, layer_cost, head_cost, pp, virtual_stages))
+
+
+def boundaries(
+    layers: Array,
+    head: float,
+    pp: Array,
+    virtual_stages: Array,
+    balanced: Array,
+    folded: Array,
+    *,
+    by_threshold: bool = False,
+) -> Array:
+    """Where each chunk of layers begins, (u, most chunks + 1); from the last one's end on the number of layers."""
+    chunks = pp * virtual_stages
+    begin = np.ceil(np.arange(int(chunks.max()) + 1) * len(layers) / chunks[:, None]).astype(np.int64)
+    begin = np.minimum(begin, len(layers))
+    if balanced.any():
+        split = _thresholds if by_threshold else _balanced
+        begin[balanced] = split(layers, head, chunks[balanced], begin.shape[1])
+    rounds = np.flatnonzero(balanced & (virtual_stages > 1) & (pp > 1) & ~folded)
+    if len(rounds) and not by_threshold:
+        begin[rounds] = _in_rounds(layers, head, pp[rounds], virtual_stages[rounds], begin.shape[1])
+    return begin
+
+
+def _thresholds(layers: Array, head: float, chunks: Array, width: int) -> Array:
+    """Where chunks begin (u, width): each takes layers until the cost of all so far passes its share of the whole
+    (nanotron src/nanotron/models/base.py, build_model)."""
+    upto = np.cumsum(layers)
+    begin = np.full((len(chunks), width), len(layers))
+    at = np.zeros(len(chunks), dtype=np.int64)
+    for chunk in range(width):
+        begin[:, chunk] = np.where(chunk < chunks, at, len(layers))
+        passed = np.searchsorted(upto, (upto[-1] + head) * (chunk + 1) / chunks, side="right") + 1
+        at = np.minimum(np.maximum(passed, at + 1), len(layers))
+    return begin
+
+
+def _balanced(layers: Array, head: float, chunks: Array, width: int) -> Array:
+    """Where chunks begin (u, width), and the number of layers from the last one's end on, so that the largest chunk is
+    least: by bisection over the sums that stretches of layers have."""
+    upto = np.concatenate([[0.0], np.cumsum(layers)])
+    upto[-1] += head
+    sums = np.unique((upto[None, :] - upto[:, None])[np.triu_indices(len(upto), 1)])
+    least = np.maximum(upto[-1] / chunks, max(float(layers[:-1].max(initial=0)), float(layers[-1]) + head))
+    low = np.searchsorted(sums, least * (1 - 1e-12))
+    high = np.minimum(np.searchsorted(sums, least + layers.max() + head), len(sums) - 1)
+    while (low < high).any():
+        middle = (low + high) // 2
+        fits = _filled(upto, chunks, sums[middle], width)[:, 0] == 0
+        low, high = np.where(fits, low, middle + 1), np.where(fits, middle, high)
+    return _filled(upto, chunks, sums[low], width)
+
+
+def _in_rounds(layers: Array, head: float, pp: Array, v: Array, width: int) -> Array:
+    """Where chunks that are dealt out to several stages in rounds begin (u, width): by how many layers the last stage
+    has, and its last chunk, each of the mean cost."""
+    n, head = len(layers), head / float(layers.mean())
+    stages, rounds = pp[:, None, None, None], v[:, None, None, None]
+    most = int(np.minimum(n - pp * v, n // pp).max()) + 1
+    last = (v[:, None] - 1 + np.arange(most + 1))[:, :, None, None]
+    end = np.arange(int((n // (pp * v)).max()) + 2)[:, None]
+    others, round_ = -(-(n - last) // (stages - 1)), np.arange(int(v.max()))
+    before = _evenly(last - end, rounds - 1, round_)
+    slowest = np.maximum(_evenly(others, rounds, round_), np.where(round_ < rounds - 1, before, end + head))
+    together = np.where(round_ < rounds, slowest, 0.0).sum(axis=3)
+    possible = (n - last >= rounds * (stages - 1)) & (last - end >= rounds - 1)
+    cost = np.where(possible, np.maximum(others, last + head), np.inf)[..., 0]
+    least = cost <= cost.min(axis=(1, 2), keepdims=True) * (1 + 1e-12)
+    best = np.where(least, together, np.inf)[:, ::-1, ::-1].reshape(len(pp), -1).argmin(axis=1)  # equals: most, last
+    at, of = np.divmod(best, len(end))
+    on_last, ending = v - 1 + most - at, len(end) - 1 - of
+    each, more = np.divmod(n - on_last, pp - 1)
+    chunk = np.arange(width - 1)
+    stage, round_ = chunk % pp[:, None], chunk // pp[:, None]
+    counts = _evenly(each[:, None] + (stage >= (pp - 1 - more)[:, None]), v[:, None], round_)
+    of_last = np.where(round_ < v[:, None] - 1, _evenly((on_last - ending)[:, None], v[:, None] - 1, round_), 0)
+    of_last = np.where(round_ == v[:, None] - 1, ending[:, None], of_last)
+    counts = np.where(stage == pp[:, None] - 1, of_last, counts)
+    begin = np.concatenate([np.zeros((len(pp), 1)), np.cumsum(counts, axis=1)], axis=1).astype(np.int64)
+    return np.where(np.arange(width) < (pp * v)[:, None], begin, n)
+
+
+def _evenly(count: Array, rounds: Array, round_: Array) -> Array:
+    """Of so many layers those of a round, the first ones' one more."""
+    return count // rounds + (round_ < count % rounds)
+
+
+def _filled(upto: Array, chunks: Array, bound: Array, width: int) -> Array:
+    """Chunks filled up to a bound, from the last layer back, so that of all splits within it the early stages, which
+    hold most micro-batches, get the fewest layers. The first begins after layer 0 where the bound is too tight."""
+    layers = len(upto) - 1
+    begin = np.full((len(chunks), width), layers)
+    at = np.full(len(chunks), layers)
+    for chunk in range(int(chunks.max()) - 1, -1, -1):
+        reach = np.searchsorted(upto, upto[at] - bound * (1 + 1e-12))
+        reach = np.minimum(np.maximum(reach, chunk), at - 1)  # every chunk before has a layer, and so has this
+        at = np.where(chunk < chunks, reach, at)
+        begin[:, chunk] = at
+    return begin
+
+
+def stage_of(chunk: Array, pp: Array | int, folded: Array | bool) -> Array:
+    """Where chunks lie: on stage after stage, and again from the first, or from the last back."""
+    return np.where(folded & (chunk >= pp), (-1 - chunk) % pp, chunk % pp)
+
+
+def _held(begin: Array, order: Array, kinds: int) -> Array:
+    """Layers of each kind in each chunk, (u, chunks, kinds)."""
+    of_kind = np.concatenate([np.zeros((1, kinds)), np.cumsum(order[:, None] == np.arange(kinds), axis=0)])
+    return np.diff(of_kind[begin], axis=1)
+
+
+def _of_rounds(begin: Array, order: Array, layer_cost: Array, head: float, pp: Array, v: Array) -> tuple[Array, Array]:
+    """`first_round` and `slowest` of Stages; nothing where there is one round."""
+    first, slowest = np.zeros((2, len(layer_cost) + 2, len(pp)))
+    rows = np.flatnonzero(v > 1)
+    if not len(rows):
+        return first, slowest
+    pp, chunks = pp[rows, None], (pp * v)[rows, None]
+    held = _held(begin[rows], order, len(layer_cost))
+    chunk = np.arange(held.shape[1])
+    ends = [np.broadcast_to(chunk == end, held.shape[:2]) for end in (0, chunks - 1)]
+    parts = np.stack([*np.moveaxis(held, 2, 0), *ends]).astype(float)
+    first[:, rows] = np.where(chunk < pp, parts, 0.0).sum(axis=2)
+    cost = np.tensordot([*layer_cost, 0.0, head], parts, axes=1)
+    at, chunk = np.nonzero(chunk < chunks)
+    round_ = at * int(v.max()) + chunk // pp[at, 0]
+    by_cost = np.lexsort((cost[at, chunk], round_))
+    costliest = by_cost[np.append(np.diff(round_[by_cost]) > 0, True)]
+    at, chunk = at[costliest], chunk[costliest]
+    for part, of in zip(slowest, parts, strict=True):
+        part[rows] = np.bincount(at, of[at, chunk], len(rows))
+    return first, slowest
+
+
+def _different_stages(
+    begin: Array, order: Array, kinds: int, pp: Array, mirrored: Array, folded: Array
+) -> tuple[Array, Array]:
+    rows, width = len(pp), int(pp.max())
+    held = _held(begin, order, kinds)
+    place = np.arange(rows)[:, None] * width + stage_of(np.arange(held.shape[1]), pp[:, None], folded[:, None])
+    counts = [
+        np.bincount(place.ravel(), held[:, :, k].ravel(), rows * width).reshape(rows, width) for k in range(kinds)
+    ]
+    stage = np.broadcast_to(np.arange(width), (rows, width))
+    last = np.where(folded, 0, pp - 1)[:, None]
+    parts = np.stack([*counts, stage == 0, stage == last]).astype(float)
+    opposite = np.broadcast_to(np.maximum(pp[:, None] - 1 - stage, 0), parts.shape)
+    parts = np.where(mirrored[:, None], (parts + np.take_along_axis(parts, opposite, axis=2)) / 2, parts)
+
+    row, stage = np.nonzero(stage < pp[:, None])
+    row, stage = row[::-1], stage[::-1]  # of stages that are alike, `distinct` names the last it meets
+    alike, _ = distinct(row, *((2 * part[row, stage]).astype(np.int64) for part in parts))
+    alike = alike[np.lexsort((stage[alike], row[alike]))]
+    row, stage = row[alike], stage[alike]
+    start = np.searchsorted(row, np.arange(rows + 1))
+    most = np.diff(start).max()
+    pick = np.minimum(start[:-1] + np.arange(most)[:, None], start[1:] - 1)
+    return parts[:, row[pick], stage[pick]], stage[pick]
