@@ -6,14 +6,19 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from pydantic import ValidationError
+
 from models.errors import Invalid
 from service.creation import Created, Save
+from service.faults import of_refusal
 from service.formats import logs
 from service.formats.logs import megatron_arguments
 from service.formats.logs.failure import after_the_last, out_of_memory
 from service.intake import Intake
 from service.profiles import active_profile
 from service.reports import location
+from service.resolution import Resolver
+from service.schemas.architecture import ShapeFields
 from service.schemas.report import LogReading, LogSubmission, Outcome, ReportSubmission
 from service.store import Rows, Store
 from service.subject import Subject, of_report
@@ -23,6 +28,7 @@ _SETTLED = ("model", "workload", "layout")
 """What a log may say itself."""
 _COMPARED = {
     "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute", "seq_len", "global_batch",
+    "precision",
 }  # fmt: skip
 
 
@@ -35,10 +41,11 @@ class ReportLogs:
         said = dict(megatron_arguments.question(reading.arguments)) if reading and reading.arguments else {}
         submission.require_one_subject(settled=_SETTLED if said else ())
         with self._store.reading() as rows:
-            report = ReportSubmission.model_validate(_report(submission, said, reading))
+            report = _submitted(_report(submission, said, reading))
             subject = of_report(rows, report)
             if submission.is_linked:
                 _require_agreement(subject, said)
+                _require_same_run(Resolver(rows), subject, said)
             if reading is not None and reading.global_batch is not None:
                 _require_batch(subject, reading.global_batch)
             (outcome,) = Intake(rows, active_profile(rows)).take([(report, received)])
@@ -46,6 +53,15 @@ class ReportLogs:
             raise outcome
         described = None if reading is None else _reading(reading, said, report.outcome == "out_of_memory")
         return lambda rows: _save(rows, outcome, described)
+
+
+def _submitted(report: dict[str, Any]) -> ReportSubmission:
+    """Raises Invalid for what the log says and no report may."""
+    try:
+        return ReportSubmission.model_validate(report)
+    except ValidationError as error:
+        fault = of_refusal(error, [], ReportSubmission)[0]
+        raise Invalid("log", fault.value, f"says {fault.field}, which {fault.rule}") from None
 
 
 def _read(submission: LogSubmission) -> logs.Reading | None:
@@ -113,6 +129,20 @@ def _require_agreement(subject: Subject, said: Mapping[str, Any]) -> None:
             if value != answered and name in _COMPARED:
                 rule = f"ran {name} = {value} where what it is linked to has {answered}: report it with its own {part}"
                 raise Invalid("log", None, rule)
+
+
+def _require_same_run(resolver: Resolver, subject: Subject, said: Mapping[str, Any]) -> None:
+    """As many chips, and the model: of a name in a catalogue a log knows nothing."""
+    if not said:
+        return
+    problem = resolver.problem(subject.question).problem
+    named = ShapeFields.model_validate(said["model"]).build()
+    pairs = {"chips": (said["num_chips"], problem.cluster.num_devices)}
+    for name in ("num_layers", "hidden_size"):
+        pairs[name] = getattr(named, name), getattr(problem.architecture, name)
+    for name, (ran, answered) in pairs.items():
+        if ran != answered:
+            raise Invalid("log", None, f"ran {name} = {ran} where what it is linked to has {answered}")
 
 
 def _require_batch(subject: Subject, global_batch: int) -> None:

@@ -196,3 +196,47 @@ def test_what_a_log_does_not_say_is_required(shared_client) -> None:
     broken = changed({**CLUSTER, "log": MEGATRON}, "log", MEGATRON.replace("  num_layers ", "  layers_num "))
     problem = assert_problem(shared_client.post(ADDRESS, json=broken), "invalid")
     assert problem["errors"][0]["field"] == "log.arguments.num_layers"
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "field"),
+    [
+        (
+            "num_attention_heads ............................. 32",
+            "num_attention_heads ... 70000",
+            "num_attention_heads",
+        ),
+        ("hidden_size ..................................... 4096", "hidden_size ... 999999999", "hidden_size"),
+    ],
+)
+def test_arguments_beyond_all_reports_are_refused(client, line: str, instead: str, field: str) -> None:
+    assert line in MEGATRON
+    answer = client.post(ADDRESS, json={**CLUSTER, "log": MEGATRON.replace(line, instead)})
+    problem = assert_problem(answer, "invalid", "/log")
+    assert field in problem["errors"][0]["rule"]
+
+
+def test_figures_beyond_all_reports_are_refused(client) -> None:
+    log = TITAN.replace("7,0", "70000000000000000,0")
+    assert_problem(client.post(ADDRESS, json={**PREDICTION, "log": log}), "invalid", "/log")
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "rule"),
+    [
+        ("num_layers ...................................... 32", "num_layers ... 80", "num_layers = 80"),
+        ("data_parallel_size .............................. 8", "data_parallel_size ... 16", "chips = 128"),
+        ("  bf16 ............................................ True", "  fp16 ... True", "precision = fp16"),
+    ],
+)
+def test_a_log_of_another_run_is_not_what_it_is_linked_to(client, line: str, instead: str, rule: str) -> None:
+    layout = {"tp": 4, "pp": 2, "dp_shard": 8, "zero_stage": 1, "sequence_parallel": True}
+    question = {**QUESTION, "stack": "megatron", "layout": layout}
+    prediction = client.post("/v1/predictions", json=question).json()["id"]
+    assert client.post(ADDRESS, json={"prediction_id": prediction, "log": MEGATRON}).status_code == 201
+    assert line in MEGATRON
+    other = MEGATRON.replace(line, instead)
+    if "chips" in rule:
+        other = other.replace("world_size ...................................... 64", "world_size ... 128")
+    problem = assert_problem(client.post(ADDRESS, json={"prediction_id": prediction, "log": other}), "invalid", "/log")
+    assert rule in problem["errors"][0]["rule"]
