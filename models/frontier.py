@@ -110,7 +110,8 @@ def changed(problem: Problem, at: Mapping[str, float]) -> Problem:
 
 
 def crossings(points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float) -> list[dict[str, float]]:
-    """Where the gap crosses the tolerance along the first axis, in proportion between the points on either side."""
+    """Where the gap crosses the tolerance along the first axis, in proportion between the points on either side, or
+    halfway where one of them lacks layouts with or without a pipeline."""
     first, *rest = grid
     found = []
     for place in product(*(grid[name] for name in rest)):
@@ -118,7 +119,8 @@ def crossings(points: Sequence[Point], grid: Mapping[str, Sequence[float]], tole
         for a, b in zip(row, row[1:], strict=False):
             if a.gap is None or b.gap is None or a.is_simple(tolerance) == b.is_simple(tolerance):
                 continue
-            share = 0.5 if abs(a.gap - b.gap) == float("inf") else (tolerance - a.gap) / (b.gap - a.gap)
+            one_sided = None in (a.without_s, a.with_s, b.without_s, b.with_s)
+            share = 0.5 if one_sided else (tolerance - a.gap) / (b.gap - a.gap)
             at = a.at[first] + share * (b.at[first] - a.at[first])
             found.append({**dict(zip(rest, place, strict=True)), first: at})
     return found

@@ -27,6 +27,7 @@ from models.shard import Shards
 from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, neutral
 
 MOST_CORES = 30_000_000  # looked at in one search
+MOST_SHARDS = 300_000  # of a layer, tabulated: 2 GiB
 
 
 class Groundwork:
@@ -66,6 +67,8 @@ class Groundwork:
         """Shards, and what every policy does with them."""
         bodies = Shards.of(self.trunks.rows, self.problem.workload.seq_len)
         self.body = bodies.code
+        if (count := len(bodies.table) * len(self.experts)) > MOST_SHARDS:
+            raise TooLarge(self.problem.cluster.num_chips, count, "shards of a layer", MOST_SHARDS)
         shards = _crossed(bodies.table, self.experts)
         self.shards = ShardCosts.of(self.problem, shards, self.c, self.policies.savers.recompute)
         self.bounds = CoreBounds(self.problem, self.shards, self.c)

@@ -31,7 +31,9 @@ def with_enough_chips(
         times = larger.num_chips // cluster.num_chips
         try:
             search(Space(replace(problem, cluster=larger), constraints), profile, _WHATEVER, go_on)
-        except (NothingFaster, NoLegalLayout, TooLarge):
+        except TooLarge:
+            return error
+        except (NothingFaster, NoLegalLayout):
             most = times if go_on() else most
             continue
         enough = f"{larger.num_chips} chips, {times} times as many, have a layout that fits"

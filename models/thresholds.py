@@ -79,9 +79,10 @@ class _Asked:
         """Domains twice, four times … as large, then half and a quarter, until one changes it."""
         needed, exact = not here.is_simple(self.tolerance), here.exact
         largest = min(self.problem.cluster.num_chips, self.value * _FARTHEST)
+        least = max(self.value / _FARTHEST, 1)
         for factor in (2.0, 0.5):
             size = holds = self.value
-            while self.go_on() and 1 <= (size := size * factor) <= largest:
+            while self.go_on() and least <= (size := int(size * factor)) <= largest:
                 found = self._at(size)
                 exact = exact and found.exact
                 if self._differs(found, needed):

@@ -49,7 +49,7 @@ class Benchmarks:
         published = priors().coefficients(problem.scopes)
         predicted = sweep_seconds(part, published) if isinstance(part, Sweep) else product_seconds(part, published)
         found = offsets(part, published)
-        _require_possible(found)
+        _require_possible(found, "nccl_tests" if table else "gemms")
         answer = BenchmarkAnswer(
             id=new_id(),
             created_at=datetime.now(UTC),
@@ -128,12 +128,13 @@ def _require_named(problem: Problem, table: nccl_tests.Table) -> None:
             raise Invalid("cluster", None, f"has {chip.id}, and the output lists {device}")
 
 
-def _require_possible(found: dict[str, float]) -> None:
+def _require_possible(found: dict[str, float], field: str) -> None:
+    limits, check = {"nccl_tests": ("the links of the cluster", "cluster"), "gemms": ("the chip", "unit")}[field]
     for name, offset in found.items():
         if abs(offset) >= FARTHEST:
             way = "faster" if offset > 0 else "slower"
-            rule = f"is so much {way} than the links of the cluster allow that no {name} explains it; check the cluster"
-            raise Invalid("nccl_tests", None, rule)
+            rule = f"is so much {way} than {limits} would have it that no {name} explains it; check the {check}"
+            raise Invalid(field, None, rule)
 
 
 def _products(problem: Problem, submission: BenchmarkSubmission) -> Products:

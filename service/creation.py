@@ -82,7 +82,7 @@ class Creation:
         """The earlier answer, or None where the request is ours to run."""
         now = datetime.now(UTC)
         with self._store.writing() as rows:
-            rows.keys.purge(now - self._ttl)
+            rows.keys.purge(now - self._ttl, now - self._in_flight)
             row = rows.keys.find(key.key)
             if row is None:
                 claimed = {"key": key.key, "fingerprint": key.fingerprint, "token": token, "claimed_at": now}

@@ -164,7 +164,7 @@ def _content_hash(profile: Profile) -> str:
 
 
 def _profile_answer(rows: Rows, profile: ProfileRow) -> ProfileAnswer:
-    versions = [_summary(row) for row in rows.profiles.versions(profile.id)]
+    versions = [VersionSummary.model_validate(dict(row)) for row in rows.profiles.versions(profile.id)]
     policy = Policy.model_validate(profile.policy)
     return ProfileAnswer(id=profile.id, active_version=profile.active_version, policy=policy, versions=versions)
 

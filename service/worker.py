@@ -41,10 +41,11 @@ class Worker:
             return task(store, *args, **kwargs)
         whose = store.tenant, store.sees_all
         there: Callable[[], T] = partial(_in_store, self._url, whose, task, *args, **kwargs)
+        pool = self._ready()
         try:
-            return self._ready().submit(there).result()
+            return pool.submit(there).result()
         except BrokenProcessPool:
-            self.close()
+            self._drop(pool)
             return self._ready().submit(there).result()
 
     def close(self) -> None:
@@ -52,6 +53,13 @@ class Worker:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(cancel_futures=True)
+
+    def _drop(self, broken: ProcessPoolExecutor) -> None:
+        """Unless another thread has replaced it already."""
+        with self._lock:
+            if self._pool is broken:
+                self._pool = None
+        broken.shutdown(wait=False)
 
     def _ready(self) -> ProcessPoolExecutor:
         with self._lock:

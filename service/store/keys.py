@@ -21,8 +21,11 @@ class IdempotencyKeys:
     def find(self, key: str) -> IdempotencyRow | None:
         return self._session.get(IdempotencyRow, key)
 
-    def purge(self, before: datetime) -> None:
-        self._session.execute(delete(IdempotencyRow).where(IdempotencyRow.claimed_at < before))
+    def purge(self, before: datetime, unanswered: datetime) -> None:
+        """Answers to claims from before the one, and claims from before the other too that nothing has answered."""
+        answered, claimed = IdempotencyRow.status.is_not(None), IdempotencyRow.claimed_at
+        old = (claimed < before) & (answered | (claimed < unanswered))
+        self._session.execute(delete(IdempotencyRow).where(old))
 
     def claim(self, row: IdempotencyRow) -> None:
         """The primary key decides between requests that claim at the same moment."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import CursorResult, select, update
+from sqlalchemy import CursorResult, RowMapping, select, update
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
@@ -40,9 +40,11 @@ class Profiles:
             raise NotFound("profile", id_)
         return row
 
-    def versions(self, id_: str) -> Sequence[ProfileVersionRow]:
-        query = select(ProfileVersionRow).where(ProfileVersionRow.profile_id == id_)
-        return self._session.scalars(query.order_by(ProfileVersionRow.version)).all()
+    def versions(self, id_: str) -> Sequence[RowMapping]:
+        """version, created_at, origin and made_by of each, without the profiles themselves, which are long."""
+        x = ProfileVersionRow
+        query = select(x.version, x.created_at, x.origin, x.content["made_by"].as_string().label("made_by"))
+        return self._session.execute(query.where(x.profile_id == id_).order_by(x.version)).mappings().all()
 
     def version(self, id_: str, version: int) -> ProfileVersionRow:
         row = self._session.get(ProfileVersionRow, (id_, version))
