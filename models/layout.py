@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from itertools import permutations
 from typing import Any
 
@@ -192,3 +193,19 @@ class Layouts:
 
 
 _BOOLEAN = {"balanced", "reshard", "sequence_parallel", "offload_activations", "offload_optimizer"}
+
+
+def active_axes(x: Layouts) -> Array:
+    """Which axes have more than one rank, as bits in the order of AXES."""
+    return np.stack([getattr(x, axis) > 1 for axis in AXES], axis=1) @ (1 << np.arange(len(AXES)))
+
+
+@cache
+def in_order_of(offered: tuple[tuple[str, ...], ...]) -> Array:
+    """(active axes, placement): whether it has these axes in the order of one of those offered."""
+    found = np.zeros((1 << len(AXES), len(PLACEMENTS)), dtype=bool)
+    for pattern, of_pattern in enumerate(found):
+        active = {axis for i, axis in enumerate(AXES) if pattern >> i & 1}
+        orders = {tuple(axis for axis in order if axis in active) for order in offered}
+        of_pattern[:] = [tuple(axis for axis in order if axis in active) in orders for order in PLACEMENTS]
+    return found

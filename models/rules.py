@@ -24,6 +24,8 @@ from models.layout import (
     ZERO_BUBBLE_V,
     Layout,
     Layouts,
+    active_axes,
+    in_order_of,
 )
 from models.mesh import Groups, groups
 from models.problem import Problem
@@ -244,6 +246,11 @@ def _torus(p: Problem, x: Layouts) -> Array:
     return fits_torus(p, groups(p.cluster, x))
 
 
+def has_placement(p: Problem, x: Layouts) -> Array:
+    offered = p.stack.placements
+    return in_order_of(offered)[active_axes(x), x.placement] if offered else np.ones(len(x), dtype=bool)
+
+
 def fits_torus(p: Problem, g: Groups) -> Array:
     """An axis on a torus covers whole lines of it or divides one, so that its ring closes on real links."""
     if p.cluster.fabric.torus is None:
@@ -313,6 +320,9 @@ RULES: tuple[Rule, ...] = (
     Rule("recompute_layers_offered", "layout.recompute_layers", _recompute_layers, _layers_message),
     Rule("offload_offered", "layout", _offload_offered, lambda p, x: (
         f"stack {p.stack.id} offloads {', '.join(p.stack.offload) or 'nothing'}")),
+    Rule("placement_offered", "layout.placement", has_placement, lambda p, x: (
+        f"stack {p.stack.id} orders ranks {' or '.join(' < '.join(order) for order in p.stack.placements)}, "
+        f"not {' < '.join(x.placement)}")),
     Rule("placement_fits_torus", "layout.placement", _torus, lambda p, x: (
         f"placed {' < '.join(x.placement)} on a torus of {'x'.join(map(str, p.cluster.slice_shape))}, every axis must "
         "divide a torus dim or cover whole dims")),

@@ -23,11 +23,11 @@ from models.array import Array, distinct
 from models.constraints import Constraints
 from models.errors import Invalid, TooLarge
 from models.factors import divisors, factorisations, ordered_factorisations
-from models.layout import AXES, PLACEMENTS, SCHEDULES, Layout, Layouts
+from models.layout import AXES, PLACEMENTS, SCHEDULES, Layout, Layouts, active_axes
 from models.mesh import Groups, groups_of_meshes
 from models.problem import Problem
 from models.recompute import FULL, named
-from models.rules import BY_NAME, fits_torus
+from models.rules import BY_NAME, fits_torus, has_placement
 
 MOST_TRUNKS = 1_000_000  # held at a time
 _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "sequence_divides",
@@ -338,13 +338,14 @@ class Space:
         return rows.take(ok), parent[ok]
 
     def placed(self, meshes: Layouts) -> tuple[Layouts, Array, Groups]:
-        """Meshes under every placement that puts some axis on other links, the first of those that do not; the mesh
-        and the groups of each."""
-        active = np.stack([getattr(meshes, axis) > 1 for axis in AXES], axis=1)
-        pattern = active @ (1 << np.arange(len(AXES)))
+        """Meshes under every placement of the stack that puts some axis on other links, the first of those that do
+        not; the mesh and the groups of each."""
+        pattern = active_axes(meshes)
         start, count, orders = _orders()
         parent, row = ragged(start[pattern], count[pattern])
         rows = replace(meshes.take(parent), placement=orders[row])
+        offered = np.flatnonzero(has_placement(self.problem, rows))
+        rows, parent = rows.take(offered), parent[offered]
         g = groups_of_meshes(self.problem.cluster, rows)
         legal = np.flatnonzero(fits_torus(self.problem, g))
         codes = [axis.code[legal[::-1]] for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from models.errors import Invalid
+from models.layout import AXES, PLACEMENTS
 from models.recompute import MODULES
 
 Kernel = Literal[
@@ -43,6 +44,7 @@ class Stack:
                             every stage takes layers until the cost of all so far passes its share
     zero_stages             which of ZeRO 0 (plain data parallel) to 3 (FSDP) it offers
     reshard                 after forward, FSDP drops gathered parameters (True), keeps them (False), or either
+    placements              orders of the mesh axes over ranks that it has, innermost first; none given: any
     hybrid_sharding         may shard over a part of the data-parallel chips and replicate over the rest
     max_tp, max_cp, max_ep  largest degree; 1: the axis does not exist here
     sequence_parallel       with tp > 1, norms and residuals are sharded too: always, never or either
@@ -92,6 +94,7 @@ class Stack:
     micro_batch_groups: Literal["stages", "equal", "any"] = "stages"
     partition: Literal["even", "balanced", "threshold"] = "even"
     reshard: tuple[bool, ...] = (True,)
+    placements: tuple[tuple[str, ...], ...] = ()
     hybrid_sharding: bool = False
     max_tp: int = 1
     max_cp: int = 1
@@ -139,6 +142,8 @@ class Stack:
             raise Invalid("stack.zero_stages", self.zero_stages, "must be some of 0, 1, 2, 3")
         if not self.selective or not all(names and set(names) <= set(MODULES) for names in self.selective):
             raise Invalid("stack.selective", self.selective, f"must be sets of {', '.join(MODULES)}")
+        if not set(self.placements) <= set(PLACEMENTS):
+            raise Invalid("stack.placements", self.placements, f"must be orders of all of {', '.join(AXES)}")
         if self.attention_kernel not in (*_PICKED, *KERNELS):
             rule = f"must be one of {', '.join((*_PICKED, *KERNELS))}"
             raise Invalid("stack.attention_kernel", self.attention_kernel, rule)

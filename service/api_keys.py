@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from service import database
 from service.errors import NotFound, Unauthenticated
 from service.settings import Misconfigured, from_environment
@@ -117,12 +115,9 @@ def main() -> int:
     commands.add_parser("revoke", help="refuse a key from now on").add_argument("id")
     given = parser.parse_args()
     try:
-        engine = database.connect(from_environment().database_url)
-        database.migrate(engine)
-    except Misconfigured as error:
+        engine = database.ready(from_environment().database_url)
+    except (Misconfigured, database.Unusable) as error:
         parser.error(str(error))
-    except SQLAlchemyError as error:
-        parser.error(f"the database cannot be used: {str(getattr(error, 'orig', None) or error).strip()}")
     store = Store(engine)
     try:
         if given.command == "create":

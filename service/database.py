@@ -15,6 +15,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.exc import SQLAlchemyError
 
 MIGRATIONS = Path(__file__).parent.parent / "migrations"
 _BUSY_S = 30
@@ -92,3 +93,18 @@ def _into_wal(connection: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     """A writer takes the lock when it begins: SQLite lets no reader become one after another has written."""
     connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN")
+
+
+class Unusable(Exception):
+    """Says why."""
+
+
+def ready(url: str) -> Engine:
+    """Connected and migrated. Raises Unusable."""
+    engine = connect(url)
+    try:
+        migrate(engine)
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).strip()
+        raise Unusable(f"the database cannot be used: {reason}") from None
+    return engine

@@ -21,6 +21,7 @@ Module = Literal[
 Modules = Annotated[list[Module], Field(max_length=9)]
 ZeroStage = Literal[0, 1, 2, 3]
 Axis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp"]
+Placement = Annotated[list[Axis], Field(min_length=5, max_length=5)]
 
 
 class LayoutFields(Wire):
@@ -46,7 +47,7 @@ class LayoutFields(Wire):
     """Experts, folded over the axes other than pp."""
     etp: Degree = 1
     """Tensor parallelism inside an expert."""
-    placement: Annotated[list[Axis], Field(min_length=5, max_length=5)] = ["tp", "cp", "dp_shard", "dp_replicate", "pp"]
+    placement: Placement = ["tp", "cp", "dp_shard", "dp_replicate", "pp"]
     """Axes from the innermost links outwards."""
     micro_batch: Degree = 1
     """Sequences a data-parallel rank runs at a time."""

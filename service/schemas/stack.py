@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag
 from models.catalogue import frozen
 from models.stack import Kernel, Stack
 from service.pointers import TAG
-from service.schemas.layout import Modules, Recompute, Schedule, ZeroStage
+from service.schemas.layout import Modules, Placement, Recompute, Schedule, ZeroStage
 from service.schemas.wire import Degree, Name, Wire
 
 Bytes = Annotated[float, Field(ge=0, le=8)]
@@ -27,6 +27,8 @@ class StackFields(Wire):
     partition: Literal["even", "balanced", "threshold"] | None = None
     zero_stages: Annotated[list[ZeroStage], Field(min_length=1)] | None = None
     reshard: Annotated[list[bool], Field(min_length=1, max_length=2)] | None = None
+    placements: Annotated[list[Placement], Field(min_length=1, max_length=120)] | None = None
+    """Orders of the mesh axes over ranks, innermost first: those that it has, or that may be answered."""
     hybrid_sharding: bool | None = None
     max_tp: Degree | None = None
     max_cp: Degree | None = None
