@@ -165,7 +165,7 @@ def _variances(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
     without runs; shape (3, n).
 
     Those of normal distributions with the same central 80%: a rate of ageing, a logarithm in an exponent, has tails.
-    What is hidden can only slow a step down, so the two halves of its time are apart.
+    What is hidden can only slow a step down: a half that is narrower towards less is that narrow.
     """
     n, generator = len(layouts), np.random.default_rng(0)
     terms = [term for term in profile.applying(problem.scopes) if not term.runs]
@@ -174,5 +174,6 @@ def _variances(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
     drawn = predict(problem, repeated, profile.coefficients(problem.scopes, draws))
     logs = np.log([drawn.step_time_s, drawn.reserved_bytes])
     low, middle, high = np.quantile(logs.reshape(2, n, _DRAWS), [0.1, 0.5, 0.9], axis=2)
-    away = [(middle - low)[0], (high - middle)[0], (high - low)[1] / 2]
+    half = (high - low) / 2
+    away = [np.minimum(middle - low, half)[0], *half]
     return (np.array(away) / Z80) ** 2
