@@ -116,35 +116,34 @@ def _balanced(layers: Array, head: float, chunks: Array, width: int) -> Array:
 
 
 def _in_rounds(layers: Array, head: float, pp: Array, v: Array, width: int) -> Array:
-    """Where chunks that are dealt out to several stages in rounds begin (u, width): by how many layers the last stage
-    has, and its last chunk, each of the mean cost."""
+    """Where chunks that are dealt out to several stages in rounds begin (u, width)."""
     n, head = len(layers), head / float(layers.mean())
-    stages, rounds = pp[:, None, None, None], v[:, None, None, None]
-    most = int(np.minimum(n - pp * v, n // pp).max()) + 1
-    last = (v[:, None] - 1 + np.arange(most + 1))[:, :, None, None]
-    end = np.arange(int((n // (pp * v)).max()) + 2)[:, None]
-    others, round_ = -(-(n - last) // (stages - 1)), np.arange(int(v.max()))
-    before = _evenly(last - end, rounds - 1, round_)
-    slowest = np.maximum(_evenly(others, rounds, round_), np.where(round_ < rounds - 1, before, end + head))
-    together = np.where(round_ < rounds, slowest, 0.0).sum(axis=3)
-    possible = (n - last >= rounds * (stages - 1)) & (last - end >= rounds - 1)
-    cost = np.where(possible, np.maximum(others, last + head), np.inf)[..., 0]
-    least = cost <= cost.min(axis=(1, 2), keepdims=True) * (1 + 1e-12)
-    best = np.where(least, together, np.inf)[:, ::-1, ::-1].reshape(len(pp), -1).argmin(axis=1)  # equals: most, last
-    at, of = np.divmod(best, len(end))
-    on_last, ending = v - 1 + most - at, len(end) - 1 - of
-    each, more = np.divmod(n - on_last, pp - 1)
+    on_last, ending = np.array([_last_stage(n, head, *pair) for pair in zip(pp.tolist(), v.tolist(), strict=True)]).T
+    pp, v = pp[:, None], v[:, None]
+    each, more = np.divmod(n - on_last[:, None], pp - 1)
     chunk = np.arange(width - 1)
-    stage, round_ = chunk % pp[:, None], chunk // pp[:, None]
-    counts = _evenly(each[:, None] + (stage >= (pp - 1 - more)[:, None]), v[:, None], round_)
-    of_last = np.where(round_ < v[:, None] - 1, _evenly((on_last - ending)[:, None], v[:, None] - 1, round_), 0)
-    of_last = np.where(round_ == v[:, None] - 1, ending[:, None], of_last)
-    counts = np.where(stage == pp[:, None] - 1, of_last, counts)
+    stage, round_ = chunk % pp, chunk // pp
+    of_last = np.where(round_ < v - 1, _evenly((on_last - ending)[:, None], v - 1, round_), ending[:, None])
+    counts = np.where(stage == pp - 1, of_last, _evenly(each + (stage >= pp - 1 - more), v, round_))
     begin = np.concatenate([np.zeros((len(pp), 1)), np.cumsum(counts, axis=1)], axis=1).astype(np.int64)
-    return np.where(np.arange(width) < (pp * v)[:, None], begin, n)
+    return np.where(np.arange(width) < pp * v, begin, n)
 
 
-def _evenly(count: Array, rounds: Array, round_: Array) -> Array:
+def _last_stage(n: int, head: float, pp: int, v: int) -> tuple[int, int]:
+    """How many of n layers the last stage has, and its last chunk beside the head, which is worth so many: of equally
+    good numbers the most, since the stages before hold more micro-batches."""
+    last = np.arange(min(n - v * (pp - 1), n // pp + 1), v - 2, -1)[:, None, None]
+    end = np.arange(n // (pp * v) + 1, -1, -1)[:, None]
+    others, round_ = -(-(n - last) // (pp - 1)), np.arange(v)
+    of_last = np.where(round_ < v - 1, _evenly(last - end, v - 1, round_), end + head)
+    together = np.maximum(_evenly(others, v, round_), of_last).sum(axis=2)
+    stages = np.where(last - end >= v - 1, np.maximum(others, last + head), np.inf)[:, :, 0]
+    best = np.where(stages <= stages.min() * (1 + 1e-12), together, np.inf).argmin()
+    at, of = divmod(int(best), len(end))
+    return int(last[at, 0, 0]), int(end[of, 0])
+
+
+def _evenly(count: Array, rounds: Array | int, round_: Array) -> Array:
     """Of so many layers those of a round, the first ones' one more."""
     return count // rounds + (round_ < count % rounds)
 
