@@ -26,28 +26,53 @@ class Change:
 
 
 def changes(residuals: Array, significant: float = SIGNIFICANT) -> list[Change]:
-    """Of residuals in order of time, the first change first."""
-    return sorted(_within(np.asarray(residuals), 0, significant), key=lambda change: change.index)
+    """Of residuals in order of time, the first change first; each with the shift from the level before it to the next.
+
+    A split of the whole series lies badly where there are several changes: each is found again between its neighbours,
+    and left out if it is none there, until all stay.
+    """
+    residuals = np.asarray(residuals)
+    splits = _splits(residuals, 0, significant)
+    for _ in range(len(splits) + 1):
+        settled = _between_neighbours(residuals, splits, significant)
+        if settled == splits:
+            break
+        splits = settled
+    return _shifts(residuals, splits)
 
 
-def _within(residuals: Array, start: int, significant: float) -> list[Change]:
-    if len(residuals) < 2 * FEWEST:
-        return []
+def _splits(residuals: Array, start: int, significant: float) -> list[int]:
     at, p_value = _pettitt(residuals)
     if p_value >= significant:
         return []
     before, after = residuals[:at], residuals[at:]
-    shift = float(np.median(after) - np.median(before))
+    return [*_splits(before, start, significant), start + at, *_splits(after, start + at, significant)]
+
+
+def _between_neighbours(residuals: Array, splits: list[int], significant: float) -> list[int]:
+    found: list[int] = []
+    for end in [*splits[1:], len(residuals)][: len(splits)]:
+        start = found[-1] if found else 0
+        at, p_value = _pettitt(residuals[start:end])
+        if p_value < significant:
+            found.append(start + at)
+    return found
+
+
+def _shifts(residuals: Array, splits: list[int]) -> list[Change]:
+    ends = [0, *splits, len(residuals)]
+    levels = [float(np.median(residuals[a:b])) for a, b in zip(ends, ends[1:], strict=False) if b > a]
     return [
-        *_within(before, start, significant),
-        Change(start + at, shift, p_value),
-        *_within(after, start + at, significant),
+        Change(at, levels[i + 1] - levels[i], _pettitt(residuals[ends[i] : ends[i + 2]])[1])
+        for i, at in enumerate(splits)
     ]
 
 
 def _pettitt(residuals: Array) -> tuple[int, float]:
-    """The likeliest first run after a change, and the p-value of there being none."""
+    """The likeliest first run after a change, and the p-value of there being none: 1 of too few runs."""
     n = len(residuals)
+    if n < 2 * FEWEST:
+        return 0, 1.0
     order = np.argsort(residuals, kind="stable")
     rank = np.empty(n)
     rank[order] = np.arange(1, n + 1)

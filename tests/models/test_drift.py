@@ -27,6 +27,14 @@ def test_two_shifts_are_two_changes() -> None:
     assert [change.shift > 0 for change in found] == [True, False]
 
 
+@pytest.mark.parametrize("levels", [(0.0, 0.1, 0.2), (0.0, 0.1, 0.0), (0.0, -0.1, 0.1), (0.0, 0.1, 0.2, 0.1)])
+@pytest.mark.parametrize("seed", range(5))
+def test_each_of_several_shifts_has_its_place_and_size(levels: tuple[float, ...], seed: int) -> None:
+    found = changes(series(*((30, level) for level in levels), seed=seed))
+    assert [change.index for change in found] == pytest.approx(range(30, 30 * len(levels), 30), abs=3)
+    assert [change.shift for change in found] == pytest.approx(np.diff(levels).tolist(), abs=0.03)
+
+
 def test_noise_is_no_change() -> None:
     """At a significance of one in a hundred, about one series in a hundred may be taken for a change."""
     wrong = sum(bool(changes(series((60, 0.0), seed=seed))) for seed in range(400))
