@@ -50,7 +50,7 @@ def partition(
 ) -> Stages:
     """Contiguous chunks of layers for u rows.
 
-    `layer_cost` (k,): a layer of each kind; `head_cost`: output head and MTP, which stay with the last layer. Rows
+    `layer_cost` (k,): a layer of each kind; `head_cost`: output head and MTP, which are in the last chunk. Rows
     that are `balanced` get a split by these costs, or that of nanotron, `by_threshold`; the others an equal number of
     layers.
     `mirrored` rows (DualPipe) hold chunk i and chunk p-1-i on device i, `folded` ones (two chunks in a V) chunk i and
