@@ -8,10 +8,8 @@ import numpy as np
 
 from models.answer import Answer, Certificate, Goal
 from models.array import Array, distinct
-from models.layout import Layouts
+from models.layout import DEGREES, Layouts
 from models.pareto import staircase
-
-DEGREES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
 
 
 @dataclass

@@ -22,6 +22,7 @@ AXES = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 SCHEDULES = ("1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe")
 PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(permutations(AXES))
 DEFAULT_PLACEMENT = PLACEMENTS.index(AXES)
+DEGREES = (*AXES, "ep", "etp")
 
 ONE_F_ONE_B, INTERLEAVED, AFAB, ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE = range(len(SCHEDULES))
 
@@ -201,11 +202,18 @@ def active_axes(x: Layouts) -> Array:
 
 
 @cache
-def in_order_of(offered: tuple[tuple[str, ...], ...]) -> Array:
-    """(active axes, placement): whether it has these axes in the order of one of those offered."""
-    found = np.zeros((1 << len(AXES), len(PLACEMENTS)), dtype=bool)
+def first_alike() -> Array:
+    """(active axes, placement): the first placement that has these axes in the same order."""
+    found = np.zeros((1 << len(AXES), len(PLACEMENTS)), dtype=np.int64)
     for pattern, of_pattern in enumerate(found):
-        active = {axis for i, axis in enumerate(AXES) if pattern >> i & 1}
-        orders = {tuple(axis for axis in order if axis in active) for order in offered}
-        of_pattern[:] = [tuple(axis for axis in order if axis in active) in orders for order in PLACEMENTS]
+        first: dict[tuple[str, ...], int] = {}
+        for code, order in enumerate(PLACEMENTS):
+            of_pattern[code] = first.setdefault(tuple(axis for axis in order if pattern >> AXES.index(axis) & 1), code)
     return found
+
+
+@cache
+def in_order_of(offered: tuple[tuple[str, ...], ...]) -> Array:
+    """(active axes, placement): whether it has these axes as one of those offered does; where none is, as any."""
+    codes = [PLACEMENTS.index(order) for order in offered] or list(range(len(PLACEMENTS)))
+    return np.array([np.isin(alike, alike[codes]) for alike in first_alike()])

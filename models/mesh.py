@@ -16,11 +16,10 @@ import numpy as np
 from models.array import Array, Shared, distinct, nothing_shared
 from models.factors import divisors
 from models.hardware import Cluster
-from models.layout import AXES, PLACEMENTS, Layouts
+from models.layout import AXES, DEGREES, PLACEMENTS, Layouts
 
 _ORDERS = np.array([[AXES.index(axis) for axis in order] for order in PLACEMENTS])
 _TP, _CP, _SHARD, _REPLICATE, _PP = range(5)
-_DEGREES = ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "etp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ def groups(cluster: Cluster, layouts: Layouts, *, shared: bool = True) -> Groups
     """Every axis of every layout on the cluster's dims; unless `shared`, with a table entry for every layout."""
     if not shared:
         return groups_of_meshes(cluster, layouts, shared=False)
-    first, code = distinct(*(getattr(layouts, name) for name in (*_DEGREES, "placement")))
+    first, code = distinct(*(getattr(layouts, name) for name in (*DEGREES, "placement")))
     return groups_of_meshes(cluster, layouts.take(first), shared=True).take(code)
 
 

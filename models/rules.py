@@ -246,9 +246,8 @@ def _torus(p: Problem, x: Layouts) -> Array:
     return fits_torus(p, groups(p.cluster, x))
 
 
-def has_placement(p: Problem, x: Layouts) -> Array:
-    offered = p.stack.placements
-    return in_order_of(offered)[active_axes(x), x.placement] if offered else np.ones(len(x), dtype=bool)
+def _placement(p: Problem, x: Layouts) -> Array:
+    return np.asarray(in_order_of(p.stack.placements)[active_axes(x), x.placement])
 
 
 def fits_torus(p: Problem, g: Groups) -> Array:
@@ -320,7 +319,7 @@ RULES: tuple[Rule, ...] = (
     Rule("recompute_layers_offered", "layout.recompute_layers", _recompute_layers, _layers_message),
     Rule("offload_offered", "layout", _offload_offered, lambda p, x: (
         f"stack {p.stack.id} offloads {', '.join(p.stack.offload) or 'nothing'}")),
-    Rule("placement_offered", "layout.placement", has_placement, lambda p, x: (
+    Rule("placement_offered", "layout.placement", _placement, lambda p, x: (
         f"stack {p.stack.id} orders ranks {' or '.join(' < '.join(order) for order in p.stack.placements)}, "
         f"not {' < '.join(x.placement)}")),
     Rule("placement_fits_torus", "layout.placement", _torus, lambda p, x: (

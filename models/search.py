@@ -25,8 +25,8 @@ from models.combine import Combiner
 from models.complexity import of_degrees, of_mesh, of_policy
 from models.errors import OutOfTime
 from models.groundwork import Groundwork
-from models.held import DEGREES, Held
-from models.layout import PLACEMENTS, Layouts
+from models.held import Held
+from models.layout import DEGREES, PLACEMENTS, Layouts
 from models.levels import Cores, Leaves, Meshes, Outcome, Placed
 from models.mesh import closest_groups
 from models.mesh_costs import collectives, least_collectives
@@ -55,7 +55,7 @@ def search(space: Space, profile: Profile, goal: Goal, go_on: GoOn = to_the_end)
         held = held.again()
         try:
             again = _Search(ground, held, go_on).run()
-        except OutOfTime:
+        except (OutOfTime, NothingFaster):  # time ended before the best was met again
             return answer.inexact()
         answer = again if again.certificate.exact else answer.inexact()
     return answer
@@ -103,7 +103,7 @@ class _Search:
             opened = np.concatenate([opened, np.zeros(len(more.trunk), dtype=bool)])
             opened[self._open_best(cores, opened, _PROBED)] = True
         if cores is None:
-            raise NothingFaster
+            raise self._nothing()
         size = _PROBED
         while len(best := self._open_best(cores, opened, size)):
             opened[best] = True

@@ -23,11 +23,11 @@ from models.array import Array, distinct
 from models.constraints import Constraints
 from models.errors import Invalid, TooLarge
 from models.factors import divisors, factorisations, ordered_factorisations
-from models.layout import AXES, PLACEMENTS, SCHEDULES, Layout, Layouts, active_axes
+from models.layout import AXES, PLACEMENTS, SCHEDULES, Layout, Layouts, active_axes, first_alike, in_order_of
 from models.mesh import Groups, groups_of_meshes
 from models.problem import Problem
 from models.recompute import FULL, named
-from models.rules import BY_NAME, fits_torus, has_placement
+from models.rules import BY_NAME, fits_torus
 
 MOST_TRUNKS = 1_000_000  # held at a time
 _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "sequence_divides",
@@ -341,11 +341,9 @@ class Space:
         """Meshes under every placement of the stack that puts some axis on other links, the first of those that do
         not; the mesh and the groups of each."""
         pattern = active_axes(meshes)
-        start, count, orders = _orders()
+        start, count, orders = _orders(self.problem.stack.placements)
         parent, row = ragged(start[pattern], count[pattern])
         rows = replace(meshes.take(parent), placement=orders[row])
-        offered = np.flatnonzero(has_placement(self.problem, rows))
-        rows, parent = rows.take(offered), parent[offered]
         g = groups_of_meshes(self.problem.cluster, rows)
         legal = np.flatnonzero(fits_torus(self.problem, g))
         codes = [axis.code[legal[::-1]] for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)]
@@ -421,16 +419,8 @@ def _schedules(most_virtual_stages: int) -> Layouts:
 
 
 @cache
-def _orders() -> tuple[Array, Array, Array]:
+def _orders(offered: tuple[tuple[str, ...], ...]) -> tuple[Array, Array, Array]:
     """(start, count, codes): for every set of active axes, as bits, the first placement of each of their orders."""
-    starts: list[int] = []
-    counts: list[int] = []
-    codes: list[int] = []
-    for pattern in range(1 << len(AXES)):
-        first: dict[tuple[str, ...], int] = {}
-        for code, order in enumerate(PLACEMENTS):
-            first.setdefault(tuple(axis for axis in order if pattern >> AXES.index(axis) & 1), code)
-        starts.append(len(codes))
-        counts.append(len(first))
-        codes.extend(sorted(first.values()))
-    return np.array(starts), np.array(counts), np.array(codes)
+    codes = [np.unique(alike[own]) for alike, own in zip(first_alike(), in_order_of(offered), strict=True)]
+    counts = np.array([len(of_pattern) for of_pattern in codes])
+    return np.cumsum(counts) - counts, counts, np.concatenate(codes)

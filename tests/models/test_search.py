@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from models import catalogue
 from models import search as search_module
-from models.answer import Answer, Goal, NoLegalLayout
+from models.answer import Answer, Goal, NoLegalLayout, NothingFaster
 from models.architecture import Architecture, MoeShape
 from models.array import Array
 from models.bounds import Bounds, CoreBounds, Variants, growth
 from models.chains import Chains, flying, idle
 from models.constraints import Constraints
-from models.errors import Infeasible
+from models.errors import Infeasible, OutOfTime
 from models.exposure import recomputed
 from models.factors import factorisations, ordered_factorisations
 from models.hardware import GIB, Cluster, Level
@@ -195,6 +195,26 @@ def test_meshes_that_turn_out_to_be_as_fast_as_others_leave_their_places_to_slow
     assert answer is not None
     assert len(answer.ranked) == 5
     agree(answer, fitting(question, PROFILE, constraints), goal)
+    for faster_than in (np.inf, 2 * answer.times[0]):
+        ended = ended_anywhere(Space(question, constraints), replace(goal, faster_than=faster_than))
+        first = next(i for i, time in enumerate(ended) if time is not None)
+        assert ended[first:] == [answer.times[0]] * (len(ended) - first)
+
+
+def ended_anywhere(space: Space, goal: Goal) -> list[float | None]:
+    """The best when time ends at the first step, at the second, and so on until it no longer does; a second search, for
+    what tied in the first, has steps as well."""
+    best: list[float | None] = []
+    while True:
+        left = iter(range(len(best)))
+        try:
+            answer = search(space, PROFILE, goal, lambda left=left: next(left, None) is not None)
+        except (OutOfTime, NothingFaster):
+            best.append(None)
+            continue
+        best.append(float(answer.times[0]))
+        if answer.certificate.exact:
+            return best
 
 
 @pytest.mark.parametrize(
