@@ -10,7 +10,7 @@ from models import pipeline
 from models.array import Array, Shared, distinct, total
 from models.exposure import Exposure, straggling, weighed
 from models.hardware import GIB
-from models.layout import DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE_V, Layouts
+from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE_V, Layouts
 from models.mesh_costs import MeshCosts
 from models.partition import Stages, boundaries, partition
 from models.problem import Problem
@@ -99,11 +99,10 @@ class Combiner:
         if pipeline.moves_weight_gradients(x.schedule):
             weights = [time.weight for time in self.meshes.times]
             weight = weighed(stages.amounts, weights), weighed(exposure.amounts, weights)
-        times = pipeline.StageTimes(forward, both - forward, weight[0], exposure.whole_model(), weight[1])
+        rounds = [weighed(amounts, [part.both for part in parts]) for amounts in (stages.first_round, stages.slowest)]
+        times = pipeline.StageTimes(forward, both - forward, weight[0], exposure.whole_model(), weight[1], *rounds)
         schedule = np.where(x.pp > 1, x.schedule, ONE_F_ONE_B)  # without a pipeline all are alike, and idle nowhere
         idle = np.where(x.pp > 1, pipeline.bubble(schedule, x.pp, x.virtual_stages, m, times), 0.0)
-        if (schedule == INTERLEAVED).any():
-            idle = np.where(schedule == INTERLEAVED, self._in_rounds(idle, both, [part.both for part in parts]), idle)
         once = self._data_once(stages.amounts, times.forward, times.backward)
         optimizer = self._optimizer(stages.amounts)
         last = _largest(m * both + idle + once + optimizer)
@@ -122,14 +121,6 @@ class Combiner:
         subtotal = total(time.values())
         time["jitter_s"] = waits + (subtotal + waits) * straggling(self.problem, self.c, x.num_devices)
         return {name: time[name] + np.zeros_like(subtotal) for name in TIME_TERMS}
-
-    def _in_rounds(self, idle: Array, both: Array, each: list[Array]) -> Array:
-        """Idle seconds of interleaved stages: those of equal chunks, or what the others' chunks of the first round
-        take, which fill the pipeline and drain it; and what the rounds of a micro-batch take longer, stages being in
-        step, than the slowest stage's chunks."""
-        filling = weighed(self.stages.first_round, each) - both / self.layouts.virtual_stages
-        in_step = np.maximum(weighed(self.stages.slowest, each) - both.max(axis=0), 0.0)
-        return np.maximum(idle, filling) + self.micro_batches * in_step
 
     def _data_once(self, amounts: Array, forward: Array, backward: Array) -> Array:
         """Gradient reduction behind the last micro-batch's backward, parameter gather behind the first forward."""

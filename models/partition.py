@@ -77,12 +77,13 @@ def boundaries(
     chunks = pp * virtual_stages
     begin = np.ceil(np.arange(int(chunks.max()) + 1) * len(layers) / chunks[:, None]).astype(np.int64)
     begin = np.minimum(begin, len(layers))
-    if balanced.any():
-        split = _thresholds if by_threshold else _balanced
-        begin[balanced] = split(layers, head, chunks[balanced], begin.shape[1])
-    rounds = np.flatnonzero(balanced & (virtual_stages > 1) & (pp > 1) & ~folded)
-    if len(rounds) and not by_threshold:
+    rounds = balanced & (virtual_stages > 1) & (pp > 1) & ~folded & (not by_threshold)
+    if rounds.any():
         begin[rounds] = _in_rounds(layers, head, pp[rounds], virtual_stages[rounds], begin.shape[1])
+    whole = balanced & ~rounds
+    if whole.any():
+        split = _thresholds if by_threshold else _balanced
+        begin[whole] = split(layers, head, chunks[whole], begin.shape[1])
     return begin
 
 

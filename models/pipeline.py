@@ -6,13 +6,14 @@ under afab, for equal stages under 1f1b, interleaved, (F = W, as in its paper) z
 (m >= 2p-1, W <= F <= I) zero_bubble_v, and closely for others; with unequal stages 1f1b and interleaved are upper
 bounds, or nearly, since a slow early stage hides part of its fill behind warm-up forwards. Interleaved chunks that
 differ fill and drain the pipeline with those of the first round, and stages are in step: a round lasts as long as its
-longest chunk, and what that takes over all rounds beyond the work of the slowest stage is idle time (models.combine).
+longest chunk, and what that takes over all rounds beyond the work of the slowest stage is idle time.
 With chunks as models.partition deals them out the simulation takes 4% less to 3% more (tests).
 
 schedule      idle time of stage s, besides m (F+B) of work                       source
 afab          ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                       GPipe, arXiv 1811.06965
 1f1b          Σ(F+B) over the other stages                                        arXiv 2006.09503
-interleaved   Σ(F+B)/v over the other stages                                      arXiv 2104.04473 §2.2
+interleaved   Σ(F+B)/v over the other stages, or Σ(F+B) of their chunks of the    arXiv 2104.04473 §2.2
+              first round; and m (Σ over rounds of max(F+B) - max of stages)
 zero_bubble   Σ(F+B-2W) over the other stages (ZB-H1: no stage waits for W, and   arXiv 2401.10241 table 2
               with p micro-batches or more p-1 of them fill the bubble, with
               fewer m-1; memory as 1f1b)
@@ -37,13 +38,17 @@ from models.layout import AFAB, DUALPIPE, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_
 @dataclass(frozen=True, slots=True)
 class StageTimes:
     """Seconds of a micro-batch: forward, backward and its weight gradients on the different stages, (s, n); both
-    passes, and weight gradients, of all stages, (n,). Weight gradients may be 0 where no schedule moves them."""
+    passes, and weight gradients, of all stages, (n,). Weight gradients may be 0 where no schedule moves them. Of chunks
+    dealt out in rounds, both passes of all in the first round, and of the slowest of every round, (n,); 0 where chunks
+    are alike."""
 
     forward: Array
     backward: Array
     weight: Array | float
     total: Array
     total_weight: Array | float
+    first_round: Array | float = 0.0
+    slowest: Array | float = 0.0
 
 
 def micro_batch_group(pp: Array | int, micro_batches: Array | int) -> Array:
@@ -91,6 +96,10 @@ def bubble(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Arr
         slowest = t.forward.max(axis=0) + t.backward.max(axis=0)
         return np.asarray(t.total + m1 * slowest - micro_batches * both)
 
+    def interleaved() -> Array:
+        filling = np.maximum(fill / virtual_stages, t.first_round - both / virtual_stages)
+        return filling + micro_batches * np.maximum(t.slowest - both.max(axis=0), 0.0)
+
     def zero() -> Array:
         moved = 1 + np.minimum(m1 / np.maximum(pp - 1, 1), 1.0)
         return np.maximum(fill - moved * (t.total_weight - t.weight), 0.0)
@@ -108,7 +117,7 @@ def bubble(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Arr
 
     others: dict[int, Callable[[], Array]] = {
         AFAB: afab,
-        INTERLEAVED: lambda: fill / virtual_stages,
+        INTERLEAVED: interleaved,
         ZERO_BUBBLE: zero,
         ZERO_BUBBLE_V: zero_v,
         DUALPIPE: dual,
