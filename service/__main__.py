@@ -9,7 +9,6 @@ import sys
 from contextlib import suppress
 
 import uvicorn
-from sqlalchemy.exc import SQLAlchemyError
 
 from service import database
 from service.app import create_app
@@ -36,10 +35,10 @@ def main() -> int:
     settings = _settings()
     configure_logs(settings.log_level)
     try:
-        _prepare(settings)
-    except SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", None) or error).strip()
-        log.error("database cannot be used", extra={"reason": reason})  # noqa: TRY400
+        with database.usable():
+            _prepare(settings)
+    except database.Unusable as error:
+        log.error("database cannot be used", extra={"reason": str(error)})  # noqa: TRY400
         return 1
     config = uvicorn.Config(
         create_app(settings),

@@ -115,9 +115,13 @@ def main() -> int:
     commands.add_parser("revoke", help="refuse a key from now on").add_argument("id")
     given = parser.parse_args()
     try:
-        engine = database.ready(from_environment().database_url)
-    except (Misconfigured, database.Unusable) as error:
+        engine = database.connect(from_environment().database_url)
+        with database.usable():
+            database.migrate(engine)
+    except Misconfigured as error:
         parser.error(str(error))
+    except database.Unusable as error:
+        parser.error(f"the database cannot be used: {error}")
     store = Store(engine)
     try:
         if given.command == "create":

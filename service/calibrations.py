@@ -53,13 +53,12 @@ class _Ground:
     def profile(self) -> Profile:
         return Profile.from_json(self.base.content)
 
-    def beside_active(self, unseen: Unseen | None) -> Unseen | None:
+    def beside(self, replaced: Profile, unseen: Unseen | None) -> Unseen | None:
         """The same with the active version as what was before: it is that which a new one replaces."""
         if unseen is None or self.base.version == self.active.version:
             return unseen
         timed = sorted((o for o in self.observations if o.step_time_s is not None), key=lambda o: o.key)
-        pairs = [(o.problem, Layouts.of([o.layout])) for o in timed]
-        return replace(unseen, before=log_times(pairs, Profile.from_json(self.active.content)))
+        return replace(unseen, before=log_times([(o.problem, Layouts.of([o.layout])) for o in timed], replaced))
 
     def learnt(self) -> dict[str, Any]:
         """Which reports a version from here rests on: how many, and those that came last."""
@@ -139,7 +138,7 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _Learnt | _Not
     automatic = request.activate or ground.policy.mode == "automatic"
     replaced = Profile.from_json(ground.active.content)
     published = Published(store).compared(replaced, found.profile) if automatic else None
-    found = replace(found, unseen=ground.beside_active(found.unseen))
+    found = replace(found, unseen=ground.beside(replaced, found.unseen))
     promotion = judge(ground.policy, found.unseen, published, asked=request.activate)
     return _Learnt(
         profile=found.profile,

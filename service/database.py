@@ -99,12 +99,10 @@ class Unusable(Exception):
     """Says why."""
 
 
-def ready(url: str) -> Engine:
-    """Connected and migrated. Raises Unusable."""
-    engine = connect(url)
+@contextmanager
+def usable() -> Iterator[None]:
+    """Raises Unusable for what the database refuses."""
     try:
-        migrate(engine)
+        yield
     except SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", None) or error).strip()
-        raise Unusable(f"the database cannot be used: {reason}") from None
-    return engine
+        raise Unusable(str(getattr(error, "orig", None) or error).strip()) from None

@@ -18,7 +18,6 @@ from service.intake import Intake
 from service.profiles import active_profile
 from service.reports import location
 from service.resolution import Resolver
-from service.schemas.architecture import ShapeFields
 from service.schemas.report import LogReading, LogSubmission, Outcome, ReportSubmission
 from service.store import Rows, Store
 from service.subject import Subject, of_report
@@ -28,7 +27,7 @@ _SETTLED = ("model", "workload", "layout")
 """What a log may say itself."""
 _COMPARED = {
     "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute", "seq_len", "global_batch",
-    "precision",
+    "precision", "num_layers", "hidden_size",
 }  # fmt: skip
 
 
@@ -44,8 +43,7 @@ class ReportLogs:
             report = _submitted(_report(submission, said, reading))
             subject = of_report(rows, report)
             if submission.is_linked:
-                _require_agreement(subject, said)
-                _require_same_run(Resolver(rows), subject, said)
+                _require_agreement(Resolver(rows), subject, said)
             if reading is not None and reading.global_batch is not None:
                 _require_batch(subject, reading.global_batch)
             (outcome,) = Intake(rows, active_profile(rows)).take([(report, received)])
@@ -120,29 +118,22 @@ def _able(stack: str | Mapping[str, Any], layout: Mapping[str, Any]) -> str | Ma
     return {"sequence_parallel": [True, False], **({"name": stack} if isinstance(stack, str) else stack)}
 
 
-def _require_agreement(subject: Subject, said: Mapping[str, Any]) -> None:
+def _require_agreement(resolver: Resolver, subject: Subject, said: Mapping[str, Any]) -> None:
     """What the log says that it ran is what it is linked to."""
-    linked = {"layout": subject.layout, "workload": subject.question.workload}
-    for part, fields in linked.items():
-        for name, value in said.get(part, {}).items():
-            answered = getattr(fields, name)
-            if value != answered and name in _COMPARED:
-                rule = f"ran {name} = {value} where what it is linked to has {answered}: report it with its own {part}"
-                raise Invalid("log", None, rule)
-
-
-def _require_same_run(resolver: Resolver, subject: Subject, said: Mapping[str, Any]) -> None:
-    """As many chips, and the model: of a name in a catalogue a log knows nothing."""
     if not said:
         return
     problem = resolver.problem(subject.question).problem
-    named = ShapeFields.model_validate(said["model"]).build()
-    pairs = {"chips": (said["num_chips"], problem.cluster.num_devices)}
-    for name in ("num_layers", "hidden_size"):
-        pairs[name] = getattr(named, name), getattr(problem.architecture, name)
-    for name, (ran, answered) in pairs.items():
+    linked = {"layout": subject.layout, "workload": subject.question.workload, "model": problem.architecture}
+    compared = [
+        (part, name, ran, getattr(fields, name))
+        for part, fields in linked.items()
+        for name, ran in said[part].items()
+        if name in _COMPARED
+    ]
+    for part, name, ran, answered in [*compared, ("cluster", "chips", said["num_chips"], problem.cluster.num_devices)]:
         if ran != answered:
-            raise Invalid("log", None, f"ran {name} = {ran} where what it is linked to has {answered}")
+            rule = f"ran {name} = {ran} where what it is linked to has {answered}: report it with its own {part}"
+            raise Invalid("log", None, rule)
 
 
 def _require_batch(subject: Subject, global_batch: int) -> None:

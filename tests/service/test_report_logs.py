@@ -227,6 +227,11 @@ def test_figures_beyond_all_reports_are_refused(client) -> None:
         ("num_layers ...................................... 32", "num_layers ... 80", "num_layers = 80"),
         ("data_parallel_size .............................. 8", "data_parallel_size ... 16", "chips = 128"),
         ("  bf16 ............................................ True", "  fp16 ... True", "precision = fp16"),
+        (
+            "hidden_size ..................................... 4096",
+            "hidden_size ... 999999999",
+            "hidden_size = 999999999",
+        ),
     ],
 )
 def test_a_log_of_another_run_is_not_what_it_is_linked_to(client, line: str, instead: str, rule: str) -> None:
