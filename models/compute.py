@@ -100,6 +100,7 @@ class Compute:
         self.bodies: Shared[Shards] = shards.bodies(shared=shared)
         self.experts: Shared[Shards] = shards.experts(shared=shared)
         self.age = min(problem.stack.age_years, OLDEST_YEARS)
+        self.kernel_age = min(max(problem.stack.age_years, c.kernel_age), OLDEST_YEARS)
 
     def layer(self, layer: Layer) -> LayerTimes:
         """One transformer layer."""
@@ -114,7 +115,8 @@ class Compute:
         beside_backward = part.core.backward + backward - everything.backward
         once = LayerTime(forward, backward, part.products.weight, beside_forward, beside_backward)
         again = [self._again(self.problem.repeated(policy, layer), forward, part.pieces) for policy in self.policies]
-        return LayerTimes(once, np.stack(again)).scaled(self.c.compute_overhead * np.exp(self.c.ageing * self.age))
+        slower = self.c.compute_overhead * np.exp(self.c.ageing * self.kernel_age)
+        return LayerTimes(once, np.stack(again)).scaled(slower)
 
     @staticmethod
     def _again(what: Repeated, forward: Array, pieces: dict[str, Array]) -> Array:

@@ -35,7 +35,11 @@ def _coefficient(kind: str, unit: str, doc: str, scopes: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coefficients:
-    """The coefficients of one (chip, fabric, stack), or arrays of them (draws from the posterior)."""
+    """The coefficients of one (chip, fabric, stack), or arrays of them (draws from the posterior).
+
+    `kernel_age`: years between the newest software of all and the newest that ran on the chip's generation; of kernels
+    younger than that nothing is known.
+    """
 
     gemm_16: Number = _coefficient(
         "fraction", "of dense peak", "large 16-bit matrix multiplications", "generation chip stack fleet"
@@ -113,11 +117,13 @@ class Coefficients:
     context_gib: Number = _coefficient(
         "positive", "GiB", "runtime, libraries, communication buffers", "generation stack fleet"
     )
+    kernel_age: float = 0.0
 
 
-KINDS: dict[str, str] = {f.name: f.metadata["kind"] for f in fields(Coefficients)}
+_FITTED = [f for f in fields(Coefficients) if f.metadata]
+KINDS: dict[str, str] = {f.name: f.metadata["kind"] for f in _FITTED}
 MEMORY_COEFFICIENTS = frozenset({"activation_memory", "logit_memory", "fragmentation", "context_gib"})
-SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in fields(Coefficients)}
+SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in _FITTED}
 
 
 def to_unbounded(name: str, value: float) -> float:
@@ -194,12 +200,21 @@ class Span:
     high: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """The date, in years, of the newest software among the published runs of a scope."""
+
+    scope: str
+    year: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     """An immutable set of terms. `residual_spread`: what the model leaves unexplained, of log step time.
 
     `beyond`: how many times wider predictions are where no run on the chip's generation has been (models.provenance).
-    `software_year`: date of the newest software the terms describe; Stack.age_years counts back from it.
+    `software_year`: date of the newest software the terms describe; Stack.age_years counts back from it. `newest`: of
+    the software that ran on each generation of chips.
     """
 
     id: str
@@ -212,6 +227,7 @@ class Profile:
     memory_neighbourhoods: tuple[Neighbourhood, ...] = ()
     seen: tuple[Seen, ...] = ()
     spans: tuple[Span, ...] = ()
+    newest: tuple[Newest, ...] = ()
     version: int = 1
 
     @cached_property
@@ -227,6 +243,11 @@ class Profile:
     def span_of(self) -> dict[tuple[str, str], Span]:
         """By quantity and scope."""
         return {(one.quantity, one.scope): one for one in self.spans}
+
+    def kernel_age(self, scopes: Iterable[str]) -> float:
+        """Years from the newest software of all back to the newest that ran in one of these scopes."""
+        wanted = set(scopes)
+        return max((self.software_year - one.year for one in self.newest if one.scope in wanted), default=0.0)
 
     def neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
         """Of step time: the narrowest known of these, widest first; of a profile without any, its residual spread."""
@@ -263,14 +284,15 @@ class Profile:
                 added[term.key] = term
         return self.with_terms(dict(sorted(added.items()))) if added else self
 
-    def coefficients(self, scopes: Iterable[str], offsets: Mapping[Key, Array] | None = None) -> Coefficients:
+    def coefficients(self, scopes: Sequence[str], offsets: Mapping[Key, Array] | None = None) -> Coefficients:
         """Resolved for a problem's scopes; `offsets` adds to single terms (finite differences, draws)."""
         sums: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
         for term in self.applying(scopes):
             sums[term.coefficient] = sums[term.coefficient] + term.mean
             if offsets and term.key in offsets:
                 sums[term.coefficient] = sums[term.coefficient] + offsets[term.key]
-        return Coefficients(**{name: to_natural(name, value) for name, value in sums.items()})
+        natural = {name: to_natural(name, value) for name, value in sums.items()}
+        return Coefficients(**natural, kernel_age=self.kernel_age(scopes))
 
     def with_terms(self, changed: Mapping[Key, Term], **fields_: Any) -> Profile:
         """A copy with these terms replaced or added."""
@@ -289,6 +311,7 @@ class Profile:
             "memory_neighbourhoods": [asdict(one) for one in self.memory_neighbourhoods],
             "seen": [asdict(one) for one in self.seen],
             "spans": [asdict(one) for one in self.spans],
+            "newest": [asdict(one) for one in self.newest],
             "terms": [asdict(term) for term in self.terms],
         }
 
@@ -309,6 +332,7 @@ class Profile:
             memory_neighbourhoods=tuple(Neighbourhood(**one) for one in data.get("memory_neighbourhoods", ())),
             seen=tuple(Seen(**one) for one in data.get("seen", ())),
             spans=tuple(Span(**one) for one in data.get("spans", ())),
+            newest=tuple(Newest(**one) for one in data.get("newest", ())),
             terms=terms,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from models.compute import OLDEST_YEARS
 from models.hardware import Chip
 from models.problem import Problem
 from models.profile import Profile
@@ -69,11 +70,24 @@ def _without_effect(workload: WorkloadFields, problem: Problem) -> list[str]:
 
 def _software(problem: Problem, profile: Profile) -> list[str]:
     """Predictions are of the newest software unless told otherwise: extrapolated where runs are older."""
-    if problem.stack.age_years:
-        return []
-    year, part = divmod(profile.software_year, 1)
-    newest = f"{int(year)}-{int(part * 12) + 1:02d}"
-    return [f"the software is as new as the newest that the profile knows, of {newest}; stack.age_years makes it older"]
+    age, generation = problem.stack.age_years, problem.cluster.chip.generation
+    lines = []
+    if not age:
+        newest = _month(profile.software_year)
+        lines.append(
+            f"the software is as new as the newest that the profile knows, of {newest}; age_years makes it older"
+        )
+    if age > OLDEST_YEARS:
+        lines.append(f"stack.age_years = {age:g} counts as {OLDEST_YEARS:g}: older software came with other chips")
+    if (kernels := profile.kernel_age(problem.scopes)) > age:
+        known = _month(profile.software_year - kernels)
+        lines.append(f"kernels are as fast as those of {known}: no published run on {generation} chips has newer ones")
+    return lines
+
+
+def _month(year: float) -> str:
+    whole, part = divmod(year, 1)
+    return f"{int(whole)}-{int(part * 12) + 1:02d}"
 
 
 def _slow_node(problem: Problem, profile: Profile) -> list[str]:

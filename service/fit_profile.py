@@ -14,6 +14,7 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from models.errors import DomainError, Invalid
 from models.layout import Layout, Layouts
 from models.priors import priors
 from models.problem import Problem
-from models.profile import Profile
+from models.profile import Newest, Profile
 from models.rules import RULES, first_broken
 from models.step import predict
 from service.formats import runs
@@ -120,12 +121,25 @@ def _shared(known: dict[Any, Problem], problem: Problem) -> Problem:
 def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
     prior = priors()
     made_by = "fit to published runs (service.fit_profile)"
-    found = calibrate(prior, observations(rows, prior), made_by, grouped=True)
+    observed = observations(rows, prior)
+    found = calibrate(prior, observed, made_by, grouped=True)
+    found = replace(found, profile=replace(found.profile, newest=newest(rows, observed, prior.software_year)))
     sys.stderr.write(
         f"{found.observations} runs, {len(found.moved)} of {len(prior.terms)} terms identified, "
         f"median error {found.error_before:.1%} -> {found.error_after:.1%}, {len(found.outliers)} outliers\n"
     )
     return found
+
+
+def newest(rows: Iterable[dict[str, Any]], observed: Iterable[Observation], software_year: float) -> tuple[Newest, ...]:
+    """The newest software that was timed on each generation of chips; runs without a date do not tell."""
+    dated = {row["id"] for row in rows if row.get("date")}
+    years: dict[str, float] = {}
+    for one in observed:
+        if one.step_time_s is not None and one.key in dated:
+            scope = f"generation:{one.problem.cluster.chip.generation}"
+            years[scope] = max(software_year - one.problem.stack.age_years, years.get(scope, 0.0))
+    return tuple(Newest(scope=scope, year=round(year, 3)) for scope, year in sorted(years.items()))
 
 
 def written(found: Calibration) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from models.layout import Layout, Layouts
 from models.memory import kept_bytes
 from models.prediction import predict_layouts
 from models.problem import Problem
-from models.profile import shipped_profile
+from models.profile import Newest, shipped_profile
 from models.recompute import NONE, policy
 from models.rules import require_legal
 from models.shard import Shards
@@ -194,6 +194,26 @@ def test_older_software_is_slower() -> None:
     new, old = question(), question()
     old = replace(old, stack=replace(old.stack, age_years=2.0))
     assert (step_times(old) > step_times(new)).all()
+
+
+def test_kernels_are_no_newer_than_the_newest_that_ran_on_the_generation() -> None:
+    def compute(age_years: float, known: tuple[Newest, ...]) -> float:
+        problem = question()
+        problem = replace(problem, stack=replace(problem.stack, age_years=age_years))
+        c = replace(PROFILE, newest=known).coefficients(problem.scopes)
+        same_host = replace(c, launch_ageing=0.0)
+        return float(predict(problem, Layouts.of(LAYOUTS[1:2]), same_host).time["compute_s"][0])
+
+    known = (Newest(scope="generation:hopper", year=PROFILE.software_year - 2.0),)
+    other = (Newest(scope="generation:ampere", year=PROFILE.software_year - 2.0),)
+    assert compute(0.0, known) == compute(2.0, ()) > compute(0.0, other)
+    assert compute(2.5, known) == compute(2.5, ()) > compute(2.0, ())
+
+
+def test_the_shipped_profile_knows_the_newest_software_of_each_generation() -> None:
+    newest = {one.scope: one.year for one in PROFILE.newest}
+    assert newest["generation:volta"] < newest["generation:ampere"] < newest["generation:hopper"]
+    assert max(newest.values()) <= PROFILE.software_year
 
 
 def test_the_interval_of_a_chip_that_no_run_informed_is_wider() -> None:

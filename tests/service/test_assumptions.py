@@ -63,6 +63,19 @@ def test_predictions_of_the_newest_software_say_so(shared_client) -> None:
     assert not said({"name": "torchtitan", "age_years": 1.5})
 
 
+def test_software_beyond_what_the_profile_knows_says_so(shared_client) -> None:
+    def lines(chip: str, **stack: Any) -> str:
+        body = changed({**PREDICTION, "stack": {"name": "torchtitan", **stack}}, "cluster.preset", chip)
+        answer = shared_client.post("/v1/predictions", json=body)
+        assert answer.status_code == 201, answer.text
+        return "\n".join(answer.json()["assumptions"])
+
+    assert "no published run on ampere chips has newer ones" in lines("a100")
+    assert "no published run on" not in lines("a100", age_years=2.5)
+    assert "no published run on" not in lines("h100")
+    assert "stack.age_years = 5 counts as 3" in lines("h100", age_years=5)
+
+
 def test_a_partly_filled_domain_and_an_idle_network_are_named(shared_client) -> None:
     def lines(**cluster: Any) -> str:
         body = {**PREDICTION, "cluster": cluster, "layout": {"dp_shard": cluster["num_chips"], "zero_stage": 3}}
