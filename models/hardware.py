@@ -279,11 +279,6 @@ class Cluster:
         )
 
     @property
-    def scale_up_gb_s(self) -> float:
-        torus = self.fabric.torus
-        return 2 * torus.ndim * torus.gb_s_per_link if torus else self.fabric.levels[0].gb_s_per_chip
-
-    @property
     def scale_up_domain(self) -> int:
         """Devices joined by the fast links."""
         return max((d.domain for d in self.dims if d.scale == "up"), default=1)

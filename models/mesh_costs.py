@@ -24,10 +24,6 @@ from models.profile import Coefficients
 from models.recompute import NONE, Repeated
 from models.shard import Shards
 
-MESH_FIELDS = (
-    "pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp", "placement", "micro_batch", "sequence_parallel",
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Traffic:

@@ -178,7 +178,12 @@ class Intake:
         low, high, measured = (
             f"{mfu / step:.0%}" for step in (prediction.step_time_high_s, prediction.step_time_low_s, step_time_s)
         )
-        looks = f"the gap looks like {TIME_TERMS[suspect.term]}" if suspect else _BEYOND
+        looks = _BEYOND
+        if suspect:
+            more = "more" if suspect.excess_s > 0 else "less"
+            gap = abs(step_time_s - prediction.step_time_s)
+            part = f"{abs(suspect.excess_s):.2g} s {more} of the {gap:.2g} s"
+            looks = f"the gap looks like {TIME_TERMS[suspect.term]} ({part})"
         return f"measured {measured} MFU (causal), {low} to {high} expected: {looks}"
 
 

@@ -71,7 +71,7 @@ TYPES: dict[str, ProblemType] = {
         "after SHARDWRIGHT_IDEMPOTENCY_IN_FLIGHT_S, 15 minutes unless set.",
     ),
     "nothing-to-learn": ProblemType(
-        "No usable reports", 422, "A calibration needs reports of successful runs made under the profile."
+        "Nothing to learn", 422, "No report or benchmark is left that can teach: `detail` says what there is."
     ),
     "key-reused": ProblemType(
         "Idempotency-Key of another request", 422, "A key belongs to one request: same method, address and body."

@@ -128,7 +128,7 @@ class Poster:
         services: Use,
         idempotency_key: Annotated[
             str | None,
-            Header(description="Makes a retry safe: the same key and request get the stored answer, for 24 hours."),
+            Header(description="Makes a retry safe: the same key and request get the stored answer."),
         ] = None,
     ) -> None:
         self._request, self._creation, self._slots = request, services.creation, services.slots

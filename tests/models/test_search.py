@@ -26,7 +26,7 @@ from models.held import Held
 from models.layout import Layouts
 from models.memory_bounds import CoreMemory, MemoryBounds
 from models.mesh import closest_groups
-from models.mesh_costs import MESH_FIELDS, MeshCosts, ShardCosts, least_collectives
+from models.mesh_costs import MeshCosts, ShardCosts, least_collectives
 from models.problem import Problem
 from models.profile import Coefficients, shipped_profile
 from models.recommendation import recommend
@@ -527,7 +527,3 @@ def test_a_contradiction_names_the_rule_that_is_in_the_way(
     assert refused.value.constraint.removeprefix("constraints.") in allowed
     assert rule in refused.value.detail
     assert reason in refused.value.detail
-
-
-def test_mesh_fields_are_fields_of_layouts() -> None:
-    assert set(MESH_FIELDS) <= set(Layouts.__slots__)
