@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from service.problems import MEDIA_TYPE, TYPES
 
@@ -27,6 +27,8 @@ class ProblemError(BaseModel):
 
 
 class Problem(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     type: str
     title: str
     status: int
@@ -34,11 +36,19 @@ class Problem(BaseModel):
     instance: str
     request_id: str | None
     errors: list[ProblemError] | None = None
+    """Of values that break a rule."""
+    constraint: str | None = None
+    """This and the next four: where no layout satisfies every constraint."""
+    needed: Any = None
+    available: Any = None
+    unit: str | None = None
+    enough_chips: int | None = None
 
 
-_OF_ANY = (401, 403, 404, 422, 500)
-_OF_POST = (400, 408, 409, 413, 415, 503)
-_OF_HEADER = {"If-Match": (412, 428)}
+_OF_ANY = (401, 403, 404, 422, 500, 503)
+_OF_POST = (400, 409)
+_OF_BODY = (400, 408, 413, 415)
+_OF_HEADER = {"If-Match": (400, 412, 428)}
 
 
 def install(app: FastAPI) -> None:
@@ -72,7 +82,8 @@ def _document_problems(document: dict[str, Any]) -> None:
 def _statuses(method: str, operation: dict[str, Any]) -> list[int]:
     headers = [item["name"].title() for item in operation.get("parameters", []) if item["in"] == "header"]
     guarded = [status for name in headers for status in _OF_HEADER.get(name, ())]
-    return sorted({*_OF_ANY, *(_OF_POST if method == "post" else ()), *guarded})
+    of_body = _OF_BODY if "requestBody" in operation else ()
+    return sorted({*_OF_ANY, *(_OF_POST if method == "post" else ()), *of_body, *guarded})
 
 
 def _response(status: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ async def live() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", operation_id="ready")
+@router.get("/readyz", operation_id="ready", responses={503: {"description": "It does not, or not yet"}})
 def ready(use: Use) -> Response:
     """The database answers and is migrated."""
     state = use.store.state()

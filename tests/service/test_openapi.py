@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from asking import REPORT, assert_problem
+from asking import QUESTION, REPORT, assert_problem
 from pydantic import TypeAdapter
 
 from service.problems import TYPES
@@ -52,7 +52,16 @@ def test_errors_are_documented_as_problems(client) -> None:
     assert TYPES["infeasible"].title in post["422"]["description"]
     activate = document["paths"]["/v1/profiles/{id}/versions/{version}/activate"]["post"]["responses"]
     assert {"412", "428"} <= activate.keys()
-    assert "422" in document["paths"]["/v1/profiles"]["get"]["responses"]
+    assert {"422", "503"} <= document["paths"]["/v1/profiles"]["get"]["responses"].keys()
+    assert {"400", "412", "413", "503"} <= document["paths"]["/v1/profiles/{id}/policy"]["put"]["responses"].keys()
+
+
+def test_problems_have_the_members_that_are_documented(client) -> None:
+    members = client.get("/openapi.json").json()["components"]["schemas"]["Problem"]["properties"].keys()
+    large = {**QUESTION, "model": "llama-3.1-405b", "cluster": {"preset": "h100", "num_chips": 8}}
+    infeasible = assert_problem(client.post("/v1/recommendations", json=large), "infeasible")
+    invalid = assert_problem(client.post("/v1/recommendations", json={}), "invalid")
+    assert infeasible.keys() | invalid.keys() == members
 
 
 def test_every_reference_leads_somewhere(client) -> None:
