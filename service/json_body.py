@@ -27,7 +27,7 @@ MAX_CONTAINERS = 1_000_000
 """Brackets that open one: each takes 30 times its bytes of memory."""
 LARGE = 2**18
 LARGE_AT_ONCE = 2
-"""Of larger bodies so many are parsed at a time."""
+"""Of larger bodies, in bytes, so many are parsed at a time."""
 
 
 class NonFinite(str):

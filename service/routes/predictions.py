@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from service.etags import immutable
@@ -14,17 +15,22 @@ from service.routes.dependencies import Id, Post, Use, needs
 from service.schemas.prediction import PredictionAnswer, PredictionRequest
 from service.schemas.timeline import TimelineAnswer, TimelineQuery
 
+_FEW = 100
+"""Layouts that are predicted at once; more wait for a turn."""
+
 router = APIRouter(
     prefix="/v1/predictions", tags=["predictions"], route_class=JsonRoute, dependencies=[needs("recommend")]
 )
 
 
 @router.post("", operation_id="createPrediction", status_code=201, response_model=PredictionAnswer)
-def create_prediction(
+async def create_prediction(
     body: Annotated[PredictionRequest, Body(openapi_examples=examples.PREDICTIONS)], use: Use, post: Post
 ) -> Response:
     """Step time, MFU, tokens/s and memory of the layouts you name, term by term."""
-    return post.created(lambda: use.predictions.predict(body))
+    if len(body.layouts or ()) > _FEW:
+        return await post.created_in_turn(lambda _: use.predictions.predict(body))
+    return await run_in_threadpool(post.created, lambda: use.predictions.predict(body))
 
 
 @router.get("/{id}", operation_id="getPrediction", response_model=PredictionAnswer)

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from service.etags import immutable
-from service.json_body import JsonRoute
+from service.json_body import LARGE, JsonRoute
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Received, Use, needs
 from service.routes.pages import page
@@ -47,6 +47,8 @@ async def create_report_from_log(
     body: Annotated[LogSubmission, Body(openapi_examples=examples.LOGS)], received: Received, use: Use, post: Post
 ) -> Response:
     """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report."""
+    if len(received) > LARGE:
+        return await post.created_in_turn(lambda _: use.report_logs.take(body, received), use.intake_slots)
     return await run_in_threadpool(post.created, lambda: use.report_logs.take(body, received))
 
 

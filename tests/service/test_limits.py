@@ -174,6 +174,11 @@ def test_a_search_ends_when_its_client_leaves(make_client) -> None:
     assert sent[0]["status"] == 499
 
 
+def many_layouts(count: int) -> dict[str, object]:
+    question = {name: value for name, value in PREDICTION.items() if name != "layout"}
+    return {**question, "layouts": [PREDICTION["layout"]] * count}
+
+
 def test_an_overloaded_service_says_when_to_come_back(make_client) -> None:
     client = make_client(heavy_concurrency=1, heavy_queue=0)
     started, finish = threading.Event(), threading.Event()
@@ -194,6 +199,7 @@ def test_an_overloaded_service_says_when_to_come_back(make_client) -> None:
         refused = client.post("/v1/recommendations", json=SMALL)
         assert client.get("/livez").status_code == client.get("/readyz").status_code == 200
         assert client.post("/v1/predictions", json=PREDICTION).status_code == 201  # cheap work waits for no search
+        assert_problem(client.post("/v1/predictions", json=many_layouts(1000)), "overloaded")
         assert_problem(ask(), "still-running")
         finish.set()
         assert first.result().status_code == 201
