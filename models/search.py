@@ -176,7 +176,7 @@ class _Search:
     def _sweep(self, meshes: Meshes, order: Array) -> None:
         """Open meshes, a few at a time."""
         points = of_degrees(meshes.layouts)
-        for block, rest in growing(order, 32, 1024):
+        for block, rest in growing(order, 256, 2048):
             wanted = self.held.wanted(meshes.bound[block], meshes.layouts.pp[block] > 1, points[block])
             self._close(meshes.bound[block[~wanted]])
             if not self._may_go_on(float(meshes.bound[rest].min())):
@@ -223,7 +223,7 @@ class _Search:
     def _closer(self, meshes: Meshes, placed: Placed) -> None:
         """Of placed meshes a few at a time, the most promising first."""
         bound, piped = placed.time.min(axis=0), placed.piped
-        for rows, _ in growing(np.argsort(bound, kind="stable"), 64, _MESHES, times=4):
+        for rows, _ in growing(np.argsort(bound, kind="stable"), 256, _MESHES, times=4):
             wanted = self.held.wanted(bound[rows], piped[rows], placed.points[rows])
             self._close(bound[rows[~wanted]])
             if wanted.any():
