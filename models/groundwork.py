@@ -24,7 +24,7 @@ from models.problem import Problem
 from models.profile import Coefficients
 from models.recompute import NONE, Repeated
 from models.shard import Shards
-from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, neutral
+from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, neutral, sharding_class
 
 MOST_CORES = 30_000_000  # looked at in one search
 MOST_SHARDS = 300_000  # of a layer, tabulated: 2 GiB
@@ -81,6 +81,7 @@ class Groundwork:
         self.sharding = np.repeat(np.arange(z), r)
         self.saver = np.tile(np.arange(r), z)
         self.on_host = self.policies.savers.offload_optimizer[self.saver]
+        self.offloads = self.policies.savers.offload_activations[self.saver]
         self._count_points()
 
     def _count_points(self) -> None:
@@ -125,6 +126,13 @@ class Groundwork:
 
     def chain(self, trunk: Array) -> Array:
         return np.asarray(self.trunks.chains[trunk])
+
+    def legal(self, layouts: Layouts) -> Array:
+        """(shardings·savers, n): the variants that meshes may have."""
+        legal = self.legal_shardings[sharding_class(layouts)].T
+        if self.problem.stack.offload_alone:
+            legal = legal & ~(self.offloads[:, None] & (layouts.pp > 1))
+        return np.asarray(legal)
 
     def costs(self, layouts: Layouts, shard: Array, placed: Groups, links: dict[str, Cost] | None) -> MeshCosts:
         return MeshCosts(Tables(self.problem, self.c, self.shards, links), layouts, shard, placed)

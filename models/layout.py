@@ -213,6 +213,16 @@ def first_alike() -> Array:
 
 
 @cache
+def pipeline_outermost() -> Array:
+    """(active axes, placement): whether of these axes none lies outside the pipeline's."""
+    found = np.ones((1 << len(AXES), len(PLACEMENTS)), dtype=bool)
+    for pattern, of_pattern in enumerate(found):
+        for code, order in enumerate(PLACEMENTS):
+            of_pattern[code] = not any(pattern >> AXES.index(axis) & 1 for axis in order[order.index("pp") + 1 :])
+    return found
+
+
+@cache
 def in_order_of(offered: tuple[tuple[str, ...], ...]) -> Array:
     """(active axes, placement): whether it has these axes as one of those offered does; where none is, as any."""
     codes = [PLACEMENTS.index(order) for order in offered] or list(range(len(PLACEMENTS)))

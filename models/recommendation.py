@@ -17,22 +17,22 @@ from models.more_chips import with_enough_chips
 from models.obstacles import why_none
 from models.pareto import pareto_front, steps_of
 from models.pipelining import Pipelining, pipelined, roofline
-from models.prediction import on_host
+from models.prediction import Prediction, on_host
 from models.problem import Problem
 from models.profile import Profile
 from models.space import Space
 from models.step import Predictions, predict
+from models.surety import SURE, fastest_sure, offloaded, reserve_gib
 
 _MOST_WEIGHED = 20_000  # of the fastest, for free memory
 _ALL_BUT_SURE = 0.99
-_SURE = 0.9  # of fitting, not to look for something surer: the upper end of an 80% interval fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """`problem` is the one answered: the question's, or with fewer chips where no layout uses all.
 
-    `surer`: where the fastest may not fit, the fastest of what was evaluated within the tolerance that surely does.
+    `surer`: where the fastest may not fit, the fastest within the tolerance that all but surely does.
 
     `front`: layouts within the tolerance that no other beats in time, complexity and free memory (in steps of 5% of the
     usable) at once, fastest first. Of all layouts in time and complexity; in free memory of those that were evaluated.
@@ -85,7 +85,10 @@ def recommend(
     rows = list(dict.fromkeys([answer.simplest, *best, *answer.ranked, *front]))
     chosen = dict(zip(rows, candidates(problem, profile, answer.layouts.take(np.array(rows))), strict=True))
     fastest, simplest = chosen[answer.ranked[0]], chosen[answer.simplest]
-    surer = _surer(fastest, answer, near, predictions, profile)
+    surer = None
+    if fastest.prediction.fit_probability < SURE:
+        limit = float(answer.times[0]) * (1 + tolerance)
+        surer = fastest_sure(space, profile, fastest.prediction, answer, predictions, near, limit, go_on)
     sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
     exact = answer.certificate.exact
     missing = why_none(space, piped=sides[0] is not None) if None in sides and exact else None
@@ -125,23 +128,6 @@ def _front(answer: Answer, near: Array, predictions: Predictions) -> list[int]:
     return [int(near[row]) for row in pareto_front(answer.times[near], answer.complexities[near], free)]
 
 
-def _surer(
-    fastest: Candidate, answer: Answer, near: Array, predictions: Predictions, profile: Profile
-) -> Candidate | None:
-    """Where the fastest may not fit, the fastest of these that does even at the upper end of its interval."""
-    best, problem = fastest.prediction, predictions.problem
-    if best.fit_probability >= _SURE:
-        return None
-    margin = (best.needed_high_gib - best.needed_gib) / best.reserved_gib
-    high = predictions.needed_bytes + margin * predictions.reserved_bytes
-    on_host = predictions.host_bytes * (1 + margin)
-    sure = near[(high <= problem.cluster.usable_bytes) & (on_host <= problem.cluster.host_bytes)]
-    if not len(sure):
-        return None
-    first = sure[[np.argmin(answer.times[sure])]]
-    return candidates(problem, profile, answer.layouts.take(first))[0]
-
-
 def _reasons(
     fastest: Candidate,
     simplest: Candidate,
@@ -171,7 +157,7 @@ def _reasons(
         dropped = sorted(fastest.complexity_terms.keys() - simplest.complexity_terms.keys())
         without = f", without {', '.join(dropped)}" if dropped else ""
         chance = simplest.prediction.fit_probability
-        unsure = "" if chance >= _SURE else f"; it fits with a probability of {_percent(chance)}"
+        unsure = "" if chance >= SURE else f"; it fits with a probability of {_percent(chance)}"
         named = f"{simplest.prediction.layout.summary()}, {cost:.2%} slower{without}{unsure}"
         reasons.append(f"simplest within {tolerance:.0%}: {named}")
     reasons.append(f"pipelining: {pipelining.verdict}")
@@ -181,7 +167,7 @@ def _reasons(
         f"{best.usable_gib:.1f} GiB on stage {best.memory_stage}{on_host(best)}: it fits with a "
         f"probability of {_percent(best.fit_probability)}; {large} layouts were too large"
     )
-    reasons += _fitting(fastest, surer)
+    reasons += _fitting(best, surer, answer.certificate.exact)
     if fewer:
         reasons.append(fewer.message)
     if not answer.certificate.exact:
@@ -190,24 +176,21 @@ def _reasons(
     return tuple(reasons)
 
 
-def _fitting(fastest: Candidate, surer: Candidate | None) -> list[str]:
+def _fitting(best: Prediction, surer: Candidate | None, exact: bool) -> list[str]:
     """What to launch where the fastest may not fit."""
-    best = fastest.prediction
-    if best.fit_probability >= _SURE:
+    if best.fit_probability >= SURE:
         return []
     if surer is not None:
         other = surer.prediction
         cost = other.step_time_s / best.step_time_s - 1
         return [f"surer to fit ({_percent(other.fit_probability)}): {other.layout.summary()}, {cost:.2%} slower"]
     if best.needed_high_gib <= best.usable_gib:  # it is the host that may be too small
-        offloads = [knob for knob in ("offload_activations", "offload_optimizer") if getattr(best.layout, knob)]
-        knobs = " and ".join(f"constraints.{knob} = false" for knob in offloads)
+        knobs = " and ".join(f"constraints.{knob} = false" for knob in offloaded(best))
         return [f"its host may be too small for what it offloads: {knobs} asks for the fastest layout without"]
-    runtime = best.memory_gib["context_gib"]
-    spare = (best.usable_gib - runtime) * (1 - best.reserved_gib / (best.needed_high_gib - runtime))
+    nothing = "nothing" if exact else "nothing that was evaluated"
     return [
-        f"nothing that was evaluated within the tolerance fits with a probability of {_SURE:.0%}: "
-        f"constraints.memory_reserve_gib = {spare:.1f} asks for the fastest layout that does, whatever it costs"
+        f"{nothing} within the tolerance fits with a probability of {SURE:.0%}: constraints.memory_reserve_gib = "
+        f"{reserve_gib(best):.1f} asks for the fastest layout that does, whatever it costs"
     ]
 
 

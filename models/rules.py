@@ -26,6 +26,7 @@ from models.layout import (
     Layouts,
     active_axes,
     in_order_of,
+    pipeline_outermost,
 )
 from models.mesh import Groups, groups
 from models.problem import Problem
@@ -238,8 +239,13 @@ def _layers_message(p: Problem, x: Layout) -> str:
 
 
 def _offload_offered(p: Problem, x: Layouts) -> Array:
-    activations = ~x.offload_activations | ("activations" in p.stack.offload)
+    beside = (x.recompute == NONE) | (not p.stack.offload_alone)
+    activations = ~x.offload_activations | (("activations" in p.stack.offload) & beside)
     return activations & (~x.offload_optimizer | ("optimizer" in p.stack.offload))
+
+
+def offload_in_pipeline(p: Problem, x: Layouts) -> Array:
+    return ~x.offload_activations | (x.pp == 1) | (not p.stack.offload_alone)
 
 
 def _torus(p: Problem, x: Layouts) -> Array:
@@ -248,6 +254,13 @@ def _torus(p: Problem, x: Layouts) -> Array:
 
 def _placement(p: Problem, x: Layouts) -> Array:
     return np.asarray(in_order_of(p.stack.placements)[active_axes(x), x.placement])
+
+
+def equal_data_parallel(p: Problem, x: Layouts) -> Array:
+    if not p.stack.equal_data_parallel:
+        return np.ones(len(x), dtype=bool)
+    of_experts = x.ep * x.etp if p.architecture.is_moe else x.tp
+    return (x.pp == 1) | pipeline_outermost()[active_axes(x), x.placement] | (of_experts == x.tp * x.cp)
 
 
 def fits_torus(p: Problem, g: Groups) -> Array:
@@ -318,10 +331,16 @@ RULES: tuple[Rule, ...] = (
         f"no layer of {p.architecture.name} has {', '.join(m for m in x.recompute_modules if not p.has_module(m))}")),
     Rule("recompute_layers_offered", "layout.recompute_layers", _recompute_layers, _layers_message),
     Rule("offload_offered", "layout", _offload_offered, lambda p, x: (
-        f"stack {p.stack.id} offloads {', '.join(p.stack.offload) or 'nothing'}")),
+        f"stack {p.stack.id} offloads {', '.join(p.stack.offload) or 'nothing'}"
+        f"{', activations without recompute only' if p.stack.offload_alone else ''}")),
+    Rule("offload_in_pipeline", "layout.offload_activations", offload_in_pipeline, lambda p, x: (
+        f"stack {p.stack.id} offloads activations without a pipeline only")),
     Rule("placement_offered", "layout.placement", _placement, lambda p, x: (
         f"stack {p.stack.id} orders ranks {' or '.join(' < '.join(order) for order in p.stack.placements)}, "
         f"not {' < '.join(x.placement)}")),
+    Rule("equal_data_parallel", "layout.placement", equal_data_parallel, lambda p, x: (
+        f"stack {p.stack.id} puts pp inside data parallelism only where ep·etp is tp·cp = {x.tp * x.cp} "
+        "(without experts: cp = 1)")),
     Rule("placement_fits_torus", "layout.placement", _torus, lambda p, x: (
         f"placed {' < '.join(x.placement)} on a torus of {'x'.join(map(str, p.cluster.slice_shape))}, every axis must "
         "divide a torus dim or cover whole dims")),

@@ -32,7 +32,7 @@ from models.mesh import closest_groups
 from models.mesh_costs import collectives, least_collectives
 from models.profile import Profile
 from models.shortage import Shortage
-from models.space import Space, ragged, sharding_class
+from models.space import Space, ragged
 
 _CORES = 16_000  # looked at together at first, later more
 _PROBED = 1024  # cores opened together, at first
@@ -161,7 +161,7 @@ class _Search:
         chain, chains = ground.chain(trunk), ground.chains
         bounds = Bounds(costs, ground.policies, chains.least_idle[chain])
         memory = ground.least_memory(costs, chain)
-        fits = (memory.least <= ground.at_most) & ground.legal_shardings[sharding_class(layouts)].T
+        fits = (memory.least <= ground.at_most) & ground.legal(layouts)
         needless = ground.room_of_lighter(memory.room)
         fits &= needless < chains.most_flying[chain]
         some = ground.variants.any_of(fits)

@@ -18,7 +18,6 @@ from models.layout import Layout, Layouts
 from models.levels import Cores
 from models.mesh import closest_groups
 from models.mesh_costs import MeshCosts
-from models.space import sharding_class
 
 _FIRST, _MOST = 1 << 10, 1 << 13  # variants looked at together
 _CORES = 1 << 10
@@ -81,7 +80,7 @@ class Shortage:
         trunk, near = cores.trunk[parent], closest_groups(ground.problem.cluster, layouts)
         chain, costs = ground.chain(trunk), ground.costs(layouts, cores.shard[parent], near, None)
         bounds = ground.least_memory(costs, chain).least
-        variant, mesh = np.nonzero((bounds < self.least) & ground.legal_shardings[sharding_class(layouts)].T)
+        variant, mesh = np.nonzero((bounds < self.least) & ground.legal(layouts))
         bound = bounds[variant, mesh]
         for chosen, _ in growing(np.argsort(bound, kind="stable"), _FIRST, _MOST):
             at = mesh[chosen]

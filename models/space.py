@@ -27,7 +27,7 @@ from models.layout import AXES, PLACEMENTS, SCHEDULES, Layout, Layouts, active_a
 from models.mesh import Groups, groups_of_meshes
 from models.problem import Problem
 from models.recompute import FULL, named
-from models.rules import BY_NAME, fits_torus
+from models.rules import BY_NAME, equal_data_parallel, fits_torus
 
 MOST_TRUNKS = 1_000_000  # held at a time
 _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "sequence_divides",
@@ -345,7 +345,7 @@ class Space:
         parent, row = ragged(start[pattern], count[pattern])
         rows = replace(meshes.take(parent), placement=orders[row])
         g = groups_of_meshes(self.problem.cluster, rows)
-        legal = np.flatnonzero(fits_torus(self.problem, g))
+        legal = np.flatnonzero(fits_torus(self.problem, g) & equal_data_parallel(self.problem, rows))
         codes = [axis.code[legal[::-1]] for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)]
         first, _ = distinct(parent[legal[::-1]], *codes)  # of equal ones `distinct` names the last it meets
         kept = np.sort(legal[::-1][first])

@@ -45,6 +45,8 @@ class Stack:
     zero_stages             which of ZeRO 0 (plain data parallel) to 3 (FSDP) it offers
     reshard                 after forward, FSDP drops gathered parameters (True), keeps them (False), or either
     placements              orders of the mesh axes over ranks that it has, innermost first; none given: any
+    equal_data_parallel     a pipeline inside data parallelism needs as many data-parallel ranks for experts as for the
+                            rest (Megatron-Core parallel_state.py)
     hybrid_sharding         may shard over a part of the data-parallel chips and replicate over the rest
     max_tp, max_cp, max_ep  largest degree; 1: the axis does not exist here
     sequence_parallel       with tp > 1, norms and residuals are sharded too: always, never or either
@@ -56,6 +58,8 @@ class Stack:
     node_limit              a token is routed to at most this many scale-up domains (DeepSeek-V3 §2.1.2: 4)
     overlap_*               whether the traffic of that axis runs beside compute
     recompute, offload      policies it offers; `default_recompute` is on unless told otherwise
+    offload_alone           activations go to the host only without a pipeline and without recompute (Megatron-Core
+                            transformer_config.py)
     selective               modules that it recomputes together (models.recompute.MODULES), its own choice first
     recompute_modules       others that it can be told to recompute
     recompute_layers        may recompute the first few layers of a stage only
@@ -95,6 +99,7 @@ class Stack:
     partition: Literal["even", "balanced", "threshold"] = "even"
     reshard: tuple[bool, ...] = (True,)
     placements: tuple[tuple[str, ...], ...] = ()
+    equal_data_parallel: bool = False
     hybrid_sharding: bool = False
     max_tp: int = 1
     max_cp: int = 1
@@ -115,6 +120,7 @@ class Stack:
     recompute_modules: tuple[str, ...] = ()
     recompute_layers: bool = False
     offload: tuple[str, ...] = ()
+    offload_alone: bool = False
     attention_kernel: Kernel = "auto"
     gather_unit: Literal["layer", "matrix"] = "layer"
     gradient_bytes: float = 4

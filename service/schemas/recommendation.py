@@ -196,8 +196,8 @@ class RecommendationAnswer(Basis):
     simplest: CandidateAnswer
     """The simplest layout within the tolerance of the fastest."""
     surer: CandidateAnswer | None
-    """Where the fastest fits its device with a probability below 90%: the fastest of those evaluated within the
-    tolerance that reaches it, if any does."""
+    """Where the fastest fits its device with a probability below 90%: the fastest within the tolerance that reaches it,
+    if any does."""
     ranked: list[CandidateAnswer]
     """Fastest first."""
     front: list[CandidateAnswer]

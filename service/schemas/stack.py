@@ -29,6 +29,7 @@ class StackFields(Wire):
     reshard: Annotated[list[bool], Field(min_length=1, max_length=2)] | None = None
     placements: Annotated[list[Placement], Field(min_length=1, max_length=120)] | None = None
     """Orders of the mesh axes over ranks, innermost first: those that it has, or that may be answered."""
+    equal_data_parallel: bool | None = None
     hybrid_sharding: bool | None = None
     max_tp: Degree | None = None
     max_cp: Degree | None = None
@@ -53,6 +54,7 @@ class StackFields(Wire):
     recompute_layers: bool | None = None
     """Whether it may recompute the first few layers of a chunk only."""
     offload: list[Literal["activations", "optimizer"]] | None = None
+    offload_alone: bool | None = None
     attention_kernel: Kernel | None = None
     whole_gradients: bool | None = None
     """ZeRO 1 all-reduces gradients, where others scatter what each device will update."""

@@ -1,0 +1,78 @@
+"""Where the fastest layout may not fit: the fastest that all but surely does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+
+from models.answer import Answer, Goal, GoOn, NoLegalLayout, NothingFaster
+from models.array import Array
+from models.candidate import Candidate, candidates
+from models.constraints import Constraints
+from models.errors import Infeasible
+from models.prediction import Prediction
+from models.profile import Profile
+from models.search import search
+from models.space import Space
+from models.step import Predictions
+
+SURE = 0.9
+"""Probability to fit from which nothing surer is looked for: the upper end of an 80% interval fits."""
+_OFFLOADS = ("offload_activations", "offload_optimizer")
+
+
+def fastest_sure(
+    space: Space,
+    profile: Profile,
+    best: Prediction,
+    answer: Answer,
+    near: Predictions,
+    rows: Array,
+    limit_s: float,
+    go_on: GoOn,
+) -> Candidate | None:
+    """The fastest layout of a space that is sure to fit and takes no more than `limit_s`; `near`: predictions of `rows`
+    of the answer, of which the fastest that does leaves less to be searched for."""
+    known = rows[_surely_fit(near, best)]
+    seconds = float(answer.times[known].min(initial=limit_s * (1 + 1e-12)))
+    layouts = answer.layouts.take(known[answer.times[known] == seconds][:1])
+    with suppress(NothingFaster, NoLegalLayout, Infeasible):
+        surely = Space(space.problem, _surely(space.constraints, best))
+        found = search(surely, profile, Goal(faster_than=seconds), go_on)
+        layouts = found.layouts.take(np.array(found.ranked[:1]))
+    return candidates(space.problem, profile, layouts)[0] if len(layouts) else None
+
+
+def _surely_fit(predictions: Predictions, best: Prediction) -> Array:
+    """Which of them fit even at the upper end of their intervals, as wide as that of the best."""
+    cluster = predictions.problem.cluster
+    margin = (best.needed_high_gib - best.needed_gib) / best.reserved_gib
+    high = predictions.needed_bytes + margin * predictions.reserved_bytes
+    on_host = predictions.host_bytes * (1 + margin)
+    return np.asarray((high <= cluster.usable_bytes) & (on_host <= cluster.host_bytes))
+
+
+def _surely(constraints: Constraints, best: Prediction) -> Constraints:
+    """With as much memory in reserve as the upper end needs; where it is the host that may be too small, without what
+    the best offloads."""
+    if best.needed_high_gib > best.usable_gib:
+        return replace(constraints, memory_reserve_gib=max(constraints.memory_reserve_gib, reserve_gib(best)))
+    without = {
+        knob: tuple(value for value in constraints.allowed.get(knob, (False,)) if not value) for knob in offloaded(best)
+    }
+    if not all(without.values()):
+        raise NoLegalLayout(Counter())
+    return replace(constraints, allowed={**constraints.allowed, **without})
+
+
+def reserve_gib(best: Prediction) -> float:
+    """With so much kept free, what fits does at the upper end of an interval as wide as that of the best."""
+    runtime = best.memory_gib["context_gib"]
+    return (best.usable_gib - runtime) * (1 - best.reserved_gib / (best.needed_high_gib - runtime))
+
+
+def offloaded(best: Prediction) -> list[str]:
+    return [knob for knob in _OFFLOADS if getattr(best.layout, knob)]
