@@ -12,7 +12,7 @@ from functools import cached_property, reduce
 import numpy as np
 
 from models.array import Array, total
-from models.compute import LayerTime
+from models.kernels import slower_in_chunks
 from models.layout import DUALPIPE, ZERO_BUBBLE_V, Layouts
 from models.mesh_costs import MeshCosts, Traffic
 from models.problem import Problem
@@ -86,7 +86,7 @@ class Exposure:
         tensor, context, expert = self.meshes.layer_traffic[index]
         again = self.meshes.tables.shards.repeated[index]
         tensor = tensor * self._tensor_exposed
-        before, after = self._exposed_context(context, self.meshes.times[index])
+        before, after = self._exposed_context(index, context)
         terms = {
             "tensor_s": tensor * (2.0 + self._once_more(again.tensor)),
             "context_s": before * (1.0 + self._once_more(again.context)) + after,
@@ -114,10 +114,18 @@ class Exposure:
             return 1.0
         return np.where(self.layouts.sequence_parallel, 1 - self.c.tensor_overlap, 1.0)
 
-    def _exposed_context(self, raw: Array, t: LayerTime) -> tuple[Array, Array]:
-        """In forward and backward."""
-        hides = self.c.context_overlap
-        return np.maximum(raw - hides * t.beside_forward, 0.0), np.maximum(2 * raw - hides * t.beside_backward, 0.0)
+    def _exposed_context(self, index: int, raw: Array) -> tuple[Array, Array]:
+        """In forward and backward, with what attention takes longer in a ring."""
+        t, hides = self.meshes.times[index], self.c.context_overlap
+        before, after = (
+            np.maximum(raw - hides * t.beside_forward, 0.0),
+            np.maximum(2 * raw - hides * t.beside_backward, 0.0),
+        )
+        if self.stack.context != "ring":
+            return before, after
+        attention = self.problem.architecture.kinds[index].attention
+        slower = slower_in_chunks(attention, self.problem.workload.seq_len, self.layouts.cp)
+        return before + slower * t.beside_forward, after + slower * t.beside_backward
 
     @cached_property
     def _expert_exposed(self) -> Array | float:

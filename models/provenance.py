@@ -82,7 +82,7 @@ def _basis(term: str, problem: Problem, profile: Profile) -> Basis:
 
 def is_outside(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
     """Whether some quantity of each lies where no run has been, or none on the generation; shape (n,)."""
-    found = np.zeros(len(layouts), dtype=bool)
+    found = np.full(len(layouts), not _is_known(problem, profile))
     for name, value in quantities(problem, layouts).items():
         for scope in ("all", _scopes(problem)[1]):
             span = profile.span_of.get((name, scope))
@@ -94,6 +94,8 @@ def is_outside(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
 def _outside(problem: Problem, layout: Layout, profile: Profile) -> Iterable[str]:
     """Quantities beyond those of every run, or of every run on the generation."""
     generation = f"generation:{problem.cluster.chip.generation}"
+    if not _is_known(problem, profile):
+        yield f"no run behind the profile is on {problem.cluster.chip.generation} chips"
     for name, value in quantities(problem, layout).items():
         for scope, where in (("all", "any run"), (generation, f"any run on {problem.cluster.chip.generation}")):
             span = profile.span_of.get((name, scope))
@@ -101,6 +103,12 @@ def _outside(problem: Problem, layout: Layout, profile: Profile) -> Iterable[str
                 bound = span.high if value > span.high else span.low
                 yield f"{name} = {value:g} is {'beyond' if value > span.high else 'below'} the {bound:g} of {where}"
                 break
+
+
+def _is_known(problem: Problem, profile: Profile) -> bool:
+    """Whether some run was on the chip's generation; of a profile without runs that is not asked."""
+    here = f"generation:{problem.cluster.chip.generation}"
+    return not profile.spans or any(span.scope == here for span in profile.spans)
 
 
 def _scopes(problem: Problem) -> tuple[str, str, str]:
