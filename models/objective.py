@@ -54,6 +54,7 @@ class Choice:
     `chips_used` are fewer than its `num_chips` where no layout uses all."""
 
     name: str
+    chip: str
     num_chips: int
     chips_used: int | None = None
     step_time_s: float | None = None
@@ -81,7 +82,8 @@ def choose(
     for name, problem in problems.items():
         if found and not go_on():
             late = "time ran out before this cluster"
-            found.append(Choice(name=name, num_chips=problem.cluster.num_chips, refused=late))
+            cluster = problem.cluster
+            found.append(Choice(name=name, chip=cluster.chip.id, num_chips=cluster.num_chips, refused=late))
         else:
             found.append(_choice(name, problem, profile, constraints, objective, go_on))
     return sorted(found, key=lambda one: (_excess(one, objective), _least(one, objective), one.num_chips))
@@ -91,10 +93,10 @@ def told(choices: Sequence[Choice], objective: Objective) -> str:
     """Why the first of them is: its figures beside those of the next, and the limits that it does not keep."""
     best, others = choices[0], [choice for choice in choices[1:] if choice.refused is None]
     least = {"step_time": "step time", "time": "time", "cost": "cost", "chips": "chips"}[objective.minimize]
-    said = f"where: {_figures(best)} has the least {least} of {len(choices)}"
+    said = f"where: of {len(choices)} the least {least} has {_figures(best)}"
     if others:
         said += f"; then {_figures(others[0])}"
-    if refused := [choice.name for choice in choices if choice.refused is not None]:
+    if refused := [_where(choice) for choice in choices if choice.refused is not None]:
         said += f"; refused: {', '.join(refused)}"
     limits = {"deadline_hours": best.hours, "budget_usd": best.usd}
     broken = [f"{n} {getattr(objective, n):g}" for n, is_ in limits.items() if _beyond(is_, getattr(objective, n))]
@@ -103,7 +105,7 @@ def told(choices: Sequence[Choice], objective: Objective) -> str:
 
 def none_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
     """Why there is no answer on any cluster; `error` says why on the first."""
-    each = [f"{choice.name} with {choice.num_chips} chips: {choice.refused}" for choice in choices]
+    each = [f"{_where(choice)}: {choice.refused}" for choice in choices]
     detail = f"none of {len(choices)} clusters has a layout that fits; {'; '.join(each)}"
     return Infeasible(error.constraint, detail, error.needed, error.available, error.unit, error.enough_chips)
 
@@ -125,21 +127,25 @@ def _figures(choice: Choice) -> str:
     if choice.usd is None:
         figures["USD per million tokens"] = choice.usd_per_million_tokens
     said = ", ".join(f"{value:.4g} {unit}" for unit, value in figures.items() if value is not None)
-    chips = f"{choice.chips_used} of {choice.num_chips}" if choice.chips_used != choice.num_chips else choice.num_chips
-    return f"{choice.name} with {chips} chips ({said})"
+    return f"{_where(choice)}: {said}"
+
+
+def _where(choice: Choice) -> str:
+    fewer = f"{choice.chips_used} of " if choice.chips_used not in (None, choice.num_chips) else ""
+    return f"{choice.name} ({fewer}{choice.num_chips} {choice.chip})"
 
 
 def _choice(
     name: str, problem: Problem, profile: Profile, constraints: Constraints, objective: Objective, go_on: GoOn
 ) -> Choice:
-    chips = problem.cluster.num_chips
+    chip, chips = problem.cluster.chip.id, problem.cluster.num_chips
     price = _price(name, problem, objective)
     try:
         space, answer, _ = search_all_or_fewer(Space(problem, constraints), profile, Goal(), go_on)
     except Infeasible as error:
-        return Choice(name=name, num_chips=chips, refused=error.brief)
+        return Choice(name=name, chip=chip, num_chips=chips, refused=error.brief)
     except TooLarge as error:
-        return Choice(name=name, num_chips=chips, refused=str(error))
+        return Choice(name=name, chip=chip, num_chips=chips, refused=str(error))
     seconds, used = float(answer.times[0]), space.problem.cluster.num_chips
     every, goodput = _goodput(used, objective)
     rate = problem.workload.tokens / seconds
@@ -149,6 +155,7 @@ def _choice(
     late, dear = _beyond(hours, objective.deadline_hours), _beyond(usd, objective.budget_usd)
     return Choice(
         name=name,
+        chip=chip,
         num_chips=chips,
         chips_used=used,
         step_time_s=seconds,

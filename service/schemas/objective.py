@@ -45,6 +45,7 @@ class ChoiceAnswer(Document):
 
     name: str
     """Where it stands in the request."""
+    chip: str
     num_chips: int
     chips_used: int | None
     """Fewer where no layout uses all."""

@@ -76,6 +76,15 @@ def test_terms_that_are_nothing_have_no_ground() -> None:
     assert found.provenance.terms.keys() == {name for name, value in everything.items() if value > 0}
 
 
+def test_a_generation_on_which_nothing_ran_is_named_and_its_interval_wider() -> None:
+    profile = replace(taught("h100", "torchtitan"), beyond=2.0)
+    there = predicted(profile, "mi300x", "torchtitan")
+    assert "no run behind the profile is on cdna3 chips" in there.provenance.outside
+    alike = predicted(replace(profile, beyond=1.0), "mi300x", "torchtitan")
+    assert there.step_time_high_s > alike.step_time_high_s
+    assert there.step_time_s == alike.step_time_s
+
+
 def test_what_lies_beyond_every_run_is_named() -> None:
     profile = taught()
     assert predicted(profile).provenance.outside == ()

@@ -21,6 +21,7 @@ from models.profile import shipped_profile
 from models.recommendation import recommend
 from models.search import search
 from models.space import Space
+from models.surety import reserve_gib
 from models.workload import Workload
 from tests.benchmarks.problems import NAMED, problem
 
@@ -166,6 +167,16 @@ def test_where_the_fastest_may_not_fit_something_surer_is_named() -> None:
     assert all(
         c.prediction.step_time_s >= named.step_time_s for c in found.ranked if c.prediction.fit_probability >= 0.9
     )
+
+
+def test_the_surer_is_the_fastest_that_a_reserve_leaves() -> None:
+    """Found whether or not the search for the fastest met it."""
+    asked = problem("qwen3-14b", ("h100", 100), "megatron", seq_len=4096, global_batch=1000)
+    found = recommend(asked, PROFILE)
+    assert found.surer is not None
+    reserved = Constraints(memory_reserve_gib=reserve_gib(found.fastest.prediction))
+    surely = recommend(asked, PROFILE, reserved).fastest.prediction
+    assert found.surer.prediction.step_time_s == pytest.approx(surely.step_time_s, rel=1e-9)
 
 
 def test_what_surely_fits_can_be_asked_for() -> None:

@@ -196,6 +196,21 @@ def test_older_software_is_slower() -> None:
     assert (step_times(old) > step_times(new)).all()
 
 
+def test_a_ring_of_chunks_has_shorter_kernels_than_the_whole_sequence() -> None:
+    """As many tokens a device, in one sequence or in halves of two; gathered keys are met at once."""
+    longer = []
+    for context in ("ring", "allgather"):
+        problem = question()
+        problem = replace(problem, stack=replace(problem.stack, context=context))
+        layouts = [Layout(dp_shard=64, zero_stage=1), Layout(dp_shard=32, cp=2, micro_batch=2, zero_stage=1)]
+        found = predict(
+            problem, Layouts.of(layouts), replace(PROFILE.coefficients(problem.scopes), context_overlap=1.0)
+        )
+        longer.append(np.diff(found.time["context_s"])[0])
+    ring, gathered = longer
+    assert ring > gathered >= 0
+
+
 def test_kernels_are_no_newer_than_the_newest_that_ran_on_the_generation() -> None:
     def compute(age_years: float, known: tuple[Newest, ...]) -> float:
         problem = question()

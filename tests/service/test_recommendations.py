@@ -211,7 +211,9 @@ def test_the_answer_is_for_the_best_of_the_alternatives(client) -> None:
         "alternatives.clusters[0]", "alternatives.num_chips[0]", "alternatives.num_chips[1]", "cluster",
     ]  # fmt: skip
     assert names[0] == "alternatives.num_chips[1]"
-    assert found["reasons"][0].startswith("where: alternatives.num_chips[1] with 32 chips")
+    assert found["reasons"][0].startswith(
+        "where: of 4 the least step time has alternatives.num_chips[1] (32 h100-sxm-80gb)"
+    )
     assert found["chips_used"] == 32
     assert found["fastest"]["prediction"]["step_time_s"] == found["choices"][0]["step_time_s"]
     again = client.post("/v1/recommendations", json=found["request"]).json()
@@ -223,7 +225,7 @@ def test_where_no_cluster_will_do_each_is_told_why(client) -> None:
     large = {**SMALL, "model": "deepseek-v3", "alternatives": {"num_chips": [24, 32]}}
     found = assert_problem(client.post("/v1/recommendations", json=large), "infeasible")
     assert "none of 3 clusters has a layout that fits" in found["detail"]
-    for name in ("cluster with 16 chips", "num_chips[0] with 24 chips", "num_chips[1] with 32 chips"):
+    for name in ("cluster (16 h100-sxm-80gb)", "num_chips[0] (24 h100-sxm-80gb)", "num_chips[1] (32 h100-sxm-80gb)"):
         assert f"{name}: memory: at least" in found["detail"]
     assert found["needed"] > found["available"]
 

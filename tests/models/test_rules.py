@@ -1,0 +1,62 @@
+"""What a stack refuses to launch, as its own code says."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.errors import Invalid
+from models.layout import Layout
+from models.rules import require_legal
+from tests.benchmarks.problems import problem
+
+_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
+
+
+@pytest.mark.parametrize(
+    ("model", "degrees", "legal"),
+    [
+        ("llama-3-8b", {"pp": 2, "tp": 2, "dp_shard": 16}, True),
+        ("llama-3-8b", {"pp": 2, "cp": 2, "dp_shard": 16}, False),
+        ("mixtral-8x7b", {"pp": 2, "tp": 2, "cp": 2, "ep": 4, "dp_shard": 8}, True),
+        ("mixtral-8x7b", {"pp": 2, "tp": 4, "ep": 2, "etp": 2, "dp_shard": 8}, True),
+        ("mixtral-8x7b", {"pp": 2, "ep": 8, "dp_shard": 32}, False),
+        ("mixtral-8x7b", {"pp": 1, "ep": 8, "dp_shard": 64}, True),
+    ],
+)
+def test_a_pipeline_inside_data_parallelism_needs_as_many_replicas_of_experts_as_of_the_rest(
+    model: str, degrees: dict[str, int], legal: bool
+) -> None:
+    """The assertion of Megatron-Core's initialize_model_parallel on orders that do not end with pp."""
+    asked = problem(model, ("h100", 64), "megatron", seq_len=4096, global_batch=256)
+    layout = Layout(**degrees, sequence_parallel=degrees.get("tp", 1) > 1, zero_stage=1, placement=_INSIDE)
+    if legal:
+        require_legal(asked, layout)
+        return
+    with pytest.raises(Invalid, match=r"ep·etp") as refused:
+        require_legal(asked, layout)
+    assert refused.value.field == "layout.placement"
+
+
+@pytest.mark.parametrize(
+    ("layout", "rule"),
+    [
+        (Layout(dp_shard=64, zero_stage=3, offload_activations=True), None),
+        (Layout(pp=2, dp_shard=32, zero_stage=1, offload_activations=True), "without a pipeline only"),
+        (Layout(dp_shard=64, zero_stage=3, recompute="full", offload_activations=True), "without recompute only"),
+    ],
+)
+def test_megatron_offloads_activations_beside_neither_pipeline_nor_recompute(layout: Layout, rule: str | None) -> None:
+    asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=4096, global_batch=256)
+    if rule is None:
+        require_legal(asked, layout)
+        return
+    with pytest.raises(Invalid, match=rule):
+        require_legal(asked, layout)
+
+
+@pytest.mark.parametrize("stack", ["maxtext", "paxml", "axlearn"])
+def test_a_pipeline_that_is_a_scan_holds_all_micro_batches(stack: str) -> None:
+    asked = problem("llama-3-8b", ("h100", 64), stack, seq_len=4096, global_batch=256)
+    for schedule in ("1f1b", "interleaved"):
+        with pytest.raises(Invalid, match="afab"):
+            require_legal(asked, Layout(pp=2, dp_shard=32, zero_stage=0, schedule=schedule, sequence_parallel=False))
