@@ -78,10 +78,8 @@ def _of_degrees(x: Layouts) -> dict[str, Array]:
 
 
 def _of_placement(problem: Problem, x: Layouts, placed: Groups) -> dict[str, Array]:
-    scale_out = np.array([dim.scale == "out" for dim in problem.cluster.dims] or [False])
-
     def crosses(axis: Shared[Group]) -> Array:
-        return axis.spread(axis.table.crosses(scale_out))
+        return axis.spread(axis.table.crosses(problem.cluster.scales_out))
 
     return {
         "expert_across_domains": (x.ep > 1) & crosses(placed.ep),

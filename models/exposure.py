@@ -110,9 +110,11 @@ class Exposure:
 
     @cached_property
     def _tensor_exposed(self) -> Array | float:
+        """Within a scale-up domain a GEMM works on the parts that have come (userbuffers of Transformer Engine)."""
         if not self.stack.overlap_tensor:
             return 1.0
-        return np.where(self.layouts.sequence_parallel, 1 - self.c.tensor_overlap, 1.0)
+        hides = self.layouts.sequence_parallel & ~self.meshes.tensor_across_domains
+        return np.where(hides, 1 - self.c.tensor_overlap, 1.0)
 
     def _exposed_context(self, index: int, raw: Array) -> tuple[Array, Array]:
         """In forward and backward, with what attention takes longer in a ring."""

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
+
+from models.array import Array
 from models.errors import Invalid
 
 GIB = 2**30
@@ -277,6 +280,11 @@ class Cluster:
             torus_shape=self.torus_shape if num_chips is None else None,
             chips_per_domain=self.chips_per_domain if domain is None and num_chips is None else None,
         )
+
+    @property
+    def scales_out(self) -> Array:
+        """Which of the dims lie beyond the scale-up domain."""
+        return np.array([dim.scale == "out" for dim in self.dims] or [False])
 
     @property
     def scale_up_domain(self) -> int:

@@ -196,6 +196,11 @@ class MeshCosts:
         return g.spread(g.table.degree)
 
     @cached_property
+    def tensor_across_domains(self) -> Array:
+        g = self.groups.tp
+        return g.spread(g.table.crosses(self.problem.cluster.scales_out))
+
+    @cached_property
     def send(self) -> Array:
         """A micro-batch's activations, to the next stage."""
         if self.tables.collectives is None:

@@ -196,6 +196,17 @@ def test_older_software_is_slower() -> None:
     assert (step_times(old) > step_times(new)).all()
 
 
+def test_tensor_traffic_hides_within_a_domain_only() -> None:
+    problem = question()
+    apart = replace(problem, stack=replace(problem.stack, overlap_tensor=False))
+    layouts = Layouts.of([Layout(tp=tp, dp_shard=64 // tp, zero_stage=1, sequence_parallel=True) for tp in (8, 16)])
+    hidden, exposed = (
+        predict(asked, layouts, PROFILE.coefficients(problem.scopes)).time["tensor_s"] for asked in (problem, apart)
+    )
+    assert hidden[0] < exposed[0]
+    assert hidden[1] == exposed[1]
+
+
 def test_a_ring_of_chunks_has_shorter_kernels_than_the_whole_sequence() -> None:
     """As many tokens a device, in one sequence or in halves of two; gathered keys are met at once."""
     longer = []
