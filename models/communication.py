@@ -138,10 +138,10 @@ class Network:
         return np.where(group.degree > 1, self.c.collective_s + hops * self.c.scaleup_hop_s + slow, 0.0)
 
     def _tree_latency(self, group: Group) -> Array:
-        """Of an all-reduce over trees: logarithmic between domains."""
+        """Of an all-reduce over trees: logarithmic between domains and within large ones, a chain within small ones."""
         up, out = self._spread(group)
-        slow = TREE_HOPS * np.log2(np.maximum(out, 1.0)) * self.c.scaleout_hop_s
-        once = (self._around(group) if self._is_torus else up - 1) * self.c.scaleup_hop_s + slow
+        fast = self._around(group) if self._is_torus else np.minimum(up - 1, _tree_hops(up))
+        once = fast * self.c.scaleup_hop_s + _tree_hops(out) * self.c.scaleout_hop_s
         return np.where(group.degree > 1, self.c.collective_s + 2 * once, 0.0)
 
     @property
@@ -195,3 +195,7 @@ class Network:
         slower = all(inner >= outer for inner, outer in zip(rates, rates[1:], strict=False))
         hops = float(np.max(self.c.scaleout_hop_s)) >= float(np.max(self.c.scaleup_hop_s))
         return slower and hops and not any(dim.peer_gb_s for dim in self.dims)
+
+
+def _tree_hops(members: Array) -> Array:
+    return TREE_HOPS * np.log2(np.maximum(members, 1.0))

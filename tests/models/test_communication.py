@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -59,6 +61,20 @@ def test_an_all_to_all_on_a_closed_ring_takes_a_quarter_of_a_gather() -> None:
     gathered = network.gather(group).time(np.array([16e9]))[0] / (15 / 16)
     exchanged = network.all_to_all(group).time(np.array([16e9 / 16]))[0]
     assert exchanged == pytest.approx(gathered / 4)
+
+
+@given(st.sampled_from([2, 8, 32, 128, 512]), st.sampled_from([0.0, 1e4, 1e7, 1e10]))
+def test_a_larger_scale_up_domain_slows_no_collective(degree: int, size: float) -> None:
+    times = []
+    for domain in (4, 8, 16, 64, 256):
+        cluster = catalogue.cluster("h100", 1024)
+        inner, *outer = cluster.fabric.levels
+        cluster = replace(cluster, fabric=replace(cluster.fabric, levels=(replace(inner, size=domain), *outer)))
+        group = closest_groups(cluster, Layouts.of([Layout(dp_shard=degree)])).dp_shard.table
+        network = Network(cluster.dims, C)
+        costs = (network.gather(group), network.reduce(group), network.all_to_all(group))
+        times.append([cost.time(np.array([size]))[0] for cost in costs])
+    assert (np.diff(times, axis=0) <= 1e-12).all()
 
 
 def test_an_all_to_all_does_not_gather_network_cards() -> None:
