@@ -66,7 +66,11 @@ def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
             return not (constraints.allowed or constraints.memory_reserve_gib), "none fits in memory"
     if constraints.allowed and Space(problem, Constraints(allowed={"pp": side})).has_legal():
         return False, "the constraints allow none"
-    return True, f"none is legal: {_obstacle(problem, {'pp': side})[1]}"
+    rule, why = _obstacle(problem, {"pp": side})
+    asks = (
+        "; the chips and the batch ask for a pipeline, neither bandwidth nor memory" if rule == "batch_divides" else ""
+    )
+    return True, f"none is legal: {why}{'' if piped else asks}"
 
 
 def _obstacle(problem: Problem, allowed: Allowed) -> tuple[str, str]:
