@@ -169,6 +169,13 @@ def test_where_the_fastest_may_not_fit_something_surer_is_named() -> None:
     )
 
 
+def test_a_pipeline_that_only_the_batch_asks_for_is_told_apart() -> None:
+    asked = problem("llama-3-70b", ("h100", 96), "megatron", seq_len=8192, global_batch=128)
+    verdict = recommend(asked, PROFILE).pipelining.verdict
+    assert verdict.startswith("needed: of layouts without a pipeline none is legal")
+    assert verdict.endswith("neither bandwidth nor memory")
+
+
 def test_the_surer_is_the_fastest_that_a_reserve_leaves() -> None:
     """Found whether or not the search for the fastest met it."""
     asked = problem("qwen3-14b", ("h100", 100), "megatron", seq_len=4096, global_batch=1000)
