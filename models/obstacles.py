@@ -67,10 +67,9 @@ def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
     if constraints.allowed and Space(problem, Constraints(allowed={"pp": side})).has_legal():
         return False, "the constraints allow none"
     rule, why = _obstacle(problem, {"pp": side})
-    asks = (
-        "; the chips and the batch ask for a pipeline, neither bandwidth nor memory" if rule == "batch_divides" else ""
-    )
-    return True, f"none is legal: {why}{'' if piped else asks}"
+    if rule == "batch_divides" and not piped:
+        why += "; the chips and the batch ask for a pipeline, neither bandwidth nor memory"
+    return True, f"none is legal: {why}"
 
 
 def _obstacle(problem: Problem, allowed: Allowed) -> tuple[str, str]:
