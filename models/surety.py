@@ -13,6 +13,7 @@ from models.array import Array
 from models.candidate import Candidate, candidates
 from models.constraints import Constraints
 from models.errors import Infeasible
+from models.layout import Layouts
 from models.prediction import Prediction
 from models.profile import Profile
 from models.search import search
@@ -21,6 +22,7 @@ from models.step import Predictions
 
 SURE = 0.9
 """Probability to fit from which nothing surer is looked for: the upper end of an 80% interval fits."""
+_ROUNDING = 1e-3
 _OFFLOADS = ("offload_activations", "offload_optimizer")
 
 
@@ -38,12 +40,13 @@ def fastest_sure(
     of the answer, of which the fastest that does leaves less to be searched for."""
     known = rows[_surely_fit(near, best)]
     seconds = float(answer.times[known].min(initial=limit_s * (1 + 1e-12)))
-    layouts = answer.layouts.take(known[answer.times[known] == seconds][:1])
+    found = [answer.layouts.take(known[answer.times[known] == seconds][:1])]
     with suppress(NothingFaster, NoLegalLayout, Infeasible):
         surely = Space(space.problem, _surely(space.constraints, best))
-        found = search(surely, profile, Goal(faster_than=seconds), go_on)
-        layouts = found.layouts.take(np.array(found.ranked[:1]))
-    return candidates(space.problem, profile, layouts)[0] if len(layouts) else None
+        faster = search(surely, profile, Goal(faster_than=seconds), go_on)
+        found.insert(0, faster.layouts.take(np.array(faster.ranked[:1])))
+    chosen = candidates(space.problem, profile, Layouts.concatenate(found)) if sum(map(len, found)) else []
+    return next((one for one in chosen if one.prediction.fit_probability >= SURE - _ROUNDING), None)
 
 
 def _surely_fit(predictions: Predictions, best: Prediction) -> Array:
