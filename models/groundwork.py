@@ -81,6 +81,7 @@ class Groundwork:
         self.sharding = np.repeat(np.arange(z), r)
         self.saver = np.tile(np.arange(r), z)
         self.on_host = self.policies.savers.offload_optimizer[self.saver]
+        self.zero_stage = self.policies.shardings.zero_stage[self.sharding]
         self.offloads = self.policies.savers.offload_activations[self.saver]
         self._count_points()
 
@@ -132,6 +133,8 @@ class Groundwork:
         legal = self.legal_shardings[sharding_class(layouts)].T
         if self.problem.stack.offload_alone:
             legal = legal & ~(self.offloads[:, None] & (layouts.pp > 1))
+        if self.problem.stack.pipeline_alone:
+            legal = legal & ~((self.zero_stage > 1)[:, None] & (layouts.pp > 1))
         return np.asarray(legal)
 
     def costs(self, layouts: Layouts, shard: Array, placed: Groups, links: dict[str, Cost] | None) -> MeshCosts:

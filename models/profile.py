@@ -85,7 +85,7 @@ class Coefficients:
         "positive", "s", "latency of a hop between domains", "generation stack fabric"
     )
     stall_s: Number = _coefficient(
-        "positive", "s", "a hop of a tensor-parallel collective waits beside pipeline sends", "stack"
+        "positive", "s", "a hop of a tensor-parallel collective waits beside pipeline sends", "stack fabric"
     )
     send_s: Number = _coefficient("positive", "s", "handshake of a send between pipeline stages", "stack")
     tensor_overlap: Number = _coefficient("fraction", "of TP traffic", "hidden where the stack overlaps it", "stack")

@@ -57,7 +57,8 @@ def _heads(p: Problem, x: Layouts) -> Array:
     ok = np.ones(len(x), dtype=bool)
     for layer in p.architecture.kinds:
         a = layer.attention
-        ok &= (a.num_heads % x.tp == 0) & ((a.num_kv_heads % x.tp == 0) | (x.tp % a.num_kv_heads == 0))
+        beyond = (x.tp % a.num_kv_heads == 0) & p.stack.replicates_kv_heads
+        ok &= (a.num_heads % x.tp == 0) & ((a.num_kv_heads % x.tp == 0) | beyond)
     return ok
 
 
@@ -192,7 +193,8 @@ def _reshard_offered(p: Problem, x: Layouts) -> Array:
 def _degrees_offered(p: Problem, x: Layouts) -> Array:
     s = p.stack
     etp = (x.etp == 1) | (s.expert_tensor_parallel & (x.etp <= s.max_tp))
-    return (x.tp <= s.max_tp) & (x.cp <= s.max_cp) & (x.ep <= s.max_ep) & etp
+    pp = (x.pp <= s.max_pp) & ((x.pp == 1) | (x.cp == 1) | (not s.pipeline_alone))
+    return pp & (x.tp <= s.max_tp) & (x.cp <= s.max_cp) & (x.ep <= s.max_ep) & etp
 
 
 def _sequence_parallel_offered(p: Problem, x: Layouts) -> Array:
@@ -242,6 +244,10 @@ def _offload_offered(p: Problem, x: Layouts) -> Array:
     beside = (x.recompute == NONE) | (not p.stack.offload_alone)
     activations = ~x.offload_activations | (("activations" in p.stack.offload) & beside)
     return activations & (~x.offload_optimizer | ("optimizer" in p.stack.offload))
+
+
+def sharding_in_pipeline(p: Problem, x: Layouts) -> Array:
+    return (x.zero_stage <= 1) | (x.pp == 1) | (not p.stack.pipeline_alone)
 
 
 def offload_in_pipeline(p: Problem, x: Layouts) -> Array:
@@ -311,12 +317,16 @@ RULES: tuple[Rule, ...] = (
     Rule("sharding_offered", "layout.zero_stage", _sharding_offered, lambda p, x: (
         f"stack {p.stack.id} offers ZeRO stages {', '.join(map(str, p.stack.zero_stages))}"
         + ("" if p.stack.hybrid_sharding else " and no hybrid of sharding and replication"))),
+    Rule("sharding_in_pipeline", "layout.zero_stage", sharding_in_pipeline, lambda p, x: (
+        f"stack {p.stack.id} has ZeRO 0 and 1 beside a pipeline, not {x.zero_stage}")),
     Rule("reshard_offered", "layout.reshard", _reshard_offered, lambda p, x: (
         f"stack {p.stack.id} offers reshard after forward: {', '.join(str(v).lower() for v in p.stack.reshard)}")),
     Rule("degrees_offered", "layout", _degrees_offered, lambda p, x: (
         f"stack {p.stack.id} has tp up to {p.stack.max_tp}, cp up to {p.stack.max_cp}, ep up to {p.stack.max_ep}"
+        + (f", pp up to {p.stack.max_pp}" if x.pp > p.stack.max_pp else "")
+        + (", and cp 1 beside a pipeline" if p.stack.pipeline_alone else "")
         + ("" if p.stack.expert_tensor_parallel else ", and etp 1 only")
-        + f"; got tp({x.tp}), cp({x.cp}), ep({x.ep}), etp({x.etp})")),
+        + f"; got pp({x.pp}), tp({x.tp}), cp({x.cp}), ep({x.ep}), etp({x.etp})")),
     Rule("sequence_parallel_offered", "layout.sequence_parallel", _sequence_parallel_offered, lambda p, x: (
         f"sequence parallelism goes with tp > 1; stack {p.stack.id} then has it "
         + " or ".join("on" if value else "off" for value in p.stack.sequence_parallel))),

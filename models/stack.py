@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from models.errors import Invalid
+from models.hardware import MAX_CHIPS
 from models.layout import AXES, PLACEMENTS
 from models.recompute import MODULES
 
@@ -48,7 +49,9 @@ class Stack:
     equal_data_parallel     a pipeline inside data parallelism needs as many data-parallel ranks for experts as for the
                             rest (Megatron-Core parallel_state.py)
     hybrid_sharding         may shard over a part of the data-parallel chips and replicate over the rest
-    max_tp, max_cp, max_ep  largest degree; 1: the axis does not exist here
+    max_pp, max_tp, max_cp, max_ep  largest degree; 1: the axis does not exist here
+    pipeline_alone          a pipeline goes with ZeRO 0 and 1 and without context parallelism (DeepSpeed pipe/engine.py)
+    replicates_kv_heads     tp may exceed the key and value heads, each then on several ranks
     sequence_parallel       with tp > 1, norms and residuals are sharded too: always, never or either
     context                 how attention sees other chunks: "ring", "allgather" or "ulysses"
     expert_tensor_parallel  etp may differ from 1
@@ -102,7 +105,10 @@ class Stack:
     equal_data_parallel: bool = False
     hybrid_sharding: bool = False
     max_tp: int = 1
+    max_pp: int = MAX_CHIPS
     max_cp: int = 1
+    pipeline_alone: bool = False
+    replicates_kv_heads: bool = True
     max_ep: int = 1
     sequence_parallel: tuple[bool, ...] = (False,)
     context: Literal["ring", "allgather", "ulysses"] = "ring"

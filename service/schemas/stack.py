@@ -31,6 +31,9 @@ class StackFields(Wire):
     """Orders of the mesh axes over ranks, innermost first: those that it has, or that may be answered."""
     equal_data_parallel: bool | None = None
     hybrid_sharding: bool | None = None
+    max_pp: Degree | None = None
+    pipeline_alone: bool | None = None
+    replicates_kv_heads: bool | None = None
     max_tp: Degree | None = None
     max_cp: Degree | None = None
     max_ep: Degree | None = None

@@ -60,3 +60,25 @@ def test_a_pipeline_that_is_a_scan_holds_all_micro_batches(stack: str) -> None:
     for schedule in ("1f1b", "interleaved"):
         with pytest.raises(Invalid, match="afab"):
             require_legal(asked, Layout(pp=2, dp_shard=32, zero_stage=0, schedule=schedule, sequence_parallel=False))
+
+
+@pytest.mark.parametrize(
+    ("stack", "layout", "rule"),
+    [
+        ("deepspeed", Layout(pp=2, dp_shard=32, zero_stage=1), None),
+        ("deepspeed", Layout(pp=2, cp=2, dp_shard=16, zero_stage=1), "cp 1 beside a pipeline"),
+        ("deepspeed", Layout(pp=2, dp_shard=32, zero_stage=3), "ZeRO 0 and 1 beside a pipeline"),
+        ("fsdp", Layout(pp=2, dp_shard=32, zero_stage=3), "pp up to 1"),
+        ("llm-foundry", Layout(pp=2, dp_shard=32, zero_stage=3), "pp up to 1"),
+        ("megatron", Layout(tp=16, dp_shard=4, zero_stage=1, sequence_parallel=True), None),
+        ("torchtitan", Layout(tp=16, dp_shard=4, zero_stage=3, sequence_parallel=True), "heads"),
+        ("nanotron", Layout(tp=16, dp_shard=4, zero_stage=1, sequence_parallel=True), "heads"),
+    ],
+)
+def test_stacks_refuse_what_their_code_refuses(stack: str, layout: Layout, rule: str | None) -> None:
+    asked = problem("llama-3-8b", ("h100", 64), stack, seq_len=4096, global_batch=256)
+    if rule is None:
+        require_legal(asked, layout)
+        return
+    with pytest.raises(Invalid, match=rule):
+        require_legal(asked, layout)
