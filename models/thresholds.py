@@ -10,15 +10,19 @@ from models.frontier import Point, point
 from models.problem import Problem
 from models.profile import Profile
 
-_FARTHEST = 16.0  # times as much, or as little
+_STEP = 4.0
+_FARTHEST = _STEP**2  # times as much, or as little
+_NEAREST_FIRST = (_STEP, 1 / _STEP, _FARTHEST, 1 / _FARTHEST)
 _CLOSE = 1.1  # bisected until both sides are within this factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
     """`axis` (models.frontier.AXES); `needed`: with things as they are, `value`, a pipeline is worth more than the
-    tolerance. It is so up to `holds_at`, the last value that was tried, and no longer at `changes_at`; None if no value
-    up to 16 times as much or as little changes it. Values are GB/s per chip, or chips in a domain."""
+    tolerance. It is so up to `holds_at`, the last value that was tried, and no longer at `changes_at`; None if neither
+    4 nor 16 times as much or as little changes it, nor any doubling of a domain. Values are GB/s per chip, or chips in
+    a domain. What a pipeline is worth need not grow all the way: a change between two that were tried may be missed.
+    """
 
     axis: str
     needed: bool
@@ -59,14 +63,17 @@ class _Asked:
 
     def threshold(self, here: Point) -> Threshold:
         needed = not here.is_simple(self.tolerance)
-        if not self.go_on():
-            return self._found(needed, self.value, None, False)
-        ends = [(factor, self._at(factor)) for factor in (_FARTHEST, 1 / _FARTHEST)]
-        exact = here.exact and all(found.exact for _, found in ends)
-        changed = [factor for factor, found in ends if self._differs(found, needed)]
-        if not changed:
+        exact, changes = here.exact, 1.0
+        for changes in _NEAREST_FIRST:
+            if not self.go_on():
+                return self._found(needed, self.value, None, False)
+            found = self._at(changes)
+            exact = exact and found.exact
+            if self._differs(found, needed):
+                break
+        else:
             return self._found(needed, self.value, None, exact)
-        holds, changes = 1.0, changed[0]
+        holds = changes**0.5 if changes in _NEAREST_FIRST[2:] else 1.0
         while max(holds / changes, changes / holds) > _CLOSE and self.go_on():
             middle = (holds * changes) ** 0.5
             found = self._at(middle)
