@@ -24,7 +24,7 @@ from models.problem import Problem
 from models.profile import Coefficients
 from models.recompute import NONE, Repeated
 from models.shard import Shards
-from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, neutral, sharding_class
+from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, neutral, variant_class
 
 MOST_CORES = 30_000_000  # looked at in one search
 MOST_SHARDS = 300_000  # of a layer, tabulated: 2 GiB
@@ -77,12 +77,10 @@ class Groundwork:
         self.variants = Variants.of_policies(self.policies)
         self.lighter = _lighter(self.problem, self.policies, offload_pays=bool(host < device))
         z, r = len(self.policies.shardings), len(self.policies.savers)
-        self.legal_shardings = np.repeat(self.space.legal_shardings, r, axis=1)
+        self.legal_variants = self.space.legal_variants(self.policies)
         self.sharding = np.repeat(np.arange(z), r)
         self.saver = np.tile(np.arange(r), z)
         self.on_host = self.policies.savers.offload_optimizer[self.saver]
-        self.zero_stage = self.policies.shardings.zero_stage[self.sharding]
-        self.offloads = self.policies.savers.offload_activations[self.saver]
         self._count_points()
 
     def _count_points(self) -> None:
@@ -130,12 +128,7 @@ class Groundwork:
 
     def legal(self, layouts: Layouts) -> Array:
         """(shardings·savers, n): the variants that meshes may have."""
-        legal = self.legal_shardings[sharding_class(layouts)].T
-        if self.problem.stack.offload_alone:
-            legal = legal & ~(self.offloads[:, None] & (layouts.pp > 1))
-        if self.problem.stack.pipeline_alone:
-            legal = legal & ~((self.zero_stage > 1)[:, None] & (layouts.pp > 1))
-        return np.asarray(legal)
+        return np.asarray(self.legal_variants[variant_class(layouts)].T)
 
     def costs(self, layouts: Layouts, shard: Array, placed: Groups, links: dict[str, Cost] | None) -> MeshCosts:
         return MeshCosts(Tables(self.problem, self.c, self.shards, links), layouts, shard, placed)

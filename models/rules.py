@@ -246,11 +246,11 @@ def _offload_offered(p: Problem, x: Layouts) -> Array:
     return activations & (~x.offload_optimizer | ("optimizer" in p.stack.offload))
 
 
-def sharding_in_pipeline(p: Problem, x: Layouts) -> Array:
+def _sharding_in_pipeline(p: Problem, x: Layouts) -> Array:
     return (x.zero_stage <= 1) | (x.pp == 1) | (not p.stack.pipeline_alone)
 
 
-def offload_in_pipeline(p: Problem, x: Layouts) -> Array:
+def _offload_in_pipeline(p: Problem, x: Layouts) -> Array:
     return ~x.offload_activations | (x.pp == 1) | (not p.stack.offload_alone)
 
 
@@ -317,7 +317,7 @@ RULES: tuple[Rule, ...] = (
     Rule("sharding_offered", "layout.zero_stage", _sharding_offered, lambda p, x: (
         f"stack {p.stack.id} offers ZeRO stages {', '.join(map(str, p.stack.zero_stages))}"
         + ("" if p.stack.hybrid_sharding else " and no hybrid of sharding and replication"))),
-    Rule("sharding_in_pipeline", "layout.zero_stage", sharding_in_pipeline, lambda p, x: (
+    Rule("sharding_in_pipeline", "layout.zero_stage", _sharding_in_pipeline, lambda p, x: (
         f"stack {p.stack.id} has ZeRO 0 and 1 beside a pipeline, not {x.zero_stage}")),
     Rule("reshard_offered", "layout.reshard", _reshard_offered, lambda p, x: (
         f"stack {p.stack.id} offers reshard after forward: {', '.join(str(v).lower() for v in p.stack.reshard)}")),
@@ -343,7 +343,7 @@ RULES: tuple[Rule, ...] = (
     Rule("offload_offered", "layout", _offload_offered, lambda p, x: (
         f"stack {p.stack.id} offloads {', '.join(p.stack.offload) or 'nothing'}"
         f"{', activations without recompute only' if p.stack.offload_alone else ''}")),
-    Rule("offload_in_pipeline", "layout.offload_activations", offload_in_pipeline, lambda p, x: (
+    Rule("offload_in_pipeline", "layout.offload_activations", _offload_in_pipeline, lambda p, x: (
         f"stack {p.stack.id} offloads activations without a pipeline only")),
     Rule("placement_offered", "layout.placement", _placement, lambda p, x: (
         f"stack {p.stack.id} orders ranks {' or '.join(' < '.join(order) for order in p.stack.placements)}, "

@@ -36,7 +36,7 @@ _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widt
 _EXPERT_RULES = ("degrees_offered", "experts_divide", "tensor_divides_widths")
 _SCHEDULE_RULES = ("schedule_offered", "schedule_shape", "partition_offered", "layers_divide",
                    "balancing_needs_all_forwards_first")  # fmt: skip
-_SHARDING_RULES = ("sharding_offered", "sharding_shape")
+_VARIANT_RULES = ("sharding_offered", "sharding_shape", "sharding_in_pipeline", "offload_in_pipeline")
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,13 @@ class Policies:
 
     def __len__(self) -> int:
         return len(self.schedules) * len(self.shardings) * int(self.counts.sum())
+
+    @property
+    def variants(self) -> Layouts:
+        """Every sharding with every saver, those of a sharding in a row."""
+        z, r = len(self.shardings), len(self.savers)
+        savers = self.savers.take(np.tile(np.arange(r), z))
+        return replace(savers, **{name: np.repeat(getattr(self.shardings, name), r) for name in SHARDING_KNOBS})
 
     def with_savers(self, kept: Array) -> Policies:
         savers = self.savers.take(kept)
@@ -212,16 +219,19 @@ class Space:
         rows = range(len(savers))
         return np.array([not any(beats(a, b) for a in rows if a != b) for b in rows], dtype=bool)
 
-    @cached_property
-    def legal_shardings(self) -> Array:
-        """(4, shardings): for dp_shard 1 or more, times 2, plus dp_replicate 1 or more."""
-        shardings = self.offered[0].shardings
-        legal = np.ones((4, len(shardings)), dtype=bool)
-        for kind in range(4):
-            degrees = {"dp_shard": 1 + kind // 2, "dp_replicate": 1 + kind % 2}
-            rows = replace(shardings, **{name: np.full(len(shardings), value) for name, value in degrees.items()})
-            legal[kind] = np.all([BY_NAME[name].test(self.problem, rows) for name in _SHARDING_RULES], axis=0)
+    def legal_variants(self, policies: Policies) -> Array:
+        """(8, shardings·savers): for pp 1 or more, times 4, plus dp_shard, times 2, plus dp_replicate."""
+        variants = policies.variants
+        legal = np.ones((8, len(variants)), dtype=bool)
+        for kind in range(8):
+            degrees = {"pp": 1 + kind // 4, "dp_shard": 1 + kind // 2 % 2, "dp_replicate": 1 + kind % 2}
+            rows = replace(variants, **{name: np.full(len(variants), value) for name, value in degrees.items()})
+            legal[kind] = np.all([BY_NAME[name].test(self.problem, rows) for name in _VARIANT_RULES], axis=0)
         return legal
+
+    @cached_property
+    def _with_legal_variants(self) -> Array:
+        return np.asarray(self.legal_variants(self.offered[0]).any(axis=1))
 
     # -- trunks -------------------------------------------------------------------------------------------------
 
@@ -332,7 +342,7 @@ class Space:
         shard = np.concatenate(tables)[row]
         rows = replace(rows, dp_shard=shard, dp_replicate=rows.dp // shard)
         ok = np.asarray(BY_NAME["experts_fold_over_dense_axes"].test(self.problem, rows), dtype=bool)
-        ok &= np.asarray(self.legal_shardings.any(axis=1))[sharding_class(rows)]
+        ok &= self._with_legal_variants[variant_class(rows)]
         for knob in ("dp_replicate", "dp_shard"):
             ok &= self._allowed(rows, knob)
         return rows.take(ok), parent[ok]
@@ -392,9 +402,9 @@ def _with_experts(rows: Layouts, experts: Layouts, one: int) -> Layouts:
     return replace(rows, ep=np.repeat(experts.ep[one], n), etp=np.repeat(experts.etp[one], n))
 
 
-def sharding_class(rows: Layouts) -> Array:
-    """Which row of Space.legal_shardings a mesh has."""
-    return 2 * (rows.dp_shard > 1) + (rows.dp_replicate > 1)
+def variant_class(rows: Layouts) -> Array:
+    """Which row of Space.legal_variants a mesh has."""
+    return 4 * (rows.pp > 1) + 2 * (rows.dp_shard > 1) + (rows.dp_replicate > 1)
 
 
 def ragged(start: Array, count: Array) -> tuple[Array, Array]:
