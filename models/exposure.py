@@ -119,10 +119,8 @@ class Exposure:
     def _exposed_context(self, index: int, raw: Array) -> tuple[Array, Array]:
         """In forward and backward, with what attention takes longer in a ring."""
         t, hides = self.meshes.times[index], self.c.context_overlap
-        before, after = (
-            np.maximum(raw - hides * t.beside_forward, 0.0),
-            np.maximum(2 * raw - hides * t.beside_backward, 0.0),
-        )
+        before = np.maximum(raw - hides * t.beside_forward, 0.0)
+        after = np.maximum(2 * raw - hides * t.beside_backward, 0.0)
         if self.stack.context != "ring":
             return before, after
         attention = self.problem.architecture.kinds[index].attention

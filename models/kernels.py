@@ -28,13 +28,8 @@ Size = Array | float
 def slower_in_chunks(attention: Attention, seq_len: int, chunks: Array) -> Array:
     """By what share attention takes longer that meets the keys of a sequence chunk by chunk, as in a ring (arXiv
     2310.01889): each kernel has the rate of its own length, l/c / (l/c + half) instead of l / (l + half)."""
-    length = _seen(attention, seq_len)
+    length = min(seq_len, 2 * mean_keys(attention, seq_len))
     return FLASH_HALF_LENGTH * (chunks - 1) / (length + FLASH_HALF_LENGTH)
-
-
-def _seen(attention: Attention, seq_len: int) -> float:
-    """Keys that some query sees."""
-    return min(seq_len, 2 * mean_keys(attention, seq_len))
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,8 +107,7 @@ def _outside(problem: Problem, layout: Layout, profile: Profile) -> Iterable[str
 
 def _is_known(problem: Problem, profile: Profile) -> bool:
     """Whether some run was on the chip's generation; of a profile without runs that is not asked."""
-    here = f"generation:{problem.cluster.chip.generation}"
-    return not profile.spans or any(span.scope == here for span in profile.spans)
+    return not profile.spans or any(span.scope == _scopes(problem)[1] for span in profile.spans)
 
 
 def _scopes(problem: Problem) -> tuple[str, str, str]:

@@ -104,12 +104,12 @@ class Stack:
     placements: tuple[tuple[str, ...], ...] = ()
     equal_data_parallel: bool = False
     hybrid_sharding: bool = False
-    max_tp: int = 1
     max_pp: int = MAX_CHIPS
+    max_tp: int = 1
     max_cp: int = 1
+    max_ep: int = 1
     pipeline_alone: bool = False
     replicates_kv_heads: bool = True
-    max_ep: int = 1
     sequence_parallel: tuple[bool, ...] = (False,)
     context: Literal["ring", "allgather", "ulysses"] = "ring"
     expert_tensor_parallel: bool = False

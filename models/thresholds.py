@@ -10,9 +10,8 @@ from models.frontier import Point, point
 from models.problem import Problem
 from models.profile import Profile
 
-_STEP = 4.0
-_FARTHEST = _STEP**2  # times as much, or as little
-_NEAREST_FIRST = (_STEP, 1 / _STEP, _FARTHEST, 1 / _FARTHEST)
+_FARTHEST = 16.0  # times as much, or as little
+_STEPS = ((1.0, 4.0), (1.0, 1 / 4), (4.0, _FARTHEST), (1 / 4, 1 / _FARTHEST))  # nearest first, each from the one before
 _CLOSE = 1.1  # bisected until both sides are within this factor
 
 
@@ -63,17 +62,17 @@ class _Asked:
 
     def threshold(self, here: Point) -> Threshold:
         needed = not here.is_simple(self.tolerance)
-        exact, changes = here.exact, 1.0
-        for changes in _NEAREST_FIRST:
+        exact = here.exact
+        for holds, changes in _STEPS:
             if not self.go_on():
                 return self._found(needed, self.value, None, False)
             found = self._at(changes)
             exact = exact and found.exact
             if self._differs(found, needed):
-                break
-        else:
-            return self._found(needed, self.value, None, exact)
-        holds = changes**0.5 if changes in _NEAREST_FIRST[2:] else 1.0
+                return self._bisected(needed, holds, changes, exact)
+        return self._found(needed, self.value, None, exact)
+
+    def _bisected(self, needed: bool, holds: float, changes: float, exact: bool) -> Threshold:
         while max(holds / changes, changes / holds) > _CLOSE and self.go_on():
             middle = (holds * changes) ** 0.5
             found = self._at(middle)

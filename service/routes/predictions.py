@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
 
 from service.etags import immutable
 from service.json_body import JsonRoute

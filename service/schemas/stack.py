@@ -32,11 +32,11 @@ class StackFields(Wire):
     equal_data_parallel: bool | None = None
     hybrid_sharding: bool | None = None
     max_pp: Degree | None = None
-    pipeline_alone: bool | None = None
-    replicates_kv_heads: bool | None = None
     max_tp: Degree | None = None
     max_cp: Degree | None = None
     max_ep: Degree | None = None
+    pipeline_alone: bool | None = None
+    replicates_kv_heads: bool | None = None
     sequence_parallel: Annotated[list[bool], Field(min_length=1, max_length=2)] | None = None
     context: Literal["ring", "allgather", "ulysses"] | None = None
     expert_tensor_parallel: bool | None = None
