@@ -16,7 +16,7 @@ step; the last takes no less than any stage, nor than the mean of all.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import groupby, product
 
 import numpy as np
@@ -55,6 +55,16 @@ class Variants:
         keys = tuple(dict.fromkeys(every))
         return cls(keys, np.array([keys.index(key) for key in every]), bool(policies.open.any()))
 
+    @classmethod
+    def lightest(cls, policies: Policies) -> Variants:
+        """Of every sharding without recompute and offload, which only add work: what either lets hide is no more."""
+        z, r = policies.shardings, len(policies.savers)
+        keys = [
+            (zero, reshard, NONE, False, False)
+            for zero, reshard in zip(z.zero_stage.tolist(), z.reshard.tolist(), strict=True)
+        ]
+        return cls(tuple(keys), np.repeat(np.arange(len(keys)), r), False)
+
     def any_of(self, wanted: Array) -> Array:
         """Of (shardings·savers, n), whether any of each key is wanted; (keys, n)."""
         return np.asarray(np.logical_or.reduceat(wanted[self._order], self._starts))
@@ -77,17 +87,11 @@ class Variants:
 @dataclass(frozen=True, slots=True)
 class Times:
     """Arrays of shape (keys, n): the least step time, infinite where it was not asked for; what each mean pass of
-    idleness adds to it; of its data-parallel traffic, all seconds, and how many at most hide or are counted as
-    exposed; and what an update on the host takes longer than one on the device."""
+    idleness adds to it; and what an update on the host takes longer than one on the device."""
 
     step: Array
     pass_s: Array
-    traffic: Array
-    covered: Array
     on_host: Array
-
-    def take(self, rows: Array) -> Times:
-        return Times(*(getattr(self, name)[:, rows] for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ class Bounds:
     def time(self, variants: Variants, wanted: Array, share: Array) -> tuple[Times, Parts]:
         """For every variant that some row of `wanted` (keys, n) asks for, with at least that share of its layers
         recomputed: every more only adds work."""
-        times = Times(np.full(wanted.shape, np.inf), *(np.zeros(wanted.shape) for _ in range(4)))
+        times = Times(np.full(wanted.shape, np.inf), np.zeros(wanted.shape), np.zeros(wanted.shape))
         parts = Parts(*np.zeros((2, self.costs.kinds + 2, *wanted.shape)))
         asked = np.flatnonzero(wanted.any(axis=1)).tolist()
         for (zero, reshard), keys in groupby(asked, lambda i: variants.keys[i][:2]):
@@ -132,20 +136,15 @@ class Bounds:
                 parts.once[i, rows] = sum(work) * self.jitter
         return times, parts
 
-    def _step(self, exposure: Exposure, once: list[tuple[Array, Array]]) -> tuple[Array, Array, Array, Array, Array]:
+    def _step(self, exposure: Exposure, once: list[tuple[Array, Array]]) -> tuple[Array, Array, Array]:
         """Of Times, but for jitter."""
         mean = exposure.whole_model() / self.pp
         sends, hops = exposure.sends()
         traffic, update = (weighed(exposure.amounts, work) / self.pp for work in zip(*once, strict=True))
-        exposed, passes = exposure.hide(traffic, mean), self.m + self.least_idle
-        step = mean * passes + exposed + update + sends + hops + self._besides(exposure)
+        step = mean * (self.m + self.least_idle) + exposure.hide(traffic, mean) + update + sends + hops
         device, host = update_seconds(self.problem, self.c)
         on_host = update * np.maximum(host / device - 1, 0.0)  # where the device is the faster
-        every = exposure.data_every_time()
-        if every is None:
-            return step, mean, traffic, exposed + self.hideable * mean, on_host
-        traffic, window, counted = (passes / self.pp * value for value in every)
-        return step, mean, traffic, self.hideable * window + counted, on_host
+        return step + self._besides(exposure), mean, on_host
 
     def _besides(self, exposure: Exposure) -> Array:
         """What a step takes whatever the policy."""
@@ -174,37 +173,6 @@ class Bounds:
             (gather + reduced, exposure.owned(i) * np.minimum(device, host))
             for i, (gather, reduced) in enumerate(exposure.data_once())
         ]
-
-    def apart(self) -> Array:
-        """What of the least step time tensor-parallel, context-parallel and expert traffic and sends take: a placement
-        adds to the time of the closest at least what it adds here.
-
-        Traffic once a step may hide behind what it adds, hence one overlap less of its passes.
-        """
-        exposure = Exposure(self._under(0, True, np.zeros(1, dtype=bool)), self.costs, NONE)
-        mean = exposure.layer_communication() / self.pp
-        sends, hops = exposure.sends()
-        return np.asarray((mean * (self.m + self.least_idle - self.hideable) + sends + hops) * self.jitter)
-
-    def farther(self, variants: Variants, near: Times, growth: Array) -> Array:
-        """(keys, n): what growing traffic adds to times. `growth` (3, n) of it at ZeRO 0, once a step, and with every
-        micro-batch. Of t seconds no more hide than did at most, and of each more at least what overlap costs."""
-        kind = np.array([0 if zero == 0 else 1 if zero == 1 else 2 for zero, *_ in variants.keys])
-        costs = self.c.interference if self.stack.overlap_data else 1.0
-        more = (growth - 1)[kind] * near.traffic
-        return np.maximum(costs * more, near.traffic + more - near.covered)
-
-
-def growth(near: MeshCosts, far: MeshCosts, parent: Array) -> Array:
-    """How many times the data-parallel traffic of the near mesh each far one has at least, (3, n): at ZeRO 0, once a
-    step, and with every micro-batch. `parent`: which of the near it is."""
-    result = []
-    for closer, farther in zip(near.data_rates(), far.data_rates(), strict=True):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = [np.where(a[parent] > 0, b / a[parent], np.inf) for a, b in zip(closer, farther, strict=True)]
-        least = reduce(np.minimum, ratios)
-        result.append(np.where(np.isfinite(least), np.maximum(least, 1.0), 1.0))
-    return np.stack(result)
 
 
 class CoreBounds:

@@ -31,6 +31,10 @@ class Cost:
     def take(self, rows: Array) -> Cost:
         return Cost(self.byte_s[rows], self.latency_s[rows])
 
+    def least_of(self, choices: int) -> Cost:
+        """Of so many choices for each group, one after the other, the least of both."""
+        return Cost(*(v.reshape(choices, -1).min(axis=0) for v in (self.byte_s, self.latency_s)))
+
     def time(self, size: Array | float) -> Array:
         return np.asarray(size * self.byte_s + self.latency_s)
 

@@ -54,10 +54,6 @@ class Exposure:
         """Both passes of all layers and ends."""
         return weighed(self.amounts, [part.both for part in self.parts])
 
-    def layer_communication(self) -> Array:
-        """The part of it that tensor, context and expert parallelism expose."""
-        return weighed(self.amounts, [total(self._communication(i)[0].values()) for i in range(self.meshes.kinds)])
-
     @property
     def amounts(self) -> list[float]:
         """Layers of each kind in the whole model, and one of each end."""
@@ -182,20 +178,6 @@ class Exposure:
         """Bytes of the activations of a layer while it is computed again."""
         most = [self.meshes.kept(i) - self.meshes.kept(i, self.policy) for i in range(self.meshes.kinds)]
         return reduce(np.maximum, most)
-
-    def data_every_time(self) -> tuple[Array, Array, Array] | None:
-        """Where all layouts move data with every micro-batch: (seconds of traffic, of compute that it may hide behind,
-        and exposed) of a pass of the whole model."""
-        if self.once.any():
-            return None
-        traffic, window = [], []
-        for i, part in enumerate(self.meshes.traffic):
-            time = self.meshes.times[i]
-            passes = self.zero3 * 1.0 + self.zero3 * self.layouts.reshard
-            traffic.append(passes * part.gather + part.scatter)
-            window.append(time.forward + time.backward + self.again(i))
-        exposed = [part.terms["data_s"] for part in self.parts]
-        return weighed(self.amounts, traffic), weighed(self.amounts, window), weighed(self.amounts, exposed)
 
     def data_once(self) -> list[tuple[Array, Array]]:
         """Of each part, once a step: (parameters gathered, gradients reduced), nothing hidden."""

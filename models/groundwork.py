@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from models.answer import NoLegalLayout
-from models.array import Array
+from models.array import Array, distinct
 from models.bounds import CoreBounds, Variants
 from models.chains import Chains
 from models.communication import Cost
@@ -17,6 +17,7 @@ from models.errors import Invalid, TooLarge
 from models.exposure import update_seconds
 from models.hardware import GIB
 from models.layout import PLACEMENTS, Layouts
+from models.levels import Meshes, Room
 from models.memory_bounds import CoreMemory, Memory, MemoryBounds
 from models.mesh import Groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables
@@ -74,7 +75,7 @@ class Groundwork:
         self.bounds = CoreBounds(self.problem, self.shards, self.c)
         self.memory = CoreMemory(self.problem, self.shards, self.c, self.policies)
         device, host = update_seconds(self.problem, self.c)
-        self.variants = Variants.of_policies(self.policies)
+        self.variants, self.lightest = Variants.of_policies(self.policies), Variants.lightest(self.policies)
         self.lighter = _lighter(self.problem, self.policies, offload_pays=bool(host < device))
         z, r = len(self.policies.shardings), len(self.policies.savers)
         self.legal_variants = self.space.legal_variants(self.policies)
@@ -140,12 +141,21 @@ class Groundwork:
         shard = self.body[trunk] * len(x) + expert
         return layouts, shard, self.memory.memory(shard, layouts, self.chains.least_flying[self.chain(trunk)])
 
+    def room(self, meshes: Meshes) -> Room:
+        """Memory of placed meshes under every variant, whatever the schedule."""
+        first, of = distinct(meshes.unplaced)
+        costs, chain = meshes.costs.take(first), meshes.chain[first]
+        memory = self.least_memory(costs, chain)
+        needless = self._room_of_lighter(memory.room)
+        fits = (memory.least <= self.at_most) & self.legal(costs.layouts)
+        return Room(memory, fits & (needless < self.chains.most_flying[chain]), needless, of)
+
     def least_memory(self, costs: MeshCosts, chain: Array) -> Memory:
         """Bounds for meshes under every variant, whatever the schedule."""
         held = self.chains.least_flying[chain], self.chains.longest[chain]
         return MemoryBounds(costs, self.policies, *held, self.capacity).memory()
 
-    def room_of_lighter(self, room: Array) -> Array:
+    def _room_of_lighter(self, room: Array) -> Array:
         """Of micro-batches in flight with which a variant fits, the most of any that takes less time."""
         of_savers = room.reshape(len(self.policies.shardings), len(self.policies.savers), -1)
         surely = self.lighter & (~self.policies.open | self.space.may_recompute_all)

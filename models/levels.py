@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from models.array import Array
-from models.bounds import Times
 from models.layout import Layouts
 from models.memory_bounds import Memory
 from models.mesh_costs import MeshCosts
@@ -35,69 +34,61 @@ class Cores:
 
 @dataclass(frozen=True)
 class Meshes:
-    """Meshes to be placed, with their `costs` as close as can be: `fits` (shardings·savers, n) are legal, may fit, and
-    may be of use; with no more than `needless` micro-batches in flight a variant only adds work to one that fits.
-    `times` bounds them, `bound` is the least of that, of which `apart` is taken by what a placement may still make
-    worse.
-    """
-
-    costs: MeshCosts
-    trunk: Array
-    fits: Array
-    bound: Array
-    apart: Array
-    times: Times
-    memory: Memory
-    needless: Array
-
-    @property
-    def layouts(self) -> Layouts:
-        return self.costs.layouts
-
-    def take(self, rows: Array) -> Meshes:
-        return Meshes(
-            self.costs.take(rows),
-            self.trunk[rows],
-            self.fits[:, rows],
-            self.bound[rows],
-            self.apart[rows],
-            self.times.take(rows),
-            self.memory.take(rows),
-            self.needless[:, rows],
-        )
-
-
-@dataclass(frozen=True)
-class Placed:
-    """Meshes with their placement: costs, which of some meshes each is without it, chain and points of complexity;
-    `time`: a bound of every variant so far."""
+    """Meshes with their groups as close as can be, or placed: costs, which of those not placed yet each is, its chain,
+    points of complexity, and a bound whatever the policy."""
 
     costs: MeshCosts
     unplaced: Array
     chain: Array
     points: Array
-    time: Array
+    bound: Array
+
+    def __len__(self) -> int:
+        return len(self.chain)
+
+    @property
+    def layouts(self) -> Layouts:
+        return self.costs.layouts
 
     @property
     def piped(self) -> Array:
-        return np.asarray(self.costs.layouts.pp > 1)
+        return np.asarray(self.layouts.pp > 1)
 
-    def take(self, rows: Array) -> Placed:
-        return Placed(
-            self.costs.take(rows), self.unplaced[rows], self.chain[rows], self.points[rows], self.time[:, rows]
-        )
+    def take(self, rows: Array) -> Meshes:
+        return Meshes(self.costs.take(rows), self.unplaced[rows], self.chain[rows], self.points[rows], self.bound[rows])
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory of meshes under every variant (shardings·savers, n): `fits` those that are legal, may fit and may be of
+    use; with no more than `needless` micro-batches in flight a variant only adds work to one that fits. Placement is
+    nothing to memory: `of` says for every placed mesh which it is."""
+
+    memory: Memory
+    fits: Array
+    needless: Array
+    of: Array
+
+    def fit(self, variant: Array, mesh: Array, more: Array, at_most: float) -> Array:
+        """Whether variants of placed meshes may with so many more micro-batches in flight than the least."""
+        at = variant, self.of[mesh]
+        return np.asarray(self.memory.layers[at] + more * self.memory.each[at] <= at_most)
 
 
 @dataclass(frozen=True)
 class Leaves:
-    """Layouts that may be evaluated: the placed mesh of each, its schedule, and its sharding with saver; a bound, and
-    all its points of complexity."""
+    """Layouts that may be evaluated: the placed mesh of each, its schedule, and its sharding with saver; whether it has
+    a pipeline, all its points of complexity, and a bound."""
 
     mesh: Array
     schedule: Array
     variant: Array
-    bound: Array
+    piped: Array
     points: Array
+    bound: Array
+
+    def __len__(self) -> int:
+        return len(self.mesh)
 
     def take(self, rows: Array) -> Leaves:
         return Leaves(*(getattr(self, f.name)[rows] for f in fields(self)))

@@ -89,35 +89,43 @@ def groups_of_meshes(cluster: Cluster, meshes: Layouts, *, shared: bool = True) 
     x = meshes
     degrees = (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp)
     strides = _strides(degrees, x.placement)
-    stage = x.dp_replicate * x.dp_shard * x.cp * x.tp
-    routed = x.etp * x.ep
     inside_pp = strides[_PP]
-
-    def over_stage(stride: Array) -> Array:
-        """Expert axes fold over the devices of one pipeline stage, innermost first: etp, ep, then expert data parallel.
-        Those are numbered without the pipeline axis; crossing it multiplies the distance by pp."""
-        return stride * np.where(stride >= inside_pp, x.pp, 1)
-
-    expert = (
-        (over_stage(x.etp), x.ep),
-        (over_stage(np.ones_like(stage)), x.etp),
-        (over_stage(routed), _sharing(x, stage) // routed),
-    )
+    expert = [(stride * np.where(stride >= inside_pp, x.pp, 1), degree) for stride, degree in _over_stage(x).values()]
     return _groups(cluster, [*zip(strides, degrees, strict=True), *expert], shared)
 
 
 def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
-    """Every axis as if it were the innermost one: on switched levels no placement joins more of its members.
+    """Every axis as if it were the innermost one, those of experts of a stage: on switched levels no placement joins
+    more of its members.
 
     With stride s an axis keeps gcd(s·d, D)/s members in a domain; that is at most gcd(d, D), since gcd(s·d, D)
     divides s·gcd(d, D).
     """
     x = layouts
+    near = np.ones_like(x.pp)
+    dense = [(near, degree) for degree in (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp)]
+    expert = [(stride, degree, x.pp) for stride, degree in _over_stage(x).values()]
+    return _groups(cluster, [*dense, *expert], shared=True)
+
+
+def beside_pipeline(cluster: Cluster, meshes: Layouts, closest: Groups) -> dict[str, Group]:
+    """Of the closest groups of these meshes, all that those of expert axes may be: of every entry of their tables the
+    group with the pipeline's axis outside, then of every entry that with it inside."""
+    found = {}
+    for name, (stride, degree) in _over_stage(meshes).items():
+        first, _ = distinct(getattr(closest, name).code)
+        near, far = stride[first], stride[first] * meshes.pp[first]
+        found[name] = _group(_domains(cluster), np.concatenate([near, far]), np.tile(np.maximum(degree[first], 1), 2))
+    return found
+
+
+def _over_stage(x: Layouts) -> dict[str, tuple[Array, Array]]:
+    """Stride and degree of the expert axes. They fold over the devices of one pipeline stage, innermost first: etp, ep,
+    then expert data parallel. Those are numbered without the pipeline's axis; crossing it multiplies the distance by
+    pp."""
+    routed = x.etp * x.ep
     stage = x.dp_replicate * x.dp_shard * x.cp * x.tp
-    edp = _sharing(x, stage) // (x.etp * x.ep)
-    near = np.ones_like(stage)
-    axes = (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp, x.ep, x.etp, edp)
-    return _groups(cluster, [(near, degree) for degree in axes], shared=True)
+    return {"ep": (x.etp, x.ep), "etp": (np.ones_like(x.etp), x.etp), "edp": (routed, _sharing(x, stage) // routed)}
 
 
 def _strides(degrees: Sequence[Array], placement: Array) -> Array:
@@ -135,23 +143,27 @@ def _sharing(x: Layouts, stage: Array) -> Array:
     return np.where(x.dp_shard > 1, stage // x.dp_replicate, stage)
 
 
-def _groups(cluster: Cluster, axes: Sequence[tuple[Array, Array]], shared: bool) -> Groups:
-    """From (stride, degree) of each axis, in the order of Groups."""
-    domains = np.array([dim.domain for dim in cluster.dims] or [1], dtype=np.int64)
+def _domains(cluster: Cluster) -> Array:
+    return np.array([dim.domain for dim in cluster.dims] or [1], dtype=np.int64)
+
+
+def _groups(cluster: Cluster, axes: Sequence[tuple[Array, ...]], shared: bool) -> Groups:
+    """From stride, degree and what else tells groups apart, of each axis in the order of Groups."""
+    domains = _domains(cluster)
 
     def alike(*columns: Array) -> tuple[Array, Array]:
         return distinct(*columns) if shared else nothing_shared(len(columns[0]))
 
-    def axis(stride: Array, degree: Array) -> Shared[Group]:
+    def axis(stride: Array, degree: Array, *apart: Array) -> Shared[Group]:
         degree = np.maximum(degree, 1)
-        first, code = alike(stride, degree)
+        first, code = alike(stride, degree, *apart)
         return Shared(_group(domains, stride[first], degree[first]), code)
 
     def joined(a: Shared[Group], b: Shared[Group]) -> Shared[Group]:
         first, code = alike(a.code, b.code)
         return Shared(a.table.take(a.code[first]) * b.table.take(b.code[first]), code)
 
-    single = [axis(stride, degree) for stride, degree in axes]
+    single = [axis(*columns) for columns in axes]
     sharding = joined(single[_SHARD], single[_CP])
     every = [*single, sharding, joined(sharding, single[_REPLICATE])]
     return Groups(*every)
@@ -160,11 +172,10 @@ def _groups(cluster: Cluster, axes: Sequence[tuple[Array, Array]], shared: bool)
 def every_stride(cluster: Cluster, degree: Array) -> tuple[Group, int]:
     """Groups of these degrees with every distance between neighbours that an axis may have, stride by stride; and how
     many strides there are."""
-    domains = np.array([dim.domain for dim in cluster.dims] or [1], dtype=np.int64)
     n = cluster.num_devices
     strides = np.array(divisors(n))
     stride, degrees = (part.ravel() for part in np.meshgrid(strides, degree.astype(np.int64), indexing="ij"))
-    return _group(domains, np.where(stride * degrees <= n, stride, 1), degrees), len(strides)
+    return _group(_domains(cluster), np.where(stride * degrees <= n, stride, 1), degrees), len(strides)
 
 
 def _group(domains: Array, stride: Array, degree: Array) -> Group:

@@ -18,7 +18,7 @@ from models.array import Array, Shared, total
 from models.communication import Cost, Network
 from models.compute import Compute, LayerTime, routed_tokens, skew
 from models.layout import Layouts
-from models.mesh import Group, Groups, every_stride, groups
+from models.mesh import Group, Groups, beside_pipeline, every_stride, groups
 from models.problem import Problem
 from models.profile import Coefficients
 from models.recompute import NONE, Repeated
@@ -320,27 +320,6 @@ class MeshCosts:
             whole = whole + 2 * over_experts
         return gather, stuck, scatter, whole
 
-    def data_rates(self) -> tuple[list[Array], list[Array], list[Array]]:
-        """What data-parallel traffic is a sum of, with whatever positive weights the parameters give: seconds a byte,
-        and latencies. At ZeRO 0; once a step, gathers with scatters; with every micro-batch, in any proportion."""
-        sharding, replicate, replicas, edp = self._collectives
-        element, gradient = self.problem.gather_bytes, self.problem.gradient_bytes
-        repeated = self._replicated_experts
-
-        def sharded(over: Cost, shards: Array, share: Array | float, gathered: float) -> list[Array]:
-            bytes_s = (gathered + gradient) * over.byte_s + share * gradient / shards * replicate.byte_s
-            return [bytes_s, (1 + (gathered > 0)) * over.latency_s + share * replicate.latency_s]
-
-        plain, once = [replicas.byte_s, replicas.latency_s], sharded(sharding, self.dense_shards, 1.0, element)
-        every = [sharding.byte_s, sharding.latency_s, *sharded(sharding, self.dense_shards, 1.0, 0.0)]
-        if self.problem.architecture.is_moe:
-            experts = [edp.byte_s, edp.latency_s]
-            plain, once = plain + experts, once + sharded(edp, self.expert_shards, repeated, element)
-            every = every + experts + sharded(edp, self.expert_shards, repeated, 0.0)
-        if self.problem.stack.whole_gradients:
-            once = once + plain
-        return plain, once, every
-
     def _has_experts(self, part: int) -> bool:
         architecture = self.problem.architecture
         if part < self.kinds:
@@ -356,15 +335,19 @@ def collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]
     return single | {"sharding": network.gather(g.sharding.table), "replicas": network.reduce(g.replicas.table)}
 
 
-def least_collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]:
+def least_collectives(problem: Problem, g: Groups, c: Coefficients, meshes: Layouts | None = None) -> dict[str, Cost]:
     """What no placement costs less than, from groups as close as can be. Closest is not always fastest (the rings of a
-    torus, links between peers, a tree over many domains), so that every distance between neighbours is tried."""
+    torus, links between peers, a tree over many domains), so that every distance between neighbours is tried; of the
+    expert axes of whole `meshes`, those that they may have."""
     network = Network(problem.cluster.dims, c)
+    known = {} if meshes is None else beside_pipeline(problem.cluster, meshes, g)
 
-    def least(axis: Shared[Group], cost: Callable[[Group], Cost]) -> Cost:
-        group, strides = every_stride(problem.cluster, axis.table.degree)
-        found = cost(group)
-        return Cost(*(v.reshape(strides, -1).min(axis=0) for v in (found.byte_s, found.latency_s)))
+    def least(name: str, cost: Callable[[Group], Cost]) -> Cost:
+        if name in known:
+            return cost(known[name]).least_of(2)
+        degree, code = np.unique(getattr(g, name).table.degree, return_inverse=True)
+        group, strides = every_stride(problem.cluster, degree)
+        return cost(group).least_of(strides).take(code)
 
     def joined(axis: Shared[Group], parts: list[Shared[Group]], alone: Cost, bent: Cost) -> Cost:
         """Of two axes or more the links may be those of several dims."""
@@ -372,9 +355,9 @@ def least_collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str,
         several[axis.code] = total((part.spread(part.table.degree) > 1) * 1 for part in parts) > 1
         return Cost(np.where(several, bent.byte_s, alone.byte_s), np.where(several, bent.latency_s, alone.latency_s))
 
-    single = {name: least(getattr(g, axis), cost) for name, (axis, cost) in _single(problem, network).items()}
+    single = {name: least(axis, cost) for name, (axis, cost) in _single(problem, network).items()}
     parts = [g.dp_shard, g.cp, g.dp_replicate]
-    gather, reduce = least(g.sharding, network.gather), least(g.replicas, network.reduce)
+    gather, reduce = least("sharding", network.gather), least("replicas", network.reduce)
     return single | {
         "sharding": joined(g.sharding, parts[:2], gather, network.least_gather(g.sharding.table)),
         "replicas": joined(g.replicas, parts, reduce, network.least_reduce(g.replicas.table)),

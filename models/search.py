@@ -15,21 +15,22 @@ simple enough, in order of the complexity that they cannot get below.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
 from models.answer import Answer, Certificate, Goal, GoOn, NoLegalLayout, NothingFaster, to_the_end
 from models.array import Array, distinct, growing, total
-from models.bounds import Bounds, Parts, Times, growth
+from models.bounds import Bounds, Parts, Times
 from models.combine import Combiner
 from models.complexity import of_degrees, of_mesh, of_policy
 from models.errors import OutOfTime
 from models.groundwork import Groundwork
 from models.held import Held
 from models.layout import DEGREES, PLACEMENTS, Layouts
-from models.levels import Cores, Leaves, Meshes, Outcome, Placed
+from models.levels import Cores, Leaves, Meshes, Outcome, Room
 from models.mesh import closest_groups
-from models.mesh_costs import collectives, least_collectives
+from models.mesh_costs import MeshCosts, collectives, least_collectives
 from models.profile import Profile
 from models.shortage import Shortage
 from models.space import Space, ragged
@@ -37,10 +38,14 @@ from models.space import Space, ragged
 _CORES = 16_000  # looked at together at first, later more
 _PROBED = 1024  # cores opened together, at first
 _MESHES = 1 << 14  # bounded together
+_FIRST_MESHES = 1 << 10
+_FIRST_PLACED = 1 << 8
 _LEAVES = 1 << 13  # evaluated together, at most
 _FIRST_LEAVES = 1 << 10
 _MOST_LAYOUTS = 4_000_000  # a search stops there with the best so far, marked as not exact
 _LAST_STEPS = 8  # that a search still takes when it has to stop and nothing fits yet
+
+Bounded = TypeVar("Bounded", Meshes, Leaves)
 
 
 def search(space: Space, profile: Profile, goal: Goal, go_on: GoOn = to_the_end) -> Answer:
@@ -152,41 +157,34 @@ class _Search:
     # -- meshes -------------------------------------------------------------------------------------------------
 
     def _split(self, cores: Cores) -> Meshes:
-        """The meshes of some cores that may be in the answer."""
+        """The meshes of some cores that may be in the answer, with groups as close as can be."""
         ground = self.ground
         layouts, parent = ground.space.split(cores.layouts)
-        trunk, shard = cores.trunk[parent], cores.shard[parent]
         near = closest_groups(ground.problem.cluster, layouts)
-        costs = ground.costs(layouts, shard, near, least_collectives(ground.problem, near, ground.c))
-        chain, chains = ground.chain(trunk), ground.chains
-        bounds = Bounds(costs, ground.policies, chains.least_idle[chain])
-        memory = ground.least_memory(costs, chain)
-        fits = (memory.least <= ground.at_most) & ground.legal(layouts)
-        needless = ground.room_of_lighter(memory.room)
-        fits &= needless < chains.most_flying[chain]
-        some = ground.variants.any_of(fits)
-        times, _ = bounds.time(ground.variants, some, ground.variants.least_of(memory.share))
-        times.step[~some] = np.inf
-        bound = times.step.min(axis=0, initial=np.inf)
-        found = Meshes(costs, trunk, fits, bound, bounds.apart(), times, memory, needless)
-        wanted = self.held.wanted(bound, layouts.pp > 1, of_degrees(layouts))
-        self._close(bound[~wanted])
-        return found.take(np.flatnonzero(wanted))
+        links = least_collectives(ground.problem, near, ground.c, layouts)
+        costs = ground.costs(layouts, cores.shard[parent], near, links)
+        chain = ground.chain(cores.trunk[parent])
+        rows = np.arange(len(layouts))
+        return self._wanted(Meshes(costs, rows, chain, of_degrees(layouts), self._least(costs, chain)))
+
+    def _least(self, costs: MeshCosts, chain: Array) -> Array:
+        """The time that meshes take at least, whatever the policy."""
+        ground = self.ground
+        legal = ground.lightest.any_of(ground.legal(costs.layouts))
+        bounds = Bounds(costs, ground.policies, ground.chains.least_idle[chain])
+        times, _ = bounds.time(ground.lightest, legal, np.ones(legal.shape))
+        return np.asarray(np.where(legal, times.step, np.inf).min(axis=0))
 
     def _sweep(self, meshes: Meshes, order: Array) -> None:
         """Open meshes, a few at a time."""
-        points = of_degrees(meshes.layouts)
-        for block, rest in growing(order, 256, 2048):
-            wanted = self.held.wanted(meshes.bound[block], meshes.layouts.pp[block] > 1, points[block])
-            self._close(meshes.bound[block[~wanted]])
+        for block, rest in growing(order, _FIRST_MESHES, _MESHES):
             if not self._may_go_on(float(meshes.bound[rest].min())):
                 return
-            if wanted.any():
-                self._open(meshes.take(block[wanted]))
+            if len(left := self._wanted(meshes.take(block))):
+                self._open(left)
 
     def _open(self, meshes: Meshes) -> None:
-        """Place meshes; those that what their axes are apart leaves fast enough are bounded with all their links, the
-        most promising first."""
+        """Place meshes, and bound them by their own links; the most promising first."""
         ground = self.ground
         first, kind = distinct(*(getattr(meshes.layouts, name) for name in DEGREES))
         placed, of_kind, links = ground.space.placed(meshes.layouts.take(first))
@@ -194,126 +192,94 @@ class _Search:
             return
         start = np.searchsorted(of_kind, np.arange(len(first) + 1))
         mesh, place = ragged(start[kind], np.diff(start)[kind])
-        points, piped = of_mesh(ground.problem, placed, links)[place], meshes.layouts.pp[mesh] > 1
+        points, piped = of_mesh(ground.problem, placed, links)[place], meshes.piped[mesh]
         wanted = self.held.wanted(meshes.bound[mesh], piped, points)
         self._close(meshes.bound[mesh[~wanted]])
-        some = np.flatnonzero(wanted)
-        mesh, place, points, piped = mesh[some], place[some], points[some], piped[some]
+        mesh, place, points = mesh[wanted], place[wanted], points[wanted]
         layouts = replace(meshes.layouts.take(mesh), placement=placed.placement[place])
         seconds = collectives(ground.problem, links, ground.c)
         costs = ground.costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
-        chain = ground.chain(meshes.trunk[mesh])
-        least_idle = ground.chains.least_idle[chain]
-        apart = Bounds(costs, ground.policies, least_idle).apart() - meshes.apart[mesh]
-        bound = meshes.bound[mesh] + np.maximum(apart, 0.0)
-        some = self.held.wanted(bound, piped, points)
-        self._close(bound[~some])
-        rows = np.flatnonzero(some)
-        if len(rows):
-            some, code = distinct(place[rows])
-            used = place[rows[some]]
-            any_shard = np.zeros(len(used), dtype=np.int64)
-            far = ground.costs(placed.take(used), any_shard, links.take(used), seconds)
-            grown = growth(meshes.costs.take(first), far, of_kind[used])[:, code]
-            near = meshes.times.take(mesh[rows])
-            bounds = Bounds(costs.take(rows), ground.policies, least_idle[rows])
-            time = near.step + bounds.farther(ground.variants, near, grown) + np.maximum(apart[rows], 0.0)
-            self._closer(meshes, Placed(bounds.costs, mesh[rows], chain[rows], points[rows], time))
+        chain = meshes.chain[mesh]
+        found = Meshes(costs, mesh, chain, points, self._least(costs, chain))
+        for rows, _ in growing(np.argsort(found.bound, kind="stable"), _FIRST_PLACED, _MESHES, times=4):
+            if len(left := self._wanted(found.take(rows))):
+                self._bounded(left)
 
-    def _closer(self, meshes: Meshes, placed: Placed) -> None:
-        """Of placed meshes a few at a time, the most promising first."""
-        bound, piped = placed.time.min(axis=0), placed.piped
-        for rows, _ in growing(np.argsort(bound, kind="stable"), 256, _MESHES, times=4):
-            wanted = self.held.wanted(bound[rows], piped[rows], placed.points[rows])
-            self._close(bound[rows[~wanted]])
-            if wanted.any():
-                self._bounded(meshes, placed.take(rows[wanted]))
-
-    def _bounded(self, meshes: Meshes, placed: Placed) -> None:
-        """Bound every variant of placed meshes by its own links, then with every schedule."""
+    def _bounded(self, meshes: Meshes) -> None:
+        """Bound every variant of placed meshes, then with every schedule."""
         ground = self.ground
-        of_keys = placed.points + ground.key_points[:, None]
-        some = self.held.wanted(placed.time, placed.piped, of_keys)
-        self._close(placed.time[~some])
-        bounds = Bounds(placed.costs, ground.policies, ground.chains.least_idle[placed.chain])
-        share = ground.variants.least_of(meshes.memory.share[:, placed.unplaced])
+        room = ground.room(meshes)
+        fits, share = room.fits[:, room.of], ground.variants.least_of(room.memory.share)[:, room.of]
+        bounds = Bounds(meshes.costs, ground.policies, ground.chains.least_idle[meshes.chain])
+        some = ground.variants.any_of(fits)
         times, parts = bounds.time(ground.variants, some, share)
-        wanted = self.held.wanted(times.step, placed.piped, of_keys)
+        wanted = self.held.wanted(times.step, meshes.piped, meshes.points + ground.key_points[:, None])
         self._close(times.step[some & ~wanted])
-        some &= wanted
-        variant, mesh = np.nonzero(meshes.fits[:, placed.unplaced] & some[ground.variants.of])
-        leaves = self._wanted(placed, self._scheduled(meshes, placed, times, variant, mesh))
-        beyond = self._beyond(placed, leaves, times, parts, bounds.hideable)
-        leaves = self._wanted(placed, replace(leaves, bound=leaves.bound + beyond))
+        variant, mesh = np.nonzero(fits & (some & wanted)[ground.variants.of])
+        leaves = self._wanted(self._scheduled(meshes, room, times, variant, mesh))
+        beyond = self._beyond(meshes, leaves, times, parts, bounds.hideable)
+        leaves = self._wanted(replace(leaves, bound=leaves.bound + beyond))
         for rows, _ in growing(np.argsort(leaves.bound, kind="stable"), _FIRST_LEAVES, _LEAVES):
-            left = self._wanted(placed, leaves.take(rows))
-            if len(left.mesh):
-                self._evaluate(placed, left)
+            if len(left := self._wanted(leaves.take(rows))):
+                self._evaluate(meshes, left)
 
-    def _scheduled(self, meshes: Meshes, placed: Placed, times: Times, variant: Array, mesh: Array) -> Leaves:
+    def _scheduled(self, meshes: Meshes, room: Room, times: Times, variant: Array, mesh: Array) -> Leaves:
         """Variants of placed meshes with every schedule that is legal and under which they may fit."""
         ground = self.ground
-        chains, chain, memory = ground.chains, placed.chain[mesh], meshes.memory
+        chains, chain = ground.chains, meshes.chain[mesh]
         pair, schedule = np.nonzero(chains.legal[chain])
         variant, mesh, chain = variant[pair], mesh[pair], chain[pair]
-        more, unplaced = chains.flying[chain, schedule] - chains.least_flying[chain], placed.unplaced[mesh]
-        fits = memory.layers[variant, unplaced] + more * memory.each[variant, unplaced] <= ground.at_most
-        fits &= meshes.needless[variant, unplaced] < chains.flying_first[chain, schedule]
+        fits = room.fit(variant, mesh, chains.flying[chain, schedule] - chains.least_flying[chain], ground.at_most)
+        fits &= room.needless[variant, room.of[mesh]] < chains.flying_first[chain, schedule]
         variant, mesh, chain, schedule = variant[fits], mesh[fits], chain[fits], schedule[fits]
         key, idle = ground.variants.of[variant], chains.idle[chain, schedule] - chains.least_idle[chain]
         bound = times.step[key, mesh] + idle * times.pass_s[key, mesh]
-        of_schedule = placed.piped[mesh] * ground.schedule_points[schedule]
-        return Leaves(
-            mesh, schedule, variant, bound, placed.points[mesh] + ground.variant_points[variant] + of_schedule
-        )
+        points = meshes.points[mesh] + ground.variant_points[variant]
+        points += meshes.piped[mesh] * ground.schedule_points[schedule]
+        return Leaves(mesh, schedule, variant, meshes.piped[mesh], points, bound)
 
-    def _beyond(self, placed: Placed, leaves: Leaves, times: Times, parts: Parts, hides: Array | float) -> Array:
+    def _beyond(self, meshes: Meshes, leaves: Leaves, times: Times, parts: Parts, hides: Array | float) -> Array:
         """What the heaviest stage, or an update on the host, adds to the bounds of leaves."""
         ground = self.ground
         mesh, key = leaves.mesh, ground.variants.of[leaves.variant]
         both, once = (values[:, key, mesh] for values in (parts.both, parts.once))
-        beyond = ground.chains.beyond(placed.chain[mesh], leaves.schedule, both, once, hides)
+        beyond = ground.chains.beyond(meshes.chain[mesh], leaves.schedule, both, once, hides)
         return np.maximum(beyond, ground.on_host[leaves.variant] * times.on_host[key, mesh])
-
-    def _wanted(self, placed: Placed, leaves: Leaves) -> Leaves:
-        wanted = self.held.wanted(leaves.bound, placed.piped[leaves.mesh], leaves.points)
-        self._close(leaves.bound[~wanted])
-        return leaves.take(np.flatnonzero(wanted))
 
     # -- layouts ------------------------------------------------------------------------------------------------
 
-    def _evaluate(self, placed: Placed, leaves: Leaves) -> None:
-        first, same = distinct(placed.unplaced[leaves.mesh], leaves.schedule, leaves.variant)
-        found = self._fitting(placed, leaves.take(first)).take(same)
+    def _evaluate(self, meshes: Meshes, leaves: Leaves) -> None:
+        first, same = distinct(meshes.unplaced[leaves.mesh], leaves.schedule, leaves.variant)
+        found = self._fitting(meshes, leaves.take(first)).take(same)
         self._count(found)
         kept = np.flatnonzero(found.evaluated)
         if not len(kept):
             return
         leaves, mesh = leaves.take(kept), leaves.mesh[kept]
-        layouts = replace(self._layouts(placed, leaves), recompute_layers=found.recompute_layers[kept])
-        stages = self.ground.chains.stages(placed.chain[mesh], leaves.schedule)
-        time = Combiner(layouts, placed.costs.take(mesh), stages).time()
-        self.held.add(layouts, total(time.values()), placed.points[mesh] + of_policy(layouts))
+        layouts = replace(self._layouts(meshes, leaves), recompute_layers=found.recompute_layers[kept])
+        stages = self.ground.chains.stages(meshes.chain[mesh], leaves.schedule)
+        time = Combiner(layouts, meshes.costs.take(mesh), stages).time()
+        self.held.add(layouts, total(time.values()), meshes.points[mesh] + of_policy(layouts))
 
-    def _layouts(self, placed: Placed, leaves: Leaves) -> Layouts:
-        return self.ground.with_policies(placed.costs.layouts.take(leaves.mesh), leaves.schedule, leaves.variant)
+    def _layouts(self, meshes: Meshes, leaves: Leaves) -> Layouts:
+        return self.ground.with_policies(meshes.layouts.take(leaves.mesh), leaves.schedule, leaves.variant)
 
-    def _fitting(self, placed: Placed, leaves: Leaves) -> Outcome:
+    def _fitting(self, meshes: Meshes, leaves: Leaves) -> Outcome:
         """What becomes of the layouts that each leaf stands for. Placement is nothing to memory. Twins differ in
         recompute and offload only."""
         ground = self.ground
         mesh, schedule, r = leaves.mesh, leaves.schedule, ground.saver[leaves.variant]
-        layouts = self._layouts(placed, leaves)
+        layouts = self._layouts(meshes, leaves)
         legal, most = ground.layers_again(layouts, r, np.iinfo(np.int64).max)
         layouts = replace(layouts, recompute_layers=most)
 
         def fit(rows: Array, layers: Array) -> Array:
             some = replace(layouts.take(rows), recompute_layers=layers)
-            stages = ground.chains.stages(placed.chain[mesh[rows]], schedule[rows])
-            return Combiner(some, placed.costs.take(mesh[rows]), stages).fits(ground.capacity)
+            stages = ground.chains.stages(meshes.chain[mesh[rows]], schedule[rows])
+            return Combiner(some, meshes.costs.take(mesh[rows]), stages).fits(ground.capacity)
 
         fits = fit(np.arange(len(mesh)), most) & (legal > 0)
-        _, twin = distinct(placed.unplaced[mesh], schedule, ground.sharding[leaves.variant])
+        _, twin = distinct(meshes.unplaced[mesh], schedule, ground.sharding[leaves.variant])
         table = np.zeros((int(twin.max(initial=0)) + 1, len(ground.policies.savers)), dtype=bool)
         table[twin, r] = fits
         evaluated = fits & ~(table[twin] & ground.lighter[r]).any(axis=1)
@@ -339,9 +305,15 @@ class _Search:
             block = block[self.held.wanted(cores.bound[block], piped[block], points[block])]
             if len(block):
                 meshes = self._split(cores.take(block))
-                self._sweep(meshes, np.lexsort((meshes.bound, of_degrees(meshes.layouts))))
+                self._sweep(meshes, np.lexsort((meshes.bound, meshes.points)))
 
     # -- counts -------------------------------------------------------------------------------------------------
+
+    def _wanted(self, rows: Bounded) -> Bounded:
+        """Of some meshes or leaves those that may be in the answer."""
+        wanted = self.held.wanted(rows.bound, rows.piped, rows.points)
+        self._close(rows.bound[~wanted])
+        return rows.take(np.flatnonzero(wanted))
 
     def _close(self, bounds: Array) -> None:
         self.closing_bound = min(self.closing_bound, float(bounds.min(initial=np.inf)))

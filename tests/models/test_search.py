@@ -15,7 +15,7 @@ from models import search as search_module
 from models.answer import Answer, Goal, NoLegalLayout, NothingFaster
 from models.architecture import Architecture, MoeShape
 from models.array import Array
-from models.bounds import Bounds, CoreBounds, Variants, growth
+from models.bounds import Bounds, CoreBounds, Variants
 from models.chains import Chains, flying, idle
 from models.constraints import Constraints
 from models.errors import Infeasible, OutOfTime
@@ -39,6 +39,7 @@ from tests.benchmarks.problems import NAMED
 from tests.models.brute_force import Found, fitting, legal
 
 PROFILE = shipped_profile()
+SIZES = ("_CORES", "_PROBED", "_FIRST_MESHES", "_FIRST_PLACED", "_FIRST_LEAVES")  # of what is opened together at first
 
 
 def small_model(*, sparse: bool, layers: int) -> Architecture:
@@ -175,7 +176,7 @@ def test_the_search_finds_what_brute_force_finds(
     constraints = Constraints(allowed=pinned, memory_reserve_gib=reserve)
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("_CORES", "_PROBED"):  # a small problem's are otherwise all opened before the first is known
+        for name in SIZES:  # a small problem's are otherwise all opened before the first is known
             patch.setattr(search_module, name, together)
         answer = answered(problem, constraints, goal)
     agree(answer, fitting(problem, PROFILE, constraints), goal)
@@ -248,7 +249,7 @@ def test_the_answer_does_not_hang_on_how_many_layouts_are_worked_on_together(
 ) -> None:
     problem, goal = NAMED["llama-3.1-405b"](), Goal(tolerance=0.03, top=5, both_sides=True)
     usual = search(Space(problem, Constraints()), PROFILE, goal)
-    for name in ("_CORES", "_PROBED", "_MESHES", "_LEAVES"):
+    for name in (*SIZES, "_MESHES", "_LEAVES"):
         monkeypatch.setattr(search_module, name, size)
     other = search(Space(problem, Constraints()), PROFILE, goal)
     for answer in (usual, other):
@@ -307,10 +308,12 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
         beyond = chains.beyond(rows, schedule, parts.both[:, key, rows], parts.once[:, key, rows], bounds.hideable)
         more = np.maximum(beyond, layouts.offload_optimizer * times.on_host[key, rows])
         yield times.step[key, rows] + more, memory.least[variant, rows]
-    least = times.step + near.farther(variants, times, growth(near.costs, placed.costs, rows))
-    least = least + np.maximum(placed.apart() - near.apart(), 0.0)
     none = MemoryBounds(near.costs, policies, np.zeros(n), longest, np.inf).memory()
-    yield least[variants.of[variant], rows], (none.layers + held * none.each)[variant, rows]
+    lightest = Variants.lightest(policies)
+    every = np.ones((len(lightest.keys), n))
+    for bounds in (placed, near):
+        quick, _ = bounds.time(lightest, every > 0, every)
+        yield quick.step[lightest.of[variant], rows], (none.layers + held * none.each)[variant, rows]
 
     shards = Shards.of(layouts, problem.workload.seq_len)
     costs = ShardCosts.of(problem, shards.table, c, policies.savers.recompute)
@@ -330,7 +333,7 @@ def costs_of(problem: Problem, layouts: Layouts, c: Coefficients, policies: Poli
 def unplaced(problem: Problem, placed: MeshCosts) -> MeshCosts:
     """With every axis as close as it can be."""
     closest = closest_groups(problem.cluster, placed.layouts)
-    tables = replace(placed.tables, collectives=least_collectives(problem, closest, placed.c))
+    tables = replace(placed.tables, collectives=least_collectives(problem, closest, placed.c, placed.layouts))
     return replace(placed, tables=tables, groups=closest)
 
 
@@ -393,7 +396,7 @@ def test_what_a_stopped_search_has_not_opened_counts_towards_its_gap(
     )
     goal, answers = Goal(tolerance=0.03, both_sides=True), iter([True] * after)
     best = search(Space(question, Constraints()), PROFILE, goal).times[0]
-    for name in ("_CORES", "_PROBED"):
+    for name in SIZES:
         monkeypatch.setattr(search_module, name, together)
     stopped = search(Space(question, Constraints()), PROFILE, goal, lambda: next(answers, False))
     assert best <= stopped.times[0] <= best * (1 + stopped.certificate.gap) * (1 + 1e-12)
