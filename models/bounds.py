@@ -28,7 +28,6 @@ from models.mesh import closest_groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables, least_collectives
 from models.problem import Problem
 from models.profile import Coefficients
-from models.recompute import NONE
 from models.space import Policies, neutral
 
 
@@ -54,16 +53,6 @@ class Variants:
         every = [(*sharding, *saver) for sharding, saver in product(shardings, savers)]
         keys = tuple(dict.fromkeys(every))
         return cls(keys, np.array([keys.index(key) for key in every]), bool(policies.open.any()))
-
-    @classmethod
-    def lightest(cls, policies: Policies) -> Variants:
-        """Of every sharding without recompute and offload, which only add work: what either lets hide is no more."""
-        z, r = policies.shardings, len(policies.savers)
-        keys = [
-            (zero, reshard, NONE, False, False)
-            for zero, reshard in zip(z.zero_stage.tolist(), z.reshard.tolist(), strict=True)
-        ]
-        return cls(tuple(keys), np.repeat(np.arange(len(keys)), r), False)
 
     def any_of(self, wanted: Array) -> Array:
         """Of (shardings·savers, n), whether any of each key is wanted; (keys, n)."""
@@ -114,7 +103,14 @@ class Bounds:
         self.jitter = 1 + straggling(self.problem, self.c, x.num_devices)
         self.hideable = self.c.data_overlap * (1 - self.c.interference) if self.stack.overlap_data else 0.0
 
-    # -- time ---------------------------------------------------------------------------------------------------
+    def least(self, legal: Array) -> Array:
+        """Step time under the best of those shardings that are legal (shardings, n), without recompute and offload:
+        they only add work, and what either lets hide is no more."""
+        shardings = self.policies.shardings
+        under = self._under(shardings.zero_stage[:, None], shardings.reshard[:, None], np.array(False))
+        exposure = Exposure(under, self.costs, policy=0)
+        step, _, _ = self._step(exposure, self._once(exposure))
+        return np.asarray(np.where(legal, step, np.inf).min(axis=0) * self.jitter)
 
     def time(self, variants: Variants, wanted: Array, share: Array) -> tuple[Times, Parts]:
         """For every variant that some row of `wanted` (keys, n) asks for, with at least that share of its layers
@@ -125,8 +121,8 @@ class Bounds:
         for (zero, reshard), keys in groupby(asked, lambda i: variants.keys[i][:2]):
             rows = list(keys)
             recompute, offload = zip(*(variants.keys[i][2:4] for i in rows), strict=True)
-            savers = np.array(recompute)[:, None], np.array(offload)[:, None]
-            policy, under = np.searchsorted(self.costs.policies, savers[0]), self._under(zero, reshard, savers[1])
+            policy = np.searchsorted(self.costs.policies, np.array(recompute)[:, None])
+            under = self._under(np.array(zero), np.array(reshard), np.array(offload)[:, None])
             exposure = Exposure(under, self.costs, policy, None if (share[rows] == 1).all() else share[rows])
             once = self._once(exposure)
             for name, value in zip(Times.__slots__, self._step(exposure, once), strict=True):
@@ -150,21 +146,11 @@ class Bounds:
         """What a step takes whatever the policy."""
         return np.asarray(exposure.norm() + self.c.step_fixed_s + exposure.waits())
 
-    def _under(self, zero: int, reshard: bool, offload: Array) -> Layouts:
+    def _under(self, zero: Array, reshard: Array, offload: Array) -> Layouts:
         """The meshes under a schedule that hides most."""
-        x, schedules = self.costs.layouts, self.policies.schedules
-        hiding = DUALPIPE if overlaps(schedules).any() else ONE_F_ONE_B
-
-        def every(value: int) -> Array:
-            return np.full(len(x), value)
-
-        return replace(
-            x,
-            schedule=every(hiding),
-            zero_stage=every(zero),
-            reshard=every(reshard),
-            offload_activations=offload,
-        )
+        x, hiding = self.costs.layouts, overlaps(self.policies.schedules).any()
+        schedule = np.full(len(x), DUALPIPE if hiding else ONE_F_ONE_B)
+        return replace(x, schedule=schedule, zero_stage=zero, reshard=reshard, offload_activations=offload)
 
     def _once(self, exposure: Exposure) -> list[tuple[Array, Array]]:
         """Seconds once a step of each part: (traffic, update)."""

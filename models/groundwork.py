@@ -9,7 +9,7 @@ import numpy as np
 
 from models.answer import NoLegalLayout
 from models.array import Array, distinct
-from models.bounds import CoreBounds, Variants
+from models.bounds import Bounds, CoreBounds, Variants
 from models.chains import Chains
 from models.communication import Cost
 from models.complexity import of_policy
@@ -75,10 +75,11 @@ class Groundwork:
         self.bounds = CoreBounds(self.problem, self.shards, self.c)
         self.memory = CoreMemory(self.problem, self.shards, self.c, self.policies)
         device, host = update_seconds(self.problem, self.c)
-        self.variants, self.lightest = Variants.of_policies(self.policies), Variants.lightest(self.policies)
+        self.variants = Variants.of_policies(self.policies)
         self.lighter = _lighter(self.problem, self.policies, offload_pays=bool(host < device))
         z, r = len(self.policies.shardings), len(self.policies.savers)
         self.legal_variants = self.space.legal_variants(self.policies)
+        self.legal_shardings = self.legal_variants.reshape(-1, z, r).any(axis=2)
         self.sharding = np.repeat(np.arange(z), r)
         self.saver = np.tile(np.arange(r), z)
         self.on_host = self.policies.savers.offload_optimizer[self.saver]
@@ -130,6 +131,11 @@ class Groundwork:
     def legal(self, layouts: Layouts) -> Array:
         """(shardings·savers, n): the variants that meshes may have."""
         return np.asarray(self.legal_variants[variant_class(layouts)].T)
+
+    def bounded(self, costs: MeshCosts, chain: Array) -> Array:
+        """The time that meshes take at least, whatever the policy."""
+        legal = self.legal_shardings[variant_class(costs.layouts)].T
+        return Bounds(costs, self.policies, self.chains.least_idle[chain]).least(legal)
 
     def costs(self, layouts: Layouts, shard: Array, placed: Groups, links: dict[str, Cost] | None) -> MeshCosts:
         return MeshCosts(Tables(self.problem, self.c, self.shards, links), layouts, shard, placed)

@@ -174,7 +174,8 @@ class Layouts:
 
     def take(self, index: Array) -> Layouts:
         """Those at `index` (positions or a mask)."""
-        return Layouts(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+        rows = np.flatnonzero(index) if index.dtype == bool else index
+        return Layouts(**{name: getattr(self, name).take(rows) for name in self.__slots__})
 
     @classmethod
     def concatenate(cls, parts: Sequence[Layouts]) -> Layouts:

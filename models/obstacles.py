@@ -12,7 +12,7 @@ import numpy as np
 
 from models.constraints import Constraints
 from models.errors import Infeasible
-from models.factors import divisors
+from models.factors import factorisations
 from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.rules import RULES
@@ -134,11 +134,12 @@ def _recompute(problem: Problem, allowed: Allowed) -> Sequence[str]:
 
 def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
     """Those with every device; unless it is said, with all experts on each, and micro-batches of one sequence."""
-    n, rows = problem.cluster.num_devices, neutral(1)
-    for axis in ("pp", "tp", "cp", "dp_replicate", "dp_shard"):
-        rows = _crossed(rows, axis, allowed.get(axis, divisors(n)))
-        rows = rows.take(n % rows.num_devices == 0)
-    rows = rows.take((rows.num_devices == n) & np.isin(rows.dp, allowed.get("dp", rows.dp)))
+    axes = ("pp", "tp", "cp", "dp_replicate", "dp_shard")
+    table = factorisations(problem.cluster.num_devices, len(axes)).T
+    wanted = [np.isin(degrees, allowed[axis]) for axis, degrees in zip(axes, table, strict=True) if axis in allowed]
+    wanted += [np.isin(table[3] * table[4], allowed["dp"])] if "dp" in allowed else []
+    table = table[:, np.all(wanted, axis=0)] if wanted else table
+    rows = replace(neutral(table.shape[1]), **dict(zip(axes, table, strict=True)))
     for knob, values in {"sequence_parallel": (False, True), "ep": (1,), "etp": (1,), "micro_batch": (1,)}.items():
         rows = _crossed(rows.take(np.arange(min(len(rows), _MESHES_LOOKED_AT))), knob, allowed.get(knob, values))
     return rows

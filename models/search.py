@@ -30,7 +30,7 @@ from models.held import Held
 from models.layout import DEGREES, PLACEMENTS, Layouts
 from models.levels import Cores, Leaves, Meshes, Outcome, Room
 from models.mesh import closest_groups
-from models.mesh_costs import MeshCosts, collectives, least_collectives
+from models.mesh_costs import collectives, least_collectives
 from models.profile import Profile
 from models.shortage import Shortage
 from models.space import Space, ragged
@@ -165,15 +165,7 @@ class _Search:
         costs = ground.costs(layouts, cores.shard[parent], near, links)
         chain = ground.chain(cores.trunk[parent])
         rows = np.arange(len(layouts))
-        return self._wanted(Meshes(costs, rows, chain, of_degrees(layouts), self._least(costs, chain)))
-
-    def _least(self, costs: MeshCosts, chain: Array) -> Array:
-        """The time that meshes take at least, whatever the policy."""
-        ground = self.ground
-        legal = ground.lightest.any_of(ground.legal(costs.layouts))
-        bounds = Bounds(costs, ground.policies, ground.chains.least_idle[chain])
-        times, _ = bounds.time(ground.lightest, legal, np.ones(legal.shape))
-        return np.asarray(np.where(legal, times.step, np.inf).min(axis=0))
+        return self._wanted(Meshes(costs, rows, chain, of_degrees(layouts), ground.bounded(costs, chain)))
 
     def _sweep(self, meshes: Meshes, order: Array) -> None:
         """Open meshes, a few at a time."""
@@ -200,7 +192,7 @@ class _Search:
         seconds = collectives(ground.problem, links, ground.c)
         costs = ground.costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
         chain = meshes.chain[mesh]
-        found = Meshes(costs, mesh, chain, points, self._least(costs, chain))
+        found = Meshes(costs, mesh, chain, points, ground.bounded(costs, chain))
         for rows, _ in growing(np.argsort(found.bound, kind="stable"), _FIRST_PLACED, _MESHES, times=4):
             if len(left := self._wanted(found.take(rows))):
                 self._bounded(left)

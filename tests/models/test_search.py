@@ -309,11 +309,9 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
         more = np.maximum(beyond, layouts.offload_optimizer * times.on_host[key, rows])
         yield times.step[key, rows] + more, memory.least[variant, rows]
     none = MemoryBounds(near.costs, policies, np.zeros(n), longest, np.inf).memory()
-    lightest = Variants.lightest(policies)
-    every = np.ones((len(lightest.keys), n))
+    legal = np.ones((len(policies.shardings), n), dtype=bool)
     for bounds in (placed, near):
-        quick, _ = bounds.time(lightest, every > 0, every)
-        yield quick.step[lightest.of[variant], rows], (none.layers + held * none.each)[variant, rows]
+        yield bounds.least(legal), (none.layers + held * none.each)[variant, rows]
 
     shards = Shards.of(layouts, problem.workload.seq_len)
     costs = ShardCosts.of(problem, shards.table, c, policies.savers.recompute)
