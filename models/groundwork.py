@@ -79,7 +79,7 @@ class Groundwork:
         self.lighter = _lighter(self.problem, self.policies, offload_pays=bool(host < device))
         z, r = len(self.policies.shardings), len(self.policies.savers)
         self.legal_variants = self.space.legal_variants(self.policies)
-        self.legal_shardings = self.legal_variants.reshape(-1, z, r).any(axis=2)
+        self.legal_shardings: Array = np.logical_or.reduce(self.legal_variants.reshape(-1, z, r), axis=2)
         self.sharding = np.repeat(np.arange(z), r)
         self.saver = np.tile(np.arange(r), z)
         self.on_host = self.policies.savers.offload_optimizer[self.saver]

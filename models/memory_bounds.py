@@ -73,8 +73,8 @@ class _Worth:
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """Bytes of parameters, gradients and states: of a layer of each kind, what else counts towards the weighted mean of
-    stages, and all of the last layer and the head."""
+    """Bytes of parameters, gradients and states, (shardings, 1, n): of a layer of each kind, what else counts towards
+    the weighted mean of stages, and all of the last layer and the head."""
 
     layers: list[Array]
     mean: Array
@@ -103,24 +103,27 @@ class MemoryBounds:
         self.flying, self.longest = flying, longest
         self.left = (capacity - self.c.context_gib * GIB) / (1 + self.c.fragmentation)
         self.pp = costs.layouts.pp
+        z = policies.shardings
+        self.zero, self.reshard = z.zero_stage[:, None, None], z.reshard[:, None, None]
         self.layers, self.head = costs.bytes[: costs.kinds], costs.bytes[-1]
 
     def memory(self) -> Memory:
-        shardings, savers = _rows(self.policies.shardings, "zero_stage", "reshard"), self.policies.savers
-        shape = len(Memory.__slots__), len(shardings), len(savers), len(self.pp)
+        savers = self.policies.savers
+        shape = len(Memory.__slots__), len(self.zero), len(savers), len(self.pp)
         found = np.empty(shape)
-        for offload, host in sorted({(a, o) for _, a, o in _rows(savers, *_SAVERS)}):
-            rows = np.flatnonzero((savers.offload_activations == offload) & (savers.offload_optimizer == host))
-            activations = self._activations(savers.recompute[rows], bool(offload))
-            is_open = self.policies.open[rows]
-            for z, (zero, reshard) in enumerate(shardings):
-                states = self._states(zero, bool(reshard), bool(host))
-                most = self._most(zero, bool(reshard), bool(host))
+        for on_host in np.unique(savers.offload_optimizer).tolist():
+            states, most = self._states(self._worth(on_host)), self._most(self._worth(on_host, most=True))
+            for offload in (False, True):
+                rows = np.flatnonzero((savers.offload_activations == offload) & (savers.offload_optimizer == on_host))
+                if not len(rows):
+                    continue
+                activations, is_open = self._activations(savers.recompute[rows], offload), self.policies.open[rows]
                 share = np.where(is_open[:, None], self._share(states, activations), 1.0) if is_open.any() else 1.0
-                on_host = self._room_on_host(zero, savers.recompute[rows], bool(offload), bool(host))
-                room = np.minimum(self._room(most, activations), on_host)
+                room = np.minimum(
+                    self._room(most, activations), self._room_on_host(savers.recompute[rows], offload, on_host)
+                )
                 for value, of in zip(found, (*self._together(states, activations), share, room), strict=True):
-                    value[z, rows] = of
+                    value[:, rows] = of
         found[:3] *= 1 + self.c.fragmentation
         found[:2] += self.c.context_gib * GIB
         return Memory(*found.reshape(shape[0], shape[1] * shape[2], shape[3]))
@@ -151,14 +154,16 @@ class MemoryBounds:
         fewest = reduce(np.minimum, [p / a for p, a in zip(piped, activations.layers, strict=True)])
         return np.where(self.pp == 1, alone, fewest)
 
-    def _room_on_host(self, zero: int, recompute: Array, activations: bool, optimizer: bool) -> Array:
+    def _room_on_host(self, recompute: Array, activations: bool, optimizer: bool) -> Array:
         """With how many in flight what is offloaded surely fits on the host."""
         host = self.problem.cluster.host_bytes
         if not (activations or optimizer) or np.isinf(host):
             return np.full(len(self.pp), np.inf)
-        each = self._state_bytes(zero) * optimizer * self._copies
-        dense, expert = (self.costs.dense_shards, self.costs.expert_shards) if zero else (1.0, 1.0)
-        worth = _Worth(each / dense, each / expert, 0.0)
+        each = self._state_bytes * optimizer * self._copies
+        dense, expert = (
+            each / np.where(self.zero > 0, of, 1.0) for of in (self.costs.dense_shards, self.costs.expert_shards)
+        )
+        worth = _Worth(dense, expert, 0.0)
         left = host * (1 - 1e-9) - total(worth.of(size) for size in self.costs.bytes[-2:])
         left = left - self.longest * reduce(np.maximum, [worth.of(size) for size in self.layers])
         if not activations:
@@ -170,8 +175,7 @@ class MemoryBounds:
         layers = layers + self.flying * each + states.mean + activations.mean
         return np.maximum(layers, states.last + activations.last), layers, each
 
-    def _states(self, zero: int, reshard: bool, on_host: bool) -> _States:
-        worth = self._worth(zero, reshard, on_host)
+    def _states(self, worth: _Worth) -> _States:
         layers, head = [worth.of(size) for size in self.layers], worth.of(self.head)
         ends = head + np.where(self.pp == 1, worth.of(self.costs.bytes[-2]), 0.0)
         last = layers[self.problem.architecture.runs[-1][0]]
@@ -180,9 +184,8 @@ class MemoryBounds:
         last = last * (not self._may_be_empty)
         return _States(layers, ends / self.pp + worth.fixed, last + head + worth.fixed)
 
-    def _most(self, zero: int, reshard: bool, on_host: bool) -> _States:
+    def _most(self, worth: _Worth) -> _States:
         """At most of a layer of each kind, and of what a stage has besides, here as `last`."""
-        worth = self._worth(zero, reshard, on_host, most=True)
         layers, ends = [worth.of(size) for size in self.layers], [worth.of(size) for size in self.costs.bytes[-2:]]
         fixed = np.asarray(worth.fixed)
         return _States(layers, fixed, total(ends) + fixed)
@@ -200,13 +203,14 @@ class MemoryBounds:
         mean = mean + np.where(self.pp == 1, np.minimum(2 * whole, self.flying * one), one)
         return _Activations(None, mean, losing + one, losing + 2 * whole)
 
-    def _worth(self, zero: int, reshard: bool, on_host: bool, *, most: bool = False) -> _Worth:
+    def _worth(self, on_host: bool, *, most: bool = False) -> _Worth:
         """At least, or at `most`."""
-        problem, states = self.problem, self._state_bytes(zero) + most * self.problem.update_bytes
-        gathered = zero == 3 and reshard
-        reduced = (self.pp == 1) | gathered | (zero == 2) if zero >= 2 else np.zeros(1, dtype=bool)
-        shared = states * (zero >= 1 and not on_host) + problem.parameter_bytes * (zero == 3 and on_host)
-        own = states * (zero == 0 and not on_host) + problem.parameter_bytes * (not gathered)
+        problem, zero = self.problem, self.zero
+        states = self._state_bytes + most * problem.update_bytes
+        gathered = (zero == 3) & self.reshard
+        reduced = (zero >= 2) & ((self.pp == 1) | gathered | (zero == 2))
+        shared = problem.parameter_bytes * (zero == 3) if on_host else states * (zero >= 1)
+        own = problem.parameter_bytes * ~gathered + (0.0 if on_host else states * (zero == 0))
         gradient = problem.gradient_bytes if most else _gradient_bytes(problem, self.costs.layouts)
         copies = self._copies if most else 1
         sharded = (shared + gradient * reduced) * copies
@@ -219,10 +223,11 @@ class MemoryBounds:
             problem.parameter_bytes * fixed,
         )
 
-    def _state_bytes(self, zero: int) -> float:
+    @property
+    def _state_bytes(self) -> Array:
         """Of a parameter."""
         state = self.problem.workload.optimizer_state
-        return (state.master_bytes if zero == 3 else self.problem.master_bytes) + state.moment_bytes
+        return np.where(self.zero == 3, state.master_bytes, self.problem.master_bytes) + state.moment_bytes
 
     @property
     def _copies(self) -> int:
