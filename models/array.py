@@ -80,9 +80,9 @@ def nothing_shared(rows: int) -> tuple[Array, Array]:
     return np.arange(rows), np.arange(rows)
 
 
-def growing(order: Array, first: int, most: int, times: int = 2) -> Iterator[tuple[Array, Array]]:
-    """Stretches of an order, each so many times as long as the one before; and all from its beginning on."""
+def growing(order: Array, first: int, most: int) -> Iterator[tuple[Array, Array]]:
+    """Stretches of an order, each eight times as long as the one before; and all from its beginning on."""
     start, size = 0, first
     while start < len(order):
         yield order[start : start + size], order[start:]
-        start, size = start + size, min(times * size, most)
+        start, size = start + size, min(8 * size, most)

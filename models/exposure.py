@@ -60,8 +60,7 @@ class Exposure:
         return [*self.problem.architecture.layers_of_kinds, 1.0, 1.0]
 
     def _part(self, index: int) -> Part:
-        t, traffic = self.meshes.times[index], self.meshes.traffic[index]
-        again = self.again(index)
+        t, again = self.meshes.times[index], self.again(index)
         backward = t.backward + again
         terms = {"compute_s": t.forward + t.backward, "recompute_s": again}
         forward = t.forward
@@ -70,7 +69,7 @@ class Exposure:
             terms |= within
             forward = forward + first
         if not self.once.all():
-            data_forward, data_backward = self._exposed_data(traffic, t.forward, backward)
+            data_forward, data_backward = self._exposed_data(self.meshes.traffic[index], t.forward, backward)
             terms["data_s"] = data_forward + data_backward
             forward = forward + data_forward
         if index < self.meshes.kinds and self.layouts.offload_activations.any():

@@ -142,14 +142,14 @@ def worth_a_try(
     more ways than all larger ones, and than so many; from the largest down."""
     ways = legal_counts(problem, constraints)
     devices = groups_of * problem.cluster.chip.devices_per_chip
-    counts = np.array([count for count in reversed(ways) if count % devices == 0], dtype=np.int64)
-    for cluster in built(problem.cluster, counts):
-        if ways[cluster.num_devices] <= more_than:
+    for count in reversed(ways):
+        if count % devices or ways[count] <= more_than:
             continue
-        space = Space(replace(problem, cluster=cluster), constraints)
-        if space.has_legal():
-            more_than = ways[cluster.num_devices]
-            yield space
+        for cluster in built(problem.cluster, np.array([count])):
+            space = Space(replace(problem, cluster=cluster), constraints)
+            if space.has_legal():
+                more_than = ways[count]
+                yield space
 
 
 def built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:

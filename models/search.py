@@ -38,7 +38,7 @@ from models.space import Space, ragged
 _CORES = 16_000  # looked at together at first, later more
 _PROBED = 1024  # cores opened together, at first
 _MESHES = 1 << 14  # bounded together
-_FIRST_MESHES = 1 << 10
+_FIRST_MESHES = 1 << 9
 _FIRST_PLACED = 1 << 8
 _LEAVES = 1 << 13  # evaluated together, at most
 _FIRST_LEAVES = 1 << 10
@@ -193,7 +193,7 @@ class _Search:
         costs = ground.costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
         chain = meshes.chain[mesh]
         found = Meshes(costs, mesh, chain, points, ground.bounded(costs, chain))
-        for rows, _ in growing(np.argsort(found.bound, kind="stable"), _FIRST_PLACED, _MESHES, times=4):
+        for rows, _ in growing(np.argsort(found.bound, kind="stable"), _FIRST_PLACED, _MESHES):
             if len(left := self._wanted(found.take(rows))):
                 self._bounded(left)
 
