@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from models.array import Array
+from models.groundwork import Groundwork
 from models.layout import Layouts
 
 
@@ -54,7 +54,7 @@ class Answer:
     """Layouts in order of (step time, complexity), and how the search went: the `ranked` fastest meshes, each with its
     best policy and placement, the simplest of those that take equally long; `front`: the fastest of each complexity
     that is within the tolerance and faster than any simpler one, the `simplest` first; and the best `without` and
-    `with_pp`. All as positions."""
+    `with_pp`. All as positions. `ground`: what the search looked up."""
 
     layouts: Layouts
     times: Array
@@ -64,6 +64,7 @@ class Answer:
     without: int | None
     with_pp: int | None
     certificate: Certificate
+    ground: Groundwork
 
     @property
     def simplest(self) -> int:
@@ -79,14 +80,6 @@ GoOn = Callable[[], bool]
 
 def to_the_end() -> bool:
     return True
-
-
-class NoLegalLayout(Exception):
-    """No mesh obeys the rules; `rejected` counts layouts by the rule that refused them."""
-
-    def __init__(self, rejected: Counter[str]) -> None:
-        super().__init__("no legal layout")
-        self.rejected = rejected
 
 
 class NothingFaster(Exception):

@@ -6,10 +6,11 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from models.answer import Goal, GoOn, NoLegalLayout, to_the_end
+from models.answer import Goal, GoOn, to_the_end
 from models.candidate import Candidate, candidates
 from models.constraints import Constraints
 from models.errors import Infeasible
+from models.groundwork import NoLegalLayout
 from models.layout import AXES, Layout, Layouts
 from models.obstacles import blame, contradiction
 from models.prediction import on_host

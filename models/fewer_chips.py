@@ -13,11 +13,12 @@ from itertools import chain, islice, takewhile
 
 import numpy as np
 
-from models.answer import Answer, Goal, GoOn, NoLegalLayout, NothingFaster
+from models.answer import Answer, Goal, GoOn, NothingFaster
 from models.array import Array
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid, TooLarge
 from models.factors import divisors
+from models.groundwork import NoLegalLayout
 from models.hardware import Cluster
 from models.obstacles import blame, contradiction
 from models.problem import Problem

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from models.answer import Goal, GoOn, NoLegalLayout, to_the_end
+from models.answer import Goal, GoOn, to_the_end
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid, OutOfTime
+from models.groundwork import NoLegalLayout
 from models.layout import Layout
 from models.problem import Problem
 from models.profile import Profile

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
 
-from models.answer import NoLegalLayout
 from models.array import Array, distinct
 from models.bounds import Bounds, CoreBounds, Variants
 from models.chains import Chains
@@ -31,6 +31,14 @@ MOST_CORES = 30_000_000  # looked at in one search
 MOST_SHARDS = 300_000  # of a layer, tabulated: 2 GiB
 
 
+class NoLegalLayout(Exception):
+    """No mesh obeys the rules; `rejected` counts layouts by the rule that refused them."""
+
+    def __init__(self, rejected: Counter[str]) -> None:
+        super().__init__("no legal layout")
+        self.rejected = rejected
+
+
 class Groundwork:
     """Of a space: its trunks, expert degrees and policies, less those that cannot be, with what they cost and hold.
 
@@ -40,11 +48,7 @@ class Groundwork:
 
     def __init__(self, space: Space, c: Coefficients) -> None:
         self.space, self.c, self.problem = space, c, space.problem
-        self.capacity = space.problem.cluster.usable_bytes - space.constraints.memory_reserve_gib * GIB
-        if self.capacity <= 0:
-            rule = f"must leave some of the {space.problem.cluster.usable_bytes / GIB:.1f} usable GiB of a device"
-            raise Invalid("constraints.memory_reserve_gib", space.constraints.memory_reserve_gib, rule)
-        self.at_most = self.capacity * (1 + 1e-12)  # for bounds, which add up in another order
+        self._keep_free()
         self.pruned_by_memory = 0
         self.trunks, rejected = space.trunks
         self.rejected = rejected.copy()
@@ -63,6 +67,21 @@ class Groundwork:
         self._drop_schedules()
         self._drop_offload()
         self._cost()
+
+    def reserving(self, gib: float) -> Groundwork:
+        """The same with so much memory kept free, which is nothing to what is legal and what it costs."""
+        other = copy(self)
+        other.space = self.space.reserving(gib)
+        other._keep_free()
+        return other
+
+    def _keep_free(self) -> None:
+        usable, reserve = self.problem.cluster.usable_bytes, self.space.constraints.memory_reserve_gib
+        self.capacity = usable - reserve * GIB
+        if self.capacity <= 0:
+            rule = f"must leave some of the {usable / GIB:.1f} usable GiB of a device"
+            raise Invalid("constraints.memory_reserve_gib", reserve, rule)
+        self.at_most = self.capacity * (1 + 1e-12)  # for bounds, which add up in another order
 
     def _cost(self) -> None:
         """Shards, and what every policy does with them."""

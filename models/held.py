@@ -8,6 +8,7 @@ import numpy as np
 
 from models.answer import Answer, Certificate, Goal
 from models.array import Array, distinct
+from models.groundwork import Groundwork
 from models.layout import DEGREES, Layouts
 from models.pareto import staircase
 
@@ -100,7 +101,7 @@ class Held:
         limits = np.concatenate([[np.nextafter(self.tolerated, np.inf)], self.front[1]])
         return self.fast(bound, piped) | ((bound < limits[simpler]) & (bound < self.goal.faster_than))
 
-    def answer(self, certificate: Certificate) -> Answer:
+    def answer(self, certificate: Certificate, ground: Groundwork) -> Answer:
         """Of what is held, with how the search went."""
         layouts = Layouts.concatenate(self.layouts)
         times, points = np.concatenate(self.times), np.concatenate(self.complexities)
@@ -120,6 +121,7 @@ class Held:
             without=best[False],
             with_pp=best[True],
             certificate=certificate,
+            ground=ground,
         )
 
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.answer import Goal, GoOn, NoLegalLayout, NothingFaster
+from models.answer import Goal, GoOn, NothingFaster
 from models.constraints import Constraints
 from models.errors import Infeasible, TooLarge
 from models.fewer_chips import built
+from models.groundwork import NoLegalLayout
 from models.problem import Problem
 from models.profile import Profile
 from models.search import search

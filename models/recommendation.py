@@ -88,7 +88,7 @@ def recommend(
     surer = None
     if fastest.prediction.fit_probability < SURE:
         limit = float(answer.times[0]) * (1 + tolerance)
-        surer = fastest_sure(space, profile, fastest.prediction, answer, predictions, near, limit, go_on)
+        surer = fastest_sure(profile, fastest.prediction, answer, predictions, near, limit, go_on)
     sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
     exact = answer.certificate.exact
     missing = why_none(space, piped=sides[0] is not None) if None in sides and exact else None

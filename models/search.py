@@ -19,13 +19,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from models.answer import Answer, Certificate, Goal, GoOn, NoLegalLayout, NothingFaster, to_the_end
+from models.answer import Answer, Certificate, Goal, GoOn, NothingFaster, to_the_end
 from models.array import Array, distinct, growing, total
 from models.bounds import Bounds, Parts, Times
 from models.combine import Combiner
 from models.complexity import of_degrees, of_mesh, of_policy
 from models.errors import OutOfTime
-from models.groundwork import Groundwork
+from models.groundwork import Groundwork, NoLegalLayout
 from models.held import Held
 from models.layout import DEGREES, PLACEMENTS, Layouts
 from models.levels import Cores, Leaves, Meshes, Outcome, Room
@@ -54,7 +54,12 @@ def search(space: Space, profile: Profile, goal: Goal, go_on: GoOn = to_the_end)
     `go_on` is asked now and then; once it says no, the search ends with the best so far, marked as not exact. Raises
     NoLegalLayout, NothingFaster, Infeasible if every legal layout needs more memory than there is, or OutOfTime.
     """
-    ground, held = Groundwork(space, profile.coefficients(space.problem.scopes)), Held(goal)
+    return search_on(Groundwork(space, profile.coefficients(space.problem.scopes)), goal, go_on)
+
+
+def search_on(ground: Groundwork, goal: Goal, go_on: GoOn) -> Answer:
+    """The same on what is known of a space."""
+    held = Held(goal)
     answer = _Search(ground, held, go_on).run()
     while answer.certificate.exact and held.short:
         held = held.again()
@@ -80,7 +85,7 @@ class _Search:
         if not self.held.layouts:
             raise self._nothing()
         self._simplest(cores)
-        return self.held.answer(self._certificate())
+        return self.held.answer(self._certificate(), self.ground)
 
     # -- trunks and cores ---------------------------------------------------------------------------------------
 

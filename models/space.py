@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
@@ -92,6 +93,12 @@ class Space:
 
     problem: Problem
     constraints: Constraints
+
+    def reserving(self, gib: float) -> Space:
+        """The same with so much memory kept free, which is nothing to what is legal."""
+        other = copy(self)
+        object.__setattr__(other, "constraints", replace(self.constraints, memory_reserve_gib=gib))
+        return other
 
     @cached_property
     def cardinality(self) -> dict[str, int]:

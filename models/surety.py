@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.answer import Answer, Goal, GoOn, NoLegalLayout, NothingFaster
+from models.answer import Answer, Goal, GoOn, NothingFaster
 from models.array import Array
 from models.candidate import Candidate, candidates
-from models.constraints import Constraints
 from models.errors import Infeasible
+from models.groundwork import Groundwork, NoLegalLayout
 from models.layout import Layouts
 from models.prediction import Prediction
 from models.profile import Profile
-from models.search import search
+from models.search import search_on
 from models.space import Space
 from models.step import Predictions
 
@@ -27,7 +27,6 @@ _OFFLOADS = ("offload_activations", "offload_optimizer")
 
 
 def fastest_sure(
-    space: Space,
     profile: Profile,
     best: Prediction,
     answer: Answer,
@@ -36,16 +35,15 @@ def fastest_sure(
     limit_s: float,
     go_on: GoOn,
 ) -> Candidate | None:
-    """The fastest layout of a space that is sure to fit and takes no more than `limit_s`; `near`: predictions of `rows`
+    """The fastest layout that is sure to fit and takes no more than `limit_s`; `near`: predictions of `rows`
     of the answer, of which the fastest that does leaves less to be searched for."""
     known = rows[_surely_fit(near, best)]
     seconds = float(answer.times[known].min(initial=limit_s * (1 + 1e-12)))
     found = [answer.layouts.take(known[answer.times[known] == seconds][:1])]
     with suppress(NothingFaster, NoLegalLayout, Infeasible):
-        surely = Space(space.problem, _surely(space.constraints, best))
-        faster = search(surely, profile, Goal(faster_than=seconds), go_on)
+        faster = search_on(_surely(answer.ground, best), Goal(faster_than=seconds), go_on)
         found.insert(0, faster.layouts.take(np.array(faster.ranked[:1])))
-    chosen = candidates(space.problem, profile, Layouts.concatenate(found)) if sum(map(len, found)) else []
+    chosen = candidates(near.problem, profile, Layouts.concatenate(found)) if sum(map(len, found)) else []
     return next((one for one in chosen if one.prediction.fit_probability >= SURE - _ROUNDING), None)
 
 
@@ -58,17 +56,18 @@ def _surely_fit(predictions: Predictions, best: Prediction) -> Array:
     return np.asarray((high <= cluster.usable_bytes) & (on_host <= cluster.host_bytes))
 
 
-def _surely(constraints: Constraints, best: Prediction) -> Constraints:
+def _surely(ground: Groundwork, best: Prediction) -> Groundwork:
     """With as much memory in reserve as the upper end needs; where it is the host that may be too small, without what
     the best offloads."""
+    space, constraints = ground.space, ground.space.constraints
     if best.needed_high_gib > best.usable_gib:
-        return replace(constraints, memory_reserve_gib=max(constraints.memory_reserve_gib, reserve_gib(best)))
+        return ground.reserving(max(constraints.memory_reserve_gib, reserve_gib(best)))
     without = {
         knob: tuple(value for value in constraints.allowed.get(knob, (False,)) if not value) for knob in offloaded(best)
     }
     if not all(without.values()):
         raise NoLegalLayout(Counter())
-    return replace(constraints, allowed={**constraints.allowed, **without})
+    return Groundwork(Space(space.problem, replace(constraints, allowed={**constraints.allowed, **without})), ground.c)
 
 
 def reserve_gib(best: Prediction) -> float:

@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from models import catalogue
-from models.answer import Goal, NoLegalLayout
+from models.answer import Goal
 from models.constraints import Constraints
 from models.errors import Infeasible
 from models.frontier import crossings, frontier, point
+from models.groundwork import NoLegalLayout
 from models.problem import Problem
 from models.profile import shipped_profile
 from models.search import search

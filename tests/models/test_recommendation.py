@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import catalogue
-from models.answer import Goal, NoLegalLayout
+from models.answer import Goal
 from models.constraints import Constraints
 from models.errors import Infeasible
+from models.groundwork import NoLegalLayout
 from models.layout import Layout
 from models.pareto import pareto_front, staircase
 from models.prediction import predict_layouts

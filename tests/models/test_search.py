@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from models import catalogue
 from models import search as search_module
-from models.answer import Answer, Goal, NoLegalLayout, NothingFaster
+from models.answer import Answer, Goal, NothingFaster
 from models.architecture import Architecture, MoeShape
 from models.array import Array
 from models.bounds import Bounds, CoreBounds, Variants
@@ -21,6 +21,7 @@ from models.constraints import Constraints
 from models.errors import Infeasible, OutOfTime
 from models.exposure import recomputed
 from models.factors import factorisations, ordered_factorisations
+from models.groundwork import NoLegalLayout
 from models.hardware import GIB, Cluster, Level
 from models.held import Held
 from models.layout import Layouts
