@@ -24,7 +24,7 @@ from models.obstacles import blame, contradiction
 from models.problem import Problem
 from models.profile import Profile
 from models.rules import BY_NAME
-from models.search import search
+from models.search import search, search_on
 from models.space import Space, neutral
 
 _TRIED = 12  # numbers of chips, where no layout uses all
@@ -74,7 +74,7 @@ def _on_fewer(
     if best is None:
         raise failure or _why_none(problem, constraints) or Infeasible(rule, message)
     smaller = best.space
-    answer = best.answer if best.goal == goal else search(smaller, profile, goal, go_on)
+    answer = best.answer if best.goal == goal else search_on(best.answer.ground, goal, go_on)
     used = smaller.problem.cluster.num_chips
     text = f"no legal layout uses all {problem.cluster.num_chips} chips ({message}); the answer uses {used}"
     return smaller, answer, FewerChips(rule=rule, message=text, num_chips=used)
