@@ -306,20 +306,23 @@ class Cluster:
 
 
 def _reached(dims: list[Dim], n: int) -> tuple[Dim, ...]:
-    """Drop what adds no device, clip to the job, merge switched neighbours of equal speed, close at `n`."""
+    """Drop what adds no device, clip to the job, merge switched neighbours of equal links, close at `n`."""
     kept: list[Dim] = []
     for dim in dims:
         previous = kept[-1].domain if kept else 1
         if dim.domain <= previous or previous >= n:
             continue
-        if kept and kept[-1].kind == dim.kind == "switch" and kept[-1].gb_s == dim.gb_s and dim.peer_gb_s is None:
-            inner = kept.pop()
-            dim = replace(dim, name=inner.name, scale=inner.scale)
+        if kept and dim.peer_gb_s is None and _links(kept[-1]) == _links(dim) and dim.kind == "switch":
+            dim = replace(dim, name=kept.pop().name)
         kept.append(dim)
     if kept and kept[-1].domain < n:
         rule = f"the fabric joins only {kept[-1].domain} devices in one slice or domain; give an outer level"
         raise Invalid("cluster.num_chips", n, rule)
     return tuple(kept)
+
+
+def _links(dim: Dim) -> tuple[str, str, float]:
+    return dim.kind, dim.scale, dim.gb_s
 
 
 def _factor_tuples(n: int, ndim: int) -> list[tuple[int, ...]]:

@@ -170,3 +170,10 @@ def test_tensor_parallelism_turns_communication_bound_where_the_scaling_book_say
     moved = 2 * cost.time(np.array([2 * tokens * hidden]))[0] / (15 / 16)
     computed = 4 * tokens * hidden * width / 16 / cluster.peak_flops("bf16")
     assert moved == pytest.approx(computed, rel=0.01)
+
+
+def test_a_network_as_fast_as_scale_up_links_is_a_network_still() -> None:
+    cluster = catalogue.cluster("h100", 64)
+    up, out = cluster.fabric.levels
+    alike = replace(cluster, fabric=replace(cluster.fabric, levels=(up, replace(out, gb_s_per_chip=up.gb_s_per_chip))))
+    assert [(dim.scale, dim.domain) for dim in alike.dims] == [("up", 8), ("out", 64)]

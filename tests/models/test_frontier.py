@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models import catalogue
@@ -40,12 +40,10 @@ def fastest(problem: Problem, **allowed: tuple[object, ...]) -> float:
         return np.inf
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from([1.1, 2.0, 10.0]))
 def test_more_of_anything_never_makes_the_best_slower(problem: Problem, times: float) -> None:
     cluster, chip = problem.cluster, problem.cluster.chip
-    speeds = [level.gb_s_per_chip for level in cluster.fabric.levels]
-    assume(len(set(speeds)) == len(speeds))  # levels of one speed count as one, until one of them is changed
     best = fastest(problem) * (1 + 1e-9)
     peaks = {dtype: peak * times for dtype, peak in chip.peak_tflops.items()}
     for better in (
