@@ -244,12 +244,13 @@ class Combiner:
 
     def _parameter_bytes(self, dense: Array, expert: Array) -> Array:
         """Parameters in use. FSDP keeps only the sharded master copy (counted with the optimizer) and two
-        gathered layers, unless it does not reshard."""
+        gathered layers, unless it does not reshard; what the host updates comes back as shards of them."""
         x = self.layouts
+        shards = self.zero3 & (x.offload_optimizer | self.problem.stack.parameter_shards)
         held = dense + expert
         if self.zero3.any():
             held = np.where(self.zero3 & x.reshard, np.minimum(2 * self._unit, held), held)
-            held = held + (self.zero3 & x.offload_optimizer) * self.exposure.shard(dense, expert, self.zero3)
+            held = held + shards * self.exposure.shard(dense, expert, self.zero3)
         return self.problem.parameter_bytes * held
 
     def _gradient_bytes(self, dense: Array, expert: Array) -> Array:

@@ -209,7 +209,8 @@ class MemoryBounds:
         states = self._state_bytes + most * problem.update_bytes
         gathered = (zero == 3) & self.reshard
         reduced = (zero >= 2) & ((self.pp == 1) | gathered | (zero == 2))
-        shared = problem.parameter_bytes * (zero == 3) if on_host else states * (zero >= 1)
+        shared = problem.parameter_bytes * ((zero == 3) & (on_host or problem.stack.parameter_shards))
+        shared = shared + (0.0 if on_host else states * (zero >= 1))
         own = problem.parameter_bytes * ~gathered + (0.0 if on_host else states * (zero == 0))
         gradient = problem.gradient_bytes if most else _gradient_bytes(problem, self.costs.layouts)
         copies = self._copies if most else 1

@@ -71,6 +71,8 @@ class Stack:
     gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand format. fp32 training
                             moves four bytes whatever these say
     whole_gradients         ZeRO 1 all-reduces gradients, where others scatter what each device will update
+    parameter_shards        ZeRO 3 keeps shards of the parameters in use beside the fp32 ones (Rajbhandari et al., arXiv
+                            1910.02054 §5: 16 bytes of states a parameter), which others gather from
     parallel_loss           with tp > 1 the loss works on each device's part of the vocabulary, not on gathered logits
     loss                    what makes loss and gradient of logits: one "fused" kernel, PyTorch's cross_entropy
                             "compiled", or its several kernels ("pytorch")
@@ -132,6 +134,7 @@ class Stack:
     gradient_bytes: float = 4
     gather_bytes: float = 2
     whole_gradients: bool = False
+    parameter_shards: bool = False
     parallel_loss: bool = True
     loss: Literal["fused", "compiled", "pytorch"] = "fused"
     loss_compiled_since: float | None = None

@@ -63,6 +63,8 @@ class StackFields(Wire):
     """ZeRO 1 all-reduces gradients, where others scatter what each device will update."""
     gradient_bytes: Annotated[float, Field(gt=0, le=8)] | None = None
     gather_bytes: Bytes | None = None
+    parameter_shards: bool | None = None
+    """ZeRO 3 keeps shards of the parameters in use beside the fp32 ones."""
     parallel_loss: bool | None = None
     loss: Literal["fused", "compiled", "pytorch"] | None = None
     """What makes loss and gradient of logits; it decides how many bytes of each are alive together."""

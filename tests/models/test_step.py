@@ -161,6 +161,17 @@ def test_in_fp32_there_is_no_second_copy() -> None:
     assert held_bytes(problem, Layout()) == pytest.approx(16 * problem.architecture.parameters.total, rel=1e-3)
 
 
+def test_zero_3_shards_as_much_as_its_paper_says() -> None:
+    """16 bytes of a parameter (Rajbhandari et al., arXiv 1910.02054 §5.3), beside two layers that are gathered and one
+    that is reduced at a time; PyTorch's FSDP has 4 bytes of gradient there, and gathers from its fp32 parameters."""
+    of_model = question(model="llama-3-8b")
+    parameters = of_model.architecture.parameters
+    layer = (parameters.total - parameters.embedding - parameters.lm_head) / 32
+    for stack, states in (("deepspeed", 16), ("megatron", 18), ("fsdp", 16)):
+        held = held_bytes(replace(of_model, stack=catalogue.stack(stack)), Layout(dp_shard=64, zero_stage=3))
+        assert held == pytest.approx(states * parameters.total / 64 + 3 * 2 * layer, rel=1e-3)
+
+
 def test_key_value_heads_repeat_where_tensor_parallelism_exceeds_them() -> None:
     problem = question(model="llama-3.1-70b", chips=32)
     eight, thirty_two = (held_bytes(problem, Layout(tp=tp, pp=32 // tp)) for tp in (8, 32))
