@@ -107,7 +107,8 @@ class Compute:
         part = self._body(layer, self.bodies.table).take(self.bodies.code)
         if layer.moe:
             part = part + self._experts(layer.moe, self.experts.table).take(self.experts.code)
-        host = self._launches(layer) * self.c.launch_s * np.exp(self.c.launch_ageing * self.age)
+        each, of_experts = self._launches(layer)
+        host = (each * self.c.launch_s + of_experts * self.c.expert_launch_s) * np.exp(self.c.launch_ageing * self.age)
         everything = part.products + part.core + part.light
         forward = _slower(everything.forward, host)
         backward = _slower(everything.backward, 2 * host)
@@ -267,15 +268,16 @@ class Compute:
         forward = self.kernels.move(moved * self.c.elementwise_traffic)
         return Passes.of(forward, 2 * forward)
 
-    def _launches(self, layer: Layer) -> Array:
-        """Kernels of a layer's forward: projections, attention, element-wise; routing, dispatch, and a few for every
-        local expert where it is sparse; a conversion with every product in a low format."""
+    def _launches(self, layer: Layer) -> tuple[int, Array | float]:
+        """Kernels of a layer's forward: projections, attention, element-wise, and where it is sparse routing and
+        dispatch; and a few for every local expert, from a loop in C++. A conversion goes with every product in a low
+        format."""
         fused, low = self.problem.stack.fused, self.problem.workload.number_format.gemm_bytes < 2
         products = sum(name != "kv" for name, _, _ in layer.attention.projections(self.h)) + (2 if layer.dense else 0)
         count = products * (3 if low else 1) + 2 + layer.num_norms * (1 if fused else 3) + (4 if fused else 10)
         if not layer.moe:
-            return np.full(len(self.shards), float(count))
-        return count + 20 + layer.moe.num_experts / self.shards.ep * (6 if low else 2)
+            return count, 0.0
+        return count + 20, layer.moe.num_experts / self.shards.ep * (6 if low else 2)
 
 
 def routed_tokens(moe: Moe, x: Shards) -> Array:

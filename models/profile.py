@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 
@@ -70,6 +70,7 @@ class Coefficients:
         "positive", "of the counted bytes", "traffic of permuting tokens for their experts and back", "stack"
     )
     launch_s: Number = _coefficient("positive", "s", "host time of a kernel launch", "launch stack")
+    expert_launch_s: Number = _coefficient("positive", "s", "host time of a launch for one expert", "launch stack")
     ageing: Number = _coefficient("positive", "a year", "kernels are slower in older software", "stack")
     routing_ageing: Number = _coefficient("positive", "a year", "permuting tokens is slower in older software", "stack")
     launch_ageing: Number = _coefficient("positive", "a year", "launches are dearer in older software", "stack")
@@ -317,10 +318,10 @@ class Profile:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Profile:
+        """Coefficients that there were not when it was written are as measurements of parts have them."""
         terms = tuple(Term(**term) for term in data["terms"])
         missing = KINDS.keys() - {term.coefficient for term in terms if term.scope == "all"}
-        if missing:
-            raise Invalid("profile.terms", sorted(missing), "every coefficient needs a term of scope 'all'")
+        terms += tuple(term for term in _measured() if term.coefficient in missing)
         return cls(
             id=data["id"],
             version=data.get("version", 1),
@@ -335,6 +336,12 @@ class Profile:
             newest=tuple(Newest(**one) for one in data.get("newest", ())),
             terms=terms,
         )
+
+
+@cache
+def _measured() -> tuple[Term, ...]:
+    terms = json.loads((files("models") / "data/priors.json").read_text())["terms"]
+    return tuple(Term(**term) for term in terms)
 
 
 def shipped_profile() -> Profile:

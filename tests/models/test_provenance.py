@@ -11,6 +11,7 @@ from models import catalogue
 from models.evidence import DOUBLING, KINDS, Library, Traits
 from models.layout import Layout
 from models.prediction import Prediction, predict_layouts
+from models.priors import priors
 from models.problem import Problem
 from models.profile import Profile, shipped_profile
 from models.provenance import Ran, having_seen
@@ -119,6 +120,17 @@ def test_profiles_keep_what_they_have_seen() -> None:
     assert Profile.from_json(profile.to_json()) == profile
     assert shipped_profile().seen
     assert shipped_profile().spans
+
+
+def test_a_profile_older_than_a_coefficient_has_it_as_measured() -> None:
+    profile = shipped_profile()
+    data = profile.to_json()
+    data["terms"] = [term for term in data["terms"] if term["coefficient"] != "expert_launch_s"]
+    old, prior = Profile.from_json(data), priors()
+    assert old.by_key["expert_launch_s", "all"] == prior.by_key["expert_launch_s", "all"]
+    assert old.by_key["launch_s", "all"] == profile.by_key["launch_s", "all"]
+    scopes = problem().scopes
+    assert old.coefficients(scopes).expert_launch_s == pytest.approx(prior.coefficients(scopes).expert_launch_s)
 
 
 def test_nearness_counts_what_differs_and_only_what_is_asked() -> None:
