@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from models.complexity import complexity_terms
-from models.layout import Layouts
 from models.prediction import Prediction, describe, log_spreads
-from models.problem import Problem
 from models.profile import Profile
-from models.step import predict
+from models.step import Predictions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +19,12 @@ class Candidate:
     complexity_terms: dict[str, int]
 
 
-def candidates(problem: Problem, profile: Profile, chosen: Layouts) -> list[Candidate]:
-    predictions = predict(problem, chosen, profile.coefficients(problem.scopes))
-    spreads = log_spreads(problem, chosen, profile)
-    terms = complexity_terms(problem, chosen)
+def candidates(predictions: Predictions, profile: Profile) -> list[Candidate]:
+    problem, layouts = predictions.problem, predictions.layouts
+    spreads = log_spreads(problem, layouts, profile)
+    terms = complexity_terms(problem, layouts)
     result = []
-    for i in range(len(chosen)):
+    for i in range(len(layouts)):
         points = {name: int(value[i]) for name, value in terms.items() if value[i]}
         prediction = describe(predictions, i, spreads, profile)
         result.append(Candidate(prediction=prediction, complexity=sum(points.values()), complexity_terms=points))

@@ -18,6 +18,7 @@ from models.problem import Problem
 from models.profile import Profile
 from models.search import search
 from models.space import Space
+from models.step import predict
 
 _SAID = 0.005  # of a step: smaller differences are not worth a word
 
@@ -41,7 +42,8 @@ Side = Layout | Constraints
 def compare(problem: Problem, profile: Profile, first: Side, second: Side, go_on: GoOn = to_the_end) -> Comparison:
     """Raises Infeasible where constraints allow no layout that fits; layouts are taken as legal (models.rules)."""
     found = [_found(problem, profile, side, go_on) for side in (first, second)]
-    one, other = candidates(problem, profile, Layouts.concatenate([layouts for layouts, _ in found]))
+    layouts = Layouts.concatenate([layouts for layouts, _ in found])
+    one, other = candidates(predict(problem, layouts, profile.coefficients(problem.scopes)), profile)
     a, b = one.prediction, other.prediction
     time = {name: value - b.time[name] for name, value in a.time.items()}
     memory = {name: value - b.memory_gib[name] for name, value in a.memory_gib.items()}

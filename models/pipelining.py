@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from models.candidate import Candidate
 from models.exposure import Exposure
 from models.flops import model_flops
-from models.layout import Layout, Layouts
-from models.mesh_costs import MeshCosts
-from models.problem import Problem
-from models.profile import Profile
+from models.layout import Layout
+from models.step import Predictions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +43,10 @@ class Pipelining:
     roofline: Roofline | None = None
 
 
-def roofline(problem: Problem, profile: Profile, candidate: Candidate) -> Roofline | None:
-    """Of a layout without a pipeline; None where nothing is data-parallel."""
-    layout, layouts = candidate.prediction.layout, Layouts.of([candidate.prediction.layout])
-    c = profile.coefficients(problem.scopes)
-    meshes = MeshCosts.of(problem, layouts, c)
-    seconds, size = _traffic(Exposure(layouts, meshes), layout, candidate.prediction.num_micro_batches)
+def roofline(one: Predictions, candidate: Candidate) -> Roofline | None:
+    """Of one layout without a pipeline; None where nothing is data-parallel."""
+    problem, exposure = one.problem, Exposure(one.layouts, one.meshes)
+    seconds, size = _traffic(exposure, candidate.prediction.layout, candidate.prediction.num_micro_batches)
     if not seconds:
         return None
     tokens = problem.workload.tokens / problem.cluster.num_devices

@@ -21,7 +21,7 @@ from models.prediction import Prediction, on_host
 from models.problem import Problem
 from models.profile import Profile
 from models.space import Space
-from models.step import Predictions, predict
+from models.step import predict
 from models.surety import SURE, fastest_sure, offloaded, reserve_gib
 
 _MOST_WEIGHED = 20_000  # of the fastest, for free memory
@@ -80,21 +80,24 @@ def recommend(
     problem = space.problem
     best = [row for row in (answer.without, answer.with_pp) if row is not None]
     near = _near(answer, tolerance)
-    predictions = predict(problem, answer.layouts.take(near), profile.coefficients(problem.scopes))
-    front = _front(answer, near, predictions)
+    known = np.union1d(near, [answer.simplest, *best, *answer.ranked])
+    predictions = predict(problem, answer.layouts.take(known), profile.coefficients(problem.scopes))
+    front = _front(answer, near, predictions.needed_bytes[np.searchsorted(known, near)])
     rows = list(dict.fromkeys([answer.simplest, *best, *answer.ranked, *front]))
-    chosen = dict(zip(rows, candidates(problem, profile, answer.layouts.take(np.array(rows))), strict=True))
+    shown = predictions.take(np.searchsorted(known, rows))
+    chosen = dict(zip(rows, candidates(shown, profile), strict=True))
     fastest, simplest = chosen[answer.ranked[0]], chosen[answer.simplest]
     surer = None
     if fastest.prediction.fit_probability < SURE:
         limit = float(answer.times[0]) * (1 + tolerance)
-        surer = fastest_sure(profile, fastest.prediction, answer, predictions, near, limit, go_on)
+        surer = fastest_sure(profile, fastest.prediction, answer, predictions, known, limit, go_on)
     sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
     exact = answer.certificate.exact
     missing = why_none(space, piped=sides[0] is not None) if None in sides and exact else None
     pipelining = pipelined(*sides, exact=exact, missing=missing)
-    if pipelining.without:
-        pipelining = replace(pipelining, roofline=roofline(problem, profile, pipelining.without))
+    if answer.without is not None:
+        without = predictions.take(np.searchsorted(known, [answer.without]))
+        pipelining = replace(pipelining, roofline=roofline(without, chosen[answer.without]))
     seconds = float(answer.times[0])
     faster = None if fewer else faster_with_fewer(problem, profile, constraints, seconds, go_on)
     return Recommendation(
@@ -122,9 +125,9 @@ def _near(answer: Answer, tolerance: float) -> Array:
     return np.union1d(near, answer.front)
 
 
-def _front(answer: Answer, near: Array, predictions: Predictions) -> list[int]:
-    usable = predictions.problem.cluster.usable_bytes
-    free = steps_of(usable - predictions.needed_bytes, usable)
+def _front(answer: Answer, near: Array, needed_bytes: Array) -> list[int]:
+    usable = answer.ground.problem.cluster.usable_bytes
+    free = steps_of(usable - needed_bytes, usable)
     return [int(near[row]) for row in pareto_front(answer.times[near], answer.complexities[near], free)]
 
 

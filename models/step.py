@@ -40,6 +40,10 @@ class Predictions:
     layouts: Layouts
     meshes: MeshCosts
 
+    def take(self, rows: Array) -> Predictions:
+        """Those at `rows`; not for coefficients drawn for each layout."""
+        return Predictions(self.problem, self.layouts.take(rows), self.meshes.take(rows))
+
     @property
     def time(self) -> dict[str, Array]:
         return self._terms[0]

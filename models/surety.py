@@ -18,7 +18,7 @@ from models.prediction import Prediction
 from models.profile import Profile
 from models.search import search_on
 from models.space import Space
-from models.step import Predictions
+from models.step import Predictions, predict
 
 SURE = 0.9
 """Probability to fit from which nothing surer is looked for: the upper end of an 80% interval fits."""
@@ -43,8 +43,11 @@ def fastest_sure(
     with suppress(NothingFaster, NoLegalLayout, Infeasible):
         faster = search_on(_surely(answer.ground, best), Goal(faster_than=seconds), go_on)
         found.insert(0, faster.layouts.take(np.array(faster.ranked[:1])))
-    chosen = candidates(near.problem, profile, Layouts.concatenate(found)) if sum(map(len, found)) else []
-    return next((one for one in chosen if one.prediction.fit_probability >= SURE - _ROUNDING), None)
+    if not sum(map(len, found)):
+        return None
+    chosen = predict(near.problem, Layouts.concatenate(found), near.meshes.c)
+    sure = SURE - _ROUNDING
+    return next((one for one in candidates(chosen, profile) if one.prediction.fit_probability >= sure), None)
 
 
 def _surely_fit(predictions: Predictions, best: Prediction) -> Array:
