@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from models.array import Array, total
+from models.array import Array, distinct, total
 from models.combine import partitions
 from models.layout import DUALPIPE, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
 from models.partition import Stages
@@ -112,9 +112,9 @@ def idle(schedules: Layouts, pp: Array) -> Array:
 
 def flying(schedules: Layouts, pp: Array, m: Array) -> Array:
     """F of schedules on chains of pp stages and m micro-batches, (schedules, n): pp / Σ_i 1/f_i."""
+    first, code = distinct(schedules.schedule, schedules.virtual_stages)
+    kind, chunks = schedules.schedule[first, None], schedules.virtual_stages[first, None]
     stage = np.arange(int(pp.max()))[:, None, None]
-    with np.errstate(divide="ignore"):
-        held = in_flight(
-            schedules.schedule[:, None], np.minimum(stage, pp - 1), pp, schedules.virtual_stages[:, None], m
-        )
-    return np.asarray(pp / np.where(stage < pp, 1 / held, 0.0).sum(axis=0))
+    held = in_flight(kind, np.minimum(stage, pp - 1), pp, chunks, m)
+    mean = pp / np.where(stage < pp, 1 / held, 0.0).sum(axis=0)
+    return np.broadcast_to(mean, (len(first), len(pp)))[code]

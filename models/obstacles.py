@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,9 @@ import numpy as np
 from models.constraints import Constraints
 from models.errors import Infeasible
 from models.factors import factorisations
-from models.layout import Layout, Layouts
+from models.layout import SCHEDULES, Layouts
 from models.problem import Problem
+from models.recompute import FULL, policy
 from models.rules import RULES
 from models.space import POLICY_KNOBS, Space, neutral
 
@@ -93,7 +93,6 @@ def _obstacle(problem: Problem, allowed: Allowed) -> tuple[str, str]:
 
 def _near(problem: Problem, allowed: Allowed) -> Layouts:
     """Layouts that the constraints allow: of each kind of mesh that breaks the fewest rules, one with every policy."""
-    stack = problem.stack
     degrees = _meshes(problem, allowed)
     if not len(degrees):
         return degrees
@@ -104,32 +103,36 @@ def _near(problem: Problem, allowed: Allowed) -> Layouts:
     best = best.take(np.argsort(np.where(best.pp > 1, best.dp * best.micro_batch, best.tp * best.cp), kind="stable"))
     kinds = np.stack([best.pp, best.dp_shard > 1, best.dp_replicate > 1], axis=1)
     kept = best.take(np.unique(kinds, axis=0, return_index=True)[1])
-    free: dict[str, Iterable[Any]] = {
-        "schedule": {"1f1b": None, **dict.fromkeys(stack.schedules)},
+    policies = _policies(problem, allowed)
+    mesh, row = np.indices((len(kept), len(policies))).reshape(2, -1)
+    return replace(kept.take(mesh), **{knob: getattr(policies, knob)[row] for knob in POLICY_KNOBS})
+
+
+def _policies(problem: Problem, allowed: Allowed) -> Layouts:
+    """Those that the constraints allow; unless it is said, with the recompute that the other constraints are about, or
+    the stack's first."""
+    stack, modules = problem.stack, allowed.get("recompute_modules", ())
+    recompute = ("full",) if any(allowed.get("recompute_layers", ())) else stack.recompute[:1]
+    free: dict[str, Sequence[Any]] = {
+        "schedule": tuple(dict.fromkeys(("1f1b", *stack.schedules))),
         "virtual_stages": range(1, stack.max_virtual_stages + 1),
         "balanced": (False, True),
         "zero_stage": stack.zero_stages,
         "reshard": stack.reshard,
-        "recompute": _recompute(problem, allowed),
+        "recompute": ("selective",) if "recompute_modules" in allowed else recompute,
         "recompute_layers": (0,),
         "offload_activations": (False,),
         "offload_optimizer": (False,),
     }
-    modules = allowed.get("recompute_modules", ())
-    policies = Layouts.of(
-        Layout(**knobs, recompute_modules=modules if knobs["recompute"] == "selective" else ())
-        for knobs in _combinations(free, allowed)
-        if knobs["recompute"] == "full" or not knobs["recompute_layers"]
-    )
-    mesh, policy = np.indices((len(kept), len(policies))).reshape(2, -1)
-    return replace(kept.take(mesh), **{knob: getattr(policies, knob)[policy] for knob in POLICY_KNOBS})
-
-
-def _recompute(problem: Problem, allowed: Allowed) -> Sequence[str]:
-    """What a layout recomputes that the other constraints are about."""
-    if "recompute_modules" in allowed:
-        return ("selective",)
-    return ("full",) if any(allowed.get("recompute_layers", ())) else problem.stack.recompute[:1]
+    coded: dict[str, Callable[[str], int]] = {
+        "schedule": SCHEDULES.index,
+        "recompute": lambda name: policy(name, modules if name == "selective" else ()),
+    }
+    rows = neutral(1)
+    for knob, choices in free.items():
+        values = allowed.get(knob, choices)
+        rows = _crossed(rows, knob, [coded[knob](value) for value in values] if knob in coded else values)
+    return rows.take((rows.recompute == FULL) | (rows.recompute_layers == 0))
 
 
 def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
@@ -148,8 +151,3 @@ def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
 def _crossed(rows: Layouts, knob: str, values: Sequence[Any]) -> Layouts:
     row, value = np.indices((len(rows), len(values))).reshape(2, -1)
     return replace(rows.take(row), **{knob: np.array(values)[value]})
-
-
-def _combinations(free: Mapping[str, Iterable[Any]], allowed: Allowed) -> Iterator[dict[str, Any]]:
-    values = [allowed.get(knob, choices) for knob, choices in free.items()]
-    return (dict(zip(free, chosen, strict=True)) for chosen in product(*values))

@@ -20,7 +20,7 @@ from itertools import product
 
 import numpy as np
 
-from models.array import Array, distinct
+from models.array import Array, distinct, growing
 from models.constraints import Constraints
 from models.errors import Invalid, TooLarge
 from models.factors import divisors, factorisations, ordered_factorisations
@@ -401,7 +401,9 @@ class Space:
         policies, _ = self.offered
         if not (len(trunks.rows) and len(experts) and len(policies)):
             return False
-        return any(len(self.split(_with_experts(trunks.rows, experts, one))[0]) for one in range(len(experts)))
+        blocks = [rows for rows, _ in growing(np.arange(len(trunks.rows)), 64, len(trunks.rows))]
+        some = ((trunks.rows.take(rows), one) for one in range(len(experts)) for rows in blocks)
+        return any(len(self.split(_with_experts(rows, experts, one))[0]) for rows, one in some)
 
 
 def _with_experts(rows: Layouts, experts: Layouts, one: int) -> Layouts:
