@@ -21,11 +21,11 @@ from itertools import groupby, product
 
 import numpy as np
 
-from models.array import Array
-from models.exposure import Exposure, norm_seconds, overlaps, straggling, update_seconds, weighed
+from models.array import Array, distinct, total
+from models.exposure import Exposure, exposed_context, norm_seconds, overlaps, straggling, update_seconds, weighed
 from models.layout import DUALPIPE, ONE_F_ONE_B, Layouts
 from models.mesh import closest_groups
-from models.mesh_costs import MeshCosts, ShardCosts, Tables, least_collectives
+from models.mesh_costs import MeshCosts, ShardCosts, Tables, least_collectives, least_context
 from models.problem import Problem
 from models.profile import Coefficients
 from models.space import Policies, neutral
@@ -164,8 +164,8 @@ class Bounds:
 class CoreBounds:
     """Bounds for trunks and cores, whatever the split, the placement and the policy.
 
-    A pass takes its compute and the least of tensor-parallel and all-to-all traffic that any placement leaves; nothing
-    of data parallelism.
+    A pass takes its compute and the least of tensor-, expert- and context-parallel traffic that any placement leaves;
+    nothing of data parallelism.
     """
 
     def __init__(self, problem: Problem, shards: ShardCosts, c: Coefficients) -> None:
@@ -183,8 +183,33 @@ class CoreBounds:
         costs = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, np.arange(n), near)
         return Exposure(rows, costs).whole_model()
 
+    def context(self, trunks: Layouts, body: Array) -> Array:
+        """What context parallelism adds at least to a pass of the whole model on trunks, whatever the expert degrees:
+        `body` of each, of which those of all pairs of degrees are a stretch of the shards."""
+        if (trunks.cp == 1).all():
+            return np.zeros(len(trunks))
+        first, code = distinct(body, trunks.cp)
+        x, body, experts = trunks.take(first), body[first], len(self.shards.shards) // (int(body.max()) + 1)
+        rows = replace(neutral(len(x)), cp=x.cp, tp=x.tp, sequence_parallel=x.sequence_parallel)
+        near = closest_groups(self.problem.cluster, rows)
+        links = least_context(self.problem, near, self.c)
+        costs, found = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, body * experts, near), []
+        for kind, (layer, times) in enumerate(zip(self.problem.architecture.kinds, self.shards.times, strict=False)):
+            most, least = (times.of_stretches(experts, of).take(body) for of in (_most, _least))
+            both = exposed_context(costs, kind, costs.context_traffic(layer), most, least)
+            found.append(self.problem.architecture.layers_of_kinds[kind] * total(both))
+        return total(found)[code]
+
     def time(self, passes: Array, pp: Array, m: Array, idle: Array) -> Array:
         """Least step time with so long a pass and so many idle ones."""
         n, problem = self.problem.cluster.num_devices, self.problem
         once = norm_seconds(self.c, n) + self.c.step_fixed_s
         return np.asarray((passes / pp * (m + idle) + once) * (1 + straggling(problem, self.c, n)))
+
+
+def _most(values: Array) -> Array:
+    return np.asarray(values.max(axis=1))
+
+
+def _least(values: Array) -> Array:
+    return np.asarray(values.min(axis=1))

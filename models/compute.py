@@ -38,6 +38,10 @@ class LayerTime:
     beside_forward: Array
     beside_backward: Array
 
+    def of_stretches(self, rows: int, chosen: Callable[[Array], Array]) -> LayerTime:
+        """Of stretches of so many rows one value each: `chosen` along the last axis."""
+        return LayerTime(*(chosen(getattr(self, name).reshape(-1, rows)) for name in self.__slots__))
+
     def take(self, rows: Array) -> LayerTime:
         return LayerTime(*(getattr(self, name)[rows] for name in self.__slots__))
 

@@ -12,6 +12,7 @@ from functools import cached_property, reduce
 import numpy as np
 
 from models.array import Array, total
+from models.compute import LayerTime
 from models.kernels import slower_in_chunks
 from models.layout import DUALPIPE, ZERO_BUBBLE_V, Layouts
 from models.mesh_costs import MeshCosts, Traffic
@@ -81,7 +82,7 @@ class Exposure:
         tensor, context, expert = self.meshes.layer_traffic[index]
         again = self.meshes.tables.shards.repeated[index]
         tensor = tensor * self._tensor_exposed
-        before, after = self._exposed_context(index, context)
+        before, after = exposed_context(self.meshes, index, context, self.meshes.times[index])
         terms = {
             "tensor_s": tensor * (2.0 + self._once_more(again.tensor)),
             "context_s": before * (1.0 + self._once_more(again.context)) + after,
@@ -110,17 +111,6 @@ class Exposure:
             return 1.0
         hides = self.layouts.sequence_parallel & ~self.meshes.tensor_across_domains
         return np.where(hides, 1 - self.c.tensor_overlap, 1.0)
-
-    def _exposed_context(self, index: int, raw: Array) -> tuple[Array, Array]:
-        """In forward and backward, with what attention takes longer in a ring."""
-        t, hides = self.meshes.times[index], self.c.context_overlap
-        before = np.maximum(raw - hides * t.beside_forward, 0.0)
-        after = np.maximum(2 * raw - hides * t.beside_backward, 0.0)
-        if self.stack.context != "ring":
-            return before, after
-        attention = self.problem.architecture.kinds[index].attention
-        slower = slower_in_chunks(attention, self.problem.workload.seq_len, self.layouts.cp)
-        return before + slower * t.beside_forward, after + slower * t.beside_backward
 
     @cached_property
     def _expert_exposed(self) -> Array | float:
@@ -205,6 +195,21 @@ class Exposure:
         """Over the devices that share them, where they are sharded."""
         by_dense = np.where(sharded, self.meshes.dense_shards, 1.0)
         return np.asarray(dense / by_dense + expert / np.where(sharded, self.meshes.expert_shards, 1.0))
+
+
+def exposed_context(
+    meshes: MeshCosts, kind: int, traffic: Array, beside: LayerTime, least_beside: LayerTime | None = None
+) -> tuple[Array, Array]:
+    """Context-parallel traffic of a layer in forward and backward, with what attention takes longer in a ring; where no
+    one layer is meant, beside so much at most and at least."""
+    problem, hides, least = meshes.problem, meshes.c.context_overlap, least_beside or beside
+    before = np.maximum(traffic - hides * beside.beside_forward, 0.0)
+    after = np.maximum(2 * traffic - hides * beside.beside_backward, 0.0)
+    if problem.stack.context != "ring":
+        return before, after
+    attention = problem.architecture.kinds[kind].attention
+    slower = slower_in_chunks(attention, problem.workload.seq_len, meshes.layouts.cp)
+    return before + slower * least.beside_forward, after + slower * least.beside_backward
 
 
 def update_seconds(problem: Problem, c: Coefficients) -> tuple[Number, Number]:

@@ -92,6 +92,7 @@ class Groundwork:
         shards = _crossed(bodies.table, self.experts)
         self.shards = ShardCosts.of(self.problem, shards, self.c, self.policies.savers.recompute)
         self.bounds = CoreBounds(self.problem, self.shards, self.c)
+        self.context = self.bounds.context(self.trunks.rows, self.body)
         self.memory = CoreMemory(self.problem, self.shards, self.c, self.policies)
         device, host = update_seconds(self.problem, self.c)
         self.variants = Variants.of_policies(self.policies)

@@ -212,8 +212,8 @@ class MeshCosts:
         """(tensor, context, expert) of Traffic, of every layer kind."""
         if self.tables.collectives is None:
             return [(np.zeros(len(self.layouts)),) * 3] * self.kinds
-        layers = self.problem.architecture.kinds
-        return [(self._tensor(i, layer), self._context(layer), self._expert(layer)) for i, layer in enumerate(layers)]
+        kinds = enumerate(self.problem.architecture.kinds)
+        return [(self._tensor(i, layer), self.context_traffic(layer), self._expert(layer)) for i, layer in kinds]
 
     @cached_property
     def traffic(self) -> list[Traffic]:
@@ -262,7 +262,7 @@ class MeshCosts:
             traffic = traffic + 2 * self._at("etp").time(routed * self._token_bytes)
         return traffic
 
-    def _context(self, layer: Layer) -> Array:
+    def context_traffic(self, layer: Layer) -> Array:
         """Keys and values of the whole sequence pass every device (ring or gather), or heads for tokens."""
         attention, x, seq_len = layer.attention, self.layouts, self.problem.workload.seq_len
         tokens = self._tokens / x.tp
@@ -345,9 +345,7 @@ def least_collectives(problem: Problem, g: Groups, c: Coefficients, meshes: Layo
     def least(name: str, cost: Callable[[Group], Cost]) -> Cost:
         if name in known:
             return cost(known[name]).least_of(2)
-        degree, code = np.unique(getattr(g, name).table.degree, return_inverse=True)
-        group, strides = every_stride(problem.cluster, degree)
-        return cost(group).least_of(strides).take(code)
+        return _of_any_stride(problem, getattr(g, name).table, cost)
 
     def joined(axis: Shared[Group], parts: list[Shared[Group]], alone: Cost, bent: Cost) -> Cost:
         """Of two axes or more the links may be those of several dims."""
@@ -362,6 +360,19 @@ def least_collectives(problem: Problem, g: Groups, c: Coefficients, meshes: Layo
         "sharding": joined(g.sharding, parts[:2], gather, network.least_gather(g.sharding.table)),
         "replicas": joined(g.replicas, parts, reduce, network.least_reduce(g.replicas.table)),
     }
+
+
+def least_context(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]:
+    """The same for context parallelism alone."""
+    _, cost = _single(problem, Network(problem.cluster.dims, c))["cp"]
+    return {"cp": _of_any_stride(problem, g.cp.table, cost)}
+
+
+def _of_any_stride(problem: Problem, group: Group, cost: Callable[[Group], Cost]) -> Cost:
+    """The least that groups of these degrees cost at any distance between neighbours."""
+    degree, code = np.unique(group.degree, return_inverse=True)
+    groups, strides = every_stride(problem.cluster, degree)
+    return cost(groups).least_of(strides).take(code)
 
 
 def _single(problem: Problem, network: Network) -> dict[str, tuple[str, Callable[[Group], Cost]]]:

@@ -95,7 +95,7 @@ class _Search:
         ground = self.ground
         rows, experts = ground.trunks.rows, len(ground.experts)
         m = rows.num_micro_batches(ground.problem.workload.global_batch)
-        least = ground.bounds.passes.reshape(-1, experts).min(axis=1)[ground.body]
+        least = ground.bounds.passes.reshape(-1, experts).min(axis=1)[ground.body] + ground.context
         bound = ground.bounds.time(least, rows.pp, m, ground.chains.least_idle[ground.trunks.chains])
         points = of_degrees(rows)
         order = np.argsort(bound, kind="stable")
@@ -156,7 +156,7 @@ class _Search:
         self.pruned_by_memory += int(ground.splits[trunk[~fits]].sum()) * len(ground.policies)
         layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
         least_idle = ground.chains.least_idle[ground.chain(trunk)]
-        bound = ground.bounds.time(ground.bounds.passes[shard], layouts.pp, m[fits], least_idle)
+        bound = ground.bounds.time(ground.bounds.passes[shard] + ground.context[trunk], layouts.pp, m[fits], least_idle)
         return Cores(layouts, trunk, shard, bound)
 
     # -- meshes -------------------------------------------------------------------------------------------------

@@ -318,7 +318,8 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     costs = ShardCosts.of(problem, shards.table, c, policies.savers.recompute)
     cores = CoreBounds(problem, costs, c)
     unsplit = replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones(n, dtype=int))
-    time = cores.time(cores.passes[shards.code], layouts.pp, m, least_idle)
+    passes = cores.passes[shards.code] + cores.context(layouts, shards.code)
+    time = cores.time(passes, layouts.pp, m, least_idle)
     yield time, CoreMemory(problem, costs, c, policies).memory(shards.code, unsplit, held)
 
 
