@@ -200,13 +200,15 @@ class Exposure:
 def exposed_context(
     meshes: MeshCosts, kind: int, traffic: Array, beside: LayerTime, least_beside: LayerTime | None = None
 ) -> tuple[Array, Array]:
-    """Context-parallel traffic of a layer in forward and backward, with what attention takes longer in a ring; where no
-    one layer is meant, beside so much at most and at least."""
+    """Context-parallel traffic of a layer in forward and backward. A ring runs beside attention, which takes longer in
+    chunks; where no one layer is meant, beside so much at most and at least. What is gathered or exchanged is there
+    before attention begins, or leaves after it; gathered keys and values come again in backward, and their gradients
+    leave."""
     problem, hides, least = meshes.problem, meshes.c.context_overlap, least_beside or beside
+    if problem.stack.context != "ring":
+        return traffic, traffic if problem.stack.context == "ulysses" else 2 * traffic
     before = np.maximum(traffic - hides * beside.beside_forward, 0.0)
     after = np.maximum(2 * traffic - hides * beside.beside_backward, 0.0)
-    if problem.stack.context != "ring":
-        return before, after
     attention = problem.architecture.kinds[kind].attention
     slower = slower_in_chunks(attention, problem.workload.seq_len, meshes.layouts.cp)
     return before + slower * least.beside_forward, after + slower * least.beside_backward

@@ -87,8 +87,8 @@ class Problem:
     @property
     def neighbourhoods(self) -> tuple[str, ...]:
         """Kinds of runs that this one is of, widest first (models.profile.Neighbourhood)."""
-        stack = f"stack:{self.stack.kin}"
-        return "all", stack, f"{stack}/{'sparse' if self.architecture.is_moe else 'dense'}", self.fleet_scopes["pair"]
+        kind = "sparse" if self.architecture.is_moe else "dense"
+        return "all", f"all/{kind}", f"stack:{self.stack.kin}/{kind}", self.fleet_scopes["pair"]
 
     @cached_property
     def scopes(self) -> tuple[str, ...]:

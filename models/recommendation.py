@@ -164,11 +164,10 @@ def _reasons(
         named = f"{simplest.prediction.layout.summary()}, {cost:.2%} slower{without}{unsure}"
         reasons.append(f"simplest within {tolerance:.0%}: {named}")
     reasons.append(f"pipelining: {pipelining.verdict}")
-    large = answer.certificate.over_memory + answer.certificate.pruned_by_memory
     reasons.append(
         f"memory: {best.needed_gib:.1f} ({best.needed_low_gib:.1f} to {best.needed_high_gib:.1f}) of "
         f"{best.usable_gib:.1f} GiB on stage {best.memory_stage}{on_host(best)}: it fits with a "
-        f"probability of {_percent(best.fit_probability)}; {large} layouts were too large"
+        f"probability of {_percent(best.fit_probability)}"
     )
     reasons += _fitting(best, surer, answer.certificate.exact)
     if fewer:

@@ -250,6 +250,10 @@ def _sharding_in_pipeline(p: Problem, x: Layouts) -> Array:
     return (x.zero_stage <= 1) | (x.pp == 1) | (not p.stack.pipeline_alone)
 
 
+def _sharding_beside_experts(p: Problem, x: Layouts) -> Array:
+    return (x.zero_stage <= 2) | (x.ep == 1) | (x.cp == 1) | (not p.stack.experts_alone)
+
+
 def _offload_in_pipeline(p: Problem, x: Layouts) -> Array:
     return ~x.offload_activations | (x.pp == 1) | (not p.stack.offload_alone)
 
@@ -319,6 +323,8 @@ RULES: tuple[Rule, ...] = (
         + ("" if p.stack.hybrid_sharding else " and no hybrid of sharding and replication"))),
     Rule("sharding_in_pipeline", "layout.zero_stage", _sharding_in_pipeline, lambda p, x: (
         f"stack {p.stack.id} has ZeRO 0 and 1 beside a pipeline, not {x.zero_stage}")),
+    Rule("sharding_beside_experts", "layout.zero_stage", _sharding_beside_experts, lambda p, x: (
+        f"stack {p.stack.id} has ZeRO 3 with ep({x.ep}) only without context parallelism; got cp({x.cp})")),
     Rule("reshard_offered", "layout.reshard", _reshard_offered, lambda p, x: (
         f"stack {p.stack.id} offers reshard after forward: {', '.join(str(v).lower() for v in p.stack.reshard)}")),
     Rule("degrees_offered", "layout", _degrees_offered, lambda p, x: (

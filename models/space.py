@@ -37,7 +37,8 @@ _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widt
 _EXPERT_RULES = ("degrees_offered", "experts_divide", "tensor_divides_widths")
 _SCHEDULE_RULES = ("schedule_offered", "schedule_shape", "partition_offered", "layers_divide",
                    "balancing_needs_all_forwards_first")  # fmt: skip
-_VARIANT_RULES = ("sharding_offered", "sharding_shape", "sharding_in_pipeline", "offload_in_pipeline")
+_VARIANT_RULES = ("sharding_offered", "sharding_shape", "sharding_in_pipeline", "sharding_beside_experts",
+                  "offload_in_pipeline")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -227,11 +228,12 @@ class Space:
         return np.array([not any(beats(a, b) for a in rows if a != b) for b in rows], dtype=bool)
 
     def legal_variants(self, policies: Policies) -> Array:
-        """(8, shardings·savers): for pp 1 or more, times 4, plus dp_shard, times 2, plus dp_replicate."""
+        """(16, shardings·savers): of every class of meshes."""
         variants = policies.variants
-        legal = np.ones((8, len(variants)), dtype=bool)
-        for kind in range(8):
-            degrees = {"pp": 1 + kind // 4, "dp_shard": 1 + kind // 2 % 2, "dp_replicate": 1 + kind % 2}
+        legal = np.ones((16, len(variants)), dtype=bool)
+        for kind in range(len(legal)):
+            degrees = {"pp": 1 + kind // 4 % 2, "dp_shard": 1 + kind // 2 % 2, "dp_replicate": 1 + kind % 2}
+            degrees |= dict.fromkeys(("ep", "cp"), 1 + kind // 8)
             rows = replace(variants, **{name: np.full(len(variants), value) for name, value in degrees.items()})
             legal[kind] = np.all([BY_NAME[name].test(self.problem, rows) for name in _VARIANT_RULES], axis=0)
         return legal
@@ -412,8 +414,9 @@ def _with_experts(rows: Layouts, experts: Layouts, one: int) -> Layouts:
 
 
 def variant_class(rows: Layouts) -> Array:
-    """Which row of Space.legal_variants a mesh has."""
-    return 4 * (rows.pp > 1) + 2 * (rows.dp_shard > 1) + (rows.dp_replicate > 1)
+    """Which row of Space.legal_variants a mesh has: by whether ep and cp, pp, dp_shard, dp_replicate are above 1."""
+    both = (rows.ep > 1) & (rows.cp > 1)
+    return 8 * both + 4 * (rows.pp > 1) + 2 * (rows.dp_shard > 1) + (rows.dp_replicate > 1)
 
 
 def ragged(start: Array, count: Array) -> tuple[Array, Array]:

@@ -50,6 +50,8 @@ class Stack:
                             rest (Megatron-Core parallel_state.py)
     hybrid_sharding         may shard over a part of the data-parallel chips and replicate over the rest
     max_pp, max_tp, max_cp, max_ep  largest degree; 1: the axis does not exist here
+    experts_alone           ZeRO 3 goes with expert parallelism only without context parallelism (DeepSpeed
+                            engine.py, _validate_zero3_moe_compatibility)
     pipeline_alone          a pipeline goes with ZeRO 0 and 1 and without context parallelism (DeepSpeed pipe/engine.py)
     replicates_kv_heads     tp may exceed the key and value heads, each then on several ranks
     sequence_parallel       with tp > 1, norms and residuals are sharded too: always, never or either
@@ -110,6 +112,7 @@ class Stack:
     max_tp: int = 1
     max_cp: int = 1
     max_ep: int = 1
+    experts_alone: bool = False
     pipeline_alone: bool = False
     replicates_kv_heads: bool = True
     sequence_parallel: tuple[bool, ...] = (False,)

@@ -8,7 +8,7 @@ from typing import Any
 
 from models.allocation import allocate
 from models.errors import Infeasible
-from models.objective import Choice, choose, none_fits, told
+from models.objective import Choice, Objective, choose, none_fits, told
 from models.recommendation import Recommendation, recommend
 from models.thresholds import thresholds
 from service.basis import basis
@@ -49,7 +49,7 @@ class Recommendations:
         resolved, choices = places["cluster"], list[Choice]()
         if {"alternatives", "objective"} & request.model_fields_set:
             problems = {name: place.problem for name, place in places.items()}
-            choices = choose(problems, profile, constraints, request.objective.build(), go_on)
+            choices = choose(problems, profile, constraints, _objective(request), go_on)
             resolved = places[choices[0].name]
         problem, allocation = resolved.problem, None
         if request.allocation is not None:
@@ -83,7 +83,7 @@ class Recommendations:
                 held = problem.cluster.num_chips + spare
                 rest = "the fastest way found uses the rest"
                 answer.reasons.append(f"{spare} of the {held} chips that are held are spare: {rest}")
-        where = [told(choices, request.objective.build())] if choices else []
+        where = [told(choices, _objective(request))] if choices else []
         answer.reasons[:0] = [*warnings(answer), *where]
         return lambda rows: _save(rows, answer)
 
@@ -113,6 +113,10 @@ def _places(resolver: Resolver, request: RecommendationRequest) -> dict[str, Res
         with instead_of("cluster", name), instead_of("stack", name):  # which the stack does not run on
             places[name] = resolver.problem(request.model_copy(update={"cluster": cluster}), price)
     return places
+
+
+def _objective(request: RecommendationRequest) -> Objective:
+    return request.objective.build(request.workload.token_budget)
 
 
 def _asked(request: RecommendationRequest, others: list[Resolved]) -> dict[str, Any]:

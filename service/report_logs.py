@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from models.errors import Invalid
+from models.problem import Problem
 from service.creation import Created, Save
 from service.faults import of_refusal
 from service.formats import logs
@@ -23,6 +24,13 @@ from service.store import Rows, Store
 from service.subject import Subject, of_report
 from service.tables import ReportRow
 
+_PRINTED_BY: dict[str, set[str]] = {
+    "megatron": {"megatron", "megatron-deepspeed", "aa-scaling", "deepseek", "generic"},
+    "nemo": {"megatron", "generic"},
+    "torchtitan": {"torchtitan", "generic"},
+    "maxtext": {"maxtext", "generic"},
+}
+"""The stacks whose runs print each kind of log."""
 _SETTLED = ("model", "workload", "layout")
 """What a log may say itself."""
 _COMPARED = {
@@ -44,6 +52,8 @@ class ReportLogs:
             subject = of_report(rows, report)
             if submission.is_linked:
                 _require_agreement(Resolver(rows), subject, said)
+            if reading is not None:
+                _require_framework(Resolver(rows).problem(subject.question).problem, reading.framework)
             if reading is not None and reading.global_batch is not None:
                 _require_batch(subject, reading.global_batch)
             (outcome,) = Intake(rows, active_profile(rows)).take([(report, received)])
@@ -134,6 +144,12 @@ def _require_agreement(resolver: Resolver, subject: Subject, said: Mapping[str, 
         if ran != answered:
             rule = f"ran {name} = {ran} where what it is linked to has {answered}: report it with its own {part}"
             raise Invalid("log", None, rule)
+
+
+def _require_framework(problem: Problem, framework: str) -> None:
+    if problem.stack.kin not in _PRINTED_BY[framework]:
+        rule = f"is of {framework}, and the run that it should be of has stack {problem.stack.id}"
+        raise Invalid("log", None, rule)
 
 
 def _require_batch(subject: Subject, global_batch: int) -> None:

@@ -264,6 +264,8 @@ READERS: Mapping[str, Callable[[Config], Architecture]] = {
     "phi": phi,
     "phi3": phi3,
     "qwen2": qwen2,
+    "qwen2_5_vl_text": qwen2,
+    "qwen2_vl_text": qwen2,
     "qwen3": qwen3,
     "qwen3_vl_text": qwen3,
     "seed_oss": seed_oss,

@@ -42,6 +42,8 @@ WRAPPERS = {
     "kimi_vl": Wrapper(),
     "llama4": Wrapper("llama4_text"),
     "mistral3": Wrapper("mistral"),
+    "qwen2_5_vl": Wrapper("qwen2_5_vl_text"),
+    "qwen2_vl": Wrapper("qwen2_vl_text"),
     "qwen3_vl": Wrapper("qwen3_vl_text"),
     "qwen3_vl_moe": Wrapper("qwen3_vl_moe_text"),
 }
@@ -112,6 +114,11 @@ def _text_tower(config: Mapping[str, object]) -> Config:
         return Config(config, outer_type)
     wrapper, outer = WRAPPERS[outer_type], Config(config, outer_type)
     key = next((key for key in _TEXT_TOWERS if config.get(key) is not None), _TEXT_TOWERS[0])
+    if (
+        wrapper.text_type and config.get(key) is None and "hidden_size" in config
+    ):  # older files: all beside the vision's
+        inside = {name: value for name, value in config.items() if name != "vision_config"}
+        return Config({**inside, "model_type": wrapper.text_type}, wrapper.text_type)
     values = {"model_type": wrapper.text_type, **wrapper.omitted, **outer.inner(key).values}
     if outer.get("tie_word_embeddings") is not None:
         values["tie_word_embeddings"] = outer.flag("tie_word_embeddings")

@@ -38,6 +38,8 @@ class LevelFields(Wire):
     gb_s_per_chip: BandwidthGbS
     peer_gb_s: BandwidthGbS | None = None
     """Where there is no switch: the link to one peer."""
+    scale: Literal["up", "out"] = "out"
+    """Whose latency it has. The innermost level is scale-up whatever it says."""
 
 
 class ScaleUpFields(Wire):

@@ -18,7 +18,7 @@ class ObjectiveFields(Wire):
     minimize: Literal["step_time", "time", "cost", "chips"] = "step_time"
     """Seconds of a step; hours until `tokens` are trained; US dollars for them; or chips that keep the limits."""
     tokens: Positive | None = None
-    """How many the job trains."""
+    """How many the job trains; unless it is given, the workload's `token_budget`."""
     deadline_hours: Positive | None = None
     budget_usd: Positive | None = None
     usd_per_chip_hour: Annotated[float, Field(gt=0, le=1e6)] | None = None
@@ -28,8 +28,9 @@ class ObjectiveFields(Wire):
     """That training stops for one."""
     restart_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
 
-    def build(self) -> Objective:
-        return Objective(**self.model_dump(exclude={"usd_per_chip_hour"}))
+    def build(self, token_budget: float | None) -> Objective:
+        given = self.model_dump(exclude={"usd_per_chip_hour"})
+        return Objective(**{**given, "tokens": self.tokens or token_budget})
 
 
 class AlternativeFields(Wire):

@@ -35,6 +35,7 @@ class StackFields(Wire):
     max_tp: Degree | None = None
     max_cp: Degree | None = None
     max_ep: Degree | None = None
+    experts_alone: bool | None = None
     pipeline_alone: bool | None = None
     replicates_kv_heads: bool | None = None
     sequence_parallel: Annotated[list[bool], Field(min_length=1, max_length=2)] | None = None

@@ -82,3 +82,19 @@ def test_stacks_refuse_what_their_code_refuses(stack: str, layout: Layout, rule:
         return
     with pytest.raises(Invalid, match=rule):
         require_legal(asked, layout)
+
+
+@pytest.mark.parametrize(
+    ("cp", "ep", "zero_stage", "legal"), [(2, 2, 3, False), (2, 2, 2, True), (1, 2, 3, True), (2, 1, 3, True)]
+)
+def test_deepspeed_has_experts_under_zero_3_without_context_parallelism_only(
+    cp: int, ep: int, zero_stage: int, legal: bool
+) -> None:
+    """engine.py, _validate_zero3_moe_compatibility."""
+    asked = problem("mixtral-8x7b", ("h100", 64), "deepspeed", seq_len=4096, global_batch=256)
+    layout = Layout(dp_shard=64 // cp, cp=cp, ep=ep, zero_stage=zero_stage)
+    if legal:
+        require_legal(asked, layout)
+        return
+    with pytest.raises(Invalid, match="only without context parallelism"):
+        require_legal(asked, layout)

@@ -64,6 +64,13 @@ def test_a_log_is_a_report_of_what_the_request_describes(client) -> None:
     assert kept == report
 
 
+def test_a_log_of_another_framework_is_of_another_run(client) -> None:
+    prediction = client.post("/v1/predictions", json={**PREDICTION, "stack": "megatron"}).json()
+    refused = client.post(ADDRESS, json={"prediction_id": prediction["id"], "log": TITAN})
+    assert refused.status_code == 422
+    assert "is of torchtitan, and the run that it should be of has stack megatron" in refused.text
+
+
 def test_a_log_belongs_to_a_prediction(client) -> None:
     prediction = client.post("/v1/predictions", json=PREDICTION).json()
     report = client.post(ADDRESS, json={"prediction_id": prediction["id"], "log": TITAN, "source": "us"}).json()[
@@ -111,10 +118,11 @@ def test_a_log_that_contradicts_what_it_is_linked_to_is_refused(client) -> None:
 
 def test_a_log_of_another_batch_is_not_of_the_run(client) -> None:
     steps = MEGATRON.split("end of arguments")[1]
-    body = {**PREDICTION, "workload": {"seq_len": 8192, "global_batch": 256}, "log": steps}
-    problem = assert_problem(client.post(ADDRESS, json=body), "invalid", "/log")
+    body = {**PREDICTION, "stack": "megatron", "log": steps}
+    other = {**body, "workload": {"seq_len": 8192, "global_batch": 256}}
+    problem = assert_problem(client.post(ADDRESS, json=other), "invalid", "/log")
     assert "steps of 128 sequences" in problem["errors"][0]["rule"]
-    assert client.post(ADDRESS, json={**PREDICTION, "log": steps}).json()["reading"]["global_batch"] == 128
+    assert client.post(ADDRESS, json=body).json()["reading"]["global_batch"] == 128
 
 
 def test_a_run_that_died_later_tells_its_speed_and_that_it_did_not_fit(client) -> None:
