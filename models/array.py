@@ -65,6 +65,8 @@ _FEW = 1 << 40
 def _codes(column: Array) -> tuple[Array, int]:
     """Consecutive numbers in place of values, in their order, and how many there are."""
     most = int(column.max(initial=0))
+    if len(column) and column.min() == most:
+        return np.zeros(len(column), dtype=np.int64), 1
     if most > 8 * len(column) + 1024:
         values, code = np.unique(column, return_inverse=True)
         return code.ravel(), len(values)
