@@ -59,7 +59,7 @@ class Intake:
     def __init__(self, rows: Rows, profile: Profile) -> None:
         self._rows, self._profile = rows, profile
         self._resolver = Resolver(rows)
-        self._subjects: dict[tuple[str | None, str | None, int | None], Subject] = {}
+        self._subjects: dict[tuple[str | None, str | None, int | None, str | None], Subject] = {}
         self._resolved: dict[str, Resolved] = {}
         self._predicted: dict[tuple[str, Layout], Prediction] = {}
         self._worlds: dict[tuple[str, Layout], Worlds] = {}
@@ -92,7 +92,7 @@ class Intake:
         return _Asked(submission, received, subject, open_, settled.build(), resolved, key)
 
     def _subject(self, submission: ReportSubmission) -> Subject:
-        key = (submission.prediction_id, submission.recommendation_id, submission.rank)
+        key = (submission.prediction_id, submission.recommendation_id, submission.rank, submission.choice)
         if key not in self._subjects or not any(key):
             self._subjects[key] = of_report(self._rows, submission)
         return self._subjects[key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from models.errors import Invalid
@@ -38,11 +38,14 @@ def of_prediction(rows: Rows, id_: str, rank: int | None) -> Answered:
     return _linked(document, layouts, rank or 1)
 
 
-def of_recommendation(rows: Rows, id_: str, rank: int | None) -> Answered:
+def of_recommendation(rows: Rows, id_: str, rank: int | None, choice: str | None = None) -> Answered:
     document = rows.answers.recommendation(id_).document
-    layouts = [item["prediction"]["layout"] for item in document["ranked"]]
     document["request"]["cluster"]["num_chips"] = document["chips_used"]
-    return _linked(document, layouts, rank or 1)
+    candidates = document["ranked"] if choice is None else [document[choice]]
+    if candidates == [None]:
+        raise Invalid("choice", choice, "is not among those of the recommendation")
+    found = _linked(document, [one["prediction"]["layout"] for one in candidates], rank or 1)
+    return found if choice is None else replace(found, field="choice", rank=None)
 
 
 def of_report(rows: Rows, report: Ran) -> Subject:
@@ -50,7 +53,7 @@ def of_report(rows: Rows, report: Ran) -> Subject:
     if report.prediction_id is not None:
         return of_prediction(rows, report.prediction_id, report.rank)
     if report.recommendation_id is not None:
-        return of_recommendation(rows, report.recommendation_id, report.rank)
+        return of_recommendation(rows, report.recommendation_id, report.rank, report.choice)
     if report.layout is None:
         raise Invalid("layout", None, "is required")
     return Subject(report.question(), report.layout, "layout", None)

@@ -105,6 +105,8 @@ class Ran(Wire):
     recommendation_id: Id | None = None
     rank: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Which of its layouts ran, from 1; without it the fastest of a recommendation, the only one of a prediction."""
+    choice: Literal["fastest", "simplest", "surer"] | None = None
+    """Of a recommendation, instead of `rank`: the name that the layout has there."""
     model: Model | None = None
     cluster: ClusterForm | None = None
     workload: WorkloadFields | None = None
@@ -123,6 +125,8 @@ class Ran(Wire):
             raise Invalid("recommendation_id", self.recommendation_id, "give it or prediction_id, not both")
         if linked and given:
             raise Invalid(given[0], None, f"is already fixed by {linked[0]}")
+        if self.choice is not None and (self.recommendation_id is None or self.rank is not None):
+            raise Invalid("choice", self.choice, "goes with recommendation_id, and without rank")
         if not linked and self.rank is not None:
             raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")
         missing = [name for name in _OF_A_QUESTION if name not in given and name not in settled]

@@ -149,6 +149,17 @@ def test_a_report_links_to_a_recommendation(client) -> None:
     assert_problem(client.post("/v1/reports", json={**submission, "rank": 99}), "invalid", "/rank")
 
 
+def test_a_report_names_a_layout_as_the_recommendation_does(client) -> None:
+    made = client.post("/v1/recommendations", json=QUESTION).json()
+    ran = {"recommendation_id": made["id"], "outcome": "ok", "measured": {"step_time_s": 2.5}}
+    report = client.post("/v1/reports", json={**ran, "choice": "simplest"}).json()
+    assert report["prediction"]["layout"] == made["simplest"]["prediction"]["layout"]
+    assert report["rank"] is None
+    assert made["surer"] is None
+    assert_problem(client.post("/v1/reports", json={**ran, "choice": "surer"}), "invalid", "/choice")
+    assert_problem(client.post("/v1/reports", json={**ran, "choice": "simplest", "rank": 1}), "invalid", "/choice")
+
+
 def test_a_report_on_fewer_chips_than_asked_is_of_those_that_were_used(client) -> None:
     asked = changed(changed(QUESTION, "cluster.num_chips", 61), "workload.global_batch", 64)
     recommendation = client.post("/v1/recommendations", json=asked).json()
