@@ -179,7 +179,7 @@ def test_a_pipeline_that_only_the_batch_asks_for_is_told_apart() -> None:
 
 def test_the_surer_is_the_fastest_that_a_reserve_leaves() -> None:
     """Found whether or not the search for the fastest met it."""
-    asked = problem("qwen3-14b", ("h100", 100), "megatron", seq_len=4096, global_batch=1000)
+    asked = problem("qwen3-14b", ("h100", 96), "megatron", seq_len=4096, global_batch=960)
     found = recommend(asked, PROFILE)
     assert found.surer is not None
     reserved = Constraints(memory_reserve_gib=reserve_gib(found.fastest.prediction))
