@@ -16,6 +16,7 @@ from models.answer import Goal, GoOn, to_the_end
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid, TooLarge
 from models.fewer_chips import search_all_or_fewer
+from models.prediction import predict_layouts
 from models.problem import Problem
 from models.profile import Profile
 from models.space import Space
@@ -58,6 +59,9 @@ class Choice:
     num_chips: int
     chips_used: int | None = None
     step_time_s: float | None = None
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    grade: str | None = None
     tokens_per_s: float | None = None
     goodput: float | None = None
     checkpoint_every_s: float | None = None
@@ -96,6 +100,7 @@ def told(choices: Sequence[Choice], objective: Objective) -> str:
     said = f"where: of {len(choices)} the least {least} has {_figures(best)}"
     if others:
         said += f"; then {_figures(others[0])}"
+        said += " (within their 80% intervals either may be the better)" if _overlap(best, others[0], objective) else ""
     if refused := [_where(choice) for choice in choices if choice.refused is not None]:
         said += f"; refused: {', '.join(refused)}"
     limits = {"deadline_hours": best.hours, "budget_usd": best.usd}
@@ -123,11 +128,20 @@ def _beyond(figure: float | None, limit: float | None) -> bool:
 
 
 def _figures(choice: Choice) -> str:
-    figures = {"s a step": choice.step_time_s, "hours": choice.hours, "USD": choice.usd}
+    step = f"{choice.step_time_s:.4g} s a step ({choice.step_time_low_s:.3g} to {choice.step_time_high_s:.3g})"
+    figures = {"hours": choice.hours, "USD": choice.usd}
     if choice.usd is None:
         figures["USD per million tokens"] = choice.usd_per_million_tokens
-    said = ", ".join(f"{value:.4g} {unit}" for unit, value in figures.items() if value is not None)
-    return f"{_where(choice)}: {said}"
+    others = [f"{value:.4g} {unit}" for unit, value in figures.items() if value is not None]
+    return f"{_where(choice)}: {', '.join([step, *others])}"
+
+
+def _overlap(best: Choice, other: Choice, objective: Objective) -> bool:
+    """Whether by their intervals of step time the other may be as good."""
+    if objective.minimize == "chips" or not (best.step_time_s and best.step_time_high_s and other.step_time_s):
+        return False
+    apart = _least(other, objective) / _least(best, objective)
+    return apart * (other.step_time_low_s or 0.0) / other.step_time_s <= best.step_time_high_s / best.step_time_s
 
 
 def _where(choice: Choice) -> str:
@@ -147,6 +161,7 @@ def _choice(
     except TooLarge as error:
         return Choice(name=name, chip=chip, num_chips=chips, refused=str(error))
     seconds, used = float(answer.times[0]), space.problem.cluster.num_chips
+    (found,) = predict_layouts(space.problem, [answer.layouts[0]], profile)
     every, goodput = _goodput(used, objective)
     rate = problem.workload.tokens / seconds
     hours = None if objective.tokens is None else objective.tokens / (rate * goodput) / 3600
@@ -159,6 +174,9 @@ def _choice(
         num_chips=chips,
         chips_used=used,
         step_time_s=seconds,
+        step_time_low_s=found.step_time_low_s,
+        step_time_high_s=found.step_time_high_s,
+        grade=found.provenance.grade,
         tokens_per_s=rate,
         goodput=goodput,
         checkpoint_every_s=every,

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 
 from models.objective import Choice, Objective
+from models.provenance import Ground
 from service.schemas.cluster import ClusterForm
 from service.schemas.wire import Degree, Document, Wire
 
@@ -51,6 +52,11 @@ class ChoiceAnswer(Document):
     chips_used: int | None
     """Fewer where no layout uses all."""
     step_time_s: float | None
+    step_time_low_s: float | None = None
+    """With `step_time_high_s` its 80% interval."""
+    step_time_high_s: float | None = None
+    grade: Ground | None = None
+    """What its prediction rests on, by the weakest of the terms that decide it."""
     tokens_per_s: float | None
     """While it trains."""
     goodput: float | None

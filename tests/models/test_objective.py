@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.constraints import Constraints
 from models.errors import Invalid
-from models.objective import Objective, choose
+from models.objective import Objective, choose, told
 from models.problem import Problem
 from models.profile import shipped_profile
 from tests.benchmarks import problems
@@ -100,3 +100,14 @@ def test_where_no_layout_uses_all_chips_those_that_are_used_are_paid() -> None:
     assert choice.chips_used < choice.num_chips == 67
     price = odd.cluster.chip.usd_per_chip_hour
     assert choice.usd == pytest.approx(choice.hours * choice.chips_used * price)  # type: ignore[operator]
+
+
+def test_clusters_that_intervals_do_not_tell_apart_are_said_to_be_alike() -> None:
+    either = "either may be the better"
+    close = choose({"a": on("h100", 64), "b": on("h200", 64)}, PROFILE, Constraints(), Objective())
+    assert close[0].step_time_high_s > close[1].step_time_low_s
+    assert either in told(close, Objective())
+    apart = choose({"a": on("h100", 64), "b": on("h100", 128)}, PROFILE, Constraints(), Objective())
+    assert apart[0].step_time_high_s < apart[1].step_time_low_s
+    assert either not in told(apart, Objective())
+    assert either not in told(close, Objective(minimize="chips"))
