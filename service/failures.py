@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
+from models.hardware import GIB
+from models.layout import Layouts
 from models.problem import Problem
+from models.profile import Profile
+from models.step import predict
+from service.observations import Observations
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout
 from service.schemas.recommendation import OutOfMemoryRun, RecommendationAnswer
@@ -16,15 +23,14 @@ _LOOKED_AT = 100  # of the newest reports
 _ROUNDING = 0.005
 
 
-def out_of_memory(rows: Rows, problem: Problem) -> list[OutOfMemoryRun]:
+def out_of_memory(rows: Rows, problem: Problem, profile: Profile) -> list[OutOfMemoryRun]:
     """On the same chip and stack, of the same model: the newest report of every layout, newest first, but for those
-    that a later run disproves, which was predicted to need as much and ended well."""
+    that a later run disproves, which is predicted to need as much and ended well."""
     found = list[OutOfMemoryRun]()
-    failed = _newest(rows, problem, "out_of_memory")
-    ended = [(_needed(row), row.id) for row in _newest(rows, problem, "ok")] if failed else []
-    for row in failed:
+    failed = _newest(rows, problem, profile, "out_of_memory")
+    ended = [(needed, row.id) for row, needed in _newest(rows, problem, profile, "ok")] if failed else []
+    for row, needed in failed:
         layout = LayoutFields.model_validate(row.document["prediction"]["layout"])
-        needed = _needed(row)
         disproved = any(other >= needed - _ROUNDING and id_ > row.id for other, id_ in ended)
         if not disproved and all((layout, needed) != (run.layout, run.needed_gib) for run in found):
             run = OutOfMemoryRun(report_id=row.id, measured_at=row.measured_at, layout=layout, needed_gib=needed)
@@ -56,15 +62,20 @@ def _shown(answer: RecommendationAnswer) -> Iterator[tuple[str, PredictedLayout]
         yield "simplest", answer.simplest.prediction
 
 
-def _newest(rows: Rows, problem: Problem, outcome: str) -> list[ReportRow]:
+def _newest(rows: Rows, problem: Problem, profile: Profile, outcome: str) -> list[tuple[ReportRow, float]]:
+    """Reports, with the GiB that the profile has their runs need."""
     alike = ReportFilter(
         outcome=outcome,
         chip=problem.cluster.chip.id,
         stack=problem.stack.id,
         architecture=problem.architecture.name,
     )
-    return list(rows.reports.newest(alike, _LOOKED_AT))
-
-
-def _needed(row: ReportRow) -> float:
-    return float(row.document["prediction"]["needed_gib"])
+    ran, _ = Observations(rows).of(rows.reports.newest(alike, _LOOKED_AT))
+    together: dict[Problem, list[int]] = {}
+    for i, (_, run) in enumerate(ran):
+        together.setdefault(run.problem, []).append(i)
+    needed = np.zeros(len(ran))
+    for of_these, members in together.items():
+        layouts = Layouts.of([ran[i][1].layout for i in members])
+        needed[members] = predict(of_these, layouts, profile.coefficients(of_these.scopes)).needed_bytes / GIB
+    return [(row, gib) for (row, _), gib in zip(ran, needed.tolist(), strict=True)]

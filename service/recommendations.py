@@ -65,7 +65,7 @@ class Recommendations:
             asked = thresholds(found.problem, profile, constraints, request.tolerance, soon)
             members["pipelining"].thresholds = [ThresholdAnswer.of(one) for one in asked]
         with self._store.reading() as rows:
-            failed = out_of_memory(rows, found.problem)
+            failed = out_of_memory(rows, found.problem, profile)
         answer = RecommendationAnswer(
             **members,
             allocation=None if allocation is None else AllocationAnswer.of(allocation),

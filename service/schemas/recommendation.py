@@ -188,7 +188,7 @@ class OutOfMemoryRun(Document):
     measured_at: AwareDatetime
     layout: LayoutFields
     needed_gib: float
-    """As predicted when the report came."""
+    """As the profile in use predicts it."""
 
 
 class RecommendationAnswer(Basis):

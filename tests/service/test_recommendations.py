@@ -192,6 +192,7 @@ def test_what_needs_as_much_as_a_run_out_of_memory_is_recommended_with_a_warning
     assert again["fastest"]["prediction"]["layout"] == layout
     assert [(run["report_id"], run["layout"]) for run in again["out_of_memory"]] == [(report["id"], layout)]
     assert "this layout" in again["reasons"][0]
+    assert again["out_of_memory"][0]["needed_gib"] == pytest.approx(again["fastest"]["prediction"]["needed_gib"])
     (advice,) = re.findall(r"memory_reserve_gib above ([\d.]+)", again["reasons"][0])
     avoiding = {**QUESTION, "constraints": {"memory_reserve_gib": float(advice) + 0.01}}
     other = client.post("/v1/recommendations", json=avoiding).json()
