@@ -24,8 +24,9 @@ import numpy as np
 from models.array import Array, distinct, total
 from models.exposure import Exposure, exposed_context, norm_seconds, overlaps, straggling, update_seconds, weighed
 from models.layout import DUALPIPE, ONE_F_ONE_B, Layouts
+from models.least_costs import LeastCosts
 from models.mesh import closest_groups
-from models.mesh_costs import MeshCosts, ShardCosts, Tables, least_collectives, least_context
+from models.mesh_costs import MeshCosts, ShardCosts, Tables
 from models.problem import Problem
 from models.profile import Coefficients
 from models.space import Policies, neutral
@@ -168,8 +169,8 @@ class CoreBounds:
     nothing of data parallelism.
     """
 
-    def __init__(self, problem: Problem, shards: ShardCosts, c: Coefficients) -> None:
-        self.problem, self.c, self.shards = problem, c, shards
+    def __init__(self, problem: Problem, shards: ShardCosts, c: Coefficients, least: LeastCosts) -> None:
+        self.problem, self.c, self.shards, self.least = problem, c, shards, least
         self.passes = self._passes()
 
     def _passes(self) -> Array:
@@ -179,7 +180,7 @@ class CoreBounds:
         near = closest_groups(self.problem.cluster, rows)
         links = None
         if self.problem.workload.global_batch > 1:  # with one micro-batch, how much hides depends on the pipeline
-            links = least_collectives(self.problem, near, self.c)
+            links = self.least.collectives(near)
         costs = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, np.arange(n), near)
         return Exposure(rows, costs).whole_model()
 
@@ -192,7 +193,7 @@ class CoreBounds:
         x, body, experts = trunks.take(first), body[first], len(self.shards.shards) // (int(body.max()) + 1)
         rows = replace(neutral(len(x)), cp=x.cp, tp=x.tp, sequence_parallel=x.sequence_parallel)
         near = closest_groups(self.problem.cluster, rows)
-        links = least_context(self.problem, near, self.c)
+        links = self.least.context(near)
         costs, found = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, body * experts, near), []
         for kind, (layer, times) in enumerate(zip(self.problem.architecture.kinds, self.shards.times, strict=False)):
             most, least = (times.of_stretches(experts, of).take(body) for of in (_most, _least))

@@ -17,6 +17,7 @@ from models.errors import Invalid, TooLarge
 from models.exposure import update_seconds
 from models.hardware import GIB
 from models.layout import PLACEMENTS, Layouts
+from models.least_costs import LeastCosts
 from models.levels import Meshes, Room
 from models.memory_bounds import CoreMemory, Memory, MemoryBounds
 from models.mesh import Groups
@@ -91,7 +92,8 @@ class Groundwork:
             raise TooLarge(self.problem.cluster.num_chips, count, "shards of a layer", MOST_SHARDS)
         shards = _crossed(bodies.table, self.experts)
         self.shards = ShardCosts.of(self.problem, shards, self.c, self.policies.savers.recompute)
-        self.bounds = CoreBounds(self.problem, self.shards, self.c)
+        self.least = LeastCosts(self.problem, self.c, self.experts.ep, self.experts.etp)
+        self.bounds = CoreBounds(self.problem, self.shards, self.c, self.least)
         self.context = self.bounds.context(self.trunks.rows, self.body)
         self.memory = CoreMemory(self.problem, self.shards, self.c, self.policies)
         device, host = update_seconds(self.problem, self.c)

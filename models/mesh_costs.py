@@ -14,11 +14,11 @@ import numpy as np
 
 from models import memory
 from models.architecture import Layer, Moe
-from models.array import Array, Shared, total
+from models.array import Array
 from models.communication import Cost, Network
 from models.compute import Compute, LayerTime, routed_tokens, skew
 from models.layout import Layouts
-from models.mesh import Group, Groups, beside_pipeline, every_stride, groups
+from models.mesh import Group, Groups, groups
 from models.problem import Problem
 from models.profile import Coefficients
 from models.recompute import NONE, Repeated
@@ -331,51 +331,11 @@ class MeshCosts:
 def collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]:
     """Costs by name: an axis of the groups, with what is not its usual collective."""
     network = Network(problem.cluster.dims, c)
-    single = {name: cost(getattr(g, axis).table) for name, (axis, cost) in _single(problem, network).items()}
+    single = {name: cost(getattr(g, axis).table) for name, (axis, cost) in of_axes(problem, network).items()}
     return single | {"sharding": network.gather(g.sharding.table), "replicas": network.reduce(g.replicas.table)}
 
 
-def least_collectives(problem: Problem, g: Groups, c: Coefficients, meshes: Layouts | None = None) -> dict[str, Cost]:
-    """What no placement costs less than, from groups as close as can be. Closest is not always fastest (the rings of a
-    torus, links between peers, a tree over many domains), so that every distance between neighbours is tried; of the
-    expert axes of whole `meshes`, those that they may have."""
-    network = Network(problem.cluster.dims, c)
-    known = {} if meshes is None else beside_pipeline(problem.cluster, meshes, g)
-
-    def least(name: str, cost: Callable[[Group], Cost]) -> Cost:
-        if name in known:
-            return cost(known[name]).least_of(2)
-        return _of_any_stride(problem, getattr(g, name).table, cost)
-
-    def joined(axis: Shared[Group], parts: list[Shared[Group]], alone: Cost, bent: Cost) -> Cost:
-        """Of two axes or more the links may be those of several dims."""
-        several = np.zeros(len(alone.byte_s), dtype=bool)
-        several[axis.code] = total((part.spread(part.table.degree) > 1) * 1 for part in parts) > 1
-        return Cost(np.where(several, bent.byte_s, alone.byte_s), np.where(several, bent.latency_s, alone.latency_s))
-
-    single = {name: least(axis, cost) for name, (axis, cost) in _single(problem, network).items()}
-    parts = [g.dp_shard, g.cp, g.dp_replicate]
-    gather, reduce = least("sharding", network.gather), least("replicas", network.reduce)
-    return single | {
-        "sharding": joined(g.sharding, parts[:2], gather, network.least_gather(g.sharding.table)),
-        "replicas": joined(g.replicas, parts, reduce, network.least_reduce(g.replicas.table)),
-    }
-
-
-def least_context(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]:
-    """The same for context parallelism alone."""
-    _, cost = _single(problem, Network(problem.cluster.dims, c))["cp"]
-    return {"cp": _of_any_stride(problem, g.cp.table, cost)}
-
-
-def _of_any_stride(problem: Problem, group: Group, cost: Callable[[Group], Cost]) -> Cost:
-    """The least that groups of these degrees cost at any distance between neighbours."""
-    degree, code = np.unique(group.degree, return_inverse=True)
-    groups, strides = every_stride(problem.cluster, degree)
-    return cost(groups).least_of(strides).take(code)
-
-
-def _single(problem: Problem, network: Network) -> dict[str, tuple[str, Callable[[Group], Cost]]]:
+def of_axes(problem: Problem, network: Network) -> dict[str, tuple[str, Callable[[Group], Cost]]]:
     """Collectives over one axis: by name, the axis and the cost."""
     costs: dict[str, tuple[str, Callable[[Group], Cost]]] = {
         "tp": ("tp", network.gather),

@@ -30,7 +30,7 @@ from models.held import Held
 from models.layout import DEGREES, PLACEMENTS, Layouts
 from models.levels import Cores, Leaves, Meshes, Outcome, Room
 from models.mesh import closest_groups
-from models.mesh_costs import collectives, least_collectives
+from models.mesh_costs import collectives
 from models.profile import Profile
 from models.shortage import Shortage
 from models.space import Space, ragged
@@ -166,7 +166,7 @@ class _Search:
         ground = self.ground
         layouts, parent = ground.space.split(cores.layouts)
         near = closest_groups(ground.problem.cluster, layouts)
-        links = least_collectives(ground.problem, near, ground.c, layouts)
+        links = ground.least.collectives(near, layouts)
         costs = ground.costs(layouts, cores.shard[parent], near, links)
         chain = ground.chain(cores.trunk[parent])
         rows = np.arange(len(layouts))

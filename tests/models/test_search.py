@@ -25,9 +25,10 @@ from models.groundwork import NoLegalLayout
 from models.hardware import GIB, Cluster, Level
 from models.held import Held
 from models.layout import Layouts
+from models.least_costs import LeastCosts
 from models.memory_bounds import CoreMemory, MemoryBounds
 from models.mesh import closest_groups
-from models.mesh_costs import MeshCosts, ShardCosts, least_collectives
+from models.mesh_costs import MeshCosts, ShardCosts
 from models.problem import Problem
 from models.profile import Coefficients, shipped_profile
 from models.recommendation import recommend
@@ -316,7 +317,7 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
 
     shards = Shards.of(layouts, problem.workload.seq_len)
     costs = ShardCosts.of(problem, shards.table, c, policies.savers.recompute)
-    cores = CoreBounds(problem, costs, c)
+    cores = CoreBounds(problem, costs, c, LeastCosts(problem, c, layouts.ep, layouts.etp))
     unsplit = replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones(n, dtype=int))
     passes = cores.passes[shards.code] + cores.context(layouts, shards.code)
     time = cores.time(passes, layouts.pp, m, least_idle)
@@ -333,7 +334,7 @@ def costs_of(problem: Problem, layouts: Layouts, c: Coefficients, policies: Poli
 def unplaced(problem: Problem, placed: MeshCosts) -> MeshCosts:
     """With every axis as close as it can be."""
     closest = closest_groups(problem.cluster, placed.layouts)
-    tables = replace(placed.tables, collectives=least_collectives(problem, closest, placed.c, placed.layouts))
+    tables = replace(placed.tables, collectives=LeastCosts(problem, placed.c).collectives(closest, placed.layouts))
     return replace(placed, tables=tables, groups=closest)
 
 

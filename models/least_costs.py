@@ -1,0 +1,62 @@
+"""What no placement of a mesh's axes makes cheaper: collectives over groups that are as close as can be.
+
+Closest is not always fastest (the rings of a torus, links between peers, a tree over many domains), so that every
+distance between neighbours is tried, once for every degree that there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from models.array import Array, Shared, total
+from models.communication import Cost, Network
+from models.factors import divisors
+from models.layout import Layouts
+from models.mesh import Group, Groups, beside_pipeline, every_stride
+from models.mesh_costs import of_axes
+from models.problem import Problem
+from models.profile import Coefficients
+
+
+class LeastCosts:
+    """Of a problem's collectives, for groups of all degrees that divide its devices, and of `others`."""
+
+    def __init__(self, problem: Problem, c: Coefficients, *others: Array) -> None:
+        self.problem, self.network = problem, Network(problem.cluster.dims, c)
+        self.degrees = np.unique(np.concatenate([divisors(problem.cluster.num_devices), *others]).astype(np.int64))
+        self.axes = of_axes(problem, self.network)
+        self._groups, self._strides = every_stride(problem.cluster, self.degrees)
+        self._known: dict[Callable[[Group], Cost], Cost] = {}
+
+    def collectives(self, g: Groups, meshes: Layouts | None = None) -> dict[str, Cost]:
+        """By name, over groups as close as can be; over the expert axes of whole `meshes` the least of those that they
+        may have."""
+        exact = {} if meshes is None else beside_pipeline(self.problem.cluster, meshes, g)
+        single = {
+            name: cost(exact[axis]).least_of(2) if axis in exact else self._of(getattr(g, axis), cost)
+            for name, (axis, cost) in self.axes.items()
+        }
+        network, parts = self.network, [g.dp_shard, g.cp, g.dp_replicate]
+        gather, reduce = self._of(g.sharding, network.gather), self._of(g.replicas, network.reduce)
+        return single | {
+            "sharding": _joined(g.sharding, parts[:2], gather, network.least_gather(g.sharding.table)),
+            "replicas": _joined(g.replicas, parts, reduce, network.least_reduce(g.replicas.table)),
+        }
+
+    def context(self, g: Groups) -> dict[str, Cost]:
+        """The same for context parallelism alone."""
+        return {"cp": self._of(g.cp, self.axes["cp"][1])}
+
+    def _of(self, axis: Shared[Group], cost: Callable[[Group], Cost]) -> Cost:
+        if cost not in self._known:
+            self._known[cost] = cost(self._groups).least_of(self._strides)
+        return self._known[cost].take(np.searchsorted(self.degrees, axis.table.degree))
+
+
+def _joined(axis: Shared[Group], parts: list[Shared[Group]], alone: Cost, bent: Cost) -> Cost:
+    """Of two axes or more the links may be those of several dims."""
+    several = np.zeros(len(alone.byte_s), dtype=bool)
+    several[axis.code] = total((part.spread(part.table.degree) > 1) * 1 for part in parts) > 1
+    return Cost(np.where(several, bent.byte_s, alone.byte_s), np.where(several, bent.latency_s, alone.latency_s))
