@@ -196,7 +196,7 @@ class CoreBounds:
         links = self.least.context(near)
         costs, found = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, body * experts, near), []
         for kind, (layer, times) in enumerate(zip(self.problem.architecture.kinds, self.shards.times, strict=False)):
-            most, least = (times.of_stretches(experts, of).take(body) for of in (_most, _least))
+            most, least = (times.of_stretches(experts, of).take(body) for of in (np.maximum, np.minimum))
             both = exposed_context(costs, kind, costs.context_traffic(layer), most, least)
             found.append(self.problem.architecture.layers_of_kinds[kind] * total(both))
         return total(found)[code]
@@ -206,11 +206,3 @@ class CoreBounds:
         n, problem = self.problem.cluster.num_devices, self.problem
         once = norm_seconds(self.c, n) + self.c.step_fixed_s
         return np.asarray((passes / pp * (m + idle) + once) * (1 + straggling(problem, self.c, n)))
-
-
-def _most(values: Array) -> Array:
-    return np.asarray(values.max(axis=1))
-
-
-def _least(values: Array) -> Array:
-    return np.asarray(values.min(axis=1))

@@ -38,9 +38,9 @@ class LayerTime:
     beside_forward: Array
     beside_backward: Array
 
-    def of_stretches(self, rows: int, chosen: Callable[[Array], Array]) -> LayerTime:
-        """Of stretches of so many rows one value each: `chosen` along the last axis."""
-        return LayerTime(*(chosen(getattr(self, name).reshape(-1, rows)) for name in self.__slots__))
+    def of_stretches(self, rows: int, extreme: np.ufunc) -> LayerTime:
+        """Of stretches of so many rows one value each: np.maximum, or np.minimum, of all of them."""
+        return LayerTime(*(extreme.reduce(getattr(self, name).reshape(-1, rows), axis=1) for name in self.__slots__))
 
     def take(self, rows: Array) -> LayerTime:
         return LayerTime(*(getattr(self, name)[rows] for name in self.__slots__))

@@ -138,11 +138,10 @@ def _policies(problem: Problem, allowed: Allowed) -> Layouts:
 def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
     """Those with every device; unless it is said, with all experts on each, and micro-batches of one sequence."""
     axes = ("pp", "tp", "cp", "dp_replicate", "dp_shard")
-    table = factorisations(problem.cluster.num_devices, len(axes)).T
-    wanted = [np.isin(degrees, allowed[axis]) for axis, degrees in zip(axes, table, strict=True) if axis in allowed]
-    wanted += [np.isin(table[3] * table[4], allowed["dp"])] if "dp" in allowed else []
-    table = table[:, np.all(wanted, axis=0)] if wanted else table
-    rows = replace(neutral(table.shape[1]), **dict(zip(axes, table, strict=True)))
+    table = factorisations(problem.cluster.num_devices, len(axes))
+    rows = replace(neutral(len(table)), **dict(zip(axes, table.T, strict=True)))
+    for knob in {*axes, "dp"} & allowed.keys():
+        rows = rows.take(np.isin(getattr(rows, knob), allowed[knob]))
     for knob, values in {"sequence_parallel": (False, True), "ep": (1,), "etp": (1,), "micro_batch": (1,)}.items():
         rows = _crossed(rows.take(np.arange(min(len(rows), _MESHES_LOOKED_AT))), knob, allowed.get(knob, values))
     return rows

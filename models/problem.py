@@ -85,10 +85,13 @@ class Problem:
         return layers, float(head_forward_flops(architecture, seq_len))
 
     @property
+    def density(self) -> str:
+        return "sparse" if self.architecture.is_moe else "dense"
+
+    @property
     def neighbourhoods(self) -> tuple[str, ...]:
         """Kinds of runs that this one is of, widest first (models.profile.Neighbourhood)."""
-        kind = "sparse" if self.architecture.is_moe else "dense"
-        return "all", f"all/{kind}", f"stack:{self.stack.kin}/{kind}", self.fleet_scopes["pair"]
+        return "all", f"all/{self.density}", f"stack:{self.stack.kin}/{self.density}", self.fleet_scopes["pair"]
 
     @cached_property
     def scopes(self) -> tuple[str, ...]:

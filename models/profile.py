@@ -322,6 +322,8 @@ class Profile:
         terms = tuple(Term(**term) for term in data["terms"])
         missing = KINDS.keys() - {term.coefficient for term in terms if term.scope == "all"}
         terms += tuple(term for term in _measured() if term.coefficient in missing)
+        if unknown := missing - {term.coefficient for term in terms}:
+            raise Invalid("profile.terms", sorted(unknown), "every coefficient needs a term of scope 'all'")
         return cls(
             id=data["id"],
             version=data.get("version", 1),

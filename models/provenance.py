@@ -96,10 +96,10 @@ def _outside(problem: Problem, layout: Layout, profile: Profile) -> Iterable[str
     generation = f"generation:{problem.cluster.chip.generation}"
     if not _is_known(problem, profile):
         yield f"no run behind the profile is on {problem.cluster.chip.generation} chips"
-    kinds, kind = {one.scope for one in profile.neighbourhoods}, problem.neighbourhoods[2]
-    stack, _, density = kind.partition("/")
-    if kind not in kinds and any(scope.startswith(f"{stack}/") for scope in kinds):
-        yield f"no run of stack {problem.stack.id} behind the profile is of a {density} model"
+    stack = f"stack:{problem.stack.kin}/"
+    kinds = {one.scope.removeprefix(stack) for one in profile.neighbourhoods if one.scope.startswith(stack)}
+    if kinds and problem.density not in kinds:
+        yield f"no run of stack {problem.stack.id} behind the profile is of a {problem.density} model"
     for name, value in quantities(problem, layout).items():
         for scope, where in (("all", "any run"), (generation, f"any run on {problem.cluster.chip.generation}")):
             span = profile.span_of.get((name, scope))

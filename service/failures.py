@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
-from models.hardware import GIB
-from models.layout import Layouts
 from models.problem import Problem
 from models.profile import Profile
-from models.step import predict
-from service.observations import Observations
+from service.observations import Observations, needed_gib
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout
 from service.schemas.recommendation import OutOfMemoryRun, RecommendationAnswer
@@ -26,12 +21,12 @@ _ROUNDING = 0.005
 def out_of_memory(rows: Rows, problem: Problem, profile: Profile) -> list[OutOfMemoryRun]:
     """On the same chip and stack, of the same model: the newest report of every layout, newest first, but for those
     that a later run disproves, which is predicted to need as much and ended well."""
-    found = list[OutOfMemoryRun]()
-    failed = _newest(rows, problem, profile, "out_of_memory")
-    ended = [(needed, row.id) for row, needed in _newest(rows, problem, profile, "ok")] if failed else []
+    found, observations = list[OutOfMemoryRun](), Observations(rows)
+    failed = _newest(rows, observations, problem, profile, "out_of_memory")
+    ended = _newest(rows, observations, problem, profile, "ok") if failed else []
     for row, needed in failed:
         layout = LayoutFields.model_validate(row.document["prediction"]["layout"])
-        disproved = any(other >= needed - _ROUNDING and id_ > row.id for other, id_ in ended)
+        disproved = any(other >= needed - _ROUNDING and later.id > row.id for later, other in ended)
         if not disproved and all((layout, needed) != (run.layout, run.needed_gib) for run in found):
             run = OutOfMemoryRun(report_id=row.id, measured_at=row.measured_at, layout=layout, needed_gib=needed)
             found.append(run)
@@ -62,7 +57,9 @@ def _shown(answer: RecommendationAnswer) -> Iterator[tuple[str, PredictedLayout]
         yield "simplest", answer.simplest.prediction
 
 
-def _newest(rows: Rows, problem: Problem, profile: Profile, outcome: str) -> list[tuple[ReportRow, float]]:
+def _newest(
+    rows: Rows, observations: Observations, problem: Problem, profile: Profile, outcome: str
+) -> list[tuple[ReportRow, float]]:
     """Reports, with the GiB that the profile has their runs need."""
     alike = ReportFilter(
         outcome=outcome,
@@ -70,12 +67,6 @@ def _newest(rows: Rows, problem: Problem, profile: Profile, outcome: str) -> lis
         stack=problem.stack.id,
         architecture=problem.architecture.name,
     )
-    ran, _ = Observations(rows).of(rows.reports.newest(alike, _LOOKED_AT))
-    together: dict[Problem, list[int]] = {}
-    for i, (_, run) in enumerate(ran):
-        together.setdefault(run.problem, []).append(i)
-    needed = np.zeros(len(ran))
-    for of_these, members in together.items():
-        layouts = Layouts.of([ran[i][1].layout for i in members])
-        needed[members] = predict(of_these, layouts, profile.coefficients(of_these.scopes)).needed_bytes / GIB
-    return [(row, gib) for (row, _), gib in zip(ran, needed.tolist(), strict=True)]
+    ran, _ = observations.of(rows.reports.newest(alike, _LOOKED_AT))
+    needed = needed_gib([run for _, run in ran], profile).tolist()
+    return [(row, gib) for (row, _), gib in zip(ran, needed, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.profile import Profile
 from models.rules import require_legal
-from models.step import predict
+from models.step import Predictions, predict
 from service.resolution import Resolver
 from service.schemas.layout import LayoutFields
 from service.schemas.profile import Unusable
@@ -90,6 +90,16 @@ def _imbalance(problem: Problem, parts: dict[str, Any]) -> dict[str, float]:
 
 def log_residuals(observations: Sequence[Observation], profile: Profile) -> Array:
     """Natural log(measured / predicted) of step times, under this profile."""
+    measured = np.log([one.step_time_s or np.nan for one in observations])
+    return np.asarray(measured - np.log(_predicted(observations, profile, lambda found: found.step_time_s)))
+
+
+def needed_gib(observations: Sequence[Observation], profile: Profile) -> Array:
+    """What a device must have for their runs, under this profile."""
+    return _predicted(observations, profile, lambda found: found.needed_bytes) / GIB
+
+
+def _predicted(observations: Sequence[Observation], profile: Profile, figure: Callable[[Predictions], Array]) -> Array:
     together: dict[int, list[int]] = {}
     for i, observation in enumerate(observations):
         together.setdefault(id(observation.problem), []).append(i)
@@ -97,6 +107,5 @@ def log_residuals(observations: Sequence[Observation], profile: Profile) -> Arra
     for members in together.values():
         problem = observations[members[0]].problem
         layouts = Layouts.of([observations[i].layout for i in members])
-        times = predict(problem, layouts, profile.coefficients(problem.scopes)).step_time_s
-        found[members] = np.log([observations[i].step_time_s or np.nan for i in members]) - np.log(times)
+        found[members] = figure(predict(problem, layouts, profile.coefficients(problem.scopes)))
     return found

@@ -50,11 +50,11 @@ class ReportLogs:
         with self._store.reading() as rows:
             report = _submitted(_report(submission, said, reading))
             subject = of_report(rows, report)
-            if submission.is_linked:
-                _require_agreement(Resolver(rows), subject, said)
+            problem = Resolver(rows).problem(subject.question).problem
+            if submission.is_linked and said:
+                _require_agreement(problem, subject, said)
             if reading is not None:
-                _require_framework(Resolver(rows).problem(subject.question).problem, reading.framework)
-            if reading is not None and reading.global_batch is not None:
+                _require_framework(problem, reading.framework)
                 _require_batch(subject, reading.global_batch)
             (outcome,) = Intake(rows, active_profile(rows)).take([(report, received)])
         if not isinstance(outcome, ReportRow):
@@ -128,11 +128,8 @@ def _able(stack: str | Mapping[str, Any], layout: Mapping[str, Any]) -> str | Ma
     return {"sequence_parallel": [True, False], **({"name": stack} if isinstance(stack, str) else stack)}
 
 
-def _require_agreement(resolver: Resolver, subject: Subject, said: Mapping[str, Any]) -> None:
+def _require_agreement(problem: Problem, subject: Subject, said: Mapping[str, Any]) -> None:
     """What the log says that it ran is what it is linked to."""
-    if not said:
-        return
-    problem = resolver.problem(subject.question).problem
     linked = {"layout": subject.layout, "workload": subject.question.workload, "model": problem.architecture}
     compared = [
         (part, name, ran, getattr(fields, name))
@@ -152,9 +149,9 @@ def _require_framework(problem: Problem, framework: str) -> None:
         raise Invalid("log", None, rule)
 
 
-def _require_batch(subject: Subject, global_batch: int) -> None:
+def _require_batch(subject: Subject, global_batch: int | None) -> None:
     asked = subject.question.workload.global_batch
-    if global_batch != asked:
+    if global_batch not in (None, asked):
         rule = f"has steps of {global_batch} sequences, and the run that it should be of has global_batch = {asked}"
         raise Invalid("log", None, rule)
 

@@ -114,9 +114,8 @@ def _text_tower(config: Mapping[str, object]) -> Config:
         return Config(config, outer_type)
     wrapper, outer = WRAPPERS[outer_type], Config(config, outer_type)
     key = next((key for key in _TEXT_TOWERS if config.get(key) is not None), _TEXT_TOWERS[0])
-    if (
-        wrapper.text_type and config.get(key) is None and "hidden_size" in config
-    ):  # older files: all beside the vision's
+    if wrapper.text_type and config.get(key) is None and "hidden_size" in config:
+        # older files have the text tower's fields beside the object of the vision's
         inside = {name: value for name, value in config.items() if name != "vision_config"}
         return Config({**inside, "model_type": wrapper.text_type}, wrapper.text_type)
     values = {"model_type": wrapper.text_type, **wrapper.omitted, **outer.inner(key).values}
