@@ -140,8 +140,8 @@ def _overlap(best: Choice, other: Choice, objective: Objective) -> bool:
     """Whether by their intervals of step time the other may be as good."""
     if objective.minimize == "chips" or not (best.step_time_s and best.step_time_high_s and other.step_time_s):
         return False
-    apart = _least(other, objective) / _least(best, objective)
-    return apart * (other.step_time_low_s or 0.0) / other.step_time_s <= best.step_time_high_s / best.step_time_s
+    low = _least(other, objective) * (other.step_time_low_s or 0.0) / other.step_time_s
+    return low <= _least(best, objective) * best.step_time_high_s / best.step_time_s
 
 
 def _where(choice: Choice) -> str:

@@ -111,3 +111,10 @@ def test_clusters_that_intervals_do_not_tell_apart_are_said_to_be_alike() -> Non
     assert apart[0].step_time_high_s < apart[1].step_time_low_s
     assert either not in told(apart, Objective())
     assert either not in told(close, Objective(minimize="chips"))
+
+
+def test_what_costs_nothing_is_compared_too() -> None:
+    free = [replace(at, cluster=replace(at.cluster, chip=replace(at.cluster.chip, usd_per_chip_hour=0.0)))
+            for at in (on("h100", 64), on("h200", 64))]  # fmt: skip
+    cost = Objective(minimize="cost")
+    assert "the least cost" in told(choose(dict(zip("ab", free, strict=True)), PROFILE, Constraints(), cost), cost)
