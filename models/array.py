@@ -37,11 +37,11 @@ class Shared(Generic[T]):
     code: Array
 
     def take(self, rows: Array) -> Shared[T]:
-        return Shared(self.table, self.code[rows])
+        return Shared(self.table, self.code.take(rows))
 
     def spread(self, values: Array) -> Array:
         """Of values by entry of the table, those of each row."""
-        return np.asarray(values[self.code])
+        return values.take(self.code)
 
 
 def distinct(*columns: Array) -> tuple[Array, Array]:

@@ -29,7 +29,7 @@ class Cost:
     latency_s: Array
 
     def take(self, rows: Array) -> Cost:
-        return Cost(self.byte_s[rows], self.latency_s[rows])
+        return Cost(self.byte_s.take(rows), self.latency_s.take(rows))
 
     def least_of(self, choices: int) -> Cost:
         """Of so many choices for each group, one after the other, the least of both."""

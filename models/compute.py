@@ -43,7 +43,7 @@ class LayerTime:
         return LayerTime(*(extreme.reduce(getattr(self, name).reshape(-1, rows), axis=1) for name in self.__slots__))
 
     def take(self, rows: Array) -> LayerTime:
-        return LayerTime(*(getattr(self, name)[rows] for name in self.__slots__))
+        return LayerTime(*(getattr(self, name).take(rows) for name in self.__slots__))
 
     def scaled(self, factor: Array | float) -> LayerTime:
         return LayerTime(*(getattr(self, name) * factor for name in self.__slots__))
@@ -63,7 +63,7 @@ class _Part:
     pieces: dict[str, Array]
 
     def take(self, rows: Array) -> _Part:
-        pieces = {name: seconds[rows] for name, seconds in self.pieces.items()}
+        pieces = {name: seconds.take(rows) for name, seconds in self.pieces.items()}
         return _Part(self.products.take(rows), self.core.take(rows), self.light.take(rows), pieces)
 
     def __add__(self, other: _Part) -> _Part:

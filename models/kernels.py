@@ -46,7 +46,7 @@ class Passes:
         return cls(forward, backward, np.zeros_like(forward))
 
     def take(self, rows: Array) -> Passes:
-        return Passes(self.forward[rows], self.input[rows], self.weight[rows])
+        return Passes(self.forward.take(rows), self.input.take(rows), self.weight.take(rows))
 
     @property
     def backward(self) -> Array:

@@ -22,7 +22,7 @@ class Cores:
     bound: Array
 
     def take(self, rows: Array) -> Cores:
-        return Cores(self.layouts.take(rows), self.trunk[rows], self.shard[rows], self.bound[rows])
+        return Cores(self.layouts.take(rows), self.trunk.take(rows), self.shard.take(rows), self.bound.take(rows))
 
     @classmethod
     def joined(cls, parts: list[Cores]) -> Cores:
@@ -55,7 +55,13 @@ class Meshes:
         return np.asarray(self.layouts.pp > 1)
 
     def take(self, rows: Array) -> Meshes:
-        return Meshes(self.costs.take(rows), self.unplaced[rows], self.chain[rows], self.points[rows], self.bound[rows])
+        return Meshes(
+            self.costs.take(rows),
+            self.unplaced.take(rows),
+            self.chain.take(rows),
+            self.points.take(rows),
+            self.bound.take(rows),
+        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class Leaves:
         return len(self.mesh)
 
     def take(self, rows: Array) -> Leaves:
-        return Leaves(*(getattr(self, f.name)[rows] for f in fields(self)))
+        return Leaves(*(getattr(self, f.name).take(rows) for f in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -106,4 +112,4 @@ class Outcome:
     illegal: Array
 
     def take(self, rows: Array) -> Outcome:
-        return Outcome(*(getattr(self, f.name)[rows] for f in fields(self)))
+        return Outcome(*(getattr(self, f.name).take(rows) for f in fields(self)))

@@ -34,7 +34,7 @@ class LayerBytes:
     unit: Array
 
     def take(self, rows: Array) -> LayerBytes:
-        return LayerBytes(self.dense[rows], self.expert[rows], self.unit[rows])
+        return LayerBytes(self.dense.take(rows), self.expert.take(rows), self.unit.take(rows))
 
 
 def layer_bytes(problem: Problem, layer: Layer, x: Shards) -> LayerBytes:

@@ -31,7 +31,7 @@ class Group:
     stride: Array
 
     def take(self, rows: Array) -> Group:
-        return Group(self.members[:, rows], self.stride[:, rows])
+        return Group(self.members.take(rows, axis=1), self.stride.take(rows, axis=1))
 
     @property
     def whole(self) -> Array:

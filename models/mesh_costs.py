@@ -142,7 +142,7 @@ class MeshCosts:
 
     def take(self, rows: Array) -> MeshCosts:
         """Those at `rows`; not for coefficients drawn for each layout."""
-        return MeshCosts(self.tables, self.layouts.take(rows), self.shard[rows], self.groups.take(rows))
+        return MeshCosts(self.tables, self.layouts.take(rows), self.shard.take(rows), self.groups.take(rows))
 
     @property
     def problem(self) -> Problem:
@@ -153,7 +153,7 @@ class MeshCosts:
         return self.tables.c
 
     def _of_shard(self, values: Array) -> Array:
-        return np.asarray(values[self.shard])
+        return values.take(self.shard)
 
     @property
     def kinds(self) -> int:

@@ -33,7 +33,19 @@ class Stages:
     slowest: Array
 
     def take(self, rows: Array) -> Stages:
-        return Stages(self.amounts[:, :, rows], self.index[:, rows], self.first_round[:, rows], self.slowest[:, rows])
+        """Those of some partitions, with no more padding than they need."""
+        most = int(self.different[rows].max(initial=1))
+        return Stages(
+            self.amounts[:, :most].take(rows, axis=2),
+            self.index[:most].take(rows, axis=1),
+            self.first_round.take(rows, axis=1),
+            self.slowest.take(rows, axis=1),
+        )
+
+    @property
+    def different(self) -> Array:
+        """How many stages of each partition differ, (u,)."""
+        return np.asarray(1 + (np.diff(self.index, axis=0) != 0).sum(axis=0))
 
 
 def partition(

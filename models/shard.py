@@ -24,7 +24,7 @@ class Shards:
         return len(self.tokens)
 
     def take(self, rows: Array) -> Shards:
-        return Shards(*(getattr(self, name)[rows] for name in self.__slots__))
+        return Shards(*(getattr(self, name).take(rows) for name in self.__slots__))
 
     @property
     def local_tokens(self) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 from models.array import Array, Shared, total
 from models.combine import MEMORY_TERMS, TIME_TERMS, Combiner, in_gib, layers_of_chunks, partitions
 from models.flops import AttentionCount, model_flops
-from models.layout import Layouts
+from models.layout import SCHEDULES, Layouts
 from models.mesh_costs import MeshCosts, is_drawn
 from models.partition import Stages
 from models.problem import Problem
@@ -36,13 +36,19 @@ class Predictions:
     `needed_bytes` what the device must have; `host_bytes` what is offloaded, for a device of the stage with most.
     """
 
-    problem: Problem
-    layouts: Layouts
     meshes: MeshCosts
 
     def take(self, rows: Array) -> Predictions:
         """Those at `rows`; not for coefficients drawn for each layout."""
-        return Predictions(self.problem, self.layouts.take(rows), self.meshes.take(rows))
+        return Predictions(self.meshes.take(rows))
+
+    @property
+    def problem(self) -> Problem:
+        return self.meshes.problem
+
+    @property
+    def layouts(self) -> Layouts:
+        return self.meshes.layouts
 
     @property
     def time(self) -> dict[str, Array]:
@@ -59,9 +65,10 @@ class Predictions:
     @cached_property
     def _terms(self) -> tuple[dict[str, Array], dict[str, Array], Array, Array]:
         """Time, memory and the fullest stage; and what is on the host."""
-        parts = [(combiner.time(), *combiner.memory(), combiner.host()) for combiner in self._blocks]
-        times, memories, stages, hosts = zip(*parts, strict=True)
-        return _end_to_end(times), _end_to_end(memories), np.concatenate(stages), np.concatenate(hosts)
+        parts = [(rows, (block.time(), *block.memory(), block.host())) for rows, block in self._blocks]
+        order, terms = zip(*parts, strict=True)
+        times, memories, stages, hosts = zip(*terms, strict=True)
+        return _by_name(order, times), _by_name(order, memories), _joined(order, stages), _joined(order, hosts)
 
     @cached_property
     def _stages(self) -> Shared[Stages]:
@@ -72,15 +79,26 @@ class Predictions:
         return [tuple(map(len, chunks)) for chunks in layers_of_chunks(self.problem, self.layouts)]
 
     @property
-    def _blocks(self) -> Iterator[Combiner]:
-        """Blocks small enough for their arrays to stay in cache."""
-        layouts, meshes, stages = self.layouts, self.meshes, self._stages
-        if len(layouts) <= _BLOCK or is_drawn(meshes.c):
-            yield Combiner(layouts, meshes, stages.table.take(stages.code))
+    def _blocks(self) -> Iterator[tuple[Array, Combiner]]:
+        """Blocks small enough for their arrays to stay in cache, of layouts that ask for like work."""
+        meshes, stages, n = self.meshes, self._stages, len(self.layouts)
+        if n <= _BLOCK or is_drawn(meshes.c):
+            yield np.arange(n), Combiner(meshes.layouts, meshes, stages.table.take(stages.code))
             return
-        for start in range(0, len(layouts), _BLOCK):
-            rows = np.arange(start, min(start + _BLOCK, len(layouts)))
-            yield Combiner(layouts.take(rows), meshes.take(rows), stages.table.take(stages.code[rows]))
+        order = np.argsort(self._work, kind="stable")
+        for start in range(0, n, _BLOCK):
+            rows = order[start : start + _BLOCK]
+            some = meshes.take(rows)
+            yield rows, Combiner(some.layouts, some, stages.table.take(stages.code[rows]))
+
+    @property
+    def _work(self) -> Array:
+        """What decides how much there is to do for a layout, as a number."""
+        x, stages = self.layouts, self._stages
+        work = stages.spread(stages.table.different)
+        for knob, most in ((x.schedule, len(SCHEDULES)), (x.zero_stage, 4), (x.offload_activations, 2)):
+            work = work * most + knob
+        return work.astype(np.int16)  # which sort in linear time
 
     @cached_property
     def step_time_s(self) -> Array:
@@ -130,8 +148,18 @@ def predict(problem: Problem, layouts: Layouts, c: Coefficients) -> Predictions:
 
     Coefficients are scalars, or arrays of shape (n,) to predict each layout under its own.
     """
-    return Predictions(problem, layouts, MeshCosts.of(problem, layouts, c))
+    return Predictions(MeshCosts.of(problem, layouts, c))
 
 
-def _end_to_end(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def _by_name(rows: Sequence[Array], parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    return {name: _joined(rows, [part[name] for part in parts]) for name in parts[0]}
+
+
+def _joined(rows: Sequence[Array], parts: Sequence[Array]) -> Array:
+    """The values of blocks, where their rows are."""
+    if len(parts) == 1:
+        return parts[0]
+    values = np.empty(sum(map(len, parts)), parts[0].dtype)
+    for at, part in zip(rows, parts, strict=True):
+        values[at] = part
+    return values
