@@ -16,7 +16,7 @@ from models.complexity import of_policy
 from models.errors import Invalid, TooLarge
 from models.exposure import update_seconds
 from models.hardware import GIB
-from models.layout import PLACEMENTS, Layouts
+from models.layout import Layouts
 from models.least_costs import LeastCosts
 from models.levels import Meshes, Room
 from models.memory_bounds import CoreMemory, Memory, MemoryBounds
@@ -60,7 +60,7 @@ class Groundwork:
             raise NoLegalLayout(self.rejected + refused + unwanted)
         if (cores := len(rows) * len(self.experts)) > MOST_CORES:
             raise TooLarge(self.problem.cluster.num_chips, cores, "meshes with their expert degrees", MOST_CORES)
-        self.splits = space.splits(rows) * len(PLACEMENTS)
+        self.splits = space.splits(rows) * space.placements
         meshes, every = int(self.splits.sum()), len(space.policies)
         self.rejected += Counter({name: count * meshes * every for name, count in refused.items()})
         meshes *= len(self.experts)

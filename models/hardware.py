@@ -16,6 +16,7 @@ import numpy as np
 
 from models.array import Array
 from models.errors import Invalid
+from models.numbering import Numbering
 
 GIB = 2**30
 MAX_CHIPS = 10**6
@@ -280,6 +281,15 @@ class Cluster:
             torus_shape=self.torus_shape if num_chips is None else None,
             chips_per_domain=self.chips_per_domain if domain is None and num_chips is None else None,
         )
+
+    @cached_property
+    def numbering(self) -> Numbering:
+        rings = {
+            dim.name: (at, (dim.domain // inside, dim.wraps))
+            for at, (dim, inside) in enumerate(zip(self.dims, [1, *(d.domain for d in self.dims)], strict=False))
+            if dim.kind == "ring"
+        }
+        return Numbering.of([dim.domain for dim in self.dims] or [1], rings)
 
     @property
     def scales_out(self) -> Array:

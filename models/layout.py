@@ -22,6 +22,7 @@ AXES = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 SCHEDULES = ("1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe")
 PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(permutations(AXES))
 DEFAULT_PLACEMENT = PLACEMENTS.index(AXES)
+TORUS_AXES: tuple[tuple[str, ...], ...] = tuple(permutations("zyx"))
 DEGREES = (*AXES, "ep", "etp")
 
 ONE_F_ONE_B, INTERLEAVED, AFAB, ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE = range(len(SCHEDULES))
@@ -34,6 +35,7 @@ class Layout:
     pp, dp_replicate, dp_shard, cp, tp   degrees; their product is the number of devices
     ep, etp                              expert degrees, folded over the non-pipeline axes
     placement                            mesh axes from the innermost links outwards
+    torus_axes                           of a torus, the dims that they fill one after the other
     micro_batch                          sequences a data-parallel rank runs at a time
     schedule, virtual_stages             pipeline schedule and model chunks a device holds
     balanced                             layers over stages so that the slowest is fastest, not an equal number
@@ -56,6 +58,7 @@ class Layout:
     ep: int = 1
     etp: int = 1
     placement: tuple[str, ...] = AXES
+    torus_axes: tuple[str, ...] = TORUS_AXES[0]
     micro_batch: int = 1
     schedule: str = "1f1b"
     virtual_stages: int = 1
@@ -79,6 +82,8 @@ class Layout:
         self._check_recompute()
         if tuple(self.placement) not in PLACEMENTS:
             raise Invalid("layout.placement", self.placement, f"must order all of {', '.join(AXES)}")
+        if tuple(self.torus_axes) not in TORUS_AXES:
+            raise Invalid("layout.torus_axes", self.torus_axes, "must order all of z, y, x")
         if self.zero_stage not in range(4):
             raise Invalid("layout.zero_stage", self.zero_stage, "must be 0, 1, 2 or 3")
 
@@ -111,6 +116,7 @@ class Layout:
         parts += [name for name in ("offload_activations", "offload_optimizer") if getattr(self, name)]
         active = [[a for a in order if getattr(self, a) > 1] for order in (self.placement, AXES)]
         parts += [f"placement={'<'.join(active[0])}"] if active[0] != active[1] else []
+        parts += [f"torus={'<'.join(self.torus_axes)}"] if self.torus_axes != TORUS_AXES[0] else []
         return " ".join(parts)
 
     def _recompute_summary(self) -> str:
@@ -119,7 +125,7 @@ class Layout:
         return self.recompute + (f":{self.recompute_layers}" if self.recompute_layers else "")
 
 
-_CODED: dict[str, Sequence[Any]] = {"schedule": SCHEDULES, "placement": PLACEMENTS}
+_CODED: dict[str, Sequence[Any]] = {"schedule": SCHEDULES, "placement": PLACEMENTS, "torus_axes": TORUS_AXES}
 _CODE_OF = {name: {value: code for code, value in enumerate(values)} for name, values in _CODED.items()}
 
 
@@ -136,6 +142,7 @@ class Layouts:
     ep: Array
     etp: Array
     placement: Array
+    torus_axes: Array
     micro_batch: Array
     schedule: Array
     virtual_stages: Array
@@ -157,7 +164,7 @@ class Layouts:
             if field.name == "recompute":
                 values = [policy(row.recompute, row.recompute_modules) for row in rows]
             elif field.name in _CODED:
-                values = [_CODE_OF[field.name][tuple(v) if field.name == "placement" else v] for v in values]
+                values = [_CODE_OF[field.name][v if isinstance(v, str) else tuple(v)] for v in values]
             columns[field.name] = np.array(values, dtype=bool if field.name in _BOOLEAN else np.int64)
         return cls(**columns)
 

@@ -34,8 +34,9 @@ class LeastCosts:
         """By name, over groups as close as can be; over the expert axes of whole `meshes` the least of those that they
         may have."""
         exact = {} if meshes is None else beside_pipeline(self.problem.cluster, meshes, g)
+        placements = 2 * len(self.problem.cluster.numbering.different)  # of the expert axes
         single = {
-            name: cost(exact[axis]).least_of(2) if axis in exact else self._of(getattr(g, axis), cost)
+            name: cost(exact[axis]).least_of(placements) if axis in exact else self._of(getattr(g, axis), cost)
             for name, (axis, cost) in self.axes.items()
         }
         network, parts = self.network, [g.dp_shard, g.cp, g.dp_replicate]

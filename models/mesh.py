@@ -1,9 +1,10 @@
 """Mesh axes on the fabric: which links each axis of a layout crosses.
 
-Devices are numbered from the inside of the cluster outwards, and a placement lays the axes over those numbers,
-innermost first. An axis of degree d whose neighbours are s numbers apart spans s·d; within a domain of D devices
-it keeps gcd(s·d, D) / s of its members together in the worst group, exactly all of them when s·d divides D. That
-one rule covers nested levels, ragged domains (groups of 16 on racks of 72) and the dims of a torus.
+Devices are numbered from the inside of the cluster outwards, along the dims of a torus in any order, and a placement
+lays the axes over those numbers, innermost first. An axis of degree d whose neighbours are s numbers apart spans s·d;
+within a domain of D devices it keeps gcd(s·d, D) / s of its members together in the worst group, exactly all of them
+when s·d divides D. That one rule covers nested levels, ragged domains (groups of 16 on racks of 72) and the dims of a
+torus.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from models.array import Array, Shared, distinct, nothing_shared
 from models.factors import divisors
 from models.hardware import Cluster
 from models.layout import AXES, DEGREES, PLACEMENTS, Layouts
+from models.numbering import Numbering
 
 _ORDERS = np.array([[AXES.index(axis) for axis in order] for order in PLACEMENTS])
 _TP, _CP, _SHARD, _REPLICATE, _PP = range(5)
@@ -80,7 +82,7 @@ def groups(cluster: Cluster, layouts: Layouts, *, shared: bool = True) -> Groups
     """Every axis of every layout on the cluster's dims; unless `shared`, with a table entry for every layout."""
     if not shared:
         return groups_of_meshes(cluster, layouts, shared=False)
-    first, code = distinct(*(getattr(layouts, name) for name in (*DEGREES, "placement")))
+    first, code = distinct(*(getattr(layouts, name) for name in (*DEGREES, "placement", "torus_axes")))
     return groups_of_meshes(cluster, layouts.take(first), shared=True).take(code)
 
 
@@ -91,7 +93,8 @@ def groups_of_meshes(cluster: Cluster, meshes: Layouts, *, shared: bool = True) 
     strides = _strides(degrees, x.placement)
     inside_pp = strides[_PP]
     expert = [(stride * np.where(stride >= inside_pp, x.pp, 1), degree) for stride, degree in _over_stage(x).values()]
-    return _groups(cluster, [*zip(strides, degrees, strict=True), *expert], shared)
+    axes = [*zip(strides, degrees, strict=True), *expert]
+    return _groups(cluster.numbering, axes, shared, x.torus_axes if x.torus_axes.any() else None)
 
 
 def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
@@ -105,17 +108,20 @@ def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
     near = np.ones_like(x.pp)
     dense = [(near, degree) for degree in (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp)]
     expert = [(stride, degree, x.pp) for stride, degree in _over_stage(x).values()]
-    return _groups(cluster, [*dense, *expert], shared=True)
+    return _groups(cluster.numbering, [*dense, *expert], shared=True)
 
 
 def beside_pipeline(cluster: Cluster, meshes: Layouts, closest: Groups) -> dict[str, Group]:
     """Of the closest groups of these meshes, all that those of expert axes may be: of every entry of their tables the
-    group with the pipeline's axis outside, then of every entry that with it inside."""
-    found = {}
+    group with the pipeline's axis outside, then of every entry that with it inside, in every order of a torus' dims."""
+    found, numbering = {}, cluster.numbering
+    orders = np.repeat(numbering.different, 2)
     for name, (stride, degree) in _over_stage(meshes).items():
         first, _ = distinct(getattr(closest, name).code)
         near, far = stride[first], stride[first] * meshes.pp[first]
-        found[name] = _group(_domains(cluster), np.concatenate([near, far]), np.tile(np.maximum(degree[first], 1), 2))
+        strides = np.tile(np.concatenate([near, far]), len(orders) // 2)
+        degrees = np.tile(np.maximum(degree[first], 1), len(orders))
+        found[name] = _group(numbering, strides, degrees, np.repeat(orders, len(first)))
     return found
 
 
@@ -143,21 +149,23 @@ def _sharing(x: Layouts, stage: Array) -> Array:
     return np.where(x.dp_shard > 1, stage // x.dp_replicate, stage)
 
 
-def _domains(cluster: Cluster) -> Array:
-    return np.array([dim.domain for dim in cluster.dims] or [1], dtype=np.int64)
-
-
-def _groups(cluster: Cluster, axes: Sequence[tuple[Array, ...]], shared: bool) -> Groups:
-    """From stride, degree and what else tells groups apart, of each axis in the order of Groups."""
-    domains = _domains(cluster)
+def _groups(
+    numbering: Numbering, axes: Sequence[tuple[Array, ...]], shared: bool, order: Array | None = None
+) -> Groups:
+    """From stride, degree and what else tells groups apart, of each axis in the order of Groups; `order` of the dims of
+    a torus, where that is not the usual one for all."""
 
     def alike(*columns: Array) -> tuple[Array, Array]:
         return distinct(*columns) if shared else nothing_shared(len(columns[0]))
 
     def axis(stride: Array, degree: Array, *apart: Array) -> Shared[Group]:
         degree = np.maximum(degree, 1)
-        first, code = alike(stride, degree, *apart)
-        return Shared(_group(domains, stride[first], degree[first]), code)
+        if order is None:
+            first, code = alike(stride, degree, *apart)
+            return Shared(_group(numbering, stride[first], degree[first]), code)
+        first, code = alike(stride, degree, *apart, order)
+        found = Shared(_group(numbering, stride[first], degree[first], order[first]), code)
+        return _without_twins(found) if shared else found
 
     def joined(a: Shared[Group], b: Shared[Group]) -> Shared[Group]:
         first, code = alike(a.code, b.code)
@@ -169,20 +177,42 @@ def _groups(cluster: Cluster, axes: Sequence[tuple[Array, ...]], shared: bool) -
     return Groups(*every)
 
 
+def _without_twins(groups: Shared[Group]) -> Shared[Group]:
+    """With one entry for all that join their members by the same links: orders of a torus' dims may come to that."""
+    members = groups.table.members
+    columns = np.concatenate([members, np.where(members > 1, groups.table.stride, 1)])
+    _, first, code = np.unique(columns, axis=1, return_index=True, return_inverse=True)
+    return Shared(groups.table.take(first), code.ravel()[groups.code])
+
+
 def every_stride(cluster: Cluster, degree: Array) -> tuple[Group, int]:
-    """Groups of these degrees with every distance between neighbours that an axis may have, stride by stride; and how
-    many strides there are."""
-    n = cluster.num_devices
-    strides = np.array(divisors(n))
-    stride, degrees = (part.ravel() for part in np.meshgrid(strides, degree.astype(np.int64), indexing="ij"))
-    return _group(_domains(cluster), np.where(stride * degrees <= n, stride, 1), degrees), len(strides)
+    """Groups of these degrees with every distance between neighbours that an axis may have, in every order of a torus'
+    dims, the degrees of each in a row; and how many there are of each degree."""
+    n, numbering = cluster.num_devices, cluster.numbering
+    order, stride, degrees = (
+        part.ravel()
+        for part in np.meshgrid(numbering.different, np.array(divisors(n)), degree.astype(np.int64), indexing="ij")
+    )
+    groups = _group(numbering, np.where(stride * degrees <= n, stride, 1), degrees, order)
+    return groups, len(order) // len(degree)
 
 
-def _group(domains: Array, stride: Array, degree: Array) -> Group:
+def _group(numbering: Numbering, stride: Array, degree: Array, order: Array | None = None) -> Group:
+    if order is None or not order.any():
+        return Group(*_members(numbering.domains[0][:, None], stride, degree))
+    found = _members(numbering.domains[order].T, stride, degree)
+    of_dims, dims = np.empty((2, *found[0].shape)), numbering.dims[order].T
+    for values, of_dim in zip(found, of_dims, strict=True):
+        np.put_along_axis(of_dim, dims, values, axis=0)
+    return Group(of_dims[0], of_dims[1])
+
+
+def _members(domains: Array, stride: Array, degree: Array) -> tuple[Array, Array]:
+    """`members` and `stride` of Group, by dim from the inside out."""
     span = stride * degree
-    together = np.maximum(np.gcd(span[None, :], domains[:, None]) // stride[None, :], 1)
+    together = np.maximum(np.gcd(span[None, :], domains) // stride[None, :], 1)
     together[-1] = degree  # the last dim joins everything
     together = np.minimum(together, degree)
     inner = np.concatenate([np.ones_like(together[:1]), together[:-1]])
-    below = np.concatenate([[1], domains[:-1]])[:, None]
-    return Group(together / inner, np.maximum(stride[None, :] // below, 1))
+    below = np.concatenate([np.ones_like(domains[:1]), domains[:-1]])
+    return together / inner, np.maximum(stride[None, :] // below, 1)

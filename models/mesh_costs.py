@@ -357,19 +357,22 @@ def of_axes(problem: Problem, network: Network) -> dict[str, tuple[str, Callable
 
 
 def _copies(problem: Problem, group: Group, chosen: int) -> list[Array] | None:
-    """Share of the `chosen` copies of a token that cross each dim when a domain receives it once.
+    """Share of the `chosen` copies of a token that cross each dim when a domain receives it once; the dims of a torus
+    are none.
 
     With D domains a token that picks k experts at random meets D(1 - (1 - 1/D)^k) of them; node-limited
     routing caps that at M (DeepSeek-V3 report §2.1.2).
     """
     if problem.stack.dispatcher != "deduplicated":
         return None
-    members, limit = group.members, problem.stack.node_limit
-    shares = [np.ones_like(members[0])]
-    for d in range(1, len(members)):
+    members, limit, shares = group.members, problem.stack.node_limit, list[Array]()
+    for d, dim in enumerate(problem.cluster.dims):
+        if d == 0 or dim.kind == "ring":
+            shares.append(np.ones_like(members[0]))
+            continue
         domains = np.prod(members[d:], axis=0)
         met = domains * (1 - (1 - 1 / domains) ** chosen)
-        if limit is not None and problem.cluster.dims[d].scale == "out":
+        if limit is not None and dim.scale == "out":
             met = np.minimum(met, limit)
         shares.append(np.minimum(met / np.minimum(chosen, domains * chosen), 1.0))
     return shares

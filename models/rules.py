@@ -262,6 +262,10 @@ def _torus(p: Problem, x: Layouts) -> Array:
     return fits_torus(p, groups(p.cluster, x))
 
 
+def _torus_axes(p: Problem, x: Layouts) -> Array:
+    return np.asarray((x.torus_axes == 0) | (p.cluster.fabric.torus is not None))
+
+
 def _placement(p: Problem, x: Layouts) -> Array:
     return np.asarray(in_order_of(p.stack.placements)[active_axes(x), x.placement])
 
@@ -358,8 +362,10 @@ RULES: tuple[Rule, ...] = (
         f"stack {p.stack.id} puts pp inside data parallelism only where ep·etp is tp·cp = {x.tp * x.cp} "
         "(without experts: cp = 1)")),
     Rule("placement_fits_torus", "layout.placement", _torus, lambda p, x: (
-        f"placed {' < '.join(x.placement)} on a torus of {'x'.join(map(str, p.cluster.slice_shape))}, every axis must "
-        "divide a torus dim or cover whole dims")),
+        f"placed {' < '.join(x.placement)} on a torus of {'x'.join(map(str, p.cluster.slice_shape))}, filled along "
+        f"{', '.join(x.torus_axes)}, every axis must divide a torus dim or cover whole dims")),
+    Rule("torus_axes_exist", "layout.torus_axes", _torus_axes, lambda p, x: (
+        f"{', '.join(x.torus_axes)} orders the dims of a torus, which {p.cluster.fabric.id} is not")),
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from models.complexity import of_degrees, of_mesh, of_policy
 from models.errors import OutOfTime
 from models.groundwork import Groundwork, NoLegalLayout
 from models.held import Held
-from models.layout import DEGREES, PLACEMENTS, Layouts
+from models.layout import DEGREES, Layouts
 from models.levels import Cores, Leaves, Meshes, Outcome, Room
 from models.mesh import closest_groups
 from models.mesh_costs import collectives
@@ -137,7 +137,7 @@ class _Search:
     def _first(self, cores: Cores, rows: Array, count: int) -> Array:
         """Of some rows the first, that together have not too many meshes."""
         rows = rows[:count]
-        meshes = np.cumsum(self.ground.splits[cores.trunk[rows]]) // len(PLACEMENTS)
+        meshes = np.cumsum(self.ground.splits[cores.trunk[rows]]) // self.ground.space.placements
         return rows[: max(int(np.searchsorted(meshes, _MESHES // 2, side="right")), 1)]
 
     def _crossed(self, trunks: Array) -> Cores:
@@ -193,7 +193,8 @@ class _Search:
         wanted = self.held.wanted(meshes.bound[mesh], piped, points)
         self._close(meshes.bound[mesh[~wanted]])
         mesh, place, points = mesh[wanted], place[wanted], points[wanted]
-        layouts = replace(meshes.layouts.take(mesh), placement=placed.placement[place])
+        where = {name: getattr(placed, name)[place] for name in ("placement", "torus_axes")}
+        layouts = replace(meshes.layouts.take(mesh), **where)
         seconds = collectives(ground.problem, links, ground.c)
         costs = ground.costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
         chain = meshes.chain[mesh]

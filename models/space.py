@@ -110,11 +110,17 @@ class Space:
             "etp": len(self._expert_tensor_degrees),
             "sequence_parallel": 2,
             "placement": len(PLACEMENTS),
+            "torus_axes": len(self.problem.cluster.numbering.different),
             "micro_batch": len(self._micro_batches),
             "schedule": len(self.policies.schedules),
             "sharding": len(self.policies.shardings),
             "saving": int(self.policies.counts.sum()),
         }
+
+    @property
+    def placements(self) -> int:
+        """Of a mesh on the fabric, before any rule."""
+        return self.cardinality["placement"] * self.cardinality["torus_axes"]
 
     @property
     def size(self) -> int:
@@ -250,7 +256,7 @@ class Space:
         search may hold."""
         rejected: Counter[str] = Counter()
         c = self.cardinality
-        below = c["ep"] * c["etp"] * c["placement"] * c["schedule"] * c["sharding"] * c["saving"]
+        below = c["ep"] * c["etp"] * self.placements * c["schedule"] * c["sharding"] * c["saving"]
         rows = self._degrees(rejected, below * c["micro_batch"])
         rows = self._cross_micro_batches(rows, rejected, below)
         m = rows.num_micro_batches(self.problem.workload.global_batch)
@@ -357,12 +363,15 @@ class Space:
         return rows.take(ok), parent[ok]
 
     def placed(self, meshes: Layouts) -> tuple[Layouts, Array, Groups]:
-        """Meshes under every placement of the stack that puts some axis on other links, the first of those that do
-        not; the mesh and the groups of each."""
+        """Meshes under every placement of the stack, and order of a torus' dims, that puts some axis on other links,
+        the first of those that do not; the mesh and the groups of each."""
         pattern = active_axes(meshes)
         start, count, orders = _orders(self.problem.stack.placements)
         parent, row = ragged(start[pattern], count[pattern])
-        rows = replace(meshes.take(parent), placement=orders[row])
+        torus = self.problem.cluster.numbering.different
+        parent, row = np.repeat(parent, len(torus)), np.repeat(row, len(torus))
+        numbered = np.tile(torus, len(row) // len(torus))
+        rows = replace(meshes.take(parent), placement=orders[row], torus_axes=numbered)
         g = groups_of_meshes(self.problem.cluster, rows)
         legal = np.flatnonzero(fits_torus(self.problem, g) & equal_data_parallel(self.problem, rows))
         codes = [axis.code[legal[::-1]] for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)]

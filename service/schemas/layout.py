@@ -22,6 +22,7 @@ Modules = Annotated[list[Module], Field(max_length=9)]
 ZeroStage = Literal[0, 1, 2, 3]
 Axis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp"]
 Placement = Annotated[list[Axis], Field(min_length=5, max_length=5)]
+TorusAxes = Annotated[list[Literal["x", "y", "z"]], Field(min_length=3, max_length=3)]
 
 
 class LayoutFields(Wire):
@@ -49,6 +50,9 @@ class LayoutFields(Wire):
     """Tensor parallelism inside an expert."""
     placement: Placement = ["tp", "cp", "dp_shard", "dp_replicate", "pp"]
     """Axes from the innermost links outwards."""
+    torus_axes: TorusAxes = ["z", "y", "x"]
+    """Of a torus (z is the last number of its shape), the dims that the axes of the placement fill one after the other:
+    with ["y", "z", "x"] the innermost axis lies along y."""
     micro_batch: Degree = 1
     """Sequences a data-parallel rank runs at a time."""
     schedule: Schedule = "1f1b"
@@ -77,7 +81,7 @@ class LayoutFields(Wire):
     offload_optimizer: bool = False
 
     def build(self) -> Layout:
-        lists = {name: tuple(getattr(self, name)) for name in ("placement", "recompute_modules")}
+        lists = {name: tuple(getattr(self, name)) for name in ("placement", "torus_axes", "recompute_modules")}
         return Layout(**{**self.model_dump(), **lists})
 
     def settled(self, problem: Problem) -> LayoutFields:
@@ -86,7 +90,7 @@ class LayoutFields(Wire):
 
     @classmethod
     def of(cls, layout: Layout) -> LayoutFields:
-        lists = {name: list(getattr(layout, name)) for name in ("placement", "recompute_modules")}
+        lists = {name: list(getattr(layout, name)) for name in ("placement", "torus_axes", "recompute_modules")}
         return cls.model_validate({**asdict(layout), **lists})
 
 
