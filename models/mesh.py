@@ -48,6 +48,11 @@ class Group:
         """Whether some members are joined by one of these dims (a mask)."""
         return np.any((self.members > 1) & dims[:, None], axis=0)
 
+    def covers(self, numbering: Numbering) -> Array:
+        """Whether members are all those on every dim that joins several, within what the axes inside leave."""
+        lengths = numbering.lengths[:, None]
+        return np.all((self.members == 1) | (self.members * self.stride == lengths), axis=0)
+
     def __mul__(self, other: Group) -> Group:
         """Of two axes together, as dense on a dim as the denser of those that use it."""
         stride = np.minimum(self.stride, other.stride)

@@ -15,11 +15,16 @@ from models.layout import TORUS_AXES
 class Numbering:
     """For every order of a torus' dims (models.layout.TORUS_AXES), from the inside out: `domains` (orders, dims), how
     many devices the dims so far join, and `dims` (orders, dims), which they are; `different`, those of the orders that
-    are not alike. Without a torus all orders are."""
+    are not alike. Without a torus all orders are. `lengths` (dims,): how many inner domains each dim joins."""
 
     domains: Array
     dims: Array
     different: Array
+    lengths: Array
+
+    @property
+    def is_open(self) -> bool:
+        return len(self.different) > 1
 
     @classmethod
     def of(cls, domains: Sequence[int], rings: Mapping[str, tuple[int, Hashable]]) -> Numbering:
@@ -37,4 +42,4 @@ class Numbering:
         cumulative = np.tile(np.array(domains, dtype=np.int64), (len(TORUS_AXES), 1))
         if rings:
             cumulative[:, usual] = inside[usual[0]] * np.cumprod(lengths[dims[:, usual]], axis=1)
-        return cls(cumulative, dims, np.array(list(first.values())))
+        return cls(cumulative, dims, np.array(list(first.values())), lengths)

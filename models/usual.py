@@ -6,11 +6,14 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from models.layout import Layout
+import numpy as np
+
+from models.layout import TORUS_AXES, Layout, Layouts
+from models.mesh import groups
 from models.problem import Problem
 
-SETTLED = ("sequence_parallel", "zero_stage", "reshard", "recompute", "recompute_modules", "schedule", "virtual_stages",
-           "balanced")  # fmt: skip
+SETTLED = ("torus_axes", "sequence_parallel", "zero_stage", "reshard", "recompute", "recompute_modules", "schedule",
+           "virtual_stages", "balanced")  # fmt: skip
 """The knobs that may be settled."""
 
 
@@ -31,6 +34,8 @@ def usual(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
         given = set(given) - {"recompute_modules"}  # none named is none given
     if layout.pp > 1:
         changed |= _pipeline(problem, layout, given)
+    if "torus_axes" not in given:
+        changed["torus_axes"] = along_whole_dims(problem, layout)
     return replace(layout, **{knob: value for knob, value in changed.items() if knob not in given})
 
 
@@ -48,6 +53,19 @@ def _pipeline(problem: Problem, layout: Layout, given: Collection[str]) -> dict[
         "virtual_stages": virtual,
         "balanced": splits_unevenly(problem, layout.pp * virtual),
     }
+
+
+def along_whole_dims(problem: Problem, layout: Layout) -> tuple[str, ...]:
+    """The order of a torus' dims that lets axes cover whole ones, experts and the innermost above all (jax
+    experimental/mesh_utils.py, create_device_mesh)."""
+    if not problem.cluster.numbering.is_open:
+        return TORUS_AXES[0]
+    orders = [TORUS_AXES[code] for code in problem.cluster.numbering.different.tolist()]
+    placed = groups(problem.cluster, Layouts.of([replace(layout, torus_axes=order) for order in orders]))
+    covered = []
+    for axis in (getattr(placed, name) for name in (*reversed(layout.placement), "ep")):
+        covered.append(axis.spread(axis.table.covers(problem.cluster.numbering)))
+    return orders[int(np.lexsort([-np.arange(len(orders)), *covered])[-1])]
 
 
 def splits_unevenly(problem: Problem, chunks: int) -> bool:

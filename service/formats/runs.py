@@ -22,6 +22,7 @@ from models.layout import Layout
 from models.problem import Problem
 from models.recompute import MODULES, RECOMPUTE
 from models.stack import Stack
+from models.usual import along_whole_dims
 from models.workload import Workload
 
 Row = Mapping[str, Any]
@@ -305,9 +306,11 @@ def _alternatives(row: Row, problem: Problem, degrees: dict[str, Any], assumed: 
     pp, layers = degrees["pp"], problem.architecture.num_layers
     offload = (training.get("offload") or "").lower()
     to_host = "decoder_layer" in offload or "activations" in offload or "offload" in (training.get("recompute") or "")
+    filled = along_whole_dims(problem, Layout(**degrees))
     return tuple(
         Layout(
             **degrees,
+            torus_axes=filled,
             micro_batch=micro_batch,
             schedule=schedule,
             virtual_stages=virtual,
