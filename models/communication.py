@@ -31,9 +31,12 @@ class Cost:
     def take(self, rows: Array) -> Cost:
         return Cost(self.byte_s.take(rows), self.latency_s.take(rows))
 
-    def least_of(self, choices: int) -> Cost:
-        """Of so many choices for each group, one after the other, the least of both."""
-        return Cost(*(v.reshape(choices, -1).min(axis=0) for v in (self.byte_s, self.latency_s)))
+    def least_of(self, choices: int, *, apart: int = 1) -> Cost:
+        """Of so many choices for each group, one after the other, the least of both; so often `apart`."""
+        return Cost(*(v.reshape(apart, choices, -1).min(axis=1).ravel() for v in (self.byte_s, self.latency_s)))
+
+    def times(self, count: int) -> Cost:
+        return Cost(np.tile(self.byte_s, count), np.tile(self.latency_s, count))
 
     def time(self, size: Array | float) -> Array:
         return np.asarray(size * self.byte_s + self.latency_s)

@@ -284,11 +284,7 @@ class Cluster:
 
     @cached_property
     def numbering(self) -> Numbering:
-        rings = {
-            dim.name: (at, (dim.domain // inside, dim.wraps))
-            for at, (dim, inside) in enumerate(zip(self.dims, [1, *(d.domain for d in self.dims)], strict=False))
-            if dim.kind == "ring"
-        }
+        rings = {dim.name: (at, dim.wraps) for at, dim in enumerate(self.dims) if dim.kind == "ring"}
         return Numbering.of([dim.domain for dim in self.dims] or [1], rings)
 
     @property

@@ -23,6 +23,7 @@ SCHEDULES = ("1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dua
 PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(permutations(AXES))
 DEFAULT_PLACEMENT = PLACEMENTS.index(AXES)
 TORUS_AXES: tuple[tuple[str, ...], ...] = tuple(permutations("zyx"))
+TORUS_BLOCKS = (1, 2, 4)
 DEGREES = (*AXES, "ep", "etp")
 
 ONE_F_ONE_B, INTERLEAVED, AFAB, ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE = range(len(SCHEDULES))
@@ -35,7 +36,8 @@ class Layout:
     pp, dp_replicate, dp_shard, cp, tp   degrees; their product is the number of devices
     ep, etp                              expert degrees, folded over the non-pipeline axes
     placement                            mesh axes from the innermost links outwards
-    torus_axes                           of a torus, the dims that they fill one after the other
+    torus_axes, torus_block              the dims of a torus that they fill one after the other, a block of so many
+                                         devices along each at a time
     micro_batch                          sequences a data-parallel rank runs at a time
     schedule, virtual_stages             pipeline schedule and model chunks a device holds
     balanced                             layers over stages so that the slowest is fastest, not an equal number
@@ -59,6 +61,7 @@ class Layout:
     etp: int = 1
     placement: tuple[str, ...] = AXES
     torus_axes: tuple[str, ...] = TORUS_AXES[0]
+    torus_block: int = 1
     micro_batch: int = 1
     schedule: str = "1f1b"
     virtual_stages: int = 1
@@ -84,6 +87,8 @@ class Layout:
             raise Invalid("layout.placement", self.placement, f"must order all of {', '.join(AXES)}")
         if tuple(self.torus_axes) not in TORUS_AXES:
             raise Invalid("layout.torus_axes", self.torus_axes, "must order all of z, y, x")
+        if self.torus_block not in TORUS_BLOCKS:
+            raise Invalid("layout.torus_block", self.torus_block, f"must be one of {', '.join(map(str, TORUS_BLOCKS))}")
         if self.zero_stage not in range(4):
             raise Invalid("layout.zero_stage", self.zero_stage, "must be 0, 1, 2 or 3")
 
@@ -117,6 +122,7 @@ class Layout:
         active = [[a for a in order if getattr(self, a) > 1] for order in (self.placement, AXES)]
         parts += [f"placement={'<'.join(active[0])}"] if active[0] != active[1] else []
         parts += [f"torus={'<'.join(self.torus_axes)}"] if self.torus_axes != TORUS_AXES[0] else []
+        parts += [f"torus_block={self.torus_block}"] if self.torus_block > 1 else []
         return " ".join(parts)
 
     def _recompute_summary(self) -> str:
@@ -143,6 +149,7 @@ class Layouts:
     etp: Array
     placement: Array
     torus_axes: Array
+    torus_block: Array
     micro_batch: Array
     schedule: Array
     virtual_stages: Array

@@ -27,37 +27,45 @@ class LeastCosts:
         self.problem, self.network = problem, Network(problem.cluster.dims, c)
         self.degrees = np.unique(np.concatenate([divisors(problem.cluster.num_devices), *others]).astype(np.int64))
         self.axes = of_axes(problem, self.network)
-        self._groups, self._strides = every_stride(problem.cluster, self.degrees)
-        self._known: dict[Callable[[Group], Cost], Cost] = {}
+        self.fillings = len(problem.cluster.numbering.different)
+        self._groups, self._choices = every_stride(problem.cluster, self.degrees)
+        self._known: dict[tuple[Callable[[Group], Cost], int], Cost] = {}
 
-    def collectives(self, g: Groups, meshes: Layouts | None = None) -> dict[str, Cost]:
+    def collectives(self, g: Groups, meshes: Layouts | None = None, *, apart: bool = False) -> dict[str, Cost]:
         """By name, over groups as close as can be; over the expert axes of whole `meshes` the least of those that they
-        may have."""
+        may have. `apart`: in every filling of a torus, one after the other, for `g.times` as many."""
         exact = {} if meshes is None else beside_pipeline(self.problem.cluster, meshes, g)
-        placements = 2 * len(self.problem.cluster.numbering.different)  # of the expert axes
+        times = self.fillings if apart else 1
+        beside = 2 * self.fillings // times  # strides of an expert axis, or those with fillings
         single = {
-            name: cost(exact[axis]).least_of(placements) if axis in exact else self._of(getattr(g, axis), cost)
+            name: cost(exact[axis]).least_of(beside, apart=times)
+            if axis in exact
+            else self._of(getattr(g, axis), cost, times)
             for name, (axis, cost) in self.axes.items()
         }
         network, parts = self.network, [g.dp_shard, g.cp, g.dp_replicate]
-        gather, reduce = self._of(g.sharding, network.gather), self._of(g.replicas, network.reduce)
+        gather, reduce = (
+            self._of(axis, cost, times) for axis, cost in ((g.sharding, network.gather), (g.replicas, network.reduce))
+        )
         return single | {
-            "sharding": _joined(g.sharding, parts[:2], gather, network.least_gather(g.sharding.table)),
-            "replicas": _joined(g.replicas, parts, reduce, network.least_reduce(g.replicas.table)),
+            "sharding": _joined(g.sharding, parts[:2], gather, network.least_gather(g.sharding.table), times),
+            "replicas": _joined(g.replicas, parts, reduce, network.least_reduce(g.replicas.table), times),
         }
 
     def context(self, g: Groups) -> dict[str, Cost]:
         """The same for context parallelism alone."""
         return {"cp": self._of(g.cp, self.axes["cp"][1])}
 
-    def _of(self, axis: Shared[Group], cost: Callable[[Group], Cost]) -> Cost:
-        if cost not in self._known:
-            self._known[cost] = cost(self._groups).least_of(self._strides)
-        return self._known[cost].take(np.searchsorted(self.degrees, axis.table.degree))
+    def _of(self, axis: Shared[Group], cost: Callable[[Group], Cost], times: int = 1) -> Cost:
+        if (cost, times) not in self._known:
+            self._known[cost, times] = cost(self._groups).least_of(self._choices // times, apart=times)
+        entries = np.searchsorted(self.degrees, axis.table.degree)
+        return self._known[cost, times].take(np.add.outer(np.arange(times) * len(self.degrees), entries).ravel())
 
 
-def _joined(axis: Shared[Group], parts: list[Shared[Group]], alone: Cost, bent: Cost) -> Cost:
+def _joined(axis: Shared[Group], parts: list[Shared[Group]], alone: Cost, bent: Cost, times: int) -> Cost:
     """Of two axes or more the links may be those of several dims."""
-    several = np.zeros(len(alone.byte_s), dtype=bool)
+    several, bent = np.zeros(len(bent.byte_s), dtype=bool), bent.times(times)
     several[axis.code] = total((part.spread(part.table.degree) > 1) * 1 for part in parts) > 1
+    several = np.tile(several, times)
     return Cost(np.where(several, bent.byte_s, alone.byte_s), np.where(several, bent.latency_s, alone.latency_s))

@@ -18,7 +18,7 @@ from models.array import Array, Shared, distinct, nothing_shared
 from models.factors import divisors
 from models.hardware import Cluster
 from models.layout import AXES, DEGREES, PLACEMENTS, Layouts
-from models.numbering import Numbering
+from models.numbering import Numbering, filling
 
 _ORDERS = np.array([[AXES.index(axis) for axis in order] for order in PLACEMENTS])
 _TP, _CP, _SHARD, _REPLICATE, _PP = range(5)
@@ -27,18 +27,15 @@ _TP, _CP, _SHARD, _REPLICATE, _PP = range(5)
 @dataclass(frozen=True, slots=True)
 class Group:
     """The devices of one axis (or product of axes): `members[d]` of them are joined by dim d, for each of n groups;
-    shape (dims, n). `stride[d]`: how many groups share a link of dim d, if it is a ring."""
+    shape (dims, n). `stride[d]`: how many groups share a link of dim d, if it is a ring. `whole` (n,): no group
+    straddles a domain."""
 
     members: Array
     stride: Array
+    whole: Array
 
     def take(self, rows: Array) -> Group:
-        return Group(self.members.take(rows, axis=1), self.stride.take(rows, axis=1))
-
-    @property
-    def whole(self) -> Array:
-        """No group straddles a domain: every count of members is a whole number."""
-        return np.all(self.members == np.round(self.members), axis=0)
+        return Group(self.members.take(rows, axis=1), self.stride.take(rows, axis=1), self.whole.take(rows))
 
     @property
     def degree(self) -> Array:
@@ -57,7 +54,7 @@ class Group:
         """Of two axes together, as dense on a dim as the denser of those that use it."""
         stride = np.minimum(self.stride, other.stride)
         stride = np.where(self.members == 1, other.stride, np.where(other.members == 1, self.stride, stride))
-        return Group(self.members * other.members, stride)
+        return Group(self.members * other.members, stride, self.whole & other.whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +79,22 @@ class Groups:
     def take(self, rows: Array) -> Groups:
         return Groups(*(getattr(self, name).take(rows) for name in self.__slots__))
 
+    def times(self, count: int) -> Groups:
+        """So often one after the other, each time with entries of their own."""
+        return Groups(*(_times(getattr(self, name), count) for name in self.__slots__))
+
+
+def _times(axis: Shared[Group], count: int) -> Shared[Group]:
+    entries = len(axis.table.whole)
+    codes = np.add.outer(np.arange(count) * entries, axis.code).ravel()
+    return Shared(axis.table.take(np.tile(np.arange(entries), count)), codes)
+
 
 def groups(cluster: Cluster, layouts: Layouts, *, shared: bool = True) -> Groups:
     """Every axis of every layout on the cluster's dims; unless `shared`, with a table entry for every layout."""
     if not shared:
         return groups_of_meshes(cluster, layouts, shared=False)
-    first, code = distinct(*(getattr(layouts, name) for name in (*DEGREES, "placement", "torus_axes")))
+    first, code = distinct(*(getattr(layouts, name) for name in (*DEGREES, "placement", "torus_axes", "torus_block")))
     return groups_of_meshes(cluster, layouts.take(first), shared=True).take(code)
 
 
@@ -99,7 +106,8 @@ def groups_of_meshes(cluster: Cluster, meshes: Layouts, *, shared: bool = True) 
     inside_pp = strides[_PP]
     expert = [(stride * np.where(stride >= inside_pp, x.pp, 1), degree) for stride, degree in _over_stage(x).values()]
     axes = [*zip(strides, degrees, strict=True), *expert]
-    return _groups(cluster.numbering, axes, shared, x.torus_axes if x.torus_axes.any() else None)
+    filled = filling(x.torus_axes, x.torus_block) if cluster.numbering.is_open else np.zeros_like(x.pp)
+    return _groups(cluster.numbering, axes, shared, filled if filled.any() else None)
 
 
 def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
@@ -118,15 +126,15 @@ def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
 
 def beside_pipeline(cluster: Cluster, meshes: Layouts, closest: Groups) -> dict[str, Group]:
     """Of the closest groups of these meshes, all that those of expert axes may be: of every entry of their tables the
-    group with the pipeline's axis outside, then of every entry that with it inside, in every order of a torus' dims."""
+    group with the pipeline's axis outside, then of every entry that with it inside, in every filling of a torus."""
     found, numbering = {}, cluster.numbering
-    orders = np.repeat(numbering.different, 2)
+    fillings = np.repeat(filling(*numbering.different.T), 2)
     for name, (stride, degree) in _over_stage(meshes).items():
         first, _ = distinct(getattr(closest, name).code)
         near, far = stride[first], stride[first] * meshes.pp[first]
-        strides = np.tile(np.concatenate([near, far]), len(orders) // 2)
-        degrees = np.tile(np.maximum(degree[first], 1), len(orders))
-        found[name] = _group(numbering, strides, degrees, np.repeat(orders, len(first)))
+        strides = np.tile(np.concatenate([near, far]), len(fillings) // 2)
+        degrees = np.tile(np.maximum(degree[first], 1), len(fillings))
+        found[name] = _group(numbering, strides, degrees, np.repeat(fillings, len(first)))
     return found
 
 
@@ -155,21 +163,21 @@ def _sharing(x: Layouts, stage: Array) -> Array:
 
 
 def _groups(
-    numbering: Numbering, axes: Sequence[tuple[Array, ...]], shared: bool, order: Array | None = None
+    numbering: Numbering, axes: Sequence[tuple[Array, ...]], shared: bool, filled: Array | None = None
 ) -> Groups:
-    """From stride, degree and what else tells groups apart, of each axis in the order of Groups; `order` of the dims of
-    a torus, where that is not the usual one for all."""
+    """From stride, degree and what else tells groups apart, of each axis in the order of Groups; `filled`: the filling
+    of a torus, where that is not the usual one for all."""
 
     def alike(*columns: Array) -> tuple[Array, Array]:
         return distinct(*columns) if shared else nothing_shared(len(columns[0]))
 
     def axis(stride: Array, degree: Array, *apart: Array) -> Shared[Group]:
         degree = np.maximum(degree, 1)
-        if order is None:
+        if filled is None:
             first, code = alike(stride, degree, *apart)
             return Shared(_group(numbering, stride[first], degree[first]), code)
-        first, code = alike(stride, degree, *apart, order)
-        found = Shared(_group(numbering, stride[first], degree[first], order[first]), code)
+        first, code = alike(stride, degree, *apart, filled)
+        found = Shared(_group(numbering, stride[first], degree[first], filled[first]), code)
         return _without_twins(found) if shared else found
 
     def joined(a: Shared[Group], b: Shared[Group]) -> Shared[Group]:
@@ -183,7 +191,7 @@ def _groups(
 
 
 def _without_twins(groups: Shared[Group]) -> Shared[Group]:
-    """With one entry for all that join their members by the same links: orders of a torus' dims may come to that."""
+    """With one entry for all that join their members by the same links: fillings of a torus may come to that."""
     members = groups.table.members
     columns = np.concatenate([members, np.where(members > 1, groups.table.stride, 1)])
     _, first, code = np.unique(columns, axis=1, return_index=True, return_inverse=True)
@@ -191,32 +199,43 @@ def _without_twins(groups: Shared[Group]) -> Shared[Group]:
 
 
 def every_stride(cluster: Cluster, degree: Array) -> tuple[Group, int]:
-    """Groups of these degrees with every distance between neighbours that an axis may have, in every order of a torus'
-    dims, the degrees of each in a row; and how many there are of each degree."""
+    """Groups of these degrees with every distance between neighbours that an axis may have, in every filling of a
+    torus, the degrees of each in a row; and how many there are of each degree."""
     n, numbering = cluster.num_devices, cluster.numbering
-    order, stride, degrees = (
-        part.ravel()
-        for part in np.meshgrid(numbering.different, np.array(divisors(n)), degree.astype(np.int64), indexing="ij")
+    fillings = filling(*numbering.different.T)
+    filled, stride, degrees = (
+        part.ravel() for part in np.meshgrid(fillings, np.array(divisors(n)), degree.astype(np.int64), indexing="ij")
     )
-    groups = _group(numbering, np.where(stride * degrees <= n, stride, 1), degrees, order)
-    return groups, len(order) // len(degree)
+    groups = _group(numbering, np.where(stride * degrees <= n, stride, 1), degrees, filled)
+    return groups, len(filled) // len(degree)
 
 
-def _group(numbering: Numbering, stride: Array, degree: Array, order: Array | None = None) -> Group:
-    if order is None or not order.any():
-        return Group(*_members(numbering.domains[0][:, None], stride, degree))
-    found = _members(numbering.domains[order].T, stride, degree)
-    of_dims, dims = np.empty((2, *found[0].shape)), numbering.dims[order].T
-    for values, of_dim in zip(found, of_dims, strict=True):
-        np.put_along_axis(of_dim, dims, values, axis=0)
-    return Group(of_dims[0], of_dims[1])
+def _group(numbering: Numbering, stride: Array, degree: Array, filled: Array | None = None) -> Group:
+    if filled is None or not filled.any():
+        domains = numbering.usual[:, None]
+        return Group(*_places(domains, stride, degree), _is_whole(domains, stride, degree))
+    domains = numbering.domains[filled].T
+    whole = _is_whole(domains, stride, degree)
+    members, stride = _places(domains, stride, degree)
+    dims, steps, row = numbering.dims[filled].T, numbering.steps[filled].T, np.arange(len(filled))
+    of_dim = np.ones((2, len(numbering.lengths), len(row)))
+    for dim, joined, apart in zip(dims[::-1], members[::-1], (steps * stride)[::-1], strict=True):
+        of_dim[0, dim, row] *= joined
+        of_dim[1, dim, row] = np.where(joined > 1, apart, of_dim[1, dim, row])
+    return Group(of_dim[0], of_dim[1], whole)
 
 
-def _members(domains: Array, stride: Array, degree: Array) -> tuple[Array, Array]:
-    """`members` and `stride` of Group, by dim from the inside out."""
+def _is_whole(domains: Array, stride: Array, degree: Array) -> Array:
+    """Whether both the axis and what lies inside it cover whole domains, or divide them."""
+    spans = (stride[None, :], (stride * degree)[None, :])
+    return np.all([(span % domains == 0) | (domains % span == 0) for span in spans], axis=(0, 1))
+
+
+def _places(domains: Array, stride: Array, degree: Array) -> tuple[Array, Array]:
+    """How many members each place joins, from the inside out, and how far apart they are there."""
     span = stride * degree
     together = np.maximum(np.gcd(span[None, :], domains) // stride[None, :], 1)
-    together[-1] = degree  # the last dim joins everything
+    together[-1] = degree  # the last joins everything
     together = np.minimum(together, degree)
     inner = np.concatenate([np.ones_like(together[:1]), together[:-1]])
     below = np.concatenate([np.ones_like(domains[:1]), domains[:-1]])

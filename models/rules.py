@@ -262,8 +262,10 @@ def _torus(p: Problem, x: Layouts) -> Array:
     return fits_torus(p, groups(p.cluster, x))
 
 
-def _torus_axes(p: Problem, x: Layouts) -> Array:
-    return np.asarray((x.torus_axes == 0) | (p.cluster.fabric.torus is not None))
+def _blocks(p: Problem, x: Layouts) -> Array:
+    usual = (x.torus_axes == 0) & (x.torus_block == 1)
+    fits = [(length <= x.torus_block) | (length % x.torus_block == 0) for length in p.cluster.slice_shape]
+    return np.all(fits, axis=0) if fits else usual
 
 
 def _placement(p: Problem, x: Layouts) -> Array:
@@ -363,9 +365,12 @@ RULES: tuple[Rule, ...] = (
         "(without experts: cp = 1)")),
     Rule("placement_fits_torus", "layout.placement", _torus, lambda p, x: (
         f"placed {' < '.join(x.placement)} on a torus of {'x'.join(map(str, p.cluster.slice_shape))}, filled along "
-        f"{', '.join(x.torus_axes)}, every axis must divide a torus dim or cover whole dims")),
-    Rule("torus_axes_exist", "layout.torus_axes", _torus_axes, lambda p, x: (
-        f"{', '.join(x.torus_axes)} orders the dims of a torus, which {p.cluster.fabric.id} is not")),
+        f"{', '.join(x.torus_axes)}{f' in blocks of {x.torus_block}' if x.torus_block > 1 else ''}, every axis must "
+        "divide a torus dim or cover whole dims")),
+    Rule("blocks_fill_torus", "layout.torus_block", _blocks, lambda p, x: (
+        f"torus_block({x.torus_block}) must divide every longer dim of the torus of "
+        f"{'x'.join(map(str, p.cluster.slice_shape))}" if p.cluster.slice_shape else
+        f"torus_axes and torus_block are for a torus, which {p.cluster.fabric.id} is not")),
 )  # fmt: skip
 
 

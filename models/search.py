@@ -177,13 +177,30 @@ class _Search:
         for block, rest in growing(order, _FIRST_MESHES, _MESHES):
             if not self._may_go_on(float(meshes.bound[rest].min())):
                 return
-            if len(left := self._wanted(meshes.take(block))):
-                self._open(left)
+            left = self._wanted(meshes.take(block))
+            if len(left) and self.ground.least.fillings > 1:
+                left = self._filled(left)
+            for some, _ in growing(np.argsort(left.bound, kind="stable"), _FIRST_MESHES, _MESHES):
+                if len(now := self._wanted(left.take(some))):
+                    self._open(now)
+
+    def _filled(self, meshes: Meshes) -> Meshes:
+        """Meshes in every filling of a torus, those that may be in the answer."""
+        ground, layouts = self.ground, meshes.layouts
+        fillings = ground.problem.cluster.numbering.different
+        rows = np.tile(np.arange(len(meshes)), len(fillings))
+        near = closest_groups(ground.problem.cluster, layouts)
+        links = ground.least.collectives(near, layouts, apart=True)
+        axes, block = np.repeat(fillings, len(meshes), axis=0).T
+        layouts = replace(layouts.take(rows), torus_axes=axes, torus_block=block)
+        costs = ground.costs(layouts, meshes.costs.shard[rows], near.times(len(fillings)), links)
+        filled = meshes.take(rows)
+        return self._wanted(replace(filled, costs=costs, bound=ground.bounded(costs, filled.chain)))
 
     def _open(self, meshes: Meshes) -> None:
         """Place meshes, and bound them by their own links; the most promising first."""
         ground = self.ground
-        first, kind = distinct(*(getattr(meshes.layouts, name) for name in DEGREES))
+        first, kind = distinct(*(getattr(meshes.layouts, name) for name in (*DEGREES, "torus_axes", "torus_block")))
         placed, of_kind, links = ground.space.placed(meshes.layouts.take(first))
         if not len(placed):
             return
@@ -193,8 +210,7 @@ class _Search:
         wanted = self.held.wanted(meshes.bound[mesh], piped, points)
         self._close(meshes.bound[mesh[~wanted]])
         mesh, place, points = mesh[wanted], place[wanted], points[wanted]
-        where = {name: getattr(placed, name)[place] for name in ("placement", "torus_axes")}
-        layouts = replace(meshes.layouts.take(mesh), **where)
+        layouts = replace(meshes.layouts.take(mesh), placement=placed.placement[place])
         seconds = collectives(ground.problem, links, ground.c)
         costs = ground.costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
         chain = meshes.chain[mesh]

@@ -110,7 +110,7 @@ class Space:
             "etp": len(self._expert_tensor_degrees),
             "sequence_parallel": 2,
             "placement": len(PLACEMENTS),
-            "torus_axes": len(self.problem.cluster.numbering.different),
+            "torus": len(self.problem.cluster.numbering.different),
             "micro_batch": len(self._micro_batches),
             "schedule": len(self.policies.schedules),
             "sharding": len(self.policies.shardings),
@@ -120,7 +120,7 @@ class Space:
     @property
     def placements(self) -> int:
         """Of a mesh on the fabric, before any rule."""
-        return self.cardinality["placement"] * self.cardinality["torus_axes"]
+        return self.cardinality["placement"] * self.cardinality["torus"]
 
     @property
     def size(self) -> int:
@@ -363,15 +363,12 @@ class Space:
         return rows.take(ok), parent[ok]
 
     def placed(self, meshes: Layouts) -> tuple[Layouts, Array, Groups]:
-        """Meshes under every placement of the stack, and order of a torus' dims, that puts some axis on other links,
-        the first of those that do not; the mesh and the groups of each."""
+        """Meshes, in the filling of a torus that they have, under every placement of the stack that puts some axis on
+        other links, the first of those that do not; the mesh and the groups of each."""
         pattern = active_axes(meshes)
         start, count, orders = _orders(self.problem.stack.placements)
         parent, row = ragged(start[pattern], count[pattern])
-        torus = self.problem.cluster.numbering.different
-        parent, row = np.repeat(parent, len(torus)), np.repeat(row, len(torus))
-        numbered = np.tile(torus, len(row) // len(torus))
-        rows = replace(meshes.take(parent), placement=orders[row], torus_axes=numbered)
+        rows = replace(meshes.take(parent), placement=orders[row])
         g = groups_of_meshes(self.problem.cluster, rows)
         legal = np.flatnonzero(fits_torus(self.problem, g) & equal_data_parallel(self.problem, rows))
         codes = [axis.code[legal[::-1]] for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)]

@@ -60,7 +60,7 @@ def along_whole_dims(problem: Problem, layout: Layout) -> tuple[str, ...]:
     experimental/mesh_utils.py, create_device_mesh)."""
     if not problem.cluster.numbering.is_open:
         return TORUS_AXES[0]
-    orders = [TORUS_AXES[code] for code in problem.cluster.numbering.different.tolist()]
+    orders = [TORUS_AXES[code] for code, block in problem.cluster.numbering.different.tolist() if block == 1]
     placed = groups(problem.cluster, Layouts.of([replace(layout, torus_axes=order) for order in orders]))
     covered = []
     for axis in (getattr(placed, name) for name in (*reversed(layout.placement), "ep")):

@@ -52,7 +52,10 @@ class LayoutFields(Wire):
     """Axes from the innermost links outwards."""
     torus_axes: TorusAxes = ["z", "y", "x"]
     """Of a torus (z is the last number of its shape), the dims that the axes of the placement fill one after the other:
-    with ["y", "z", "x"] the innermost axis lies along y."""
+    with ["y", "z", "x"] the innermost axis lies along y. Left out: so that axes cover whole dims."""
+    torus_block: Literal[1, 2, 4] = 1
+    """Of a torus, the blocks that are filled one after the other, by their length in every dim: with 4 an axis of 64 is
+    a cube of 4 x 4 x 4."""
     micro_batch: Degree = 1
     """Sequences a data-parallel rank runs at a time."""
     schedule: Schedule = "1f1b"

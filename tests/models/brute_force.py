@@ -16,7 +16,7 @@ from models.array import Array
 from models.complexity import complexity
 from models.constraints import Constraints
 from models.hardware import GIB
-from models.layout import AXES, PLACEMENTS, SCHEDULES, TORUS_AXES, Layout, Layouts
+from models.layout import AXES, PLACEMENTS, SCHEDULES, TORUS_AXES, TORUS_BLOCKS, Layout, Layouts
 from models.problem import Problem
 from models.profile import Profile
 from models.recompute import RECOMPUTE
@@ -75,33 +75,35 @@ def legal(problem: Problem, constraints: Constraints) -> Iterator[Layouts]:
     meshes, policies = _meshes(problem, constraints), _policies(problem, constraints)
     if not len(policies):
         return
-    orders = [
-        _legal_orders(problem, meshes, filled)
-        for filled in range(len(TORUS_AXES) if problem.cluster.fabric.torus else 1)
-    ]
+    torus = problem.cluster.fabric.torus is not None
+    fillings = list(product(range(len(TORUS_AXES)), TORUS_BLOCKS)) if torus else [(0, 1)]
+    orders = [_legal_orders(problem, meshes, *filling) for filling in fillings]
     rules = [rule for rule in RULES if rule.name in _OF_POLICY]
     size = max(_BLOCK // len(policies), 1)
     for start in range(0, len(meshes), size):
         mesh, policy = np.indices((min(size, len(meshes) - start), len(policies))).reshape(2, -1)
         rows = replace(policies.take(policy), **{name: getattr(meshes, name)[start + mesh] for name in _OF_MESH})
         ok = np.flatnonzero(_obeys(problem, rows, rules))
-        for filled, legal_orders in enumerate(orders):
+        for (axes, block), legal_orders in zip(fillings, orders, strict=True):
             row, order = np.nonzero(legal_orders[start + mesh[ok]])
             if len(row):
-                yield replace(rows.take(ok[row]), placement=order, torus_axes=np.full(len(row), filled))
+                filled = {"torus_axes": np.full(len(row), axes), "torus_block": np.full(len(row), block)}
+                yield replace(rows.take(ok[row]), placement=order, **filled)
 
 
-def _legal_orders(problem: Problem, meshes: Layouts, filled: int) -> Array:
-    """(meshes, placements): those that a mesh may have in this order of a torus' dims, of placements with its axes in
-    the same order the first."""
+def _legal_orders(problem: Problem, meshes: Layouts, axes: int, block: int) -> Array:
+    """(meshes, placements): those that a mesh may have in this filling of a torus, of placements with its axes in the
+    same order the first."""
     used = np.stack([getattr(meshes, axis) > 1 for axis in AXES], axis=1)
     legal = np.zeros((len(meshes), len(PLACEMENTS)), dtype=bool)
-    for axes in np.unique(used, axis=0):
-        mine = np.flatnonzero((used == axes).all(axis=1))
-        legal[np.ix_(mine, _orders([axis for axis, some in zip(AXES, axes, strict=True) if some]))] = True
+    for some in np.unique(used, axis=0):
+        mine = np.flatnonzero((used == some).all(axis=1))
+        legal[np.ix_(mine, _orders([axis for axis, is_used in zip(AXES, some, strict=True) if is_used]))] = True
     mesh, order = np.nonzero(legal)
-    placed = replace(meshes.take(mesh), placement=order, torus_axes=np.full(len(mesh), filled))
-    legal[mesh, order] = _obeys(problem, placed, [rule for rule in RULES if rule.field == "layout.placement"])
+    filled = {"torus_axes": np.full(len(mesh), axes), "torus_block": np.full(len(mesh), block)}
+    placed = replace(meshes.take(mesh), placement=order, **filled)
+    rules = [rule for rule in RULES if rule.field in ("layout.placement", "layout.torus_block")]
+    legal[mesh, order] = _obeys(problem, placed, rules)
     return legal
 
 

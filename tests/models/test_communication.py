@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 from models import catalogue
 from models.communication import Network
 from models.hardware import Cluster
-from models.layout import PLACEMENTS, Layout, Layouts
+from models.layout import PLACEMENTS, TORUS_AXES, TORUS_BLOCKS, Layout, Layouts
 from models.mesh import Group, closest_groups, groups
 from models.profile import Coefficients, shipped_profile
+from models.rules import BY_NAME
+from tests.benchmarks.problems import problem
 
 C = shipped_profile().coefficients(("generation:hopper",))
 
@@ -117,6 +120,52 @@ def test_members_of_all_dims_make_up_every_axis(tp: int, shard: int, cp: int, pp
         members = getattr(placed, axis).table.members
         assert np.prod(members) == pytest.approx(getattr(layouts, axis)[0])
         assert (np.cumprod(members, axis=0) <= np.cumprod(getattr(closest, axis).table.members, axis=0) + 1e-9).all()
+
+
+@given(
+    st.sampled_from([(2, 4, 8), (8, 4, 2), (4, 4, 4), (1, 8, 4), (12, 4, 4), (3, 2, 4)]),
+    st.sampled_from(TORUS_AXES),
+    st.sampled_from(TORUS_BLOCKS),
+    st.integers(0, 200),
+)
+def test_members_lie_where_counting_along_a_torus_puts_them(
+    shape: tuple[int, int, int], order: tuple[str, ...], block: int, pick: int
+) -> None:
+    """Devices numbered one by one, through one block after the other."""
+    cluster = replace(catalogue.cluster("tpu-v5p", int(np.prod(shape))), torus_shape=shape)
+    inner = [d for d in range(1, cluster.num_devices + 1) if cluster.num_devices % d == 0]
+    pairs = [(a, b) for a in inner for b in inner if cluster.num_devices % (a * b) == 0 and b > 1]
+    stride, degree = pairs[pick % len(pairs)]
+    layout = Layout(tp=stride, dp_shard=degree, dp_replicate=cluster.num_devices // (stride * degree), torus_axes=order,
+                    torus_block=block)  # fmt: skip
+    if first_broken_of(layout, cluster, "blocks_fill_torus"):
+        return
+    group = groups(cluster, Layouts.of([layout])).dp_shard.table
+    if not group.whole[0]:
+        return
+    at = counted(dict(zip("xyz", shape, strict=True)), order, block)[: stride * degree : stride]
+    for dim, members, apart in zip(cluster.dims, group.members[:, 0], group.stride[:, 0], strict=True):
+        places = sorted({place["xyz".index(dim.name)] for place in at})
+        assert len(places) == members
+        if members > 1:
+            assert set(np.diff(places)) == {apart}
+
+
+def counted(lengths: dict[str, int], order: tuple[str, ...], block: int) -> list[tuple[int, ...]]:
+    """Coordinates (x, y, z) of one device after the other."""
+    found = []
+    blocks = product(*(range(0, lengths[name], min(block, lengths[name])) for name in reversed(order)))
+    for corner in blocks:
+        within = product(*(range(min(block, lengths[name])) for name in reversed(order)))
+        for step in within:
+            at = {name: c + s for name, c, s in zip(reversed(order), corner, step, strict=True)}
+            found.append(tuple(at[name] for name in "xyz"))
+    return found
+
+
+def first_broken_of(layout: Layout, cluster: Cluster, rule: str) -> bool:
+    question = problem("llama-3.1-8b", ("tpu-v5p", 64), "maxtext", seq_len=4096, global_batch=64)
+    return not BY_NAME[rule].test(replace(question, cluster=cluster), Layouts.of([layout]))[0]
 
 
 def test_groups_of_sixteen_on_racks_of_seventy_two_straddle() -> None:

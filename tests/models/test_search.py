@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ from models.shard import Shards
 from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, neutral
 from models.step import predict
 from models.workload import Workload
-from tests.benchmarks.problems import NAMED
+from tests.benchmarks.problems import NAMED, problem
 from tests.models.brute_force import Found, fitting, legal
 
 PROFILE = shipped_profile()
@@ -63,11 +64,14 @@ _STACKS = {
 
 
 def any_levels(draw: st.DrawFn, chip: str, chips: int) -> Cluster:
-    """Nested levels of any speeds: what a caller describes need not slow down outwards."""
+    """Nested levels of any speeds: what a caller describes need not slow down outwards. Or a torus of any shape."""
     speeds = st.sampled_from([20.0, 60.0, 450.0])
     found = catalogue.cluster(chip, chips)
     if found.fabric.torus is not None:
-        return found
+        torus = replace(found.fabric.torus, wrap_length=draw(st.sampled_from([2, 4])))
+        shapes = [s for s in product([1, 2, 4, 8], repeat=3) if np.prod(s) == chips]
+        shape = draw(st.sampled_from(shapes))
+        return replace(found, fabric=replace(found.fabric, torus=torus), torus_shape=shape)
     levels = tuple(
         Level(name=name, gb_s_per_chip=draw(speeds), size=size)
         for name, size in (("inner", 2), ("middle", 4), ("outer", None))
@@ -312,6 +316,10 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
         yield times.step[key, rows] + more, memory.least[variant, rows]
     none = MemoryBounds(near.costs, policies, np.zeros(n), longest, np.inf).memory()
     legal = np.ones((len(policies.shardings), n), dtype=bool)
+    fillings, apart = problem.cluster.numbering.different, in_every_filling(problem, placed.costs)
+    filled = Bounds(apart, policies, np.tile(least_idle, len(fillings))).least(np.tile(legal, len(fillings)))
+    its_own = (layouts.torus_axes == fillings[:, :1]) & (layouts.torus_block == fillings[:, 1:])
+    yield np.where(its_own, filled.reshape(len(fillings), n), 0.0).max(axis=0), none.least[variant, rows]
     for bounds in (placed, near):
         yield bounds.least(legal), (none.layers + held * none.each)[variant, rows]
 
@@ -336,6 +344,15 @@ def unplaced(problem: Problem, placed: MeshCosts) -> MeshCosts:
     closest = closest_groups(problem.cluster, placed.layouts)
     tables = replace(placed.tables, collectives=LeastCosts(problem, placed.c).collectives(closest, placed.layouts))
     return replace(placed, tables=tables, groups=closest)
+
+
+def in_every_filling(problem: Problem, placed: MeshCosts) -> MeshCosts:
+    """Those, one filling of a torus after the other."""
+    times, closest = len(problem.cluster.numbering.different), closest_groups(problem.cluster, placed.layouts)
+    rows = np.tile(np.arange(len(placed.layouts)), times)
+    links = LeastCosts(problem, placed.c).collectives(closest, placed.layouts, apart=True)
+    tables = replace(placed.tables, collectives=links)
+    return replace(placed.take(rows), tables=tables, groups=closest.times(times))
 
 
 def position(of: Layouts, layouts: Layouts, knobs: Sequence[str]) -> Array:
@@ -401,6 +418,15 @@ def test_what_a_stopped_search_has_not_opened_counts_towards_its_gap(
         monkeypatch.setattr(search_module, name, together)
     stopped = search(Space(question, Constraints()), PROFILE, goal, lambda: next(answers, False))
     assert best <= stopped.times[0] <= best * (1 + stopped.certificate.gap) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("chips", [512, 1024])
+def test_how_the_dims_of_a_torus_are_named_is_nothing_to_the_answer(chips: int) -> None:
+    question = problem("deepseek-v3", ("tpu-v5p", chips), "maxtext", seq_len=4096, global_batch=1024)
+    shapes = set(permutations(sorted(question.cluster.slice_shape)[:2] + [max(question.cluster.slice_shape)]))
+    found = [replace(question, cluster=replace(question.cluster, torus_shape=shape)) for shape in sorted(shapes)]
+    times = [search(Space(one, Constraints()), PROFILE, Goal()).times[0] for one in found]
+    assert times == pytest.approx([times[0]] * len(times), rel=1e-12)
 
 
 def test_a_ranking_is_complete_as_far_as_it_goes() -> None:
