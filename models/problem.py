@@ -27,6 +27,10 @@ class Problem:
         if stack.vendors and vendor in VENDORS and vendor not in stack.vendors:
             rule = f"runs on chips of {', '.join(stack.vendors)}, not on {self.cluster.chip.id} ({vendor})"
             raise Invalid("stack", stack.id, rule)
+        chip, precision = self.cluster.chip, self.workload.precision
+        if precision == "mxfp8" and not {"fp4", "fp6"} & chip.peak_tflops.keys():
+            rule = f"needs matrix units that scale by blocks, which come with fp4 or fp6, and {chip.id} has neither"
+            raise Invalid("workload.precision", precision, rule)
 
     @cached_property
     def kernel(self) -> str:

@@ -177,25 +177,24 @@ class _Search:
         for block, rest in growing(order, _FIRST_MESHES, _MESHES):
             if not self._may_go_on(float(meshes.bound[rest].min())):
                 return
-            left = self._wanted(meshes.take(block))
-            if len(left) and self.ground.least.fillings > 1:
-                left = self._filled(left)
-            for some, _ in growing(np.argsort(left.bound, kind="stable"), _FIRST_MESHES, _MESHES):
-                if len(now := self._wanted(left.take(some))):
-                    self._open(now)
+            if len(left := self._wanted(meshes.take(block))):
+                (self._fill if self.ground.least.fillings > 1 else self._open)(left)
 
-    def _filled(self, meshes: Meshes) -> Meshes:
-        """Meshes in every filling of a torus, those that may be in the answer."""
+    def _fill(self, meshes: Meshes) -> None:
+        """Open meshes in every filling of a torus, bounded each."""
         ground, layouts = self.ground, meshes.layouts
         fillings = ground.problem.cluster.numbering.different
-        rows = np.tile(np.arange(len(meshes)), len(fillings))
         near = closest_groups(ground.problem.cluster, layouts)
         links = ground.least.collectives(near, layouts, apart=True)
+        rows = np.tile(np.arange(len(meshes)), len(fillings))
         axes, block = np.repeat(fillings, len(meshes), axis=0).T
         layouts = replace(layouts.take(rows), torus_axes=axes, torus_block=block)
         costs = ground.costs(layouts, meshes.costs.shard[rows], near.times(len(fillings)), links)
         filled = meshes.take(rows)
-        return self._wanted(replace(filled, costs=costs, bound=ground.bounded(costs, filled.chain)))
+        filled = self._wanted(replace(filled, costs=costs, bound=ground.bounded(costs, filled.chain)))
+        for some, _ in growing(np.argsort(filled.bound, kind="stable"), _FIRST_MESHES, _MESHES):
+            if len(left := self._wanted(filled.take(some))):
+                self._open(left)
 
     def _open(self, meshes: Meshes) -> None:
         """Place meshes, and bound them by their own links; the most promising first."""
@@ -311,15 +310,13 @@ class _Search:
     def _simplest(self, cores: Cores) -> None:
         """Open what may be simple enough to make up for its time."""
         points, piped = of_degrees(cores.layouts), cores.layouts.pp > 1
-        order = np.lexsort((cores.bound, points))
-        for start in range(0, len(order), _PROBED):
-            block = order[start : start + _PROBED]
-            if not self._may_go_on(float(cores.bound[block].min())):
+        left = np.lexsort((cores.bound, points))
+        while len(left := left[self.held.wanted(cores.bound[left], piped[left], points[left])]):
+            if not self._may_go_on(float(cores.bound[left].min())):
                 return
-            block = block[self.held.wanted(cores.bound[block], piped[block], points[block])]
-            if len(block):
-                meshes = self._split(cores.take(block))
-                self._sweep(meshes, np.lexsort((meshes.bound, meshes.points)))
+            meshes = self._split(cores.take(left[:_PROBED]))
+            self._sweep(meshes, np.lexsort((meshes.bound, meshes.points)))
+            left = left[_PROBED:]
 
     # -- counts -------------------------------------------------------------------------------------------------
 

@@ -64,6 +64,7 @@ BAD_PREDICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (changed(PREDICTION, "workload.global_batch", 10**8), "invalid", "/workload/global_batch"),
     (changed(PREDICTION, "workload.precision", "fp3"), "invalid", "/workload/precision"),
     (changed(PREDICTION, "workload.precision", "nvfp4"), "invalid", "/workload/precision"),
+    (changed(PREDICTION, "workload.precision", "mxfp8"), "invalid", "/workload/precision"),
     (changed(PREDICTION, "workload.optimizer", "sgdd"), "invalid", "/workload/optimizer"),
     (changed(PREDICTION, "workload.token_budget", -1), "invalid", "/workload/token_budget"),
     (changed(PREDICTION, "workload.batch", 1), "invalid", "/workload/batch"),
