@@ -20,12 +20,14 @@ from models.pipelining import Pipelining, pipelined, roofline
 from models.prediction import Prediction, on_host
 from models.problem import Problem
 from models.profile import Profile
+from models.provenance import DECISIVE
 from models.space import Space
 from models.step import predict
 from models.surety import SURE, fastest_sure, offloaded, reserve_gib
 
 _MOST_WEIGHED = 20_000  # of the fastest, for free memory
 _ALL_BUT_SURE = 0.99
+_KNOB_OF = {"tensor_s": "tp", "context_s": "cp", "expert_s": "ep", "pipeline_s": "pp", "bubble_s": "pp"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +172,7 @@ def _reasons(
         f"probability of {_percent(best.fit_probability)}"
     )
     reasons += _fitting(best, surer, answer.certificate.exact)
+    reasons += _unsupported(best)
     if fewer:
         reasons.append(fewer.message)
     if not answer.certificate.exact:
@@ -194,6 +197,22 @@ def _fitting(best: Prediction, surer: Candidate | None, exact: bool) -> list[str
         f"{nothing} within the tolerance fits with a probability of {SURE:.0%}: constraints.memory_reserve_gib = "
         f"{reserve_gib(best):.1f} asks for the fastest layout that does, whatever it costs"
     ]
+
+
+def _unsupported(best: Prediction) -> list[str]:
+    """Of what decides the step, the terms that no run supports."""
+    terms = best.provenance.terms
+    unseen = [
+        name
+        for name, seconds in best.time.items()
+        if seconds >= DECISIVE * best.step_time_s and terms[name].ground == "data_sheet"
+    ]
+    if not unseen:
+        return []
+    knobs = dict.fromkeys(_KNOB_OF[name] for name in unseen if name in _KNOB_OF)
+    without = " and ".join(f"constraints.{knob} = 1" for knob in knobs)
+    asks = f"; {without} asks for the fastest layout without" if without else ""
+    return [f"evidence: no run on such chips or this stack had {' or '.join(unseen)}, which rest on priors{asks}"]
 
 
 def _percent(probability: float) -> str:
