@@ -74,7 +74,9 @@ def _on_fewer(
     if best is None:
         raise failure or _why_none(problem, constraints) or Infeasible(rule, message)
     smaller = best.space
-    answer = best.answer if best.goal == goal else search_on(best.answer.ground, goal, go_on)
+    answer = best.answer
+    if best.goal != goal:
+        answer = search_on(answer.ground, goal, go_on, answer.layouts.take(np.array(answer.ranked[:1])))
     used = smaller.problem.cluster.num_chips
     text = f"no legal layout uses all {problem.cluster.num_chips} chips ({message}); the answer uses {used}"
     return smaller, answer, FewerChips(rule=rule, message=text, num_chips=used)

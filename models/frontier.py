@@ -6,19 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from models.answer import Goal, GoOn, to_the_end
+import numpy as np
+
+from models.answer import Answer, Goal, GoOn, to_the_end
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid, OutOfTime
 from models.groundwork import NoLegalLayout
 from models.layout import Layout
 from models.problem import Problem
 from models.profile import Profile
-from models.search import search
+from models.search import search, search_on
 from models.space import Space
 
 AXES = ("scale_up", "scale_out", "domain", "num_chips", "layers")
 """Times the bandwidth within a scale-up domain, and between them; chips in a domain; chips, the batch as it is; times
 the layers of the model."""
+
+_MORE_THAN_LINKS = ("layers", "num_chips")  # changed last, since what else changes is shared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,37 +61,54 @@ def frontier(
             raise Invalid("grid", name, f"must be one of {', '.join(AXES)}")
     if (pp := constraints.allowed.get("pp")) and len({degree > 1 for degree in pp}) == 1:
         raise Invalid("constraints.pp", list(pp), "leaves one side: a frontier lies between pipelines and none")
-    places = (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
-    points: list[Point] = []
-    for place in places:
+    places = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    survey, points = Survey(problem, profile, constraints, go_on), dict[int, Point]()
+    for i in sorted(range(len(places)), key=lambda i: [places[i].get(name, 0.0) for name in _MORE_THAN_LINKS]):
         if points and not go_on():
-            points.append(Point(at=dict(place), **_NOTHING, exact=False, refused="time ran out before this point"))
+            points[i] = Point(at=places[i], **_NOTHING, exact=False, refused="time ran out before this point")
         else:
-            points.append(point(problem, profile, constraints, place, go_on))
-    return points
+            points[i] = survey.point(places[i])
+    return [points[i] for i in range(len(places))]
 
 
-def point(
-    problem: Problem, profile: Profile, constraints: Constraints, at: Mapping[str, float], go_on: GoOn = to_the_end
-) -> Point:
-    """One exact search, for both sides of pp = 1."""
-    try:
-        answer = search(Space(changed(problem, at), constraints), profile, Goal(both_sides=True), go_on)
-    except NoLegalLayout:
-        return Point(at=dict(at), **_NOTHING, exact=True, refused="no layout is legal")
-    except (Infeasible, Invalid) as error:
-        return Point(at=dict(at), **_NOTHING, exact=not isinstance(error, OutOfTime), refused=str(error))
-    times = [None if row is None else float(answer.times[row]) for row in (answer.without, answer.with_pp)]
-    layouts = [None if row is None else answer.layouts[row] for row in (answer.without, answer.with_pp)]
-    return Point(
-        at=dict(at),
-        without_s=times[0],
-        with_s=times[1],
-        without=layouts[0],
-        with_pp=layouts[1],
-        gap=_gap(times[0], times[1]),
-        exact=answer.certificate.exact,
-    )
+class Survey:
+    """Exact searches, one after the other, at places of a grid: each with what of the one before still holds."""
+
+    def __init__(self, problem: Problem, profile: Profile, constraints: Constraints, go_on: GoOn = to_the_end) -> None:
+        self.problem, self.profile, self.constraints, self.go_on = problem, profile, constraints, go_on
+        self._before: Answer | None = None
+
+    def point(self, at: Mapping[str, float]) -> Point:
+        """For both sides of pp = 1."""
+        try:
+            answer = self._answer(changed(self.problem, at))
+        except NoLegalLayout:
+            return Point(at=dict(at), **_NOTHING, exact=True, refused="no layout is legal")
+        except (Infeasible, Invalid) as error:
+            return Point(at=dict(at), **_NOTHING, exact=not isinstance(error, OutOfTime), refused=str(error))
+        times = [None if row is None else float(answer.times[row]) for row in (answer.without, answer.with_pp)]
+        layouts = [None if row is None else answer.layouts[row] for row in (answer.without, answer.with_pp)]
+        return Point(
+            at=dict(at),
+            without_s=times[0],
+            with_s=times[1],
+            without=layouts[0],
+            with_pp=layouts[1],
+            gap=_gap(times[0], times[1]),
+            exact=answer.certificate.exact,
+        )
+
+    def _answer(self, problem: Problem) -> Answer:
+        """Between other links the same layouts are legal and fit."""
+        goal, before = Goal(both_sides=True), self._before
+        ground = before and before.ground.linked(problem)
+        if before and ground:
+            rows = [row for row in (before.without, before.with_pp) if row is not None]
+            answer = search_on(ground, goal, self.go_on, before.layouts.take(np.array(rows)))
+        else:
+            answer = search(Space(problem, self.constraints), self.profile, goal, self.go_on)
+        self._before = answer
+        return answer
 
 
 def _gap(without: float | None, with_pp: float | None) -> float:

@@ -76,6 +76,20 @@ class Groundwork:
         other._keep_free()
         return other
 
+    def linked(self, problem: Problem) -> Groundwork | None:
+        """The same for a problem whose chips are joined by other links, which is nothing to what is legal, what it
+        computes and what it holds; None where the problem differs in more."""
+        mine, links = self.problem.cluster, problem.cluster
+        joined = replace(mine, fabric=links.fabric, chips_per_domain=links.chips_per_domain)
+        if problem != replace(self.problem, cluster=joined) or problem.scopes != self.problem.scopes:
+            return None
+        if links.wraps != mine.wraps:
+            return None
+        other = copy(self)
+        other.problem, other.space = problem, self.space.linked(problem)
+        other._cost_links()
+        return other
+
     def _keep_free(self) -> None:
         usable, reserve = self.problem.cluster.usable_bytes, self.space.constraints.memory_reserve_gib
         self.capacity = usable - reserve * GIB
@@ -83,6 +97,7 @@ class Groundwork:
             rule = f"must leave some of the {usable / GIB:.1f} usable GiB of a device"
             raise Invalid("constraints.memory_reserve_gib", reserve, rule)
         self.at_most = self.capacity * (1 + 1e-12)  # for bounds, which add up in another order
+        self.surely = self.capacity * (1 - 1e-12)
 
     def _cost(self) -> None:
         """Shards, and what every policy does with them."""
@@ -92,9 +107,7 @@ class Groundwork:
             raise TooLarge(self.problem.cluster.num_chips, count, "shards of a layer", MOST_SHARDS)
         shards = _crossed(bodies.table, self.experts)
         self.shards = ShardCosts.of(self.problem, shards, self.c, self.policies.savers.recompute)
-        self.least = LeastCosts(self.problem, self.c, self.experts.ep, self.experts.etp)
-        self.bounds = CoreBounds(self.problem, self.shards, self.c, self.least)
-        self.context = self.bounds.context(self.trunks.rows, self.body)
+        self._cost_links()
         self.memory = CoreMemory(self.problem, self.shards, self.c, self.policies)
         device, host = update_seconds(self.problem, self.c)
         self.variants = Variants.of_policies(self.policies)
@@ -106,6 +119,11 @@ class Groundwork:
         self.saver = np.tile(np.arange(r), z)
         self.on_host = self.policies.savers.offload_optimizer[self.saver]
         self._count_points()
+
+    def _cost_links(self) -> None:
+        self.least = LeastCosts(self.problem, self.c, self.experts.ep, self.experts.etp)
+        self.bounds = CoreBounds(self.problem, self.shards, self.c, self.least)
+        self.context = self.bounds.context(self.trunks.rows, self.body)
 
     def _count_points(self) -> None:
         """Of complexity: of every schedule in a pipeline, of every variant, and the fewest of each of their keys."""

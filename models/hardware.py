@@ -223,6 +223,12 @@ class Cluster:
                 return shape
         return (1,) * torus.ndim
 
+    @property
+    def wraps(self) -> tuple[tuple[int, bool], ...]:
+        """Of every dim of a slice, how long it is and whether its ends are joined."""
+        torus, shape = self.fabric.torus, self.slice_shape
+        return () if torus is None else tuple(zip(shape, torus.wraps(shape), strict=True))
+
     @cached_property
     def dims(self) -> tuple[Dim, ...]:
         """From the inside out, without those the job does not reach; equal neighbours merged."""

@@ -34,6 +34,7 @@ from models.mesh_costs import collectives
 from models.profile import Profile
 from models.shortage import Shortage
 from models.space import Space, ragged
+from models.step import predict
 
 _CORES = 16_000  # looked at together at first, later more
 _PROBED = 1024  # cores opened together, at first
@@ -57,9 +58,10 @@ def search(space: Space, profile: Profile, goal: Goal, go_on: GoOn = to_the_end)
     return search_on(Groundwork(space, profile.coefficients(space.problem.scopes)), goal, go_on)
 
 
-def search_on(ground: Groundwork, goal: Goal, go_on: GoOn) -> Answer:
-    """The same on what is known of a space."""
-    held = Held(goal)
+def search_on(ground: Groundwork, goal: Goal, go_on: GoOn, known: Layouts | None = None) -> Answer:
+    """The same on what is known of a space; of `known` layouts that are in it and fit, none slower than the best of its
+    side is looked for."""
+    held = Held(goal) if known is None else Held(goal).knowing(*_reached(ground, known))
     answer = _Search(ground, held, go_on).run()
     while answer.certificate.exact and held.short:
         held = held.again()
@@ -69,6 +71,13 @@ def search_on(ground: Groundwork, goal: Goal, go_on: GoOn) -> Answer:
             return answer.inexact()
         answer = again if again.certificate.exact else answer.inexact()
     return answer
+
+
+def _reached(ground: Groundwork, known: Layouts) -> tuple[Array, Array]:
+    """Of those that fit: whether each has a pipeline, and its step time."""
+    found = predict(ground.problem, known, ground.c)
+    fits = (found.needed_bytes <= ground.surely) & (found.host_bytes <= ground.problem.cluster.host_bytes)
+    return known.pp[fits] > 1, found.step_time_s[fits]
 
 
 class _Search:

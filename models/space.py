@@ -101,6 +101,12 @@ class Space:
         object.__setattr__(other, "constraints", replace(self.constraints, memory_reserve_gib=gib))
         return other
 
+    def linked(self, problem: Problem) -> Space:
+        """The same for a problem with other links between its chips, which is nothing to what is legal."""
+        other = copy(self)
+        object.__setattr__(other, "problem", problem)
+        return other
+
     @cached_property
     def cardinality(self) -> dict[str, int]:
         n = self.problem.cluster.num_devices

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from models.answer import GoOn
 from models.constraints import Constraints
-from models.frontier import Point, point
+from models.frontier import Point, Survey
 from models.problem import Problem
 from models.profile import Profile
 
@@ -35,28 +35,25 @@ def thresholds(
     problem: Problem, profile: Profile, constraints: Constraints, tolerance: float, go_on: GoOn
 ) -> list[Threshold]:
     """For every axis that the fabric has."""
-    here = point(problem, profile, constraints, {}, go_on)
+    survey = Survey(problem, profile, constraints, go_on)
+    here = survey.point({})
     if here.gap is None:
         return []
     cluster, found = problem.cluster, []
     rates = {dim.scale: dim.gb_s * cluster.chip.devices_per_chip for dim in reversed(cluster.dims)}
     for axis, scale in (("scale_up", "up"), ("scale_out", "out")):
         if scale in rates:
-            ask = _Asked(problem, profile, constraints, tolerance, go_on, axis, rates[scale])
-            found.append(ask.threshold(here))
+            found.append(_Asked(survey, tolerance, axis, rates[scale]).threshold(here))
     domain = cluster.scale_up_domain // cluster.chip.devices_per_chip
     if cluster.fabric.torus is None and cluster.fabric.levels[0].size is not None:
-        found.append(_Asked(problem, profile, constraints, tolerance, go_on, "domain", domain).domains(here))
+        found.append(_Asked(survey, tolerance, "domain", domain).domains(here))
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    problem: Problem
-    profile: Profile
-    constraints: Constraints
+    survey: Survey
     tolerance: float
-    go_on: GoOn
     axis: str
     value: float
 
@@ -64,7 +61,7 @@ class _Asked:
         needed = not here.is_simple(self.tolerance)
         exact = here.exact
         for holds, changes in _STEPS:
-            if not self.go_on():
+            if not self.survey.go_on():
                 return self._found(needed, self.value, None, False)
             found = self._at(changes)
             exact = exact and found.exact
@@ -73,7 +70,7 @@ class _Asked:
         return self._found(needed, self.value, None, exact)
 
     def _bisected(self, needed: bool, holds: float, changes: float, exact: bool) -> Threshold:
-        while max(holds / changes, changes / holds) > _CLOSE and self.go_on():
+        while max(holds / changes, changes / holds) > _CLOSE and self.survey.go_on():
             middle = (holds * changes) ** 0.5
             found = self._at(middle)
             exact = exact and found.exact
@@ -84,20 +81,20 @@ class _Asked:
     def domains(self, here: Point) -> Threshold:
         """Domains twice, four times … as large, then half and a quarter, until one changes it."""
         needed, exact = not here.is_simple(self.tolerance), here.exact
-        largest = min(self.problem.cluster.num_chips, self.value * _FARTHEST)
+        largest = min(self.survey.problem.cluster.num_chips, self.value * _FARTHEST)
         least = max(self.value / _FARTHEST, 1)
         for factor in (2.0, 0.5):
             size = holds = self.value
-            while self.go_on() and least <= (size := int(size * factor)) <= largest:
+            while self.survey.go_on() and least <= (size := int(size * factor)) <= largest:
                 found = self._at(size)
                 exact = exact and found.exact
                 if self._differs(found, needed):
                     return self._found(needed, holds, size, exact)
                 holds = size
-        return self._found(needed, self.value, None, exact and self.go_on())
+        return self._found(needed, self.value, None, exact and self.survey.go_on())
 
     def _at(self, place: float) -> Point:
-        return point(self.problem, self.profile, self.constraints, {self.axis: place}, self.go_on)
+        return self.survey.point({self.axis: place})
 
     def _differs(self, found: Point, needed: bool) -> bool:
         return found.gap is not None and found.is_simple(self.tolerance) == needed

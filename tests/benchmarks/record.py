@@ -17,7 +17,7 @@ from typing import Any
 
 from models.constraints import Constraints
 from models.errors import DomainError
-from models.frontier import Point, point
+from models.frontier import Point, Survey
 from models.layout import Layout
 from models.profile import Profile, shipped_profile
 from service.fit_profile import choose
@@ -60,7 +60,7 @@ def lines(rows: list[dict[str, Any]], profile: Profile, parameters: float) -> It
     for key, (seconds, run, layout, name) in sorted(fastest.items(), key=lambda item: tuple(map(str, item[0]))):
         chip, chips, stack, batch, precision = key
         where = f"{name}, {chips} {chip}, {stack}, {batch} sequences, {precision}"
-        here = point(run.problem, profile, Constraints(), {})
+        here = Survey(run.problem, profile, Constraints()).point({})
         yield Line(where, layout, seconds, run.problem.cluster.scale_up_domain, here)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from models import catalogue
 from models.answer import Goal
 from models.constraints import Constraints
 from models.errors import Infeasible
-from models.frontier import crossings, frontier, point
+from models.frontier import Survey, crossings, frontier
 from models.groundwork import NoLegalLayout
 from models.problem import Problem
 from models.profile import shipped_profile
@@ -21,7 +22,7 @@ from models.search import search
 from models.space import Space
 from models.thresholds import thresholds
 from models.workload import Workload
-from tests.benchmarks.problems import NAMED
+from tests.benchmarks.problems import NAMED, problem
 from tests.models.test_search import problems
 
 PROFILE = shipped_profile()
@@ -111,5 +112,34 @@ def test_a_threshold_lies_between_two_searches_that_differ(name: str) -> None:
         places = [one.holds_at, one.changes_at]
         if one.axis != "domain":
             places = [place / one.value for place in places]
-        sides = [point(problem, PROFILE, Constraints(), {one.axis: place}).is_simple(0.03) for place in places]
+        sides = [Survey(problem, PROFILE, Constraints()).point({one.axis: place}).is_simple(0.03) for place in places]
         assert sides == [not one.needed, one.needed]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(problems(), st.permutations([1.0, 0.1, 3.0, 1.0]), st.sampled_from(["scale_up", "scale_out", "num_chips"]))
+def test_a_search_after_others_finds_what_it_finds_by_itself(question: Problem, values: list[float], axis: str) -> None:
+    places = [{axis: float(int(4 * value)) if axis == "num_chips" else value} for value in values]
+    places = [place for place in places if axis != "num_chips" or place[axis] >= 1]
+    survey = Survey(question, PROFILE, Constraints())
+    for place in places:
+        assert survey.point(place) == Survey(question, PROFILE, Constraints()).point(place)
+
+
+@pytest.mark.parametrize(
+    ("question", "grid"),
+    [
+        (problem("qwen3-30b-a3b", ("gb200", 144), "megatron", seq_len=4096, global_batch=512),
+         {"domain": (8.0, 72.0), "scale_up": (0.1, 1.0), "num_chips": (72.0, 144.0)}),
+        (problem("llama-3-70b", ("tpu-v5p", 128), "maxtext", seq_len=8192, global_batch=128),
+         {"num_chips": (64.0, 128.0), "scale_up": (0.1, 1.0)}),
+        (problem("llama-3.1-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=64),
+         {"layers": (1.0, 2.0), "scale_out": (0.1, 1.0)}),
+    ],
+)  # fmt: skip
+def test_the_points_of_a_frontier_are_searches_of_their_own(
+    question: Problem, grid: dict[str, tuple[float, ...]]
+) -> None:
+    points = frontier(question, PROFILE, Constraints(), grid)
+    assert [list(point.at.values()) for point in points] == [list(values) for values in product(*grid.values())]
+    assert points == [Survey(question, PROFILE, Constraints()).point(point.at) for point in points]
