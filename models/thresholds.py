@@ -11,15 +11,16 @@ from models.problem import Problem
 from models.profile import Profile
 
 _FARTHEST = 16.0  # times as much, or as little
-_STEPS = ((1.0, 4.0), (1.0, 1 / 4), (4.0, _FARTHEST), (1 / 4, 1 / _FARTHEST))  # nearest first, each from the one before
+_DOUBLED = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0), (8.0, _FARTHEST))
+_STEPS = [step for a, b in _DOUBLED for step in ((a, b), (1 / a, 1 / b))]  # nearest first, each from the one before
 _CLOSE = 1.1  # bisected until both sides are within this factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
     """`axis` (models.frontier.AXES); `needed`: with things as they are, `value`, a pipeline is worth more than the
-    tolerance. It is so up to `holds_at`, the last value that was tried, and no longer at `changes_at`; None if neither
-    4 nor 16 times as much or as little changes it, nor any doubling of a domain. Values are GB/s per chip, or chips in
+    tolerance. It is so up to `holds_at`, the last value that was tried, and no longer at `changes_at`; None if no
+    doubling up to 16 times as much or as little changes it. Values are GB/s per chip, or chips in
     a domain. What a pipeline is worth need not grow all the way: a change between two that were tried may be missed.
     """
 

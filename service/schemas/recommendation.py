@@ -146,7 +146,8 @@ class ThresholdAnswer(Document):
     holds_at: float
     """The last value tried at which that is so."""
     changes_at: float | None
-    """The first at which it is not; null where it is at 4 and 16 times as much and as little."""
+    """The first at which it is not; null where no doubling changes it, up to 16 times as much and
+    as little."""
     exact: bool
     """False where time ran out: then a null says nothing, and another value may lie farther off than need be."""
 
