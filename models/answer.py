@@ -31,9 +31,9 @@ class Certificate:
     `rejected` by rule, where the search got as far as that rule (with "no_legal_schedule" where none of a schedule's
     rules lets any through, and "dominated" for policies that only add work to one that fits); `over_memory` evaluated
     and too large; `pruned_by_memory` by a bound of what a core needs; `evaluated` fully; `pruned_by_bound`
-    all the rest, legal or not, below parts of the space whose bound is no better than the answer, or that only add
-    work to what surely fits. `closing_bound_s` is the least of those bounds; `exact` says that the search came to its
-    end, and `gap` by how much, at most, a layout that it did not look at is faster than the answer:
+    all the rest, legal or not, below parts of the space whose bound, of what fits, is no better than the answer, or
+    that only add work to what surely fits. `closing_bound_s` is the least of those bounds; `exact` says that the search
+    came to its end, and `gap` by how much, at most, a layout that it did not look at is faster than the answer:
     (answer - that) / that.
     """
 

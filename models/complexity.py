@@ -32,7 +32,8 @@ POINTS: dict[str, int] = {
     "selective_recompute": 3,
     "kept_gathered": 2,
     "sharded": 1,
-    "placement": 4,  # axes in another order than tp < cp < dp < pp, or across the dims of a torus
+    "placement": 4,  # axes in another order than tp < cp < dp < pp
+    "torus_block": 4,
 }
 
 
@@ -84,7 +85,8 @@ def _of_placement(problem: Problem, x: Layouts, placed: Groups) -> dict[str, Arr
     return {
         "expert_across_domains": (x.ep > 1) & crosses(placed.ep),
         "tensor_across_domains": (x.tp > 1) & crosses(placed.tp),
-        "placement": (x.placement != DEFAULT_PLACEMENT) | (x.torus_block > 1),
+        "placement": x.placement != DEFAULT_PLACEMENT,
+        "torus_block": x.torus_block > 1,
     }
 
 

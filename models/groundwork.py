@@ -125,6 +125,11 @@ class Groundwork:
         self.bounds = CoreBounds(self.problem, self.shards, self.c, self.least)
         self.context = self.bounds.context(self.trunks.rows, self.body)
 
+    @property
+    def places_freely(self) -> bool:
+        """Whether a mesh has so many placements that it pays to know first what of it fits."""
+        return self.least.fillings > 1 or not self.problem.stack.placements
+
     def _count_points(self) -> None:
         """Of complexity: of every schedule in a pipeline, of every variant, and the fewest of each of their keys."""
         schedules, n = self.policies.schedules, len(self.sharding)

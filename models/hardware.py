@@ -327,8 +327,9 @@ def _reached(dims: list[Dim], n: int) -> tuple[Dim, ...]:
         if kept and dim.peer_gb_s is None and _links(kept[-1]) == _links(dim) and dim.kind == "switch":
             dim = replace(dim, name=kept.pop().name)
         kept.append(dim)
-    if kept and kept[-1].domain < n:
-        rule = f"the fabric joins only {kept[-1].domain} devices in one slice or domain; give an outer level"
+    joined = kept[-1].domain if kept else 1
+    if joined < n:
+        rule = f"the fabric joins only {joined} devices in one slice or domain; give an outer level"
         raise Invalid("cluster.num_chips", n, rule)
     return tuple(kept)
 

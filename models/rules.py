@@ -262,10 +262,14 @@ def _torus(p: Problem, x: Layouts) -> Array:
     return fits_torus(p, groups(p.cluster, x))
 
 
-def _blocks(p: Problem, x: Layouts) -> Array:
-    usual = (x.torus_axes == 0) & (x.torus_block == 1)
-    fits = [(length <= x.torus_block) | (length % x.torus_block == 0) for length in p.cluster.slice_shape]
-    return np.all(fits, axis=0) if fits else usual
+def _torus_axes(p: Problem, x: Layouts) -> Array:
+    return np.asarray((x.torus_axes == 0) | (p.cluster.fabric.torus is not None))
+
+
+def _torus_block(p: Problem, x: Layouts) -> Array:
+    shape = p.cluster.slice_shape or (1,)
+    fits = [(length <= x.torus_block) | (length % x.torus_block == 0) for length in shape]
+    return np.all(fits, axis=0) & ((x.torus_block == 1) | (p.cluster.fabric.torus is not None))
 
 
 def _placement(p: Problem, x: Layouts) -> Array:
@@ -363,14 +367,16 @@ RULES: tuple[Rule, ...] = (
     Rule("equal_data_parallel", "layout.placement", equal_data_parallel, lambda p, x: (
         f"stack {p.stack.id} puts pp inside data parallelism only where ep·etp is tp·cp = {x.tp * x.cp} "
         "(without experts: cp = 1)")),
+    Rule("torus_axes_exist", "layout.torus_axes", _torus_axes, lambda p, x: (
+        f"orders the dims of a torus, which {p.cluster.fabric.id} is not: leave it out")),
+    Rule("block_divides_torus", "layout.torus_block", _torus_block, lambda p, x: (
+        f"torus_block({x.torus_block}) must divide every longer dim of the torus of "
+        f"{'x'.join(map(str, p.cluster.slice_shape))}" if p.cluster.slice_shape else
+        f"is a block of a torus, which {p.cluster.fabric.id} is not: leave it out")),
     Rule("placement_fits_torus", "layout.placement", _torus, lambda p, x: (
         f"placed {' < '.join(x.placement)} on a torus of {'x'.join(map(str, p.cluster.slice_shape))}, filled along "
         f"{', '.join(x.torus_axes)}{f' in blocks of {x.torus_block}' if x.torus_block > 1 else ''}, every axis must "
         "divide a torus dim or cover whole dims")),
-    Rule("blocks_fill_torus", "layout.torus_block", _blocks, lambda p, x: (
-        f"torus_block({x.torus_block}) must divide every longer dim of the torus of "
-        f"{'x'.join(map(str, p.cluster.slice_shape))}" if p.cluster.slice_shape else
-        f"torus_axes and torus_block are for a torus, which {p.cluster.fabric.id} is not")),
 )  # fmt: skip
 
 

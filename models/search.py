@@ -186,7 +186,10 @@ class _Search:
         for block, rest in growing(order, _FIRST_MESHES, _MESHES):
             if not self._may_go_on(float(meshes.bound[rest].min())):
                 return
-            if len(left := self._wanted(meshes.take(block))):
+            left = self._wanted(meshes.take(block))
+            if len(left) and self.ground.places_freely:
+                left = self._fitting_meshes(left)
+            if len(left):
                 (self._fill if self.ground.least.fillings > 1 else self._open)(left)
 
     def _fill(self, meshes: Meshes) -> None:
@@ -200,10 +203,22 @@ class _Search:
         layouts = replace(layouts.take(rows), torus_axes=axes, torus_block=block)
         costs = ground.costs(layouts, meshes.costs.shard[rows], near.times(len(fillings)), links)
         filled = meshes.take(rows)
-        filled = self._wanted(replace(filled, costs=costs, bound=ground.bounded(costs, filled.chain)))
+        bound = np.maximum(filled.bound, ground.bounded(costs, filled.chain))
+        filled = self._wanted(replace(filled, costs=costs, bound=bound))
         for some, _ in growing(np.argsort(filled.bound, kind="stable"), _FIRST_MESHES, _MESHES):
             if len(left := self._wanted(filled.take(some))):
                 self._open(left)
+
+    def _fitting_meshes(self, meshes: Meshes) -> Meshes:
+        """Of meshes that are not placed those that may be in the answer with a policy that fits, which placement is
+        nothing to."""
+        leaves = self._leaves(meshes)
+        if not len(leaves):
+            return meshes.take(leaves.mesh)
+        leaves = leaves.take(np.flatnonzero(self._fitting(meshes, leaves).evaluated))
+        bound = np.full(len(meshes), np.inf)
+        np.minimum.at(bound, leaves.mesh, leaves.bound)
+        return replace(meshes, bound=bound).take(np.unique(leaves.mesh))
 
     def _open(self, meshes: Meshes) -> None:
         """Place meshes, and bound them by their own links; the most promising first."""
@@ -229,6 +244,13 @@ class _Search:
 
     def _bounded(self, meshes: Meshes) -> None:
         """Bound every variant of placed meshes, then with every schedule."""
+        leaves = self._leaves(meshes)
+        for rows, _ in growing(np.argsort(leaves.bound, kind="stable"), _FIRST_LEAVES, _LEAVES):
+            if len(left := self._wanted(leaves.take(rows))):
+                self._evaluate(meshes, left)
+
+    def _leaves(self, meshes: Meshes) -> Leaves:
+        """Variants of meshes with schedules that may be in the answer."""
         ground = self.ground
         room = ground.room(meshes)
         fits, share = room.fits[:, room.of], ground.variants.least_of(room.memory.share)[:, room.of]
@@ -240,10 +262,7 @@ class _Search:
         variant, mesh = np.nonzero(fits & (some & wanted)[ground.variants.of])
         leaves = self._wanted(self._scheduled(meshes, room, times, variant, mesh))
         beyond = self._beyond(meshes, leaves, times, parts, bounds.hideable)
-        leaves = self._wanted(replace(leaves, bound=leaves.bound + beyond))
-        for rows, _ in growing(np.argsort(leaves.bound, kind="stable"), _FIRST_LEAVES, _LEAVES):
-            if len(left := self._wanted(leaves.take(rows))):
-                self._evaluate(meshes, left)
+        return self._wanted(replace(leaves, bound=leaves.bound + beyond))
 
     def _scheduled(self, meshes: Meshes, room: Room, times: Times, variant: Array, mesh: Array) -> Leaves:
         """Variants of placed meshes with every schedule that is legal and under which they may fit."""

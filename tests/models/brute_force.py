@@ -102,7 +102,7 @@ def _legal_orders(problem: Problem, meshes: Layouts, axes: int, block: int) -> A
     mesh, order = np.nonzero(legal)
     filled = {"torus_axes": np.full(len(mesh), axes), "torus_block": np.full(len(mesh), block)}
     placed = replace(meshes.take(mesh), placement=order, **filled)
-    rules = [rule for rule in RULES if rule.field in ("layout.placement", "layout.torus_block")]
+    rules = [rule for rule in RULES if rule.field in ("layout.placement", "layout.torus_axes", "layout.torus_block")]
     legal[mesh, order] = _obeys(problem, placed, rules)
     return legal
 

@@ -138,7 +138,7 @@ def test_members_lie_where_counting_along_a_torus_puts_them(
     stride, degree = pairs[pick % len(pairs)]
     layout = Layout(tp=stride, dp_shard=degree, dp_replicate=cluster.num_devices // (stride * degree), torus_axes=order,
                     torus_block=block)  # fmt: skip
-    if first_broken_of(layout, cluster, "blocks_fill_torus"):
+    if first_broken_of(layout, cluster, "block_divides_torus"):
         return
     group = groups(cluster, Layouts.of([layout])).dp_shard.table
     if not group.whole[0]:
