@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from models.errors import Invalid, UnknownName
-from models.layout import SCHEDULES
+from models.layout import SCHEDULES, TORUS_BLOCKS
 from models.recompute import MODULES, RECOMPUTE
 
 DEGREES = ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp", "ep", "etp", "micro_batch", "virtual_stages")
 FLAGS = ("reshard", "sequence_parallel", "balanced", "offload_activations", "offload_optimizer")
-CHOICES: dict[str, tuple[Any, ...]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "zero_stage": (0, 1, 2, 3)}
+CHOICES: dict[str, tuple[Any, ...]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "zero_stage": (0, 1, 2, 3),
+                                      "torus_block": TORUS_BLOCKS}  # fmt: skip
 KNOBS = (*DEGREES, *FLAGS, *CHOICES, "recompute_modules", "recompute_layers")
 
 

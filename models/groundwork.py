@@ -56,12 +56,15 @@ class Groundwork:
         self.experts, refused = space.experts
         self.policies, unwanted = space.offered
         rows = self.trunks.rows
-        if not (len(rows) and len(self.experts) and len(self.policies)):
+        if not (len(rows) and len(self.experts) and len(self.policies) and len(space.fillings)):
             raise NoLegalLayout(self.rejected + refused + unwanted)
         if (cores := len(rows) * len(self.experts)) > MOST_CORES:
             raise TooLarge(self.problem.cluster.num_chips, cores, "meshes with their expert degrees", MOST_CORES)
-        self.splits = space.splits(rows) * space.placements
-        meshes, every = int(self.splits.sum()), len(space.policies)
+        splits, every = space.splits(rows), len(space.policies)
+        self.splits = splits * space.allowed_placements
+        meshes = int(self.splits.sum())
+        others = (int(splits.sum()) * space.placements - meshes) * (len(self.experts) + sum(refused.values()))
+        self.rejected["constraints.torus_block"] += others * every
         self.rejected += Counter({name: count * meshes * every for name, count in refused.items()})
         meshes *= len(self.experts)
         self.rejected += Counter({name: count * meshes for name, count in unwanted.items()})
@@ -121,14 +124,14 @@ class Groundwork:
         self._count_points()
 
     def _cost_links(self) -> None:
-        self.least = LeastCosts(self.problem, self.c, self.experts.ep, self.experts.etp)
+        self.least = LeastCosts(self.problem, self.c, self.experts.ep, self.experts.etp, fillings=self.space.fillings)
         self.bounds = CoreBounds(self.problem, self.shards, self.c, self.least)
         self.context = self.bounds.context(self.trunks.rows, self.body)
 
     @property
     def places_freely(self) -> bool:
         """Whether a mesh has so many placements that it pays to know first what of it fits."""
-        return self.least.fillings > 1 or not self.problem.stack.placements
+        return len(self.space.fillings) > 1 or not self.problem.stack.placements
 
     def _count_points(self) -> None:
         """Of complexity: of every schedule in a pipeline, of every variant, and the fewest of each of their keys."""

@@ -21,22 +21,23 @@ from models.profile import Coefficients
 
 
 class LeastCosts:
-    """Of a problem's collectives, for groups of all degrees that divide its devices, and of `others`."""
+    """Of a problem's collectives, for groups of all degrees that divide its devices, and of `others`; in some or all
+    `fillings` of a torus."""
 
-    def __init__(self, problem: Problem, c: Coefficients, *others: Array) -> None:
+    def __init__(self, problem: Problem, c: Coefficients, *others: Array, fillings: Array | None = None) -> None:
         self.problem, self.network = problem, Network(problem.cluster.dims, c)
         self.degrees = np.unique(np.concatenate([divisors(problem.cluster.num_devices), *others]).astype(np.int64))
         self.axes = of_axes(problem, self.network)
-        self.fillings = len(problem.cluster.numbering.different)
-        self._groups, self._choices = every_stride(problem.cluster, self.degrees)
+        self.fillings = problem.cluster.numbering.different if fillings is None else fillings
+        self._groups, self._choices = every_stride(problem.cluster, self.degrees, self.fillings)
         self._known: dict[tuple[Callable[[Group], Cost], int], Cost] = {}
 
     def collectives(self, g: Groups, meshes: Layouts | None = None, *, apart: bool = False) -> dict[str, Cost]:
         """By name, over groups as close as can be; over the expert axes of whole `meshes` the least of those that they
         may have. `apart`: in every filling of a torus, one after the other, for `g.times` as many."""
-        exact = {} if meshes is None else beside_pipeline(self.problem.cluster, meshes, g)
-        times = self.fillings if apart else 1
-        beside = 2 * self.fillings // times  # strides of an expert axis, or those with fillings
+        exact = {} if meshes is None else beside_pipeline(self.problem.cluster, meshes, g, self.fillings)
+        times = len(self.fillings) if apart else 1
+        beside = 2 * len(self.fillings) // times  # strides of an expert axis, or those with fillings
         single = {
             name: cost(exact[axis]).least_of(beside, apart=times)
             if axis in exact

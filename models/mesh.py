@@ -124,11 +124,12 @@ def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
     return _groups(cluster.numbering, [*dense, *expert], shared=True)
 
 
-def beside_pipeline(cluster: Cluster, meshes: Layouts, closest: Groups) -> dict[str, Group]:
+def beside_pipeline(cluster: Cluster, meshes: Layouts, closest: Groups, filled: Array) -> dict[str, Group]:
     """Of the closest groups of these meshes, all that those of expert axes may be: of every entry of their tables the
-    group with the pipeline's axis outside, then of every entry that with it inside, in every filling of a torus."""
+    group with the pipeline's axis outside, then of every entry that with it inside, in each of these fillings of a
+    torus."""
     found, numbering = {}, cluster.numbering
-    fillings = np.repeat(filling(*numbering.different.T), 2)
+    fillings = np.repeat(filling(*filled.T), 2)
     for name, (stride, degree) in _over_stage(meshes).items():
         first, _ = distinct(getattr(closest, name).code)
         near, far = stride[first], stride[first] * meshes.pp[first]
@@ -198,11 +199,11 @@ def _without_twins(groups: Shared[Group]) -> Shared[Group]:
     return Shared(groups.table.take(first), code.ravel()[groups.code])
 
 
-def every_stride(cluster: Cluster, degree: Array) -> tuple[Group, int]:
-    """Groups of these degrees with every distance between neighbours that an axis may have, in every filling of a
-    torus, the degrees of each in a row; and how many there are of each degree."""
+def every_stride(cluster: Cluster, degree: Array, filled: Array) -> tuple[Group, int]:
+    """Groups of these degrees with every distance between neighbours that an axis may have, in each of these fillings
+    of a torus, the degrees of each in a row; and how many there are of each degree."""
     n, numbering = cluster.num_devices, cluster.numbering
-    fillings = filling(*numbering.different.T)
+    fillings = filling(*filled.T)
     filled, stride, degrees = (
         part.ravel() for part in np.meshgrid(fillings, np.array(divisors(n)), degree.astype(np.int64), indexing="ij")
     )

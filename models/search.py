@@ -146,7 +146,7 @@ class _Search:
     def _first(self, cores: Cores, rows: Array, count: int) -> Array:
         """Of some rows the first, that together have not too many meshes."""
         rows = rows[:count]
-        meshes = np.cumsum(self.ground.splits[cores.trunk[rows]]) // self.ground.space.placements
+        meshes = np.cumsum(self.ground.splits[cores.trunk[rows]]) // self.ground.space.allowed_placements
         return rows[: max(int(np.searchsorted(meshes, _MESHES // 2, side="right")), 1)]
 
     def _crossed(self, trunks: Array) -> Cores:
@@ -190,12 +190,12 @@ class _Search:
             if len(left) and self.ground.places_freely:
                 left = self._fitting_meshes(left)
             if len(left):
-                (self._fill if self.ground.least.fillings > 1 else self._open)(left)
+                (self._fill if self.ground.space.is_filled else self._open)(left)
 
     def _fill(self, meshes: Meshes) -> None:
         """Open meshes in every filling of a torus, bounded each."""
         ground, layouts = self.ground, meshes.layouts
-        fillings = ground.problem.cluster.numbering.different
+        fillings = ground.space.fillings
         near = closest_groups(ground.problem.cluster, layouts)
         links = ground.least.collectives(near, layouts, apart=True)
         rows = np.tile(np.arange(len(meshes)), len(fillings))

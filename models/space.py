@@ -24,7 +24,17 @@ from models.array import Array, distinct, growing
 from models.constraints import Constraints
 from models.errors import Invalid, TooLarge
 from models.factors import divisors, factorisations, ordered_factorisations
-from models.layout import AXES, PLACEMENTS, SCHEDULES, Layout, Layouts, active_axes, first_alike, in_order_of
+from models.layout import (
+    AXES,
+    PLACEMENTS,
+    SCHEDULES,
+    TORUS_BLOCKS,
+    Layout,
+    Layouts,
+    active_axes,
+    first_alike,
+    in_order_of,
+)
 from models.mesh import Groups, groups_of_meshes
 from models.problem import Problem
 from models.recompute import FULL, named
@@ -116,17 +126,32 @@ class Space:
             "etp": len(self._expert_tensor_degrees),
             "sequence_parallel": 2,
             "placement": len(PLACEMENTS),
-            "torus": len(self.problem.cluster.numbering.different),
+            "torus_filling": len(self.problem.cluster.numbering.different),
             "micro_batch": len(self._micro_batches),
             "schedule": len(self.policies.schedules),
             "sharding": len(self.policies.shardings),
             "saving": int(self.policies.counts.sum()),
         }
 
+    @cached_property
+    def fillings(self) -> Array:
+        """Of a torus, as rows of (order, block): those that differ and that the constraints allow."""
+        return self.problem.cluster.numbering.among(self.constraints.allowed.get("torus_block", TORUS_BLOCKS))
+
+    @property
+    def is_filled(self) -> bool:
+        """In other ways than the usual one."""
+        return not (len(self.fillings) == 1 and self.fillings[0].tolist() == [0, 1])
+
     @property
     def placements(self) -> int:
         """Of a mesh on the fabric, before any rule."""
-        return self.cardinality["placement"] * self.cardinality["torus"]
+        return self.cardinality["placement"] * self.cardinality["torus_filling"]
+
+    @property
+    def allowed_placements(self) -> int:
+        """By the constraints."""
+        return self.cardinality["placement"] * len(self.fillings)
 
     @property
     def size(self) -> int:
@@ -413,7 +438,7 @@ class Space:
         trunks, _ = self.trunks
         experts, _ = self.experts
         policies, _ = self.offered
-        if not (len(trunks.rows) and len(experts) and len(policies)):
+        if not (len(trunks.rows) and len(experts) and len(policies) and len(self.fillings)):
             return False
         blocks = [rows for rows, _ in growing(np.arange(len(trunks.rows)), 64, len(trunks.rows))]
         some = ((trunks.rows.take(rows), one) for one in range(len(experts)) for rows in blocks)

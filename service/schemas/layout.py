@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from models.constraints import KNOBS, Constraints
 from models.layout import Layout
 from models.problem import Problem
 from models.usual import usual
-from service.schemas.wire import Degree, OneOrMany, Wire
+from service.schemas.wire import Degree, OneOrMany, Wire, no_truth_value
 
 Schedule = Literal["1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe"]
 Recompute = Literal["none", "selective", "full"]
@@ -19,7 +19,8 @@ Module = Literal[
     "layernorm", "mlp_act", "moe_act", "core_attn", "mla_up_proj", "mlp", "shared_experts", "moe", "alternate_mm"
 ]
 Modules = Annotated[list[Module], Field(max_length=9)]
-ZeroStage = Literal[0, 1, 2, 3]
+ZeroStage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(no_truth_value)]
+TorusBlock = Annotated[Literal[1, 2, 4], BeforeValidator(no_truth_value)]
 Axis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp"]
 Placement = Annotated[list[Axis], Field(min_length=5, max_length=5)]
 TorusAxes = Annotated[list[Literal["x", "y", "z"]], Field(min_length=3, max_length=3)]
@@ -53,9 +54,10 @@ class LayoutFields(Wire):
     torus_axes: TorusAxes = ["z", "y", "x"]
     """Of a torus (z is the last number of its shape), the dims that the axes of the placement fill one after the other:
     with ["y", "z", "x"] the innermost axis lies along y. Left out: so that axes cover whole dims."""
-    torus_block: Literal[1, 2, 4] = 1
-    """Of a torus, the blocks that are filled one after the other, by their length in every dim: with 4 an axis of 64 is
-    a cube of 4 x 4 x 4."""
+    torus_block: TorusBlock = 1
+    """Of a torus, the blocks that are filled one after the other, by their length in every dim that is as long: with 4
+    an axis of 64 is a cube of 4 x 4 x 4. With 1 a line at a time, as JAX lays a mesh over a slice by itself; others are
+    for meshes that may split physical axes (`allow_split_physical_axes`), or devices put in order by hand."""
     micro_batch: Degree = 1
     """Sequences a data-parallel rank runs at a time."""
     schedule: Schedule = "1f1b"
@@ -120,6 +122,8 @@ class ConstraintFields(Wire):
     """How many layers full recompute takes of each chunk; 0: all. Left out, it is searched, unless `recompute` is
     given: then full means all."""
     zero_stage: OneOrMany[ZeroStage] | None = None
+    torus_block: OneOrMany[TorusBlock] | None = None
+    """Of a torus; 1 leaves layouts whose axes lie along lines."""
     reshard: OneOrMany[bool] | None = None
     sequence_parallel: OneOrMany[bool] | None = None
     offload_activations: OneOrMany[bool] | None = None

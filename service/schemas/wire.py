@@ -19,6 +19,13 @@ class Wire(BaseModel):
     )
 
 
+def no_truth_value(value: object) -> object:
+    """True equals 1, but is no number."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
+
+
 class Document(BaseModel):
     """An answer or a part of one."""
 

@@ -557,3 +557,22 @@ def test_a_contradiction_names_the_rule_that_is_in_the_way(
     assert refused.value.constraint.removeprefix("constraints.") in allowed
     assert rule in refused.value.detail
     assert reason in refused.value.detail
+
+
+def test_blocks_of_a_torus_can_be_left_out() -> None:
+    question = problem("kimi-k2", ("tpu-v5p", 1024), "maxtext", seq_len=4096, global_batch=1024, load_balancing="bias")
+    found = {}
+    for blocks in ((1, 2, 4), (1,), (2,)):
+        answer = answered(question, Constraints(allowed={"torus_block": blocks}), Goal())
+        assert answer is not None
+        assert answer.layouts[answer.ranked[0]].torus_block in blocks
+        found[blocks] = answer.times[0]
+        certificate = answer.certificate
+        counts = [*certificate.rejected.values(), certificate.over_memory, certificate.pruned_by_memory]
+        assert sum(counts) + certificate.pruned_by_bound + certificate.evaluated == certificate.space
+    assert found[1, 2, 4] == min(found.values()) < found[1,]
+
+
+def test_a_fabric_without_a_torus_has_no_blocks() -> None:
+    with pytest.raises(Infeasible, match="torus_block"):
+        recommend(NAMED["llama-3.1-8b"](), PROFILE, Constraints(allowed={"torus_block": (2,)}))
