@@ -62,17 +62,25 @@ class Network:
         """Of a gather, what the links take for a byte.
 
         Level by level from the outside in: what enters a domain of P members over their P links has to be all but
-        the part already inside. Levels work at the same time on different pieces, so the slowest one counts.
+        the part already inside. Levels work at the same time on different pieces, so the slowest one counts; but what
+        goes between slices of a torus is a collective of its own, before or after that within them.
         """
         slowest: Array = np.zeros_like(group.degree)
+        between: Array = np.zeros_like(group.degree)
         inside: Array = np.ones_like(group.members[0])
         beyond = group.degree
-        for members, bandwidth in self._stages(group):
+        outer = sum(self._is_torus and dim.scale == "out" for dim in self.dims)
+        stages = self._stages(group)
+        for number, (members, bandwidth) in enumerate(stages):
             missing = 1 - 1 / beyond
-            slowest = np.maximum(slowest, np.where(members > 1, missing / (inside * bandwidth), 0.0))
+            seconds = np.where(members > 1, missing / (inside * bandwidth), 0.0)
+            if number < len(stages) - outer:
+                slowest = np.maximum(slowest, seconds)
+            else:
+                between = between + seconds
             inside = inside * members
             beyond = beyond / members
-        return slowest
+        return slowest + between
 
     def all_to_all(self, group: Group, copies: list[Array] | None = None) -> Cost:
         """Every device sends its bytes, spread evenly over the group.

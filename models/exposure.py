@@ -74,7 +74,7 @@ class Exposure:
             terms["data_s"] = data_forward + data_backward
             forward = forward + data_forward
         if index < self.meshes.kinds and self.layouts.offload_activations.any():
-            terms["offload_s"] = self._offload(index, t.forward + t.backward)
+            terms["offload_s"] = self._offload(index, t.forward, backward)
         return Part(forward, total(terms.values()), terms)
 
     def _communication(self, index: int) -> tuple[dict[str, Array], Array]:
@@ -151,10 +151,12 @@ class Exposure:
             return 0.0
         return np.asarray((self.micro_batches + self.layouts.pp - 1) * self.c.slow_node_s)
 
-    def _offload(self, index: int, window: Array) -> Array:
-        """Activations leave in forward and come back in backward, beside compute."""
-        traffic = 2 * self.kept(index) / (self.c.host_gb_s * 1e9)
-        return self.layouts.offload_activations * np.maximum(traffic - window, 0.0)
+    def _offload(self, index: int, forward: Array, backward: Array) -> Array:
+        """Activations leave beside the compute of forward, or they would pile up, and come back beside that of
+        backward."""
+        traffic = self.kept(index) / (self.c.host_gb_s * 1e9)
+        exposed = np.maximum(traffic - forward, 0.0) + np.maximum(traffic - backward, 0.0)
+        return self.layouts.offload_activations * exposed
 
     def kept(self, index: int) -> Array:
         """Bytes that a layer keeps, on average over those that are recomputed and those that are not."""

@@ -71,7 +71,7 @@ class Torus:
         shapes = [tuple(unit * n for n in s) for s in _factor_tuples(num_chips // unit**self.ndim, self.ndim)]
         if unit == 1:
             shapes = [s for s in shapes if all(n & (n - 1) == 0 for n in s)]
-        return min(shapes, key=lambda shape: (max(shape), shape), default=None)
+        return min(shapes, key=lambda shape: (max(shape), sum(shape)), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

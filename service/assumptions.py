@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from models.compute import OLDEST_YEARS
 from models.hardware import Chip
 from models.problem import Problem
@@ -112,6 +114,8 @@ def _of_the_cluster(question: Question, problem: Problem) -> list[str]:
     lines = []
     if cluster.slice_shape and "torus_shape" not in said:
         lines.append(f"cluster.torus_shape is {'x'.join(map(str, cluster.slice_shape))}, the most cubic slice")
+    if cluster.slice_shape and (slices := cluster.num_chips // math.prod(cluster.slice_shape)) > 1:
+        lines.append(f"the cluster is {slices} slices, joined by the network")
     if not cluster.slice_shape and "chips_per_domain" not in said:
         chips = cluster.scale_up_domain // cluster.chip.devices_per_chip
         rest = cluster.num_chips % chips

@@ -116,7 +116,7 @@ def test_offload_fills_no_more_than_there_is_on_the_host() -> None:
     unknown = replace(question.cluster, chip=replace(question.cluster.chip, host_memory_gb=None))
     free = recommend(replace(question, cluster=unknown), PROFILE).fastest.prediction
     assert free.host_usable_gib is None
-    assert free.host_gib > 3 * 112e9 / 2**30
+    assert free.host_gib > 2 * 112e9 / 2**30
     assert free.step_time_s < limited.step_time_s
 
 
