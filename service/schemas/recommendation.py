@@ -87,7 +87,8 @@ class CertificateAnswer(Document):
     exact: bool
     """The search came to its end: that bound is no better than the answer."""
     gap: float
-    """Otherwise, by how much at most the answer is slower than the best layout, relative to that."""
+    """Otherwise, by how much at most the fastest is slower than the best layout, relative to that: at 0 it is proven,
+    and what is open is the rest of the answer, such as the best on the other side of pp = 1."""
 
     @classmethod
     def of(cls, certificate: Certificate) -> Self:
@@ -119,7 +120,8 @@ class FewerChipsAnswer(Document):
 
 class RooflineAnswer(Document):
     """Without a pipeline, data-parallel traffic can hide where tokens * flops_per_token / flops_s >= bytes / bytes_s;
-    all of a step and a device, for the best layout without a pipeline."""
+    all of a step and a device, for the best layout without a pipeline. Of data parallelism only: what tensor, context
+    and expert parallelism exchange is in that layout's `time`."""
 
     tokens: float
     flops_per_token: float
