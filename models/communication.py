@@ -69,12 +69,12 @@ class Network:
         between: Array = np.zeros_like(group.degree)
         inside: Array = np.ones_like(group.members[0])
         beyond = group.degree
-        outer = sum(self._is_torus and dim.scale == "out" for dim in self.dims)
         stages = self._stages(group)
+        within = len(stages) - (sum(dim.scale == "out" for dim in self.dims) if self._is_torus else 0)
         for number, (members, bandwidth) in enumerate(stages):
             missing = 1 - 1 / beyond
             seconds = np.where(members > 1, missing / (inside * bandwidth), 0.0)
-            if number < len(stages) - outer:
+            if number < within:
                 slowest = np.maximum(slowest, seconds)
             else:
                 between = between + seconds

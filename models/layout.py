@@ -24,6 +24,7 @@ PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(permutations(AXES))
 DEFAULT_PLACEMENT = PLACEMENTS.index(AXES)
 TORUS_AXES: tuple[tuple[str, ...], ...] = tuple(permutations("zyx"))
 TORUS_BLOCKS = (1, 2, 4)
+TORUS = ("torus_axes", "torus_block")
 DEGREES = (*AXES, "ep", "etp")
 
 ONE_F_ONE_B, INTERLEAVED, AFAB, ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE = range(len(SCHEDULES))

@@ -45,9 +45,7 @@ class LeastCosts:
             for name, (axis, cost) in self.axes.items()
         }
         network, parts = self.network, [g.dp_shard, g.cp, g.dp_replicate]
-        gather, reduce = (
-            self._of(axis, cost, times) for axis, cost in ((g.sharding, network.gather), (g.replicas, network.reduce))
-        )
+        gather, reduce = self._of(g.sharding, network.gather, times), self._of(g.replicas, network.reduce, times)
         return single | {
             "sharding": _joined(g.sharding, parts[:2], gather, network.least_gather(g.sharding.table), times),
             "replicas": _joined(g.replicas, parts, reduce, network.least_reduce(g.replicas.table), times),

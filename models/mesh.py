@@ -17,7 +17,7 @@ import numpy as np
 from models.array import Array, Shared, distinct, nothing_shared
 from models.factors import divisors
 from models.hardware import Cluster
-from models.layout import AXES, DEGREES, PLACEMENTS, Layouts
+from models.layout import AXES, DEGREES, PLACEMENTS, TORUS, Layouts
 from models.numbering import Numbering, filling
 
 _ORDERS = np.array([[AXES.index(axis) for axis in order] for order in PLACEMENTS])
@@ -94,7 +94,7 @@ def groups(cluster: Cluster, layouts: Layouts, *, shared: bool = True) -> Groups
     """Every axis of every layout on the cluster's dims; unless `shared`, with a table entry for every layout."""
     if not shared:
         return groups_of_meshes(cluster, layouts, shared=False)
-    first, code = distinct(*(getattr(layouts, name) for name in (*DEGREES, "placement", "torus_axes", "torus_block")))
+    first, code = distinct(*(getattr(layouts, name) for name in (*DEGREES, "placement", *TORUS)))
     return groups_of_meshes(cluster, layouts.take(first), shared=True).take(code)
 
 

@@ -59,7 +59,7 @@ class Numbering:
                 pieces = list(_pieces(lengths, along, block))
                 places.append(pieces)
                 divides = all(lengths[dim] <= block or lengths[dim] % block == 0 for dim in along)
-                if divides if rings else not whole:
+                if divides and (rings or not whole):
                     whole.append((code, block))
                     several = [(dim, number) for dim, number, _ in pieces if number > 1]
                     kinds.append(tuple((lengths[dim], number, closes.get(dim, False)) for dim, number in several))

@@ -27,7 +27,7 @@ from models.complexity import of_degrees, of_mesh, of_policy
 from models.errors import OutOfTime
 from models.groundwork import Groundwork, NoLegalLayout
 from models.held import Held
-from models.layout import DEGREES, Layouts
+from models.layout import DEGREES, TORUS, Layouts
 from models.levels import Cores, Leaves, Meshes, Outcome, Room
 from models.mesh import closest_groups
 from models.mesh_costs import collectives
@@ -223,7 +223,7 @@ class _Search:
     def _open(self, meshes: Meshes) -> None:
         """Place meshes, and bound them by their own links; the most promising first."""
         ground = self.ground
-        first, kind = distinct(*(getattr(meshes.layouts, name) for name in (*DEGREES, "torus_axes", "torus_block")))
+        first, kind = distinct(*(getattr(meshes.layouts, name) for name in (*DEGREES, *TORUS)))
         placed, of_kind, links = ground.space.placed(meshes.layouts.take(first))
         if not len(placed):
             return

@@ -62,9 +62,8 @@ def along_whole_dims(problem: Problem, layout: Layout) -> tuple[str, ...]:
         return TORUS_AXES[0]
     orders = [TORUS_AXES[code] for code, block in problem.cluster.numbering.different.tolist() if block == 1]
     placed = groups(problem.cluster, Layouts.of([replace(layout, torus_axes=order) for order in orders]))
-    covered = []
-    for axis in (getattr(placed, name) for name in (*reversed(layout.placement), "ep")):
-        covered.append(axis.spread(axis.table.covers(problem.cluster.numbering)))
+    axes = [getattr(placed, name) for name in (*reversed(layout.placement), "ep")]
+    covered = [axis.spread(axis.table.covers(problem.cluster.numbering)) for axis in axes]
     return orders[int(np.lexsort([-np.arange(len(orders)), *covered])[-1])]
 
 
