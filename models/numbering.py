@@ -39,6 +39,7 @@ class Numbering:
     def among(self, blocks: Collection[int]) -> Array:
         """The same of those with blocks of these lengths."""
         rows = np.flatnonzero(np.isin(self.fillings[:, 1], list(blocks)))
+        rows = rows[np.argsort(self.fillings[rows, 1], kind="stable")]  # the simplest of those that are alike
         _, first = np.unique(self.kinds[rows], return_index=True)
         return np.asarray(self.fillings[rows[np.sort(first)]])
 
