@@ -12,6 +12,8 @@ from models.groundwork import Groundwork
 from models.layout import DEGREES, Layouts
 from models.pareto import staircase
 
+_ROUNDED = 1 + 1e-12  # a bound is summed in another order than the time that it bounds, and may exceed it by as much
+
 
 @dataclass
 class Held:
@@ -105,7 +107,7 @@ class Held:
     def wanted(self, bound: Array, piped: Array, points: Array) -> Array:
         """Whether what has this least time and least complexity may be in the answer."""
         simpler = np.searchsorted(self.front[0], points, side="right")
-        limits = np.concatenate([[np.nextafter(self.tolerated, np.inf)], self.front[1]])
+        limits = np.concatenate([[self.tolerated * _ROUNDED], self.front[1]])
         return self.fast(bound, piped) | ((bound < limits[simpler]) & (bound < self.goal.faster_than))
 
     def answer(self, certificate: Certificate, ground: Groundwork) -> Answer:

@@ -188,6 +188,20 @@ def test_the_search_finds_what_brute_force_finds(
     agree(answer, fitting(problem, PROFILE, constraints), goal)
 
 
+def test_of_layouts_that_tie_the_simplest_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound of the simplest exceeds its step time here by a rounding error, and a more complex one is met first."""
+    question = Problem(
+        architecture=small_model(sparse=True, layers=3),
+        cluster=with_host(catalogue.cluster("tpu-v5p", 16), None),
+        workload=Workload(seq_len=4096, global_batch=6),
+        stack=replace(catalogue.stack("maxtext"), selective=_SELECTIVE[0], recompute_layers=False),
+    )
+    constraints, goal = Constraints(allowed=PINNED[0]), Goal(tolerance=0.0, top=1, both_sides=True)
+    for name in SIZES:
+        monkeypatch.setattr(search_module, name, 2)
+    agree(answered(question, constraints, goal), fitting(question, PROFILE, constraints), goal)
+
+
 def test_meshes_that_turn_out_to_be_as_fast_as_others_leave_their_places_to_slower_ones() -> None:
     """Two pairs of meshes tie here, found one after the other."""
     question = Problem(
