@@ -35,6 +35,10 @@ _KERNELS = {
 }
 _DRIVEN = {"megatron": ("NeMo", "megatron-bridge"), "fsdp": ("llm-foundry", "llm-foundry")}
 """By the stack of a row: what the name of its framework has in it, and the stack of the catalogue that it then is."""
+_MOST = {"max_tp": "tp", "max_cp": "cp", "max_ep": "ep", "max_pp": "pp", "max_virtual_stages": "vpp"}
+"""What a stack goes up to, by the field of a row that may show more."""
+_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
+"""The ZeRO stage of a kind of data parallelism, by how its name starts."""
 _LARGEST_MICRO_BATCH = 16
 
 
@@ -218,15 +222,23 @@ def _year(date: str) -> float:
 
 
 def _shown(stack: Stack, training: Row) -> dict[str, Any]:
-    """A run shows what its build of the stack could do: no sequence parallelism yet, a fork's schedule."""
+    """A run shows what its build of the stack could do: no sequence parallelism yet, a fork's schedule or degrees."""
     shown: dict[str, Any] = {}
     if training.get("sequence_parallel") is not None:
         shown["sequence_parallel"] = (True, False)
+    for most, degree in _MOST.items():
+        if isinstance(training.get(degree), int):
+            shown[most] = max(training[degree], getattr(stack, most))
     schedule = (training.get("pp_schedule") or "").lower()
     if schedule.startswith("zb") or "dualpipe" in schedule:
         shown["schedules"] = tuple(dict.fromkeys((*stack.schedules, "zero_bubble", "dualpipe")))
-    if (training.get("data_parallel_kind") or "").startswith("fsdp"):
-        shown["zero_stages"] = tuple(dict.fromkeys((*stack.zero_stages, 3)))
+    kind = (training.get("data_parallel_kind") or "").lower()
+    stage = next((stage for name, stage in _STAGES.items() if kind.startswith(name)), None)
+    if stage is not None:
+        shown["zero_stages"] = tuple(dict.fromkeys((*stack.zero_stages, stage)))
+    moved = [name for name in ("activations", "optimizer") if name in (training.get("offload") or "").lower()]
+    if moved:
+        shown |= {"offload": tuple(dict.fromkeys((*stack.offload, *moved))), "offload_alone": False}
     return shown
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from models import catalogue
 from models.errors import DomainError, Invalid, UnknownName
 from models.hardware import GIB
+from models.rules import require_legal
 from service.formats import runs
 from tests.test_scores import ROW
 
@@ -90,6 +92,28 @@ def test_micro_batches_of_old_pipelines_are_as_many_as_stages(date: str, sizes: 
                 "grad_accum": None, "recompute": "full", "global_batch_sequences": 32}  # fmt: skip
     run = runs.read(row(stack="torchtitan", date=date, training=training), YEAR)
     assert {x.micro_batch for x in run.alternatives} == sizes
+
+
+@pytest.mark.parametrize(
+    ("stack", "training", "layout"),
+    [
+        ("fsdp", {"tp": 8, "data_parallel_kind": "fsdp"}, {"tp": 8, "zero_stage": 3}),
+        ("megatron-deepspeed", {"data_parallel_kind": "zero2"}, {"zero_stage": 2}),
+        ("megatron-deepspeed",
+         {"data_parallel_kind": "zero3", "offload": "optimizer and activations to CPU", "recompute": "full"},
+         {"zero_stage": 3, "offload_activations": True, "offload_optimizer": True, "recompute": "full"}),
+    ],
+)  # fmt: skip
+def test_a_run_shows_what_its_build_of_the_stack_can(
+    stack: str, training: dict[str, Any], layout: dict[str, Any]
+) -> None:
+    """None of these is offered by the stack of the catalogue."""
+    run = runs.read(row(stack=stack, training={"tp": 1, **training}), YEAR)
+    chosen = run.alternatives[0]
+    with pytest.raises(Invalid, match="offered"):
+        require_legal(replace(run.problem, stack=catalogue.stack(stack)), chosen)
+    assert {name: getattr(chosen, name) for name in layout} == layout
+    require_legal(run.problem, chosen)
 
 
 def test_nemo_is_megatron_with_gradients_of_16_bits() -> None:
