@@ -267,13 +267,12 @@ class Space:
     def legal_variants(self, policies: Policies) -> Array:
         """(16, shardings·savers): of every class of meshes."""
         variants = policies.variants
-        legal = np.ones((16, len(variants)), dtype=bool)
-        for kind in range(len(legal)):
-            degrees = {"pp": 1 + kind // 4 % 2, "dp_shard": 1 + kind // 2 % 2, "dp_replicate": 1 + kind % 2}
-            degrees |= dict.fromkeys(("ep", "cp"), 1 + kind // 8)
-            rows = replace(variants, **{name: np.full(len(variants), value) for name, value in degrees.items()})
-            legal[kind] = np.all([BY_NAME[name].test(self.problem, rows) for name in _VARIANT_RULES], axis=0)
-        return legal
+        kind, variant = np.indices((16, len(variants))).reshape(2, -1)
+        degrees = {"pp": 1 + kind // 4 % 2, "dp_shard": 1 + kind // 2 % 2, "dp_replicate": 1 + kind % 2}
+        degrees |= dict.fromkeys(("ep", "cp"), 1 + kind // 8)
+        rows = replace(variants.take(variant), **degrees)
+        legal = np.all([BY_NAME[name].test(self.problem, rows) for name in _VARIANT_RULES], axis=0)
+        return np.asarray(legal.reshape(16, -1))
 
     @cached_property
     def _with_legal_variants(self) -> Array:
