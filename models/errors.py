@@ -14,6 +14,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LISTED = 12  # names of a catalogue, where none is near
+
 
 class DomainError(Exception):
     """Base of all errors the models raise on purpose."""
@@ -39,7 +41,8 @@ class UnknownName(Invalid):
     def __init__(self, field: str, value: str, known: Iterable[str]) -> None:
         known = sorted(known)
         near = difflib.get_close_matches(value.lower(), known, n=3, cutoff=0.5)
-        hint = f"; did you mean {', '.join(near)}?" if near else f"; known: {', '.join(known[:40])}"
+        more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+        hint = f"; did you mean {', '.join(near)}?" if near else f"; known: {', '.join(known[:_LISTED])}{more}"
         super().__init__(field, value, f"unknown name{hint}")
         self.near = near
 

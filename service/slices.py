@@ -1,29 +1,52 @@
-"""Google's names of TPU slices: v5p-256 has 256 TensorCores, two to a chip; v6e-256 has 256 chips.
+"""Google's names of TPU slices: v5p-256 has 256 TensorCores, two to a chip; v6e-256 has 256 chips; tpu7x-4x4x8 is
+named by its shape.
 
-https://cloud.google.com/tpu/docs/v5p, .../v5e, .../v6e
+https://cloud.google.com/tpu/docs/v5p, .../v5e, .../v6e, .../tpu7x
 """
 
 from __future__ import annotations
 
+import math
 import re
 
 from models import catalogue
-from models.errors import Invalid
+from models.errors import Invalid, UnknownName
 from service.schemas.cluster import ClusterPreset
 
 _COUNTED_PER_CHIP = {"v3": 2, "v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1}
 _NAME = re.compile(rf"(?:tpu-)?({'|'.join(_COUNTED_PER_CHIP)})-([1-9]\d{{0,6}})", re.ASCII)
+_SHAPED = re.compile(r"(?:tpu-?)?(v\d[a-z]*|7x)-([1-9]\d{0,3}(?:x[1-9]\d{0,3}){1,2})", re.ASCII)
 
 
 def is_slice(name: str) -> bool:
-    return _NAME.fullmatch(name.lower()) is not None
+    return any(form.fullmatch(name.lower()) for form in (_NAME, _SHAPED))
 
 
 def as_chips(preset: ClusterPreset) -> ClusterPreset:
     """The chip and the number of them that the name of a slice stands for; any other preset as it is."""
-    match = _NAME.fullmatch(preset.preset.lower())
-    if match is None:
+    name = preset.preset.lower()
+    if match := _SHAPED.fullmatch(name):
+        return _shaped(preset, match[1], [int(length) for length in match[2].split("x")])
+    if match := _NAME.fullmatch(name):
+        return _counted(preset, match)
+    return preset
+
+
+def _shaped(preset: ClusterPreset, chip: str, shape: list[int]) -> ClusterPreset:
+    try:
+        chip = catalogue.chip(f"tpu-{'v' * (chip[0] != 'v')}{chip}").id
+    except UnknownName:
         return preset
+    for field, given, named in (
+        ("num_chips", preset.num_chips, math.prod(shape)),
+        ("torus_shape", preset.torus_shape, shape),
+    ):
+        if given not in (None, named):
+            raise Invalid(f"cluster.{field}", given, f"{preset.preset} has {named}")
+    return preset.model_copy(update={"preset": chip, "num_chips": math.prod(shape), "torus_shape": shape})
+
+
+def _counted(preset: ClusterPreset, match: re.Match[str]) -> ClusterPreset:
     chip, per_chip = f"tpu-{match[1]}", _COUNTED_PER_CHIP[match[1]]
     num_chips, rest = divmod(int(match[2]), per_chip)
     if rest:

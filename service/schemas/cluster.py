@@ -153,7 +153,8 @@ class ClusterPreset(ClusterSize):
     """A chip or a fabric of the catalogue, by name."""
 
     preset: Name
-    """`h100`, `dgx-h100-superpod`, …; `v5p-256` is a TPU slice by Google's name and fixes the number of chips (128).
+    """`h100`, `dgx-h100-superpod`, …; a TPU slice by Google's name fixes the number of chips: `v5p-256` has 128, and so
+    has `tpu7x-4x4x8`, in that shape.
     `name@2` is the second version of an entry that was registered here."""
 
 

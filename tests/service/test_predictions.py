@@ -48,6 +48,37 @@ def test_a_tpu_slice_is_so_many_chips(client, preset: str, chip: str, num_chips:
     assert found["request"]["cluster"] == {"preset": chip, "num_chips": num_chips}
 
 
+@pytest.mark.parametrize(
+    ("preset", "chip", "shape"),
+    [
+        ("tpu7x-4x4x8", "tpu-v7x", [4, 4, 8]),
+        ("v5p-4x4x8", "tpu-v5p", [4, 4, 8]),
+        ("TPU-v6e-8x16", "tpu-v6e", [8, 16]),
+        ("v5litepod-8x16", "tpu-v5e", [8, 16]),
+    ],
+)
+def test_a_tpu_slice_may_be_named_by_its_shape(client, preset: str, chip: str, shape: list[int]) -> None:
+    body = {**PREDICTION, "stack": "maxtext", "cluster": {"preset": preset}}
+    devices = 256 if chip == "tpu-v7x" else 128
+    body["layout"] = {"dp_shard": devices, "zero_stage": 3, "recompute": "full"}
+    found = client.post("/v1/predictions", json=changed(body, "workload.global_batch", 256)).json()
+    assert found["request"]["cluster"] == {"preset": chip, "num_chips": 128, "torus_shape": shape}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "field"),
+    [
+        ({"preset": "v5p-4x4x8", "num_chips": 64}, "num_chips"),
+        ({"preset": "v5p-4x4x8", "torus_shape": [8, 4, 4]}, "torus_shape"),
+        ({"preset": "v5p-8x16"}, "torus_shape"),
+        ({"preset": "v9z-8x16"}, "preset"),
+    ],
+)
+def test_a_slice_named_by_its_shape_has_that_shape(client, cluster: dict[str, object], field: str) -> None:
+    found = client.post("/v1/predictions", json=changed(PREDICTION, "cluster", cluster))
+    assert_problem(found, "unknown-name" if field == "preset" else "invalid", f"/cluster/{field}")
+
+
 def test_a_tpu_slice_fixes_the_number_of_chips(client) -> None:
     odd = changed(PREDICTION, "cluster", {"preset": "v5p-255"})
     assert_problem(client.post("/v1/predictions", json=odd), "invalid", "/cluster/preset")
