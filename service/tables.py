@@ -122,14 +122,18 @@ class ReportRow(Owned, Table):
     """`submission` is what came, as it came; `residual` the log of measured over predicted step time."""
 
     __tablename__ = "reports"
-    __table_args__ = (_made_under(), Index("ix_reports_profile", "profile_id", "profile_version"))
+    __table_args__ = (
+        _made_under(),
+        Index("ix_reports_profile", "profile_id", "profile_version"),
+        Index("ix_reports_alike", "chip", "stack", "architecture", "outcome", "id"),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     created_at: Mapped[datetime] = mapped_column(index=True)
     measured_at: Mapped[datetime] = mapped_column(index=True)
     source: Mapped[str | None] = mapped_column(String(500))
     outcome: Mapped[str]
-    chip: Mapped[str] = mapped_column(index=True)
+    chip: Mapped[str]
     fabric: Mapped[str]
     stack: Mapped[str] = mapped_column(index=True)
     architecture: Mapped[str] = mapped_column(index=True)
