@@ -1,15 +1,14 @@
-"""Runs that were reported out of memory, beside the layouts that are recommended for the same machines."""
+"""Runs that were reported out of memory, beside layouts that are predicted for the same machines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 from models.problem import Problem
 from models.profile import Profile
 from service.observations import Observations, needed_gib
 from service.schemas.layout import LayoutFields
-from service.schemas.prediction import PredictedLayout
-from service.schemas.recommendation import OutOfMemoryRun, RecommendationAnswer
+from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
 from service.store import Rows
 from service.store.reports import ReportFilter
 from service.tables import ReportRow
@@ -33,28 +32,26 @@ def out_of_memory(rows: Rows, problem: Problem, profile: Profile) -> list[OutOfM
     return found
 
 
-def warnings(answer: RecommendationAnswer) -> list[str]:
-    """What to know before a layout of the answer is launched."""
-    return [line for name, prediction in _shown(answer) for line in _warning(name, prediction, answer.out_of_memory)]
+def warnings(predictions: Mapping[str, PredictedLayout], runs: list[OutOfMemoryRun]) -> list[str]:
+    """What to know before one of some layouts, by name, is launched."""
+    worst = {name: _as_much(prediction, runs) for name, prediction in predictions.items()}
+    return [_warning(name, predictions[name], run) for name, run in worst.items() if run is not None]
 
 
-def _warning(name: str, prediction: PredictedLayout, runs: list[OutOfMemoryRun]) -> Iterator[str]:
-    needed, usable = prediction.needed_gib, prediction.usable_gib
-    alike = [run for run in runs if run.needed_gib <= needed + _ROUNDING]
-    if alike:
-        run = max(alike, key=lambda one: (one.layout == prediction.layout, one.needed_gib))
-        what = "this layout" if run.layout == prediction.layout else "a layout"
-        yield (
-            f"the {name} is predicted to need {needed:.1f} of {usable:.1f} GiB, but {what}, predicted to need "
-            f"{run.needed_gib:.1f}, was reported out of memory (report {run.report_id}): a "
-            f"constraints.memory_reserve_gib above {usable - run.needed_gib:.2f} leaves out what needs as much"
-        )
+def _as_much(prediction: PredictedLayout, runs: list[OutOfMemoryRun]) -> OutOfMemoryRun | None:
+    """The run of the layout itself, or of those that needed no more the one that needed most."""
+    alike = [run for run in runs if run.needed_gib <= prediction.needed_gib + _ROUNDING]
+    return max(alike, key=lambda one: (one.layout == prediction.layout, one.needed_gib), default=None)
 
 
-def _shown(answer: RecommendationAnswer) -> Iterator[tuple[str, PredictedLayout]]:
-    yield "fastest", answer.fastest.prediction
-    if answer.simplest.prediction.layout != answer.fastest.prediction.layout:
-        yield "simplest", answer.simplest.prediction
+def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str:
+    what = "this layout" if run.layout == prediction.layout else "a layout"
+    usable, reserve = prediction.usable_gib, prediction.usable_gib - run.needed_gib
+    return (
+        f"{name} is predicted to need {prediction.needed_gib:.1f} of {usable:.1f} GiB, but {what}, predicted to need "
+        f"{run.needed_gib:.1f}, was reported out of memory (report {run.report_id}): a recommendation with "
+        f"constraints.memory_reserve_gib above {reserve:.2f} leaves out what needs as much"
+    )
 
 
 def _newest(

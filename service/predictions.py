@@ -15,6 +15,7 @@ from service.assumptions import of_the_layout
 from service.basis import basis
 from service.creation import Created, Save
 from service.errors import Refused
+from service.failures import out_of_memory, warnings
 from service.profiles import wanted_profile
 from service.resolution import Resolver
 from service.schemas.prediction import PredictedLayout, PredictionAnswer, PredictionRequest
@@ -33,9 +34,14 @@ class Predictions:
         open_ = request.asked()
         asked = {name: fields.settled(resolved.problem) for name, fields in open_.items()}
         layouts = {name: fields.build() for name, fields in asked.items()}
-        predictions = predict_legal(resolved.problem, layouts, profile)
+        predictions = map(PredictedLayout.of, predict_legal(resolved.problem, layouts, profile))
+        predicted = dict(zip(layouts, predictions, strict=True))
+        with self._store.reading() as rows:
+            failed = out_of_memory(rows, resolved.problem, profile)
         answer = PredictionAnswer(
-            layouts=[PredictedLayout.of(prediction) for prediction in predictions],
+            layouts=[*predicted.values()],
+            out_of_memory=failed,
+            warnings=warnings(predicted, failed),
             **basis(request, resolved, profile),
         )
         for name, fields in asked.items():

@@ -21,6 +21,7 @@ from service.profiles import wanted_profile
 from service.resolution import Resolved, Resolver
 from service.schemas.allocation import AllocationAnswer
 from service.schemas.objective import ChoiceAnswer
+from service.schemas.prediction import PredictedLayout
 from service.schemas.recommendation import (
     CandidateAnswer,
     CertificateAnswer,
@@ -84,7 +85,7 @@ class Recommendations:
                 rest = "the fastest way found uses the rest"
                 answer.reasons.append(f"{spare} of the {held} chips that are held are spare: {rest}")
         where = [told(choices, _objective(request))] if choices else []
-        answer.reasons[:0] = [*warnings(answer), *where]
+        answer.reasons[:0] = [*warnings(_advised(answer), failed), *where]
         return lambda rows: _save(rows, answer)
 
     def get(self, id_: str) -> dict[str, Any]:
@@ -117,6 +118,13 @@ def _places(resolver: Resolver, request: RecommendationRequest) -> dict[str, Res
 
 def _objective(request: RecommendationRequest) -> Objective:
     return request.objective.build(request.workload.token_budget)
+
+
+def _advised(answer: RecommendationAnswer) -> dict[str, PredictedLayout]:
+    advised = {"the fastest": answer.fastest.prediction, "the simplest": answer.simplest.prediction}
+    if advised["the simplest"].layout == advised["the fastest"].layout:
+        del advised["the simplest"]
+    return advised
 
 
 def _asked(request: RecommendationRequest, others: list[Resolved]) -> dict[str, Any]:

@@ -227,6 +227,21 @@ class Basis(Grounds, Kept):
     """An answer that is kept, and what it rests on."""
 
 
+class OutOfMemoryRun(Document):
+    """A report on the same chip and stack, of the same model."""
+
+    report_id: str
+    measured_at: AwareDatetime
+    layout: LayoutFields
+    needed_gib: float
+    """As the profile in use predicts it."""
+
+
 class PredictionAnswer(Basis):
     layouts: list[PredictedLayout]
     """In the order of the request."""
+    out_of_memory: list[OutOfMemoryRun] = []
+    """Layouts of the same model that were reported out of memory on this chip and stack, but for those that a later run
+    disproves."""
+    warnings: list[str] = []
+    """Of each layout that needs as much memory as one of those."""

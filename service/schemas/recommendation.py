@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Literal, Self
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import Field, model_validator
 
 from models.answer import Certificate
 from models.candidate import Candidate
@@ -15,9 +15,9 @@ from models.pipelining import Pipelining, Roofline
 from models.thresholds import Threshold
 from service.schemas.allocation import AllocationAnswer, AllocationFields
 from service.schemas.evidence import EvidenceShown
-from service.schemas.layout import ConstraintFields, LayoutFields
+from service.schemas.layout import ConstraintFields
 from service.schemas.objective import AlternativeFields, ChoiceAnswer, ObjectiveFields
-from service.schemas.prediction import Basis, PredictedLayout
+from service.schemas.prediction import Basis, OutOfMemoryRun, PredictedLayout
 from service.schemas.question import PinnedQuestion
 from service.schemas.wire import Document
 
@@ -182,16 +182,6 @@ class PipeliningAnswer(Document):
             verdict=pipelining.verdict,
             roofline=pipelining.roofline and RooflineAnswer.of(pipelining.roofline),
         )
-
-
-class OutOfMemoryRun(Document):
-    """A report on the same chip and stack, of the same model."""
-
-    report_id: str
-    measured_at: AwareDatetime
-    layout: LayoutFields
-    needed_gib: float
-    """As the profile in use predicts it."""
 
 
 class RecommendationAnswer(Basis):

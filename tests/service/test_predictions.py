@@ -184,3 +184,17 @@ def test_a_job_of_most_of_a_cluster_in_trouble_is_told_so(client, chips: int, wa
     cluster = {"preset": "hf-science", "num_chips": chips}
     answer = client.post("/v1/predictions", json={**PREDICTION, "cluster": cluster, "layout": layout}).json()
     assert any("node in trouble" in line for line in answer["assumptions"]) == waits
+
+
+def test_what_needs_as_much_as_a_run_out_of_memory_is_predicted_with_a_warning(client) -> None:
+    first = client.post("/v1/predictions", json=PREDICTION).json()
+    assert (first["out_of_memory"], first["warnings"]) == ([], [])
+    report = client.post("/v1/reports", json={"prediction_id": first["id"], "outcome": "out_of_memory"}).json()
+    lighter = {**PREDICTION["layout"], "recompute": "full"}
+    both = {**without(PREDICTION, "layout"), "layouts": [lighter, PREDICTION["layout"]]}
+    again = client.post("/v1/predictions", json=both).json()
+    assert [run["report_id"] for run in again["out_of_memory"]] == [report["id"]]
+    (warning,) = again["warnings"]
+    assert warning.startswith("layouts[1] is predicted to need")
+    assert "this layout" in warning
+    assert report["id"] in warning
