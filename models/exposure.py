@@ -22,11 +22,12 @@ from models.profile import Coefficients, Number
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Seconds of forward and of both passes, and both by term."""
+    """Seconds of forward and of both passes, both by term, and in how many of them nothing else is sent beside."""
 
     forward: Array
     both: Array
     terms: dict[str, Array]
+    free: Array
 
 
 class Exposure:
@@ -62,37 +63,53 @@ class Exposure:
 
     def _part(self, index: int) -> Part:
         t, again = self.meshes.times[index], self.again(index)
-        backward = t.backward + again
+        ahead, back = t.forward, t.backward + again
         terms = {"compute_s": t.forward + t.backward, "recompute_s": again}
-        forward = t.forward
-        if index < self.meshes.kinds:
-            within, first = self._communication(index)
-            terms |= within
-            forward = forward + first
+        is_layer = index < self.meshes.kinds
+        if is_layer:
+            exposed = self._exposed_tensor(index, ahead - t.beside_forward, back - t.beside_backward)
+            ahead, back, terms["tensor_s"] = ahead + exposed[0], back + exposed[1], total(exposed)
+        forward, free = ahead, ahead + back
+        if is_layer:
+            before, after, hidden = self._exposed_context(index)
+            forward, free, terms["context_s"] = forward + before, free - hidden, before + after
         if not self.once.all():
-            data_forward, data_backward = self._exposed_data(self.meshes.traffic[index], t.forward, backward)
-            terms["data_s"] = data_forward + data_backward
-            forward = forward + data_forward
-        if index < self.meshes.kinds and self.layouts.offload_activations.any():
-            terms["offload_s"] = self._offload(index, t.forward, backward)
-        return Part(forward, total(terms.values()), terms)
+            in_forward, in_backward, hidden = self._exposed_data(self.meshes.traffic[index], ahead, back)
+            forward, free, terms["data_s"] = forward + in_forward, free - hidden, in_forward + in_backward
+        free = np.maximum(free, 0.0)
+        if is_layer and self.problem.architecture.kinds[index].moe:
+            sent, received, hidden = self._exposed_experts(index, free)
+            forward, free, terms["expert_s"] = forward + sent, free - hidden, sent + received
+        if is_layer and self.layouts.offload_activations.any():
+            terms["offload_s"] = self._offload(index, t.forward, t.backward + again)
+        return Part(forward, total(terms.values()), terms, free)
 
-    def _communication(self, index: int) -> tuple[dict[str, Array], Array]:
-        """What a layer of a kind exposes to tensor, context and expert parallelism: by term, and in forward."""
-        tensor, context, expert = self.meshes.layer_traffic[index]
-        again = self.meshes.tables.shards.repeated[index]
-        tensor = tensor * self._tensor_exposed
-        before, after = exposed_context(self.meshes, index, context, self.meshes.times[index])
-        terms = {
-            "tensor_s": tensor * (2.0 + self._once_more(again.tensor)),
-            "context_s": before * (1.0 + self._once_more(again.context)) + after,
-        }
-        forward = tensor + before
-        if self.problem.architecture.kinds[index].moe:
-            expert = expert * self._expert_exposed
-            terms["expert_s"] = expert * (2.0 + self._once_more(again.expert))
-            forward = forward + expert
-        return terms, forward
+    def _exposed_tensor(self, index: int, ahead: Array, back: Array) -> tuple[Array, Array]:
+        """In forward and backward. Within a scale-up domain a GEMM works on the parts that have come (userbuffers of
+        Transformer Engine); `ahead` and `back`: what all but attention takes."""
+        tensor, _, _ = self.meshes.layer_traffic[index]
+        again = tensor * (1.0 + self._once_more(self.meshes.tables.shards.repeated[index].tensor))
+        if not self.stack.overlap_tensor:
+            return tensor, again
+        hides = self.layouts.sequence_parallel & ~self.meshes.tensor_across_domains
+        most = self.c.tensor_overlap
+        return tensor - hides * np.minimum(most * tensor, ahead), again - hides * np.minimum(most * again, back)
+
+    def _exposed_context(self, index: int) -> tuple[Array, Array, Array]:
+        """In forward and backward, and what is hidden."""
+        _, traffic, _ = self.meshes.layer_traffic[index]
+        before, after = exposed_context(self.meshes, index, traffic, self.meshes.times[index])
+        again = self._once_more(self.meshes.tables.shards.repeated[index].context)
+        rings = self.stack.context == "ring"
+        return before, before * again + after, rings * np.maximum(traffic * 3.0 - before - after, 0.0)
+
+    def _exposed_experts(self, index: int, free: Array) -> tuple[Array, Array, Array]:
+        """In forward and backward, and what of `free` is taken to hide the rest."""
+        _, _, traffic = self.meshes.layer_traffic[index]
+        again = traffic * (1.0 + self._once_more(self.meshes.tables.shards.repeated[index].expert))
+        hides = self._expert_hides
+        hidden = np.minimum(self.c.expert_overlap * 2.0 * traffic, free) * hides
+        return traffic - hidden / 2, again - hidden / 2, hidden
 
     def again(self, index: int) -> Array:
         """Seconds of a part of the model that backward computes again."""
@@ -105,30 +122,24 @@ class Exposure:
         return again if self.share is None else again * self.share
 
     @cached_property
-    def _tensor_exposed(self) -> Array | float:
-        """Within a scale-up domain a GEMM works on the parts that have come (userbuffers of Transformer Engine)."""
-        if not self.stack.overlap_tensor:
-            return 1.0
-        hides = self.layouts.sequence_parallel & ~self.meshes.tensor_across_domains
-        return np.where(hides, 1 - self.c.tensor_overlap, 1.0)
-
-    @cached_property
-    def _expert_exposed(self) -> Array | float:
-        """All-to-all hides behind another micro-batch's compute, where the stack and the schedule bring one."""
+    def _expert_hides(self) -> Array | float:
+        """Of how many micro-batches the all-to-all may run beside another's compute, where stack and schedule bring
+        one: not in the first one's forward, nor in the last one's backward."""
         if not self.stack.overlap_expert:
-            return 1.0
-        another = np.where(self.layouts.pp > 1, self.overlapped_schedule, self.micro_batches > 1)
+            return 0.0
+        another = (self.layouts.pp == 1) | self.overlapped_schedule
         again = np.max([kind.expert for kind in self.meshes.tables.shards.repeated], axis=0)
-        another = another & (again[self.policy] == 0)
-        return np.where(another, 1 - self.c.expert_overlap, 1.0)
+        return (another & (again[self.policy] == 0)) * (1 - 1 / self.micro_batches)
 
-    def _exposed_data(self, traffic: Traffic, forward: Array, backward: Array) -> tuple[Array, Array]:
-        """Per micro-batch, where parameters are gathered or gradients reduced every time (ZeRO 2 and 3)."""
+    def _exposed_data(self, traffic: Traffic, forward: Array, backward: Array) -> tuple[Array, Array, Array]:
+        """Per micro-batch, where parameters are gathered or gradients reduced every time (ZeRO 2 and 3): in forward and
+        backward, and what is hidden."""
         before, again = ~self.once & self.zero3, ~self.once & self.zero3 & self.layouts.reshard
         ahead = traffic.gather - traffic.stuck
-        in_forward = before * traffic.stuck + self.hide(before * ahead, forward)
-        hideable = ~self.once * traffic.scatter + again * ahead
-        return in_forward, again * traffic.stuck + self.hide(hideable, backward)
+        early, late = before * ahead, ~self.once * traffic.scatter + again * ahead
+        in_forward, in_backward = self.hide(early, forward), self.hide(late, backward)
+        hidden = early + late - in_forward - in_backward
+        return before * traffic.stuck + in_forward, again * traffic.stuck + in_backward, hidden
 
     def hide(self, traffic: Array, window: Array | float) -> Array:
         """What `window` seconds of compute leave exposed, plus what the hidden part slows them by."""
@@ -140,10 +151,11 @@ class Exposure:
         """(exposed per-micro-batch sends of a step, latency of filling and draining the pipeline)."""
         x, m = self.layouts, self.micro_batches
         once = np.where(x.pp > 1, self.meshes.send, 0.0)
-        exposed: Array | float = 1.0
+        every = 2 * m * x.virtual_stages * once
         if self.stack.overlap_pipeline:
-            exposed = np.where(self.overlapped_schedule, 1 - self.c.pipeline_overlap, 1.0)
-        return 2 * m * x.virtual_stages * once * exposed, 2 * (x.pp - 1) * once
+            free = weighed(self.amounts, [part.free for part in self.parts]) / x.pp
+            every = every - self.overlapped_schedule * np.minimum(self.c.pipeline_overlap * every, m * free)
+        return every, 2 * (x.pp - 1) * once
 
     def waits(self) -> Array | float:
         """For a node in trouble, with every micro-batch in every stage of the longest chain."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from models.answer import Goal, GoOn, to_the_end
@@ -90,22 +90,32 @@ def choose(
             found.append(Choice(name=name, chip=cluster.chip.id, num_chips=cluster.num_chips, refused=late))
         else:
             found.append(_choice(name, problem, profile, constraints, objective, go_on))
-    return sorted(found, key=lambda one: (_excess(one, objective), _least(one, objective), one.num_chips))
+    sooner = replace(objective, minimize="time")
+    return sorted(
+        found, key=lambda one: (_excess(one, objective), _least(one, objective), _least(one, sooner), one.num_chips)
+    )
 
 
 def told(choices: Sequence[Choice], objective: Objective) -> str:
-    """Why the first of them is: its figures beside those of the next, and the limits that it does not keep."""
-    best, others = choices[0], [choice for choice in choices[1:] if choice.refused is None]
+    """Why the first of them is: its figures beside those of the next that keeps the limits as it does."""
+    best, possible = choices[0], [choice for choice in choices if choice.refused is None]
     least = {"step_time": "step time", "time": "time", "cost": "cost", "chips": "chips"}[objective.minimize]
-    said = f"where: of {len(choices)} the least {least} has {_figures(best)}"
-    if others:
+    limits = " and ".join(_broken(None, objective))
+    keeping = [choice for choice in possible if not _broken(choice, objective)]
+    if not keeping:
+        broken = " and ".join(_broken(best, objective))
+        said = f"none keeps {limits}; the nearest is {_figures(best)}, which breaks {broken}"
+    elif limits and len(keeping) == 1:
+        said = f"only one keeps {limits}, {_figures(best)}"
+    else:
+        keep = f"{len(keeping)} keep {limits}, and of those " if limits else ""
+        said = f"{keep}the least {least} has {_figures(best)}"
+    if others := [choice for choice in (keeping or possible) if choice is not best]:
         said += f"; then {_figures(others[0])}"
         said += " (within their 80% intervals either may be the better)" if _overlap(best, others[0], objective) else ""
     if refused := [_where(choice) for choice in choices if choice.refused is not None]:
         said += f"; refused: {', '.join(refused)}"
-    limits = {"deadline_hours": best.hours, "budget_usd": best.usd}
-    broken = [f"{n} {getattr(objective, n):g}" for n, is_ in limits.items() if _beyond(is_, getattr(objective, n))]
-    return said + (f"; none keeps {' and '.join(broken)}" if broken else "")
+    return f"where: of {len(choices)} {said}"
 
 
 def none_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
@@ -121,6 +131,13 @@ def _excess(choice: Choice, objective: Objective) -> float:
     if choice.refused is not None:
         return math.inf
     return max([1.0, *(figure / limit for figure, limit in limits if figure is not None and limit is not None)])
+
+
+def _broken(choice: Choice | None, objective: Objective) -> list[str]:
+    """The limits that a choice does not keep; without one, all that are set."""
+    limits = {"deadline_hours": objective.deadline_hours, "budget_usd": objective.budget_usd}
+    figures = {} if choice is None else {"deadline_hours": choice.hours, "budget_usd": choice.usd}
+    return [f"{name} {limit:g}" for name, limit in limits.items() if limit and _beyond(figures.get(name), limit)]
 
 
 def _beyond(figure: float | None, limit: float | None) -> bool:
@@ -139,6 +156,8 @@ def _figures(choice: Choice) -> str:
 def _overlap(best: Choice, other: Choice, objective: Objective) -> bool:
     """Whether by their intervals of step time the other may be as good."""
     if objective.minimize == "chips" or not (best.step_time_s and best.step_time_high_s and other.step_time_s):
+        return False
+    if _least(best, objective) == 0:
         return False
     low = _least(other, objective) * (other.step_time_low_s or 0.0) / other.step_time_s
     return low <= _least(best, objective) * best.step_time_high_s / best.step_time_s

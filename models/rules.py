@@ -80,17 +80,31 @@ def _experts(p: Problem, x: Layouts) -> Array:
 
 
 def _fold(p: Problem, x: Layouts) -> Array:
-    """torchtitan parallel_dims.py and MaxText: ep folds over dp_shard, cp and tp; plain Megatron over all of dp."""
+    """torchtitan parallel_dims.py: ep folds over dp_shard, cp and tp; plain Megatron over all of dp; MaxText base.yml:
+    over fsdp or context, with what is within an expert sharded over tensor."""
+    if p.stack.expert_folding == "beside_tensor":
+        return (x.dp_shard * x.cp % x.ep == 0) & experts_keep_tensor(p, x.etp, x.tp)
     dense = x.dp_shard * x.cp * x.tp
     if p.stack.expert_folding == "all":
         dense = np.where(x.dp_shard > 1, dense, dense * x.dp_replicate)
     return dense % (x.ep * x.etp) == 0
 
 
+def experts_keep_tensor(p: Problem, etp: Array, tp: Array) -> Array:
+    """Whether experts are sharded over tensor parallelism as the rest is, where the stack knows no other way."""
+    if not p.architecture.is_moe or p.stack.expert_folding != "beside_tensor":
+        return np.ones(len(etp), dtype=bool)
+    return np.asarray(etp == tp)
+
+
 def _sequence(p: Problem, x: Layouts) -> Array:
     """Megatron arguments.py: seq % (2·cp) == 0, for balanced causal chunks; sequence parallelism shards over tp too."""
     chunks = np.where(x.cp > 1, 2 * x.cp, 1) * np.where(x.sequence_parallel, x.tp, 1)
     return p.workload.seq_len % chunks == 0
+
+
+def _ties(p: Problem, x: Layouts) -> Array:
+    return (x.pp == 1) | p.stack.ties_in_pipeline | (not p.architecture.tie_word_embeddings)
 
 
 def _heads_over_cp(p: Problem, x: Layouts) -> Array:
@@ -304,6 +318,8 @@ RULES: tuple[Rule, ...] = (
     Rule("experts_divide", "layout.ep", _experts, lambda p, x: (
         f"ep({x.ep}) must divide the number of experts, and ep and etp be 1 in a dense model")),
     Rule("experts_fold_over_dense_axes", "layout.ep", _fold, lambda p, x: (
+        f"stack {p.stack.id} shards experts over tp: etp({x.etp}) must be tp({x.tp}), and ep({x.ep}) divide "
+        f"dp_shard({x.dp_shard}) * cp({x.cp})" if p.stack.expert_folding == "beside_tensor" else
         f"etp({x.etp}) * ep({x.ep}) must divide dp_shard({x.dp_shard}) * cp({x.cp}) * tp({x.tp})"
         + (" (times dp_replicate without sharding)" if p.stack.expert_folding == "all" else ""))),
     Rule("sequence_divides", "layout.cp", _sequence, lambda p, x: (
@@ -316,6 +332,8 @@ RULES: tuple[Rule, ...] = (
     Rule("layers_divide", "layout.pp", _layers, lambda p, x: (
         f"{p.architecture.num_layers} layers must give each of pp({x.pp}) * virtual_stages({x.virtual_stages}) chunks "
         + ("at least one" if x.balanced else "the same number"))),
+    Rule("tied_embedding_in_pipeline", "layout.pp", _ties, lambda p, x: (
+        f"stack {p.stack.id} has no pipeline for a model that ties its embedding to its head (tie_word_embeddings)")),
     Rule("partition_offered", "layout.balanced", _partition_offered, lambda p, x: (
         "an uneven split needs pp > 1" if x.pp == 1 else f"stack {p.stack.id} splits layers "
         + ("by their cost" if p.stack.splits_by_threshold else "evenly only"))),

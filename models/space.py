@@ -43,7 +43,7 @@ from models.rules import BY_NAME, equal_data_parallel, fits_torus
 MOST_TRUNKS = 1_000_000  # held at a time
 _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "sequence_divides",
                  "context_divides_heads", "sequence_parallel_offered", "moe_needs_sequence_parallel",
-                 "batch_divides")  # fmt: skip
+                 "tied_embedding_in_pipeline", "batch_divides")  # fmt: skip
 _EXPERT_RULES = ("degrees_offered", "experts_divide", "tensor_divides_widths")
 _SCHEDULE_RULES = ("schedule_offered", "schedule_shape", "partition_offered", "layers_divide",
                    "balancing_needs_all_forwards_first")  # fmt: skip

@@ -57,7 +57,8 @@ class Stack:
     sequence_parallel       with tp > 1, norms and residuals are sharded too: always, never or either
     context                 how attention sees other chunks: "ring", "allgather" or "ulysses"
     expert_tensor_parallel  etp may differ from 1
-    expert_folding          dense axes that expert parallelism may fold over: "all" or "shard" (not dp_replicate)
+    expert_folding          dense axes that expert parallelism may fold over: "all", "shard" (not dp_replicate), or
+                            "beside_tensor" (dp_shard and cp; experts are sharded over tp as the rest is: etp = tp)
     dispatcher              "alltoall": a copy per chosen expert; "deduplicated": one per domain it is sent to;
                             "allgather": every token to every expert's chip
     node_limit              a token is routed to at most this many scale-up domains (DeepSeek-V3 §2.1.2: 4)
@@ -92,6 +93,7 @@ class Stack:
                             there were as many of them as stages
     age_years               how far behind the newest software that profiles were fitted to
     like                    the stack that it is but for what is said here, and whose coefficients it shares
+    ties_in_pipeline        a pipeline may have its first and last stage share the embedding of a model that ties it
     running_balance         keeps running statistics for a global-batch balancing loss, so that it constrains nothing
     """
 
@@ -118,7 +120,7 @@ class Stack:
     sequence_parallel: tuple[bool, ...] = (False,)
     context: Literal["ring", "allgather", "ulysses"] = "ring"
     expert_tensor_parallel: bool = False
-    expert_folding: Literal["all", "shard"] = "all"
+    expert_folding: Literal["all", "shard", "beside_tensor"] = "all"
     dispatcher: Literal["alltoall", "deduplicated", "allgather"] = "alltoall"
     node_limit: int | None = None
     overlap_data: bool = True
@@ -149,6 +151,7 @@ class Stack:
     flash_since: float | None = None
     one_sequence_since: float | None = None
     age_years: float = 0.0
+    ties_in_pipeline: bool = True
     running_balance: bool = False
     like: str | None = None
     source: str = ""

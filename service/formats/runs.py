@@ -254,7 +254,7 @@ def _degrees(
         assumed.append("dp")
     zero, reshard, shard = _sharding(training, stack, dp, pp, assumed)
     ep = (training.get("ep") or 1) if architecture.is_moe else 1
-    etp = training.get("etp") or (tp if ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph" else 1)
+    etp = training.get("etp") or _expert_tensor(stack, architecture, tp, ep)
     if training.get("sequence_parallel") is None and tp > 1:
         assumed.append("sequence_parallel")
     sp = training.get("sequence_parallel")
@@ -263,6 +263,12 @@ def _degrees(
         "tp": tp, "pp": pp, "cp": cp, "dp_shard": shard, "dp_replicate": dp // shard, "ep": ep, "etp": etp,
         "zero_stage": zero, "reshard": reshard, "sequence_parallel": bool(sp and tp > 1),
     }  # fmt: skip
+
+
+def _expert_tensor(stack: Stack, architecture: Architecture, tp: int, ep: int) -> int:
+    if stack.expert_folding == "beside_tensor":
+        return tp if architecture.is_moe else 1
+    return tp if ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph" else 1
 
 
 def _known(training: Row, name: str, assumed: list[str]) -> int:

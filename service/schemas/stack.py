@@ -41,7 +41,8 @@ class StackFields(Wire):
     sequence_parallel: Annotated[list[bool], Field(min_length=1, max_length=2)] | None = None
     context: Literal["ring", "allgather", "ulysses"] | None = None
     expert_tensor_parallel: bool | None = None
-    expert_folding: Literal["all", "shard"] | None = None
+    expert_folding: Literal["all", "shard", "beside_tensor"] | None = None
+    ties_in_pipeline: bool | None = None
     dispatcher: Literal["alltoall", "deduplicated", "allgather"] | None = None
     node_limit: Degree | None = None
     overlap_data: bool | None = None

@@ -251,7 +251,25 @@ def test_the_cheapest_by_a_deadline_is_found(client) -> None:
     hasty = {**body, "objective": {**objective, "deadline_hours": 0.001}}
     found = client.post("/v1/recommendations", json=hasty).json()
     assert not any(choice["meets"] for choice in found["choices"])
-    assert found["reasons"][0].endswith("none keeps deadline_hours 0.001")
+    assert found["reasons"][0].startswith("where: of 3 none keeps deadline_hours 0.001; the nearest is")
+
+
+def test_of_several_places_those_that_keep_the_limits_are_compared(client) -> None:
+    objective = {"minimize": "time", "tokens": 1e10, "usd_per_chip_hour": 2.5}
+    body = {**SMALL, "alternatives": {"num_chips": [8, 32]}, "objective": objective}
+    costs = sorted(choice["usd"] for choice in client.post("/v1/recommendations", json=body).json()["choices"])
+    tight = {**body, "objective": {**objective, "budget_usd": (costs[0] + costs[1]) / 2}}
+    found = client.post("/v1/recommendations", json=tight).json()
+    assert [choice["meets"] for choice in found["choices"]] == [True, False, False]
+    assert found["reasons"][0].startswith("where: of 3 only one keeps budget_usd")
+    assert "; then" not in found["reasons"][0]
+    two = {**body, "objective": {**objective, "budget_usd": (costs[1] + costs[2]) / 2}}
+    found = client.post("/v1/recommendations", json=two).json()
+    hours = [choice["hours"] for choice in found["choices"] if choice["meets"]]
+    assert len(hours) == 2
+    assert hours == sorted(hours)
+    assert "2 keep budget_usd" in found["reasons"][0]
+    assert f"then {found['choices'][1]['name']}" in found["reasons"][0]
 
 
 def test_a_price_that_is_given_goes_before_that_of_the_objective(client) -> None:
