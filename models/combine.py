@@ -105,18 +105,18 @@ class Combiner:
         idle = np.where(x.pp > 1, pipeline.bubble(schedule, x.pp, x.virtual_stages, m, times), 0.0)
         once = self._data_once(stages.amounts, times.forward, times.backward)
         optimizer = self._optimizer(stages.amounts)
-        last = _largest(m * both + idle + once + optimizer)
+        sends = exposure.sends(stages.amounts) + np.zeros_like(both)
+        last = _largest(m * both + idle + once + optimizer + sends)
         amounts = [_pick(a, last) for a in stages.amounts]
         time = {
             name: m * total(a * part.terms[name] for a, part in zip(amounts, parts, strict=True) if name in part.terms)
             for name in ("compute_s", "recompute_s", "tensor_s", "context_s", "expert_s", "data_s", "offload_s")
         }
-        sends, hops = exposure.sends()
         time["data_s"] = time["data_s"] + _pick(once, last)
-        time["pipeline_s"] = sends
-        time["bubble_s"] = np.maximum(_pick(idle, last), 0.0) + hops
+        time["pipeline_s"] = _pick(sends, last)
+        time["bubble_s"] = np.maximum(_pick(idle, last), 0.0) + exposure.hops()
         time["optimizer_s"] = _pick(optimizer, last)
-        time["fixed_s"] = np.zeros_like(sends) + self.c.step_fixed_s
+        time["fixed_s"] = np.zeros(len(x)) + self.c.step_fixed_s
         waits = exposure.waits()
         subtotal = total(time.values())
         time["jitter_s"] = waits + (subtotal + waits) * straggling(self.problem, self.c, x.num_devices)

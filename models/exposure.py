@@ -69,17 +69,18 @@ class Exposure:
         if is_layer:
             exposed = self._exposed_tensor(index, ahead - t.beside_forward, back - t.beside_backward)
             ahead, back, terms["tensor_s"] = ahead + exposed[0], back + exposed[1], total(exposed)
-        forward, free = ahead, ahead + back
+        forward = ahead
         if is_layer:
-            before, after, hidden = self._exposed_context(index)
-            forward, free, terms["context_s"] = forward + before, free - hidden, before + after
+            exposed, hidden = self._exposed_context(index)
+            forward, terms["context_s"] = forward + exposed[0], total(exposed)
+            ahead, back = np.maximum(ahead - hidden[0], 0.0), np.maximum(back - hidden[1], 0.0)
+        free = ahead + back
         if not self.once.all():
-            in_forward, in_backward, hidden = self._exposed_data(self.meshes.traffic[index], ahead, back)
-            forward, free, terms["data_s"] = forward + in_forward, free - hidden, in_forward + in_backward
-        free = np.maximum(free, 0.0)
+            in_forward, in_backward, hides = self._exposed_data(self.meshes.traffic[index], ahead, back)
+            forward, free, terms["data_s"] = forward + in_forward, free - hides, in_forward + in_backward
         if is_layer and self.problem.architecture.kinds[index].moe:
-            sent, received, hidden = self._exposed_experts(index, free)
-            forward, free, terms["expert_s"] = forward + sent, free - hidden, sent + received
+            sent, received, hides = self._exposed_experts(index, free)
+            forward, free, terms["expert_s"] = forward + sent, free - hides, sent + received
         if is_layer and self.layouts.offload_activations.any():
             terms["offload_s"] = self._offload(index, t.forward, t.backward + again)
         return Part(forward, total(terms.values()), terms, free)
@@ -95,13 +96,14 @@ class Exposure:
         most = self.c.tensor_overlap
         return tensor - hides * np.minimum(most * tensor, ahead), again - hides * np.minimum(most * again, back)
 
-    def _exposed_context(self, index: int) -> tuple[Array, Array, Array]:
-        """In forward and backward, and what is hidden."""
+    def _exposed_context(self, index: int) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """In forward and backward, and what is hidden there."""
         _, traffic, _ = self.meshes.layer_traffic[index]
         before, after = exposed_context(self.meshes, index, traffic, self.meshes.times[index])
         again = self._once_more(self.meshes.tables.shards.repeated[index].context)
         rings = self.stack.context == "ring"
-        return before, before * again + after, rings * np.maximum(traffic * 3.0 - before - after, 0.0)
+        hidden = rings * np.maximum(traffic - before, 0.0), rings * np.maximum(2 * traffic - after, 0.0)
+        return (before, before * again + after), hidden
 
     def _exposed_experts(self, index: int, free: Array) -> tuple[Array, Array, Array]:
         """In forward and backward, and what of `free` is taken to hide the rest."""
@@ -147,15 +149,27 @@ class Exposure:
             return traffic
         return np.asarray(traffic - np.minimum(traffic, self.c.data_overlap * window) * (1 - self.c.interference))
 
-    def sends(self) -> tuple[Array, Array]:
-        """(exposed per-micro-batch sends of a step, latency of filling and draining the pipeline)."""
+    def sends(self, stages: Array | None = None) -> Array:
+        """Exposed per-micro-batch sends of a step; beside what `stages` compute, amounts of every part (s, n) each, but
+        no more than the mean of them does. The first micro-batch has nothing to run beside."""
         x, m = self.layouts, self.micro_batches
-        once = np.where(x.pp > 1, self.meshes.send, 0.0)
-        every = 2 * m * x.virtual_stages * once
-        if self.stack.overlap_pipeline:
-            free = weighed(self.amounts, [part.free for part in self.parts]) / x.pp
-            every = every - self.overlapped_schedule * np.minimum(self.c.pipeline_overlap * every, m * free)
-        return every, 2 * (x.pp - 1) * once
+        every = 2 * m * x.virtual_stages * self._send
+        if not (self.stack.overlap_pipeline and self.overlapped_schedule.any()):
+            return every
+        parts = [part.free for part in self.parts]
+        free = weighed(self.amounts, parts) / x.pp
+        if stages is not None:
+            free = np.minimum(free, weighed(stages, parts))
+        hidden = np.minimum(self.c.pipeline_overlap * every, (m - 1) * free)
+        return np.asarray(every - self.overlapped_schedule * hidden)
+
+    def hops(self) -> Array:
+        """Latency of filling and draining the pipeline."""
+        return np.asarray(2 * (self.layouts.pp - 1) * self._send)
+
+    @cached_property
+    def _send(self) -> Array:
+        return np.where(self.layouts.pp > 1, self.meshes.send, 0.0)
 
     def waits(self) -> Array | float:
         """For a node in trouble, with every micro-batch in every stage of the longest chain."""

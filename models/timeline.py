@@ -114,7 +114,7 @@ def _seconds(problem: Problem, rows: Layouts, meshes: MeshCosts) -> tuple[dict[s
     weight = [float(t.weight[0]) for t in meshes.times]
     once = [(float(np.ravel(gather)[0]), float(np.ravel(scatter)[0])) for gather, scatter in exposure.data_once()]
     passes = 2 * int(exposure.micro_batches[0]) * int(rows.virtual_stages[0])
-    sends = float(np.ravel(exposure.sends()[0])[0]) / passes
+    sends = float(np.ravel(exposure.sends())[0]) / passes
     forward = np.array([sum(parts[i][0] for i in chunk) for chunk in held])
     both = np.array([sum(parts[i][1] for i in chunk) for chunk in held])
     gathers, scatters = (np.array([sum(once[i][k] for i in chunk) for chunk in held]) for k in range(2))

@@ -50,10 +50,11 @@ class Benchmarks:
         predicted = sweep_seconds(part, published) if isinstance(part, Sweep) else product_seconds(part, published)
         found = offsets(part, published)
         _require_possible(found, "nccl_tests" if table else "gemms")
+        now = datetime.now(UTC)
         answer = BenchmarkAnswer(
             id=new_id(),
-            created_at=datetime.now(UTC),
-            measured_at=submission.measured_at or datetime.now(UTC),
+            created_at=now,
+            measured_at=submission.measured_at or now,
             source=submission.source,
             kind="gemm" if table is None else "collective",
             operation=None if table is None else table.operation,

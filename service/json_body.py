@@ -46,6 +46,7 @@ class JsonRequest(Request):
         if not (body := await self._received()):
             return
         _require_json(self.headers.get("content-type", ""))
+        _require_plain(self.headers.get("content-encoding", "identity"))
         async with self.app.state.large_bodies if len(body) > LARGE else nullcontext():
             self.parsed = self.state.body = await run_in_threadpool(parse, body)
         if self.parsed is None:  # FastAPI takes it for no body at all
@@ -112,6 +113,11 @@ def _require_json(content_type: str) -> None:
     is_json = message.get_content_maintype() == "application" and (subtype == "json" or subtype.endswith("+json"))
     if not content_type or not is_json or message.get_content_charset("utf-8") not in ("utf-8", "utf8"):
         raise NotJson(content_type[:100])
+
+
+def _require_plain(encoding: str) -> None:
+    if encoding.strip().lower() != "identity":
+        raise NotJson(f"encoded as {encoding[:100]}")
 
 
 def _require_finite(value: Any, location: tuple[str | int, ...]) -> None:

@@ -20,7 +20,8 @@ Chips = Annotated[list[Annotated[int, Field(ge=1, le=10**6)]], Field(min_length=
 
 
 class GridFields(Wire):
-    """Axes to vary, and their values; every combination is a point. Others stay as the question has them."""
+    """Axes to vary, and their values, each counted once; every combination is a point. Others stay as the question has
+    them."""
 
     scale_up: Times | None = None
     """Times the bandwidth within a scale-up domain."""
@@ -43,7 +44,9 @@ class GridFields(Wire):
         return self
 
     def axes(self) -> dict[str, list[float]]:
-        return {name: list(values) for name in GridFields.model_fields if (values := getattr(self, name))}
+        return {
+            name: list(dict.fromkeys(values)) for name in GridFields.model_fields if (values := getattr(self, name))
+        }
 
 
 class FrontierRequest(PinnedQuestion):

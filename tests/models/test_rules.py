@@ -85,6 +85,40 @@ def test_stacks_refuse_what_their_code_refuses(stack: str, layout: Layout, rule:
 
 
 @pytest.mark.parametrize(
+    ("layout", "rule"),
+    [
+        (Layout(dp_shard=64, tp=4, ep=8, etp=4, sequence_parallel=True, zero_stage=3), None),
+        (Layout(dp_shard=64, tp=4, ep=8, sequence_parallel=True, zero_stage=3), "etp.1. must be tp.4."),
+        (Layout(dp_shard=4, dp_replicate=16, tp=4, ep=8, etp=4, sequence_parallel=True, zero_stage=3),
+         "divide dp_shard.4."),
+        (Layout(dp_shard=256, ep=8, zero_stage=3), None),
+    ],
+)  # fmt: skip
+def test_maxtext_shards_experts_over_tensor_parallelism(layout: Layout, rule: str | None) -> None:
+    """base.yml: 'mlp_moe' lies on 'tensor', and 'expert' is an axis beside it."""
+    asked = problem("mixtral-8x7b", ("tpu-v6e", 256), "maxtext", seq_len=4096, global_batch=2048)
+    if rule is None:
+        require_legal(asked, layout)
+        return
+    with pytest.raises(Invalid, match=rule):
+        require_legal(asked, layout)
+
+
+@pytest.mark.parametrize(("stack", "legal"), [("torchtitan", False), ("megatron", True)])
+def test_torchtitan_has_no_pipeline_for_tied_embeddings(stack: str, legal: bool) -> None:
+    """models/common/decoder.py: weight tying is not supported with pipeline parallelism."""
+    asked = problem("qwen3-4b", ("h100", 64), stack, seq_len=4096, global_batch=256)
+    assert asked.architecture.tie_word_embeddings
+    stage = asked.stack.zero_stages[1]
+    layout = Layout(pp=2, dp_shard=32, zero_stage=stage, recompute="full")
+    if legal:
+        require_legal(asked, layout)
+        return
+    with pytest.raises(Invalid, match="ties its embedding"):
+        require_legal(asked, layout)
+
+
+@pytest.mark.parametrize(
     ("cp", "ep", "zero_stage", "legal"), [(2, 2, 3, False), (2, 2, 2, True), (1, 2, 3, True), (2, 1, 3, True)]
 )
 def test_deepspeed_has_experts_under_zero_3_without_context_parallelism_only(

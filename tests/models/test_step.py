@@ -87,14 +87,68 @@ def test_more_bandwidth_never_makes_a_layout_slower(factor: float, level: int) -
     assert (step_times(faster_link(problem, level, factor)) <= step_times(problem) * (1 + 1e-12)).all()
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.floats(1.0, 8.0))
-def test_a_higher_peak_never_makes_a_layout_slower(factor: float) -> None:
-    problem = question()
-    chip = problem.cluster.chip
-    peaks = {dtype: value * factor for dtype, value in chip.peak_tflops.items()}
-    faster = replace(problem, cluster=replace(problem.cluster, chip=replace(chip, peak_tflops=peaks)))
-    assert (step_times(faster) <= step_times(problem) * (1 + 1e-12)).all()
+SPARSE_LAYOUTS = [
+    Layout(dp_shard=64, ep=32, zero_stage=1),
+    Layout(dp_shard=64, ep=64, zero_stage=3, recompute="full"),
+    Layout(tp=4, cp=2, dp_shard=8, ep=64, zero_stage=3, sequence_parallel=True),
+    Layout(tp=2, pp=2, dp_shard=16, ep=32, zero_stage=1, sequence_parallel=True, schedule="interleaved",
+           virtual_stages=2, balanced=True),
+]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(1.0, 8.0), st.floats(-2.0, 0.0), st.floats(-2.0, 0.0), st.sampled_from([64, 128, 1024]))
+def test_a_higher_peak_never_makes_a_layout_slower(factor: float, inside: float, outside: float, batch: int) -> None:
+    """Nor where links are so slow that all traffic is hidden that can be."""
+    for model, layouts in (("llama-3.1-70b", LAYOUTS), ("qwen3-235b-a22b", SPARSE_LAYOUTS)):
+        problem = question(model, global_batch=batch)
+        problem = faster_link(faster_link(problem, 0, 10**inside), 1, 10**outside)
+        chip = problem.cluster.chip
+        peaks = {dtype: value * factor for dtype, value in chip.peak_tflops.items()}
+        faster = replace(problem, cluster=replace(problem.cluster, chip=replace(chip, peak_tflops=peaks)))
+        slow, fast = (
+            predict(p, Layouts.of(layouts), PROFILE.coefficients(p.scopes)).step_time_s for p in (problem, faster)
+        )
+        assert (fast <= slow * (1 + 1e-12)).all()
+
+
+def wire(problem: Problem, layout: Layout) -> float:
+    """Seconds that the traffic within layers takes at full bandwidth, of a model with one kind of layer: tensor
+    parallelism in one domain of its size, or all-to-alls from domain to domain, each copy once."""
+    architecture, workload = problem.architecture, problem.workload
+    x, levels = layout, problem.cluster.fabric.levels
+    tokens = workload.seq_len * workload.global_batch / (x.dp_shard * x.tp)
+    size = tokens * architecture.hidden_size * 2
+    if x.tp > 1:
+        return architecture.num_layers * 8 * size * (x.tp - 1) / (levels[0].gb_s_per_chip * 1e9)
+    domains = x.ep // problem.cluster.scale_up_domain
+    moe = architecture.kinds[0].moe
+    assert moe is not None
+    copies = (domains - 1) * (1 - (1 - 1 / domains) ** moe.experts_per_token)
+    return architecture.num_layers * 4 * size * copies / (levels[1].gb_s_per_chip * 1e9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(-3.0, 0.0), st.sampled_from([64, 128, 1024]))
+def test_no_step_is_shorter_than_its_traffic(slower: float, batch: int) -> None:
+    dense = faster_link(question(chips=8, global_batch=batch // 8), 0, 10**slower)
+    sparse = faster_link(question("qwen3-235b-a22b", global_batch=batch), 1, 10**slower)
+    for problem, layout in (
+        (dense, Layout(tp=8, zero_stage=0, sequence_parallel=True)),
+        (sparse, Layout(dp_shard=64, ep=64, zero_stage=1)),
+    ):
+        (took,) = predict(problem, Layouts.of([layout]), PROFILE.coefficients(problem.scopes)).step_time_s
+        assert took >= wire(problem, layout)
+
+
+def test_a_larger_batch_never_takes_less_time() -> None:
+    """Of one micro-batch no all-to-all is hidden, of two that of one at most."""
+    times = []
+    for batch in (64, 128, 256, 512):
+        problem = question("qwen3-235b-a22b", global_batch=batch)
+        found = predict(problem, Layouts.of(SPARSE_LAYOUTS[:2]), PROFILE.coefficients(problem.scopes))
+        times.append(found.step_time_s)
+    assert (np.diff(times, axis=0) > 0).all()
 
 
 def test_twice_the_batch_takes_at_most_twice_the_time() -> None:

@@ -55,7 +55,7 @@ def test_the_roofline_can_be_redone_by_hand(client) -> None:
         ({}, "/grid"),
         ({"speed": [1]}, "/grid/speed"),
         ({"scale_up": [0]}, "/grid/scale_up/0"),
-        ({"scale_up": [1] * 30, "scale_out": [1] * 30}, "/grid"),
+        ({"scale_up": [*range(1, 31)], "scale_out": [*range(1, 31)]}, "/grid"),
         ({"domain": [1.5]}, "/grid/domain/0"),
     ],
 )
@@ -76,3 +76,8 @@ def test_a_frontier_has_two_sides(client, pp: object) -> None:
     assert_problem(client.post("/v1/frontiers", json=body), "invalid", "/constraints/pp")
     both = {**body, "constraints": {"pp": [1, 2]}}
     assert client.post("/v1/frontiers", json=both).status_code == 200
+
+
+def test_a_value_that_a_grid_names_twice_is_one(client) -> None:
+    found = client.post("/v1/frontiers", json={**SMALL, "grid": {"scale_out": [1, 1.0]}}).json()
+    assert len(found["points"]) == 1

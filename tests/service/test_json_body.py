@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import math
 
@@ -85,6 +86,15 @@ def test_other_media_types_are_refused(shared_client, media_type: str) -> None:
     answer = shared_client.post("/v1/predictions", content=body, headers={"content-type": media_type})
     assert answer.status_code == 415
     assert_problem(answer, "unsupported-media-type")
+
+
+def test_a_compressed_body_is_refused_as_such(shared_client) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    answer = shared_client.post(
+        "/v1/predictions", content=gzip.compress(json.dumps(PREDICTION).encode()), headers=headers
+    )
+    assert answer.status_code == 415
+    assert "encoded as gzip" in assert_problem(answer, "unsupported-media-type")["detail"]
 
 
 @pytest.mark.parametrize("media_type", ["application/json; charset=UTF-8", "application/vnd.x+json"])
