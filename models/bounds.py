@@ -11,8 +11,8 @@ step; the last takes no less than any stage, nor than the mean of all.
 - With a partition, its heaviest stage may bound more than the mean: x - μ counts m - 1/v or m times, of which
   (1-i)·h may hide more traffic; and it may have less traffic and less to update than the mean.
 - F+B is taken with every all-to-all hidden as far as any schedule can. All grows with x, since m >= 1 >= (1-i)·h.
-- Traffic hides beside what is computed: more of that, or of what hides before, lets hide no more than it adds, so that x
-  grows with compute and with every traffic. Sends hide beside the mean of the stages, or beside less.
+- Traffic hides beside what is computed: more of that, or of what hides before, lets hide no more than it adds, so that
+  x grows with compute and with every traffic. Sends hide beside the mean of the stages, or beside less.
 """
 
 from __future__ import annotations
