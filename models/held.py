@@ -10,9 +10,7 @@ from models.answer import Answer, Certificate, Goal
 from models.array import Array, distinct
 from models.groundwork import Groundwork
 from models.layout import DEGREES, Layouts
-from models.pareto import staircase
-
-_ROUNDED = 1 + 1e-12  # a bound is summed in another order than the time that it bounds, and may exceed it by as much
+from models.pareto import ROUNDED, staircase
 
 
 @dataclass
@@ -90,8 +88,9 @@ class Held:
 
     @property
     def tolerated(self) -> float:
-        """Layouts slower than this are no part of the ranking, nor simple enough to make up for it."""
-        return self.best * (1 + self.goal.tolerance)
+        """Layouts slower than this are no part of the ranking, nor simple enough to make up for it. What is slower by a
+        rounding error is not: bounds are summed in another order than the times that they bound."""
+        return self.best * (1 + self.goal.tolerance) * ROUNDED
 
     def limit(self, piped: Array) -> Array:
         """Layouts slower than this, by whether they have a pipeline, are not among the fastest."""
@@ -107,7 +106,7 @@ class Held:
     def wanted(self, bound: Array, piped: Array, points: Array) -> Array:
         """Whether what has this least time and least complexity may be in the answer."""
         simpler = np.searchsorted(self.front[0], points, side="right")
-        limits = np.concatenate([[self.tolerated * _ROUNDED], self.front[1]])
+        limits = np.concatenate([[self.tolerated], self.front[1]])
         return self.fast(bound, piped) | ((bound < limits[simpler]) & (bound < self.goal.faster_than))
 
     def answer(self, certificate: Certificate, ground: Groundwork) -> Answer:

@@ -6,6 +6,7 @@ import numpy as np
 
 from models.array import Array, distinct
 
+ROUNDED = 1 + 1e-12  # times that differ by less are the same
 STEPS = 20  # of free memory: a difference of less than one in so many parts of what is usable is none
 
 
@@ -18,7 +19,7 @@ def staircase(times: Array, points: Array) -> list[int]:
     """Positions of those that are faster than every simpler one, the simplest first."""
     order = np.lexsort((times, points))
     before = np.concatenate([[np.inf], np.minimum.accumulate(times[order])[:-1]])
-    return [int(row) for row in order[times[order] < before]]
+    return [int(row) for row in order[times[order] * ROUNDED < before]]
 
 
 def pareto_front(times: Array, points: Array, free: Array) -> list[int]:

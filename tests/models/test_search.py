@@ -30,6 +30,7 @@ from models.least_costs import LeastCosts
 from models.memory_bounds import CoreMemory, MemoryBounds
 from models.mesh import closest_groups
 from models.mesh_costs import MeshCosts, ShardCosts
+from models.pareto import ROUNDED
 from models.problem import Problem
 from models.profile import Coefficients, shipped_profile
 from models.recommendation import recommend
@@ -157,10 +158,10 @@ def agree(answer: Answer | None, found: Found | None, goal: Goal) -> None:
         side = found.times[(found.layouts.pp > 1) == piped]
         assert (row is None) == (not len(side))
         assert row is None or answer.times[row] == pytest.approx(side.min(), rel=1e-12)
-    near = found.times <= best * (1 + goal.tolerance)
+    near = found.times <= best * (1 + goal.tolerance) * ROUNDED
     points = np.unique(found.points[near])
     least = [found.times[near & (found.points <= most)].min() for most in points]
-    front = [(p, t) for i, (p, t) in enumerate(zip(points, least, strict=True)) if i == 0 or t < least[i - 1]]
+    front = [(p, t) for i, (p, t) in enumerate(zip(points, least, strict=True)) if i == 0 or t * ROUNDED < least[i - 1]]
     assert answer.complexities[answer.front].tolist() == [p for p, _ in front]
     assert answer.times[answer.front].tolist() == pytest.approx([t for _, t in front], rel=1e-12)
 
