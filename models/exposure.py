@@ -63,16 +63,14 @@ class Exposure:
 
     def _part(self, index: int) -> Part:
         t, again = self.meshes.times[index], self.again(index)
-        ahead, back = t.forward, t.backward + again
+        forward, ahead, back = t.forward, t.forward, t.backward + again
         terms = {"compute_s": t.forward + t.backward, "recompute_s": again}
         is_layer = index < self.meshes.kinds
         if is_layer:
             exposed = self._exposed_tensor(index, ahead - t.beside_forward, back - t.beside_backward)
             ahead, back, terms["tensor_s"] = ahead + exposed[0], back + exposed[1], total(exposed)
-        forward = ahead
-        if is_layer:
             exposed, hidden = self._exposed_context(index)
-            forward, terms["context_s"] = forward + exposed[0], total(exposed)
+            forward, terms["context_s"] = ahead + exposed[0], total(exposed)
             ahead, back = np.maximum(ahead - hidden[0], 0.0), np.maximum(back - hidden[1], 0.0)
         free = ahead + back
         if not self.once.all():

@@ -100,10 +100,11 @@ def told(choices: Sequence[Choice], objective: Objective) -> str:
     """Why the first of them is: its figures beside those of the next that keeps the limits as it does."""
     best, possible = choices[0], [choice for choice in choices if choice.refused is None]
     least = {"step_time": "step time", "time": "time", "cost": "cost", "chips": "chips"}[objective.minimize]
-    limits = " and ".join(_broken(None, objective))
-    keeping = [choice for choice in possible if not _broken(choice, objective)]
+    set_ = _limits(objective)
+    limits = " and ".join(f"{name} {limit:g}" for name, limit in set_.items())
+    keeping = [choice for choice in possible if choice.meets]
     if not keeping:
-        broken = " and ".join(_broken(best, objective))
+        broken = " and ".join(f"{name} {set_[name]:g}" for name, taken in _taken(best, objective).items() if taken > 1)
         said = f"none keeps {limits}; the nearest is {_figures(best)}, which breaks {broken}"
     elif limits and len(keeping) == 1:
         said = f"only one keeps {limits}, {_figures(best)}"
@@ -127,21 +128,18 @@ def none_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
 
 def _excess(choice: Choice, objective: Objective) -> float:
     """How many times the limits it takes; 1 where it keeps them."""
-    limits = ((choice.hours, objective.deadline_hours), (choice.usd, objective.budget_usd))
-    if choice.refused is not None:
-        return math.inf
-    return max([1.0, *(figure / limit for figure, limit in limits if figure is not None and limit is not None)])
+    return math.inf if choice.refused is not None else max([1.0, *_taken(choice, objective).values()])
 
 
-def _broken(choice: Choice | None, objective: Objective) -> list[str]:
-    """The limits that a choice does not keep; without one, all that are set."""
+def _taken(choice: Choice, objective: Objective) -> dict[str, float]:
+    """By the name of each limit that is set, how much of it a choice that is not refused takes."""
+    figures = {"deadline_hours": choice.hours, "budget_usd": choice.usd}
+    return {name: (figures[name] or 0.0) / limit for name, limit in _limits(objective).items()}
+
+
+def _limits(objective: Objective) -> dict[str, float]:
     limits = {"deadline_hours": objective.deadline_hours, "budget_usd": objective.budget_usd}
-    figures = {} if choice is None else {"deadline_hours": choice.hours, "budget_usd": choice.usd}
-    return [f"{name} {limit:g}" for name, limit in limits.items() if limit and _beyond(figures.get(name), limit)]
-
-
-def _beyond(figure: float | None, limit: float | None) -> bool:
-    return limit is not None and (figure is None or figure > limit)
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def _figures(choice: Choice) -> str:
@@ -155,9 +153,8 @@ def _figures(choice: Choice) -> str:
 
 def _overlap(best: Choice, other: Choice, objective: Objective) -> bool:
     """Whether by their intervals of step time the other may be as good."""
-    if objective.minimize == "chips" or not (best.step_time_s and best.step_time_high_s and other.step_time_s):
-        return False
-    if _least(best, objective) == 0:
+    by_time = objective.minimize != "chips" and _least(best, objective) > 0
+    if not (by_time and best.step_time_s and best.step_time_high_s and other.step_time_s):
         return False
     low = _least(other, objective) * (other.step_time_low_s or 0.0) / other.step_time_s
     return low <= _least(best, objective) * best.step_time_high_s / best.step_time_s
@@ -186,8 +183,7 @@ def _choice(
     hours = None if objective.tokens is None else objective.tokens / (rate * goodput) / 3600
     usd = None if hours is None or price is None else price * used * hours
     per_million = None if price is None else price * used / 3600 / (rate * goodput) * 1e6
-    late, dear = _beyond(hours, objective.deadline_hours), _beyond(usd, objective.budget_usd)
-    return Choice(
+    choice = Choice(
         name=name,
         chip=chip,
         num_chips=chips,
@@ -202,9 +198,9 @@ def _choice(
         hours=hours,
         usd=usd,
         usd_per_million_tokens=per_million,
-        meets=not (late or dear),
         exact=answer.certificate.exact,
     )
+    return replace(choice, meets=_excess(choice, objective) <= 1)
 
 
 def _price(name: str, problem: Problem, objective: Objective) -> float | None:

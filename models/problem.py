@@ -89,6 +89,11 @@ class Problem:
         return layers, float(head_forward_flops(architecture, seq_len))
 
     @property
+    def experts_keep_tensor(self) -> bool:
+        """Whether experts are sharded over tensor parallelism as the rest is, since the stack knows no other way."""
+        return self.architecture.is_moe and self.stack.expert_folding == "beside_tensor"
+
+    @property
     def density(self) -> str:
         return "sparse" if self.architecture.is_moe else "dense"
 

@@ -83,18 +83,11 @@ def _fold(p: Problem, x: Layouts) -> Array:
     """torchtitan parallel_dims.py: ep folds over dp_shard, cp and tp; plain Megatron over all of dp; MaxText base.yml:
     over fsdp or context, with what is within an expert sharded over tensor."""
     if p.stack.expert_folding == "beside_tensor":
-        return (x.dp_shard * x.cp % x.ep == 0) & experts_keep_tensor(p, x.etp, x.tp)
+        return (x.dp_shard * x.cp % x.ep == 0) & ((x.etp == x.tp) | (not p.experts_keep_tensor))
     dense = x.dp_shard * x.cp * x.tp
     if p.stack.expert_folding == "all":
         dense = np.where(x.dp_shard > 1, dense, dense * x.dp_replicate)
     return dense % (x.ep * x.etp) == 0
-
-
-def experts_keep_tensor(p: Problem, etp: Array, tp: Array) -> Array:
-    """Whether experts are sharded over tensor parallelism as the rest is, where the stack knows no other way."""
-    if not p.architecture.is_moe or p.stack.expert_folding != "beside_tensor":
-        return np.ones(len(etp), dtype=bool)
-    return np.asarray(etp == tp)
 
 
 def _sequence(p: Problem, x: Layouts) -> Array:

@@ -32,7 +32,6 @@ from models.levels import Cores, Leaves, Meshes, Outcome, Room
 from models.mesh import closest_groups
 from models.mesh_costs import collectives
 from models.profile import Profile
-from models.rules import experts_keep_tensor
 from models.shortage import Shortage
 from models.space import Space, ragged
 from models.step import predict
@@ -158,7 +157,7 @@ class _Search:
         rows = ground.trunks.rows
         stage = ground.problem.cluster.num_devices // rows.pp[trunk]
         folds = stage % (ground.experts.ep * ground.experts.etp)[expert] == 0
-        folds &= experts_keep_tensor(ground.problem, ground.experts.etp[expert], rows.tp[trunk])
+        folds &= (ground.experts.etp[expert] == rows.tp[trunk]) | (not ground.problem.experts_keep_tensor)
         self.rejected["experts_fold_over_dense_axes"] += int(ground.splits[trunk[~folds]].sum()) * len(ground.policies)
         trunk, expert = trunk[folds], expert[folds]
         layouts, shard, memory = ground.cores(trunk, expert)

@@ -22,7 +22,7 @@ def usual(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
     stack, changed = problem.stack, dict[str, Any]()
     if layout.tp > 1 and stack.sequence_parallel != (False,):
         changed["sequence_parallel"] = True
-    if stack.expert_folding == "beside_tensor" and problem.architecture.is_moe:
+    if problem.experts_keep_tensor:
         changed["etp"] = layout.tp
     if layout.zero_stage == 0 and (layout.dp_shard > 1 or 0 not in stack.zero_stages):
         changed["zero_stage"] = min((stage for stage in stack.zero_stages if stage), default=0)

@@ -121,10 +121,9 @@ def _objective(request: RecommendationRequest) -> Objective:
 
 
 def _advised(answer: RecommendationAnswer) -> dict[str, PredictedLayout]:
-    advised = {"the fastest": answer.fastest.prediction, "the simplest": answer.simplest.prediction}
-    if advised["the simplest"].layout == advised["the fastest"].layout:
-        del advised["the simplest"]
-    return advised
+    fastest, simplest = answer.fastest.prediction, answer.simplest.prediction
+    alike = simplest.layout == fastest.layout
+    return {"the fastest": fastest} if alike else {"the fastest": fastest, "the simplest": simplest}
 
 
 def _asked(request: RecommendationRequest, others: list[Resolved]) -> dict[str, Any]:

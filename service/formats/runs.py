@@ -37,7 +37,7 @@ _DRIVEN = {"megatron": ("NeMo", "megatron-bridge"), "fsdp": ("llm-foundry", "llm
 """By the stack of a row: what the name of its framework has in it, and the stack of the catalogue that it then is."""
 _MOST = {"max_tp": "tp", "max_cp": "cp", "max_ep": "ep", "max_pp": "pp", "max_virtual_stages": "vpp"}
 """What a stack goes up to, by the field of a row that may show more."""
-_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
+_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
 """The ZeRO stage of a kind of data parallelism, by how its name starts."""
 _LARGEST_MICRO_BATCH = 16
 
@@ -232,8 +232,7 @@ def _shown(stack: Stack, training: Row) -> dict[str, Any]:
     schedule = (training.get("pp_schedule") or "").lower()
     if schedule.startswith("zb") or "dualpipe" in schedule:
         shown["schedules"] = tuple(dict.fromkeys((*stack.schedules, "zero_bubble", "dualpipe")))
-    kind = (training.get("data_parallel_kind") or "").lower()
-    stage = next((stage for name, stage in _STAGES.items() if kind.startswith(name)), None)
+    stage = _stage(training)
     if stage is not None:
         shown["zero_stages"] = tuple(dict.fromkeys((*stack.zero_stages, stage)))
     moved = [name for name in ("activations", "optimizer") if name in (training.get("offload") or "").lower()]
@@ -266,9 +265,16 @@ def _degrees(
 
 
 def _expert_tensor(stack: Stack, architecture: Architecture, tp: int, ep: int) -> int:
-    if stack.expert_folding == "beside_tensor":
-        return tp if architecture.is_moe else 1
-    return tp if ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph" else 1
+    by_habit = ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph"
+    return tp if architecture.is_moe and (by_habit or stack.expert_folding == "beside_tensor") else 1
+
+
+def _kind(training: Row) -> str:
+    return str(training.get("data_parallel_kind") or "").lower()
+
+
+def _stage(training: Row) -> int | None:
+    return next((stage for name, stage in _STAGES.items() if _kind(training).startswith(name)), None)
 
 
 def _known(training: Row, name: str, assumed: list[str]) -> int:
@@ -279,15 +285,14 @@ def _known(training: Row, name: str, assumed: list[str]) -> int:
 
 def _sharding(training: Row, stack: Stack, dp: int, pp: int, assumed: list[str]) -> tuple[int, bool, int]:
     """(ZeRO stage, reshard, degree of sharding)."""
-    kind = training.get("data_parallel_kind")
-    if kind is None:
+    kind, stage = _kind(training), _stage(training)
+    if not kind:
         assumed.append("data_parallel_kind")
-        kind = "zero1" if 1 in stack.zero_stages and stack.id != "maxtext" else "fsdp"
-    kind = kind.lower()
-    if kind == "ddp":
+        stage = 1 if 1 in stack.zero_stages and stack.id != "maxtext" else 3
+    if stage == 0:
         return 0, True, 1
-    if kind in ("zero1", "zero2"):
-        return int(kind[-1]), True, dp
+    if stage in (1, 2):
+        return stage, True, dp
     size = training.get("fsdp_size")
     named = re.search(r"fsdp\s*(\d+)", kind)
     size = size or (int(named.group(1)) if named else None) or dp
