@@ -28,6 +28,8 @@ MAX_CONTAINERS = 1_000_000
 LARGE = 2**18
 LARGE_AT_ONCE = 2
 """Of larger bodies, in bytes, so many are parsed at a time."""
+_MOST_EXACT = 2**53
+"""Up to which a 64-bit float tells neighbouring integers apart."""
 
 
 class NonFinite(str):
@@ -91,7 +93,7 @@ def parse(body: bytes) -> Any:
         raise MalformedBody(f"The body opens more than {MAX_CONTAINERS} arrays and objects.")
     try:
         value = json.loads(
-            body.decode("utf-8"), parse_constant=NonFinite, parse_float=_finite, object_pairs_hook=_unique
+            body.decode("utf-8"), parse_constant=NonFinite, parse_float=_number, object_pairs_hook=_unique
         )
     except UnicodeDecodeError as error:
         raise MalformedBody(f"The body is not UTF-8: byte {error.start} begins no character.") from None
@@ -132,11 +134,12 @@ def _require_finite(value: Any, location: tuple[str | int, ...]) -> None:
             _require_finite(item, (*location, index))
 
 
-def _finite(literal: str) -> float:
+def _number(literal: str) -> float:
+    """What has no fraction is an integer, however it is written (JSON Schema 2020-12, validation §6.1.1)."""
     value = float(literal)
     if math.isinf(value):
         raise MalformedBody(f"The body holds {literal[:40]}, which is beyond the range of a 64-bit float.")
-    return value
+    return int(value) if value.is_integer() and abs(value) <= _MOST_EXACT else value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -103,6 +103,15 @@ def test_json_by_another_name_is_read(shared_client, media_type: str) -> None:
     assert shared_client.post("/v1/predictions", content=body, headers={"content-type": media_type}).status_code == 201
 
 
+@pytest.mark.parametrize(("length", "status"), [("4096.0", 201), ("4.096e3", 201), ("4096.5", 422), ('"4096"', 422)])
+def test_a_number_without_a_fraction_is_an_integer(shared_client, length: str, status: int) -> None:
+    body = json.dumps(PREDICTION).replace(f'"seq_len": {PREDICTION["workload"]["seq_len"]}', f'"seq_len": {length}')
+    answer = shared_client.post("/v1/predictions", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == status
+    if status == 201:
+        assert answer.json()["request"]["workload"]["seq_len"] == 4096
+
+
 def test_a_missing_body_is_said_to_be_required(shared_client) -> None:
     assert_problem(shared_client.post("/v1/predictions"), "invalid", "")
 
