@@ -199,7 +199,9 @@ class CoreBounds:
         costs, found = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, body * experts, near), []
         for kind, (layer, times) in enumerate(zip(self.problem.architecture.kinds, self.shards.times, strict=False)):
             most, least = (times.of_stretches(experts, of).take(body) for of in (np.maximum, np.minimum))
-            both = exposed_context(costs, kind, costs.context_traffic(layer), most, least)
+            beside = most.attention_forward + most.idle_forward, most.attention_backward + most.idle_backward
+            kernels = least.attention_forward, least.attention_backward
+            both = exposed_context(costs, kind, costs.context_traffic(layer), beside, kernels)
             found.append(self.problem.architecture.layers_of_kinds[kind] * total(both))
         return total(found)[code]
 

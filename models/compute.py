@@ -28,15 +28,16 @@ class LayerTime:
     """Seconds of one layer (or of a model end) for one micro-batch.
 
     `backward` is both halves; `weight` the part for weight gradients, which zero-bubble schedules move.
-    `beside_forward` and `beside_backward` are what context-parallel traffic can run beside: the attention kernel, and
-    the gaps in which the device waits for the host.
+    Both have the attention kernel, and the gaps in which the device is `idle`, waiting for the host.
     """
 
     forward: Array
     backward: Array
     weight: Array
-    beside_forward: Array
-    beside_backward: Array
+    attention_forward: Array
+    attention_backward: Array
+    idle_forward: Array
+    idle_backward: Array
 
     def of_stretches(self, rows: int, extreme: np.ufunc) -> LayerTime:
         """Of stretches of so many rows one value each: np.maximum, or np.minimum, of all of them."""
@@ -116,9 +117,8 @@ class Compute:
         everything = part.products + part.core + part.light
         forward = _slower(everything.forward, host)
         backward = _slower(everything.backward, 2 * host)
-        beside_forward = part.core.forward + forward - everything.forward
-        beside_backward = part.core.backward + backward - everything.backward
-        once = LayerTime(forward, backward, part.products.weight, beside_forward, beside_backward)
+        idle = forward - everything.forward, backward - everything.backward
+        once = LayerTime(forward, backward, part.products.weight, part.core.forward, part.core.backward, *idle)
         again = [self._again(self.problem.repeated(policy, layer), forward, part.pieces) for policy in self.policies]
         slower = self.c.compute_overhead * np.exp(self.c.ageing * self.kernel_age)
         return LayerTimes(once, np.stack(again)).scaled(slower)
@@ -133,8 +133,7 @@ class Compute:
         """The look-up of input embeddings: reading and writing, and a scatter backward."""
         size = self.problem.workload.number_format.activation_bytes
         move = self.kernels.move(3 * self.shards.local_tokens * self.h * size)
-        zero = np.zeros_like(move)
-        return LayerTime(move, move, zero, zero, zero).scaled(self.c.compute_overhead)
+        return LayerTime(move, move, *[np.zeros_like(move)] * 5).scaled(self.c.compute_overhead)
 
     def head(self) -> LayerTimes:
         """Final norm, output projection and cross-entropy over fp32 logits; MTP modules add a layer and a head."""
@@ -143,15 +142,15 @@ class Compute:
         matmul = kernels.linear_16(x.tokens, self.h, vocab / x.tp)
         kept = vocab / x.tp if self.problem.stack.parallel_loss else vocab
         logits = kernels.move(x.tokens * kept * LOGIT_BYTES) * 0.5
-        zero = np.zeros_like(logits)
+        zeros = [np.zeros_like(logits)] * 4
         none = np.zeros((len(self.policies), len(x)))
-        one = LayerTime(matmul.forward + logits, matmul.backward + logits, matmul.weight, zero, zero)
+        one = LayerTime(matmul.forward + logits, matmul.backward + logits, matmul.weight, *zeros)
         one = one.scaled(self.c.compute_overhead)
         if not modules:
             return LayerTimes(one, none)
         last = self.problem.architecture.layers[-1]
         projection = kernels.linear(x.tokens, 2 * self.h, self.h / x.tp)
-        front = LayerTime(projection.forward, projection.backward, projection.weight, zero, zero)
+        front = LayerTime(projection.forward, projection.backward, projection.weight, *zeros)
         front = front.scaled(self.c.compute_overhead)
         whole = np.array([self.problem.repeated(policy, last).whole for policy in self.policies])
         return (

@@ -12,12 +12,14 @@ from functools import cached_property, reduce
 import numpy as np
 
 from models.array import Array, total
-from models.compute import LayerTime
 from models.kernels import slower_in_chunks
 from models.layout import DUALPIPE, ZERO_BUBBLE_V, Layouts
 from models.mesh_costs import MeshCosts, Traffic
 from models.problem import Problem
 from models.profile import Coefficients, Number
+
+Pair = tuple[Array, Array]
+"""Of forward and of backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Exposure:
         self.policy: Array | int = np.searchsorted(meshes.policies, layouts.recompute) if policy is None else policy
         self.share = recomputed(self.problem, layouts) if policy is None else share
         self.overlapped_schedule = overlaps(layouts)
+        self.in_parts = bool((layouts.cp > 1).any())
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -67,11 +70,13 @@ class Exposure:
         terms = {"compute_s": t.forward + t.backward, "recompute_s": again}
         is_layer = index < self.meshes.kinds
         if is_layer:
-            exposed = self._exposed_tensor(index, ahead - t.beside_forward, back - t.beside_backward)
+            exposed, idle = self._exposed_tensor(index, ahead - t.attention_forward, back - t.attention_backward)
             ahead, back, terms["tensor_s"] = ahead + exposed[0], back + exposed[1], total(exposed)
-            exposed, hidden = self._exposed_context(index)
-            forward, terms["context_s"] = ahead + exposed[0], total(exposed)
-            ahead, back = np.maximum(ahead - hidden[0], 0.0), np.maximum(back - hidden[1], 0.0)
+            forward = ahead
+            if self.in_parts:
+                exposed, hidden = self._exposed_context(index, idle)
+                forward, terms["context_s"] = ahead + exposed[0], total(exposed)
+                ahead, back = np.maximum(ahead - hidden[0], 0.0), np.maximum(back - hidden[1], 0.0)
         free = ahead + back
         if not self.once.all():
             in_forward, in_backward, hides = self._exposed_data(self.meshes.traffic[index], ahead, back)
@@ -83,21 +88,25 @@ class Exposure:
             terms["offload_s"] = self._offload(index, t.forward, t.backward + again)
         return Part(forward, total(terms.values()), terms, free)
 
-    def _exposed_tensor(self, index: int, ahead: Array, back: Array) -> tuple[Array, Array]:
-        """In forward and backward. Within a scale-up domain a GEMM works on the parts that have come (userbuffers of
-        Transformer Engine); `ahead` and `back`: what all but attention takes."""
-        tensor, _, _ = self.meshes.layer_traffic[index]
+    def _exposed_tensor(self, index: int, ahead: Array, back: Array) -> tuple[Pair, Pair]:
+        """In forward and backward, and the gaps that are left there. Within a scale-up domain a GEMM works on the parts
+        that have come (userbuffers of Transformer Engine); `ahead` and `back`: what all but attention takes."""
+        t, (tensor, _, _) = self.meshes.times[index], self.meshes.layer_traffic[index]
         again = tensor * (1.0 + self._once_more(self.meshes.tables.shards.repeated[index].tensor))
         if not self.stack.overlap_tensor:
-            return tensor, again
+            return (tensor, again), (t.idle_forward, t.idle_backward)
         hides = self.layouts.sequence_parallel & ~self.meshes.tensor_across_domains
         most = self.c.tensor_overlap
-        return tensor - hides * np.minimum(most * tensor, ahead), again - hides * np.minimum(most * again, back)
+        early, late = hides * np.minimum(most * tensor, ahead), hides * np.minimum(most * again, back)
+        left = np.minimum(t.idle_forward, ahead - early), np.minimum(t.idle_backward, back - late)
+        return (tensor - early, again - late), left
 
-    def _exposed_context(self, index: int) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """In forward and backward, and what is hidden there."""
-        _, traffic, _ = self.meshes.layer_traffic[index]
-        before, after = exposed_context(self.meshes, index, traffic, self.meshes.times[index])
+    def _exposed_context(self, index: int, idle: Pair) -> tuple[Pair, Pair]:
+        """In forward and backward, and what is hidden there, beside attention and in gaps."""
+        t, (_, traffic, _) = self.meshes.times[index], self.meshes.layer_traffic[index]
+        kernels = t.attention_forward, t.attention_backward
+        beside = kernels[0] + idle[0], kernels[1] + idle[1]
+        before, after = exposed_context(self.meshes, index, traffic, beside, kernels)
         again = self._once_more(self.meshes.tables.shards.repeated[index].context)
         rings = self.stack.context == "ring"
         hidden = rings * np.maximum(traffic - before, 0.0), rings * np.maximum(2 * traffic - after, 0.0)
@@ -223,21 +232,17 @@ class Exposure:
         return np.asarray(dense / by_dense + expert / np.where(sharded, self.meshes.expert_shards, 1.0))
 
 
-def exposed_context(
-    meshes: MeshCosts, kind: int, traffic: Array, beside: LayerTime, least_beside: LayerTime | None = None
-) -> tuple[Array, Array]:
-    """Context-parallel traffic of a layer in forward and backward. A ring runs beside attention, which takes longer in
-    chunks; where no one layer is meant, beside so much at most and at least. What is gathered or exchanged is there
-    before attention begins, or leaves after it; gathered keys and values come again in backward, and their gradients
-    leave."""
-    problem, hides, least = meshes.problem, meshes.c.context_overlap, least_beside or beside
+def exposed_context(meshes: MeshCosts, kind: int, traffic: Array, beside: Pair, attention: Pair) -> Pair:
+    """Context-parallel traffic of a layer in forward and backward. A ring runs beside so much, at most, and makes
+    attention, which takes so much at least, slower in chunks. What is gathered or exchanged is there before attention
+    begins, or leaves after it; gathered keys and values come again in backward, and their gradients leave."""
+    problem, hides = meshes.problem, meshes.c.context_overlap
     if problem.stack.context != "ring":
         return traffic, traffic if problem.stack.context == "ulysses" else 2 * traffic
-    before = np.maximum(traffic - hides * beside.beside_forward, 0.0)
-    after = np.maximum(2 * traffic - hides * beside.beside_backward, 0.0)
-    attention = problem.architecture.kinds[kind].attention
-    slower = slower_in_chunks(attention, problem.workload.seq_len, meshes.layouts.cp)
-    return before + slower * least.beside_forward, after + slower * least.beside_backward
+    before, after = np.maximum(traffic - hides * beside[0], 0.0), np.maximum(2 * traffic - hides * beside[1], 0.0)
+    kernel = problem.architecture.kinds[kind].attention
+    slower = slower_in_chunks(kernel, problem.workload.seq_len, meshes.layouts.cp)
+    return before + slower * attention[0], after + slower * attention[1]
 
 
 def update_seconds(problem: Problem, c: Coefficients) -> tuple[Number, Number]:

@@ -92,6 +92,11 @@ class Fabric:
             innermost = replace(self.levels[0], scale="up")
             object.__setattr__(self, "levels", (innermost, *self.levels[1:]))
 
+    @property
+    def has_domain(self) -> bool:
+        """Whether so many chips share a scale-up domain."""
+        return self.torus is None and bool(self.levels) and self.levels[0].size is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
@@ -266,7 +271,7 @@ class Cluster:
         """With so many times the scale-up and scale-out bandwidth, another number of chips in a scale-up domain, or
         another number of chips; raises Invalid where the fabric has no such thing to change."""
         fabric, torus = self.fabric, self.fabric.torus
-        if domain is not None and (torus is not None or fabric.levels[0].size is None):
+        if domain is not None and not fabric.has_domain:
             raise Invalid("domain", domain, f"fabric {fabric.id} has no scale-up domain of a size to change")
         levels = []
         for level in fabric.levels:

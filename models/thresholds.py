@@ -46,7 +46,7 @@ def thresholds(
         if scale in rates:
             found.append(_Asked(survey, tolerance, axis, rates[scale]).threshold(here))
     domain = cluster.scale_up_domain // cluster.chip.devices_per_chip
-    if cluster.fabric.torus is None and cluster.fabric.levels[0].size is not None:
+    if cluster.fabric.has_domain:
         found.append(_Asked(survey, tolerance, "domain", domain).domains(here))
     return found
 

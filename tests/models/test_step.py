@@ -317,14 +317,17 @@ def test_the_interval_of_a_chip_that_no_run_informed_is_wider() -> None:
     assert widths["mi300x"] > 1.1 * widths["h100"]
 
 
-@pytest.mark.parametrize("cp", [2, 4, 8])
-def test_a_faster_chip_that_waits_for_its_host_is_not_slower(cp: int) -> None:
-    """Context-parallel traffic runs beside attention, and beside the gaps that a faster attention kernel leaves."""
+@pytest.mark.parametrize("cp", [1, 2, 4, 8])
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_a_faster_chip_that_waits_for_its_host_is_not_slower(cp: int, tp: int) -> None:
+    """Tensor-parallel traffic runs beside products, context-parallel traffic beside attention, and both beside the gaps
+    that faster kernels leave, one after the other."""
     small = replace(catalogue.architecture("llama-3.2-1b"), layers=catalogue.architecture("llama-3.2-1b").layers[:3])
     problem = replace(question(seq_len=4096, global_batch=4), architecture=small)
-    layouts = Layouts.of([Layout(cp=cp, dp_shard=64 // cp, zero_stage=1)])
+    problem = faster_link(problem, 0, 0.05)
+    layouts = Layouts.of([Layout(cp=cp, tp=tp, dp_shard=64 // cp // tp, zero_stage=1, sequence_parallel=tp > 1)])
     times = []
-    for factor in (1, 2, 5, 10, 30):
+    for factor in (1, 1.1, 1.5, 2, 5, 10, 30):
         chip = problem.cluster.chip
         peaks = {dtype: peak * factor for dtype, peak in chip.peak_tflops.items()}
         faster = replace(problem, cluster=replace(problem.cluster, chip=replace(chip, peak_tflops=peaks)))
