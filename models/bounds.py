@@ -12,7 +12,9 @@ step; the last takes no less than any stage, nor than the mean of all.
   (1-i)·h may hide more traffic; and it may have less traffic and less to update than the mean.
 - F+B is taken with every all-to-all hidden as far as any schedule can. All grows with x, since m >= 1 >= (1-i)·h.
 - Traffic hides beside what is computed: more of that, or of what hides before, lets hide no more than it adds, so that
-  x grows with compute and with every traffic. Sends hide beside the mean of the stages, or beside less.
+  x grows with compute and with every traffic. Sends hide beside what a stage computes, up to a limit: what is left is
+  convex in that, so that the mean is no less than what the mean computes leaves, and the heaviest stage hides no more
+  of them than all that the limit allows.
 """
 
 from __future__ import annotations
@@ -79,11 +81,13 @@ class Variants:
 @dataclass(frozen=True, slots=True)
 class Times:
     """Arrays of shape (keys, n): the least step time, infinite where it was not asked for; what each mean pass of
-    idleness adds to it; and what an update on the host takes longer than one on the device."""
+    idleness adds to it; what an update on the host takes longer than one on the device; and sends that are exposed
+    beside the mean of the stages, but might hide beside one with more to compute."""
 
     step: Array
     pass_s: Array
     on_host: Array
+    sends: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +116,13 @@ class Bounds:
         shardings = self.policies.shardings
         under = self._under(shardings.zero_stage[:, None], shardings.reshard[:, None], np.array(False))
         exposure = Exposure(under, self.costs, policy=0)
-        step, _, _ = self._step(exposure, self._once(exposure))
+        step, *_ = self._step(exposure, self._once(exposure))
         return np.asarray(np.where(legal, step, np.inf).min(axis=0) * self.jitter)
 
     def time(self, variants: Variants, wanted: Array, share: Array) -> tuple[Times, Parts]:
         """For every variant that some row of `wanted` (keys, n) asks for, with at least that share of its layers
         recomputed: every more only adds work."""
-        times = Times(np.full(wanted.shape, np.inf), np.zeros(wanted.shape), np.zeros(wanted.shape))
+        times = Times(np.full(wanted.shape, np.inf), *np.zeros((3, *wanted.shape)))
         parts = Parts(*np.zeros((2, self.costs.kinds + 2, *wanted.shape)))
         asked = np.flatnonzero(wanted.any(axis=1)).tolist()
         for (zero, reshard), keys in groupby(asked, lambda i: variants.keys[i][:2]):
@@ -135,7 +139,7 @@ class Bounds:
                 parts.once[i, rows] = sum(work) * self.jitter
         return times, parts
 
-    def _step(self, exposure: Exposure, once: list[tuple[Array, Array]]) -> tuple[Array, Array, Array]:
+    def _step(self, exposure: Exposure, once: list[tuple[Array, Array]]) -> tuple[Array, Array, Array, Array]:
         """Of Times, but for jitter."""
         mean = exposure.whole_model() / self.pp
         traffic, update = (weighed(exposure.amounts, work) / self.pp for work in zip(*once, strict=True))
@@ -143,7 +147,7 @@ class Bounds:
         step = step + exposure.sends() + exposure.hops()
         device, host = update_seconds(self.problem, self.c)
         on_host = update * np.maximum(host / device - 1, 0.0)  # where the device is the faster
-        return step + self._besides(exposure), mean, on_host
+        return step + self._besides(exposure), mean, on_host, exposure.sends_beside_more()
 
     def _besides(self, exposure: Exposure) -> Array:
         """What a step takes whatever the policy."""

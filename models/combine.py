@@ -97,7 +97,7 @@ class Combiner:
         forward = weighed(stages.amounts, [part.forward for part in parts])
         weight: tuple[Array | float, Array | float] = (0.0, 0.0)
         if pipeline.moves_weight_gradients(x.schedule):
-            weights = [time.weight for time in self.meshes.times]
+            weights = exposure.weights()
             weight = weighed(stages.amounts, weights), weighed(exposure.amounts, weights)
         rounds = [weighed(amounts, [part.both for part in parts]) for amounts in (stages.first_round, stages.slowest)]
         times = pipeline.StageTimes(forward, both - forward, weight[0], exposure.whole_model(), weight[1], *rounds)
@@ -105,7 +105,7 @@ class Combiner:
         idle = np.where(x.pp > 1, pipeline.bubble(schedule, x.pp, x.virtual_stages, m, times), 0.0)
         once = self._data_once(stages.amounts, times.forward, times.backward)
         optimizer = self._optimizer(stages.amounts)
-        sends = exposure.sends(stages.amounts) + np.zeros_like(both)
+        sends = exposure.sends(stages.amounts, pipeline.waiting(times)) + np.zeros_like(both)
         last = _largest(m * both + idle + once + optimizer + sends)
         amounts = [_pick(a, last) for a in stages.amounts]
         time = {

@@ -27,7 +27,7 @@ LOGIT_BYTES = 16  # traffic per fp32 logit: written, read for max and sum, gradi
 class LayerTime:
     """Seconds of one layer (or of a model end) for one micro-batch.
 
-    `backward` is both halves; `weight` the part for weight gradients, which zero-bubble schedules move.
+    `backward` is both halves; `weight` is what weight gradients, which zero-bubble schedules move, add to it.
     Both have the attention kernel, and the gaps in which the device is `idle`, waiting for the host.
     """
 
@@ -118,7 +118,8 @@ class Compute:
         forward = _slower(everything.forward, host)
         backward = _slower(everything.backward, 2 * host)
         idle = forward - everything.forward, backward - everything.backward
-        once = LayerTime(forward, backward, part.products.weight, part.core.forward, part.core.backward, *idle)
+        weight = backward - _slower(everything.backward - part.products.weight, 2 * host)
+        once = LayerTime(forward, backward, weight, part.core.forward, part.core.backward, *idle)
         again = [self._again(self.problem.repeated(policy, layer), forward, part.pieces) for policy in self.policies]
         slower = self.c.compute_overhead * np.exp(self.c.ageing * self.kernel_age)
         return LayerTimes(once, np.stack(again)).scaled(slower)

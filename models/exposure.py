@@ -55,6 +55,10 @@ class Exposure:
         """Every layer kind, the embedding and the head."""
         return [self._part(i) for i in range(self.meshes.kinds + 2)]
 
+    def weights(self) -> list[Array]:
+        """Seconds that weight gradients add to every part, less the traffic that hides beside them."""
+        return [part.both - self._part(i, weight=False).both for i, part in enumerate(self.parts)]
+
     def whole_model(self) -> Array:
         """Both passes of all layers and ends."""
         return weighed(self.amounts, [part.both for part in self.parts])
@@ -64,17 +68,19 @@ class Exposure:
         """Layers of each kind in the whole model, and one of each end."""
         return [*self.problem.architecture.layers_of_kinds, 1.0, 1.0]
 
-    def _part(self, index: int) -> Part:
+    def _part(self, index: int, *, weight: bool = True) -> Part:
         t, again = self.meshes.times[index], self.again(index)
-        forward, ahead, back = t.forward, t.forward, t.backward + again
-        terms = {"compute_s": t.forward + t.backward, "recompute_s": again}
+        backward = t.backward if weight else t.backward - t.weight
+        forward, ahead, back = t.forward, t.forward, backward + again
+        terms = {"compute_s": t.forward + backward, "recompute_s": again}
         is_layer = index < self.meshes.kinds
         if is_layer:
-            exposed, idle = self._exposed_tensor(index, ahead - t.attention_forward, back - t.attention_backward)
+            kernels, idle = self._attention(index)
+            exposed, idle = self._exposed_tensor(index, (ahead - kernels[0], back - kernels[1]), idle)
             ahead, back, terms["tensor_s"] = ahead + exposed[0], back + exposed[1], total(exposed)
             forward = ahead
             if self.in_parts:
-                exposed, hidden = self._exposed_context(index, idle)
+                exposed, hidden = self._exposed_context(index, kernels, idle)
                 forward, terms["context_s"] = ahead + exposed[0], total(exposed)
                 ahead, back = np.maximum(ahead - hidden[0], 0.0), np.maximum(back - hidden[1], 0.0)
         free = ahead + back
@@ -85,32 +91,38 @@ class Exposure:
             sent, received, hides = self._exposed_experts(index, free)
             forward, free, terms["expert_s"] = forward + sent, free - hides, sent + received
         if is_layer and self.layouts.offload_activations.any():
-            terms["offload_s"] = self._offload(index, t.forward, t.backward + again)
+            sent, fetched = self._offload(index, forward, total(terms.values()) - forward)
+            forward, free, terms["offload_s"] = forward + sent, free + sent + fetched, sent + fetched
         return Part(forward, total(terms.values()), terms, free)
 
-    def _exposed_tensor(self, index: int, ahead: Array, back: Array) -> tuple[Pair, Pair]:
+    def _attention(self, index: int) -> tuple[Pair, Pair]:
+        """Of forward and backward, with what is computed again: kernels of attention, and gaps."""
+        t, once_more = self.meshes.times[index], self._once_more(self.meshes.tables.shards.repeated[index].context)
+        kernels = t.attention_forward, t.attention_backward + once_more * t.attention_forward
+        return kernels, (t.idle_forward, t.idle_backward + once_more * t.idle_forward)
+
+    def _exposed_tensor(self, index: int, beside: Pair, idle: Pair) -> tuple[Pair, Pair]:
         """In forward and backward, and the gaps that are left there. Within a scale-up domain a GEMM works on the parts
-        that have come (userbuffers of Transformer Engine); `ahead` and `back`: what all but attention takes."""
-        t, (tensor, _, _) = self.meshes.times[index], self.meshes.layer_traffic[index]
+        that have come (userbuffers of Transformer Engine); `beside`: what all but attention takes, gaps and all."""
+        tensor, _, _ = self.meshes.layer_traffic[index]
         again = tensor * (1.0 + self._once_more(self.meshes.tables.shards.repeated[index].tensor))
         if not self.stack.overlap_tensor:
-            return (tensor, again), (t.idle_forward, t.idle_backward)
-        hides = self.layouts.sequence_parallel & ~self.meshes.tensor_across_domains
-        most = self.c.tensor_overlap
-        early, late = hides * np.minimum(most * tensor, ahead), hides * np.minimum(most * again, back)
-        left = np.minimum(t.idle_forward, ahead - early), np.minimum(t.idle_backward, back - late)
+            return (tensor, again), idle
+        hides, most = self.layouts.sequence_parallel & ~self.meshes.tensor_across_domains, self.c.tensor_overlap
+        early, late = hides * np.minimum(most * tensor, beside[0]), hides * np.minimum(most * again, beside[1])
+        left = np.minimum(idle[0], beside[0] - early), np.minimum(idle[1], beside[1] - late)
         return (tensor - early, again - late), left
 
-    def _exposed_context(self, index: int, idle: Pair) -> tuple[Pair, Pair]:
-        """In forward and backward, and what is hidden there, beside attention and in gaps."""
-        t, (_, traffic, _) = self.meshes.times[index], self.meshes.layer_traffic[index]
-        kernels = t.attention_forward, t.attention_backward
+    def _exposed_context(self, index: int, kernels: Pair, idle: Pair) -> tuple[Pair, Pair]:
+        """In forward and backward, and what is hidden there."""
+        _, traffic, _ = self.meshes.layer_traffic[index]
+        once_more = self._once_more(self.meshes.tables.shards.repeated[index].context)
         beside = kernels[0] + idle[0], kernels[1] + idle[1]
-        before, after = exposed_context(self.meshes, index, traffic, beside, kernels)
-        again = self._once_more(self.meshes.tables.shards.repeated[index].context)
-        rings = self.stack.context == "ring"
-        hidden = rings * np.maximum(traffic - before, 0.0), rings * np.maximum(2 * traffic - after, 0.0)
-        return (before, before * again + after), hidden
+        exposed = exposed_context(self.meshes, index, traffic, beside, kernels, once_more)
+        if self.stack.context != "ring":
+            return exposed, (np.zeros_like(traffic),) * 2
+        sent = traffic, (2 + once_more) * traffic
+        return exposed, (np.maximum(sent[0] - exposed[0], 0.0), np.maximum(sent[1] - exposed[1], 0.0))
 
     def _exposed_experts(self, index: int, free: Array) -> tuple[Array, Array, Array]:
         """In forward and backward, and what of `free` is taken to hide the rest."""
@@ -156,19 +168,32 @@ class Exposure:
             return traffic
         return np.asarray(traffic - np.minimum(traffic, self.c.data_overlap * window) * (1 - self.c.interference))
 
-    def sends(self, stages: Array | None = None) -> Array:
-        """Exposed per-micro-batch sends of a step; beside what `stages` compute, amounts of every part (s, n) each, but
-        no more than the mean of them does. The first micro-batch has nothing to run beside."""
-        x, m = self.layouts, self.micro_batches
-        every = 2 * m * x.virtual_stages * self._send
-        if not (self.stack.overlap_pipeline and self.overlapped_schedule.any()):
+    def sends(self, stages: Array | None = None, waiting: Array | float = 0.0) -> Array:
+        """Exposed per-micro-batch sends of a step; beside what `stages` compute, amounts of every part (s, n) each, and
+        wait, or what the mean of them computes. The first micro-batch has nothing to run beside."""
+        every, most = self._sends
+        if not self._hides_sends:
             return every
         parts = [part.free for part in self.parts]
-        free = weighed(self.amounts, parts) / x.pp
-        if stages is not None:
-            free = np.minimum(free, weighed(stages, parts))
-        hidden = np.minimum(self.c.pipeline_overlap * every, (m - 1) * free)
-        return np.asarray(every - self.overlapped_schedule * hidden)
+        free = weighed(self.amounts, parts) / self.layouts.pp if stages is None else weighed(stages, parts)
+        return np.asarray(every - np.minimum(most, (self.micro_batches - 1) * (free + waiting)))
+
+    def sends_beside_more(self) -> Array:
+        """Of the sends that are exposed beside the mean of the stages, those that more would hide."""
+        every, most = self._sends
+        return np.asarray(self.sends() - (every - most))
+
+    @cached_property
+    def _hides_sends(self) -> bool:
+        return bool(self.stack.overlap_pipeline and self.overlapped_schedule.any())
+
+    @cached_property
+    def _sends(self) -> tuple[Array, Array]:
+        """Seconds of a step's sends, and how many of them may hide."""
+        every = 2 * self.micro_batches * self.layouts.virtual_stages * self._send
+        if not self._hides_sends:
+            return every, np.zeros_like(every)
+        return every, self.overlapped_schedule * (self.c.pipeline_overlap * every)
 
     def hops(self) -> Array:
         """Latency of filling and draining the pipeline."""
@@ -184,12 +209,11 @@ class Exposure:
             return 0.0
         return np.asarray((self.micro_batches + self.layouts.pp - 1) * self.c.slow_node_s)
 
-    def _offload(self, index: int, forward: Array, backward: Array) -> Array:
-        """Activations leave beside the compute of forward, or they would pile up, and come back beside that of
-        backward."""
-        traffic = self.kept(index) / (self.c.host_gb_s * 1e9)
-        exposed = np.maximum(traffic - forward, 0.0) + np.maximum(traffic - backward, 0.0)
-        return self.layouts.offload_activations * exposed
+    def _offload(self, index: int, forward: Array, backward: Array) -> Pair:
+        """What activations take longer than all of forward, beside which they leave, or they would pile up, and longer
+        than all of backward, beside which they come back: theirs is a link of its own."""
+        traffic = self.layouts.offload_activations * (self.kept(index) / (self.c.host_gb_s * 1e9))
+        return np.maximum(traffic - forward, 0.0), np.maximum(traffic - backward, 0.0)
 
     def kept(self, index: int) -> Array:
         """Bytes that a layer keeps, on average over those that are recomputed and those that are not."""
@@ -232,16 +256,20 @@ class Exposure:
         return np.asarray(dense / by_dense + expert / np.where(sharded, self.meshes.expert_shards, 1.0))
 
 
-def exposed_context(meshes: MeshCosts, kind: int, traffic: Array, beside: Pair, attention: Pair) -> Pair:
-    """Context-parallel traffic of a layer in forward and backward. A ring runs beside so much, at most, and makes
-    attention, which takes so much at least, slower in chunks. What is gathered or exchanged is there before attention
-    begins, or leaves after it; gathered keys and values come again in backward, and their gradients leave."""
+def exposed_context(
+    meshes: MeshCosts, kind: int, traffic: Array, beside: Pair, attention: Pair, once_more: Array | float = 0.0
+) -> Pair:
+    """Context-parallel traffic of a layer in forward, and in backward with what is sent `once_more`. A ring runs beside
+    so much, at most, and makes attention, which takes so much at least, slower in chunks. What is gathered or exchanged
+    is there before attention begins, or leaves after it; gathered keys and values come again in backward, and their
+    gradients leave."""
     problem, hides = meshes.problem, meshes.c.context_overlap
+    sent = traffic, ((1 if problem.stack.context == "ulysses" else 2) + once_more) * traffic
     if problem.stack.context != "ring":
-        return traffic, traffic if problem.stack.context == "ulysses" else 2 * traffic
-    before, after = np.maximum(traffic - hides * beside[0], 0.0), np.maximum(2 * traffic - hides * beside[1], 0.0)
+        return sent
     kernel = problem.architecture.kinds[kind].attention
     slower = slower_in_chunks(kernel, problem.workload.seq_len, meshes.layouts.cp)
+    before, after = (np.maximum(s - hides * b, 0.0) for s, b in zip(sent, beside, strict=True))
     return before + slower * attention[0], after + slower * attention[1]
 
 

@@ -14,9 +14,9 @@ afab          ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                   
 1f1b          Σ(F+B) over the other stages                                        arXiv 2006.09503
 interleaved   Σ(F+B)/v over the other stages, or Σ(F+B) of their chunks of the    arXiv 2104.04473 §2.2
               first round; and m (Σ over rounds of max(F+B) - max of stages)
-zero_bubble   Σ(F+B-2W) over the other stages (ZB-H1: no stage waits for W, and   arXiv 2401.10241 table 2
-              with p micro-batches or more p-1 of them fill the bubble, with
-              fewer m-1; memory as 1f1b)
+zero_bubble   Σ(F+B-W) over the other stages (ZB-H1: no stage waits for W), less  arXiv 2401.10241 table 2
+              the p-1 W of its own that fill the bubble, with fewer than p
+              micro-batches m-1; memory as 1f1b
 zero_bubble_v with I = B-W, of a whole stage, half of                             ScheduleZBVZeroBubble of PyTorch
               2(p-1)(F+I) - (min(m,p)-1)(F + min(F,I)) - 2W max(m-p,0), or of     (torch.distributed.pipelining)
               (p-1) max(I, 2I-2W, 2F-I) if that is more
@@ -81,6 +81,11 @@ def in_flight(schedule: Array, stage: Array, pp: Array, virtual_stages: Array, m
     return _by_schedule(schedule, np.minimum(pp - stage, micro_batches).astype(float), others)
 
 
+def waiting(times: StageTimes) -> Array:
+    """Seconds of a micro-batch in which the slowest stage waits for longer chunks of others, (n,)."""
+    return np.maximum(times.slowest - (times.forward + times.backward).max(axis=0), 0.0)
+
+
 def moves_weight_gradients(schedule: Array) -> bool:
     """Whether some of the schedules fill their bubble with weight gradients."""
     return bool(np.isin(schedule, (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)).any())
@@ -98,11 +103,11 @@ def bubble(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Arr
 
     def interleaved() -> Array:
         filling = np.maximum(fill / virtual_stages, t.first_round - both / virtual_stages)
-        return filling + micro_batches * np.maximum(t.slowest - both.max(axis=0), 0.0)
+        return filling + micro_batches * waiting(t)
 
     def zero() -> Array:
-        moved = 1 + np.minimum(m1 / np.maximum(pp - 1, 1), 1.0)
-        return np.maximum(fill - moved * (t.total_weight - t.weight), 0.0)
+        others, own = t.total_weight - t.weight, np.minimum(m1, pp - 1) * t.weight
+        return np.maximum(fill - others - own, 0.0)
 
     def zero_v() -> Array:
         to_input = t.backward - t.weight

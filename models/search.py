@@ -285,7 +285,8 @@ class _Search:
         ground = self.ground
         mesh, key = leaves.mesh, ground.variants.of[leaves.variant]
         both, once = (values[:, key, mesh] for values in (parts.both, parts.once))
-        beyond = ground.chains.beyond(meshes.chain[mesh], leaves.schedule, both, once, hides)
+        sends = times.sends[key, mesh]
+        beyond = ground.chains.beyond(meshes.chain[mesh], leaves.schedule, both, once, hides, sends)
         return np.maximum(beyond, ground.on_host[leaves.variant] * times.on_host[key, mesh])
 
     # -- layouts ------------------------------------------------------------------------------------------------

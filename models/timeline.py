@@ -111,7 +111,7 @@ def _seconds(problem: Problem, rows: Layouts, meshes: MeshCosts) -> tuple[dict[s
     of its data-parallel traffic once a step)."""
     exposure, held = Exposure(rows, meshes), _held(problem, rows)
     parts = [(float(p.forward[0]), float(p.both[0])) for p in exposure.parts]
-    weight = [float(t.weight[0]) for t in meshes.times]
+    weight = [float(seconds[0]) for seconds in exposure.weights()]
     once = [(float(np.ravel(gather)[0]), float(np.ravel(scatter)[0])) for gather, scatter in exposure.data_once()]
     passes = 2 * int(exposure.micro_batches[0]) * int(rows.virtual_stages[0])
     sends = float(np.ravel(exposure.sends())[0]) / passes

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from models import catalogue
@@ -16,14 +16,17 @@ from models.constraints import Constraints
 from models.errors import Infeasible
 from models.frontier import Survey, crossings, frontier
 from models.groundwork import NoLegalLayout
+from models.hardware import Cluster
 from models.problem import Problem
 from models.profile import shipped_profile
 from models.search import search
 from models.space import Space
+from models.step import predict
 from models.thresholds import thresholds
 from models.workload import Workload
 from tests.benchmarks.problems import NAMED, problem
-from tests.models.test_search import problems
+from tests.models.brute_force import legal
+from tests.models.test_search import PINNED, offers, problems
 
 PROFILE = shipped_profile()
 SMALL = Problem(
@@ -44,17 +47,41 @@ def fastest(problem: Problem, **allowed: tuple[object, ...]) -> float:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from([1.1, 2.0, 10.0]))
 def test_more_of_anything_never_makes_the_best_slower(problem: Problem, times: float) -> None:
-    cluster, chip = problem.cluster, problem.cluster.chip
-    best = fastest(problem) * (1 + 1e-9)
+    best, chip = fastest(problem) * (1 + 1e-9), problem.cluster.chip
+    roomier = replace(problem.cluster, chip=replace(chip, usable_memory_gib=chip.usable_memory_gib * times))
+    for cluster in (roomier, *better(problem.cluster, times)):
+        assert fastest(replace(problem, cluster=cluster)) <= best
+
+
+def better(cluster: Cluster, times: float) -> list[Cluster]:
+    """With more of one thing each."""
+    chip = cluster.chip
     peaks = {dtype: peak * times for dtype, peak in chip.peak_tflops.items()}
-    for better in (
+    return [
         cluster.changed(scale_up=times),
         cluster.changed(scale_out=times),
-        replace(cluster, chip=replace(chip, usable_memory_gib=chip.usable_memory_gib * times)),
         replace(cluster, chip=replace(chip, memory_bandwidth_gb_s=chip.memory_bandwidth_gb_s * times)),
         replace(cluster, chip=replace(chip, peak_tflops=peaks)),
-    ):
-        assert fastest(replace(problem, cluster=better)) <= best
+    ]
+
+
+SPEED = st.sampled_from([0.01, 0.1, 1.0])
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(problems(), st.sampled_from(PINNED), st.sampled_from([1.1, 2.0, 10.0]), SPEED, SPEED)
+def test_more_of_anything_never_makes_a_layout_slower(
+    problem: Problem, pinned: dict[str, tuple[object, ...]], times: float, inside: float, outside: float
+) -> None:
+    """Nor where links are so slow that whatever can hide traffic does; to 0.1%, where unlike stages take turns in being
+    the last."""
+    assume(offers(problem, pinned))
+    slow = replace(problem, cluster=problem.cluster.changed(scale_up=inside, scale_out=outside))
+    for layouts in islice(legal(slow, Constraints(allowed=pinned)), 20):
+        took = predict(slow, layouts, PROFILE.coefficients(slow.scopes)).step_time_s * (1 + 1e-3)
+        for cluster in better(slow.cluster, times):
+            faster = replace(slow, cluster=cluster)
+            assert (predict(faster, layouts, PROFILE.coefficients(faster.scopes)).step_time_s <= took).all()
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])

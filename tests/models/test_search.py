@@ -326,7 +326,8 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
         times, parts = bounds.time(variants, wanted, shares)
         key = variants.of[variant]
         yield times.step[key, rows], memory.least[variant, rows]
-        beyond = chains.beyond(rows, schedule, parts.both[:, key, rows], parts.once[:, key, rows], bounds.hideable)
+        both, once, sends = parts.both[:, key, rows], parts.once[:, key, rows], times.sends[key, rows]
+        beyond = chains.beyond(rows, schedule, both, once, bounds.hideable, sends)
         more = np.maximum(beyond, layouts.offload_optimizer * times.on_host[key, rows])
         yield times.step[key, rows] + more, memory.least[variant, rows]
     none = MemoryBounds(near.costs, policies, np.zeros(n), longest, np.inf).memory()
