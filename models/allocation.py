@@ -84,7 +84,7 @@ def allocate(
 def _check(cluster: Cluster, nodes: Sequence[Node]) -> None:
     if cluster.fabric.torus is not None:
         raise Invalid("allocation", None, f"fabric {cluster.fabric.id} is a torus: its slices are whole")
-    size = cluster.fabric.levels[0].size
+    size = cluster.fabric.domain
     for name, members in _domains(nodes):
         chips = sum(node.chips for node in members)
         if size is not None and chips > size:

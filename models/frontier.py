@@ -59,7 +59,7 @@ def frontier(
     for name in grid:
         if name not in AXES:
             raise Invalid("grid", name, f"must be one of {', '.join(AXES)}")
-    if "domain" in grid and not problem.cluster.fabric.has_domain:
+    if "domain" in grid and problem.cluster.fabric.domain is None:
         rule = f"fabric {problem.cluster.fabric.id} has no scale-up domain of a size to change"
         raise Invalid("grid.domain", list(grid["domain"]), rule)
     if (pp := constraints.allowed.get("pp")) and len({degree > 1 for degree in pp}) == 1:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import Literal
 
 import numpy as np
@@ -93,9 +94,14 @@ class Fabric:
             object.__setattr__(self, "levels", (innermost, *self.levels[1:]))
 
     @property
-    def has_domain(self) -> bool:
-        """Whether so many chips share a scale-up domain."""
-        return self.torus is None and bool(self.levels) and self.levels[0].size is not None
+    def scale_up(self) -> tuple[Level, ...]:
+        """The levels within a scale-up domain, or which join slices of a torus into one."""
+        return tuple(takewhile(lambda level: level.scale == "up", self.levels))
+
+    @property
+    def domain(self) -> int | None:
+        """Chips of a switched scale-up domain; None where there is none, or one joins every chip."""
+        return self.scale_up[-1].size if self.torus is None and self.scale_up else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +159,8 @@ class Dim:
 class Cluster:
     """`num_chips` of one chip on one fabric.
 
-    `torus_shape` fixes the slice (else the most cubic); `chips_per_domain` how many chips of each innermost
-    switched domain the job holds (64 of 72, say; else as `_chips_per_domain` has it).
+    `torus_shape` fixes the slice (else the most cubic); `chips_per_domain` how many chips of each switched scale-up
+    domain the job holds (64 of 72, say; else as `_chips_per_domain` has it).
     """
 
     chip: Chip
@@ -249,10 +255,11 @@ class Cluster:
                 domain *= length
                 link = torus.gb_s_per_link / per_chip
                 dims.append(Dim(name=axis, kind="ring", scale="up", domain=domain, gb_s=link, wraps=wraps))
+        in_domain = 0 if self.fabric.torus else len(self.fabric.scale_up)
         for index, level in enumerate(self.fabric.levels):
             size = n if level.size is None else min(level.size * per_chip, n)
-            if index == 0 and self.fabric.torus is None:
-                size = self._chips_per_domain(size // per_chip) * per_chip
+            if index < in_domain:
+                size = min(size, self._chips_per_domain * per_chip)
             dims.append(
                 Dim(
                     name=level.name,
@@ -271,7 +278,7 @@ class Cluster:
         """With so many times the scale-up and scale-out bandwidth, another number of chips in a scale-up domain, or
         another number of chips; raises Invalid where the fabric has no such thing to change."""
         fabric, torus = self.fabric, self.fabric.torus
-        if domain is not None and not fabric.has_domain:
+        if domain is not None and fabric.domain is None:
             raise Invalid("domain", domain, f"fabric {fabric.id} has no scale-up domain of a size to change")
         levels = []
         for level in fabric.levels:
@@ -280,10 +287,10 @@ class Cluster:
             gb_s = level.gb_s_per_chip * (scale_up if up else scale_out)
             levels.append(replace(level, gb_s_per_chip=gb_s, peer_gb_s=peers))
         if domain is not None:
-            levels = [
-                replace(levels[0], size=domain),
-                *(one for one in levels[1:] if (one.size or domain + 1) > domain),
-            ]
+            last = len(fabric.scale_up) - 1
+            inner = [level for level in levels[:last] if (level.size or domain) < domain]
+            outer = [level for level in levels[last + 1 :] if (level.size or domain + 1) > domain]
+            levels = [*inner, replace(levels[last], size=domain), *outer]
         torus = torus and replace(torus, gb_s_per_link=torus.gb_s_per_link * scale_up)
         return replace(
             self,
@@ -308,10 +315,12 @@ class Cluster:
         """Devices joined by the fast links."""
         return max((d.domain for d in self.dims if d.scale == "up"), default=1)
 
-    def _chips_per_domain(self, size: int) -> int:
+    @cached_property
+    def _chips_per_domain(self) -> int:
         """The most, above half a domain, that fill every domain alike in whole trays: 256 chips on racks of 72 are 4 x
         64. Where there is no such number, domains are full and the last one is not."""
         n = self.num_chips
+        size = min(self.fabric.domain or n, n)
         if self.chips_per_domain is not None:
             if not 1 <= self.chips_per_domain <= size:
                 raise Invalid("cluster.chips_per_domain", self.chips_per_domain, f"must be between 1 and {size}")
@@ -330,7 +339,7 @@ def _reached(dims: list[Dim], n: int) -> tuple[Dim, ...]:
         if dim.domain <= previous or previous >= n:
             continue
         if kept and dim.peer_gb_s is None and _links(kept[-1]) == _links(dim) and dim.kind == "switch":
-            dim = replace(dim, name=kept.pop().name)
+            kept.pop()
         kept.append(dim)
     joined = kept[-1].domain if kept else 1
     if joined < n:

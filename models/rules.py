@@ -100,6 +100,11 @@ def _ties(p: Problem, x: Layouts) -> Array:
     return (x.pp == 1) | p.stack.ties_in_pipeline | (not p.architecture.tie_word_embeddings)
 
 
+def _multi_token_prediction(p: Problem, x: Layouts) -> Array:
+    free = not (p.stack.mtp_alone and p.architecture.mtp_layers)
+    return ((x.pp == 1) & (x.cp == 1)) | free
+
+
 def _heads_over_cp(p: Problem, x: Layouts) -> Array:
     if p.stack.context != "ulysses":
         return np.ones(len(x), dtype=bool)
@@ -109,6 +114,11 @@ def _heads_over_cp(p: Problem, x: Layouts) -> Array:
 
 def _batch(p: Problem, x: Layouts) -> Array:
     return p.workload.global_batch % (x.dp * x.micro_batch) == 0
+
+
+def _accumulation(p: Problem, x: Layouts) -> Array:
+    at_once = p.workload.precision == "fp8" and p.cluster.chip.vendor in p.stack.fp8_at_once_on
+    return (x.pp > 1) | (x.num_micro_batches(p.workload.global_batch) <= 1) | (not at_once)
 
 
 def _layers(p: Problem, x: Layouts) -> Array:
@@ -130,6 +140,8 @@ def _schedule_shape(p: Problem, x: Layouts) -> Array:
     if p.stack.micro_batch_groups != "any":
         equal = p.stack.micro_batch_groups == "equal"
         interleaved &= m % (np.maximum(m // x.pp, 1) if equal else x.pp) == 0
+    enough = {"any": m > 0, "stages": m >= x.pp, "multiple": m % x.pp == 0}
+    plain = (x.virtual_stages == 1) & enough[p.stack.plain_micro_batches]
     both_ways = (x.virtual_stages == 1) & (x.pp % 2 == 0) & (m >= 2 * x.pp) & (m % 2 == 0)
     piped = np.select(
         [
@@ -138,7 +150,7 @@ def _schedule_shape(p: Problem, x: Layouts) -> Array:
             x.schedule == ZERO_BUBBLE_V,
             x.schedule == DUALPIPE,
         ],
-        [x.virtual_stages == 1, interleaved, x.virtual_stages == 2, both_ways],
+        [plain, interleaved, x.virtual_stages == 2, both_ways],
         False,
     )
     return np.where(x.pp == 1, single, piped & (x.virtual_stages <= p.stack.max_virtual_stages))
@@ -158,6 +170,9 @@ _GROUPS = {
 }
 
 
+_PLAIN = {"any": "", "stages": " and at least pp micro-batches", "multiple": " and a multiple of pp micro-batches"}
+
+
 def _shape_message(p: Problem, x: Layout) -> str:
     if x.pp == 1:
         got = f"got {x.schedule} with virtual_stages({x.virtual_stages})"
@@ -167,7 +182,8 @@ def _shape_message(p: Problem, x: Layout) -> str:
     if x.virtual_stages > p.stack.max_virtual_stages:
         return f"stack {p.stack.id} runs at most {p.stack.max_virtual_stages} virtual stages, not {x.virtual_stages}"
     m = max(p.workload.global_batch // (x.dp * x.micro_batch), 1)
-    needs = _NEEDS.get(x.schedule, "virtual_stages(1)").format(groups=_GROUPS[p.stack.micro_batch_groups])
+    needs = _NEEDS.get(x.schedule, f"virtual_stages(1){_PLAIN[p.stack.plain_micro_batches]}")
+    needs = needs.format(groups=_GROUPS[p.stack.micro_batch_groups])
     return f"{x.schedule} needs {needs}; got virtual_stages({x.virtual_stages}) and {m} micro-batches with pp({x.pp})"
 
 
@@ -189,8 +205,14 @@ def _sharding_shape(p: Problem, x: Layouts) -> Array:
 
 
 def _sharding_offered(p: Problem, x: Layouts) -> Array:
-    hybrid = (x.dp_replicate == 1) | (x.dp_shard == 1) | p.stack.hybrid_sharding
+    hybrid = (x.dp_replicate == 1) | (x.dp_shard == 1) | np.isin(x.zero_stage, p.stack.hybrid_stages)
     return np.isin(x.zero_stage, p.stack.zero_stages) & hybrid
+
+
+def _muon(p: Problem, x: Layouts) -> Array:
+    if p.workload.optimizer != "muon":
+        return np.ones(len(x), dtype=bool)
+    return np.isin(x.zero_stage, p.stack.muon_stages)
 
 
 def _reshard_offered(p: Problem, x: Layouts) -> Array:
@@ -200,7 +222,7 @@ def _reshard_offered(p: Problem, x: Layouts) -> Array:
 def _degrees_offered(p: Problem, x: Layouts) -> Array:
     s = p.stack
     etp = (x.etp == 1) | (s.expert_tensor_parallel & (x.etp <= s.max_tp))
-    pp = (x.pp <= s.max_pp) & ((x.pp == 1) | (x.cp == 1) | (not s.pipeline_alone))
+    pp = (x.pp <= s.max_pp) & ((x.pp == 1) | (x.cp == 1) | s.context_in_pipeline)
     return pp & (x.tp <= s.max_tp) & (x.cp <= s.max_cp) & (x.ep <= s.max_ep) & etp
 
 
@@ -250,15 +272,21 @@ def _layers_message(p: Problem, x: Layout) -> str:
 def _offload_offered(p: Problem, x: Layouts) -> Array:
     beside = (x.recompute == NONE) | (not p.stack.offload_alone)
     activations = ~x.offload_activations | (("activations" in p.stack.offload) & beside)
-    return activations & (~x.offload_optimizer | ("optimizer" in p.stack.offload))
+    on_host = "optimizer" in p.stack.offload and p.workload.optimizer != "muon"  # whose products a host is too slow for
+    return activations & (~x.offload_optimizer | on_host)
 
 
 def _sharding_in_pipeline(p: Problem, x: Layouts) -> Array:
-    return (x.zero_stage <= 1) | (x.pp == 1) | (not p.stack.pipeline_alone)
+    return (x.zero_stage <= p.stack.max_zero_in_pipeline) | (x.pp == 1)
 
 
 def _sharding_beside_experts(p: Problem, x: Layouts) -> Array:
     return (x.zero_stage <= 2) | (x.ep == 1) | (x.cp == 1) | (not p.stack.experts_alone)
+
+
+def _offload_sharded(p: Problem, x: Layouts) -> Array:
+    """DeepSpeed zero/offload_config.py; Megatron-Core's CPU offload is part of its distributed optimizer."""
+    return ~x.offload_optimizer | (x.zero_stage > 0)
 
 
 def _offload_in_pipeline(p: Problem, x: Layouts) -> Array:
@@ -327,6 +355,12 @@ RULES: tuple[Rule, ...] = (
         + ("at least one" if x.balanced else "the same number"))),
     Rule("tied_embedding_in_pipeline", "layout.pp", _ties, lambda p, x: (
         f"stack {p.stack.id} has no pipeline for a model that ties its embedding to its head (tie_word_embeddings)")),
+    Rule("mtp_offered", "layout.pp", _multi_token_prediction, lambda p, x: (
+        f"stack {p.stack.id} has multi-token prediction without pipeline and context parallelism only; got "
+        f"pp({x.pp}), cp({x.cp}); mtp_layers 0 leaves it out")),
+    Rule("accumulation_offered", "layout.micro_batch", _accumulation, lambda p, x: (
+        f"stack {p.stack.id} accumulates no gradients in fp8 on chips of {p.cluster.chip.vendor}: without a pipeline "
+        f"micro_batch({x.micro_batch}) must be all of a rank's {p.workload.global_batch // x.dp} sequences")),
     Rule("partition_offered", "layout.balanced", _partition_offered, lambda p, x: (
         "an uneven split needs pp > 1" if x.pp == 1 else f"stack {p.stack.id} splits layers "
         + ("by their cost" if p.stack.splits_by_threshold else "evenly only"))),
@@ -341,9 +375,13 @@ RULES: tuple[Rule, ...] = (
         "(dp_shard 1), stages 1 to 3 shard (dp_shard above 1, or no data parallelism)")),
     Rule("sharding_offered", "layout.zero_stage", _sharding_offered, lambda p, x: (
         f"stack {p.stack.id} offers ZeRO stages {', '.join(map(str, p.stack.zero_stages))}"
-        + ("" if p.stack.hybrid_sharding else " and no hybrid of sharding and replication"))),
+        + (f", and beside replicas {', '.join(map(str, p.stack.hybrid_stages)) or 'none'}"
+           if x.dp_replicate > 1 and x.dp_shard > 1 else "") + f"; got {x.zero_stage}")),
+    Rule("muon_offered", "layout.zero_stage", _muon, lambda p, x: (
+        f"stack {p.stack.id} has Muon with ZeRO stages {', '.join(map(str, p.stack.muon_stages))}, "
+        f"not {x.zero_stage}")),
     Rule("sharding_in_pipeline", "layout.zero_stage", _sharding_in_pipeline, lambda p, x: (
-        f"stack {p.stack.id} has ZeRO 0 and 1 beside a pipeline, not {x.zero_stage}")),
+        f"stack {p.stack.id} has ZeRO up to {p.stack.max_zero_in_pipeline} beside a pipeline, not {x.zero_stage}")),
     Rule("sharding_beside_experts", "layout.zero_stage", _sharding_beside_experts, lambda p, x: (
         f"stack {p.stack.id} has ZeRO 3 with ep({x.ep}) only without context parallelism; got cp({x.cp})")),
     Rule("reshard_offered", "layout.reshard", _reshard_offered, lambda p, x: (
@@ -351,7 +389,7 @@ RULES: tuple[Rule, ...] = (
     Rule("degrees_offered", "layout", _degrees_offered, lambda p, x: (
         f"stack {p.stack.id} has tp up to {p.stack.max_tp}, cp up to {p.stack.max_cp}, ep up to {p.stack.max_ep}"
         + (f", pp up to {p.stack.max_pp}" if x.pp > p.stack.max_pp else "")
-        + (", and cp 1 beside a pipeline" if p.stack.pipeline_alone else "")
+        + ("" if p.stack.context_in_pipeline else ", and cp 1 beside a pipeline")
         + ("" if p.stack.expert_tensor_parallel else ", and etp 1 only")
         + f"; got pp({x.pp}), tp({x.tp}), cp({x.cp}), ep({x.ep}), etp({x.etp})")),
     Rule("sequence_parallel_offered", "layout.sequence_parallel", _sequence_parallel_offered, lambda p, x: (
@@ -369,7 +407,11 @@ RULES: tuple[Rule, ...] = (
     Rule("recompute_layers_offered", "layout.recompute_layers", _recompute_layers, _layers_message),
     Rule("offload_offered", "layout", _offload_offered, lambda p, x: (
         f"stack {p.stack.id} offloads {', '.join(p.stack.offload) or 'nothing'}"
-        f"{', activations without recompute only' if p.stack.offload_alone else ''}")),
+        f"{', activations without recompute only' if p.stack.offload_alone else ''}"
+        f"{', and no optimizer that is muon' if p.workload.optimizer == 'muon' else ''}")),
+    Rule("offload_needs_sharding", "layout.offload_optimizer", _offload_sharded, lambda p, x: (
+        "optimizer states go to the host as the shards of ZeRO 1 to 3, which one device may have too; got zero_stage(0)"
+        )),
     Rule("offload_in_pipeline", "layout.offload_activations", _offload_in_pipeline, lambda p, x: (
         f"stack {p.stack.id} offloads activations without a pipeline only")),
     Rule("placement_offered", "layout.placement", _placement, lambda p, x: (

@@ -43,12 +43,12 @@ from models.rules import BY_NAME, equal_data_parallel, fits_torus
 MOST_TRUNKS = 1_000_000  # held at a time
 _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "sequence_divides",
                  "context_divides_heads", "sequence_parallel_offered", "moe_needs_sequence_parallel",
-                 "tied_embedding_in_pipeline", "batch_divides")  # fmt: skip
+                 "tied_embedding_in_pipeline", "mtp_offered", "batch_divides")  # fmt: skip
 _EXPERT_RULES = ("degrees_offered", "experts_divide", "tensor_divides_widths")
 _SCHEDULE_RULES = ("schedule_offered", "schedule_shape", "partition_offered", "layers_divide",
-                   "balancing_needs_all_forwards_first")  # fmt: skip
+                   "balancing_needs_all_forwards_first", "accumulation_offered")  # fmt: skip
 _VARIANT_RULES = ("sharding_offered", "sharding_shape", "sharding_in_pipeline", "sharding_beside_experts",
-                  "offload_in_pipeline")  # fmt: skip
+                  "offload_in_pipeline", "offload_needs_sharding")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Space:
         schedules = self._constrained(every.schedules, SCHEDULE_KNOBS, refused, rest)
         rest = len(schedules) * int(every.counts.sum())
         shardings = self._constrained(every.shardings, SHARDING_KNOBS, refused, rest)
-        shardings = self._ruled(shardings, ("reshard_offered",), refused, rest)
+        shardings = self._ruled(shardings, ("reshard_offered", "muon_offered"), refused, rest)
         rest = len(schedules) * len(shardings)
         kept, counts = np.arange(len(every.savers)), every.counts
         for name, left in self._savers_left(every.savers):

@@ -41,6 +41,8 @@ class Stack:
     max_virtual_stages      most model chunks a device may hold; 1: no interleaving
     micro_batch_groups      of what sizes interleaving passes them through a chunk: "stages": pp each; "equal": as many
                             each, pp or more; "any": pp or more each
+    plain_micro_batches     how many of them schedules without virtual stages need: "stages": pp or more (PyTorch's
+                            PipelineScheduleSingle); "multiple": a multiple of pp (MaxText configs/types.py)
     partition               "even": layers must divide over the stages; "balanced": any contiguous split; "threshold":
                             every stage takes layers until the cost of all so far passes its share
     zero_stages             which of ZeRO 0 (plain data parallel) to 3 (FSDP) it offers
@@ -48,11 +50,18 @@ class Stack:
     placements              orders of the mesh axes over ranks that it has, innermost first; none given: any
     equal_data_parallel     a pipeline inside data parallelism needs as many data-parallel ranks for experts as for the
                             rest (Megatron-Core parallel_state.py)
-    hybrid_sharding         may shard over a part of the data-parallel chips and replicate over the rest
+    hybrid_stages           ZeRO stages in which it may shard over a part of the data-parallel chips and replicate over
+                            the rest
     max_pp, max_tp, max_cp, max_ep  largest degree; 1: the axis does not exist here
     experts_alone           ZeRO 3 goes with expert parallelism only without context parallelism (DeepSpeed
                             engine.py, _validate_zero3_moe_compatibility)
-    pipeline_alone          a pipeline goes with ZeRO 0 and 1 and without context parallelism (DeepSpeed pipe/engine.py)
+    context_in_pipeline     a pipeline goes with context parallelism
+    max_zero_in_pipeline    the highest ZeRO stage that goes with a pipeline
+    mtp_alone               a model's multi-token prediction goes with neither of the two (torchtitan
+                            models/deepseek_v3/mtp.py)
+    muon_stages             ZeRO stages that Muon goes with, which works on whole matrices
+    fp8_at_once_on          vendors on whose chips fp8 goes with one micro-batch only outside a pipeline (MaxText
+                            configs/types.py)
     replicates_kv_heads     tp may exceed the key and value heads, each then on several ranks
     sequence_parallel       with tp > 1, norms and residuals are sharded too: always, never or either
     context                 how attention sees other chunks: "ring", "allgather" or "ulysses"
@@ -105,17 +114,22 @@ class Stack:
     vendors: tuple[str, ...] = ()
     max_virtual_stages: int = 1
     micro_batch_groups: Literal["stages", "equal", "any"] = "stages"
+    plain_micro_batches: Literal["any", "stages", "multiple"] = "any"
     partition: Literal["even", "balanced", "threshold"] = "even"
     reshard: tuple[bool, ...] = (True,)
     placements: tuple[tuple[str, ...], ...] = ()
     equal_data_parallel: bool = False
-    hybrid_sharding: bool = False
+    hybrid_stages: tuple[int, ...] = ()
     max_pp: int = MAX_CHIPS
     max_tp: int = 1
     max_cp: int = 1
     max_ep: int = 1
     experts_alone: bool = False
-    pipeline_alone: bool = False
+    context_in_pipeline: bool = True
+    max_zero_in_pipeline: int = 3
+    mtp_alone: bool = False
+    muon_stages: tuple[int, ...] = (0, 1, 2, 3)
+    fp8_at_once_on: tuple[str, ...] = ()
     replicates_kv_heads: bool = True
     sequence_parallel: tuple[bool, ...] = (False,)
     context: Literal["ring", "allgather", "ulysses"] = "ring"

@@ -46,7 +46,7 @@ def thresholds(
         if scale in rates:
             found.append(_Asked(survey, tolerance, axis, rates[scale]).threshold(here))
     domain = cluster.scale_up_domain // cluster.chip.devices_per_chip
-    if cluster.fabric.has_domain:
+    if cluster.fabric.domain is not None:
         found.append(_Asked(survey, tolerance, "domain", domain).domains(here))
     return found
 

@@ -12,8 +12,8 @@ from models.layout import TORUS_AXES, Layout, Layouts
 from models.mesh import groups
 from models.problem import Problem
 
-SETTLED = ("torus_axes", "etp", "sequence_parallel", "zero_stage", "reshard", "recompute", "recompute_modules",
-           "schedule", "virtual_stages", "balanced")  # fmt: skip
+SETTLED = ("placement", "torus_axes", "etp", "sequence_parallel", "zero_stage", "reshard", "recompute",
+           "recompute_modules", "schedule", "virtual_stages", "balanced")  # fmt: skip
 """The knobs that may be settled."""
 
 
@@ -22,9 +22,11 @@ def usual(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
     stack, changed = problem.stack, dict[str, Any]()
     if layout.tp > 1 and stack.sequence_parallel != (False,):
         changed["sequence_parallel"] = True
+    if stack.placements and layout.placement not in stack.placements:
+        changed["placement"] = stack.placements[0]
     if problem.experts_keep_tensor:
         changed["etp"] = layout.tp
-    if layout.zero_stage == 0 and (layout.dp_shard > 1 or 0 not in stack.zero_stages):
+    if layout.zero_stage == 0 and (layout.dp_shard > 1 or layout.offload_optimizer or 0 not in stack.zero_stages):
         changed["zero_stage"] = min((stage for stage in stack.zero_stages if stage), default=0)
     if stack.reshard == (False,):
         changed["reshard"] = False

@@ -37,7 +37,7 @@ _DRIVEN = {"megatron": ("NeMo", "megatron-bridge"), "fsdp": ("llm-foundry", "llm
 """By the stack of a row: what the name of its framework has in it, and the stack of the catalogue that it then is."""
 _MOST = {"max_tp": "tp", "max_cp": "cp", "max_ep": "ep", "max_pp": "pp", "max_virtual_stages": "vpp"}
 """What a stack goes up to, by the field of a row that may show more."""
-_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
+_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3, "gemini": 3}
 """The ZeRO stage of a kind of data parallelism, by how its name starts."""
 _LARGEST_MICRO_BATCH = 16
 

@@ -123,8 +123,8 @@ class ClusterSize(Wire):
         if num_chips is None:
             raise Invalid("cluster.num_chips", None, "is required: the entry fixes no number of chips")
         if self.scale_out_gb_s is not None:
-            if fabric.torus is None and fabric.levels and fabric.levels[0].size is None:
-                rule = f"level {fabric.levels[0].name} joins every chip: there is nothing beyond it"
+            if fabric.scale_up and fabric.scale_up[-1].size is None:
+                rule = f"level {fabric.scale_up[-1].name} joins every chip: there is nothing beyond it"
                 raise Invalid("cluster.scale_out_gb_s", self.scale_out_gb_s, rule)
             fabric = _with_scale_out(fabric, self.scale_out_gb_s)
         if self.usd_per_chip_hour is not None:
@@ -177,9 +177,8 @@ class ClusterFields(ClusterSize):
 
 
 def _with_scale_out(fabric: Fabric, gb_s: float) -> Fabric:
-    inner = () if fabric.torus else fabric.levels[:1]
-    outer = fabric.levels[len(inner) :] or (Level(name="scale-out", gb_s_per_chip=gb_s),)
-    return replace(fabric, levels=(*inner, *(replace(level, gb_s_per_chip=gb_s) for level in outer)))
+    outer = fabric.levels[len(fabric.scale_up) :] or (Level(name="scale-out", gb_s_per_chip=gb_s),)
+    return replace(fabric, levels=(*fabric.scale_up, *(replace(level, gb_s_per_chip=gb_s) for level in outer)))
 
 
 def _form(value: object) -> str:

@@ -24,19 +24,29 @@ class StackFields(Wire):
     schedules: Annotated[list[Schedule], Field(min_length=1)] | None = None
     max_virtual_stages: Annotated[int, Field(ge=1, le=64)] | None = None
     micro_batch_groups: Literal["stages", "equal", "any"] | None = None
+    plain_micro_batches: Literal["any", "stages", "multiple"] | None = None
+    """Micro-batches that schedules without virtual stages need: any number, pp or more, or a multiple of pp."""
     partition: Literal["even", "balanced", "threshold"] | None = None
     zero_stages: Annotated[list[ZeroStage], Field(min_length=1)] | None = None
     reshard: Annotated[list[bool], Field(min_length=1, max_length=2)] | None = None
     placements: Annotated[list[Placement], Field(min_length=1, max_length=120)] | None = None
     """Orders of the mesh axes over ranks, innermost first: those that it has, or that may be answered."""
     equal_data_parallel: bool | None = None
-    hybrid_sharding: bool | None = None
+    hybrid_stages: list[ZeroStage] | None = None
+    """ZeRO stages in which it may shard over a part of the data-parallel chips and replicate over the rest."""
     max_pp: Degree | None = None
     max_tp: Degree | None = None
     max_cp: Degree | None = None
     max_ep: Degree | None = None
     experts_alone: bool | None = None
-    pipeline_alone: bool | None = None
+    context_in_pipeline: bool | None = None
+    max_zero_in_pipeline: ZeroStage | None = None
+    mtp_alone: bool | None = None
+    """Multi-token prediction goes with neither a pipeline nor context parallelism."""
+    muon_stages: Annotated[list[ZeroStage], Field(min_length=1)] | None = None
+    """ZeRO stages that Muon goes with."""
+    fp8_at_once_on: list[Literal["nvidia", "amd", "intel", "google", "aws", "huawei"]] | None = None
+    """Vendors on whose chips fp8 goes with one micro-batch only outside a pipeline."""
     replicates_kv_heads: bool | None = None
     sequence_parallel: Annotated[list[bool], Field(min_length=1, max_length=2)] | None = None
     context: Literal["ring", "allgather", "ulysses"] | None = None

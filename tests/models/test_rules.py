@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from models.errors import Invalid
@@ -69,7 +71,7 @@ def test_a_pipeline_that_is_a_scan_holds_all_micro_batches(stack: str) -> None:
     [
         ("deepspeed", Layout(pp=2, dp_shard=32, zero_stage=1), None),
         ("deepspeed", Layout(pp=2, cp=2, dp_shard=16, zero_stage=1), "cp 1 beside a pipeline"),
-        ("deepspeed", Layout(pp=2, dp_shard=32, zero_stage=3), "ZeRO 0 and 1 beside a pipeline"),
+        ("deepspeed", Layout(pp=2, dp_shard=32, zero_stage=3), "ZeRO up to 1 beside a pipeline"),
         ("fsdp", Layout(pp=2, dp_shard=32, zero_stage=3), "pp up to 1"),
         ("llm-foundry", Layout(pp=2, dp_shard=32, zero_stage=3), "pp up to 1"),
         ("megatron", Layout(tp=16, dp_shard=4, zero_stage=1, sequence_parallel=True), None),
@@ -96,6 +98,58 @@ def test_maxtext_shards_experts_over_tensor_parallelism(layout: Layout, rule: st
     """base.yml: 'mlp_moe' lies on 'tensor', and 'expert' is an axis beside it."""
     asked = problem("mixtral-8x7b", ("tpu-v6e", 256), "maxtext", seq_len=4096, global_batch=2048)
     _expect(asked, layout, rule)
+
+
+@pytest.mark.parametrize(
+    ("stack", "pp", "global_batch", "rule"),
+    [
+        ("torchtitan", 8, 8, None),
+        ("torchtitan", 8, 4, "at least pp micro-batches"),
+        ("maxtext", 4, 16, None),
+        ("maxtext", 4, 6, "a multiple of pp micro-batches"),
+        ("megatron", 8, 4, None),
+    ],
+)
+def test_a_plain_pipeline_needs_as_many_micro_batches_as_its_code_says(
+    stack: str, pp: int, global_batch: int, rule: str | None
+) -> None:
+    """torch.distributed.pipelining PipelineScheduleSingle; MaxText num_pipeline_microbatches."""
+    asked = problem("llama-3-8b", ("h100", pp), stack, seq_len=4096, global_batch=global_batch)
+    schedule = "afab" if stack == "maxtext" else "1f1b"
+    _expect(asked, Layout(pp=pp, schedule=schedule, recompute="full"), rule, "layout.schedule")
+
+
+@pytest.mark.parametrize(
+    ("stack", "workload", "layout", "rule"),
+    [
+        ("maxtext", {"precision": "fp8"}, Layout(dp_shard=64, zero_stage=3, micro_batch=4), None),
+        ("maxtext", {"precision": "fp8"}, Layout(dp_shard=64, zero_stage=3), "accumulates no gradients in fp8"),
+        ("maxtext", {}, Layout(dp_shard=64, zero_stage=3), None),
+        ("maxtext", {}, Layout(dp_replicate=2, dp_shard=32, zero_stage=3), None),
+        ("maxtext", {}, Layout(dp_replicate=2, dp_shard=32, zero_stage=1), "beside replicas 3"),
+        ("megatron", {"optimizer": "muon"}, Layout(dp_shard=64, zero_stage=1), None),
+        ("megatron", {"optimizer": "muon"}, Layout(dp_shard=64, zero_stage=3), "Muon with ZeRO stages 0, 1"),
+        ("megatron", {"optimizer": "muon"}, Layout(dp_shard=64, zero_stage=1, offload_optimizer=True), "muon"),
+        ("deepspeed", {}, Layout(dp_replicate=64, offload_optimizer=True), "shards of ZeRO 1 to 3"),
+        ("colossalai", {}, Layout(pp=2, dp_shard=32, zero_stage=2, schedule="1f1b",
+         placement=("tp", "cp", "pp", "dp_shard", "dp_replicate")), "ZeRO up to 1 beside a pipeline"),
+    ],
+)  # fmt: skip
+def test_what_goes_together_is_what_the_code_has(
+    stack: str, workload: dict[str, Any], layout: Layout, rule: str | None
+) -> None:
+    asked = problem("llama-3-8b", ("h100", 64), stack, **{"seq_len": 4096, "global_batch": 256, **workload})
+    _expect(asked, layout, rule)
+
+
+@pytest.mark.parametrize(("pp", "cp", "legal"), [(1, 1, True), (2, 1, False), (1, 2, False)])
+def test_torchtitan_predicts_several_tokens_without_pipeline_and_context_parallelism(
+    pp: int, cp: int, legal: bool
+) -> None:
+    """models/deepseek_v3/mtp.py."""
+    asked = problem("deepseek-v3", ("h200", 512), "torchtitan", seq_len=4096, global_batch=2048)
+    layout = Layout(pp=pp, cp=cp, dp_shard=512 // pp // cp, ep=8, zero_stage=3, balanced=pp > 1, recompute="full")
+    _expect(asked, layout, None if legal else "multi-token prediction")
 
 
 @pytest.mark.parametrize(("stack", "legal"), [("torchtitan", False), ("megatron", True)])
