@@ -291,6 +291,8 @@ class Architecture:
         tie_word_embeddings: bool = False,
         qk_norm: bool = False,
         attention_bias: bool = False,
+        attention_output_bias: bool | None = None,
+        num_norms: int = 2,
         sliding_window: int | None = None,
         chunked_attention: bool = False,
         full_attention_period: int | None = None,
@@ -298,10 +300,13 @@ class Architecture:
         moe: MoeShape | None = None,
         mtp_layers: int = 0,
     ) -> Architecture:
-        """An architecture from the fields people write down. `full_attention_period` n: every n-th layer is full."""
+        """An architecture from the fields people write down. `full_attention_period` n: every n-th layer is full. The
+        output projection of attention has a bias where the others have one, unless said otherwise."""
         attention = _attention(
             hidden_size, num_attention_heads, num_key_value_heads, head_dim, mla, qk_norm, attention_bias
         )
+        if attention_output_bias is not None:
+            attention = replace(attention, output_bias=attention_output_bias)
         if full_attention_period is not None and sliding_window is None:
             raise Invalid("full_attention_period", full_attention_period, "needs sliding_window")
         dense = Mlp(intermediate_size=intermediate_size, gated=gated_mlp)
@@ -312,7 +317,8 @@ class Architecture:
             full = sliding_window is None or (full_attention_period and (index + 1) % full_attention_period == 0)
             local = attention if full else replace(attention, window=sliding_window, chunked=chunked_attention)
             sparse = moe is not None and moe.covers(index)
-            layers.append(Layer(attention=local, feed_forward=moe.block(gated_mlp) if moe and sparse else dense))
+            mlp = moe.block(gated_mlp) if moe and sparse else dense
+            layers.append(Layer(attention=local, feed_forward=mlp, num_norms=num_norms))
         return cls(
             name=name,
             hidden_size=hidden_size,

@@ -7,6 +7,7 @@ and in how many ways.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile
@@ -156,11 +157,11 @@ def worth_a_try(
 
 
 def built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
-    """The same with so many devices, where chips and slices allow it."""
+    """The same with so many devices, where chips and slices allow it: of slices of a given shape whole ones."""
     per_chip = cluster.chip.devices_per_chip
-    for count in counts[counts % per_chip == 0].tolist():
+    for count in counts[counts % (per_chip * math.prod(cluster.torus_shape or ())) == 0].tolist():
         try:
-            smaller = replace(cluster, num_chips=count // per_chip, torus_shape=None)
+            smaller = replace(cluster, num_chips=count // per_chip)
             _ = smaller.dims
         except Invalid:
             continue

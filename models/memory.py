@@ -110,7 +110,8 @@ def _activations(problem: Problem, layer: Layer, x: Shards) -> tuple[Array, dict
     heads = inner * (queries + attention.kv_dim * attention.kv_share(x.tp) * x.tp) * two
     values = inner * attention.num_heads * attention.v_head_dim * two
     pieces = {
-        "other": stream * two + latent + values,  # the stream between the blocks, and attention's output
+        # the stream between the blocks, what norms after them read, and attention's output
+        "other": stream * two * (1 + max(layer.num_norms - 2, 0)) + latent + values,
         "norm": stream * operand * 2,  # the outputs of both norms, inputs of the projections after them
         "up" if attention.is_mla else "heads": heads,
     }

@@ -1,5 +1,5 @@
-"""Google's names of TPU slices: v5p-256 has 256 TensorCores, two to a chip; v6e-256 has 256 chips; tpu7x-4x4x8 is
-named by its shape.
+"""Google's names of TPU slices: v5p-256 and tpu7x-256 have 256 TensorCores, two to a chip; v6e-256 has 256 chips;
+tpu7x-4x4x8 is named by its shape.
 
 https://cloud.google.com/tpu/docs/v5p, .../v5e, .../v6e, .../tpu7x
 """
@@ -13,8 +13,8 @@ from models import catalogue
 from models.errors import Invalid, UnknownName
 from service.schemas.cluster import ClusterPreset
 
-_COUNTED_PER_CHIP = {"v3": 2, "v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1}
-_NAME = re.compile(rf"(?:tpu-)?({'|'.join(_COUNTED_PER_CHIP)})-([1-9]\d{{0,6}})", re.ASCII)
+_COUNTED_PER_CHIP = {"v3": 2, "v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1, "v7x": 2}
+_NAME = re.compile(rf"(?:tpu-?)?({'|'.join(_COUNTED_PER_CHIP)}|7x)-([1-9]\d{{0,6}})", re.ASCII)
 _SHAPED = re.compile(r"(?:tpu-?)?(v\d[a-z]*|7x)-([1-9]\d{0,3}(?:x[1-9]\d{0,3}){1,2})", re.ASCII)
 
 
@@ -47,7 +47,8 @@ def _shaped(preset: ClusterPreset, chip: str, shape: list[int]) -> ClusterPreset
 
 
 def _counted(preset: ClusterPreset, match: re.Match[str]) -> ClusterPreset:
-    chip, per_chip = f"tpu-{match[1]}", _COUNTED_PER_CHIP[match[1]]
+    name = match[1] if match[1].startswith("v") else f"v{match[1]}"
+    chip, per_chip = f"tpu-{name}", _COUNTED_PER_CHIP[name]
     num_chips, rest = divmod(int(match[2]), per_chip)
     if rest:
         raise Invalid(

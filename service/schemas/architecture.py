@@ -63,6 +63,10 @@ class ShapeFields(Wire):
     tie_word_embeddings: bool = False
     qk_norm: bool = False
     attention_bias: bool = False
+    attention_output_bias: bool | None = None
+    """Of the output projection, where it is not as queries, keys and values have it."""
+    num_norms: Annotated[int, Field(ge=1, le=4)] = 2
+    """Of a layer, on the residual stream: 4 with norms after attention and MLP too, 1 where both run side by side."""
     sliding_window: Annotated[int, Field(ge=1, le=10**8)] | None = None
     """Keys a query of a local layer sees."""
     chunked_attention: bool = False

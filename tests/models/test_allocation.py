@@ -71,6 +71,15 @@ def test_of_uneven_racks_as_many_chips_each_are_used() -> None:
     assert found.spares == {"r0n16": 4, "r0n17": 4}
 
 
+@pytest.mark.parametrize("nested", ["dgx-gb200-superpod", "gb200"])
+def test_trays_that_share_a_rack_are_one_domain_and_others_are_not(nested: str) -> None:
+    """Whether the fabric has trays as a level of their own or not."""
+    asked, trays = problem(nested, 288), [4] * 72
+    apart = [Node(name=f"n{i}", chips=chips, domain=f"n{i}") for i, chips in enumerate(trays)]
+    found = [allocate(asked, PROFILE, Constraints(), nodes, lambda: True) for nodes in (apart, racks(72, 72, 72, 72))]
+    assert [one.cluster.scale_up_domain for one in found] == [4, 64]
+
+
 def test_a_limit_on_chips_is_kept() -> None:
     found = allocate(problem("gb200", 32), PROFILE, Constraints(), racks(72, 64), lambda: True)
     assert found.cluster.num_chips <= 32

@@ -221,6 +221,15 @@ def test_tensor_parallelism_turns_communication_bound_where_the_scaling_book_say
     assert moved == pytest.approx(computed, rel=0.01)
 
 
+@pytest.mark.parametrize("chips", [4, 100, 256, 288, 1024])
+def test_trays_within_a_rack_are_nothing_to_the_rack(chips: int) -> None:
+    """dgx-gb200-superpod has both as levels, gb200 the rack alone."""
+    nested, plain = (catalogue.cluster(name, chips) for name in ("dgx-gb200-superpod", "gb200"))
+    for change in ({}, {"domain": 8}, {"domain": 36}, {"domain": 144}, {"scale_up": 2.0}, {"scale_out": 0.5}):
+        links = [[(dim.domain, dim.gb_s) for dim in one.changed(**change).dims] for one in (nested, plain)]
+        assert links[0] == links[1]
+
+
 def test_a_network_as_fast_as_scale_up_links_is_a_network_still() -> None:
     cluster = catalogue.cluster("h100", 64)
     up, out = cluster.fabric.levels

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from asking import LAYOUT, PREDICTION, QUESTION, SHAPE, assert_problem, changed, without
 
+from models import catalogue
 from service.schemas.prediction import MAX_LAYOUTS, PredictionAnswer
 
 
@@ -24,6 +25,7 @@ def test_a_prediction_is_stored_as_it_was_answered(client) -> None:
         ("a3-highgpu-8g", "h100-sxm-80gb", 12.5),
         ("p4d.24xlarge", "a100-sxm-40gb", 6.25),
         ("p4de.24xlarge", "a100-sxm-80gb", 6.25),
+        ("p4d", "a100-sxm-40gb", 6.25),
     ],
 )
 def test_machines_go_by_the_names_clouds_sell_them_under(client, preset: str, chip: str, scale_out: float) -> None:
@@ -39,11 +41,13 @@ def test_machines_go_by_the_names_clouds_sell_them_under(client, preset: str, ch
         ("TPU-v4-128", "tpu-v4", 64),
         ("v6e-64", "tpu-v6e", 64),
         ("v5litepod-16", "tpu-v5e", 16),
+        ("tpu7x-128", "tpu-v7x", 64),
     ],
 )
 def test_a_tpu_slice_is_so_many_chips(client, preset: str, chip: str, num_chips: int) -> None:
     body = {**PREDICTION, "stack": "maxtext", "cluster": {"preset": preset}}
-    body["layout"] = {"dp_shard": num_chips, "zero_stage": 3, "recompute": "full"}
+    devices = num_chips * catalogue.chip(chip).devices_per_chip
+    body["layout"] = {"dp_shard": devices, "zero_stage": 3, "recompute": "full"}
     found = client.post("/v1/predictions", json=body).json()
     assert found["request"]["cluster"] == {"preset": chip, "num_chips": num_chips}
 

@@ -31,6 +31,16 @@ def test_the_fastest_leads_and_the_simplest_is_within_the_tolerance(client) -> N
     assert found["pipelining"]["verdict"]
 
 
+def test_a_slice_of_a_given_shape_is_not_cut(client) -> None:
+    """But of several some may be left."""
+    body = {**changed(QUESTION, "stack", "maxtext"), "cluster": {"preset": "tpu-v5p", "torus_shape": [1, 1, 31]}}
+    assert_problem(client.post("/v1/recommendations", json=body), "infeasible")
+    body["cluster"] = {"preset": "tpu-v5p", "torus_shape": [2, 2, 4], "num_chips": 48}
+    body["workload"] = {"seq_len": 4096, "global_batch": 64}
+    found = client.post("/v1/recommendations", json=body).json()
+    assert found["chips_used"] == 32
+
+
 def test_every_layout_is_in_the_certificate_once(client) -> None:
     found = client.post("/v1/recommendations", json=SMALL).json()["certificate"]
     parts = ("over_memory", "pruned_by_memory", "pruned_by_bound", "evaluated")
