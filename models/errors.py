@@ -99,5 +99,5 @@ class Infeasible(DomainError):
 class OutOfTime(Infeasible):
     """Whether there is one is not known."""
 
-    def __init__(self) -> None:
-        super().__init__("time_limit_s", "no layout that fits was found in the time given; there may be one")
+    def __init__(self, more: str = "") -> None:
+        super().__init__("time_limit_s", f"no layout that fits was found in the time given; there may be one{more}")

@@ -14,7 +14,7 @@ from typing import Literal
 
 from models.answer import Goal, GoOn, to_the_end
 from models.constraints import Constraints
-from models.errors import Infeasible, Invalid, TooLarge
+from models.errors import Infeasible, Invalid, OutOfTime, TooLarge
 from models.fewer_chips import search_all_or_fewer
 from models.prediction import predict_layouts
 from models.problem import Problem
@@ -86,8 +86,8 @@ def choose(
     for name, problem in problems.items():
         if found and not go_on():
             late = "time ran out before this cluster"
-            cluster = problem.cluster
-            found.append(Choice(name=name, chip=cluster.chip.id, num_chips=cluster.num_chips, refused=late))
+            chip, chips = problem.cluster.chip.id, problem.cluster.num_chips
+            found.append(Choice(name=name, chip=chip, num_chips=chips, refused=late, exact=False))
         else:
             found.append(_choice(name, problem, profile, constraints, objective, go_on))
     sooner = replace(objective, minimize="time")
@@ -121,8 +121,10 @@ def told(choices: Sequence[Choice], objective: Objective) -> str:
 
 def none_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
     """Why there is no answer on any cluster; `error` says why on the first."""
-    each = [f"{_where(choice)}: {choice.refused}" for choice in choices]
-    detail = f"none of {len(choices)} clusters has a layout that fits; {'; '.join(each)}"
+    each = "; ".join(f"{_where(choice)}: {choice.refused}" for choice in choices)
+    if not all(choice.exact for choice in choices):
+        return OutOfTime(f"; {each}")
+    detail = f"none of {len(choices)} clusters has a layout that fits; {each}"
     return Infeasible(error.constraint, detail, error.needed, error.available, error.unit, error.enough_chips)
 
 
@@ -173,7 +175,8 @@ def _choice(
     try:
         space, answer, _ = search_all_or_fewer(Space(problem, constraints), profile, Goal(), go_on)
     except Infeasible as error:
-        return Choice(name=name, chip=chip, num_chips=chips, refused=error.brief)
+        exact = not isinstance(error, OutOfTime)
+        return Choice(name=name, chip=chip, num_chips=chips, refused=error.brief, exact=exact)
     except TooLarge as error:
         return Choice(name=name, chip=chip, num_chips=chips, refused=str(error))
     seconds, used = float(answer.times[0]), space.problem.cluster.num_chips

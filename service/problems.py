@@ -12,9 +12,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 from starlette.types import Scope
 
-from models.errors import DomainError, Infeasible, Invalid, UnknownName, Unsupported
+from models.errors import DomainError, Infeasible, Invalid, OutOfTime, UnknownName, Unsupported
 from service import errors
 from service.faults import MAX_SHOWN, MAX_TOLD, Fault, cut, of_pydantic, shown
 from service.pointers import location_of
@@ -50,6 +51,11 @@ TYPES: dict[str, ProblemType] = {
         "The question is well formed and has no answer. `constraint` is the nearest failing one; `needed` and "
         "`available` are in `unit`; `enough_chips`: the first of twice, four times, … as many "
         "chips that has a layout that fits, where it was looked for.",
+    ),
+    "out-of-time": ProblemType(
+        "No layout was found in the time given",
+        422,
+        "Whether there is one is not known: raise `time_limit_s`, or constrain some degrees.",
     ),
     "malformed-body": ProblemType("The body cannot be read", 400, "The body must be one UTF-8 JSON text."),
     "bad-header": ProblemType("A header cannot be read", 400, "`detail` names the header and the rule."),
@@ -102,6 +108,7 @@ _OF_EXCEPTION: dict[type[Exception], str] = {
     UnknownName: "unknown-name",
     Unsupported: "unsupported",
     Infeasible: "infeasible",
+    OutOfTime: "out-of-time",
     errors.NotFound: "not-found",
     errors.Unauthenticated: "unauthenticated",
     errors.Forbidden: "forbidden",
@@ -185,8 +192,8 @@ async def _validation(request: Request, error: Exception) -> JSONResponse:
 async def _http(request: Request, error: Exception) -> JSONResponse:
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
-    if headers.get("Allow") == "GET":
-        headers["Allow"] = "GET, HEAD"
+    if status == 405:
+        headers["Allow"] = ", ".join(_methods(request))
     name = _OF_STATUS.get(status, "bad-request" if status < 500 else "internal")
     path = cut(request.url.path, MAX_SHOWN)
     details = {
@@ -194,6 +201,13 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
         "method-not-allowed": f"The methods of {path} are {headers.get('Allow')}.",
     }
     return problem(request.scope, name, details.get(name, "The request cannot be read."), headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """Of all routes at this address (RFC 9110 §10.2.1)."""
+    here = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    methods = {method for route in here for method in getattr(route, "methods", None) or ()}
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 
 
 async def _domain(request: Request, error: Exception) -> JSONResponse:
@@ -205,7 +219,7 @@ async def _domain(request: Request, error: Exception) -> JSONResponse:
             "unit": error.unit,
             "enough_chips": error.enough_chips,
         }
-        return problem(request.scope, "infeasible", error.detail, **members)
+        return problem(request.scope, _name_of(error), error.detail, **members)
     if isinstance(error, Invalid):
         return _refused(request.scope, _name_of(error), [_fault(request.scope, error)], count=1)
     return internal(request.scope)

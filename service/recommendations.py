@@ -59,7 +59,8 @@ class Recommendations:
         try:
             found = recommend(problem, profile, constraints, tolerance=request.tolerance, top=request.top, go_on=go_on)
         except Infeasible as error:
-            raise (none_fits(choices, error) if len(choices) > 1 else error) from None
+            nowhere = len(choices) > 1 and all(choice.refused for choice in choices)
+            raise (none_fits(choices, error) if nowhere else error) from None
         members = _found(found)
         if "thresholds" in request.include:
             soon = go_on if "time_limit_s" in request.model_fields_set else go_on.within(_THRESHOLDS_S)

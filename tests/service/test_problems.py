@@ -44,6 +44,9 @@ def test_a_wrong_method_names_the_right_ones(client) -> None:
     assert_problem(answer, "method-not-allowed")
     assert answer.headers["allow"] == "POST"
     assert client.delete("/livez").headers["allow"] == "GET, HEAD"
+    answer = client.delete("/v1/reports")
+    assert answer.headers["allow"] == "GET, HEAD, POST"
+    assert "GET, HEAD, POST" in assert_problem(answer, "method-not-allowed")["detail"]
 
 
 @pytest.mark.parametrize("path", ["/", "/livez", "/docs", "/v1/reports", "/v1/catalog/chips/h100", "/nowhere"])

@@ -58,6 +58,14 @@ def test_a_search_that_runs_out_of_time_answers_with_the_best_so_far_and_says_so
     assert best <= time <= best * (1 + found["certificate"]["gap"])
 
 
+def test_alternatives_that_time_did_not_reach_are_not_said_to_be_settled(client) -> None:
+    body = {**QUESTION, "time_limit_s": 1e-6, "alternatives": {"num_chips": [16, 32]}}
+    first, *others = client.post("/v1/recommendations", json=body).json()["choices"]
+    assert first["step_time_s"] > 0
+    assert [other["exact"] for other in others] == [False, False]
+    assert all("time ran out" in other["refused"] for other in others)
+
+
 def test_the_answer_says_what_it_rests_on(client) -> None:
     found = client.post("/v1/recommendations", json=SMALL).json()
     assert found["profile"] == {"id": "default", "version": 1}
