@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
 from models.errors import DomainError, Infeasible, Invalid, OutOfTime, UnknownName, Unsupported
@@ -132,6 +132,7 @@ _OF_EXCEPTION: dict[type[Exception], str] = {
     errors.Refused: "invalid",
 }
 _OF_STATUS = {400: "bad-request", 404: "not-found", 405: "method-not-allowed"}
+_METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 RETRY_AFTER_S = 5
 
 
@@ -205,9 +206,12 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 
 def _methods(request: Request) -> list[str]:
     """Of all routes at this address (RFC 9110 §10.2.1)."""
-    here = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
-    methods = {method for route in here for method in getattr(route, "methods", None) or ()}
-    return sorted(methods | {"HEAD"} if "GET" in methods else methods)
+    taken = [method for method in _METHODS if any(_takes(route, request.scope, method) for route in request.app.routes)]
+    return sorted([*taken, "HEAD"] if "GET" in taken else taken)
+
+
+def _takes(route: BaseRoute, scope: Scope, method: str) -> bool:
+    return route.matches({**scope, "method": method})[0] is Match.FULL
 
 
 async def _domain(request: Request, error: Exception) -> JSONResponse:
