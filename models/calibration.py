@@ -130,7 +130,8 @@ class Unseen:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """The fitted profile and what it rests on. Errors are medians of |predicted / measured - 1| over the runs that
-    measured step time, and memory; None where none did. `unseen` is None where there are too few runs to leave out."""
+    measured step time, and memory; None where none did. `unseen` and `unseen_memory` are None where there are too few
+    runs to leave out."""
 
     profile: Profile
     posterior: Posterior
@@ -142,6 +143,7 @@ class Calibration:
     memory_error_before: float | None
     memory_error_after: float | None
     unseen: Unseen | None
+    unseen_memory: Unseen | None
     observations: int
 
 
@@ -223,7 +225,7 @@ def calibrate(
     fitted = profile.with_terms(changed, residual_spread=timed.spread, made_by=made_by)
     groups = {o.key: o.group or o.key for o in observations}
     fitted, unseen = _judged(profile, fitted, time, timed, groups, grouped)
-    fitted = _weighed(profile, fitted, memory, held, groups, grouped)
+    fitted, unseen_memory = _weighed(profile, fitted, memory, held, groups, grouped)
     behind = {term.key for fit in (time, memory) for term in fit.concerned}
     return Calibration(
         profile=having_seen(fitted, [_ran(o) for o in observations]),
@@ -236,6 +238,7 @@ def calibrate(
         memory_error_before=_error(memory, memory.predicted(memory.mean)),
         memory_error_after=_error(memory, held.linear.predicted),
         unseen=unseen,
+        unseen_memory=unseen_memory,
         observations=len(observations),
     )
 
@@ -275,30 +278,38 @@ def _judged(
         known = {one.scope: one for one in before.neighbourhoods}
         found = neighbourhoods(fit, estimate, logs, groups, _clean(fit, estimate), known)
         fitted = replace(fitted, neighbourhoods=found)
-    timed = np.array([target.quantity == "step_time" for target in fit.targets])
-    problems = [target.problem for target, is_time in zip(fit.targets, timed, strict=True) if is_time]
-    spread = np.array([fitted.neighbourhood(problem.neighbourhoods).spread for problem in problems])
-    unseen = Unseen(
-        measured=fit.value[timed],
-        before=fit.predicted(fit.mean)[timed],
-        after=logs[timed],
-        spread=spread,
+    spreads = [fitted.neighbourhood(target.problem.neighbourhoods).spread for target in fit.targets]
+    return fitted, _unseen(fit, "step_time", logs, np.array(spreads))
+
+
+def _unseen(fit: Fit, quantity: str, logs: Array, spread: Array) -> Unseen | None:
+    """How predictions that did not see them do on runs that measured a quantity; None of too few."""
+    mine = np.array([target.quantity == quantity for target in fit.targets])
+    if mine.sum() < JUDGED:
+        return None
+    problems = [fit.targets[i].problem for i in np.flatnonzero(mine).tolist()]
+    return Unseen(
+        measured=fit.value[mine],
+        before=fit.predicted(fit.mean)[mine],
+        after=logs[mine],
+        spread=spread[mine],
         kinds=tuple((f"chip:{p.cluster.chip.id}", f"stack:{p.stack.kin}") for p in problems),
     )
-    return fitted, unseen if len(problems) >= JUDGED else None
 
 
 def _weighed(
     before: Profile, fitted: Profile, fit: Fit, estimate: Estimate, groups: Mapping[str, str], grouped: bool
-) -> Profile:
-    """The profile with the spreads of memory that it could not see."""
+) -> tuple[Profile, Unseen | None]:
+    """The profile with the spreads of memory that it could not see, and how it did there."""
     folds = _folds(fit, groups, merged=not grouped)
     if folds is None:
-        return fitted
+        return fitted, None
     known = None if grouped else {one.scope: one for one in before.memory_neighbourhoods}
     logs, weight = fit.left_out(folds, estimate), None if grouped else _clean(fit, estimate)
     found = neighbourhoods(fit, estimate, logs, groups, weight, known, quantity="reserved")
-    return replace(fitted, memory_neighbourhoods=found)
+    fitted = replace(fitted, memory_neighbourhoods=found)
+    spreads = [fitted.memory_neighbourhood(target.problem.neighbourhoods).spread for target in fit.targets]
+    return fitted, _unseen(fit, "reserved", logs, np.array(spreads))
 
 
 def _folds(fit: Fit, groups: Mapping[str, str], *, merged: bool) -> Array | None:
@@ -427,11 +438,11 @@ def _visible(before: Term, after: Term) -> bool:
 
 
 def _outliers(fit: Fit, estimate: Estimate) -> list[str]:
-    residual = fit.residual(estimate.linear.predicted)
+    residual, most = fit.residual(estimate.linear.predicted), OUTLIER_SPREADS * min(estimate.spread, fit.scatter)
     return [
         target.key
         for target, r in zip(fit.targets, residual, strict=True)
-        if abs(r) > OUTLIER_SPREADS * estimate.spread and target.quantity != "needed"  # measured by nobody
+        if abs(r) > most and target.quantity != "needed"  # measured by nobody
     ]
 
 

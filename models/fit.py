@@ -3,7 +3,9 @@
 With θ the terms on their unbounded scale, prior N(μ, P⁻¹), and r_i(θ) = log target_i - log predicted_i(θ), the
 estimate minimises (θ-μ)ᵀP(θ-μ) + Σ w_i ρ(r_i / s_i), ρ the Student-t loss with ν degrees of freedom: a run five
 spreads away pulls less than one that is two away. s_i is the noise of the run's source, estimated along the way. A
-target may be one-sided (a run that ran out of memory needed at least the capacity): r_i is then zero on its good side.
+target may be a bound (a run that ran out of memory needed at least the capacity): r_i is then zero on its good side. Of
+a fleet's own runs, whose memory may not have been measured, its loss is that of a logistic regression with as much
+noise, 2 log(1 + exp(±r_i π / √3 s_i)): ten that failed where the prediction just fits say more than that.
 
 Gauss-Newton with Levenberg's damping and iterated reweighting; Jacobians by central differences, all terms of a
 problem's runs in one vectorised prediction. The posterior is Laplace's: the inverse of the weighted normal matrix.
@@ -31,7 +33,11 @@ _STEP = 1e-3
 _CLOSE = 0.02  # prior spreads: a smaller move ends the search
 _POOLED = 10  # runs' worth of the common noise in each source's own
 
+_LOGISTIC = 3**0.5 / np.pi  # width of the logistic distribution of standard deviation 1
+_FAR, _TINY = 30.0, 1e-6
+
 Side = Literal["equal", "at_least", "at_most"]
+_SIGNS: dict[Side, int] = {"equal": 0, "at_least": 1, "at_most": -1}
 Quantity = Callable[[Predictions], Array]
 
 
@@ -117,6 +123,7 @@ class Fit:
         self.weight = np.array([t.weight for t in targets])
         self.source = np.unique([t.source for t in targets], return_inverse=True)[1]
         self.side = np.array([t.side for t in targets])
+        self.sign = np.array([_SIGNS[t.side] for t in targets])
         self.groups = self._groups()
 
     def _groups(self) -> list[Group]:
@@ -218,8 +225,7 @@ class Fit:
         """The minimum of the linearised problem at this noise."""
         theta, damped = linear.theta, damping * np.diag(self.precision)
         for _ in range(_REWEIGHTINGS):
-            residual = self.residual(linear.at(theta))
-            say = self._say(residual, weight, noise)
+            residual, say = self._pull(linear.at(theta), weight, noise)
             normal = self.precision + np.diag(damped) + linear.jacobian.T @ (say[:, None] * linear.jacobian)
             pull = self.precision @ (theta - self.mean) + damped * (theta - linear.theta)
             step = np.linalg.solve(normal, linear.jacobian.T @ (say * residual) - pull)
@@ -228,17 +234,43 @@ class Fit:
                 break
         return np.asarray(theta)
 
-    def _say(self, residual: Array, weight: Array, noise: Array) -> Array:
-        """Weights of the squared residuals that have the Student-t loss's minimum."""
-        idle = (self.side != "equal") & (residual == 0)
-        nu = DEGREES_OF_FREEDOM
-        return np.where(idle, 0.0, weight * (nu + 1) / (nu + (residual / noise) ** 2) / noise**2)
+    def _pull(self, predicted: Array, weight: Array, noise: Array) -> tuple[Array, Array]:
+        """Residuals, and weights of their squares, that have the minimum of the losses; of bounds such that no step
+        goes too far (Jaakkola & Jordan 2000, doi:10.1023/A:1008932416310)."""
+        residual, nu = self.residual(predicted), DEGREES_OF_FREEDOM
+        idle = (self.sign != 0) & (residual == 0)
+        say = np.where(idle, 0.0, weight * (nu + 1) / (nu + (residual / noise) ** 2) / noise**2)
+        if not self.fresh:
+            return residual, say
+        width = noise * _LOGISTIC
+        wrong, share = self._beyond_bound(predicted, width)
+        curve = np.where(wrong > _TINY, np.tanh(wrong / 2) / (2 * np.maximum(wrong, _TINY)), share * (1 - share))
+        residual = np.where(self.sign == 0, residual, self.sign * width * share / curve)
+        return residual, np.where(self.sign == 0, say, weight * curve / width**2)
+
+    def _beyond_bound(self, predicted: Array, width: Array) -> tuple[Array, Array]:
+        """How far a prediction is on the wrong side of a bound, in widths, and how likely a run is to be on the right
+        one all the same."""
+        wrong = np.clip(self.sign * (self.value - predicted) / width, -_FAR, _FAR)
+        return wrong, 1 / (1 + np.exp(-wrong))
+
+    def _information(self, predicted: Array, weight: Array, noise: Array) -> Array:
+        """Of each target about its prediction: what it weighs, but of a bound the curvature of its loss."""
+        _, say = self._pull(predicted, weight, noise)
+        if not self.fresh:
+            return say
+        width = noise * _LOGISTIC
+        _, share = self._beyond_bound(predicted, width)
+        return np.where(self.sign == 0, say, weight * share * (1 - share) / width**2)
 
     def _loss(self, linear: Linear, weight: Array, noise: Array) -> float:
         nu, residual = DEGREES_OF_FREEDOM, self.residual(linear.predicted)
-        data = weight * (nu + 1) * np.log1p((residual / noise) ** 2 / nu)
+        data = (nu + 1) * np.log1p((residual / noise) ** 2 / nu)
+        if self.fresh:
+            wrong, _ = self._beyond_bound(linear.predicted, noise * _LOGISTIC)
+            data = np.where(self.sign == 0, data, 2 * np.logaddexp(0.0, wrong))
         away = linear.theta - self.mean
-        return float(data.sum() + away @ self.precision @ away)
+        return float((weight * data).sum() + away @ self.precision @ away)
 
     def _noise(self, residual: Array, weight: Array) -> tuple[float, Array]:
         """Spread of all residuals, and of each source's own, by median absolute deviation."""
@@ -251,10 +283,9 @@ class Fit:
         return spread, noise
 
     def _estimate(self, linear: Linear, weight: Array) -> Estimate:
-        residual = self.residual(linear.predicted)
-        spread, noise = self._noise(residual, weight)
-        say = self._say(residual, weight, noise)
-        normal = self.precision + linear.jacobian.T @ (say[:, None] * linear.jacobian)
+        spread, noise = self._noise(self.residual(linear.predicted), weight)
+        information = self._information(linear.predicted, weight, noise)
+        normal = self.precision + linear.jacobian.T @ (information[:, None] * linear.jacobian)
         return Estimate(linear, np.linalg.inv(normal), spread, noise)
 
 

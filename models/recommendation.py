@@ -62,8 +62,10 @@ def recommend(
     tolerance: float = 0.03,
     top: int = 5,
     go_on: GoOn = to_the_end,
+    failed_gib: float = math.inf,
 ) -> Recommendation:
-    """The fastest and the simplest good layout.
+    """The fastest and the simplest good layout; the surer one needs less than `failed_gib`, with which a run like these
+    has run out of memory.
 
     `ranked` are the `top` fastest meshes within the tolerance, each with its best policy. Once `go_on` says no, the
     answer is the best so far, and its certificate not exact. Raises Infeasible when no
@@ -90,9 +92,9 @@ def recommend(
     chosen = dict(zip(rows, candidates(shown, profile), strict=True))
     fastest, simplest = chosen[answer.ranked[0]], chosen[answer.simplest]
     surer = None
-    if fastest.prediction.fit_probability < SURE:
+    if fastest.prediction.fit_probability < SURE or fastest.prediction.needed_gib >= failed_gib:
         limit = float(answer.times[0]) * (1 + tolerance)
-        surer = fastest_sure(profile, fastest.prediction, answer, predictions, known, limit, go_on)
+        surer = fastest_sure(profile, fastest.prediction, answer, predictions, known, limit, go_on, failed_gib)
     sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
     exact = answer.certificate.exact
     missing = why_none(space, piped=sides[0] is not None) if None in sides and exact else None

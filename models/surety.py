@@ -13,6 +13,7 @@ from models.array import Array
 from models.candidate import Candidate, candidates
 from models.errors import Infeasible
 from models.groundwork import Groundwork, NoLegalLayout
+from models.hardware import GIB
 from models.layout import Layouts
 from models.prediction import Prediction
 from models.profile import Profile
@@ -34,20 +35,23 @@ def fastest_sure(
     rows: Array,
     limit_s: float,
     go_on: GoOn,
+    failed_gib: float = np.inf,
 ) -> Candidate | None:
-    """The fastest layout that is sure to fit and takes no more than `limit_s`; `near`: predictions of `rows`
-    of the answer, of which the fastest that does leaves less to be searched for."""
-    known = rows[_surely_fit(near, best)]
+    """The fastest layout that is sure to fit, needs less than what is known to have failed, and takes no more than
+    `limit_s`; `near`: predictions of `rows` of the answer, of which the fastest that does leaves less to be searched
+    for."""
+    known = rows[_surely_fit(near, best) & (near.needed_bytes < failed_gib * GIB)]
     seconds = float(answer.times[known].min(initial=limit_s * (1 + 1e-12)))
     found = [answer.layouts.take(known[answer.times[known] == seconds][:1])]
     with suppress(NothingFaster, NoLegalLayout, Infeasible):
-        faster = search_on(_surely(answer.ground, best), Goal(faster_than=seconds), go_on)
+        faster = search_on(_surely(answer.ground, best, failed_gib), Goal(faster_than=seconds), go_on)
         found.insert(0, faster.layouts.take(np.array(faster.ranked[:1])))
     if not sum(map(len, found)):
         return None
     chosen = predict(near.problem, Layouts.concatenate(found), near.meshes.c)
     sure = SURE - _ROUNDING
-    return next((one for one in candidates(chosen, profile) if one.prediction.fit_probability >= sure), None)
+    surely = (one for one in candidates(chosen, profile) if one.prediction.fit_probability >= sure)
+    return next((one for one in surely if one.prediction.needed_gib < failed_gib), None)
 
 
 def _surely_fit(predictions: Predictions, best: Prediction) -> Array:
@@ -59,12 +63,15 @@ def _surely_fit(predictions: Predictions, best: Prediction) -> Array:
     return np.asarray((high <= cluster.usable_bytes) & (on_host <= cluster.host_bytes))
 
 
-def _surely(ground: Groundwork, best: Prediction) -> Groundwork:
-    """With as much memory in reserve as the upper end needs; where it is the host that may be too small, without what
-    the best offloads."""
+def _surely(ground: Groundwork, best: Prediction, failed_gib: float) -> Groundwork:
+    """With as much memory in reserve as the upper end needs, and as leaves out what is known to have failed; where it
+    is the host that may be too small, without what the best offloads."""
     space, constraints = ground.space, ground.space.constraints
-    if best.needed_high_gib > best.usable_gib:
-        return ground.reserving(max(constraints.memory_reserve_gib, reserve_gib(best)))
+    reserve = reserve_gib(best) if best.needed_high_gib > best.usable_gib else 0.0
+    if best.needed_gib >= failed_gib:
+        reserve = max(reserve, best.usable_gib - failed_gib + _ROUNDING)
+    if reserve:
+        return ground.reserving(max(constraints.memory_reserve_gib, reserve))
     without = {
         knob: tuple(value for value in constraints.allowed.get(knob, (False,)) if not value) for knob in offloaded(best)
     }

@@ -138,8 +138,9 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _Learnt | _Not
     automatic = request.activate or ground.policy.mode == "automatic"
     replaced = Profile.from_json(ground.active.content)
     published = Published(store).compared(replaced, found.profile) if automatic else None
-    found = replace(found, unseen=ground.beside(replaced, found.unseen))
-    promotion = judge(ground.policy, found.unseen, published, asked=request.activate)
+    memory = found.unseen_memory if ground.base.version == ground.active.version else None
+    found = replace(found, unseen=ground.beside(replaced, found.unseen), unseen_memory=memory)
+    promotion = judge(ground.policy, found, published, asked=request.activate)
     return _Learnt(
         profile=found.profile,
         posterior=found.posterior,
@@ -194,6 +195,7 @@ def _calibration_answer(
             "window": ground.window(),
             "promotion": promotion,
             "unseen": _errors(found.unseen),
+            "unseen_memory": _errors(found.unseen_memory),
             "published": _errors(published),
             "observations": len(ground.reports),
             "moved": [asdict(moved) for moved in found.moved],

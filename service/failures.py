@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from models.problem import Problem
@@ -30,6 +31,11 @@ def out_of_memory(rows: Rows, problem: Problem, profile: Profile) -> list[OutOfM
             run = OutOfMemoryRun(report_id=row.id, measured_at=row.measured_at, layout=layout, needed_gib=needed)
             found.append(run)
     return found
+
+
+def least_that_failed(runs: list[OutOfMemoryRun]) -> float:
+    """GiB that a run was predicted to need and ran out of memory."""
+    return min((run.needed_gib for run in runs), default=math.inf)
 
 
 def warnings(predictions: Mapping[str, PredictedLayout], runs: list[OutOfMemoryRun]) -> list[str]:

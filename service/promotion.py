@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from models.array import Array
-from models.calibration import JUDGED, Unseen
+from models.calibration import JUDGED, Calibration, Unseen
 from models.fleet import as_published
 from models.layout import Layouts
 from models.prediction import log_spreads
@@ -51,19 +51,29 @@ class Published:
         )
 
 
-def judge(policy: Policy, unseen: Unseen | None, published: Unseen | None, *, asked: bool) -> Promotion:
+def judge(policy: Policy, found: Calibration, published: Unseen | None, *, asked: bool) -> Promotion:
     """`asked`: the caller wants it active at once, whatever the policy's mode."""
-    if unseen is None:
-        return _kept(f"fewer than {JUDGED} measured step times: its error on runs that it did not see is unknown")
-    change = f"its error on runs that it did not see goes from {unseen.error_before:.1%} to {unseen.error_after:.1%}"
-    if unseen.error_after > unseen.error_before - _LEAST:
+    if 2 * len(found.outliers) > found.observations:
+        return _kept(
+            f"{len(found.outliers)} of {found.observations} reports are outliers: no coefficient explains them"
+        )
+    judged = [("step times", found.unseen), ("memory", found.unseen_memory)]
+    errors = {what: unseen for what, unseen in judged if unseen is not None}
+    if not errors:
+        rule = f"fewer than {JUDGED} measured step times, or peaks of memory"
+        return _kept(f"{rule}: its error on runs that it did not see is unknown")
+    change = "its error on runs that it did not see goes " + ", and ".join(
+        f"of {what} from {unseen.error_before:.1%} to {unseen.error_after:.1%}" for what, unseen in errors.items()
+    )
+    if all(unseen.error_after > unseen.error_before - _LEAST for unseen in errors.values()):
         return _kept(f"{change}: it does not fall by a tenth of a point")
     if policy.mode == "manual" and not asked:
         return _kept(f"{change}; the policy is manual: a person activates it")
-    for where, errors in (("unseen reports", unseen), ("published runs", published)):
-        for kind, (runs, before, after) in errors.by_kind.items() if errors else ():
+    theirs = {"step times of published runs": published} if published else {}
+    for what, unseen in {**{f"{what} of unseen reports": one for what, one in errors.items()}, **theirs}.items():
+        for kind, (runs, before, after) in unseen.by_kind.items():
             if after > before + policy.margin:
-                worse = f"the error on {runs} {where} of {kind} grows from {before:.1%} to {after:.1%}"
+                worse = f"the error on {runs} {what} of {kind} grows from {before:.1%} to {after:.1%}"
                 return _kept(f"{change}, but {worse}, by more than the margin of {policy.margin:.1%}")
     return Promotion(promoted=True, reason=f"{change}, and nothing gets worse by more than {policy.margin:.1%}")
 

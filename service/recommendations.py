@@ -15,7 +15,7 @@ from service.basis import basis
 from service.creation import Created, Save
 from service.deadline import Deadline, nobody
 from service.evidence import Evidence
-from service.failures import out_of_memory, warnings
+from service.failures import least_that_failed, out_of_memory, warnings
 from service.pointers import instead_of
 from service.profiles import wanted_profile
 from service.resolution import Resolved, Resolver
@@ -56,8 +56,11 @@ class Recommendations:
         if request.allocation is not None:
             allocation = allocate(problem, profile, constraints, request.allocation.build(), go_on)
             problem = replace(problem, cluster=allocation.cluster)
+        with self._store.reading() as rows:
+            failed = out_of_memory(rows, problem, profile)
+        wanted: dict[str, Any] = {"tolerance": request.tolerance, "top": request.top, "go_on": go_on}
         try:
-            found = recommend(problem, profile, constraints, tolerance=request.tolerance, top=request.top, go_on=go_on)
+            found = recommend(problem, profile, constraints, **wanted, failed_gib=least_that_failed(failed))
         except Infeasible as error:
             nowhere = len(choices) > 1 and all(choice.refused for choice in choices)
             raise (none_fits(choices, error) if nowhere else error) from None
@@ -66,8 +69,6 @@ class Recommendations:
             soon = go_on if "time_limit_s" in request.model_fields_set else go_on.within(_THRESHOLDS_S)
             asked = thresholds(found.problem, profile, constraints, request.tolerance, soon)
             members["pipelining"].thresholds = [ThresholdAnswer.of(one) for one in asked]
-        with self._store.reading() as rows:
-            failed = out_of_memory(rows, found.problem, profile)
         answer = RecommendationAnswer(
             **members,
             allocation=None if allocation is None else AllocationAnswer.of(allocation),

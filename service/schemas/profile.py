@@ -139,6 +139,8 @@ class CalibrationAnswer(Document):
     promotion: Promotion
     unseen: UnseenErrors | None
     """Null where there are fewer than five measured step times."""
+    unseen_memory: UnseenErrors | None = None
+    """The same of measured peaks of memory."""
     published: UnseenErrors | None
     """The same of published runs, a few of each chip and stack: what the calibration does to everything else. Null
     where nothing of it could be promoted anyway."""

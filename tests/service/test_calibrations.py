@@ -178,6 +178,44 @@ def test_a_calibration_that_does_not_improve_is_not_promoted(client) -> None:
     assert "does not fall" in found["promotion"]["reason"]
 
 
+def test_reports_that_no_coefficient_explains_are_named_and_not_promoted(client) -> None:
+    """Though they are all alike: milliseconds for seconds, or the wrong model."""
+    ids = report(client, [10.0, 10.1] * 6)
+    found = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
+    assert not found["promotion"]["promoted"]
+    assert "outliers" in found["promotion"]["reason"]
+    assert set(found["outliers"]) == set(ids)
+
+
+def test_what_is_learnt_of_memory_alone_is_promoted(client) -> None:
+    prediction = client.post("/v1/predictions", json={**QUESTION, "layouts": LAYOUTS}).json()
+    for index in range(18):
+        layout = prediction["layouts"][index % len(LAYOUTS)]
+        step = layout["step_time_s"] * (0.99, 1.0, 1.01)[index // len(LAYOUTS)]
+        memory = {"reserved_gib": 0.9 * (layout["needed_gib"] - layout["memory_gib"]["context_gib"])}
+        ran = {"prediction_id": prediction["id"], "rank": index % len(LAYOUTS) + 1, "outcome": "ok"}
+        ran |= {"measured": {"step_time_s": step}, "memory": memory}
+        assert client.post("/v1/reports", json=ran).status_code == 201
+    found = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
+    assert found["unseen_memory"]["error_after"] < found["unseen_memory"]["error_before"] - 0.02
+    assert found["promotion"]["promoted"], found["promotion"]
+
+
+def test_runs_that_fail_where_they_just_fit_teach_that_they_do_not(client) -> None:
+    body = {**QUESTION, "model": "llama-3-70b", "stack": "megatron"}
+    body |= {"cluster": {"preset": "h100", "num_chips": 64}, "workload": {"seq_len": 8192, "global_batch": 256}}
+    made = client.post("/v1/recommendations", json=body).json()
+    before = made["fastest"]["prediction"]
+    assert before["fit_probability"] > 0.45
+    for index in range(10):
+        failed = {"recommendation_id": made["id"], "outcome": "out_of_memory", "source": f"s{index}"}
+        assert client.post("/v1/reports", json=failed).status_code == 201
+    activate(client, client.post(ADDRESS).json()["version"])
+    after = client.post("/v1/predictions", json={**body, "layout": before["layout"]}).json()["layouts"][0]
+    assert after["fit_probability"] < 0.3
+    assert not after["fits"]
+
+
 def set_policy(client, **policy: object) -> None:
     etag = client.get("/v1/profiles/default").headers["etag"]
     answer = client.put("/v1/profiles/default/policy", json=policy, headers={"If-Match": etag})

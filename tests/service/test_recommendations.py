@@ -223,6 +223,18 @@ def test_what_needs_as_much_as_a_run_out_of_memory_is_recommended_with_a_warning
     assert elsewhere["out_of_memory"] == []
 
 
+def test_what_is_surer_needs_less_than_what_ran_out_of_memory(client) -> None:
+    body = {**QUESTION, "model": "llama-3-70b", "stack": "megatron", "tolerance": 0.2}
+    body |= {"cluster": {"preset": "h100", "num_chips": 64}, "workload": {"seq_len": 8192, "global_batch": 256}}
+    first = client.post("/v1/recommendations", json=body).json()
+    surer = first["surer"]["prediction"]
+    failed = {"recommendation_id": first["id"], "choice": "surer", "outcome": "out_of_memory"}
+    assert client.post("/v1/reports", json=failed).status_code == 201
+    again = client.post("/v1/recommendations", json=body).json()
+    assert again["fastest"]["prediction"]["layout"] == first["fastest"]["prediction"]["layout"]
+    assert again["surer"]["prediction"]["needed_gib"] < surer["needed_gib"]
+
+
 def test_a_later_run_that_ended_well_disproves_one_out_of_memory(client) -> None:
     first = client.post("/v1/recommendations", json=QUESTION).json()
     linked = {"recommendation_id": first["id"]}
