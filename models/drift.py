@@ -14,6 +14,7 @@ from models.array import Array
 
 FEWEST = 6  # runs before and after a change, at least
 SIGNIFICANT = 0.01
+_POLISHED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,33 @@ def changes(residuals: Array, significant: float = SIGNIFICANT) -> list[Change]:
             break
         splits = settled
     return _shifts(residuals, splits)
+
+
+def changes_among(residuals: Array, kinds: Array) -> list[Change]:
+    """The same of residuals of several kinds, which may each have a level of their own: that more of one than of
+    another are run is no change. Levels of kinds and of stretches of time in turn, by medians (Tukey's median polish).
+    """
+    residuals = np.asarray(residuals)
+    found, of_time = list[Change](), np.zeros(len(residuals))
+    for _ in range(_POLISHED):
+        of_kind = _levels(residuals - of_time, kinds)
+        found = changes(residuals - of_kind)
+        stretch = np.searchsorted([change.index for change in found], np.arange(len(residuals)), side="right")
+        of_time = _medians(residuals - of_kind, stretch)
+    return found
+
+
+def _levels(residuals: Array, kinds: Array) -> Array:
+    """The median of each run's kind, where it has enough runs, or of all others."""
+    names, code, counts = np.unique(kinds, return_inverse=True, return_counts=True)
+    return _medians(residuals, np.where(counts[code] < 2 * FEWEST, len(names), code))
+
+
+def _medians(residuals: Array, groups: Array) -> Array:
+    level = np.empty(len(residuals))
+    for group in np.unique(groups):
+        level[groups == group] = np.median(residuals[groups == group])
+    return level
 
 
 def _splits(residuals: Array, start: int, significant: float) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from models.drift import Change, changes
+from models.drift import Change, changes_among
 from service.families import family_of
 from service.observations import Observations, log_residuals
 from service.profiles import profile_version
@@ -19,6 +19,8 @@ from service.store.reports import ReportFilter
 from service.tables import ReportRow
 
 Kind = tuple[str, str, str, str]
+Run = tuple[ReportRow, float, int]
+"""A report, its residual, and which question it is about."""
 
 
 class Drift:
@@ -32,10 +34,12 @@ class Drift:
             found = rows.reports.newest(wanted, query.limit + 1)
             usable, unusable = Observations(rows).of(found[: query.limit])
         residuals = log_residuals([observation for _, observation in usable], profile)
-        together: defaultdict[Kind, list[tuple[ReportRow, float]]] = defaultdict(list)
-        for (report, _), residual in zip(usable, residuals, strict=True):
+        together: defaultdict[Kind, list[Run]] = defaultdict(list)
+        questions: dict[Any, int] = {}
+        for (report, ran), residual in zip(usable, residuals, strict=True):
             kind = report.chip, report.fabric, report.stack, family_of(report.architecture)
-            together[kind].append((report, float(residual)))
+            question = questions.setdefault((ran.problem, ran.layout), len(questions))
+            together[kind].append((report, float(residual), question))
         series = [_series(kind, runs) for kind, runs in sorted(together.items())]
         return DriftAnswer(
             profile=ProfileUsed(id=profile.id, version=profile.version),
@@ -50,10 +54,10 @@ def _urgency(series: DriftSeries) -> float:
     return -abs(series.changes[-1].slower) if series.changes else 0.0
 
 
-def _series(kind: Kind, runs: list[tuple[ReportRow, float]]) -> DriftSeries:
+def _series(kind: Kind, runs: list[Run]) -> DriftSeries:
     runs.sort(key=lambda run: (run[0].measured_at, run[0].id))
-    reports, residuals = [report for report, _ in runs], np.array([residual for _, residual in runs])
-    found = [_change(reports, change) for change in changes(residuals)]
+    reports, residuals, questions = [run[0] for run in runs], *(np.array([run[i] for run in runs]) for i in (1, 2))
+    found = [_change(reports, change) for change in changes_among(residuals, questions)]
     chip, fabric, stack, family = kind
     return DriftSeries(
         chip=chip,

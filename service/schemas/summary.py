@@ -41,7 +41,8 @@ class ChangeAnswer(Document):
     last_before: AwareDatetime
     """When the last run before it was."""
     slower: float
-    """The step time after over the one before, less 1, beyond what differs in the questions: 0.06 is 6% slower."""
+    """The step time after over the one before, less 1, beyond what differs in the questions, by their predictions and
+    by their own usual residuals: 0.06 is 6% slower."""
     p_value: float
 
 

@@ -20,7 +20,7 @@ _TOGETHER = 10_000  # identifiers in one query: databases bind no more than 32,7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFilter:
-    """`since` is inclusive, `until` exclusive; `measured`: only those with a step time."""
+    """`since`, inclusive, and `until`, exclusive, are of measurement; `measured`: only those with a step time."""
 
     chip: str | None = None
     stack: str | None = None
@@ -38,9 +38,9 @@ class ReportFilter:
             if (wanted := getattr(self, name)) is not None:
                 query = query.where(getattr(ReportRow, name) == wanted)
         if self.since is not None:
-            query = query.where(ReportRow.created_at >= self.since)
+            query = query.where(ReportRow.measured_at >= self.since)
         if self.until is not None:
-            query = query.where(ReportRow.created_at < self.until)
+            query = query.where(ReportRow.measured_at < self.until)
         if self.after_id is not None:
             query = query.where(ReportRow.id > self.after_id)
         return query.where(_MEASURED) if self.measured else query

@@ -202,6 +202,18 @@ def test_torchtitan_prints_a_rate_for_each_device() -> None:
     assert reading.left_out == {"warm_up": 1}
 
 
+def test_torchtitan_prints_memory_of_small_devices_in_mib() -> None:
+    line = torchtitan(10, "7,034").replace("30.99GiB", "50083.84MiB")
+    assert logs.read(text([line])).memory_gib == pytest.approx(48.91, abs=0.01)
+
+
+@pytest.mark.parametrize("seconds", ["5,603", "1,012.5"])
+def test_seconds_with_commas_are_not_cut_off(seconds: str) -> None:
+    reading = logs.read(text([maxtext(8, 5.6), maxtext(9, seconds)]))
+    assert (reading.value, reading.steps_found) == (5.6, 1)
+    assert [line.line for line in reading.unread] == [2]
+
+
 def test_evaluations_of_torchtitan_are_no_steps() -> None:
     evaluation = torchtitan(20, "90,000", memory=70).replace("step: 20", "validate step: 20")
     reading = logs.read(text([torchtitan(10, "7,000"), evaluation, torchtitan(20, "7,000")]))
@@ -282,6 +294,7 @@ def test_a_progress_bar_is_read_however_its_updates_are_joined(joint: str) -> No
 def test_the_lines_of_nemo_2_are_read() -> None:
     reading = logs.read(text(nemo2(step, seconds) for step, seconds in enumerate([57.25, 4.27, 4.29, 4.28])))
     assert (reading.framework, reading.value, reading.left_out) == ("nemo", 4.28, {"warm_up": 1})
+    assert reading.global_batch == 128
 
 
 # What every log may have

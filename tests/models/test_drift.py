@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.drift import FEWEST, changes
+from models.drift import FEWEST, changes, changes_among
 
 
 def series(*parts: tuple[int, float], noise: float = 0.03, seed: int = 0) -> np.ndarray:
@@ -45,6 +45,36 @@ def test_outliers_are_no_change() -> None:
     residuals = series((60, 0.0))
     residuals[[10, 45]] = 2.3
     assert changes(residuals) == []
+
+
+def mixed(share_before: float, share_after: float, shift: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A hundred runs of two kinds, one of which always takes 8% longer; all take `shift` longer from the middle on."""
+    generator = np.random.default_rng(seed)
+    share = np.repeat([share_before, share_after], 50)
+    kinds = (generator.random(100) > share).astype(int)
+    residuals = 0.08 * kinds + np.repeat([0.0, shift], 50) + 0.015 * generator.standard_normal(100)
+    return residuals, kinds
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_another_mix_of_questions_is_no_change(seed: int) -> None:
+    residuals, kinds = mixed(0.9, 0.1, 0.0, seed)
+    assert changes(residuals)
+    assert changes_among(residuals, kinds) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_change_among_several_questions_is_found(seed: int) -> None:
+    residuals, kinds = mixed(0.7, 0.4, 0.06, seed)
+    (found,) = changes_among(residuals, kinds)
+    assert abs(found.index - 50) <= 3
+    assert found.shift == pytest.approx(0.06, abs=0.02)
+
+
+def test_questions_of_few_runs_are_aligned_together() -> None:
+    residuals = series((30, 0.0), (20, 0.06))
+    (found,) = changes_among(residuals, np.arange(50))
+    assert abs(found.index - 30) <= 2
 
 
 def test_few_runs_say_nothing() -> None:

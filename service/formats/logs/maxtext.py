@@ -9,7 +9,7 @@ from service.formats.logs.steps import Found, Step
 
 _MARK = "completed step:"
 _STEP = re.compile(
-    rf"\s{{0,20}}(\d{{1,12}}),\s{{0,20}}seconds:\s{{0,20}}({NUMBER})(?=[\s,\"\\]|$)",
+    rf"\s{{0,20}}(\d{{1,12}}),\s{{0,20}}seconds:\s{{0,20}}({NUMBER})(?=[\s,\"\\]|$)(?!,\d)",
     re.IGNORECASE,
 )
 _LOSS = re.compile(rf"\bloss:\s{{0,20}}({NUMBER})", re.IGNORECASE)

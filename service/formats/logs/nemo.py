@@ -25,11 +25,12 @@ from service.formats.logs.lines import NUMBER, Line, Log, is_finite, is_whole
 from service.formats.logs.steps import Found, Step
 
 _MARK = "train_step_timing in s"
-_VALUE = re.compile(rf"\s{{0,20}}[:=]\s{{0,20}}({NUMBER})(?=[\s,|\]\"\\]|$)", re.IGNORECASE)
+_VALUE = re.compile(rf"\s{{0,20}}[:=]\s{{0,20}}({NUMBER})(?=[\s,|\]\"\\]|$)(?!,\d)", re.IGNORECASE)
 _DLL = re.compile(r"DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?) - (\d{1,12})\s")
 _LINE = re.compile(r"\bglobal_step: (\d{1,12})\s")
 _BAR = re.compile(r"(\d{1,12})/(?:\d{1,12}|\?) \[\d{1,6}:")
 _LOSS = re.compile(rf"reduced_train_loss\s{{0,20}}[:=]\s{{0,20}}({NUMBER})", re.IGNORECASE)
+_BATCH = re.compile(r"\bglobal_batch_size\s{0,20}[:=]\s{0,20}(\d{1,12})\b")
 _LIST = re.compile(r"\s{0,20}[:=]\s{0,20}\[([^\]]*)(\]?)")
 
 
@@ -63,8 +64,15 @@ def _read(line: Line, before: str, after: str, prints: _Prints, found: Found) ->
     if not value or not is_whole(value.group(1), after[value.end() :]):
         found.miss(line, "its timing is no number, or cut off")
         return
-    seconds, loss = float(value.group(1)), _LOSS.search(before)
-    step = Step(number=0, value=seconds, time=seconds, finite=is_finite(loss and loss.group(1)), label=line.label)
+    seconds, loss, batch = float(value.group(1)), _LOSS.search(before), _last(_BATCH, before)
+    step = Step(
+        number=0,
+        value=seconds,
+        time=seconds,
+        finite=is_finite(loss and loss.group(1)),
+        batch=int(batch.group(1)) if batch else None,
+        label=line.label,
+    )
     if stamp := _last(_DLL, before):
         prints.dll.append(replace(_numbered(step, int(stamp.group(2))), clock=_clock(stamp.group(1))))
     elif index := _last(_LINE, before):

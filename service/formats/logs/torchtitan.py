@@ -13,7 +13,7 @@ _BEGIN = re.compile(rf"\s{{0,20}}(\d{{1,12}})\s{{1,20}}loss:\s{{0,20}}({NUMBER})
 _LOOKS_SO = re.compile(r"\s{0,20}\d{1,12}\s{1,20}loss:")
 _RATE = re.compile(r"tps:\s{0,20}([\d,]{1,30}(?:\.\d{1,9})?|nan|inf)(?=[\s\"\\]|$)", re.IGNORECASE)
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})*(?:\.\d+)?|\d+(?:\.\d+)?|nan|inf", re.IGNORECASE)
-_MEMORY = re.compile(r"memory:\s{0,20}(\d{1,9}(?:\.\d{1,9})?)GiB")
+_MEMORY = re.compile(r"memory:\s{0,20}(\d{1,9}(?:\.\d{1,9})?)([GM])iB")
 _EVALUATION = "validate "
 
 
@@ -31,7 +31,7 @@ def _read(line: Line, after: str, found: Found) -> None:
     if begin and rate and _THOUSANDS.fullmatch(rate.group(1)):
         found.runs.add(_step(line, int(begin.group(1)), begin.group(2), float(rate.group(1).replace(",", ""))))
         if memory:
-            found.note_peak("reserved", float(memory.group(1)))
+            found.note_peak("reserved", float(memory.group(1)) / (1024 if memory.group(2) == "M" else 1))
     elif _LOOKS_SO.match(after):
         found.miss(line, "it has no tps, or it is cut off")
 
