@@ -14,8 +14,11 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
+
+from service.errors import Unavailable
 
 MIGRATIONS = Path(__file__).parent.parent / "migrations"
 _BUSY_S = 30
@@ -104,5 +107,9 @@ def usable() -> Iterator[None]:
     """Raises Unusable for what the database refuses."""
     try:
         yield
+    except CommandError as error:
+        raise Unusable(f"{str(error).strip()}: the database may be of a newer release than this one.") from None
+    except Unavailable as error:
+        raise Unusable(str(error.__cause__ or error).strip()) from None
     except SQLAlchemyError as error:
         raise Unusable(str(getattr(error, "orig", None) or error).strip()) from None

@@ -51,8 +51,8 @@ class ReportLogs:
             report = _submitted(_report(submission, said, reading))
             subject = of_report(rows, report)
             problem = Resolver(rows).problem(subject.question).problem
-            if submission.is_linked and said:
-                _require_agreement(problem, subject, said)
+            if said:
+                _require_agreement(problem, subject, said, linked=submission.is_linked)
             if reading is not None:
                 _require_framework(problem, reading.framework)
                 _require_batch(subject, reading.global_batch)
@@ -128,19 +128,20 @@ def _able(stack: str | Mapping[str, Any], layout: Mapping[str, Any]) -> str | Ma
     return {"sequence_parallel": [True, False], **({"name": stack} if isinstance(stack, str) else stack)}
 
 
-def _require_agreement(problem: Problem, subject: Subject, said: Mapping[str, Any]) -> None:
-    """What the log says that it ran is what it is linked to."""
-    linked = {"layout": subject.layout, "workload": subject.question.workload, "model": problem.architecture}
+def _require_agreement(problem: Problem, subject: Subject, said: Mapping[str, Any], *, linked: bool) -> None:
+    """What the log says that it ran is what it is linked to, or what is said of it."""
+    parts = {"layout": subject.layout, "workload": subject.question.workload, "model": problem.architecture}
     compared = [
         (part, name, ran, getattr(fields, name))
-        for part, fields in linked.items()
+        for part, fields in parts.items()
         for name, ran in said[part].items()
         if name in _COMPARED
     ]
     for part, name, ran, answered in [*compared, ("cluster", "chips", said["num_chips"], problem.cluster.num_devices)]:
         if ran != answered:
-            rule = f"ran {name} = {ran} where what it is linked to has {answered}: report it with its own {part}"
-            raise Invalid("log", None, rule)
+            where = "what it is linked to" if linked else "the request"
+            remedy = f"report it with its own {part}" if linked else f"leave {part} to the log"
+            raise Invalid("log", None, f"ran {name} = {ran} where {where} has {answered}: {remedy}")
 
 
 def _require_framework(problem: Problem, framework: str) -> None:

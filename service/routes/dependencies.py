@@ -155,7 +155,7 @@ class Poster:
 
 
 class Turn:
-    """Answers a POST that computes long and keeps nothing."""
+    """Answers what computes long and keeps nothing."""
 
     def __init__(self, request: Request, services: Use) -> None:
         self._request, self._slots = request, services.slots

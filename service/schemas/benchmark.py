@@ -72,6 +72,7 @@ class BenchmarkSummary(Document):
     chip: str
     num_chips: int
     profile: ProfileUsed
+    """The version that was active when it came."""
     unread: int
     """Lines of the table that could not be read, or whose result was wrong."""
     median_abs_error: float

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -61,6 +62,18 @@ def test_a_database_that_cannot_be_used_is_said_in_one_line() -> None:
         assert process.returncode == 1
         assert "database cannot be used" in errors
         assert len(errors.strip().splitlines()) == 1
+
+
+def test_a_database_of_a_newer_release_is_said_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "newer.db"
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("create table alembic_version (version_num varchar(32) not null)")
+        connection.execute("insert into alembic_version values ('9999')")
+    with started(f"sqlite:///{file}", "--port", "0") as process:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert "newer release" in errors
+        assert "Traceback" not in errors
 
 
 def test_a_setting_that_is_wrong_is_named() -> None:

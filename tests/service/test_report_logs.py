@@ -106,6 +106,19 @@ def test_what_the_request_says_goes_before_the_arguments(client) -> None:
     assert client.post(ADDRESS, json=body).json()["report"]["request"]["model"] == "llama-3-8b"
 
 
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        ({"workload": {"seq_len": 4096, "global_batch": 128}}, "ran seq_len = 8192 where the request has 4096"),
+        ({"layout": {"tp": 8, "dp_shard": 8, "zero_stage": 1}}, "ran tp = 4 where the request has 8"),
+        ({"model": "llama-3-70b"}, "ran num_layers = 32 where the request has 80"),
+    ],
+)
+def test_a_log_that_contradicts_the_request_is_refused(client, said: dict[str, object], rule: str) -> None:
+    problem = assert_problem(client.post(ADDRESS, json={**CLUSTER, **said, "log": MEGATRON}), "invalid", "/log")
+    assert rule in problem["errors"][0]["rule"]
+
+
 def test_a_log_that_contradicts_what_it_is_linked_to_is_refused(client) -> None:
     layout = {"tp": 8, "dp_shard": 8, "zero_stage": 1, "sequence_parallel": True}
     question = {**QUESTION, "stack": "megatron", "layout": layout}
