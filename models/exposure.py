@@ -76,6 +76,10 @@ class Exposure:
         is_layer = index < self.meshes.kinds
         if is_layer:
             kernels, idle = self._attention(index)
+            if self.layouts.offload_activations.any():
+                sent, fetched = self._offload(index, ahead, back)
+                ahead, back, terms["offload_s"] = ahead + sent, back + fetched, sent + fetched
+                idle = idle[0] + sent, idle[1] + fetched
             exposed, idle = self._exposed_tensor(index, (ahead - kernels[0], back - kernels[1]), idle)
             ahead, back, terms["tensor_s"] = ahead + exposed[0], back + exposed[1], total(exposed)
             forward = ahead
@@ -90,9 +94,6 @@ class Exposure:
         if is_layer and self.problem.architecture.kinds[index].moe:
             sent, received, hides = self._exposed_experts(index, free)
             forward, free, terms["expert_s"] = forward + sent, free - hides, sent + received
-        if is_layer and self.layouts.offload_activations.any():
-            sent, fetched = self._offload(index, forward, total(terms.values()) - forward)
-            forward, free, terms["offload_s"] = forward + sent, free + sent + fetched, sent + fetched
         return Part(forward, total(terms.values()), terms, free)
 
     def _attention(self, index: int) -> tuple[Pair, Pair]:
@@ -210,8 +211,8 @@ class Exposure:
         return np.asarray((self.micro_batches + self.layouts.pp - 1) * self.c.slow_node_s)
 
     def _offload(self, index: int, forward: Array, backward: Array) -> Pair:
-        """What activations take longer than all of forward, beside which they leave, or they would pile up, and longer
-        than all of backward, beside which they come back: theirs is a link of its own."""
+        """What activations take longer than the compute of forward, beside which they leave, or they would pile up, and
+        than that of backward, beside which they come back. Who waits for the host may send over other links."""
         traffic = self.layouts.offload_activations * (self.kept(index) / (self.c.host_gb_s * 1e9))
         return np.maximum(traffic - forward, 0.0), np.maximum(traffic - backward, 0.0)
 
