@@ -151,7 +151,8 @@ def time_fit(
     profile: Profile, observations: Sequence[Observation], posterior: Posterior, *, fresh: bool = False
 ) -> Fit:
     targets = [target for o in _sorted(observations) for target in _of_time(o)]
-    return Fit(profile, targets, frozenset(KINDS) - MEMORY_COEFFICIENTS, _STEP, posterior, fresh=fresh)
+    scatter = profile.neighbourhood(("all",)).spread if fresh else None
+    return Fit(profile, targets, frozenset(KINDS) - MEMORY_COEFFICIENTS, _STEP, posterior, scatter=scatter)
 
 
 def memory_fit(
@@ -167,7 +168,8 @@ def memory_fit(
         else:
             side: Side = "at_least" if o.out_of_memory else "at_most"
             targets.append(_target(o, "needed", float(o.problem.cluster.usable_bytes), side))
-    return Fit(profile, targets, MEMORY_COEFFICIENTS, _MEMORY, posterior, fresh=fresh)
+    scatter = profile.memory_neighbourhood(("all",)).spread if fresh else None
+    return Fit(profile, targets, MEMORY_COEFFICIENTS, _MEMORY, posterior, scatter=scatter)
 
 
 def _sorted(observations: Sequence[Observation]) -> list[Observation]:

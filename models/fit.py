@@ -104,12 +104,12 @@ class Fit:
         quantities: Mapping[str, Quantity],
         posterior: Posterior,
         *,
-        fresh: bool = False,
+        scatter: float | None = None,
     ) -> None:
-        """`fresh`: of machines that the profile has not seen, whose runs scatter as unseen ones did, and may all lie to
-        one side of their predictions, which is no noise."""
-        self.fresh = fresh
-        self.scatter = profile.neighbourhood(("all",)).spread if fresh else profile.residual_spread
+        """`scatter`: of machines that the profile has not seen, how unseen runs did; they may all lie to one side of
+        their predictions, which is no noise."""
+        self.fresh = scatter is not None
+        self.scatter = profile.residual_spread if scatter is None else scatter
         self.profile, self.targets, self.quantities = profile, targets, quantities
         scopes, joint = {scope for t in targets for scope in ("all", *t.problem.scopes)}, {*posterior.keys}
         ours = [t for t in profile.terms if t.coefficient in coefficients]

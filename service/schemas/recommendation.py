@@ -38,7 +38,8 @@ class RecommendationRequest(PinnedQuestion):
     include: Annotated[list[Literal["thresholds"]], Field(max_length=1)] = []
     """"thresholds": how much bandwidth, or how large a domain, would change whether a pipeline is needed."""
     time_limit_s: Annotated[float, Field(gt=0, le=60)] = 20.0
-    """How long to search at most. Then the answer is the best so far: see `certificate.exact` and `certificate.gap`."""
+    """How long to search at most. Then the answer is the best so far: see `certificate.exact` and `certificate.gap`.
+    Where none fits yet a few steps more are taken, which for the largest questions are some seconds."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:

@@ -201,6 +201,17 @@ def test_what_is_learnt_of_memory_alone_is_promoted(client) -> None:
     assert found["promotion"]["promoted"], found["promotion"]
 
 
+def test_runs_that_fit_well_say_little_of_memory(client) -> None:
+    before = client.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]
+    assert before["needed_gib"] < 0.9 * before["usable_gib"]
+    ran = {**PREDICTION, "outcome": "ok", "measured": {"step_time_s": before["step_time_s"]}}
+    batch = {"reports": [{**ran, "source": f"s{index % 4}"} for index in range(120)]}
+    assert client.post("/v1/reports", json=batch).status_code == 201
+    activate(client, client.post(ADDRESS).json()["version"])
+    after = client.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]
+    assert after["needed_gib"] == pytest.approx(before["needed_gib"], rel=0.02)
+
+
 def test_runs_that_fail_where_they_just_fit_teach_that_they_do_not(client) -> None:
     body = {**QUESTION, "model": "llama-3-70b", "stack": "megatron"}
     body |= {"cluster": {"preset": "h100", "num_chips": 64}, "workload": {"seq_len": 8192, "global_batch": 256}}
