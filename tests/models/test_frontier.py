@@ -29,6 +29,7 @@ from tests.models.brute_force import legal
 from tests.models.test_search import PINNED, offers, problems
 
 PROFILE = shipped_profile()
+CLOSE = 1e-3  # where unlike stages take turns in being the last, closed forms of schedules are that close
 SMALL = Problem(
     architecture=catalogue.architecture("llama-3-70b"),
     cluster=catalogue.cluster("h100", 256),
@@ -47,7 +48,7 @@ def fastest(problem: Problem, **allowed: tuple[object, ...]) -> float:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from([1.1, 2.0, 10.0]))
 def test_more_of_anything_never_makes_the_best_slower(problem: Problem, times: float) -> None:
-    best, chip = fastest(problem) * (1 + 1e-9), problem.cluster.chip
+    best, chip = fastest(problem) * (1 + CLOSE), problem.cluster.chip
     roomier = replace(problem.cluster, chip=replace(chip, usable_memory_gib=chip.usable_memory_gib * times))
     for cluster in (roomier, *better(problem.cluster, times)):
         assert fastest(replace(problem, cluster=cluster)) <= best
@@ -73,12 +74,11 @@ SPEED = st.sampled_from([0.01, 0.1, 1.0])
 def test_more_of_anything_never_makes_a_layout_slower(
     problem: Problem, pinned: dict[str, tuple[object, ...]], times: float, inside: float, outside: float
 ) -> None:
-    """Nor where links are so slow that whatever can hide traffic does; to 0.1%, where unlike stages take turns in being
-    the last."""
+    """Nor where links are so slow that whatever can hide traffic does."""
     assume(offers(problem, pinned))
     slow = replace(problem, cluster=problem.cluster.changed(scale_up=inside, scale_out=outside))
     for layouts in islice(legal(slow, Constraints(allowed=pinned)), 20):
-        took = predict(slow, layouts, PROFILE.coefficients(slow.scopes)).step_time_s * (1 + 1e-3)
+        took = predict(slow, layouts, PROFILE.coefficients(slow.scopes)).step_time_s * (1 + CLOSE)
         for cluster in better(slow.cluster, times):
             faster = replace(slow, cluster=cluster)
             assert (predict(faster, layouts, PROFILE.coefficients(faster.scopes)).step_time_s <= took).all()
