@@ -249,8 +249,8 @@ class Fit:
         return residual, np.where(self.sign == 0, say, weight * curve / width**2)
 
     def _beyond_bound(self, predicted: Array, width: Array) -> tuple[Array, Array]:
-        """How far a prediction is on the wrong side of a bound, in widths, and how likely it makes the side on which the
-        run was not."""
+        """How far a prediction is on the wrong side of a bound, in widths, and how likely it makes the side on which
+        the run was not."""
         wrong = np.clip(self.sign * (self.value - predicted) / width, -_FAR, _FAR)
         return wrong, 1 / (1 + np.exp(-wrong))
 
