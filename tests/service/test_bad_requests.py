@@ -59,7 +59,10 @@ BAD_PREDICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (cluster(chip=changed(CHIP, "memory_gb", 10**400)), "invalid", "/cluster/chip/memory_gb"),
     (cluster(chip=changed(CHIP, "scale_up", {"gb_s_per_chip": 450})), "invalid", "/cluster/chip/scale_up"),
     (changed(PREDICTION, "cluster", "h100"), "invalid", "/cluster"),
-    *[(changed(PREDICTION, "workload.seq_len", n), "invalid", "/workload/seq_len") for n in (0, -1, 10**9, 1e3, None)],
+    *[
+        (changed(PREDICTION, "workload.seq_len", n), "invalid", "/workload/seq_len")
+        for n in (0, -1, 10**9, 1000.5, None)
+    ],
     *[(changed(PREDICTION, "workload.global_batch", n), "invalid", "/layout/micro_batch") for n in (1, 63, 100)],
     (changed(PREDICTION, "workload.global_batch", 10**8), "invalid", "/workload/global_batch"),
     (changed(PREDICTION, "workload.precision", "fp3"), "invalid", "/workload/precision"),
