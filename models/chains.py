@@ -18,6 +18,7 @@ from models.partition import Stages
 from models.pipeline import in_flight
 from models.problem import Problem
 
+_AT_ONCE = 1 << 20  # stages of chains under schedules
 _BUBBLE_FREE = (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)  # their bubble is bounded by nothing here
 
 
@@ -117,7 +118,9 @@ def flying(schedules: Layouts, pp: Array, m: Array) -> Array:
     """F of schedules on chains of pp stages and m micro-batches, (schedules, n): pp / Σ_i 1/f_i."""
     first, code = distinct(schedules.schedule, schedules.virtual_stages)
     kind, chunks = schedules.schedule[first, None], schedules.virtual_stages[first, None]
-    stage = np.arange(int(pp.max()))[:, None, None]
-    held = in_flight(kind, np.minimum(stage, pp - 1), pp, chunks, m)
-    mean = pp / np.where(stage < pp, 1 / held, 0.0).sum(axis=0)
-    return np.broadcast_to(mean, (len(first), len(pp)))[code]
+    mean, order = np.empty((len(first), len(pp))), np.argsort(pp, kind="stable")
+    for some in np.array_split(order, 1 + len(first) * len(pp) * int(pp.max()) // _AT_ONCE):
+        stage = np.arange(int(pp[some].max(initial=1)))[:, None, None]
+        held = in_flight(kind, np.minimum(stage, pp[some] - 1), pp[some], chunks, m[some])
+        mean[:, some] = pp[some] / np.where(stage < pp[some], 1 / held, 0.0).sum(axis=0)
+    return mean[code]

@@ -37,6 +37,7 @@ from models.space import Space, ragged
 from models.step import predict
 
 _CORES = 16_000  # looked at together at first, later more
+_MOST_CORES = 1 << 19  # at a time
 _PROBED = 1024  # cores opened together, at first
 _MESHES = 1 << 14  # bounded together
 _FIRST_MESHES = 1 << 9
@@ -110,7 +111,7 @@ class _Search:
         order = np.argsort(bound, kind="stable")
         cores: Cores | None = None
         opened = np.zeros(0, dtype=bool)
-        for block, _ in growing(order, max(_CORES // experts, 1), len(order)):
+        for block, _ in growing(order, max(_CORES // experts, 1), max(_MOST_CORES // experts, 1)):
             wanted = self.held.wanted(bound[block], rows.pp[block] > 1, points[block])
             self._close(bound[block[~wanted]])
             if not self._may_go_on(float(bound[block[0]])):
@@ -150,7 +151,7 @@ class _Search:
         return rows[: max(int(np.searchsorted(meshes, _MESHES // 2, side="right")), 1)]
 
     def _crossed(self, trunks: Array) -> Cores:
-        """These trunks with every pair of expert degrees that may fold and fit."""
+        """These trunks with every pair of expert degrees that may fold and fit, where that may be in the answer."""
         ground = self.ground
         n = len(ground.experts)
         trunk, expert = np.repeat(trunks, n), np.tile(np.arange(n), len(trunks))
@@ -167,7 +168,9 @@ class _Search:
         layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
         least_idle = ground.chains.least_idle[ground.chain(trunk)]
         bound = ground.bounds.time(ground.bounds.passes[shard] + ground.context[trunk], layouts.pp, m[fits], least_idle)
-        return Cores(layouts, trunk, shard, bound)
+        wanted = self.held.wanted(bound, layouts.pp > 1, of_degrees(layouts))
+        self._close(bound[~wanted])
+        return Cores(layouts, trunk, shard, bound).take(np.flatnonzero(wanted))
 
     # -- meshes -------------------------------------------------------------------------------------------------
 
