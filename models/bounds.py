@@ -26,7 +26,16 @@ from itertools import groupby, product
 import numpy as np
 
 from models.array import Array, distinct, total
-from models.exposure import Exposure, exposed_context, norm_seconds, overlaps, straggling, update_seconds, weighed
+from models.exposure import (
+    Exposure,
+    context_sent,
+    exposed_context,
+    norm_seconds,
+    overlaps,
+    straggling,
+    update_seconds,
+    weighed,
+)
 from models.layout import DUALPIPE, ONE_F_ONE_B, Layouts
 from models.least_costs import LeastCosts
 from models.mesh import closest_groups
@@ -144,10 +153,11 @@ class Bounds:
         mean = exposure.whole_model() / self.pp
         traffic, update = (weighed(exposure.amounts, work) / self.pp for work in zip(*once, strict=True))
         step = mean * (self.m + self.least_idle) + exposure.hide(traffic, mean) + update
-        step = step + exposure.sends() + exposure.hops()
+        sends = exposure.sends()
+        step = step + sends + exposure.hops()
         device, host = update_seconds(self.problem, self.c)
         on_host = update * np.maximum(host / device - 1, 0.0)  # where the device is the faster
-        return step + self._besides(exposure), mean, on_host, exposure.sends_beside_more()
+        return step + self._besides(exposure), mean, on_host, exposure.sends_beside_more(sends)
 
     def _besides(self, exposure: Exposure) -> Array:
         """What a step takes whatever the policy."""
@@ -205,7 +215,8 @@ class CoreBounds:
             most, least = (times.of_stretches(experts, of).take(body) for of in (np.maximum, np.minimum))
             beside = most.attention_forward + most.idle_forward, most.attention_backward + most.idle_backward
             kernels = least.attention_forward, least.attention_backward
-            both = exposed_context(costs, kind, costs.context_traffic(layer), beside, kernels)
+            sent = context_sent(self.problem, costs.context_traffic(layer))
+            both = exposed_context(costs, kind, sent, beside, kernels)
             found.append(self.problem.architecture.layers_of_kinds[kind] * total(both))
         return total(found)[code]
 

@@ -456,7 +456,7 @@ def _clean(fit: Fit, estimate: Estimate) -> Array:
 
 def _error(fit: Fit, predicted: Array) -> float | None:
     whole = np.array([target.quantity in ("step_time", "reserved", "needed") for target in fit.targets], dtype=bool)
-    measured = (fit.side == "equal") & whole
+    measured = (fit.sign == 0) & whole
     return _median_error(predicted[measured], fit.value[measured]) if measured.any() else None
 
 

@@ -119,10 +119,8 @@ class Exposure:
         _, traffic, _ = self.meshes.layer_traffic[index]
         once_more = self._once_more(self.meshes.tables.shards.repeated[index].context)
         beside = kernels[0] + idle[0], kernels[1] + idle[1]
-        exposed = exposed_context(self.meshes, index, traffic, beside, kernels, once_more)
-        if self.stack.context != "ring":
-            return exposed, (np.zeros_like(traffic),) * 2
-        sent = traffic, (2 + once_more) * traffic
+        sent = context_sent(self.problem, traffic, once_more)
+        exposed = exposed_context(self.meshes, index, sent, beside, kernels)
         return exposed, (np.maximum(sent[0] - exposed[0], 0.0), np.maximum(sent[1] - exposed[1], 0.0))
 
     def _exposed_experts(self, index: int, free: Array) -> tuple[Array, Array, Array]:
@@ -179,10 +177,10 @@ class Exposure:
         free = weighed(self.amounts, parts) / self.layouts.pp if stages is None else weighed(stages, parts)
         return np.asarray(every - np.minimum(most, (self.micro_batches - 1) * (free + waiting)))
 
-    def sends_beside_more(self) -> Array:
-        """Of the sends that are exposed beside the mean of the stages, those that more would hide."""
+    def sends_beside_more(self, exposed: Array) -> Array:
+        """Of sends that are exposed, those that more to run beside would hide."""
         every, most = self._sends
-        return np.asarray(self.sends() - (every - most))
+        return np.asarray(exposed - (every - most))
 
     @cached_property
     def _hides_sends(self) -> bool:
@@ -257,15 +255,16 @@ class Exposure:
         return np.asarray(dense / by_dense + expert / np.where(sharded, self.meshes.expert_shards, 1.0))
 
 
-def exposed_context(
-    meshes: MeshCosts, kind: int, traffic: Array, beside: Pair, attention: Pair, once_more: Array | float = 0.0
-) -> Pair:
-    """Context-parallel traffic of a layer in forward, and in backward with what is sent `once_more`. A ring runs beside
-    so much, at most, and makes attention, which takes so much at least, slower in chunks. What is gathered or exchanged
-    is there before attention begins, or leaves after it; gathered keys and values come again in backward, and their
-    gradients leave."""
+def context_sent(problem: Problem, traffic: Array, once_more: Array | float = 0.0) -> Pair:
+    """Context-parallel traffic of a layer in forward, and in backward with what is sent `once_more`: keys and values
+    come again there, and their gradients leave; heads that are exchanged for tokens go back as they came."""
+    return traffic, ((1 if problem.stack.context == "ulysses" else 2) + once_more) * traffic
+
+
+def exposed_context(meshes: MeshCosts, kind: int, sent: Pair, beside: Pair, attention: Pair) -> Pair:
+    """What is left of it. A ring runs beside so much, at most, and makes attention, which takes so much at least,
+    slower in chunks. What is gathered or exchanged is there before attention begins, or leaves after it."""
     problem, hides = meshes.problem, meshes.c.context_overlap
-    sent = traffic, ((1 if problem.stack.context == "ulysses" else 2) + once_more) * traffic
     if problem.stack.context != "ring":
         return sent
     kernel = problem.architecture.kinds[kind].attention

@@ -122,7 +122,6 @@ class Fit:
         self.value = np.log([t.value for t in targets])
         self.weight = np.array([t.weight for t in targets])
         self.source = np.unique([t.source for t in targets], return_inverse=True)[1]
-        self.side = np.array([t.side for t in targets])
         self.sign = np.array([_SIGNS[t.side] for t in targets])
         self.groups = self._groups()
 
@@ -214,8 +213,7 @@ class Fit:
     def residual(self, predicted: Array) -> Array:
         """Log target over prediction; zero on the good side of a one-sided target."""
         away = self.value - predicted
-        good = ((self.side == "at_least") & (away < 0)) | ((self.side == "at_most") & (away > 0))
-        return np.where(good, 0.0, away)
+        return np.where(self.sign * away < 0, 0.0, away)
 
     def with_terms(self, theta: Array) -> Profile:
         changed = {t.key: replace(t, mean=float(v)) for t, v in zip(self.terms, theta, strict=True)}
@@ -237,9 +235,8 @@ class Fit:
     def _pull(self, predicted: Array, weight: Array, noise: Array) -> tuple[Array, Array]:
         """Residuals, and weights of their squares, that have the minimum of the losses; of bounds such that no step
         goes too far (Jaakkola & Jordan 2000, doi:10.1023/A:1008932416310)."""
-        residual, nu = self.residual(predicted), DEGREES_OF_FREEDOM
-        idle = (self.sign != 0) & (residual == 0)
-        say = np.where(idle, 0.0, weight * (nu + 1) / (nu + (residual / noise) ** 2) / noise**2)
+        residual = self.residual(predicted)
+        say = self._say(residual, weight, noise)
         if not self.fresh:
             return residual, say
         width = noise * _LOGISTIC
@@ -247,6 +244,12 @@ class Fit:
         curve = np.where(wrong > _TINY, np.tanh(wrong / 2) / (2 * np.maximum(wrong, _TINY)), share * (1 - share))
         residual = np.where(self.sign == 0, residual, self.sign * width * share / curve)
         return residual, np.where(self.sign == 0, say, weight * curve / width**2)
+
+    def _say(self, residual: Array, weight: Array, noise: Array) -> Array:
+        """Weights of the squared residuals that have the Student-t loss's minimum."""
+        idle = (self.sign != 0) & (residual == 0)
+        nu = DEGREES_OF_FREEDOM
+        return np.where(idle, 0.0, weight * (nu + 1) / (nu + (residual / noise) ** 2) / noise**2)
 
     def _beyond_bound(self, predicted: Array, width: Array) -> tuple[Array, Array]:
         """How far a prediction is on the wrong side of a bound, in widths, and how likely it makes the side on which
@@ -256,7 +259,7 @@ class Fit:
 
     def _information(self, predicted: Array, weight: Array, noise: Array) -> Array:
         """Of each target about its prediction: what it weighs, but of a bound the curvature of its loss."""
-        _, say = self._pull(predicted, weight, noise)
+        say = self._say(self.residual(predicted), weight, noise)
         if not self.fresh:
             return say
         width = noise * _LOGISTIC
@@ -274,7 +277,7 @@ class Fit:
 
     def _noise(self, residual: Array, weight: Array) -> tuple[float, Array]:
         """Spread of all residuals, and of each source's own, by median absolute deviation."""
-        used = (weight > 0) & (self.side == "equal")
+        used = (weight > 0) & (self.sign == 0)
         spread = max(_pooled(residual[used], self.scatter, float(weight[used].sum())), 0.01)
         noise = np.full(len(residual), spread)
         for source in np.unique(self.source[used]):

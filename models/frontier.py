@@ -59,9 +59,8 @@ def frontier(
     for name in grid:
         if name not in AXES:
             raise Invalid("grid", name, f"must be one of {', '.join(AXES)}")
-    if "domain" in grid and problem.cluster.fabric.domain is None:
-        rule = f"fabric {problem.cluster.fabric.id} has no scale-up domain of a size to change"
-        raise Invalid("grid.domain", list(grid["domain"]), rule)
+    if "domain" in grid:
+        problem.cluster.fabric.require_domain("grid.domain", list(grid["domain"]))
     if (pp := constraints.allowed.get("pp")) and len({degree > 1 for degree in pp}) == 1:
         raise Invalid("constraints.pp", list(pp), "leaves one side: a frontier lies between pipelines and none")
     places = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]

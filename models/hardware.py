@@ -103,6 +103,11 @@ class Fabric:
         """Chips of a switched scale-up domain; None where there is none, or one joins every chip."""
         return self.scale_up[-1].size if self.torus is None and self.scale_up else None
 
+    def require_domain(self, field: str, value: object) -> None:
+        """Raise Invalid where `field` asks for another domain, and there is none."""
+        if self.domain is None:
+            raise Invalid(field, value, f"fabric {self.id} has no scale-up domain of a size to change")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
@@ -278,8 +283,8 @@ class Cluster:
         """With so many times the scale-up and scale-out bandwidth, another number of chips in a scale-up domain, or
         another number of chips; raises Invalid where the fabric has no such thing to change."""
         fabric, torus = self.fabric, self.fabric.torus
-        if domain is not None and fabric.domain is None:
-            raise Invalid("domain", domain, f"fabric {fabric.id} has no scale-up domain of a size to change")
+        if domain is not None:
+            fabric.require_domain("domain", domain)
         levels = []
         for level in fabric.levels:
             up = level.scale == "up"

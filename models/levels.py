@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 
 from models.array import Array
+from models.complexity import of_degrees
 from models.layout import Layouts
 from models.memory_bounds import Memory
 from models.mesh_costs import MeshCosts
@@ -20,6 +22,15 @@ class Cores:
     trunk: Array
     shard: Array
     bound: Array
+
+    @cached_property
+    def points(self) -> Array:
+        """Of complexity."""
+        return of_degrees(self.layouts)
+
+    @property
+    def piped(self) -> Array:
+        return np.asarray(self.layouts.pp > 1)
 
     def take(self, rows: Array) -> Cores:
         return Cores(self.layouts.take(rows), self.trunk.take(rows), self.shard.take(rows), self.bound.take(rows))

@@ -100,11 +100,11 @@ def told(choices: Sequence[Choice], objective: Objective) -> str:
     """Why the first of them is: its figures beside those of the next that keeps the limits as it does."""
     best, possible = choices[0], [choice for choice in choices if choice.refused is None]
     least = {"step_time": "step time", "time": "time", "cost": "cost", "chips": "chips"}[objective.minimize]
-    set_ = _limits(objective)
-    limits = " and ".join(f"{name} {limit:g}" for name, limit in set_.items())
+    named = {name: f"{name} {limit:g}" for name, limit in _limits(objective).items()}
+    limits = " and ".join(named.values())
     keeping = [choice for choice in possible if choice.meets]
     if not keeping:
-        broken = " and ".join(f"{name} {set_[name]:g}" for name, taken in _taken(best, objective).items() if taken > 1)
+        broken = " and ".join(named[name] for name, taken in _taken(best, objective).items() if taken > 1)
         said = f"none keeps {limits}; the nearest is {_figures(best)}, which breaks {broken}"
     elif limits and len(keeping) == 1:
         said = f"only one keeps {limits}, {_figures(best)}"

@@ -210,9 +210,7 @@ def _sharding_offered(p: Problem, x: Layouts) -> Array:
 
 
 def _muon(p: Problem, x: Layouts) -> Array:
-    if p.workload.optimizer != "muon":
-        return np.ones(len(x), dtype=bool)
-    return np.isin(x.zero_stage, p.stack.muon_stages)
+    return np.isin(x.zero_stage, p.stack.muon_stages) | (p.workload.optimizer != "muon")
 
 
 def _reshard_offered(p: Problem, x: Layouts) -> Array:

@@ -47,7 +47,7 @@ _FIRST_LEAVES = 1 << 10
 _MOST_LAYOUTS = 4_000_000  # a search stops there with the best so far, marked as not exact
 _LAST_STEPS = 8  # that a search still takes when it has to stop and nothing fits yet
 
-Bounded = TypeVar("Bounded", Meshes, Leaves)
+Bounded = TypeVar("Bounded", Cores, Meshes, Leaves)
 
 
 def search(space: Space, profile: Profile, goal: Goal, go_on: GoOn = to_the_end) -> Answer:
@@ -135,7 +135,7 @@ class _Search:
         """Open the cores that promise most, on each side of pp = 1; returns which."""
         if not self._may_go_on(float(cores.bound[~opened].min(initial=np.inf))):
             return np.zeros(0, dtype=np.int64)
-        piped = cores.layouts.pp > 1
+        piped = cores.piped
         left = np.flatnonzero(~opened & self.held.fast(cores.bound, piped))
         left = left[np.argsort(cores.bound[left], kind="stable")]
         best = np.concatenate([self._first(cores, left[piped[left] == side], count // 2) for side in (False, True)])
@@ -168,9 +168,7 @@ class _Search:
         layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
         least_idle = ground.chains.least_idle[ground.chain(trunk)]
         bound = ground.bounds.time(ground.bounds.passes[shard] + ground.context[trunk], layouts.pp, m[fits], least_idle)
-        wanted = self.held.wanted(bound, layouts.pp > 1, of_degrees(layouts))
-        self._close(bound[~wanted])
-        return Cores(layouts, trunk, shard, bound).take(np.flatnonzero(wanted))
+        return self._wanted(Cores(layouts, trunk, shard, bound))
 
     # -- meshes -------------------------------------------------------------------------------------------------
 
@@ -342,7 +340,7 @@ class _Search:
 
     def _simplest(self, cores: Cores) -> None:
         """Open what may be simple enough to make up for its time."""
-        points, piped = of_degrees(cores.layouts), cores.layouts.pp > 1
+        points, piped = cores.points, cores.piped
         left = np.lexsort((cores.bound, points))
         while len(left := left[self.held.wanted(cores.bound[left], piped[left], points[left])]):
             if not self._may_go_on(float(cores.bound[left].min())):
@@ -354,7 +352,7 @@ class _Search:
     # -- counts -------------------------------------------------------------------------------------------------
 
     def _wanted(self, rows: Bounded) -> Bounded:
-        """Of some meshes or leaves those that may be in the answer."""
+        """Of cores, meshes or leaves those that may be in the answer."""
         wanted = self.held.wanted(rows.bound, rows.piped, rows.points)
         self._close(rows.bound[~wanted])
         return rows.take(np.flatnonzero(wanted))

@@ -53,12 +53,14 @@ class _Ground:
     def profile(self) -> Profile:
         return Profile.from_json(self.base.content)
 
-    def beside(self, replaced: Profile, unseen: Unseen | None) -> Unseen | None:
-        """The same with the active version as what was before: it is that which a new one replaces."""
-        if unseen is None or self.base.version == self.active.version:
-            return unseen
+    def beside(self, replaced: Profile, found: Calibration) -> Calibration:
+        """The same with the active version as what was before: it is that which a new one replaces. What it said of
+        memory is not looked up."""
+        if self.base.version == self.active.version:
+            return found
         timed = sorted((o for o in self.observations if o.step_time_s is not None), key=lambda o: o.key)
-        return replace(unseen, before=log_times([(o.problem, Layouts.of([o.layout])) for o in timed], replaced))
+        before = log_times([(o.problem, Layouts.of([o.layout])) for o in timed], replaced)
+        return replace(found, unseen=found.unseen and replace(found.unseen, before=before), unseen_memory=None)
 
     def learnt(self) -> dict[str, Any]:
         """Which reports a version from here rests on: how many, and those that came last."""
@@ -138,8 +140,7 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _Learnt | _Not
     automatic = request.activate or ground.policy.mode == "automatic"
     replaced = Profile.from_json(ground.active.content)
     published = Published(store).compared(replaced, found.profile) if automatic else None
-    memory = found.unseen_memory if ground.base.version == ground.active.version else None
-    found = replace(found, unseen=ground.beside(replaced, found.unseen), unseen_memory=memory)
+    found = ground.beside(replaced, found)
     promotion = judge(ground.policy, found, published, asked=request.activate)
     return _Learnt(
         profile=found.profile,

@@ -56,8 +56,8 @@ def _urgency(series: DriftSeries) -> float:
 
 def _series(kind: Kind, runs: list[Run]) -> DriftSeries:
     runs.sort(key=lambda run: (run[0].measured_at, run[0].id))
-    reports, residuals, questions = [run[0] for run in runs], *(np.array([run[i] for run in runs]) for i in (1, 2))
-    found = [_change(reports, change) for change in changes_among(residuals, questions)]
+    reports, residuals, questions = zip(*runs, strict=True)
+    found = [_change(reports, change) for change in changes_among(np.array(residuals), np.array(questions))]
     chip, fabric, stack, family = kind
     return DriftSeries(
         chip=chip,

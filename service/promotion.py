@@ -69,8 +69,10 @@ def judge(policy: Policy, found: Calibration, published: Unseen | None, *, asked
         return _kept(f"{change}: it does not fall by a tenth of a point")
     if policy.mode == "manual" and not asked:
         return _kept(f"{change}; the policy is manual: a person activates it")
-    theirs = {"step times of published runs": published} if published else {}
-    for what, unseen in {**{f"{what} of unseen reports": one for what, one in errors.items()}, **theirs}.items():
+    compared = {f"{what} of unseen reports": unseen for what, unseen in errors.items()}
+    if published:
+        compared["step times of published runs"] = published
+    for what, unseen in compared.items():
         for kind, (runs, before, after) in unseen.by_kind.items():
             if after > before + policy.margin:
                 worse = f"the error on {runs} {what} of {kind} grows from {before:.1%} to {after:.1%}"

@@ -58,9 +58,16 @@ class Recommendations:
             problem = replace(problem, cluster=allocation.cluster)
         with self._store.reading() as rows:
             failed = out_of_memory(rows, problem, profile)
-        wanted: dict[str, Any] = {"tolerance": request.tolerance, "top": request.top, "go_on": go_on}
         try:
-            found = recommend(problem, profile, constraints, **wanted, failed_gib=least_that_failed(failed))
+            found = recommend(
+                problem,
+                profile,
+                constraints,
+                tolerance=request.tolerance,
+                top=request.top,
+                go_on=go_on,
+                failed_gib=least_that_failed(failed),
+            )
         except Infeasible as error:
             nowhere = len(choices) > 1 and all(choice.refused for choice in choices)
             raise (none_fits(choices, error) if nowhere else error) from None

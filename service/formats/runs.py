@@ -274,7 +274,8 @@ def _kind(training: Row) -> str:
 
 
 def _stage(training: Row) -> int | None:
-    return next((stage for name, stage in _STAGES.items() if _kind(training).startswith(name)), None)
+    kind = _kind(training)
+    return next((stage for name, stage in _STAGES.items() if kind.startswith(name)), None)
 
 
 def _known(training: Row, name: str, assumed: list[str]) -> int:
