@@ -82,6 +82,12 @@ def nothing_shared(rows: int) -> tuple[Array, Array]:
     return np.arange(rows), np.arange(rows)
 
 
+def ragged(start: Array, count: Array) -> tuple[Array, Array]:
+    """For stretches of a table: (the stretch each of their entries is of, where it stands in the table)."""
+    owner = np.repeat(np.arange(len(count)), count)
+    return owner, np.arange(len(owner)) + np.repeat(start - (np.cumsum(count) - count), count)
+
+
 def growing(order: Array, first: int, most: int) -> Iterator[tuple[Array, Array]]:
     """Stretches of an order, each eight times as long as the one before; and all from its beginning on."""
     start, size = 0, first

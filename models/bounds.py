@@ -200,19 +200,19 @@ class CoreBounds:
         costs = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, np.arange(n), near)
         return Exposure(rows, costs).whole_model()
 
-    def context(self, trunks: Layouts, body: Array) -> Array:
+    def context(self, trunks: Layouts, body: Array, starts: Array) -> Array:
         """What context parallelism adds at least to a pass of the whole model on trunks, whatever the expert degrees:
-        `body` of each, of which those of all pairs of degrees are a stretch of the shards."""
+        `body` of each, and where the stretch of shards `starts` that each body has with pairs of degrees."""
         if (trunks.cp == 1).all():
             return np.zeros(len(trunks))
         first, code = distinct(body, trunks.cp)
-        x, body, experts = trunks.take(first), body[first], len(self.shards.shards) // (int(body.max()) + 1)
+        x, body = trunks.take(first), body[first]
         rows = replace(neutral(len(x)), cp=x.cp, tp=x.tp, sequence_parallel=x.sequence_parallel)
         near = closest_groups(self.problem.cluster, rows)
         links = self.least.context(near)
-        costs, found = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, body * experts, near), []
+        costs, found = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, starts[body], near), []
         for kind, (layer, times) in enumerate(zip(self.problem.architecture.kinds, self.shards.times, strict=False)):
-            most, least = (times.of_stretches(experts, of).take(body) for of in (np.maximum, np.minimum))
+            most, least = (times.of_stretches(starts, of).take(body) for of in (np.maximum, np.minimum))
             beside = most.attention_forward + most.idle_forward, most.attention_backward + most.idle_backward
             kernels = least.attention_forward, least.attention_backward
             sent = context_sent(self.problem, costs.context_traffic(layer))

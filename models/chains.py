@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from models.array import Array, distinct, total
+from models.array import Array, distinct, ragged, total
 from models.combine import partitions
 from models.layout import DUALPIPE, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
 from models.partition import Stages
@@ -45,7 +45,7 @@ class Chains:
     @cached_property
     def flying(self) -> Array:
         """Micro-batches in flight: the harmonic mean over stages."""
-        return np.where(self.legal, flying(self.schedules, self.pp, self.micro_batches).T, np.inf)
+        return flying(self.schedules, self.pp, self.micro_batches, self.legal)
 
     @cached_property
     def least_flying(self) -> Array:
@@ -114,13 +114,19 @@ def idle(schedules: Layouts, pp: Array) -> Array:
     return np.where(free, 0.0, 1 / schedules.virtual_stages)[:, None] * (pp - 1)
 
 
-def flying(schedules: Layouts, pp: Array, m: Array) -> Array:
-    """F of schedules on chains of pp stages and m micro-batches, (schedules, n): pp / Σ_i 1/f_i."""
-    first, code = distinct(schedules.schedule, schedules.virtual_stages)
-    kind, chunks = schedules.schedule[first, None], schedules.virtual_stages[first, None]
-    mean, order = np.empty((len(first), len(pp))), np.argsort(pp, kind="stable")
-    for some in np.array_split(order, 1 + len(first) * len(pp) * int(pp.max()) // _AT_ONCE):
-        stage = np.arange(int(pp[some].max(initial=1)))[:, None, None]
-        held = in_flight(kind, np.minimum(stage, pp[some] - 1), pp[some], chunks, m[some])
-        mean[:, some] = pp[some] / np.where(stage < pp[some], 1 / held, 0.0).sum(axis=0)
-    return mean[code]
+def flying(schedules: Layouts, pp: Array, m: Array, legal: Array) -> Array:
+    """F of those schedules on chains of pp stages and m micro-batches that are legal, (chains, schedules): pp / Σ_i
+    1/f_i; infinite of the others."""
+    chain, schedule = np.nonzero(legal)
+    _, kind = distinct(schedules.schedule, schedules.virtual_stages)
+    first, code = distinct(chain, kind[schedule])
+    chain, unlike, mean = chain[first], schedules.take(schedule[first]), np.empty(len(first))
+    for some in np.array_split(np.arange(len(first)), 1 + int(pp[chain].sum()) // _AT_ONCE):
+        stages = pp[chain[some]]
+        of, stage = ragged(np.zeros_like(stages), stages)
+        own, x = chain[some[of]], unlike.take(some[of])
+        held = in_flight(x.schedule, stage, pp[own], x.virtual_stages, m[own])
+        mean[some] = stages / np.add.reduceat(1 / held, np.cumsum(stages) - stages)
+    found = np.full(legal.shape, np.inf)
+    found[legal] = mean[code]
+    return found

@@ -39,9 +39,9 @@ class LayerTime:
     idle_forward: Array
     idle_backward: Array
 
-    def of_stretches(self, rows: int, extreme: np.ufunc) -> LayerTime:
-        """Of stretches of so many rows one value each: np.maximum, or np.minimum, of all of them."""
-        return LayerTime(*(extreme.reduce(getattr(self, name).reshape(-1, rows), axis=1) for name in self.__slots__))
+    def of_stretches(self, starts: Array, extreme: np.ufunc) -> LayerTime:
+        """Of stretches of rows that start there one value each: np.maximum, or np.minimum, of all of them."""
+        return LayerTime(*(extreme.reduceat(getattr(self, name), starts) for name in self.__slots__))
 
     def take(self, rows: Array) -> LayerTime:
         return LayerTime(*(getattr(self, name).take(rows) for name in self.__slots__))

@@ -108,7 +108,7 @@ class Groundwork:
         self.body = bodies.code
         if (count := len(bodies.table) * len(self.experts)) > MOST_SHARDS:
             raise TooLarge(self.problem.cluster.num_chips, count, "shards of a layer", MOST_SHARDS)
-        shards = _crossed(bodies.table, self.experts)
+        shards = self._crossed(bodies.table)
         self.shards = ShardCosts.of(self.problem, shards, self.c, self.policies.savers.recompute)
         self._cost_links()
         self.memory = CoreMemory(self.problem, self.shards, self.c, self.policies)
@@ -123,10 +123,32 @@ class Groundwork:
         self.on_host = self.policies.savers.offload_optimizer[self.saver]
         self._count_points()
 
+    def _crossed(self, bodies: Shards) -> Shards:
+        """Every body with the pairs of expert degrees that may fold on some trunk, body by body; or with the first."""
+        first, _ = distinct(self.body, self.trunks.rows.pp)
+        trunk, expert = self.pairs(first)
+        some = np.zeros((len(bodies), len(self.experts)), dtype=bool)
+        some[self.body[trunk], expert] = True
+        some[~some.any(axis=1), 0] = True
+        body, expert = np.nonzero(some)
+        self.first_shard = np.searchsorted(body, np.arange(len(bodies)))
+        self._shard = np.cumsum(some).reshape(some.shape) - 1
+        return replace(bodies.take(body), ep=self.experts.ep[expert], etp=self.experts.etp[expert])
+
+    def pairs(self, trunks: Array) -> tuple[Array, Array]:
+        """Trunks with the pairs of expert degrees that may fold over their stages: (the trunk, the pair) of each."""
+        rows, x = self.trunks.rows, self.experts
+        stage = self.problem.cluster.num_devices // rows.pp[trunks]
+        folds = stage[:, None] % (x.ep * x.etp) == 0
+        if self.problem.experts_keep_tensor:
+            folds &= rows.tp[trunks][:, None] == x.etp
+        row, pair = np.nonzero(folds)
+        return trunks[row], pair
+
     def _cost_links(self) -> None:
         self.least = LeastCosts(self.problem, self.c, self.experts.ep, self.experts.etp, fillings=self.space.fillings)
         self.bounds = CoreBounds(self.problem, self.shards, self.c, self.least)
-        self.context = self.bounds.context(self.trunks.rows, self.body)
+        self.context = self.bounds.context(self.trunks.rows, self.body, self.first_shard)
 
     @property
     def places_freely(self) -> bool:
@@ -192,7 +214,7 @@ class Groundwork:
         """Trunks with pairs of expert degrees: as layouts, the shard of each, and the bytes that it needs at least."""
         x = self.experts
         layouts = replace(self.trunks.rows.take(trunk), ep=x.ep[expert], etp=x.etp[expert])
-        shard = self.body[trunk] * len(x) + expert
+        shard = self._shard[self.body[trunk], expert]
         return layouts, shard, self.memory.memory(shard, layouts, self.chains.least_flying[self.chain(trunk)])
 
     def room(self, meshes: Meshes) -> Room:
@@ -236,13 +258,6 @@ class Groundwork:
         at = np.minimum(index, np.maximum(legal - 1, 0))
         number = numbers[np.minimum(at, len(numbers) - 1)] if len(numbers) else at
         return legal, np.where(is_open & (at < fewer), number, 0)
-
-
-def _crossed(bodies: Shards, experts: Layouts) -> Shards:
-    """Every body with every pair of expert degrees, body by body."""
-    n = len(experts)
-    x = bodies.take(np.repeat(np.arange(len(bodies)), n))
-    return replace(x, ep=np.tile(experts.ep, len(bodies)), etp=np.tile(experts.etp, len(bodies)))
 
 
 def _lighter(problem: Problem, policies: Policies, offload_pays: bool) -> Array:

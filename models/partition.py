@@ -131,7 +131,7 @@ def _balanced(layers: Array, head: float, chunks: Array, width: int) -> Array:
 def _in_rounds(layers: Array, head: float, pp: Array, v: Array, width: int) -> Array:
     """Where chunks that are dealt out to several stages in rounds begin (u, width)."""
     n, head = len(layers), head / float(layers.mean())
-    on_last, ending = np.array([_last_stage(n, head, *pair) for pair in zip(pp.tolist(), v.tolist(), strict=True)]).T
+    on_last, ending = _last_stages(n, head, pp, v)
     pp, v = pp[:, None], v[:, None]
     each, more = np.divmod(n - on_last[:, None], pp - 1)
     chunk = np.arange(width - 1)
@@ -142,18 +142,24 @@ def _in_rounds(layers: Array, head: float, pp: Array, v: Array, width: int) -> A
     return np.where(np.arange(width) < pp * v, begin, n)
 
 
-def _last_stage(n: int, head: float, pp: int, v: int) -> tuple[int, int]:
-    """How many of n layers the last stage has, and its last chunk beside the head, which is worth so many: of equally
-    good numbers the most, since the stages before hold more micro-batches."""
-    last = np.arange(min(n - v * (pp - 1), n // pp + 1), v - 2, -1)[:, None, None]
-    end = np.arange(n // (pp * v) + 1, -1, -1)[:, None]
-    others, round_ = -(-(n - last) // (pp - 1)), np.arange(v)
-    of_last = np.where(round_ < v - 1, _evenly(last - end, v - 1, round_), end + head)
-    together = np.maximum(_evenly(others, v, round_), of_last).sum(axis=2)
-    stages = np.where(last - end >= v - 1, np.maximum(others, last + head), np.inf)[:, :, 0]
-    best = np.where(stages <= stages.min() * (1 + 1e-12), together, np.inf).argmin()
-    at, of = divmod(int(best), len(end))
-    return int(last[at, 0, 0]), int(end[of, 0])
+def _last_stages(n: int, head: float, pp: Array, v: Array) -> tuple[Array, Array]:
+    """How many of n layers the last stage has, and its last chunk beside the head, which is worth so many, (u,): of
+    equally good numbers the most, since the stages before hold more micro-batches."""
+    last = np.arange(n, -1, -1)
+    most = np.minimum(n - v * (pp - 1), n // pp + 1)
+    others = -(-(n - last) // (pp - 1)[:, None])
+    stages = np.where((last <= most[:, None]) & (last >= v[:, None] - 1), np.maximum(others, last + head), np.inf)
+    row, at = np.nonzero(stages <= stages.min(axis=1, keepdims=True) * (1 + 1e-12))
+    end, round_ = np.arange(n // int((pp * v).min()) + 1, -1, -1), np.arange(int(v.max()))
+    rounds, last, others = v[row, None, None], last[at, None, None], others[row, at, None, None]
+    of_last = np.where(round_ < rounds - 1, _evenly(last - end[:, None], rounds - 1, round_), end[:, None] + head)
+    longest = np.maximum(_evenly(others, rounds, round_), of_last)
+    together = np.where(round_ < rounds, longest, 0.0).sum(axis=2)
+    legal = (end <= n // (pp * v)[row, None] + 1) & (last[:, 0] - end >= rounds[:, 0] - 1)
+    together = np.where(legal, together, np.inf)
+    best = np.lexsort((np.arange(len(row)), together.min(axis=1), row))
+    best = best[np.searchsorted(row, np.arange(len(pp)))]
+    return last[best, 0, 0], end[together[best].argmin(axis=1)]
 
 
 def _evenly(count: Array, rounds: Array | int, round_: Array) -> Array:

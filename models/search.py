@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from models.answer import Answer, Certificate, Goal, GoOn, NothingFaster, to_the_end
-from models.array import Array, distinct, growing, total
+from models.array import Array, distinct, growing, ragged, total
 from models.bounds import Bounds, Parts, Times
 from models.combine import Combiner
 from models.complexity import of_degrees, of_mesh, of_policy
@@ -33,14 +33,15 @@ from models.mesh import closest_groups
 from models.mesh_costs import collectives
 from models.profile import Profile
 from models.shortage import Shortage
-from models.space import Space, ragged
+from models.space import Space
 from models.step import predict
 
 _CORES = 16_000  # looked at together at first, later more
 _MOST_CORES = 1 << 19  # at a time
 _PROBED = 1024  # cores opened together, at first
 _MESHES = 1 << 14  # bounded together
-_FIRST_MESHES = 1 << 9
+_FIRST_MESHES = 1 << 12
+_FIRST_FREE = 1 << 9  # of those that are placed in many ways
 _FIRST_PLACED = 1 << 8
 _LEAVES = 1 << 13  # evaluated together, at most
 _FIRST_LEAVES = 1 << 10
@@ -105,7 +106,7 @@ class _Search:
         ground = self.ground
         rows, experts = ground.trunks.rows, len(ground.experts)
         m = rows.num_micro_batches(ground.problem.workload.global_batch)
-        least = ground.bounds.passes.reshape(-1, experts).min(axis=1)[ground.body] + ground.context
+        least = np.minimum.reduceat(ground.bounds.passes, ground.first_shard)[ground.body] + ground.context
         bound = ground.bounds.time(least, rows.pp, m, ground.chains.least_idle[ground.trunks.chains])
         points = of_degrees(rows)
         order = np.argsort(bound, kind="stable")
@@ -153,14 +154,10 @@ class _Search:
     def _crossed(self, trunks: Array) -> Cores:
         """These trunks with every pair of expert degrees that may fold and fit, where that may be in the answer."""
         ground = self.ground
-        n = len(ground.experts)
-        trunk, expert = np.repeat(trunks, n), np.tile(np.arange(n), len(trunks))
-        rows = ground.trunks.rows
-        stage = ground.problem.cluster.num_devices // rows.pp[trunk]
-        folds = stage % (ground.experts.ep * ground.experts.etp)[expert] == 0
-        folds &= (ground.experts.etp[expert] == rows.tp[trunk]) | (not ground.problem.experts_keep_tensor)
-        self.rejected["experts_fold_over_dense_axes"] += int(ground.splits[trunk[~folds]].sum()) * len(ground.policies)
-        trunk, expert = trunk[folds], expert[folds]
+        trunk, expert = ground.pairs(trunks)
+        crossed = int(ground.splits[trunks].sum()) * len(ground.experts)
+        folding = int(ground.splits[trunk].sum())
+        self.rejected["experts_fold_over_dense_axes"] += (crossed - folding) * len(ground.policies)
         layouts, shard, memory = ground.cores(trunk, expert)
         m = layouts.num_micro_batches(ground.problem.workload.global_batch)
         fits = memory <= ground.at_most
@@ -185,7 +182,7 @@ class _Search:
 
     def _sweep(self, meshes: Meshes, order: Array) -> None:
         """Open meshes, a few at a time."""
-        for block, rest in growing(order, _FIRST_MESHES, _MESHES):
+        for block, rest in growing(order, _FIRST_FREE if self.ground.places_freely else _FIRST_MESHES, _MESHES):
             if not self._may_go_on(float(meshes.bound[rest].min())):
                 return
             left = self._wanted(meshes.take(block))
@@ -207,7 +204,7 @@ class _Search:
         filled = meshes.take(rows)
         bound = np.maximum(filled.bound, ground.bounded(costs, filled.chain))
         filled = self._wanted(replace(filled, costs=costs, bound=bound))
-        for some, _ in growing(np.argsort(filled.bound, kind="stable"), _FIRST_MESHES, _MESHES):
+        for some, _ in growing(np.argsort(filled.bound, kind="stable"), _FIRST_FREE, _MESHES):
             if len(left := self._wanted(filled.take(some))):
                 self._open(left)
 

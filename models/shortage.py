@@ -104,9 +104,7 @@ class Shortage:
     def _cores(self) -> Iterator[tuple[float, Cores]]:
         """Cores, few at a time at first, in order of the memory that they need at least."""
         ground = self.ground
-        n = len(ground.experts)
-        every = np.arange(len(ground.trunks.rows) * n)
-        trunk, expert = every // n, every % n
+        trunk, expert = ground.pairs(np.arange(len(ground.trunks.rows)))
         layouts, shard, memory = ground.cores(trunk, expert)
         order = np.argsort(memory, kind="stable")
         for chosen, _ in growing(order, 16, _CORES):

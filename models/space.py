@@ -20,7 +20,7 @@ from itertools import product
 
 import numpy as np
 
-from models.array import Array, distinct, growing
+from models.array import Array, distinct, growing, ragged
 from models.constraints import Constraints
 from models.errors import Invalid, TooLarge
 from models.factors import divisors, factorisations, ordered_factorisations
@@ -453,12 +453,6 @@ def variant_class(rows: Layouts) -> Array:
     """Which row of Space.legal_variants a mesh has: by whether ep and cp, pp, dp_shard, dp_replicate are above 1."""
     both = (rows.ep > 1) & (rows.cp > 1)
     return 8 * both + 4 * (rows.pp > 1) + 2 * (rows.dp_shard > 1) + (rows.dp_replicate > 1)
-
-
-def ragged(start: Array, count: Array) -> tuple[Array, Array]:
-    """For stretches of a table: (the stretch each of their entries is of, where it stands in the table)."""
-    owner = np.repeat(np.arange(len(count)), count)
-    return owner, np.arange(len(owner)) + np.repeat(start - (np.cumsum(count) - count), count)
 
 
 def neutral(rows: int) -> Layouts:

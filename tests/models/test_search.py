@@ -17,7 +17,7 @@ from models.answer import Answer, Goal, NothingFaster
 from models.architecture import Architecture, MoeShape
 from models.array import Array
 from models.bounds import Bounds, CoreBounds, Variants
-from models.chains import Chains, flying, idle
+from models.chains import Chains, idle
 from models.constraints import Constraints
 from models.errors import Infeasible, OutOfTime
 from models.exposure import recomputed
@@ -303,7 +303,6 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     variants = Variants.of_policies(policies)
     m = layouts.num_micro_batches(problem.workload.global_batch)
     least_idle = idle(policies.schedules, layouts.pp)[schedule, rows]
-    held = flying(policies.schedules, layouts.pp, m)[schedule, rows]
     wanted = np.ones((len(variants.keys), n), dtype=bool)
 
     placed = Bounds(costs_of(problem, layouts, c, policies), policies, least_idle)
@@ -311,7 +310,7 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     needed = predict(problem, layouts, c).needed_bytes  # with no more memory than that, it has to recompute so much
     its_own = schedule[:, None] == np.arange(len(policies.schedules))
     chains = Chains(problem, policies.schedules, layouts.pp, m, its_own)
-    longest = chains.longest
+    held, longest = chains.flying[rows, schedule], chains.longest
     memory = MemoryBounds(near.costs, policies, held, longest, needed * (1 + 1e-12)).memory()
     little = MemoryBounds(near.costs, policies, held, longest, needed * (1 - 1e-6)).memory()
     surely = little.room[variant, rows] >= chains.most_flying
