@@ -19,6 +19,7 @@ step; the last takes no less than any stage, nor than the mean of all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, product
@@ -182,27 +183,37 @@ class CoreBounds:
     """Bounds for trunks and cores, whatever the split, the placement and the policy.
 
     A pass takes its compute and the least of tensor-, expert- and context-parallel traffic that any placement leaves;
-    nothing of data parallelism.
+    nothing of data parallelism. Shards are those of every body with its expert degrees in a row; `first`: where the row
+    of each body begins.
     """
 
-    def __init__(self, problem: Problem, shards: ShardCosts, c: Coefficients, least: LeastCosts) -> None:
+    def __init__(self, problem: Problem, shards: ShardCosts, c: Coefficients, least: LeastCosts, first: Array) -> None:
         self.problem, self.c, self.shards, self.least = problem, c, shards, least
+        self.first = first
         self.passes = self._passes()
 
     def _passes(self) -> Array:
-        """F+B of the whole model on each shard, for one micro-batch."""
-        x, n = self.shards.shards, len(self.shards.shards)
-        rows = replace(neutral(n), tp=x.tp, ep=x.ep, etp=x.etp, sequence_parallel=x.sequence_parallel)
+        """F+B of the whole model on each shard, for one micro-batch: of what has no experts once for every body."""
+        n, parts = len(self.shards.shards), len(self.problem.architecture.kinds) + 2
+        sparse = [part for part in range(parts) if self.problem.architecture.has_experts(part)]
+        if not sparse:
+            return self._pass_of(range(parts), np.arange(n))
+        dense = self._pass_of([part for part in range(parts) if part not in sparse], self.first)
+        return np.repeat(dense, np.diff(self.first, append=n)) + self._pass_of(sparse, np.arange(n))
+
+    def _pass_of(self, parts: Sequence[int], shard: Array) -> Array:
+        x = self.shards.shards.take(shard)
+        rows = replace(neutral(len(x)), tp=x.tp, ep=x.ep, etp=x.etp, sequence_parallel=x.sequence_parallel)
         near = closest_groups(self.problem.cluster, rows)
         links = None
         if self.problem.workload.global_batch > 1:  # with one micro-batch, how much hides depends on the pipeline
             links = self.least.collectives(near)
-        costs = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, np.arange(n), near)
-        return Exposure(rows, costs).whole_model()
+        costs = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, shard, near)
+        return Exposure(rows, costs).pass_of(parts)
 
-    def context(self, trunks: Layouts, body: Array, starts: Array) -> Array:
+    def context(self, trunks: Layouts, body: Array) -> Array:
         """What context parallelism adds at least to a pass of the whole model on trunks, whatever the expert degrees:
-        `body` of each, and where the stretch of shards `starts` that each body has with pairs of degrees."""
+        `body` of each."""
         if (trunks.cp == 1).all():
             return np.zeros(len(trunks))
         first, code = distinct(body, trunks.cp)
@@ -210,9 +221,9 @@ class CoreBounds:
         rows = replace(neutral(len(x)), cp=x.cp, tp=x.tp, sequence_parallel=x.sequence_parallel)
         near = closest_groups(self.problem.cluster, rows)
         links = self.least.context(near)
-        costs, found = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, starts[body], near), []
+        costs, found = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, self.first[body], near), []
         for kind, (layer, times) in enumerate(zip(self.problem.architecture.kinds, self.shards.times, strict=False)):
-            most, least = (times.of_stretches(starts, of).take(body) for of in (np.maximum, np.minimum))
+            most, least = (times.of_stretches(self.first, of).take(body) for of in (np.maximum, np.minimum))
             beside = most.attention_forward + most.idle_forward, most.attention_backward + most.idle_backward
             kernels = least.attention_forward, least.attention_backward
             sent = context_sent(self.problem, costs.context_traffic(layer))

@@ -83,6 +83,9 @@ class LayerTimes:
     once: LayerTime
     again: Array
 
+    def take(self, rows: Array) -> LayerTimes:
+        return LayerTimes(self.once.take(rows), self.again.take(rows, axis=1))
+
     def scaled(self, factor: Array | float) -> LayerTimes:
         return LayerTimes(self.once.scaled(factor), self.again * factor)
 
@@ -109,9 +112,13 @@ class Compute:
 
     def layer(self, layer: Layer) -> LayerTimes:
         """One transformer layer."""
-        part = self._body(layer, self.bodies.table).take(self.bodies.code)
-        if layer.moe:
-            part = part + self._experts(layer.moe, self.experts.table).take(self.experts.code)
+        body = self._body(layer, self.bodies.table)
+        if not layer.moe:
+            return self._times(layer, body).take(self.bodies.code)
+        experts = self._experts(layer.moe, self.experts.table).take(self.experts.code)
+        return self._times(layer, body.take(self.bodies.code) + experts)
+
+    def _times(self, layer: Layer, part: _Part) -> LayerTimes:
         each, of_experts = self._launches(layer)
         host = (each * self.c.launch_s + of_experts * self.c.expert_launch_s) * np.exp(self.c.launch_ageing * self.age)
         everything = part.products + part.core + part.light
@@ -133,12 +140,13 @@ class Compute:
     def embedding(self) -> LayerTime:
         """The look-up of input embeddings: reading and writing, and a scatter backward."""
         size = self.problem.workload.number_format.activation_bytes
-        move = self.kernels.move(3 * self.shards.local_tokens * self.h * size)
-        return LayerTime(move, move, *[np.zeros_like(move)] * 5).scaled(self.c.compute_overhead)
+        move = self.kernels.move(3 * self.bodies.table.local_tokens * self.h * size)
+        time = LayerTime(move, move, *[np.zeros_like(move)] * 5).scaled(self.c.compute_overhead)
+        return time.take(self.bodies.code)
 
     def head(self) -> LayerTimes:
         """Final norm, output projection and cross-entropy over fp32 logits; MTP modules add a layer and a head."""
-        x, kernels, modules = self.shards, self.kernels, self.problem.architecture.mtp_layers
+        x, kernels, modules = self.bodies.table, self.kernels, self.problem.architecture.mtp_layers
         vocab = self.problem.architecture.vocab_size
         matmul = kernels.linear_16(x.tokens, self.h, vocab / x.tp)
         kept = vocab / x.tp if self.problem.stack.parallel_loss else vocab
@@ -146,19 +154,16 @@ class Compute:
         zeros = [np.zeros_like(logits)] * 4
         none = np.zeros((len(self.policies), len(x)))
         one = LayerTime(matmul.forward + logits, matmul.backward + logits, matmul.weight, *zeros)
-        one = one.scaled(self.c.compute_overhead)
+        head = LayerTimes(one.scaled(self.c.compute_overhead), none)
         if not modules:
-            return LayerTimes(one, none)
+            return head.take(self.bodies.code)
         last = self.problem.architecture.layers[-1]
         projection = kernels.linear(x.tokens, 2 * self.h, self.h / x.tp)
         front = LayerTime(projection.forward, projection.backward, projection.weight, *zeros)
         front = front.scaled(self.c.compute_overhead)
         whole = np.array([self.problem.repeated(policy, last).whole for policy in self.policies])
-        return (
-            LayerTimes(one, none).scaled(1 + modules)
-            + self.layer(last).scaled(modules)
-            + LayerTimes(front, whole[:, None] * front.forward).scaled(modules)
-        )
+        around = head.scaled(1 + modules) + LayerTimes(front, whole[:, None] * front.forward).scaled(modules)
+        return around.take(self.bodies.code) + self.layer(last).scaled(modules)
 
     def _body(self, layer: Layer, x: Shards) -> _Part:
         attention, pieces = layer.attention, dict[str, Callable[[], Array]]()

@@ -63,6 +63,10 @@ class Exposure:
         """Both passes of all layers and ends."""
         return weighed(self.amounts, [part.both for part in self.parts])
 
+    def pass_of(self, parts: Sequence[int]) -> Array:
+        """Both passes of some parts of the model."""
+        return total(self.amounts[i] * self._part(i).both for i in parts)
+
     @property
     def amounts(self) -> list[float]:
         """Layers of each kind in the whole model, and one of each end."""

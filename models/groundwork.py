@@ -147,8 +147,8 @@ class Groundwork:
 
     def _cost_links(self) -> None:
         self.least = LeastCosts(self.problem, self.c, self.experts.ep, self.experts.etp, fillings=self.space.fillings)
-        self.bounds = CoreBounds(self.problem, self.shards, self.c, self.least)
-        self.context = self.bounds.context(self.trunks.rows, self.body, self.first_shard)
+        self.bounds = CoreBounds(self.problem, self.shards, self.c, self.least, self.first_shard)
+        self.context = self.bounds.context(self.trunks.rows, self.body)
 
     @property
     def places_freely(self) -> bool:

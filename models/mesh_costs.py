@@ -311,7 +311,7 @@ class MeshCosts:
         scatter = sharding.time(dense * gradient) + replicate.time(dense * gradient / self.dense_shards)
         whole = replicas.time(dense * gradient)
         stuck = np.zeros_like(gather)
-        if self._has_experts(part):
+        if self.problem.architecture.has_experts(part):
             over_experts = edp.time(expert * gradient)
             over_replicas = self._replicated_experts * replicate.time(expert * gradient / self.expert_shards)
             of_experts = edp.time(expert * element)
@@ -319,13 +319,6 @@ class MeshCosts:
             scatter = scatter + over_experts + over_replicas
             whole = whole + 2 * over_experts
         return gather, stuck, scatter, whole
-
-    def _has_experts(self, part: int) -> bool:
-        architecture = self.problem.architecture
-        if part < self.kinds:
-            return architecture.kinds[part].moe is not None
-        is_head = part == self.kinds + 1
-        return is_head and architecture.mtp_layers > 0 and architecture.layers[-1].moe is not None
 
 
 def collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]:

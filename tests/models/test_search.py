@@ -340,9 +340,9 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
 
     shards = Shards.of(layouts, problem.workload.seq_len)
     costs = ShardCosts.of(problem, shards.table, c, policies.savers.recompute)
-    cores = CoreBounds(problem, costs, c, LeastCosts(problem, c, layouts.ep, layouts.etp))
+    cores = CoreBounds(problem, costs, c, LeastCosts(problem, c, layouts.ep, layouts.etp), np.arange(len(shards.table)))
     unsplit = replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones(n, dtype=int))
-    passes = cores.passes[shards.code] + cores.context(layouts, shards.code, np.arange(len(shards.table)))
+    passes = cores.passes[shards.code] + cores.context(layouts, shards.code)
     time = cores.time(passes, layouts.pp, m, least_idle)
     yield time, CoreMemory(problem, costs, c, policies).memory(shards.code, unsplit, held)
 

@@ -1,0 +1,110 @@
+"""Where the time of an exact answer goes, and how long it would take at least.
+
+    python -m tests.benchmarks.search_profile [--seconds 6] [--problem NAME]
+
+Each named problem is answered again and again while a timer looks a thousand times a second which step of it runs. The
+floor is the same question with every knob but placement pinned to its answer: one layout to be found, with all that is
+said of it. What was evaluated takes next to nothing at the rate of predictions in bulk; what lies between are bounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from collections import Counter
+from dataclasses import fields
+from types import FrameType
+
+from models.constraints import KNOBS, Constraints
+from models.layout import Layout
+from models.problem import Problem
+from models.profile import Profile, shipped_profile
+from models.recommendation import Recommendation, recommend
+from tests.benchmarks.problems import NAMED
+
+_BESIDES = {
+    "faster_with_fewer": "fewer chips",
+    "fastest_sure": "surer layout",
+    "candidates": "intervals",
+    "why_none": "intervals",
+}
+"""Steps that an answer takes besides its search, wherever they are."""
+_LEVELS = {
+    "Groundwork.__init__": "groundwork",
+    "Space.trunks": "groundwork",
+    "_Search._crossed": "cores",
+    "_Search._split": "meshes",
+    "_Search._open": "placements",
+    "_Search._leaves": "policies",
+    "_Search._evaluate": "layouts",
+}
+"""Levels of the search, by the innermost."""
+_COLUMNS = (*dict.fromkeys(_LEVELS.values()), *dict.fromkeys(_BESIDES.values()), "rest")
+
+
+def step_of(frame: FrameType | None) -> str:
+    """What an answer is at."""
+    level = besides = ""
+    while frame is not None:
+        name = frame.f_code.co_qualname
+        level, besides = level or _LEVELS.get(name, ""), _BESIDES.get(name, besides)
+        frame = frame.f_back
+    return besides or level or "rest"
+
+
+def sampled(problem: Problem, profile: Profile, seconds: float) -> Counter[str]:
+    """How often each step was met, over so many seconds."""
+    met: Counter[str] = Counter()
+
+    def look(_: int, frame: FrameType | None) -> None:
+        met[step_of(frame)] += 1
+
+    before = signal.signal(signal.SIGPROF, look)
+    signal.setitimer(signal.ITIMER_PROF, 0.001, 0.001)
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        recommend(problem, profile)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, before)
+    return met
+
+
+def least_of(
+    problem: Problem, profile: Profile, constraints: Constraints, times: int = 9
+) -> tuple[float, Recommendation]:
+    """Seconds of the fastest of some answers to a question, and the answer."""
+    seconds = []
+    for _ in range(times):
+        start = time.perf_counter()
+        found = recommend(problem, profile, constraints)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds), found
+
+
+def pinned(layout: Layout) -> Constraints:
+    """Every knob at its value in a layout."""
+    own = {field.name: getattr(layout, field.name) for field in fields(layout) if field.name in KNOBS}
+    modules = own.pop("recompute_modules")
+    allowed = {knob: (value,) for knob, value in own.items()} | ({"recompute_modules": modules} if modules else {})
+    return Constraints(allowed=allowed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--problem", choices=NAMED)
+    asked, profile = parser.parse_args(), shipped_profile()
+    print("| problem | answer | floor | " + " | ".join(_COLUMNS) + " |")
+    print("|---|---|---|" + "---|" * len(_COLUMNS))
+    for name in [asked.problem] if asked.problem else NAMED:
+        problem = NAMED[name]()
+        whole, found = least_of(problem, profile, Constraints())
+        floor, _ = least_of(found.problem, profile, pinned(found.fastest.prediction.layout))
+        met = sampled(problem, profile, asked.seconds)
+        shares = (f"{met[column] / met.total():.0%}" for column in _COLUMNS)
+        print(f"| {name} | {whole * 1e3:.0f} ms | {floor * 1e3:.0f} ms | " + " | ".join(shares) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
