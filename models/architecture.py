@@ -145,12 +145,14 @@ class Moe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One transformer layer. `num_norms` counts the norms on the residual stream (parallel blocks have one)."""
+    """One transformer layer. `num_norms` counts the norms on the residual stream; `parallel`: attention and the
+    feed-forward network read the same stream, and their outputs are added up before they are reduced."""
 
     attention: Attention
     feed_forward: Mlp | Moe
     num_norms: int = 2
     norm_bias: bool = False
+    parallel: bool = False
 
     @property
     def dense(self) -> Mlp | None:
@@ -163,6 +165,13 @@ class Layer:
     def parameters(self, hidden_size: int) -> int:
         norms = self.num_norms * hidden_size * (2 if self.norm_bias else 1)
         return self.attention.parameters(hidden_size) + self.feed_forward.parameters(hidden_size) + norms
+
+    def replicated_parameters(self, hidden_size: int) -> int:
+        """Those that every tensor-parallel rank has whole: norms, routers, and the down-projections of MLA."""
+        whole = self.num_norms * hidden_size * (2 if self.norm_bias else 1)
+        whole += sum(i * o for name, i, o in self.attention.projections(hidden_size) if name.endswith("_down"))
+        whole += (self.attention.kv_lora_rank or 0) + (self.attention.q_lora_rank or 0)
+        return whole + (hidden_size * self.moe.num_experts if self.moe else 0)
 
     def orthogonalisation_flops(self, hidden_size: int) -> tuple[float, float]:
         """Of five Newton-Schulz steps (Muon, arXiv 2502.16982 §2.2), per parameter outside and inside routed experts.
@@ -300,6 +309,7 @@ class Architecture:
         attention_bias: bool = False,
         attention_output_bias: bool | None = None,
         num_norms: int = 2,
+        parallel_blocks: bool | None = None,
         sliding_window: int | None = None,
         chunked_attention: bool = False,
         full_attention_period: int | None = None,
@@ -308,7 +318,8 @@ class Architecture:
         mtp_layers: int = 0,
     ) -> Architecture:
         """An architecture from the fields people write down. `full_attention_period` n: every n-th layer is full. The
-        output projection of attention has a bias where the others have one, unless said otherwise."""
+        output projection of attention has a bias where the others have one, unless said otherwise; blocks are parallel
+        where a layer has one norm."""
         attention = _attention(
             hidden_size, num_attention_heads, num_key_value_heads, head_dim, mla, qk_norm, attention_bias
         )
@@ -325,7 +336,8 @@ class Architecture:
             local = attention if full else replace(attention, window=sliding_window, chunked=chunked_attention)
             sparse = moe is not None and moe.covers(index)
             mlp = moe.block(gated_mlp) if moe and sparse else dense
-            layers.append(Layer(attention=local, feed_forward=mlp, num_norms=num_norms))
+            parallel = num_norms == 1 if parallel_blocks is None else parallel_blocks
+            layers.append(Layer(attention=local, feed_forward=mlp, num_norms=num_norms, parallel=parallel))
         return cls(
             name=name,
             hidden_size=hidden_size,

@@ -91,6 +91,15 @@ class Combiner:
 
     def time(self) -> dict[str, Array]:
         """Seconds by term, on the stage that is last to finish its own work, waiting, reduction and update."""
+        return self._time[0]
+
+    @property
+    def once_s(self) -> Array:
+        """What the stage that is last to finish exposes of its data-parallel traffic once a step."""
+        return self._time[1]
+
+    @cached_property
+    def _time(self) -> tuple[dict[str, Array], Array]:
         x, m, stages, exposure = self.layouts, self.micro_batches, self.stages, self.exposure
         parts = exposure.parts
         both = weighed(stages.amounts, [part.both for part in parts])
@@ -103,8 +112,8 @@ class Combiner:
         times = pipeline.StageTimes(forward, both - forward, weight[0], exposure.whole_model(), weight[1], *rounds)
         schedule = np.where(x.pp > 1, x.schedule, ONE_F_ONE_B)  # without a pipeline all are alike, and idle nowhere
         idle = np.where(x.pp > 1, pipeline.bubble(schedule, x.pp, x.virtual_stages, m, times), 0.0)
-        once = self._data_once(stages.amounts, times.forward, times.backward)
-        optimizer = self._optimizer(stages.amounts)
+        once = self._data_once(times.forward, times.backward)
+        optimizer = self._optimizer()
         sends = exposure.sends(stages.amounts, pipeline.waiting(times)) + np.zeros_like(both)
         last = _largest(m * both + idle + once + optimizer + sends)
         amounts = [_pick(a, last) for a in stages.amounts]
@@ -112,7 +121,8 @@ class Combiner:
             name: m * total(a * part.terms[name] for a, part in zip(amounts, parts, strict=True) if name in part.terms)
             for name in ("compute_s", "recompute_s", "tensor_s", "context_s", "expert_s", "data_s", "offload_s")
         }
-        time["data_s"] = time["data_s"] + _pick(once, last)
+        exposed = _pick(once, last)
+        time["data_s"] = time["data_s"] + exposed
         time["pipeline_s"] = _pick(sends, last)
         time["bubble_s"] = np.maximum(_pick(idle, last), 0.0) + exposure.hops()
         time["optimizer_s"] = _pick(optimizer, last)
@@ -120,31 +130,31 @@ class Combiner:
         waits = exposure.waits()
         subtotal = total(time.values())
         time["jitter_s"] = waits + (subtotal + waits) * straggling(self.problem, self.c, x.num_devices)
-        return {name: time[name] + np.zeros_like(subtotal) for name in TIME_TERMS}
+        return {name: time[name] + np.zeros_like(subtotal) for name in TIME_TERMS}, exposed
 
-    def _data_once(self, amounts: Array, forward: Array, backward: Array) -> Array:
+    def _data_once(self, forward: Array, backward: Array) -> Array:
         """Gradient reduction behind the last micro-batch's backward, parameter gather behind the first forward."""
         gathers, scatters = zip(*self.exposure.data_once(), strict=True)
         hide = self.exposure.hide
-        return hide(weighed(amounts, gathers), forward) + hide(weighed(amounts, scatters), backward)
+        return hide(weighed(self._weights, gathers), forward) + hide(weighed(self._weights, scatters), backward)
 
-    def _optimizer(self, amounts: Array) -> Array:
+    def _optimizer(self) -> Array:
         """Clip, update, and Muon's products."""
-        owned = weighed(amounts, [self.exposure.owned(i) for i in range(len(amounts))])
+        owned = weighed(self._weights, [self.exposure.owned(i) for i in range(len(self._weights))])
         return (
             self.exposure.update(owned, self.layouts.offload_optimizer)
             + self.exposure.norm()
-            + self._orthogonalisation(amounts)
+            + self._orthogonalisation()
         )
 
-    def _orthogonalisation(self, amounts: Array) -> Array | float:
+    def _orthogonalisation(self) -> Array | float:
         """Muon's five Newton-Schulz steps on every matrix (arXiv 2502.16982 §2.2), spread over those who share it."""
         if self.problem.workload.optimizer != "muon":
             return 0.0
         architecture = self.problem.architecture
         flops = [layer.orthogonalisation_flops(architecture.hidden_size) for layer in architecture.kinds]
         owned = [self.exposure.owned(i, worth) for i, worth in enumerate(flops)]  # the ends stay with AdamW
-        return weighed(amounts, owned) / (self.problem.cluster.peak_flops_16 * self.c.gemm_16)
+        return weighed(self._weights, owned) / (self.problem.cluster.peak_flops_16 * self.c.gemm_16)
 
     # -- memory -------------------------------------------------------------------------------------------------
 
@@ -223,9 +233,18 @@ class Combiner:
 
     @cached_property
     def _parameters(self) -> tuple[Array, Array]:
-        """Dense ones and those of experts; DualPipe holds those of two stages."""
-        amounts, size, copies = self.stages.amounts, self.meshes.bytes, 1.0 + (self.layouts.schedule == DUALPIPE)
-        return weighed(amounts, [s.dense for s in size]) * copies, weighed(amounts, [s.expert for s in size]) * copies
+        """Dense ones and those of experts."""
+        size = self.meshes.bytes
+        return weighed(self._weights, [s.dense for s in size]), weighed(self._weights, [s.expert for s in size])
+
+    @cached_property
+    def _weights(self) -> Array:
+        """Of how many layers and ends a stage holds the parameters: DualPipe those of two stages, and a tied embedding
+        is where the head is too."""
+        amounts = self.stages.amounts * (1.0 + (self.layouts.schedule == DUALPIPE))
+        if self.problem.architecture.tie_word_embeddings:
+            amounts[-2] = np.maximum(amounts[-2], amounts[-1])
+        return np.asarray(amounts)
 
     @cached_property
     def _whole_layer(self) -> Array:

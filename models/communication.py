@@ -51,12 +51,12 @@ class Network:
 
     def gather(self, group: Group) -> Cost:
         """All-gather, or a reduce-scatter of the same size (its mirror image)."""
-        return Cost(self._transfer(group), self._latency(group))
+        return Cost(self._transfer(group), self._call(group, self._ring(group)))
 
     def reduce(self, group: Group) -> Cost:
         """All-reduce: a reduce-scatter and a gather."""
-        latency = np.minimum(2 * self._latency(group), self._tree_latency(group))
-        return Cost(2 * self._transfer(group), latency)
+        path = np.minimum(self._ring(group), self._tree(group))
+        return Cost(2 * self._transfer(group), self._call(group, 2 * path))
 
     def _transfer(self, group: Group) -> Array:
         """Of a gather, what the links take for a byte.
@@ -105,15 +105,17 @@ class Network:
                 time = sent * (1 - inside / degree) / np.maximum(rate, 1.0)
             slowest = np.maximum(slowest, np.where(members > 1, time, 0.0))
             inside = inside * members
-        return Cost(slowest, self._tree_latency(group) / 2)
+        return Cost(slowest, self._call(group, self._tree(group)))
 
     def send(self, group: Group) -> Cost:
         """Point to point between neighbours of a group, over the slowest links any neighbours are joined by."""
-        time: Array = np.zeros_like(group.degree)
+        time, hop = np.zeros((2, len(group.degree)))
         for d, dim in enumerate(self.dims):
             rate = self._rate(dim) * (dim.peer_gb_s / dim.gb_s if dim.peer_gb_s else 1.0)
+            seconds = self.c.scaleup_hop_s if dim.scale == "up" else self.c.scaleout_hop_s
             time = np.where(group.members[d] > 1, np.maximum(time, 1 / rate), time)
-        return Cost(time, np.where(group.degree > 1, self.c.scaleup_hop_s, 0.0))
+            hop = np.where(group.members[d] > 1, np.maximum(hop, seconds), hop)
+        return Cost(time, hop)
 
     def _rate(self, dim: Dim) -> Number:
         return dim.gb_s * 1e9 * (self.c.scaleup if dim.scale == "up" else self.c.scaleout)
@@ -141,23 +143,26 @@ class Network:
                 stages.append((ring_members, np.where(ring_rate > 0, ring_rate, 1.0)))
         return stages
 
-    def _latency(self, group: Group) -> Array:
-        """Of a ring over the group: a message passes every member, over slow hops between domains and fast ones within.
+    def _call(self, group: Group, path: Array) -> Array:
+        """Seconds of a collective before the first byte, which takes so long a path."""
+        return np.where(group.degree > 1, self.c.collective_s + path, 0.0)
+
+    def _ring(self, group: Group) -> Array:
+        """Once round a ring of the group: a message passes every member, over slow hops between domains and fast ones
+        within.
 
         NCCL src/graph/tuning.cc: (ranks - nodes) and (nodes - 1) hops; it has no tree for gathers and scatters. The
         rings of a torus run at the same time, both ways round.
         """
         up, out = self._spread(group)
         hops = self._around(group) if self._is_torus else (up - 1) * out
-        slow = (out - 1) * self.c.scaleout_hop_s
-        return np.where(group.degree > 1, self.c.collective_s + hops * self.c.scaleup_hop_s + slow, 0.0)
+        return hops * self.c.scaleup_hop_s + (out - 1) * self.c.scaleout_hop_s
 
-    def _tree_latency(self, group: Group) -> Array:
-        """Of an all-reduce over trees: logarithmic between domains and within large ones, a chain within small ones."""
+    def _tree(self, group: Group) -> Array:
+        """Down a tree: logarithmic between domains and within large ones, a chain within small ones."""
         up, out = self._spread(group)
         fast = self._around(group) if self._is_torus else np.minimum(up - 1, _tree_hops(up))
-        once = fast * self.c.scaleup_hop_s + _tree_hops(out) * self.c.scaleout_hop_s
-        return np.where(group.degree > 1, self.c.collective_s + 2 * once, 0.0)
+        return fast * self.c.scaleup_hop_s + _tree_hops(out) * self.c.scaleout_hop_s
 
     @property
     def _is_torus(self) -> bool:

@@ -102,9 +102,9 @@ class Exposure:
 
     def _attention(self, index: int) -> tuple[Pair, Pair]:
         """Of forward and backward, with what is computed again: kernels of attention, and gaps."""
-        t, once_more = self.meshes.times[index], self._once_more(self.meshes.tables.shards.repeated[index].context)
-        kernels = t.attention_forward, t.attention_backward + once_more * t.attention_forward
-        return kernels, (t.idle_forward, t.idle_backward + once_more * t.idle_forward)
+        t, repeated = self.meshes.times[index], self.meshes.tables.shards.repeated[index]
+        kernels = t.attention_forward, t.attention_backward + self._once_more(repeated.context) * t.attention_forward
+        return kernels, (t.idle_forward, t.idle_backward + self._once_more(repeated.whole) * t.idle_forward)
 
     def _exposed_tensor(self, index: int, beside: Pair, idle: Pair) -> tuple[Pair, Pair]:
         """In forward and backward, and the gaps that are left there. Within a scale-up domain a GEMM works on the parts
@@ -208,7 +208,7 @@ class Exposure:
 
     def waits(self) -> Array | float:
         """For a node in trouble, with every micro-batch in every stage of the longest chain."""
-        if not self.problem.cluster.is_most_of_fabric:
+        if not self.problem.cluster.is_all_of_fabric:
             return 0.0
         return np.asarray((self.micro_batches + self.layouts.pp - 1) * self.c.slow_node_s)
 
@@ -287,8 +287,8 @@ def update_seconds(problem: Problem, c: Coefficients) -> tuple[Number, Number]:
 
 
 def norm_seconds(c: Coefficients, devices: Array | int) -> Array:
-    """Of the gradient's norm: two reductions over all devices."""
-    return np.asarray(2 * (c.collective_s + c.scaleout_hop_s * np.log2(np.maximum(devices, 1))))
+    """Of the gradient's norm: two reductions over all devices, if there are several."""
+    return np.where(devices > 1, 2 * (c.collective_s + c.scaleout_hop_s * np.log2(np.maximum(devices, 1))), 0.0)
 
 
 def straggling(problem: Problem, c: Coefficients, devices: Array | int) -> Array:

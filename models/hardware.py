@@ -188,10 +188,11 @@ class Cluster:
         return self.num_chips * self.chip.devices_per_chip
 
     @property
-    def is_most_of_fabric(self) -> bool:
-        """Whether any one node of the whole is rather in this job than not."""
-        largest = self.fabric.levels[-1].size if self.fabric.levels else None
-        return largest is not None and 2 * self.num_chips > largest
+    def is_all_of_fabric(self) -> bool:
+        """Whether the job leaves out no node of the whole."""
+        levels = self.fabric.levels
+        largest = levels[-1].size if levels else None
+        return largest is not None and self.num_chips + (levels[0].size or 0) > largest
 
     @property
     def usd_per_hour(self) -> float | None:

@@ -42,9 +42,10 @@ def layer_bytes(problem: Problem, layer: Layer, x: Shards) -> LayerBytes:
     expert = layer.moe.expert_parameters(h) if layer.moe else 0
     dense = layer.parameters(h) - expert
     attention = layer.attention
+    whole = layer.replicated_parameters(h)
     shared = 0 if attention.is_mla else h * attention.kv_dim  # key-value heads repeat where tp exceeds them
     kv = shared * attention.kv_share(x.tp)
-    per_device = (dense - shared) / x.tp + kv, expert / (x.ep * x.etp)
+    per_device = (dense - shared - whole) / x.tp + kv + whole, expert / (x.ep * x.etp)
     unit = per_device[0] + per_device[1]
     if problem.stack.gather_unit == "matrix":
         unit = np.maximum(_largest_matrix(layer, h) / x.tp, per_device[1] / 3)
@@ -57,15 +58,15 @@ def _largest_matrix(layer: Layer, hidden_size: int) -> int:
 
 
 def end_parameters(architecture: Architecture, x: Shards) -> tuple[Array, Array]:
-    """Parameters of the embedding and of the head (final norm and MTP's dense parts with it), sharded over tp."""
+    """Parameters of the embedding and of the head (MTP's dense parts with it), sharded over tp, and the final norm. A
+    tied head has no matrix of its own."""
     count = architecture.parameters
-    extra = 0
+    norm, extra = architecture.hidden_size, 0
     if architecture.mtp_layers:
         experts = architecture.layers[-1].moe
         routed = experts.expert_parameters(architecture.hidden_size) if experts else 0
         extra = architecture.mtp_layers * (architecture.mtp_parameters - routed)
-    head = architecture.vocab_size * architecture.hidden_size + extra
-    return count.embedding / x.tp, head / x.tp
+    return count.embedding / x.tp, (count.lm_head + extra) / x.tp + norm
 
 
 def mtp_expert_parameters(architecture: Architecture, x: Shards) -> Array:

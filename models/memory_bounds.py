@@ -105,7 +105,7 @@ class MemoryBounds:
         self.pp = costs.layouts.pp
         z = policies.shardings
         self.zero, self.reshard = z.zero_stage[:, None, None], z.reshard[:, None, None]
-        self.layers, self.head = costs.bytes[: costs.kinds], costs.bytes[-1]
+        self.layers, self.ends = costs.bytes[: costs.kinds], costs.bytes[-2:]
 
     def memory(self) -> Memory:
         savers = self.policies.savers
@@ -164,7 +164,7 @@ class MemoryBounds:
             each / np.where(self.zero > 0, of, 1.0) for of in (self.costs.dense_shards, self.costs.expert_shards)
         )
         worth = _Worth(dense, expert, 0.0)
-        left = host * (1 - 1e-9) - total(worth.of(size) for size in self.costs.bytes[-2:])
+        left = host * (1 - 1e-9) - total(worth.of(size) for size in self.ends)
         left = left - self.longest * reduce(np.maximum, [worth.of(size) for size in self.layers])
         if not activations:
             return np.where(left >= 0, np.inf, -np.inf)
@@ -176,17 +176,18 @@ class MemoryBounds:
         return np.maximum(layers, states.last + activations.last), layers, each
 
     def _states(self, worth: _Worth) -> _States:
-        layers, head = [worth.of(size) for size in self.layers], worth.of(self.head)
-        ends = head + np.where(self.pp == 1, worth.of(self.costs.bytes[-2]), 0.0)
+        layers, (embedding, head) = [worth.of(size) for size in self.layers], map(worth.of, self.ends)
+        tied = self.problem.architecture.tie_word_embeddings
+        ends = head + np.where((self.pp == 1) | tied, embedding, 0.0)
         last = layers[self.problem.architecture.runs[-1][0]]
         if self._may_end_without_layer:
             last = reduce(np.minimum, layers)
         last = last * (not self._may_be_empty)
-        return _States(layers, ends / self.pp + worth.fixed, last + head + worth.fixed)
+        return _States(layers, ends / self.pp + worth.fixed, last + ends + worth.fixed)
 
     def _most(self, worth: _Worth) -> _States:
         """At most of a layer of each kind, and of what a stage has besides, here as `last`."""
-        layers, ends = [worth.of(size) for size in self.layers], [worth.of(size) for size in self.costs.bytes[-2:]]
+        layers, ends = [worth.of(size) for size in self.layers], [worth.of(size) for size in self.ends]
         fixed = np.asarray(worth.fixed)
         return _States(layers, fixed, total(ends) + fixed)
 
@@ -286,7 +287,7 @@ class CoreMemory:
     def __init__(self, problem: Problem, shards: ShardCosts, c: Coefficients, policies: Policies) -> None:
         self.problem, self.c, self.policies, self.shards = problem, c, policies, shards
         self.layers = shards.bytes[: len(problem.architecture.kinds)]
-        self.head = shards.bytes[-1]
+        self.ends = shards.bytes[-2 if problem.architecture.tie_word_embeddings else -1 :]
 
     def memory(self, shard: Array, cores: Layouts, flying: Array) -> Array:
         """Least bytes on the fullest stage of cores on these shards."""
@@ -295,7 +296,7 @@ class CoreMemory:
         parameters = [worth.of(size) for size in layers]
         savers = sorted({pair[:2] for pair in _rows(self.policies.savers, *_SAVERS)})
         needed = [self._needed(parameters, shard, cores.pp, flying, *pair) for pair in savers]
-        held = reduce(np.minimum, needed) + worth.of(self.head.take(shard)) / cores.pp
+        held = reduce(np.minimum, needed) + total(worth.of(size.take(shard)) for size in self.ends) / cores.pp
         return np.asarray(held * (1 + self.c.fragmentation) + self.c.context_gib * GIB)
 
     def _worth(self, cores: Layouts) -> _Worth:

@@ -44,16 +44,17 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """How much of forward's traffic in a layer each of some recompute policies brings once more, (policies,)."""
+    """How much of forward's traffic in a layer each of some recompute policies brings once more, and whether it is all
+    of the layer, (policies,)."""
 
     tensor: Array
     context: Array
     expert: Array
+    whole: Array
 
     @classmethod
     def of(cls, policies: Sequence[Repeated]) -> Repeats:
-        names = ("tensor", "context", "expert")
-        return cls(*(np.array([getattr(policy, name) for policy in policies]) for name in names))
+        return cls(*(np.array([float(getattr(policy, name)) for policy in policies]) for name in cls.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +257,7 @@ class MeshCosts:
     def _tensor(self, kind: int, layer: Layer) -> Array:
         """A sparse block without a shared expert needs none: its tokens stay sharded and travel by all-to-all, but
         those of the etp group are gathered for the experts' slices, and scattered back."""
-        traffic = (1 + (1 if layer.dense else 0)) * self._block
+        traffic = (2 if layer.dense and not layer.parallel else 1) * self._block
         if layer.moe:
             routed = self._of_shard(self.tables.shards.routed[kind])
             traffic = traffic + 2 * self._at("etp").time(routed * self._token_bytes)
@@ -265,13 +266,13 @@ class MeshCosts:
     def context_traffic(self, layer: Layer) -> Array:
         """Keys and values of the whole sequence pass every device (ring or gather), or heads for tokens."""
         attention, x, seq_len = layer.attention, self.layouts, self.problem.workload.seq_len
-        tokens = self._tokens / x.tp
+        keys = attention.kv_dim * attention.kv_share(x.tp)
         if self.problem.stack.context == "ulysses":
-            moved = tokens * (attention.num_heads * (attention.head_dim + attention.v_head_dim) + attention.kv_dim)
-            return self._at("cp").time(moved * self._element)
+            heads = attention.num_heads * (attention.head_dim + attention.v_head_dim) / x.tp
+            return self._at("cp").time(self._tokens * (heads + keys) * self._element)
         reach = min(attention.window or seq_len, seq_len)
         share = np.minimum(reach / (seq_len / x.cp), x.cp)
-        return self._at("cp").time(tokens * share * attention.kv_dim * self._element)
+        return self._at("cp").time(self._tokens * share * keys * self._element)
 
     def _expert(self, layer: Layer) -> Array:
         """Dispatch and combine."""

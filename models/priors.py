@@ -9,6 +9,7 @@ from models import catalogue
 from models.profile import SCOPES, Profile, Term
 
 OFFSET_SPREAD = {"stack": 1.0, "generation": 1.0, "chip": 0.5}  # of the spread of the coefficient's own term
+_OF_LIBRARIES = ("gemm_16", "gemm_8", "gemm_4")  # all stacks call the same ones, which differ by chip
 
 
 def priors() -> Profile:
@@ -23,6 +24,8 @@ def priors() -> Profile:
     offsets = {}
     for term in (t for t in base.terms if t.scope == "all"):
         for kind in SCOPES[term.coefficient]:
+            if kind == "stack" and term.coefficient in _OF_LIBRARIES:
+                continue
             for name in scopes.get(kind, ()):
                 scope, spread = f"{kind}:{name}", OFFSET_SPREAD[kind] * term.spread
                 new = Term(coefficient=term.coefficient, scope=scope, mean=0.0, spread=spread, source="no own figure")

@@ -109,7 +109,7 @@ class Coefficients:
     step_fixed_s: Number = _coefficient("positive", "s", "host work once a step", "stack")
     jitter: Number = _coefficient("positive", "of step time", "per doubling of devices beyond a node", "stack")
     slow_node_s: Number = _coefficient(
-        "positive", "s", "a node in trouble delays every pass of a job of most of its cluster", "fabric"
+        "positive", "s", "a node in trouble delays every pass of a job that leaves out no node", "fabric"
     )
     host_gb_s: Number = _coefficient("positive", "GB/s", "device to host memory, for offload", "generation chip")
     activation_memory: Number = _coefficient("positive", "of counted bytes", "activations as allocated", "stack fleet")

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.array import Array
-from models.combine import layers_of_chunks
+from models.combine import Combiner, layers_of_chunks, partitions
 from models.errors import Invalid
 from models.exposure import Exposure
-from models.layout import ZERO_BUBBLE_V, Layout, Layouts
+from models.layout import Layout, Layouts
 from models.mesh_costs import MeshCosts
-from models.partition import stage_of
 from models.problem import Problem
 from models.profile import Profile
 from models.schedules import run
@@ -69,7 +68,9 @@ def timeline(problem: Problem, profile: Profile, layout: Layout, micro_batches: 
     if shown * each > MOST_NEEDED:
         rule = f"makes a timeline of {shown * each} operations for {shown} micro-batches, above {MOST_NEEDED}"
         raise Invalid("layout.pp", layout.pp, rule)
-    seconds, once = _seconds(problem, rows, MeshCosts.of(problem, rows, c))
+    meshes, stages = MeshCosts.of(problem, rows, c), partitions(problem, rows)
+    once = float(Combiner(rows, meshes, stages.table.take(stages.code)).once_s[0])
+    seconds = _seconds(problem, rows, meshes)
     done = run(layout, shown, seconds)
     events = [
         Event(stage=stage, name=_NAMES[op.kind], start_s=start, end_s=end, micro_batch=op.micro_batch, chunk=op.chunk)
@@ -106,26 +107,17 @@ def _after(stages: int, start: float, time: dict[str, float]) -> Iterator[Event]
 # -- durations ------------------------------------------------------------------------------------------------------
 
 
-def _seconds(problem: Problem, rows: Layouts, meshes: MeshCosts) -> tuple[dict[str, Array], float]:
-    """(of a micro-batch on each chunk, by kind of operation, with what it exposes there; what the slowest stage exposes
-    of its data-parallel traffic once a step)."""
+def _seconds(problem: Problem, rows: Layouts, meshes: MeshCosts) -> dict[str, Array]:
+    """Of a micro-batch on each chunk, by kind of operation, with what it exposes there."""
     exposure, held = Exposure(rows, meshes), _held(problem, rows)
     parts = [(float(p.forward[0]), float(p.both[0])) for p in exposure.parts]
     weight = [float(seconds[0]) for seconds in exposure.weights()]
-    once = [(float(np.ravel(gather)[0]), float(np.ravel(scatter)[0])) for gather, scatter in exposure.data_once()]
     passes = 2 * int(exposure.micro_batches[0]) * int(rows.virtual_stages[0])
     sends = float(np.ravel(exposure.sends())[0]) / passes
     forward = np.array([sum(parts[i][0] for i in chunk) for chunk in held])
     both = np.array([sum(parts[i][1] for i in chunk) for chunk in held])
-    gathers, scatters = (np.array([sum(once[i][k] for i in chunk) for chunk in held]) for k in range(2))
-    exposed, pp = [], int(rows.pp[0])
-    stages = stage_of(np.arange(len(held)), pp, bool(rows.schedule[0] == ZERO_BUBBLE_V))
-    for stage in range(pp):
-        of = [gathers, scatters, forward, both - forward]
-        gather, scatter, ahead, back = (np.array([values[stages == stage].sum()]) for values in of)
-        exposed.append(float((exposure.hide(gather, ahead) + exposure.hide(scatter, back))[0]))
     weights = np.array([sum(weight[i] for i in chunk) for chunk in held])
-    return {"F": forward + sends, "B": both - forward + sends, "W": weights}, max(exposed)
+    return {"F": forward + sends, "B": both - forward + sends, "W": weights}
 
 
 def _held(problem: Problem, layouts: Layouts) -> list[list[int]]:

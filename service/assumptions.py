@@ -94,12 +94,12 @@ def _month(year: float) -> str:
 
 def _slow_node(problem: Problem, profile: Profile) -> list[str]:
     """Of a cluster whose published runs on all of it waited."""
-    if not problem.cluster.is_most_of_fabric:
+    if not problem.cluster.is_all_of_fabric:
         return []
     slow = float(profile.coefficients(problem.scopes).slow_node_s)
     if slow < _WORTH_SAYING_S:
         return []
-    of_it = f"a job of more than half of {problem.cluster.fabric.id} waits {slow:.2g} s with every micro-batch"
+    of_it = f"a job that leaves out no node of {problem.cluster.fabric.id} waits {slow:.2g} s with every micro-batch"
     return [f"{of_it} for a node in trouble, as published runs on all of it did (in jitter_s)"]
 
 

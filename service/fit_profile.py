@@ -119,9 +119,10 @@ def _shared(known: dict[Any, Problem], problem: Problem) -> Problem:
 
 
 def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
-    prior = priors()
-    made_by = "fit to published runs (service.fit_profile)"
-    observed = observations(rows, prior)
+    """What a run leaves open is as the fit would have it, and not its prior: it is chosen again under a first fit."""
+    prior, made_by = priors(), "fit to published runs (service.fit_profile)"
+    first = calibrate(prior, observations(rows, prior), made_by, grouped=True)
+    observed = observations(rows, first.profile)
     found = calibrate(prior, observed, made_by, grouped=True)
     found = replace(found, profile=replace(found.profile, newest=newest(rows, observed, prior.software_year)))
     sys.stderr.write(

@@ -135,13 +135,13 @@ def cohere(cfg: Config) -> Architecture:
         qk_norm=cfg.flag("use_qk_norm", False),
         qk_norm_all_heads=True,
     )
-    return decoder(cfg, layered(cfg, block), gated(cfg), tied=True, num_norms=1)
+    return decoder(cfg, layered(cfg, block), gated(cfg), tied=True, num_norms=1, parallel=True)
 
 
 def cohere2(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", False))
     windows = every(cfg.size("sliding_window_pattern", 4))
-    return decoder(cfg, layered(cfg, block, windows), gated(cfg), tied=True, num_norms=1)
+    return decoder(cfg, layered(cfg, block, windows), gated(cfg), tied=True, num_norms=1, parallel=True)
 
 
 def stablelm(cfg: Config) -> Architecture:
@@ -152,8 +152,10 @@ def stablelm(cfg: Config) -> Architecture:
         qk_norm=cfg.flag("qk_layernorm", False),
         qk_norm_all_heads=True,
     )
-    num_norms = 1 if cfg.flag("use_parallel_residual", False) else 2
-    return decoder(cfg, layered(cfg, block), gated(cfg), num_norms=num_norms, norm_bias=True)
+    parallel = cfg.flag("use_parallel_residual", False)
+    return decoder(
+        cfg, layered(cfg, block), gated(cfg), num_norms=1 if parallel else 2, norm_bias=True, parallel=parallel
+    )
 
 
 def phi(cfg: Config) -> Architecture:
@@ -161,7 +163,8 @@ def phi(cfg: Config) -> Architecture:
     cfg.refuse("qk_layernorm", "norms with biases on queries and keys")
     block = attention(cfg, kv_default=num_heads(cfg), bias=True)
     return replace(
-        decoder(cfg, layered(cfg, block), plain(cfg, bias=True), num_norms=1, norm_bias=True), lm_head_bias=True
+        decoder(cfg, layered(cfg, block), plain(cfg, bias=True), num_norms=1, norm_bias=True, parallel=True),
+        lm_head_bias=True,
     )
 
 
@@ -187,12 +190,14 @@ def gptj(cfg: Config) -> Architecture:
     )
     mlp = plain(cfg, bias=True, default=4 * cfg.size("hidden_size"))
     block = attention(cfg, kv_default=num_heads(cfg))
-    return replace(decoder(cfg, layered(cfg, block), mlp, num_norms=1, norm_bias=True), lm_head_bias=True)
+    found = decoder(cfg, layered(cfg, block), mlp, num_norms=1, norm_bias=True, parallel=True)
+    return replace(found, lm_head_bias=True)
 
 
 def gpt_neox(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", True))
-    return decoder(cfg, layered(cfg, block), plain(cfg, bias=True), norm_bias=True)
+    parallel = cfg.flag("use_parallel_residual", True)
+    return decoder(cfg, layered(cfg, block), plain(cfg, bias=True), norm_bias=True, parallel=parallel)
 
 
 def opt(cfg: Config) -> Architecture:
@@ -222,7 +227,8 @@ def falcon(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg), bias=bias)
     mlp = plain(cfg, bias, default=4 * cfg.size("hidden_size"))
     norms = cfg.size("num_ln_in_parallel_attn", 2 if new else 1, most=2) if parallel else 2
-    return decoder(cfg, layered(cfg, block), mlp, tied=True, num_norms=norms, norm_bias=True)
+    stack = layered(cfg, block)
+    return decoder(cfg, stack, mlp, tied=True, num_norms=norms, norm_bias=True, parallel=parallel)
 
 
 def mpt(cfg: Config) -> Architecture:

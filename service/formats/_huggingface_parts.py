@@ -174,11 +174,13 @@ def decoder(
     tied: bool = False,
     num_norms: int = 2,
     norm_bias: bool = False,
+    parallel: bool = False,
 ) -> Architecture:
-    """The stack; `tied` is what the family means by an absent tie_word_embeddings."""
+    """The stack; `tied` is what the family means by an absent tie_word_embeddings, `parallel`: attention and MLP run
+    side by side."""
     blocks = [feed_forward] * len(attentions) if isinstance(feed_forward, (Mlp, Moe)) else feed_forward
     layers = (
-        Layer(attention=block, feed_forward=mlp, num_norms=num_norms, norm_bias=norm_bias)
+        Layer(attention=block, feed_forward=mlp, num_norms=num_norms, norm_bias=norm_bias, parallel=parallel)
         for block, mlp in zip(attentions, blocks, strict=True)
     )
     return Architecture(

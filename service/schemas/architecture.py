@@ -67,6 +67,8 @@ class ShapeFields(Wire):
     """Of the output projection, where it is not as queries, keys and values have it."""
     num_norms: Annotated[int, Field(ge=1, le=4)] = 2
     """Of a layer, on the residual stream: 4 with norms after attention and MLP too, 1 where both run side by side."""
+    parallel_blocks: bool | None = None
+    """Whether attention and MLP run side by side; unless said, where a layer has one norm."""
     sliding_window: Annotated[int, Field(ge=1, le=10**8)] | None = None
     """Keys a query of a local layer sees."""
     chunked_attention: bool = False

@@ -87,11 +87,11 @@ class Family:
 
 def families(rows: list[dict[str, Any]]) -> list[Family]:
     prior = priors()
-    timed = [o for o in observations(rows, prior) if o.step_time_s is not None]
+    timed = [o for o in observations(rows, shipped_profile()) if o.step_time_s is not None]
     fit = time_fit(prior, timed, Posterior.nothing())
     estimate = fit.solve()
     sizes = Counter(o.source for o in timed)
-    reported = {body["id"]: body for body in carried(rows, prior)}
+    reported = {body["id"]: body for body in carried(rows, shipped_profile())}
     return [
         _family(name, fit, estimate, [o for o in timed if o.source == name], reported)
         for name in sorted(sizes)

@@ -13,6 +13,7 @@ from models.calibration import beyond, neighbourhoods, outside_of_others, time_f
 from models.fit import Estimate, Fit
 from models.posterior import Posterior
 from models.priors import priors
+from models.profile import shipped_profile
 from service.fit_profile import group, observations
 from tests.benchmarks.scores import Scored
 
@@ -30,7 +31,7 @@ class Unseen:
     def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
         self.rows = {row["id"]: row for row in rows}
         prior = priors()
-        timed = [o for o in observations(rows, prior) if o.step_time_s is not None]
+        timed = [o for o in observations(rows, shipped_profile()) if o.step_time_s is not None]
         self.fit: Fit = time_fit(prior, timed, Posterior.nothing())
         self.estimate: Estimate = self.fit.solve()
         self.keys = [target.key for target in self.fit.targets]

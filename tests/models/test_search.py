@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from models import catalogue
 from models import search as search_module
 from models.answer import Answer, Goal, NothingFaster
-from models.architecture import Architecture, MoeShape
+from models.architecture import Architecture, MlaShape, MoeShape
 from models.array import Array
 from models.bounds import Bounds, CoreBounds, Variants
 from models.chains import Chains, idle
@@ -46,11 +47,22 @@ PROFILE = shipped_profile()
 SIZES = ("_CORES", "_PROBED", "_FIRST_MESHES", "_FIRST_PLACED", "_FIRST_LEAVES")  # of what is opened together at first
 
 
-def small_model(*, sparse: bool, layers: int) -> Architecture:
+_UNUSUAL: list[dict[str, Any]] = [
+    {},
+    {"tie_word_embeddings": True},
+    {"mtp_layers": 1},
+    {"num_norms": 1},
+    {"sliding_window": 512, "full_attention_period": 2},
+    {"mla": MlaShape(kv_lora_rank=256, q_lora_rank=384, qk_nope_head_dim=64, qk_rope_head_dim=32, v_head_dim=64)},
+]
+"""What else may tell a model from Llama."""
+
+
+def small_model(*, sparse: bool, layers: int, **unusual: Any) -> Architecture:
     moe = MoeShape(num_experts=4, experts_per_token=2, moe_intermediate_size=512, first_k_dense=1) if sparse else None
     return Architecture.from_shape(
         name="small", num_layers=layers, hidden_size=1024, intermediate_size=2816, num_attention_heads=8,
-        num_key_value_heads=4, vocab_size=32000, moe=moe,
+        num_key_value_heads=4, vocab_size=32000, moe=moe, **unusual,
     )  # fmt: skip
 
 
@@ -89,7 +101,9 @@ def problems(draw: st.DrawFn) -> Problem:
     chip = draw(st.sampled_from(list(_STACKS)))
     chips = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16] if chip != "tpu-v5p" else [1, 2, 4, 8, 16]))
     return Problem(
-        architecture=small_model(sparse=draw(st.booleans()), layers=draw(st.sampled_from([3, 4, 6]))),
+        architecture=small_model(
+            sparse=draw(st.booleans()), layers=draw(st.sampled_from([3, 4, 6])), **draw(st.sampled_from(_UNUSUAL))
+        ),
         cluster=with_host(
             draw(st.sampled_from([catalogue.cluster(chip, chips), any_levels(draw, chip, chips)])),
             draw(st.sampled_from([None, 0.05, 0.5, 5.0])),
