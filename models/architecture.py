@@ -239,12 +239,15 @@ class Architecture:
         """How many layers are of each of `kinds`."""
         return tuple(sum(count for kind, count in self.runs if kind == one) for one in range(len(self.kinds)))
 
+    @cached_property
+    def layers_trained(self) -> tuple[int, ...]:
+        """The same with those of multi-token prediction, which are as the last layer is."""
+        last = self.runs[-1][0]
+        return tuple(count + self.mtp_layers * (kind == last) for kind, count in enumerate(self.layers_of_kinds))
+
     def has_experts(self, part: int) -> bool:
-        """Whether a part of the model does: a kind of layer, the embedding after them, or the head with MTP modules."""
-        if part < len(self.kinds):
-            return self.kinds[part].moe is not None
-        is_head = part == len(self.kinds) + 1
-        return is_head and self.mtp_layers > 0 and self.layers[-1].moe is not None
+        """Whether a part of the model does: a kind of layer, or after them the embedding or the head."""
+        return part < len(self.kinds) and self.kinds[part].moe is not None
 
     @property
     def is_moe(self) -> bool:

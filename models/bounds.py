@@ -228,7 +228,7 @@ class CoreBounds:
             kernels = least.attention_forward, least.attention_backward
             sent = context_sent(self.problem, costs.context_traffic(layer))
             both = exposed_context(costs, kind, sent, beside, kernels)
-            found.append(self.problem.architecture.layers_of_kinds[kind] * total(both))
+            found.append(self.problem.architecture.layers_trained[kind] * total(both))
         return total(found)[code]
 
     def time(self, passes: Array, pp: Array, m: Array, idle: Array) -> Array:

@@ -88,7 +88,7 @@ class Chains:
         weights, head = self.problem.forward_flops
         heaviest = np.tensordot([*weights, 0.0, head], table.amounts, axes=1).argmax(axis=0)
         most = np.take_along_axis(table.amounts, heaviest[None, None], axis=1)[:, 0]
-        whole = np.array([*self.problem.architecture.layers_of_kinds, 1.0, 1.0])
+        whole = np.array([*self.problem.architecture.layers_trained, 1.0, 1.0])
         return np.asarray(most[:, code] - (whole[:, None] / self.pp)[:, :, None])
 
     @cached_property

@@ -46,14 +46,16 @@ def in_gib(term: str) -> str:
 
 
 def partitions(problem: Problem, layouts: Layouts) -> Shared[Stages]:
-    """Layers over stages, by forward FLOPs; one table entry for every (stages, chunks, policy)."""
+    """Layers over stages, by forward FLOPs; one table entry for every (stages, chunks, policy). Those of multi-token
+    prediction are where the head is."""
     x = layouts
     mirrored, folded = x.schedule == DUALPIPE, x.schedule == ZERO_BUBBLE_V
     first, code = distinct(x.pp, x.virtual_stages, x.balanced, mirrored, folded)
     weights, head = problem.forward_flops
     parts = (x.pp[first], x.virtual_stages[first], x.balanced[first], mirrored[first], folded[first])
     runs, by_threshold = problem.architecture.runs, problem.stack.splits_by_threshold
-    return Shared(partition(runs, np.array(weights), head, *parts, by_threshold=by_threshold), code)
+    found = partition(runs, np.array(weights), head, *parts, by_threshold=by_threshold)
+    return Shared(found.beside_head(runs[-1][0], problem.architecture.mtp_layers), code)
 
 
 def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]]:

@@ -145,7 +145,8 @@ class Compute:
         return time.take(self.bodies.code)
 
     def head(self) -> LayerTimes:
-        """Final norm, output projection and cross-entropy over fp32 logits; MTP modules add a layer and a head."""
+        """Final norm, output projection and cross-entropy over fp32 logits; MTP modules add a projection and a head
+        each, and a layer, which is counted with the others."""
         x, kernels, modules = self.bodies.table, self.kernels, self.problem.architecture.mtp_layers
         vocab = self.problem.architecture.vocab_size
         matmul = kernels.linear_16(x.tokens, self.h, vocab / x.tp)
@@ -155,15 +156,18 @@ class Compute:
         none = np.zeros((len(self.policies), len(x)))
         one = LayerTime(matmul.forward + logits, matmul.backward + logits, matmul.weight, *zeros)
         head = LayerTimes(one.scaled(self.c.compute_overhead), none)
-        if not modules:
-            return head.take(self.bodies.code)
+        if modules:
+            head = head.scaled(1 + modules) + self._projection(x).scaled(modules)
+        return head.take(self.bodies.code)
+
+    def _projection(self, x: Shards) -> LayerTimes:
+        """Of an MTP module, from what its layer reads to what the layer takes: again, where that layer is."""
+        product = self.kernels.linear(x.tokens, 2 * self.h, self.h / x.tp)
+        once = LayerTime(product.forward, product.backward, product.weight, *[np.zeros_like(product.forward)] * 4)
+        once = once.scaled(self.c.compute_overhead)
         last = self.problem.architecture.layers[-1]
-        projection = kernels.linear(x.tokens, 2 * self.h, self.h / x.tp)
-        front = LayerTime(projection.forward, projection.backward, projection.weight, *zeros)
-        front = front.scaled(self.c.compute_overhead)
         whole = np.array([self.problem.repeated(policy, last).whole for policy in self.policies])
-        around = head.scaled(1 + modules) + LayerTimes(front, whole[:, None] * front.forward).scaled(modules)
-        return around.take(self.bodies.code) + self.layer(last).scaled(modules)
+        return LayerTimes(once, whole[:, None] * once.forward)
 
     def _body(self, layer: Layer, x: Shards) -> _Part:
         attention, pieces = layer.attention, dict[str, Callable[[], Array]]()

@@ -58,23 +58,12 @@ def _largest_matrix(layer: Layer, hidden_size: int) -> int:
 
 
 def end_parameters(architecture: Architecture, x: Shards) -> tuple[Array, Array]:
-    """Parameters of the embedding and of the head (MTP's dense parts with it), sharded over tp, and the final norm. A
-    tied head has no matrix of its own."""
+    """Parameters of the embedding and of the head (with those of MTP modules beyond their layers), sharded over tp, and
+    the final norm. A tied head has no matrix of its own."""
     count = architecture.parameters
-    norm, extra = architecture.hidden_size, 0
-    if architecture.mtp_layers:
-        experts = architecture.layers[-1].moe
-        routed = experts.expert_parameters(architecture.hidden_size) if experts else 0
-        extra = architecture.mtp_layers * (architecture.mtp_parameters - routed)
+    norm, layer = architecture.hidden_size, architecture.layers[-1].parameters(architecture.hidden_size)
+    extra = architecture.mtp_layers * (architecture.mtp_parameters - layer)
     return count.embedding / x.tp, (count.lm_head + extra) / x.tp + norm
-
-
-def mtp_expert_parameters(architecture: Architecture, x: Shards) -> Array:
-    moe = architecture.layers[-1].moe
-    if not architecture.mtp_layers or moe is None:
-        return np.zeros(len(x))
-    routed = moe.expert_parameters(architecture.hidden_size)
-    return architecture.mtp_layers * routed / (x.ep * x.etp)
 
 
 def logit_bytes(problem: Problem, x: Shards) -> Array:

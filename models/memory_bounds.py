@@ -271,7 +271,7 @@ class MemoryBounds:
 
     @property
     def _counts(self) -> tuple[int, ...]:
-        return self.problem.architecture.layers_of_kinds
+        return self.problem.architecture.layers_trained
 
 
 _SAVERS = ("recompute", "offload_activations", "offload_optimizer")
@@ -320,7 +320,7 @@ class CoreMemory:
         policy = int(np.searchsorted(self.shards.policies, recompute))
         scale = self.c.activation_memory
         kept = [of_kind[policy, shard] * scale for of_kind in self.shards.kept]
-        held, each = _fullest(self.problem.architecture.layers_of_kinds, parameters, None if offload else kept, pp)
+        held, each = _fullest(self.problem.architecture.layers_trained, parameters, None if offload else kept, pp)
         held = held + flying * each
         if recompute:
             most = [(of_kind[0] - of_kind[policy])[shard] * scale for of_kind in self.shards.kept]

@@ -89,11 +89,7 @@ class ShardCosts:
         layers, head = [compute.layer(layer) for layer in architecture.kinds], compute.head()
         size = [memory.layer_bytes(problem, layer, shards) for layer in architecture.kinds]
         embedding, output = memory.end_parameters(architecture, shards)
-        mtp_experts = memory.mtp_expert_parameters(architecture, shards)
-        ends = [
-            memory.LayerBytes(dense, expert, dense + expert)
-            for dense, expert in ((embedding, zero), (output, mtp_experts))
-        ]
+        ends = [memory.LayerBytes(dense, zero, dense) for dense in (embedding, output)]
         routed = [routed_tokens(layer.moe, shards) if layer.moe else zero for layer in architecture.kinds]
         return cls(
             shards,

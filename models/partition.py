@@ -42,6 +42,15 @@ class Stages:
             self.slowest.take(rows, axis=1),
         )
 
+    def beside_head(self, kind: int, layers: int) -> Stages:
+        """With so many layers of a kind more where the head is."""
+        if not layers:
+            return self
+        more = [values.copy() for values in (self.amounts, self.first_round, self.slowest)]
+        for values in more:
+            values[kind] += layers * values[-1]
+        return Stages(more[0], self.index, *more[1:])
+
     @property
     def different(self) -> Array:
         """How many stages of each partition differ, (u,)."""

@@ -124,7 +124,7 @@ def _held(problem: Problem, layouts: Layouts) -> list[list[int]]:
     """The parts of each chunk of one layout: kinds of its layers, and the ends of the model (models.exposure)."""
     held, ends = layers_of_chunks(problem, layouts)[0], len(problem.architecture.kinds)
     held[0].append(ends)
-    held[-1].append(ends + 1)
+    held[-1] += [problem.architecture.runs[-1][0]] * problem.architecture.mtp_layers + [ends + 1]
     return held
 
 
