@@ -1,8 +1,8 @@
 """What a prediction rests on: which of its terms the runs behind the profile exercised, where, and how far they reach.
 
 A term is *measured* where runs on the same chip and stack exercised it, *inherited* where only runs of the chip's
-generation or of the stack did, and otherwise rests on the *data sheet* and the priors (data/priors.json). A run
-exercises a term that takes at least SHARE of what was measured of it.
+generation or of the stack did (compute: of the generation), and otherwise rests on the *data sheet* and the priors
+(data/priors.json). A run exercises a term that takes at least SHARE of what was measured of it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from models.step import in_gib, predict
 SHARE = 0.02
 DECISIVE = 0.05  # of the step: terms of which the weakest grades the whole
 
+_OF_CHIPS = ("compute_s", "recompute_s")  # of which runs of a stack on other generations of chips say nothing
 Ground = Literal["measured", "inherited", "data_sheet"]
 _STRENGTH: tuple[Ground, ...] = ("measured", "inherited", "data_sheet")
 
@@ -70,8 +71,8 @@ def provenance(
 
 
 def _basis(term: str, problem: Problem, profile: Profile) -> Basis:
-    here, *relatives = _scopes(problem)
-    runs = profile.seen_runs
+    here, generation, stack = _scopes(problem)
+    runs, relatives = profile.seen_runs, [generation] if term in _OF_CHIPS else [generation, stack]
     if count := runs.get((term, here)):
         return Basis(ground="measured", scope=here, runs=count)
     most = max(relatives, key=lambda scope: runs.get((term, scope), 0))

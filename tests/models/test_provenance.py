@@ -51,12 +51,13 @@ def test_a_run_is_a_measurement_where_it_ran_and_a_relative_elsewhere() -> None:
         ("h100", "torchtitan"): "measured",
         ("h200", "torchtitan"): "inherited",
         ("h100", "megatron"): "inherited",
-        ("a100", "torchtitan"): "inherited",
+        ("a100", "torchtitan"): "data_sheet",
         ("a100", "megatron"): "data_sheet",
     }
     for question, ground in grounds.items():
         assert predicted(profile, *question).provenance.terms["compute_s"].ground == ground, question
     assert predicted(profile, "h200").provenance.terms["compute_s"].scope == "generation:hopper"
+    assert predicted(profile, "a100").provenance.terms["data_s"].scope == "stack:torchtitan"
 
 
 def test_only_what_a_run_exercised_is_measured() -> None:
