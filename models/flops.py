@@ -3,7 +3,7 @@
 A matrix multiplication of M x K by K x N is 2·M·N·K FLOPs forward and twice that backward. Multiplied out per
 token that is the "6N" of Kaplan et al. (arXiv 2001.08361) and PaLM (arXiv 2204.02311, appendix B), N being the
 weights a token meets in matrix multiplications: the input embedding is a look-up and is not among them, the output
-head is. Counting N with both embeddings, as some sources do, adds V·h·6 per token: 2.6% for Llama-3.1-8B.
+head is. Counting N with both embeddings, as some sources do, adds V·h·6 per token: 7% for Llama-3.1-8B.
 
 Attention adds 2·keys·heads·(query-key dim + value dim) per token forward. The conventions differ in `keys`:
 "causal" counts the (on average half) a query may see, "full" the whole sequence or window, "none" nothing.

@@ -364,7 +364,7 @@ def _copies(problem: Problem, group: Group, chosen: int) -> list[Array] | None:
         met = domains * (1 - (1 - 1 / domains) ** chosen)
         if limit is not None and dim.scale == "out":
             met = np.minimum(met, limit)
-        shares.append(np.minimum(met / np.minimum(chosen, domains * chosen), 1.0))
+        shares.append(np.minimum(met / chosen, 1.0))
     return shares
 
 
