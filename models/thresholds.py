@@ -19,9 +19,10 @@ _CLOSE = 1.1  # bisected until both sides are within this factor
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
     """`axis` (models.frontier.AXES); `needed`: with things as they are, `value`, a pipeline is worth more than the
-    tolerance. It is so up to `holds_at`, the last value before `changes_at` that was tried, and no longer there; None if no
-    doubling up to 16 times as much or as little changes it, and `holds_at` is then `value`. Values are GB/s per chip, or chips in
-    a domain. What a pipeline is worth need not grow all the way: a change between two that were tried may be missed.
+    tolerance. It is so up to `holds_at`, the last value before `changes_at` that was tried, and no longer there; None
+    if no doubling up to 16 times as much or as little changes it, and `holds_at` is then `value`. Values are GB/s per
+    chip, or chips in a domain. What a pipeline is worth need not grow all the way: a change between two that were tried
+    may be missed.
     """
 
     axis: str

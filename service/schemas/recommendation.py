@@ -147,7 +147,7 @@ class ThresholdAnswer(Document):
     """With things as they are, a pipeline is worth more than the tolerance."""
     value: float
     holds_at: float
-    """The last value tried at which that is so."""
+    """The last value tried before it changes; as things are, where nothing changes it."""
     changes_at: float | None
     """The first at which it is not; null where no doubling changes it, up to 16 times as much and
     as little."""
