@@ -30,6 +30,8 @@ LARGE_FLOPS = 1e12  # a product whose tail and launch count for little
 _RATES = {"fp8": "gemm_8", "int8": "gemm_8", "fp4": "gemm_4"}
 _WIDEST = 6.0  # on the unbounded scale
 FARTHEST = 5.9  # beyond it no machine is from another: the search ran against its end
+_MOST = 0.99  # of a rate: what is faster goes other ways, as reductions within switches do
+_AS_FAST = 1.01
 _HALVINGS = 50
 
 
@@ -127,15 +129,34 @@ def _of_products(products: Products, published: Coefficients) -> dict[str, float
 
 
 def _solved(name: str, published: Coefficients, seconds: Callable[[Coefficients], Array], measured: Array) -> float:
-    """The offset at which the model takes as long as was measured, typically; at most _WIDEST either way."""
+    """The offset at which the model takes as long as was measured, typically; at most _WIDEST either way. Of a rate
+    that nearest to none that is as fast as any, where the measurement is faster still: something else decides there."""
     centre, rising = to_unbounded(name, float(getattr(published, name))), name.endswith("_s")
-    low, high = -_WIDEST, _WIDEST
+    low, high = -_WIDEST, _WIDEST if rising else max(to_unbounded(name, _MOST) - centre, 0.0)
+
+    def with_offset(offset: float) -> Array:
+        return seconds(replace(published, **{name: to_natural(name, centre + offset)}))
+
+    def slower_than(limit: Array, offset: float) -> bool:
+        return float(np.median(np.log(with_offset(offset) / limit))) > 0
+
+    if not rising and slower_than(measured / _AS_FAST, high):
+        measured, low = with_offset(high) * _AS_FAST, 0.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        c = replace(published, **{name: to_natural(name, centre + middle)})
-        slower = float(np.median(np.log(seconds(c) / measured))) > 0
+        slower = slower_than(measured, middle)
         low, high = (low, middle) if slower == rising else (middle, high)
     return (low + high) / 2
+
+
+def left_over(part: Sweep | Products, found: Mapping[str, float], published: Coefficients) -> float:
+    """How many times longer the model still takes than was measured, typically, of what is large."""
+    c = replace(published, **targets(found, published))
+    if isinstance(part, Sweep):
+        large, seconds = part.sizes >= LARGE_BYTES, sweep_seconds(part, c) * _published_over_model(part, "large")
+    else:
+        large, seconds = part.flops >= LARGE_FLOPS, product_seconds(part, c)
+    return float(np.median((seconds / part.seconds)[large])) if large.any() else 1.0
 
 
 def targets(found: Mapping[str, float], trained: Coefficients) -> dict[str, float]:

@@ -12,7 +12,7 @@ from models.array import Array
 from models.calibration import Observation
 from models.errors import Invalid
 from models.layout import Layout
-from models.parts import FARTHEST, Products, Sweep, offsets, product_seconds, sweep_seconds, targets
+from models.parts import FARTHEST, Products, Sweep, left_over, offsets, product_seconds, sweep_seconds, targets
 from models.priors import priors
 from models.problem import Problem
 from models.profile import Profile
@@ -30,6 +30,8 @@ from service.store import Rows, Store
 from service.tables import BenchmarkRow
 
 _MODEL_OF_CHIP = re.compile(r"\b(?:G?[HBAV]\d{2,3}|MI\d{3}X?)")
+_IN_SWITCHES = 2.2
+"""A switch that reduces halves what an all-reduce sends over its links (SHARP, NVLS); so much faster may one be."""
 _MODEL = "llama-3-8b"
 """Collectives and products are of no model; a question needs one."""
 
@@ -49,7 +51,7 @@ class Benchmarks:
         published = priors().coefficients(problem.scopes)
         predicted = sweep_seconds(part, published) if isinstance(part, Sweep) else product_seconds(part, published)
         found = offsets(part, published)
-        _require_possible(found, "nccl_tests" if table else "gemms")
+        _require_possible(found, left_over(part, found, published), "nccl_tests" if table else "gemms")
         now = datetime.now(UTC)
         answer = BenchmarkAnswer(
             id=new_id(),
@@ -129,13 +131,14 @@ def _require_named(problem: Problem, table: nccl_tests.Table) -> None:
             raise Invalid("cluster", None, f"has {chip.id}, and the output lists {device}")
 
 
-def _require_possible(found: dict[str, float], field: str) -> None:
+def _require_possible(found: dict[str, float], left: float, field: str) -> None:
+    """`left`: how many times longer it would take at the best rates."""
     limits, check = {"nccl_tests": ("the links of the cluster", "cluster"), "gemms": ("the chip", "unit")}[field]
-    for name, offset in found.items():
-        if abs(offset) >= FARTHEST:
-            way = "faster" if offset > 0 else "slower"
-            rule = f"is so much {way} than {limits} would have it that no {name} explains it; check the {check}"
-            raise Invalid(field, None, rule)
+    slow = next((name for name, offset in found.items() if abs(offset) >= FARTHEST), None)
+    if slow is not None or left > _IN_SWITCHES:
+        way, name = ("slower", slow) if left <= _IN_SWITCHES else ("faster", next(iter(found)))
+        rule = f"is so much {way} than {limits} would have it that no {name} explains it; check the {check}"
+        raise Invalid(field, None, rule)
 
 
 def _products(problem: Problem, submission: BenchmarkSubmission) -> Products:
