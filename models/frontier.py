@@ -140,6 +140,7 @@ def crossings(points: Sequence[Point], grid: Mapping[str, Sequence[float]], tole
     found = []
     for place in product(*(grid[name] for name in rest)):
         row = [p for p in points if all(p.at[name] == value for name, value in zip(rest, place, strict=True))]
+        row.sort(key=lambda p: p.at[first])
         for a, b in zip(row, row[1:], strict=False):
             if a.gap is None or b.gap is None or a.is_simple(tolerance) == b.is_simple(tolerance):
                 continue

@@ -126,6 +126,7 @@ def test_where_the_gap_crosses_the_tolerance_lies_between_the_points_on_either_s
     assert len(found) == len(changes) > 0
     for i, crossing in zip(changes, found, strict=True):
         assert points[i].at["scale_out"] <= crossing["scale_out"] <= points[i + 1].at["scale_out"]
+    assert crossings([*points[3:], *points[:3]], grid, 0.03) == found  # whatever order they were asked in
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-405b"])
