@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
-from operator import attrgetter
+from itertools import islice
 
 import numpy as np
 
@@ -100,10 +99,13 @@ def _check(cluster: Cluster, nodes: Sequence[Node]) -> None:
 
 
 def _domains(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
-    """In order of leaf and domain, the fullest first, so that a smaller job leaves out the emptiest."""
-    key = attrgetter("leaf", "domain")
-    found = [(domain, list(held)) for (_, domain), held in groupby(sorted(nodes, key=key), key)]
-    return sorted(found, key=lambda one: (one[1][0].leaf, -sum(node.chips for node in one[1])))
+    """Leaf by leaf, the fullest domain of each first, so that a smaller job leaves out the emptiest; otherwise in the
+    order of the nodes."""
+    leaves: dict[str, dict[str, list[Node]]] = {}
+    for node in nodes:
+        leaves.setdefault(node.leaf, {}).setdefault(node.domain, []).append(node)
+    full = [sorted(domains.items(), key=lambda one: -sum(node.chips for node in one[1])) for domains in leaves.values()]
+    return [domain for domains in full for domain in domains]
 
 
 def _group(cluster: Cluster) -> int:

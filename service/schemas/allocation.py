@@ -25,6 +25,8 @@ class NodeFields(Wire):
 
 class AllocationFields(Wire):
     nodes: Annotated[list[NodeFields], Field(min_length=1, max_length=20_000)]
+    """Ranks count through them in this order, save that those of a leaf, and in it those of a domain, come together,
+    and of a leaf the domain of most chips first."""
 
     @model_validator(mode="after")
     def _names(self) -> Self:

@@ -80,6 +80,14 @@ def test_trays_that_share_a_rack_are_one_domain_and_others_are_not(nested: str) 
     assert [one.cluster.scale_up_domain for one in found] == [4, 64]
 
 
+def test_ranks_count_through_nodes_in_the_order_of_the_request() -> None:
+    """Not of their names, in which n10 comes before n2."""
+    leaves = {"n9": "b", "n10": "b", "n2": "a", "n1": "b"}
+    nodes = [Node(name=name, chips=8, domain=name, leaf=leaf) for name, leaf in leaves.items()]
+    found = allocate(problem("h100", 32), PROFILE, Constraints(), nodes, lambda: True)
+    assert list(dict.fromkeys(host.node for host in found.hosts)) == ["n9", "n10", "n1", "n2"]
+
+
 def test_a_limit_on_chips_is_kept() -> None:
     found = allocate(problem("gb200", 32), PROFILE, Constraints(), racks(72, 64), lambda: True)
     assert found.cluster.num_chips <= 32
