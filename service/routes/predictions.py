@@ -13,7 +13,7 @@ from service.json_body import JsonRoute
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Use, needs
 from service.schemas.prediction import PredictionAnswer, PredictionRequest
-from service.schemas.timeline import TimelineAnswer, TimelineQuery
+from service.schemas.timeline import ChromeTrace, TimelineAnswer, TimelineQuery
 
 _FEW = 100
 """Layouts that are predicted at once; more wait for a turn."""
@@ -39,7 +39,7 @@ def get_prediction(id_: Id, request: Request, use: Use) -> Response:
     return immutable(request, use.predictions.get(id_))
 
 
-@router.get("/{id}/timeline", operation_id="getPredictionTimeline", response_model=TimelineAnswer)
+@router.get("/{id}/timeline", operation_id="getPredictionTimeline", response_model=TimelineAnswer | ChromeTrace)
 def get_prediction_timeline(id_: Id, query: Annotated[TimelineQuery, Query()], use: Use) -> Response:
     """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing and Perfetto."""
     return JSONResponse(use.timelines.of_prediction(id_, query))

@@ -12,7 +12,7 @@ from service.json_body import JsonRoute
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Use, needs
 from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
-from service.schemas.timeline import TimelineAnswer, TimelineQuery
+from service.schemas.timeline import ChromeTrace, TimelineAnswer, TimelineQuery
 
 router = APIRouter(
     prefix="/v1/recommendations", tags=["recommendations"], route_class=JsonRoute, dependencies=[needs("recommend")]
@@ -36,7 +36,7 @@ def get_recommendation(id_: Id, request: Request, use: Use) -> Response:
     return immutable(request, use.recommendations.get(id_))
 
 
-@router.get("/{id}/timeline", operation_id="getRecommendationTimeline", response_model=TimelineAnswer)
+@router.get("/{id}/timeline", operation_id="getRecommendationTimeline", response_model=TimelineAnswer | ChromeTrace)
 def get_recommendation_timeline(id_: Id, query: Annotated[TimelineQuery, Query()], use: Use) -> Response:
     """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing and Perfetto."""
     return JSONResponse(use.timelines.of_recommendation(id_, query))

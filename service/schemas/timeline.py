@@ -54,3 +54,26 @@ class TimelineAnswer(Document):
     @classmethod
     def of(cls, timeline: Timeline, profile: ProfileUsed) -> Self:
         return cls.model_validate({**asdict(timeline), "profile": profile})
+
+
+class TraceEvent(Document):
+    """Of the Trace Event Format: a name of a thread (`ph` is M), which is a stage, or what it does (X)."""
+
+    ph: Literal["M", "X"]
+    name: str
+    pid: int
+    tid: int
+    """The stage."""
+    args: dict[str, str | int]
+    cat: str | None = None
+    """As the name of an event of a timeline."""
+    ts: float | None = None
+    """Start in microseconds; with `dur` of what is done only."""
+    dur: float | None = None
+
+
+class ChromeTrace(Document):
+    """The answer where `format` is chrome."""
+
+    traceEvents: list[TraceEvent]  # noqa: N815 - as the format has it
+    displayTimeUnit: Literal["ms"]  # noqa: N815 - likewise

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from asking import PREDICTION, QUESTION, assert_problem, changed
 
-from service.schemas.timeline import TimelineAnswer
+from service.schemas.timeline import ChromeTrace, TimelineAnswer
 
 PIPED = changed({**QUESTION, "layouts": [{"pp": 2, "dp_shard": 8}, {"dp_shard": 16}]}, "cluster.num_chips", 16)
 
@@ -24,11 +24,19 @@ def test_a_recommendation_is_drawn_as_a_chrome_trace(client) -> None:
     made = client.post("/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16)).json()
     plain = client.get(f"/v1/recommendations/{made['id']}/timeline?micro_batches=2").json()
     trace = client.get(f"/v1/recommendations/{made['id']}/timeline?format=chrome&micro_batches=2").json()
+    ChromeTrace.model_validate(trace)
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert len(spans) == len(plain["events"])
     assert max(span["ts"] + span["dur"] for span in spans) / 1e6 == pytest.approx(
         max(event["end_s"] for event in plain["events"])
     )
+
+
+@pytest.mark.parametrize("made", ["predictions", "recommendations"])
+def test_both_formats_are_documented(client, made: str) -> None:
+    operation = client.get("/openapi.json").json()["paths"][f"/v1/{made}/{{id}}/timeline"]["get"]
+    forms = operation["responses"]["200"]["content"]["application/json"]["schema"]["anyOf"]
+    assert [form["$ref"].rsplit("/", 1)[1] for form in forms] == ["TimelineAnswer", "ChromeTrace"]
 
 
 def test_a_plain_layout_ends_when_its_step_does(client) -> None:
