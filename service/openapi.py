@@ -1,4 +1,4 @@
-"""The contract: problems are documented on every operation, in their own media type."""
+"""The contract: problems and headers are documented on every operation, problems in their own media type."""
 
 from __future__ import annotations
 
@@ -49,6 +49,21 @@ _OF_ANY = (401, 403, 404, 422, 500, 503)
 _OF_POST = (400, 409)
 _OF_BODY = (400, 408, 413, 415)
 _OF_HEADER = {"If-Match": (400, 412, 428)}
+_HEADERS = {
+    "ETag": "Of this state: what If-None-Match and If-Match compare.",
+    "Idempotency-Replayed": "true where this is the stored answer to an earlier request of the same Idempotency-Key.",
+    "Link": 'The next page, with rel="next", where there is one (RFC 8288).',
+    "Location": "Where what was created lies.",
+    "Retry-After": "Seconds to wait before trying again.",
+    "WWW-Authenticate": "How to authenticate (RFC 6750).",
+}
+_IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "ETags that the client has: where one is of this state the answer is a 304.",
+}
 
 
 def install(app: FastAPI) -> None:
@@ -71,12 +86,37 @@ def _document_problems(document: dict[str, Any]) -> None:
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(problem.pop("$defs"), Problem=problem)
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    document["components"]["headers"] = {
+        name: {"description": meaning, "schema": {"type": "string"}} for name, meaning in _HEADERS.items()
+    }
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            operation["responses"].pop("422", None)
+            responses = operation["responses"]
+            responses.pop("422", None)
             if path.startswith("/v1"):
                 operation["security"] = [{}, {"key": []}]  # whether it is asked for is the operator's choice
-                operation["responses"] |= {str(status): _response(status) for status in _statuses(method, operation)}
+                responses |= {str(status): _response(status) for status in _statuses(method, operation)}
+                _document_headers(path, method, operation)
+            elif "{" in path:
+                responses["404"] = _response(404)
+
+
+def _document_headers(path: str, method: str, operation: dict[str, Any]) -> None:
+    parameters, responses = operation.setdefault("parameters", []), operation["responses"]
+    sent: dict[str, list[str]] = {"401": ["WWW-Authenticate"], "403": ["WWW-Authenticate"], "503": ["Retry-After"]}
+    if "201" in responses:
+        sent |= {"201": ["Location", "Idempotency-Replayed"], "409": ["Retry-After"]}
+    if method == "get" and path.endswith(("{id}", "{version}")):
+        parameters.append(_IF_NONE_MATCH)
+        responses["304"] = {"description": "The client has it"}
+        sent |= {"200": ["ETag"], "304": ["ETag"]}
+    for guard in (item for item in parameters if item["name"].title() == "If-Match"):
+        guard |= {"required": True, "schema": {"type": "string"}}  # without it the answer is a 428, not a 422
+        sent["200"] = ["ETag"]
+    if "cursor" in [item["name"] for item in parameters]:
+        sent["200"] = ["Link"]
+    for status, names in sent.items():
+        responses[status]["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
 def _statuses(method: str, operation: dict[str, Any]) -> list[int]:

@@ -176,6 +176,7 @@ POLICIES: dict[str, Example] = {
         "value": {"mode": "automatic", "margin": 0.01, "after_reports": 200},
     },
 }
+ETAGS: dict[str, Example] = {"as shipped": {"summary": "Of a profile that nobody has changed", "value": '"default-1"'}}
 CHIPS: dict[str, Example] = {
     "chip": {
         "summary": "A chip by its data sheet",

@@ -18,7 +18,9 @@ from service.schemas.summary import DriftAnswer, DriftQuery, ReplayAnswer, Repla
 
 
 def _seen(
-    if_match: Annotated[str | None, Header(description="The ETag of the profile as you saw it.")] = None,
+    if_match: Annotated[
+        str | None, Header(description="The ETag of the profile as you saw it.", openapi_examples=examples.ETAGS)
+    ] = None,
 ) -> list[str]:
     if if_match is None:
         raise PreconditionRequired

@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.etags import immutable
 from service.json_body import LARGE, JsonRoute
+from service.report_table import COLUMNS
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Received, Use, needs
 from service.routes.pages import page
@@ -27,7 +28,8 @@ from service.schemas.report import (
 )
 from service.schemas.summary import ReportSummary
 
-_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {}}}}
+_LINES = {"type": "string", "description": f"A line of names, then one of every report: {', '.join(COLUMNS)}"}
+_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": _LINES}}}}
 
 router = APIRouter(prefix="/v1/reports", tags=["reports"], route_class=JsonRoute, dependencies=[needs("report")])
 

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from asking import QUESTION, REPORT, assert_problem
+from asking import PREDICTION, QUESTION, REPORT, assert_problem
 from pydantic import TypeAdapter
 
 from service.problems import TYPES
@@ -15,7 +15,7 @@ EXAMPLES = [
     (route, name)
     for module in ROUTERS
     for route in module.router.routes
-    if getattr(route, "body_field", None) is not None and "POST" in route.methods
+    if getattr(route, "body_field", None) is not None
     for name in route.body_field.field_info.openapi_examples or {}
 ]
 
@@ -23,9 +23,12 @@ EXAMPLES = [
 @pytest.mark.parametrize(("route", "name"), EXAMPLES)
 def test_every_example_works(client, route: Any, name: str) -> None:
     client.post("/v1/reports", json=REPORT)
-    operation = client.get("/openapi.json").json()["paths"][route.path_format]["post"]
+    (method,) = route.methods
+    operation = client.get("/openapi.json").json()["paths"][route.path_format][method.lower()]
     example = operation["requestBody"]["content"]["application/json"]["examples"][name]["value"]
-    answer = client.post(route.path_format.format(id="default", version=1), json=example)
+    required = [item for item in operation["parameters"] if item["in"] == "header" and item["required"]]
+    headers = {item["name"]: example["value"] for item in required for example in item["examples"].values()}
+    answer = client.request(method, route.path_format.format(id="default", version=1), json=example, headers=headers)
     assert answer.status_code == (route.status_code or 200), answer.text
     TypeAdapter(route.response_model).validate_python(answer.json())
 
@@ -54,6 +57,56 @@ def test_errors_are_documented_as_problems(client) -> None:
     assert {"412", "428"} <= activate.keys()
     assert {"422", "503"} <= document["paths"]["/v1/profiles"]["get"]["responses"].keys()
     assert {"400", "412", "413", "503"} <= document["paths"]["/v1/profiles/{id}/policy"]["put"]["responses"].keys()
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        ("/v1/predictions/{id}", ""),
+        ("/v1/predictions/{id}/timeline", ""),
+        ("/v1/profiles", ""),
+        ("/v1/profiles/{id}", ""),
+        ("/v1/profiles/{id}/versions/{version}", ""),
+        ("/v1/profiles/{id}/drift", ""),
+        ("/v1/reports", "?limit=1"),
+        ("/v1/reports/summary", ""),
+        ("/v1/catalog/{kind}", "?limit=1"),
+        ("/v1/catalog/{kind}/{name}", ""),
+    ],
+)
+def test_headers_are_documented_where_they_are_sent(client, path: str, query: str) -> None:
+    for _ in range(2):
+        client.post("/v1/reports", json=REPORT)
+    document = client.get("/openapi.json").json()
+    known = document["components"]["headers"].keys()
+    ids = {"id": client.post("/v1/predictions", json=PREDICTION).json()["id"]}
+    if path.startswith("/v1/profiles"):
+        ids = {"id": "default"}
+    address = path.format(**ids, version=1, kind="chips", name="h100")
+    answer = client.get(address + query)
+    responses = document["paths"][path]["get"]["responses"]
+    assert responses["200"].get("headers", {}).keys() == {name for name in known if name in answer.headers}
+    again = client.get(address, headers={"If-None-Match": answer.headers.get("ETag", "none")})
+    assert (again.status_code == 304) == ("304" in responses)
+
+
+def test_headers_of_what_is_created_are_documented(client) -> None:
+    document = client.get("/openapi.json").json()
+    for path, body in (("/v1/reports", REPORT), ("/v1/predictions", PREDICTION)):
+        _, again = (client.post(path, json=body, headers={"Idempotency-Key": path[4:]}) for _ in range(2))
+        documented = document["paths"][path]["post"]["responses"]["201"]["headers"].keys()
+        assert documented == {name for name in document["components"]["headers"] if name in again.headers}
+
+
+def test_what_must_be_sent_and_what_may_be_missing_is_documented(client) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    guards = [item for item in paths["/v1/profiles/{id}/policy"]["put"]["parameters"] if item["in"] == "header"]
+    assert [(guard["name"], guard["required"]) for guard in guards] == [("if-match", True)]
+    assert "application/problem+json" in paths["/problems/{name}"]["get"]["responses"]["404"]["content"]
+    busy = paths["/v1/recommendations"]["post"]["responses"]
+    assert "Retry-After" in busy["503"]["headers"].keys() & busy["409"]["headers"].keys()
+    lines = paths["/v1/reports"]["get"]["responses"]["200"]["content"]["text/csv"]["schema"]["description"]
+    assert client.get("/v1/reports?format=csv").text.strip().replace(",", ", ") in lines
 
 
 def test_problems_have_the_members_that_are_documented(client) -> None:
