@@ -11,6 +11,7 @@ from models.prediction import Prediction, predict_layouts
 from models.problem import Problem
 from models.profile import Profile
 from models.rules import RULES, first_broken
+from service.answer_pages import answer_page
 from service.assumptions import of_the_layout
 from service.basis import basis
 from service.creation import Created, Save
@@ -18,6 +19,7 @@ from service.errors import Refused
 from service.failures import out_of_memory, warnings
 from service.profiles import wanted_profile
 from service.resolution import Resolver
+from service.schemas.catalog import CatalogQuery
 from service.schemas.prediction import PredictedLayout, PredictionAnswer, PredictionRequest
 from service.store import Rows, Store
 from service.tables import PredictionRow
@@ -52,6 +54,9 @@ class Predictions:
     def get(self, id_: str) -> dict[str, Any]:
         with self._store.reading() as rows:
             return rows.answers.prediction(id_).document
+
+    def page(self, query: CatalogQuery) -> dict[str, Any]:
+        return answer_page(self._store, PredictionRow, query)
 
 
 def predict_legal(problem: Problem, layouts: Mapping[str, Layout], profile: Profile) -> list[Prediction]:

@@ -11,6 +11,7 @@ from models.errors import Infeasible
 from models.objective import Choice, Objective, choose, none_fits, told
 from models.recommendation import Recommendation, recommend
 from models.thresholds import thresholds
+from service.answer_pages import answer_page
 from service.basis import basis
 from service.creation import Created, Save
 from service.deadline import Deadline, nobody
@@ -20,6 +21,7 @@ from service.pointers import instead_of
 from service.profiles import wanted_profile
 from service.resolution import Resolved, Resolver
 from service.schemas.allocation import AllocationAnswer
+from service.schemas.catalog import CatalogQuery
 from service.schemas.objective import ChoiceAnswer
 from service.schemas.prediction import PredictedLayout
 from service.schemas.recommendation import (
@@ -100,6 +102,9 @@ class Recommendations:
     def get(self, id_: str) -> dict[str, Any]:
         with self._store.reading() as rows:
             return rows.answers.recommendation(id_).document
+
+    def page(self, query: CatalogQuery) -> dict[str, Any]:
+        return answer_page(self._store, RecommendationRow, query)
 
 
 def _places(resolver: Resolver, request: RecommendationRequest) -> dict[str, Resolved]:

@@ -12,7 +12,9 @@ from service.etags import immutable
 from service.json_body import JsonRoute
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Use, needs
-from service.schemas.prediction import PredictionAnswer, PredictionRequest
+from service.routes.pages import page
+from service.schemas.catalog import CatalogQuery
+from service.schemas.prediction import AnswerPage, PredictionAnswer, PredictionRequest
 from service.schemas.timeline import ChromeTrace, TimelineAnswer, TimelineQuery
 
 _FEW = 100
@@ -31,6 +33,12 @@ async def create_prediction(
     if len(body.layouts or ()) > _FEW:
         return await post.created_in_turn(lambda _: use.predictions.predict(body))
     return await run_in_threadpool(post.created, lambda: use.predictions.predict(body))
+
+
+@router.get("", operation_id="listPredictions", response_model=AnswerPage)
+def list_predictions(query: Annotated[CatalogQuery, Query()], request: Request, use: Use) -> JSONResponse:
+    """Newest first, each with its question; the answer lies at `location`."""
+    return page(request, use.predictions.page(query))
 
 
 @router.get("/{id}", operation_id="getPrediction", response_model=PredictionAnswer)

@@ -11,6 +11,9 @@ from service.etags import immutable
 from service.json_body import JsonRoute
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Use, needs
+from service.routes.pages import page
+from service.schemas.catalog import CatalogQuery
+from service.schemas.prediction import AnswerPage
 from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
 from service.schemas.timeline import ChromeTrace, TimelineAnswer, TimelineQuery
 
@@ -28,6 +31,12 @@ async def create_recommendation(
     Where nothing fits the answer is a problem of type /problems/infeasible that names the nearest failing constraint.
     """
     return await post.created_in_turn(lambda client: use.recommendations.recommend(body, client.require))
+
+
+@router.get("", operation_id="listRecommendations", response_model=AnswerPage)
+def list_recommendations(query: Annotated[CatalogQuery, Query()], request: Request, use: Use) -> JSONResponse:
+    """Newest first, each with its question; the answer lies at `location`."""
+    return page(request, use.recommendations.page(query))
 
 
 @router.get("/{id}", operation_id="getRecommendation", response_model=RecommendationAnswer)

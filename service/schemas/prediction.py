@@ -227,6 +227,19 @@ class Basis(Grounds, Kept):
     """An answer that is kept, and what it rests on."""
 
 
+class AnswerSummary(Kept):
+    location: str
+    profile: ProfileUsed
+    request: dict[str, Any]
+    """The question itself: model, cluster, workload and stack."""
+
+
+class AnswerPage(Document):
+    items: list[AnswerSummary]
+    next: str | None
+    """The cursor of the next page."""
+
+
 class OutOfMemoryRun(Document):
     """A report on the same chip and stack, of the same model."""
 

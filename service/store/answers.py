@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
@@ -43,3 +43,13 @@ class Answers:
         if until is not None:
             query = query.where(kind.created_at < until)
         return self._session.scalars(query).all()
+
+    def asked(
+        self, kind: type[PredictionRow | RecommendationRow], limit: int, before: str | None
+    ) -> Sequence[Row[Any]]:
+        """What was asked, without the answers: newest first, from the one after `before` on; ids sort by time."""
+        columns = kind.id, kind.created_at, kind.profile_id, kind.profile_version
+        query = select(*columns, kind.document["request"].label("request")).order_by(kind.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(kind.id < before)
+        return self._session.execute(query).all()

@@ -15,6 +15,17 @@ def test_a_prediction_is_stored_as_it_was_answered(client) -> None:
     assert PredictionAnswer.model_validate(made.json()).id == made.headers["location"].rsplit("/", 1)[1]
 
 
+@pytest.mark.parametrize(("made", "body"), [("predictions", PREDICTION), ("recommendations", QUESTION)])
+def test_what_was_asked_is_listed_in_pages(client, made: str, body: dict[str, object]) -> None:
+    kept = [client.post(f"/v1/{made}", json=body).headers["location"] for _ in range(3)]
+    first = client.get(f"/v1/{made}?limit=2")
+    rest = client.get(first.headers["link"].split(">")[0].lstrip("<")).json()
+    assert [item["location"] for item in [*first.json()["items"], *rest["items"]]] == kept[::-1]
+    assert rest["next"] is None
+    assert client.get(kept[0]).json()["request"].items() >= rest["items"][0]["request"].items()
+    assert rest["items"][0]["request"].keys() == {"model", "cluster", "workload", "stack"}
+
+
 @pytest.mark.parametrize(
     ("preset", "chip", "scale_out"),
     [

@@ -132,6 +132,7 @@ def test_answers_and_benchmarks_are_seen_by_their_tenant(guarded: TestClient, ke
         for where in (mine, f"{mine}/timeline") if path != "/v1/benchmarks" else (mine,):
             assert guarded.get(where, headers=a).status_code == 200
             assert_problem(guarded.get(where, headers=b), "not-found")
+        assert [len(guarded.get(path, headers=who).json()["items"]) for who in (a, b)] == [1, 0]
     for what in ("prediction", "recommendation"):
         body = PREDICTION if what == "prediction" else QUESTION
         id_ = guarded.post(f"/v1/{what}s", json=body, headers=a).json()["id"]
@@ -139,7 +140,6 @@ def test_answers_and_benchmarks_are_seen_by_their_tenant(guarded: TestClient, ke
         nobodys = guarded.get("/v1/evidence", params={f"{what}_id": "0" * 32}, headers=b)
         others = guarded.get("/v1/evidence", params={f"{what}_id": id_}, headers=b)
         assert others.status_code == nobodys.status_code in (404, 422)
-    assert [len(guarded.get("/v1/benchmarks", headers=who).json()["items"]) for who in (a, b)] == [1, 0]
 
 
 @pytest.mark.parametrize("reports", [1, SMALL + 1])
