@@ -81,13 +81,12 @@ class Recommendations:
         answer = RecommendationAnswer(
             **members,
             allocation=None if allocation is None else AllocationAnswer.of(allocation),
-            choices=[ChoiceAnswer.of(choice) for choice in choices],
+            choices=[ChoiceAnswer.of(choice, places[choice.name].request["cluster"]) for choice in choices],
             evidence=self._evidence.beside(found.problem, found.fastest.prediction.layout, profile),
             out_of_memory=failed,
             **basis(request, resolved.answered(found.problem), profile),
         )
-        others = [place for place in places.values() if place is not resolved]
-        answer.request.update(_asked(request, others))
+        answer.request.update(_asked(request, places))
         if allocation is not None:
             used = {"num_chips": problem.cluster.num_chips, "chips_per_domain": allocation.chips_per_group}
             answer.request["cluster"].update(used)
@@ -140,15 +139,18 @@ def _advised(answer: RecommendationAnswer) -> dict[str, PredictedLayout]:
     return {"the fastest": fastest} if alike else {"the fastest": fastest, "the simplest": simplest}
 
 
-def _asked(request: RecommendationRequest, others: list[Resolved]) -> dict[str, Any]:
-    """What of the request is no part of the question."""
-    given = {name: getattr(request, name) for name in ("tolerance", "top", "include", "time_limit_s")}
+def _asked(request: RecommendationRequest, places: dict[str, Resolved]) -> dict[str, Any]:
+    """What of the request is no part of the question, and its own cluster, whichever is the best."""
+    clusters = {name: place.request["cluster"] for name, place in places.items()}
+    given: dict[str, Any] = {"cluster": clusters["cluster"]}
+    given |= {name: getattr(request, name) for name in ("tolerance", "top", "include", "time_limit_s")}
     given["constraints"] = request.constraints.model_dump(mode="json", exclude_none=True)
     if request.allocation is not None:
         given["allocation"] = request.allocation.model_dump(mode="json", exclude_none=True)
-    if others:
-        given["alternatives"] = {"clusters": [other.request["cluster"] for other in others]}
-    if others or "objective" in request.model_fields_set:
+    if len(places) > 1:
+        others = [clusters[f"alternatives.clusters[{i}]"] for i in range(len(request.alternatives.clusters))]
+        given["alternatives"] = {"clusters": others, "num_chips": request.alternatives.num_chips}
+    if len(places) > 1 or "objective" in request.model_fields_set:
         given["objective"] = request.objective.model_dump(mode="json", exclude_none=True)
     return given
 

@@ -20,6 +20,7 @@ from service.schemas.question import Question
 from service.schemas.summary import ReplayAnswer, Replayed, ReplayedLayout, ReplayedReports, ReplayRequest
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
+from service.subject import cluster_of
 from service.tables import PredictionRow, RecommendationRow
 
 _REPORTS = 10  # for each answer
@@ -70,7 +71,7 @@ def _replayed(resolver: Resolver, row: PredictionRow | RecommendationRow, profil
     predictions = [item["prediction"] for item in document["ranked"]] if ranked else document["layouts"]
     asked = {name: document["request"][name] for name in Question.model_fields}
     if ranked:
-        asked["cluster"] = {**asked["cluster"], "num_chips": document["chips_used"]}
+        asked["cluster"] = cluster_of(document)
     problem = resolver.problem(Question.model_validate(asked)).problem
     layouts = Layouts.of([LayoutFields.model_validate(item["layout"]).build() for item in predictions])
     found = predict(problem, layouts, profile.coefficients(problem.scopes))

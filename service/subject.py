@@ -40,12 +40,19 @@ def of_prediction(rows: Rows, id_: str, rank: int | None) -> Answered:
 
 def of_recommendation(rows: Rows, id_: str, rank: int | None, choice: str | None = None) -> Answered:
     document = rows.answers.recommendation(id_).document
-    document["request"]["cluster"]["num_chips"] = document["chips_used"]
+    document["request"]["cluster"] = cluster_of(document)
     candidates = document["ranked"] if choice is None else [document[choice]]
     if candidates == [None]:
         raise Invalid("choice", choice, "is not among those of the recommendation")
     found = _linked(document, [one["prediction"]["layout"] for one in candidates], rank or 1)
     return found if choice is None else replace(found, field="choice", rank=None)
+
+
+def cluster_of(recommendation: dict[str, Any]) -> dict[str, Any]:
+    """What a recommendation is for: of several places the best, and as many of its chips as are used."""
+    choices = recommendation.get("choices") or [{}]
+    best = choices[0].get("cluster", recommendation["request"]["cluster"])
+    return {**best, "num_chips": recommendation["chips_used"]}
 
 
 def of_report(rows: Rows, report: Ran) -> Subject:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -46,7 +46,9 @@ class ChoiceAnswer(Document):
     """One place to run. Figures are null where no layout is legal and fits."""
 
     name: str
-    """Where it stands in the request."""
+    """Where it stands in `request`."""
+    cluster: dict[str, Any] | None = None
+    """As a request takes it."""
     chip: str
     num_chips: int
     chips_used: int | None
@@ -72,5 +74,5 @@ class ChoiceAnswer(Document):
     refused: str | None
 
     @classmethod
-    def of(cls, choice: Choice) -> Self:
-        return cls.model_validate(asdict(choice))
+    def of(cls, choice: Choice, cluster: dict[str, Any]) -> Self:
+        return cls.model_validate({**asdict(choice), "cluster": cluster})

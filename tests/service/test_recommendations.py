@@ -258,9 +258,26 @@ def test_the_answer_is_for_the_best_of_the_alternatives(client) -> None:
     )
     assert found["chips_used"] == 32
     assert found["fastest"]["prediction"]["step_time_s"] == found["choices"][0]["step_time_s"]
+    assert found["request"]["alternatives"]["num_chips"] == others["num_chips"]
+    assert [other["num_chips"] for other in found["request"]["alternatives"]["clusters"]] == [16]
+    assert found["request"]["cluster"] == {"preset": "h100-sxm-80gb", "num_chips": 16}
     again = client.post("/v1/recommendations", json=found["request"]).json()
     assert again["fastest"] == found["fastest"]
-    assert [choice["step_time_s"] for choice in again["choices"]] == [c["step_time_s"] for c in found["choices"]]
+    assert again["choices"] == found["choices"]
+
+
+@pytest.mark.parametrize("chips", [8, 32])
+def test_a_report_of_the_best_alternative_is_of_its_cluster(client, chips: int) -> None:
+    others = {"clusters": [{"preset": "h200", "num_chips": chips}]}
+    made = client.post("/v1/recommendations", json={**SMALL, "alternatives": others}).json()
+    best = made["choices"][0]
+    assert best["name"] == ("alternatives.clusters[0]" if chips == 32 else "cluster")
+    submission = {"recommendation_id": made["id"], "outcome": "ok", "measured": {"step_time_s": 9.0}}
+    found = client.post("/v1/reports", json=submission).json()
+    assert found["request"]["cluster"] == best["cluster"]
+    assert found["prediction"]["step_time_s"] == pytest.approx(best["step_time_s"])
+    (replayed,) = client.post("/v1/profiles/default/versions/1/replay").json()["answers"]
+    assert replayed["layouts"][0]["replayed_step_time_s"] == pytest.approx(best["step_time_s"])
 
 
 def test_where_no_cluster_will_do_each_is_told_why(client) -> None:
