@@ -22,7 +22,7 @@ from service.profiles import wanted_profile
 from service.resolution import Resolved, Resolver
 from service.schemas.allocation import AllocationAnswer
 from service.schemas.catalog import CatalogQuery
-from service.schemas.objective import ChoiceAnswer
+from service.schemas.objective import ChoiceAnswer, ObjectiveFields
 from service.schemas.prediction import PredictedLayout
 from service.schemas.recommendation import (
     CandidateAnswer,
@@ -87,6 +87,7 @@ class Recommendations:
             **basis(request, resolved.answered(found.problem), profile),
         )
         answer.request.update(_asked(request, places))
+        answer.assumptions.extend(_lossless(request.objective))
         if allocation is not None:
             used = {"num_chips": problem.cluster.num_chips, "chips_per_domain": allocation.chips_per_group}
             answer.request["cluster"].update(used)
@@ -131,6 +132,15 @@ def _places(resolver: Resolver, request: RecommendationRequest) -> dict[str, Res
 
 def _objective(request: RecommendationRequest) -> Objective:
     return request.objective.build(request.workload.token_budget)
+
+
+def _lossless(objective: ObjectiveFields) -> list[str]:
+    """What failures are taken to cost nothing of."""
+    if not objective.failures_per_chip_hour:
+        return []
+    costs = {"checkpoint_s": "checkpoints stop no training", "restart_s": "a restart takes no time"}
+    open_ = {name: free for name, free in costs.items() if name not in objective.model_fields_set}
+    return [f"objective.{name} is 0: {free}, so goodput is too high" for name, free in open_.items()]
 
 
 def _advised(answer: RecommendationAnswer) -> dict[str, PredictedLayout]:

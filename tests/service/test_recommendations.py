@@ -301,6 +301,16 @@ def test_the_cheapest_by_a_deadline_is_found(client) -> None:
     assert found["reasons"][0].startswith("where: of 3 none keeps deadline_hours 0.001; the nearest is")
 
 
+@pytest.mark.parametrize("said", ["checkpoint_s", "restart_s"])
+def test_what_failures_are_taken_to_cost_nothing_of_is_said(client, said: str) -> None:
+    objective = {"failures_per_chip_hour": 1e-4, said: 60.0}
+    lines = client.post("/v1/recommendations", json={**SMALL, "objective": objective}).json()["assumptions"]
+    open_ = [name for name in ("checkpoint_s", "restart_s") if name != said]
+    assert [line.split(" is 0")[0] for line in lines if "goodput" in line] == [f"objective.{name}" for name in open_]
+    without_failures = client.post("/v1/recommendations", json={**SMALL, "objective": {said: 60.0}}).json()
+    assert not any("goodput" in line for line in without_failures["assumptions"])
+
+
 def test_of_several_places_those_that_keep_the_limits_are_compared(client) -> None:
     objective = {"minimize": "time", "tokens": 1e10, "usd_per_chip_hour": 2.5}
     body = {**SMALL, "alternatives": {"num_chips": [8, 32]}, "objective": objective}
