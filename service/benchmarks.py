@@ -20,6 +20,7 @@ from service.creation import Created, Save
 from service.cursors import read_cursor, write_cursor
 from service.formats import nccl_tests
 from service.identifiers import new_id
+from service.pointers import instead_of
 from service.profiles import active_profile
 from service.resolution import Resolver
 from service.schemas.benchmark import BenchmarkAnswer, BenchmarkPoint, BenchmarkSubmission
@@ -40,6 +41,7 @@ class Benchmarks:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    @instead_of("workload.precision", "precision")
     def take(self, submission: BenchmarkSubmission, received: str) -> Save:
         table = None if submission.nccl_tests is None else nccl_tests.read(submission.nccl_tests, submission.operation)
         with self._store.reading() as rows:

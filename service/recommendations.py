@@ -125,7 +125,8 @@ def _places(resolver: Resolver, request: RecommendationRequest) -> dict[str, Res
         sized = request.cluster.model_copy(update={"num_chips": chips, "torus_shape": None})
         others[f"alternatives.num_chips[{i}]"] = sized
     for name, cluster in others.items():
-        with instead_of("cluster", name), instead_of("stack", name):  # which the stack does not run on
+        other = "cluster.num_chips" if name.startswith("alternatives.num_chips") else "cluster"
+        with instead_of(other, name), instead_of("stack", name):  # which the stack does not run on
             places[name] = resolver.problem(request.model_copy(update={"cluster": cluster}), price)
     return places
 

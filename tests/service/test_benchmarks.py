@@ -117,6 +117,7 @@ def test_the_next_calibration_learns_it_once(client) -> None:
         (gemms(5000), "gemms[0].tflops"),
         ({**gemms(500), "gemms": []}, "gemms"),
         ({**gemms(500), "precision": "bf17"}, "precision"),
+        (changed({**gemms(500), "precision": "fp8"}, "cluster.preset", "a100"), "precision"),
         ({**sweep(400), "size": 3}, "size"),
     ],
 )

@@ -356,6 +356,11 @@ def test_a_bad_alternative_is_named(client, changes: dict[str, object], pointer:
     assert pointer in [error["pointer"] for error in answer.json()["errors"]]
 
 
+def test_another_number_of_chips_than_a_slice_has_is_named_where_it_stands(client) -> None:
+    body = {**SMALL, "stack": "maxtext", "cluster": {"preset": "v5p-32"}, "alternatives": {"num_chips": [64]}}
+    assert_problem(client.post("/v1/recommendations", json=body), "invalid", "/alternatives/num_chips/0")
+
+
 def test_held_nodes_are_used_and_ranks_placed_on_them(client) -> None:
     nodes = [{"name": f"n{i}", "chips": 8 if i else 7} for i in range(3)]
     body = {**SMALL, "cluster": {"preset": "h100"}, "allocation": {"nodes": nodes}}
