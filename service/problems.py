@@ -50,7 +50,7 @@ TYPES: dict[str, ProblemType] = {
         422,
         "The question is well formed and has no answer. `constraint` is the nearest failing one; `needed` and "
         "`available` are in `unit`; `enough_chips`: the first of twice, four times, … as many "
-        "chips that has a layout that fits, where it was looked for.",
+        "chips that has a layout that fits, which recommendations look for.",
     ),
     "out-of-time": ProblemType(
         "No layout was found in the time given",
