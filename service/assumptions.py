@@ -32,6 +32,7 @@ def assumptions(question: Question, resolved: Resolved, profile: Profile) -> lis
         *_without_effect(question.workload, problem),
         *_software(problem, profile),
         *_text_tower(resolved),
+        *_quantized(resolved),
         *_number_format(problem),
         *_of_the_cluster(question, problem),
         *_price(resolved),
@@ -106,6 +107,13 @@ def _slow_node(problem: Problem, profile: Profile) -> list[str]:
 def _text_tower(resolved: Resolved) -> list[str]:
     used = resolved.used.architecture
     return [f"of {used.name} only the text tower counts: vision parameters are left out"] if used.text_tower else []
+
+
+def _quantized(resolved: Resolved) -> list[str]:
+    if not resolved.quantized:
+        return []
+    precision = resolved.problem.workload.precision
+    return [f"model.quantization_config has no effect: training is in workload.precision = {precision}"]
 
 
 def _of_the_cluster(question: Question, problem: Problem) -> list[str]:

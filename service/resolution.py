@@ -54,15 +54,18 @@ class Part(Generic[T]):
     used: EntryUsed
     form: Any
     text_tower: bool = False
+    quantized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """`request` is the question with every name pinned to its version and every default filled in."""
+    """`request` is the question with every name pinned to its version and every default filled in. `quantized`: the
+    model was given with weights in a format for inference."""
 
     problem: Problem
     used: CatalogUsed
     request: dict[str, Any]
+    quantized: bool = False
 
     def answered(self, problem: Problem) -> Resolved:
         """The same question, with the links of the cluster that the answer uses."""
@@ -98,7 +101,7 @@ class Resolver:
             architecture=_architecture_used(architecture),
             stack=StackUsed(**stack.used.model_dump(), changes=_changes(question.stack)),
         )
-        return Resolved(problem, used, request)
+        return Resolved(problem, used, request, architecture.quantized)
 
     def architecture(self, form: str | HuggingFaceConfig | ShapeFields) -> Part[Architecture]:
         if not isinstance(form, str):
@@ -107,10 +110,12 @@ class Resolver:
             if built.name == UNNAMED:
                 built = replace(built, name=_own_id(form, UNNAMED))
             used = EntryUsed(name=built.name, source=source)
-            return Part(built, used, form.model_dump(mode="json", exclude_unset=True), _is_multimodal(form))
+            written = form.model_dump(mode="json", exclude_unset=True)
+            return Part(built, used, written, _is_multimodal(form), _is_quantized(form))
         if row := self._registered("architectures", form):
             own = _own_model.validate_python(row.entry["model"])
-            return Part(replace(_build(own), name=row.name), _used(row), pinned(row), _is_multimodal(own))
+            built = replace(_build(own), name=row.name)
+            return Part(built, _used(row), pinned(row), _is_multimodal(own), _is_quantized(own))
         shipped = self._shipped("architectures", form, "model", catalogue.architecture)
         used = EntryUsed(name=shipped.name, source="shipped")
         return Part(shipped, used, shipped.name, shipped.name in TEXT_TOWERS)
@@ -231,6 +236,10 @@ def _architecture_used(part: Part[Architecture]) -> ArchitectureUsed:
 
 def _is_multimodal(form: HuggingFaceConfig | ShapeFields) -> bool:
     return isinstance(form, HuggingFaceConfig) and huggingface.is_multimodal(form.root)
+
+
+def _is_quantized(form: HuggingFaceConfig | ShapeFields) -> bool:
+    return isinstance(form, HuggingFaceConfig) and huggingface.is_quantized(form.root)
 
 
 def _links(cluster: Cluster) -> list[Link]:

@@ -86,6 +86,7 @@ _MISSING = {
     ),
 }
 UNSUPPORTED = {model_type: missing for missing, model_types in _MISSING.items() for model_type in model_types.split()}
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _NOT_A_DECODER = {
     "is_encoder_decoder": "cross-attention (an encoder-decoder)",
     "add_cross_attention": "cross-attention",
@@ -103,9 +104,25 @@ def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
     text = _text_tower(config)
     for key, missing in _NOT_A_DECODER.items():
         text.refuse(key, missing)
+    if text.model_type in _huggingface_dense.READERS:
+        _require_dense(text)
     own = config.get("_name_or_path")
     default = own if isinstance(own, str) and own else text.model_type
     return FAMILIES[text.model_type](text.named(name or default))
+
+
+def is_quantized(config: Mapping[str, object]) -> bool:
+    """Whether the file describes weights in a format for inference."""
+    towers = (config.get(key) for key in _TEXT_TOWERS)
+    return any(
+        tower.get("quantization_config") is not None for tower in (config, *towers) if isinstance(tower, Mapping)
+    )
+
+
+def _require_dense(text: Config) -> None:
+    for key in _EXPERTS:
+        if (count := text.get(key)) is not None and count not in (0, 1):
+            raise Unsupported(text.where(key), shown(count), f"experts in the dense family {text.model_type}")
 
 
 def _text_tower(config: Mapping[str, object]) -> Config:

@@ -300,10 +300,18 @@ def test_what_breaks_a_rule_is_named(config: dict[str, Any], field: str) -> None
         OPT | {"word_embed_proj_dim": 512},
         small("phi", qk_layernorm=True),
         small(layer_types=["full_attention", "linear_attention"]),
+        small(num_local_experts=8),
+        small("qwen2", num_experts=64),
+        small("mistral", n_routed_experts=2),
     ],
 )
 def test_a_switch_to_something_undescribed_is_refused(config: dict[str, Any]) -> None:
     assert isinstance(refusal(config), Unsupported)
+
+
+@pytest.mark.parametrize("count", [None, 0, 1])
+def test_no_experts_are_no_experts_however_that_is_written(count: int | None) -> None:
+    assert read(small(num_experts=count)) == read(small())
 
 
 @pytest.mark.parametrize(

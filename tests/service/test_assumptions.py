@@ -13,6 +13,8 @@ from service.resolution import TEXT_TOWERS
 PUBLISHED = json.loads((Path(__file__).parents[1] / "formats/published.json").read_text())
 MULTIMODAL = next(item["config"] for item in PUBLISHED.values() if item["config"]["model_type"] == "llama4")
 
+QUANTIZED = {**PUBLISHED["Llama-3.2-1B"]["config"], "quantization_config": {"quant_method": "fp8"}}
+
 
 def on(preset: str, **layout: Any) -> dict[str, Any]:
     return {**changed(PREDICTION, "cluster.preset", preset), "stack": "generic", "layout": layout}
@@ -26,6 +28,7 @@ SAID = [
     (on("tpu-v7x", dp_shard=128, zero_stage=3), "a chip has 2 devices: degrees multiply to 128 devices"),
     (changed(PREDICTION, "model", "llama-4-scout"), "of llama-4-scout only the text tower counts"),
     (changed(PREDICTION, "model", MULTIMODAL), "of llama4_text only the text tower counts"),
+    (changed(PREDICTION, "model", QUANTIZED), "model.quantization_config has no effect: training is in"),
     (changed(PREDICTION, "workload.token_budget", 1e12), "workload.token_budget has no effect"),
     (changed(PREDICTION, "workload.load_balancing", "bias"), "workload.load_balancing has no effect"),
 ]
