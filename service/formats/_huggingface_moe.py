@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from models.architecture import Architecture, Attention, Mlp
+from models.errors import Unsupported
 from service.formats._huggingface_config import MAX_LAYERS, Config
 from service.formats._huggingface_parts import (
     CHUNKED,
@@ -188,6 +189,24 @@ def ernie_moe(cfg: Config) -> Architecture:
     return decoder(cfg, layered(cfg, attention(cfg)), blocks, tied=True)
 
 
+def minimax_m2(cfg: Config) -> Architecture:
+    """Without the multi-token prediction that its published file switches on and transformers leaves out."""
+    modules = cfg.count("num_mtp_modules", 0)
+    if cfg.flag("use_mtp", modules > 0):
+        missing = "multi-token-prediction modules of which no weights are published (use_mtp: false leaves them out)"
+        key = "num_mtp_modules" if cfg.get("use_mtp") is None else "use_mtp"
+        raise Unsupported(cfg.where(key), cfg.get(key), missing)
+    if not all(cfg.switches("attn_type_list", num_layers(cfg))):
+        raise Unsupported(cfg.where("attn_type_list"), 0, "linear (lightning) attention layers")
+    if cfg.word("qk_norm_type", "per_layer") != "per_layer":
+        raise Unsupported(cfg.where("qk_norm_type"), cfg.get("qk_norm_type"), "norms of this kind")
+    if width := cfg.count("shared_intermediate_size", 0):
+        raise Unsupported(cfg.where("shared_intermediate_size"), width, "shared experts of this family")
+    block = attention(cfg, qk_norm=cfg.flag("use_qk_norm", True), qk_norm_all_heads=True)
+    moe = experts(cfg, count="num_local_experts", width="intermediate_size", selection_bias=True)
+    return decoder(cfg, layered(cfg, block), moe)
+
+
 def hunyuan_v3(cfg: Config) -> Architecture:
     """The first layer is dense unless mlp_layer_types says which are."""
     cfg.refuse("mlp_bias", "biases of the dense layers alone")
@@ -212,6 +231,7 @@ READERS: Mapping[str, Callable[[Config], Architecture]] = {
     "hy_v3": hunyuan_v3,
     "kimi_k2": deepseek_v3,
     "llama4_text": llama4,
+    "minimax_m2": minimax_m2,
     "mixtral": mixtral,
     "olmoe": olmoe,
     "qwen2_moe": qwen2_moe,

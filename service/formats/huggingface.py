@@ -55,7 +55,6 @@ _MISSING = {
     ),
     "linear attention (Kimi delta attention) layers": "kimi_linear kimi_k3",
     "linear (lightning) attention layers": "minimax minimax_text_01 minimax_m1",
-    "multi-token-prediction modules that its keys count in two ways": "minimax_m2",
     "sparse attention chosen by an indexer": "deepseek_v32 glm_moe_dsa minimax_m3 minimax_m3_vl",
     "compressed sparse attention and hyper-connections": "deepseek_v4",
     "state-space (Mamba) layers": (

@@ -91,6 +91,8 @@ DBRX, FALCON, GEMMA2, GLM_AIR, GPT2, GPT_OSS, HY3, KIMI, MPT, OLMO3, OPT, QWEN3,
         *("Olmo-3-7B", "opt-1.3b", "Qwen3-8B", "Qwen3-235B-A22B", "DeepSeek-V2-Lite"),
     )
 )
+MINIMAX = PUBLISHED["MiniMax-M2"]["config"]
+"""Its published count has the scales of fp8 blocks (13,880,064) and the selection biases (62 x 256) beside these."""
 MAVERICK = PUBLISHED["Llama-4-Maverick"]["config"]["text_config"]
 
 
@@ -301,6 +303,11 @@ def test_what_breaks_a_rule_is_named(config: dict[str, Any], field: str) -> None
         small("phi", qk_layernorm=True),
         small(layer_types=["full_attention", "linear_attention"]),
         small(num_local_experts=8),
+        MINIMAX | {"use_mtp": True},
+        without(MINIMAX, "use_mtp"),
+        MINIMAX | {"attn_type_list": [0] + [1] * 61},
+        MINIMAX | {"qk_norm_type": "per_head"},
+        MINIMAX | {"shared_intermediate_size": 1536},
         small("qwen2", num_experts=64),
         small("mistral", n_routed_experts=2),
     ],
@@ -366,6 +373,13 @@ def test_every_few_layers_one_sees_everything(config: dict[str, Any], period: in
     window = config["sliding_window"]
     expected = [window if (index + 1) % period else None for index in range(config["num_hidden_layers"])]
     assert windows(read(config)) == expected
+
+
+def test_minimax_m2_is_read_without_multi_token_prediction() -> None:
+    model = read(without(MINIMAX, "use_mtp", "num_mtp_modules", "attn_type_list"))
+    assert model.layers == read(MINIMAX).layers
+    assert model.layers[0].attention.qk_norm_all_heads
+    assert refusal(without(MINIMAX, "use_mtp")).field == "num_mtp_modules"
 
 
 def test_layer_types_overrule_the_family_pattern() -> None:
