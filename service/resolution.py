@@ -86,6 +86,7 @@ class Resolver:
             size = size.model_copy(update={"usd_per_chip_hour": usd_per_chip_hour})
         cluster = size.build(chip.value, fabric.value)
         stack = self.stack(question.stack)
+        _require_positions(architecture.value, question.workload.seq_len)
         problem = Problem(
             architecture=architecture.value, cluster=cluster, workload=question.workload.build(), stack=stack.value
         )
@@ -202,6 +203,13 @@ def _build(form: HuggingFaceConfig | ShapeFields) -> Architecture:
         if built.parameters.total > MAX_PARAMETERS:
             raise Invalid("", None, f"has {built.parameters.total:.3g} parameters; at most {MAX_PARAMETERS:.0e}")
     return built
+
+
+def _require_positions(architecture: Architecture, seq_len: int) -> None:
+    learned = architecture.learned_positions
+    if 0 < learned < seq_len:
+        rule = f"is more than the {learned} positions that {architecture.name} learns"
+        raise Invalid("workload.seq_len", seq_len, rule)
 
 
 def _require_memory(chip: ChipFields, field: str) -> None:

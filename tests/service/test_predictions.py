@@ -15,6 +15,15 @@ def test_a_prediction_is_stored_as_it_was_answered(client) -> None:
     assert PredictionAnswer.model_validate(made.json()).id == made.headers["location"].rsplit("/", 1)[1]
 
 
+def test_a_sequence_is_no_longer_than_the_positions_that_a_model_learns(client) -> None:
+    gpt2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+    asked = changed(changed(PREDICTION, "model", gpt2), "workload.seq_len", 1024)
+    assert client.post("/v1/predictions", json=asked).status_code == 201
+    longer = client.post("/v1/predictions", json=changed(asked, "workload.seq_len", 1025))
+    found = assert_problem(longer, "invalid", "/workload/seq_len")
+    assert "1024 positions" in found["errors"][0]["rule"]
+
+
 @pytest.mark.parametrize(("made", "body"), [("predictions", PREDICTION), ("recommendations", QUESTION)])
 def test_what_was_asked_is_listed_in_pages(client, made: str, body: dict[str, object]) -> None:
     kept = [client.post(f"/v1/{made}", json=body).headers["location"] for _ in range(3)]
