@@ -9,6 +9,8 @@ from models.architecture import Architecture
 from models.errors import Unsupported
 from service.formats._huggingface_config import Config
 from service.formats._huggingface_parts import (
+    FULL,
+    SLIDING,
     attention,
     decoder,
     every,
@@ -16,6 +18,7 @@ from service.formats._huggingface_parts import (
     gated,
     layered,
     num_heads,
+    num_layers,
     plain,
     stating_windows,
     throughout,
@@ -35,6 +38,17 @@ def arcee(cfg: Config) -> Architecture:
 def nemotron(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", False))
     return decoder(cfg, layered(cfg, block), plain(cfg, cfg.flag("mlp_bias", False)), norm_bias=True)
+
+
+def internlm2(cfg: Config) -> Architecture:
+    block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("bias"))
+    return decoder(cfg, layered(cfg, block), gated(cfg))
+
+
+def exaone(cfg: Config) -> Architecture:
+    cfg = cfg.respell(num_hidden_layers="num_layers")
+    tied = cfg.flag("tie_word_embeddings")
+    return decoder(cfg, layered(cfg, attention(cfg, kv_default=num_heads(cfg))), gated(cfg), tied=tied)
 
 
 def smollm3(cfg: Config) -> Architecture:
@@ -184,6 +198,28 @@ def gpt2(cfg: Config) -> Architecture:
     )
 
 
+def gpt_bigcode(cfg: Config) -> Architecture:
+    """GPT-2 with one key-value head, unless told otherwise."""
+    shared = cfg.flag("multi_query", True)
+    return gpt2(replace(cfg, values={**cfg.values, "num_key_value_heads": 1}) if shared else cfg)
+
+
+def gpt_neo(cfg: Config) -> Architecture:
+    """Of attention only the output has biases; `attention_layers` says which layers see a window."""
+    cfg = cfg.respell(num_hidden_layers="num_layers", num_attention_heads="num_heads", sliding_window="window_size")
+    kinds = cfg.words("attention_layers", num_layers(cfg))
+    if not kinds:
+        raise cfg.missing("attention_layers")
+    if not set(kinds) <= {"global", "local"}:
+        raise cfg.invalid("attention_layers", "must be made of global and local")
+    block = attention(cfg, kv_default=num_heads(cfg), output_bias=True)
+    blocks = layered(cfg, block, lambda index: SLIDING if kinds[index] == "local" else FULL)
+    mlp = plain(cfg, bias=True, default=4 * cfg.size("hidden_size"))
+    return replace(
+        decoder(cfg, blocks, mlp, tied=True, norm_bias=True), learned_positions=cfg.size("max_position_embeddings")
+    )
+
+
 def gptj(cfg: Config) -> Architecture:
     cfg = cfg.respell(
         hidden_size="n_embd", num_hidden_layers="n_layer", num_attention_heads="n_head", intermediate_size="n_inner"
@@ -248,7 +284,9 @@ READERS: Mapping[str, Callable[[Config], Architecture]] = {
     "arcee": arcee,
     "cohere": cohere,
     "cohere2": cohere2,
+    "codegen": gptj,
     "ernie4_5": ernie,
+    "exaone": exaone,
     "falcon": falcon,
     "gemma": gemma,
     "gemma2": gemma2,
@@ -256,9 +294,12 @@ READERS: Mapping[str, Callable[[Config], Architecture]] = {
     "glm": glm,
     "glm4": glm4,
     "gpt2": gpt2,
+    "gpt_bigcode": gpt_bigcode,
+    "gpt_neo": gpt_neo,
     "gpt_neox": gpt_neox,
     "gptj": gptj,
     "granite": llama,
+    "internlm2": internlm2,
     "llama": llama,
     "ministral3": ministral3,
     "mistral": mistral,

@@ -91,6 +91,7 @@ DBRX, FALCON, GEMMA2, GLM_AIR, GPT2, GPT_OSS, HY3, KIMI, MPT, OLMO3, OPT, QWEN3,
         *("Olmo-3-7B", "opt-1.3b", "Qwen3-8B", "Qwen3-235B-A22B", "DeepSeek-V2-Lite"),
     )
 )
+EXAONE, GPT_NEO = (PUBLISHED[name]["config"] for name in ("EXAONE-3.0-7.8B", "gpt-neo-1.3B"))
 MINIMAX = PUBLISHED["MiniMax-M2"]["config"]
 """Its published count has the scales of fp8 blocks (13,880,064) and the selection biases (62 x 256) beside these."""
 MAVERICK = PUBLISHED["Llama-4-Maverick"]["config"]["text_config"]
@@ -265,6 +266,11 @@ def test_a_size_that_is_no_size_is_refused_with_its_key(key: str, value: object)
     ("config", "field"),
     [
         (small(num_key_value_heads=3), "num_key_value_heads"),
+        (small("internlm2"), "bias"),
+        (GPT_NEO | {"attention_layers": ["global", "odd"] * 12}, "attention_layers"),
+        (without(GPT_NEO, "attention_layers"), "attention_layers"),
+        (without(GPT_NEO, "window_size"), "window_size"),
+        (without(EXAONE, "tie_word_embeddings"), "tie_word_embeddings"),
         (small(hidden_size=66), "head_dim"),
         (small(num_hidden_layers=1025), "num_hidden_layers"),
         (small(mlp_bias="no"), "mlp_bias"),
@@ -380,6 +386,17 @@ def test_minimax_m2_is_read_without_multi_token_prediction() -> None:
     assert model.layers == read(MINIMAX).layers
     assert model.layers[0].attention.qk_norm_all_heads
     assert refusal(without(MINIMAX, "use_mtp")).field == "num_mtp_modules"
+
+
+def test_layers_of_gpt_neo_that_are_local_see_a_window() -> None:
+    assert windows(read(GPT_NEO)) == [None, 256] * 12
+
+
+def test_starcoder_shares_its_keys_and_values_unless_told_otherwise() -> None:
+    config = PUBLISHED["starcoder"]["config"]
+    heads = [read(config | more).layers[0].attention.num_kv_heads for more in ({}, {"multi_query": False})]
+    assert heads == [1, 48]
+    assert read(config).learned_positions == 8192
 
 
 def test_layer_types_overrule_the_family_pattern() -> None:
