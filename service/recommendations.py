@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from models.allocation import allocate
+from models.allocation import Allocation, allocate
 from models.errors import Infeasible
 from models.objective import Choice, Objective, choose, none_fits, told
 from models.recommendation import Recommendation, recommend
@@ -91,10 +91,7 @@ class Recommendations:
         if allocation is not None:
             used = {"num_chips": problem.cluster.num_chips, "chips_per_domain": allocation.chips_per_group}
             answer.request["cluster"].update(used)
-            if spare := sum(allocation.spares.values()):
-                held = problem.cluster.num_chips + spare
-                rest = "the fastest way found uses the rest"
-                answer.reasons.append(f"{spare} of the {held} chips that are held are spare: {rest}")
+            answer.reasons.extend(_spare(allocation, request.cluster.num_chips))
         where = [told(choices, _objective(request))] if choices else []
         answer.reasons[:0] = [*warnings(_advised(answer), failed), *where]
         return lambda rows: _save(rows, answer)
@@ -133,6 +130,18 @@ def _places(resolver: Resolver, request: RecommendationRequest) -> dict[str, Res
 
 def _objective(request: RecommendationRequest) -> Objective:
     return request.objective.build(request.workload.token_budget)
+
+
+def _spare(allocation: Allocation, most: int | None) -> list[str]:
+    """Why chips that are held are left over; `most`: how many the request lets be used."""
+    used, spare = allocation.cluster.num_chips, sum(allocation.spares.values())
+    if not spare:
+        return []
+    why = "the fastest way found uses the rest"
+    if most is not None and most < used + spare:
+        why = f"cluster.num_chips lets at most {most} be used"
+        why += f", and the fastest way found uses {used}" if used < most else ""
+    return [f"{spare} of the {used + spare} chips that are held are spare: {why}"]
 
 
 def _lossless(objective: ObjectiveFields) -> list[str]:

@@ -377,6 +377,19 @@ def test_held_nodes_are_used_and_ranks_placed_on_them(client) -> None:
 
 
 @pytest.mark.parametrize(
+    ("most", "why"),
+    [
+        (8, "8 of the 16 chips that are held are spare: cluster.num_chips lets at most 8 be used"),
+        (9, "cluster.num_chips lets at most 9 be used, and the fastest way found uses 8"),
+    ],
+)
+def test_chips_are_spare_because_of_the_limit_where_it_is_the_limit(client, most: int, why: str) -> None:
+    nodes = [{"name": name, "chips": 8} for name in "ab"]
+    body = {**SMALL, "cluster": {"preset": "h100", "num_chips": most}, "allocation": {"nodes": nodes}}
+    assert client.post("/v1/recommendations", json=body).json()["reasons"][-1].endswith(why)
+
+
+@pytest.mark.parametrize(
     ("nodes", "pointer"),
     [
         ([], "/allocation/nodes"),
