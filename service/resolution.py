@@ -215,7 +215,8 @@ def _require_positions(architecture: Architecture, seq_len: int) -> None:
 def _require_memory(chip: ChipFields, field: str) -> None:
     """Data sheets mean 1e9 bytes or 2^30 by GB, depending on the vendor: the larger one is what there can be."""
     if chip.usable_memory_gib > chip.memory_gb:
-        rule = f"must not exceed the memory of the chip, memory_gb = {chip.memory_gb:g}"
+        units = "whether by GB the data sheet means 2^30 bytes, as GiB are, or 1e9"
+        rule = f"must not exceed the memory of the chip, memory_gb = {chip.memory_gb:g}, {units}"
         raise Invalid(f"{field}.usable_memory_gib", chip.usable_memory_gib, rule)
 
 
