@@ -87,7 +87,7 @@ class Recommendations:
             **basis(request, resolved.answered(found.problem), profile),
         )
         answer.request.update(_asked(request, places))
-        answer.assumptions.extend(_lossless(request.objective))
+        answer.assumptions.extend([*_lossless(request.objective), *_to_check(_advised(answer))])
         if allocation is not None:
             used = {"num_chips": problem.cluster.num_chips, "chips_per_domain": allocation.chips_per_group}
             answer.request["cluster"].update(used)
@@ -151,6 +151,17 @@ def _lossless(objective: ObjectiveFields) -> list[str]:
     costs = {"checkpoint_s": "checkpoints stop no training", "restart_s": "a restart takes no time"}
     open_ = {name: free for name, free in costs.items() if name not in objective.model_fields_set}
     return [f"objective.{name} is 0: {free}, so goodput is too high" for name, free in open_.items()]
+
+
+def _to_check(advised: dict[str, PredictedLayout]) -> list[str]:
+    """What a launch needs beyond its degrees, and what looks like a slip of the request."""
+    spread = "the launcher is told which chunk has which layers (Megatron-Core: pipeline_model_parallel_layout)"
+    empty = [name for name, found in advised.items() if 0 in found.layers_per_chunk]
+    lines = [f"{name} has a chunk without layers (layers_per_chunk): {spread}" for name in empty]
+    beyond = [line for line in advised["the fastest"].provenance.outside if line.startswith("tokens_per_step")]
+    if any(" is beyond " in line and line.endswith(" any run") for line in beyond):
+        lines.append(f"{beyond[0]}: check that workload.global_batch counts sequences, not tokens")
+    return lines
 
 
 def _advised(answer: RecommendationAnswer) -> dict[str, PredictedLayout]:

@@ -311,6 +311,25 @@ def test_what_failures_are_taken_to_cost_nothing_of_is_said(client, said: str) -
     assert not any("goodput" in line for line in without_failures["assumptions"])
 
 
+def test_a_chunk_without_layers_is_pointed_out(client) -> None:
+    def said(virtual_stages: int) -> bool:
+        constraints = {"pp": 4, "virtual_stages": virtual_stages}
+        body = {**SMALL, "stack": "megatron", "constraints": constraints}
+        found = client.post("/v1/recommendations", json=body).json()
+        empty = 0 in found["fastest"]["prediction"]["layers_per_chunk"]
+        assert empty == (virtual_stages == 4)
+        return any("a chunk without layers" in line for line in found["assumptions"])
+
+    assert said(4)
+    assert not said(2)
+
+
+@pytest.mark.parametrize(("batch", "said"), [(2**22, True), (128, False)])
+def test_a_batch_that_looks_like_tokens_is_pointed_out(client, batch: int, said: bool) -> None:
+    found = client.post("/v1/recommendations", json=changed(SMALL, "workload.global_batch", batch)).json()
+    assert any("counts sequences, not tokens" in line for line in found["assumptions"]) == said
+
+
 def test_of_several_places_those_that_keep_the_limits_are_compared(client) -> None:
     objective = {"minimize": "time", "tokens": 1e10, "usd_per_chip_hour": 2.5}
     body = {**SMALL, "alternatives": {"num_chips": [8, 32]}, "objective": objective}
