@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 MAX_PARAMETERS = 10**15
 MAX_NAME = 120
+_OF_SLURM = "gpu:"
+"""Begins the names of generic resources there: gpu:h100."""
 SHIPPED: dict[Kind, Callable[[], Iterable[str]]] = {
     "chips": catalogue.chips,
     "clusters": lambda: [*catalogue.fabrics(), *catalogue.chips()],
@@ -137,6 +139,7 @@ class Resolver:
         if isinstance(form, ClusterFields):
             chip, fabric = self.fabric(form)
             return chip, fabric, form
+        form = form.model_copy(update={"preset": form.preset.removeprefix(_OF_SLURM)})
         if row := self._registered("clusters", form.preset):
             fields = ClusterFields.model_validate(row.entry["cluster"])
             chip, fabric = self.fabric(fields)
@@ -178,7 +181,17 @@ class Resolver:
             return find(name)
         except UnknownName:
             own = self._rows.catalog.names(kind)
-            raise UnknownName(field, name, [*SHIPPED[kind](), *own]) from None
+            error = UnknownName(field, name, [*SHIPPED[kind](), *own])
+            raise (_with_another_way(error) if kind in ("chips", "clusters") else error) from None
+
+
+def _with_another_way(error: UnknownName) -> UnknownName:
+    """What to do with a chip that no catalogue has, instead of all the names of those that it has."""
+    near = f"; did you mean {', '.join(error.near)}?" if error.near else ";"
+    way = "the chip of a cluster may be its data sheet, or registered by POST /v1/catalog/chips"
+    error.rule = f"unknown name{near} {way}"
+    error.args = (f"{error.field} = {error.value!r}: {error.rule}",)
+    return error
 
 
 _SIZE = {*ClusterSize.model_fields}

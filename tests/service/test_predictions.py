@@ -46,6 +46,9 @@ def test_what_was_asked_is_listed_in_pages(client, made: str, body: dict[str, ob
         ("p4d.24xlarge", "a100-sxm-40gb", 6.25),
         ("p4de.24xlarge", "a100-sxm-80gb", 6.25),
         ("p4d", "a100-sxm-40gb", 6.25),
+        ("Standard_ND96isr_H100_v5", "h100-sxm-80gb", 50),
+        ("a3-ultragpu-8g", "h200-sxm-141gb", 50),
+        ("gpu:h100", "h100-sxm-80gb", 50),
     ],
 )
 def test_machines_go_by_the_names_clouds_sell_them_under(client, preset: str, chip: str, scale_out: float) -> None:
@@ -70,6 +73,22 @@ def test_a_tpu_slice_is_so_many_chips(client, preset: str, chip: str, num_chips:
     body["layout"] = {"dp_shard": devices, "zero_stage": 3, "recompute": "full"}
     found = client.post("/v1/predictions", json=body).json()
     assert found["request"]["cluster"] == {"preset": chip, "num_chips": num_chips}
+
+
+@pytest.mark.parametrize(("preset", "chip"), [("ct5p-hightpu-4t", "tpu-v5p"), ("trn2.48xlarge", "trainium2")])
+def test_a_machine_of_tori_is_its_chip(client, preset: str, chip: str) -> None:
+    body = {**PREDICTION, "stack": "generic", "cluster": {"preset": preset, "num_chips": 64}}
+    found = client.post("/v1/predictions", json={**body, "layout": {"dp_shard": 64, "zero_stage": 3}}).json()
+    assert found["catalogue"]["chip"]["name"] == chip
+
+
+@pytest.mark.parametrize(("cluster", "near"), [({"preset": "groq"}, ""), ({"chip": "h1000"}, "did you mean h100")])
+def test_of_an_unknown_chip_it_is_said_how_to_describe_it(client, cluster: dict[str, str], near: str) -> None:
+    answer = client.post("/v1/predictions", json={**PREDICTION, "cluster": {**cluster, "num_chips": 64}})
+    rule = assert_problem(answer, "unknown-name")["errors"][0]["rule"]
+    assert "data sheet, or registered by POST /v1/catalog/chips" in rule
+    assert near in rule
+    assert "known: " not in rule
 
 
 @pytest.mark.parametrize(
