@@ -73,11 +73,17 @@ def judge(policy: Policy, found: Calibration, published: Unseen | None, *, asked
     if published:
         compared["step times of published runs"] = published
     for what, unseen in compared.items():
-        for kind, (runs, before, after) in unseen.by_kind.items():
+        for whose, (runs, before, after) in _errors(unseen).items():
             if after > before + policy.margin:
-                worse = f"the error on {runs} {what} of {kind} grows from {before:.1%} to {after:.1%}"
+                worse = f"the error on {runs} {what}{whose} grows from {before:.1%} to {after:.1%}"
                 return _kept(f"{change}, but {worse}, by more than the margin of {policy.margin:.1%}")
     return Promotion(promoted=True, reason=f"{change}, and nothing gets worse by more than {policy.margin:.1%}")
+
+
+def _errors(unseen: Unseen) -> dict[str, tuple[int, float, float]]:
+    """Runs, error before and error after: of all together, and of each kind of which there are enough."""
+    overall = len(unseen.measured), unseen.error_before, unseen.error_after
+    return {"": overall, **{f" of {kind}": errors for kind, errors in unseen.by_kind.items()}}
 
 
 def _kept(reason: str) -> Promotion:

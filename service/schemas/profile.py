@@ -22,10 +22,10 @@ class Policy(Wire):
     """When a calibration starts by itself, and who activates what it makes."""
 
     mode: Literal["manual", "automatic"] = "manual"
-    """"manual": a person. "automatic": the calibration itself, where its error on runs that it did not see falls and no
-    kind of run gets worse by more than `margin`."""
+    """"manual": a person. "automatic": the calibration itself, where its error on runs that it did not see falls, of
+    step times or of memory, and neither of them gets worse by more than `margin`, over all runs or those of a kind."""
     margin: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """Of the median error of a chip's or a stack's runs: 0.01 is a point of percent."""
+    """Of the median error of all runs, and of a chip's or a stack's: 0.01 is a point of percent."""
     after_reports: Annotated[int, Field(ge=1, le=10**6)] | None = None
     """Calibrate without being asked once so many runs (that ended, or ran out of memory) were reported since the last
     version was made; null: only when asked."""

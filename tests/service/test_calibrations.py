@@ -2,14 +2,21 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pytest
 from asking import CHIP, LAYOUT, PREDICTION, QUESTION, assert_problem, changed
 
+from models.calibration import Calibration, Unseen
 from models.errors import Invalid
+from models.posterior import Posterior
+from models.profile import shipped_profile
 from service import calibrations
+from service.promotion import judge
 from service.resolution import Resolved, Resolver
+from service.schemas.profile import Policy
 from service.schemas.question import Question
 
 LAYOUTS = [
@@ -248,6 +255,34 @@ def test_what_makes_anything_worse_by_more_than_the_margin_is_not_promoted(clien
     found = client.post(ADDRESS).json()["calibration"]
     assert not found["promotion"]["promoted"]
     assert "more than the margin of 0.0%" in found["promotion"]["reason"]
+
+
+def unseen(before: float, after: float) -> Unseen:
+    """Four runs on each of two chips: too few of either to be judged by themselves."""
+    kinds = tuple((f"chip:{index % 2}",) for index in range(8))
+    old, new = (np.full(8, np.log1p(error)) for error in (before, after))
+    return Unseen(measured=np.zeros(8), before=old, after=new, spread=np.full(8, 0.1), kinds=kinds)
+
+
+def test_what_gets_better_in_memory_alone_may_not_get_worse_in_time() -> None:
+    found = Calibration(
+        profile=shipped_profile(),
+        posterior=Posterior.nothing(),
+        moved=(),
+        unidentified=(),
+        outliers=(),
+        error_before=None,
+        error_after=None,
+        memory_error_before=None,
+        memory_error_after=None,
+        unseen=unseen(0.05, 0.40),
+        unseen_memory=unseen(0.05, 0.04),
+        observations=8,
+    )
+    judged = judge(Policy(mode="automatic"), found, None, asked=False)
+    assert not judged.promoted
+    assert "the error on 8 step times of unseen reports grows from 5.0% to 40.0%" in judged.reason
+    assert judge(Policy(), replace(found, unseen=unseen(0.05, 0.055)), None, asked=True).promoted
 
 
 def test_a_policy_is_set_by_whoever_saw_the_profile(client) -> None:
