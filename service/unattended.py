@@ -74,7 +74,8 @@ def _of(rows: Rows, profile: ProfileRow) -> Iterator[_Due]:
     if after is None:
         return
     latest = rows.profiles.latest(profile.id)
-    times = rows.reports.count_telling(ReportFilter(profile_id=profile.id, since=latest.created_at)) // after
+    came = ReportFilter(profile_id=profile.id, received_since=latest.created_at)
+    times = rows.reports.count_telling(came) // after
     if times:
         yield _Due(profile.id, f"calibration of {profile.id} after version {latest.version}, {times} times {after}")
 

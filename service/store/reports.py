@@ -20,7 +20,8 @@ _TOGETHER = 10_000  # identifiers in one query: databases bind no more than 32,7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFilter:
-    """`since`, inclusive, and `until`, exclusive, are of measurement; `measured`: only those with a step time."""
+    """`since`, inclusive, and `until`, exclusive, are of measurement, `received_since` is of when a report came;
+    `measured`: only those with a step time."""
 
     chip: str | None = None
     stack: str | None = None
@@ -30,6 +31,7 @@ class ReportFilter:
     profile_version: int | None = None
     since: datetime | None = None
     until: datetime | None = None
+    received_since: datetime | None = None
     after_id: str | None = None
     measured: bool = False
 
@@ -41,6 +43,8 @@ class ReportFilter:
             query = query.where(ReportRow.measured_at >= self.since)
         if self.until is not None:
             query = query.where(ReportRow.measured_at < self.until)
+        if self.received_since is not None:
+            query = query.where(ReportRow.created_at >= self.received_since)
         if self.after_id is not None:
             query = query.where(ReportRow.id > self.after_id)
         return query.where(_MEASURED) if self.measured else query

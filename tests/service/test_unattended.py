@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from asking import REPORT
@@ -15,9 +16,9 @@ def set_policy(client, **policy: object) -> None:
     assert client.put(f"{PROFILE}/policy", json=policy, headers={"If-Match": etag}).status_code == 200
 
 
-def report(client, count: int, factor: float = 1.2) -> None:
-    predicted = client.post("/v1/reports", json=REPORT).json()["prediction"]["step_time_s"]
-    measured = {"measured": {"step_time_s": factor * predicted}}
+def report(client, count: int, factor: float = 1.2, **more: Any) -> None:
+    predicted = client.post("/v1/reports", json={**REPORT, **more}).json()["prediction"]["step_time_s"]
+    measured = {"measured": {"step_time_s": factor * predicted}, **more}
     client.post("/v1/reports", json={"reports": [{**REPORT, **measured} for _ in range(count - 1)]})
 
 
@@ -44,6 +45,13 @@ def test_a_policy_may_ask_for_a_calibration_after_so_many_reports(make_client) -
     assert versions(client, 2) == [1, 2]
     made = client.get(f"{PROFILE}/versions/2").json()["calibration"]
     assert made["window"]["reports"] == 8
+
+
+def test_runs_of_long_ago_count_when_they_are_reported(make_client) -> None:
+    client = make_client(unattended_look_s=0.05)
+    set_policy(client, after_reports=4)
+    report(client, 4, measured_at="2020-01-01T00:00:00Z")
+    assert versions(client, 2) == [1, 2]
 
 
 def test_what_two_processes_see_is_calibrated_once(make_client) -> None:
