@@ -166,15 +166,13 @@ def _points(part: Sweep | Products, predicted: Array) -> list[BenchmarkPoint]:
 
 
 def _save(rows: Rows, answer: BenchmarkAnswer, question: dict[str, Any], problem: Problem, received: str) -> Created:
-    document = answer.model_dump(mode="json")
-    row = BenchmarkRow(
-        id=answer.id,
-        created_at=answer.created_at,
-        chip=problem.cluster.chip.id,
-        stack=problem.stack.id,
-        submission=received,
-        question=question,
-        document=document,
+    stored = rows.benchmarks.add(
+        {
+            "chip": problem.cluster.chip.id,
+            "stack": problem.stack.id,
+            "submission": received,
+            "question": question,
+            "document": answer.model_dump(mode="json"),
+        }
     )
-    rows.benchmarks.add(row)
-    return Created(f"/v1/benchmarks/{answer.id}", document)
+    return Created(f"/v1/benchmarks/{stored['id']}", stored["document"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import ValidationError
@@ -30,13 +30,13 @@ from service.store.reports import ReportFilter
 from service.tables import BenchmarkRow, ProfileVersionRow, ReportRow
 from service.worker import Worker
 
-_IN_FLIGHT = timedelta(minutes=2)
-"""A report may be committed so long after its id was made: it is looked for once more."""
+_CLOCKS_DIFFER = timedelta(minutes=2)
+"""Between the processes that make ids, or when a clock is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """What a calibration builds on, and the reports that are new to it."""
+    """What a calibration builds on, and the reports that are new to it. `settled`: those not seen came later."""
 
     base: ProfileVersionRow
     active: ProfileVersionRow
@@ -47,6 +47,7 @@ class _Ground:
     benchmarks: list[BenchmarkRow]
     observations: list[Observation]
     unusable: list[Unusable]
+    settled: datetime
     windowed: bool
 
     @property
@@ -63,17 +64,19 @@ class _Ground:
         return replace(found, unseen=found.unseen and replace(found.unseen, before=before), unseen_memory=None)
 
     def learnt(self) -> dict[str, Any]:
-        """Which reports a version from here rests on: how many, and those that came last."""
+        """Which reports a version from here rests on: how many, and those that came last.
+
+        What comes before `through` needs no names, and none of it is missed: what this calibration did not see gets
+        an id of a moment after it was `settled` (service.store.arrivals), but for as much as clocks differ.
+        """
         before = self.base.learnt or {"reports": 0, "through": None, "recent": []}
         rows: list[ReportRow | BenchmarkRow] = [*self.reports, *self.benchmarks]
         if self.windowed:  # what lies outside is still to be learnt
             recent = [*before["recent"], *(row.id for row in rows)]
             return {**before, "reports": before["reports"] + len(self.reports), "recent": recent}
-        since = max(row.created_at for row in rows) - _IN_FLIGHT
-        recent = [row.id for row in rows if row.created_at >= since]
-        kept = [id_ for id_ in before["recent"] if id_ >= earliest_id(since)]
-        through = earliest_id(since) if before["through"] is None else max(before["through"], earliest_id(since))
-        return {"reports": before["reports"] + len(self.reports), "through": through, "recent": [*kept, *recent]}
+        through = max(earliest_id(self.settled - _CLOCKS_DIFFER), before["through"] or "")
+        recent = [id_ for id_ in (*before["recent"], *(row.id for row in rows)) if id_ >= through]
+        return {"reports": before["reports"] + len(self.reports), "through": through, "recent": recent}
 
     def window(self) -> Window:
         dates = [report.measured_at for report in self.reports]
@@ -129,8 +132,10 @@ class Calibrations:
 
 
 def learn(store: Store, id_: str, request: CalibrationRequest) -> _Learnt | _Nothing:
+    with store.writing() as rows:
+        settled = rows.arrivals.settled()
     with store.reading() as rows:
-        ground = _ground(rows, id_, request)
+        ground = _ground(rows, id_, request, settled)
     if not ground.observations:
         return _Nothing(len(ground.unusable), ground.base.version)
     profile = as_fleet(ground.profile, {observation.problem for observation in ground.observations})
@@ -152,7 +157,7 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _Learnt | _Not
     )
 
 
-def _ground(rows: Rows, id_: str, request: CalibrationRequest) -> _Ground:
+def _ground(rows: Rows, id_: str, request: CalibrationRequest, settled: datetime) -> _Ground:
     profile = rows.profiles.get(id_)
     active = rows.profiles.active(id_)
     base = rows.profiles.latest(id_, "shipped") if request.from_scratch else active
@@ -174,6 +179,7 @@ def _ground(rows: Rows, id_: str, request: CalibrationRequest) -> _Ground:
         benchmarks=[row for row, _ in told],
         observations=[observation for _, observation in (*usable, *told)],
         unusable=unusable,
+        settled=settled,
         windowed=request.since is not None or request.until is not None,
     )
 

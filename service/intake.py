@@ -25,8 +25,8 @@ from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout
 from service.schemas.report import ReportAnswer, ReportSubmission
 from service.store import Rows
+from service.store.arrivals import Columns
 from service.subject import Subject, of_report
-from service.tables import ReportRow
 
 Refusal = DomainError | ServiceError
 _BEYOND = "no coefficient explains so large a gap; check the measurement, and that this layout is what ran"
@@ -64,9 +64,9 @@ class Intake:
         self._predicted: dict[tuple[str, Layout], Prediction] = {}
         self._worlds: dict[tuple[str, Layout], Worlds] = {}
 
-    def take(self, submissions: Sequence[tuple[ReportSubmission, str]]) -> list[ReportRow | Refusal]:
+    def take(self, submissions: Sequence[tuple[ReportSubmission, str]]) -> list[Columns | Refusal]:
         """What to store of each submission with its text as received, or why it is refused."""
-        outcomes: dict[int, ReportRow | Refusal] = {}
+        outcomes: dict[int, Columns | Refusal] = {}
         asked: dict[int, _Asked] = {}
         for i, (submission, received) in enumerate(submissions):
             with _refused(outcomes, i):
@@ -112,7 +112,7 @@ class Intake:
             predictions = predict_layouts(first.problem, layouts, self._profile)
             self._predicted |= {(first.key, x): p for x, p in zip(layouts, predictions, strict=True)}
 
-    def _row(self, asked: _Asked) -> ReportRow:
+    def _row(self, asked: _Asked) -> Columns:
         submission, resolved = asked.submission, asked.resolved
         prediction = self._predicted[asked.key, asked.layout]
         _require_stage(submission, prediction.layout.pp)
@@ -120,27 +120,25 @@ class Intake:
         _require_past(submission)
         answer = self._answer(asked, prediction)
         answer.assumptions.extend(of_the_layout(asked.subject.field, asked.open_, asked.subject.layout))
-        return ReportRow(
-            id=answer.id,
-            created_at=answer.created_at,
-            measured_at=answer.measured_at,
-            source=answer.source,
-            outcome=answer.outcome,
-            chip=asked.problem.cluster.chip.id,
-            fabric=resolved.used.fabric.name,
-            stack=asked.problem.stack.id,
-            architecture=asked.problem.architecture.name,
-            profile_id=answer.profile.id,
-            profile_version=answer.profile.version,
-            prediction_id=answer.prediction_id,
-            recommendation_id=answer.recommendation_id,
-            step_time_s=answer.measured.step_time_s if answer.measured else None,
-            predicted_step_time_s=answer.prediction.step_time_s,
-            residual=answer.residual,
-            within_interval=answer.within_interval,
-            submission=asked.received,
-            document=answer.model_dump(mode="json"),
-        )
+        return {
+            "measured_at": answer.measured_at,
+            "source": answer.source,
+            "outcome": answer.outcome,
+            "chip": asked.problem.cluster.chip.id,
+            "fabric": resolved.used.fabric.name,
+            "stack": asked.problem.stack.id,
+            "architecture": asked.problem.architecture.name,
+            "profile_id": answer.profile.id,
+            "profile_version": answer.profile.version,
+            "prediction_id": answer.prediction_id,
+            "recommendation_id": answer.recommendation_id,
+            "step_time_s": answer.measured.step_time_s if answer.measured else None,
+            "predicted_step_time_s": answer.prediction.step_time_s,
+            "residual": answer.residual,
+            "within_interval": answer.within_interval,
+            "submission": asked.received,
+            "document": answer.model_dump(mode="json"),
+        }
 
     def _answer(self, asked: _Asked, prediction: Prediction) -> ReportAnswer:
         submission, subject = asked.submission, asked.subject
@@ -188,7 +186,7 @@ class Intake:
 
 
 @contextmanager
-def _refused(outcomes: dict[int, ReportRow | Refusal], i: int) -> Iterator[None]:
+def _refused(outcomes: dict[int, Columns | Refusal], i: int) -> Iterator[None]:
     """What is wrong with a submission is its outcome, and no other's."""
     try:
         yield

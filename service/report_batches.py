@@ -17,14 +17,10 @@ from service.profiles import active_profile
 from service.reports import location
 from service.schemas.report import BatchAnswer, BatchItem, ItemError, ReportBatch, ReportSubmission
 from service.store import Rows, Store
-from service.tables import ReportRow
+from service.store.arrivals import Columns
 from service.worker import Worker
 
 _MOST_ERRORS = 5  # of one report
-
-
-Columns = dict[str, Any]
-"""Of a report that is taken."""
 
 
 class ReportBatches:
@@ -53,12 +49,8 @@ def outcomes_of(store: Store, reports: Sequence[dict[str, Any]]) -> list[Columns
             [(submission, json.dumps(reports[index], ensure_ascii=False)) for index, submission in readable.items()]
         )
     for index, outcome in zip(readable, taken, strict=True):
-        outcomes[index] = _columns(outcome) if isinstance(outcome, ReportRow) else _faults(index, outcome)
+        outcomes[index] = _faults(index, outcome) if isinstance(outcome, Exception) else outcome
     return [outcomes[index] for index in range(len(reports))]
-
-
-def _columns(row: ReportRow) -> Columns:
-    return {column.key: getattr(row, column.key) for column in ReportRow.__table__.columns}
 
 
 def _faults(index: int, error: Exception) -> list[Fault]:
@@ -70,10 +62,10 @@ def _invalid(fault: Fault) -> Invalid:
 
 
 def _save(rows: Rows, outcomes: Sequence[Columns | list[Fault]]) -> Created:
-    kept = [outcome for outcome in outcomes if isinstance(outcome, dict)]
-    rows.reports.add_all(kept)
-    items = [_item(index, outcome) for index, outcome in enumerate(outcomes)]
-    answer = BatchAnswer(accepted=len(kept), refused=len(outcomes) - len(kept), items=items)
+    stored = rows.reports.add(outcome for outcome in outcomes if isinstance(outcome, dict))
+    each = iter(stored)
+    items = [_item(i, next(each) if isinstance(outcome, dict) else outcome) for i, outcome in enumerate(outcomes)]
+    answer = BatchAnswer(accepted=len(stored), refused=len(outcomes) - len(stored), items=items)
     return Created("/v1/reports", answer.model_dump(mode="json"))
 
 

@@ -21,8 +21,8 @@ from service.reports import location
 from service.resolution import Resolver
 from service.schemas.report import LogReading, LogSubmission, Outcome, ReportSubmission
 from service.store import Rows, Store
+from service.store.arrivals import Columns
 from service.subject import Subject, of_report
-from service.tables import ReportRow
 
 _PRINTED_BY: dict[str, set[str]] = {
     "megatron": {"megatron", "megatron-deepspeed", "aa-scaling", "deepseek", "generic"},
@@ -57,7 +57,7 @@ class ReportLogs:
                 _require_framework(problem, reading.framework)
                 _require_batch(subject, reading.global_batch)
             (outcome,) = Intake(rows, active_profile(rows)).take([(report, received)])
-        if not isinstance(outcome, ReportRow):
+        if isinstance(outcome, Exception):
             raise outcome
         described = None if reading is None else _reading(reading, said, report.outcome == "out_of_memory")
         return lambda rows: _save(rows, outcome, described)
@@ -171,7 +171,7 @@ def _reading(reading: logs.Reading, said: Mapping[str, Any], failed: bool) -> Lo
     )
 
 
-def _save(rows: Rows, row: ReportRow, reading: LogReading | None) -> Created:
-    rows.reports.add(row)
-    answer = {"reading": None if reading is None else reading.model_dump(mode="json"), "report": row.document}
-    return Created(location(row.id), answer)
+def _save(rows: Rows, report: Columns, reading: LogReading | None) -> Created:
+    (stored,) = rows.reports.add([report])
+    answer = {"reading": None if reading is None else reading.model_dump(mode="json"), "report": stored["document"]}
+    return Created(location(stored["id"]), answer)

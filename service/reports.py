@@ -16,8 +16,8 @@ from service.resolution import SHIPPED, normal
 from service.schemas.catalog import Kind
 from service.schemas.report import ReportFilterQuery, ReportQuery, ReportSubmission
 from service.store import Rows, Store
+from service.store.arrivals import Columns
 from service.store.reports import ReportFilter
-from service.tables import ReportRow
 
 _PAGE = 500
 
@@ -29,7 +29,7 @@ class Reports:
     def take(self, submission: ReportSubmission, received: str) -> Save:
         with self._store.reading() as rows:
             (outcome,) = Intake(rows, active_profile(rows)).take([(submission, received)])
-        if not isinstance(outcome, ReportRow):
+        if isinstance(outcome, Exception):
             raise outcome
         return lambda rows: _save(rows, outcome)
 
@@ -100,9 +100,9 @@ def _canonical(rows: Rows, column: _Column, name: str | None) -> str | None:
     raise UnknownName(column, name, [*SHIPPED[kind](), *own])
 
 
-def _save(rows: Rows, row: ReportRow) -> Created:
-    rows.reports.add(row)
-    return Created(location(row.id), row.document)
+def _save(rows: Rows, report: Columns) -> Created:
+    (stored,) = rows.reports.add([report])
+    return Created(location(stored["id"]), stored["document"])
 
 
 def location(id_: str) -> str:

@@ -14,6 +14,7 @@ from service.database import at_head
 from service.errors import Unavailable
 from service.store.answers import Answers
 from service.store.api_keys import ApiKeys
+from service.store.arrivals import Arrivals
 from service.store.benchmarks import Benchmarks
 from service.store.catalog import CatalogEntries
 from service.store.evidence import Evidence
@@ -32,6 +33,7 @@ class Rows:
         self._session = session
         self.answers = Answers(session)
         self.api_keys = ApiKeys(session)
+        self.arrivals = Arrivals(session)
         self.benchmarks = Benchmarks(session)
         self.catalog = CatalogEntries(session)
         self.evidence = Evidence(session)

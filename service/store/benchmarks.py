@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
+from service.store.arrivals import Arrivals, Columns
 from service.tables import BenchmarkRow
 
 
@@ -16,8 +17,11 @@ class Benchmarks:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def add(self, row: BenchmarkRow) -> None:
-        self._session.add(row)
+    def add(self, benchmark: Columns) -> Columns:
+        """As it is stored."""
+        (stored,) = Arrivals(self._session).stamped([benchmark])
+        self._session.execute(insert(BenchmarkRow), stored)
+        return stored
 
     def get(self, id_: str) -> BenchmarkRow:
         row = self._session.get(BenchmarkRow, id_)

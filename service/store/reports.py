@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
@@ -11,7 +11,8 @@ from sqlalchemy import Select, func, insert, select
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
-from service.tables import TENANT, ReportRow
+from service.store.arrivals import Arrivals, Columns
+from service.tables import ReportRow
 
 _MEASURED = ReportRow.step_time_s.is_not(None)
 _TELLING = _MEASURED | (ReportRow.outcome == "out_of_memory")
@@ -71,12 +72,11 @@ class Reports:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def add(self, row: ReportRow) -> None:
-        self._session.add(row)
-
-    def add_all(self, columns: Sequence[dict[str, Any]]) -> None:
-        tenant = self._session.info.get(TENANT)
-        self._session.execute(insert(ReportRow), [{**row, "tenant": tenant} for row in columns])
+    def add(self, reports: Iterable[Columns]) -> list[Columns]:
+        """As they are stored."""
+        stored = Arrivals(self._session).stamped(reports)
+        self._session.execute(insert(ReportRow), stored)
+        return stored
 
     def count(self, wanted: ReportFilter) -> int:
         return self._session.scalars(wanted.narrow(select(func.count(ReportRow.id)))).one()

@@ -1,23 +1,31 @@
 from __future__ import annotations
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from asking import CHIP, LAYOUT, PREDICTION, QUESTION, assert_problem, changed
+from asking import CHIP, LAYOUT, PREDICTION, QUESTION, REPORT, assert_problem, changed
 
 from models.calibration import Calibration, Unseen
 from models.errors import Invalid
 from models.posterior import Posterior
 from models.profile import shipped_profile
 from service import calibrations
+from service.benchmarks import Benchmarks
+from service.creation import Save
 from service.promotion import judge
+from service.reports import Reports
 from service.resolution import Resolved, Resolver
-from service.schemas.profile import Policy
+from service.schemas.benchmark import BenchmarkSubmission, GemmFields
+from service.schemas.cluster import ClusterPreset
+from service.schemas.profile import CalibrationRequest, Policy
 from service.schemas.question import Question
+from service.schemas.report import ReportSubmission
+from service.store import Store
 
 LAYOUTS = [
     {**LAYOUT, "recompute": recompute, "micro_batch": micro_batch}
@@ -135,7 +143,7 @@ def test_only_the_time_span_counts(client) -> None:
 
 
 def test_what_a_time_span_left_out_is_learnt_later(client, monkeypatch) -> None:
-    monkeypatch.setattr(calibrations, "_IN_FLIGHT", timedelta(0))
+    monkeypatch.setattr(calibrations, "_CLOCKS_DIFFER", timedelta(0))
     report(client, [1.2] * 3)
     between = datetime.now(UTC).isoformat()
     report(client, [1.2] * 4)
@@ -144,6 +152,43 @@ def test_what_a_time_span_left_out_is_learnt_later(client, monkeypatch) -> None:
         assert made["calibration"]["window"]["reports"] == count
         activate(client, made["version"])
     assert_problem(client.post(ADDRESS), "nothing-to-learn")
+
+
+def slow_report(store: Store) -> Save:
+    return Reports(store).take(ReportSubmission.model_validate(REPORT), json.dumps(REPORT))
+
+
+def test_a_report_that_takes_long_to_compute_is_learnt(client, monkeypatch) -> None:
+    """Another came, and was learnt, before it was written."""
+    monkeypatch.setattr(calibrations, "_CLOCKS_DIFFER", timedelta(0))
+    store = client.app.state.services.store
+    benchmark = BenchmarkSubmission(cluster=ClusterPreset(preset="h100"), gemms=[GemmFields(m=8, n=8, k=8, tflops=1.0)])
+    slow = [slow_report(store), Benchmarks(store).take(benchmark, "")]
+    report(client, [1.2])
+    activate(client, client.post(ADDRESS).json()["version"])
+    for save in slow:
+        with store.writing() as rows:
+            made = save(rows)
+        kept = client.get(made.location).json()
+        assert {name: kept[name] for name in ("id", "created_at")}.items() <= made.document.items()
+        assert kept["id"] == made.location.split("/")[-1]
+    window = client.post(ADDRESS).json()["calibration"]["window"]
+    assert (window["reports"], window["benchmarks"]) == (1, 1)
+
+
+def test_a_report_that_takes_long_to_write_is_learnt(client, monkeypatch) -> None:
+    """Another that began later was written before it."""
+    monkeypatch.setattr(calibrations, "_CLOCKS_DIFFER", timedelta(0))
+    store = client.app.state.services.store
+    save = slow_report(store)
+    with ThreadPoolExecutor(1) as pool:
+        with store.writing() as rows:
+            save(rows)
+            if several := store._engine.dialect.name == "postgresql":  # SQLite has one writer at a time
+                report(client, [1.2])
+            learnt = pool.submit(calibrations.learn, store, "default", CalibrationRequest())
+            time.sleep(0.5)
+        assert learnt.result().learnt["reports"] == (2 if several else 1)
 
 
 def test_what_is_learnt_of_a_chip_of_ones_own_is_said_of_no_other(client) -> None:
