@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from models.calibration import Observation
 from models.problem import Problem
 from models.profile import Profile
 from service.observations import Observations, needed_gib
+from service.remembered import Remembered
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
-from service.store import Rows
+from service.store import Store
 from service.store.reports import ReportFilter
 from service.tables import ReportRow
 
 _LOOKED_AT = 100  # of the newest reports
 _ROUNDING = 0.005
 
+_runs = Remembered[tuple[str, int, str], OutOfMemoryRun | None](10_000)
+"""By profile, version and report, none of which change: predictions beside many reports cost little. None where a
+report no longer means anything to the models."""
 
-def out_of_memory(rows: Rows, problem: Problem, profile: Profile) -> list[OutOfMemoryRun]:
+
+def out_of_memory(store: Store, problem: Problem, profile: Profile) -> list[OutOfMemoryRun]:
     """On the same chip and stack, of the same model: the newest report of every layout, newest first, but for those
     that a later run disproves, which is predicted to need as much and ended well."""
-    found, observations = list[OutOfMemoryRun](), Observations(rows)
-    failed = _newest(rows, observations, problem, profile, "out_of_memory")
-    ended = _newest(rows, observations, problem, profile, "ok") if failed else []
-    for row, needed in failed:
-        layout = LayoutFields.model_validate(row.document["prediction"]["layout"])
-        disproved = any(other >= needed - _ROUNDING and later.id > row.id for later, other in ended)
-        if not disproved and all((layout, needed) != (run.layout, run.needed_gib) for run in found):
-            run = OutOfMemoryRun(report_id=row.id, measured_at=row.measured_at, layout=layout, needed_gib=needed)
+    found = list[OutOfMemoryRun]()
+    failed = _newest(store, problem, profile, "out_of_memory")
+    ended = _newest(store, problem, profile, "ok") if failed else []
+    for run in failed:
+        disproved = any(one.needed_gib >= run.needed_gib - _ROUNDING and one.report_id > run.report_id for one in ended)
+        if not disproved and all((run.needed_gib, run.layout) != (one.needed_gib, one.layout) for one in found):
             found.append(run)
     return found
 
@@ -60,16 +64,35 @@ def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str
     )
 
 
-def _newest(
-    rows: Rows, observations: Observations, problem: Problem, profile: Profile, outcome: str
-) -> list[tuple[ReportRow, float]]:
-    """Reports, with the GiB that the profile has their runs need."""
+def _newest(store: Store, problem: Problem, profile: Profile, outcome: str) -> list[OutOfMemoryRun]:
+    """Runs that were reported to end so, newest first."""
     alike = ReportFilter(
         outcome=outcome,
         chip=problem.cluster.chip.id,
         stack=problem.stack.id,
         architecture=problem.architecture.name,
     )
-    ran, _ = observations.of(rows.reports.newest(alike, _LOOKED_AT))
-    needed = needed_gib([run for _, run in ran], profile).tolist()
-    return [(row, gib) for (row, _), gib in zip(ran, needed, strict=True)]
+    with store.reading() as rows:
+        keys = [(profile.id, profile.version, id_) for id_ in rows.reports.newest_ids(alike, _LOOKED_AT)]
+        runs = _runs.among(keys)
+        missing = [key for key in keys if key not in runs]
+        usable, _ = Observations(rows).of(rows.reports.named([id_ for *_, id_ in missing]))
+    if missing:
+        predicted = _predicted(usable, profile)
+        new = {key: predicted.get(key[2]) for key in missing}
+        _runs.add(new)
+        runs |= new
+    return [run for key in keys if (run := runs[key]) is not None]
+
+
+def _predicted(usable: Sequence[tuple[ReportRow, Observation]], profile: Profile) -> dict[str, OutOfMemoryRun]:
+    needed = needed_gib([observation for _, observation in usable], profile).tolist()
+    return {
+        row.id: OutOfMemoryRun(
+            report_id=row.id,
+            measured_at=row.measured_at,
+            layout=LayoutFields.model_validate(row.document["prediction"]["layout"]),
+            needed_gib=gib,
+        )
+        for (row, _), gib in zip(usable, needed, strict=True)
+    }

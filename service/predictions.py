@@ -38,8 +38,7 @@ class Predictions:
         layouts = {name: fields.build() for name, fields in asked.items()}
         predictions = map(PredictedLayout.of, predict_legal(resolved.problem, layouts, profile))
         predicted = dict(zip(layouts, predictions, strict=True))
-        with self._store.reading() as rows:
-            failed = out_of_memory(rows, resolved.problem, profile)
+        failed = out_of_memory(self._store, resolved.problem, profile)
         answer = PredictionAnswer(
             layouts=[*predicted.values()],
             out_of_memory=failed,

@@ -58,8 +58,7 @@ class Recommendations:
         if request.allocation is not None:
             allocation = allocate(problem, profile, constraints, request.allocation.build(), go_on)
             problem = replace(problem, cluster=allocation.cluster)
-        with self._store.reading() as rows:
-            failed = out_of_memory(rows, problem, profile)
+        failed = out_of_memory(self._store, problem, profile)
         try:
             found = recommend(
                 problem,

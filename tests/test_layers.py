@@ -18,7 +18,7 @@ MODULES = {
 LAYERS = (
     "models",
     "service.settings service.deadline service.identifiers service.errors service.pointers service.known_fields "
-    "service.faults service.cursors",
+    "service.faults service.cursors service.remembered",
     "service.formats service.tables",
     "service.schemas service.database",
     "service.store service.slots service.worker",

@@ -101,6 +101,14 @@ class Reports:
             query = query.where(ReportRow.id < before)
         return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
 
+    def newest_ids(self, wanted: ReportFilter, limit: int) -> Sequence[str]:
+        query = wanted.narrow(select(ReportRow.id))
+        return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
+
+    def named(self, ids: Sequence[str]) -> Sequence[ReportRow]:
+        """Those of a few ids that there are."""
+        return self._session.scalars(select(ReportRow).where(ReportRow.id.in_(ids))).all() if ids else []
+
     def told(self, wanted: ReportFilter) -> list[Told]:
         columns = [getattr(ReportRow, f.name) for f in fields(Told)]
         return [Told(*row) for row in self._session.execute(wanted.narrow(select(*columns)))]

@@ -4,7 +4,10 @@ import pytest
 from asking import LAYOUT, PREDICTION, QUESTION, SHAPE, assert_problem, changed, without
 
 from models import catalogue
+from service.observations import Observations
+from service.remembered import Remembered
 from service.schemas.prediction import MAX_LAYOUTS, PredictionAnswer
+from service.tables import ReportRow
 
 
 def test_a_prediction_is_stored_as_it_was_answered(client) -> None:
@@ -241,3 +244,30 @@ def test_what_needs_as_much_as_a_run_out_of_memory_is_predicted_with_a_warning(c
     assert warning.startswith("layouts[1] is predicted to need")
     assert "this layout" in warning
     assert report["id"] in warning
+
+
+def test_what_reports_need_is_worked_out_once(client, monkeypatch) -> None:
+    looked_at: list[int] = []
+    of = Observations.of
+
+    def counting(self: Observations, reports: list[ReportRow]) -> object:
+        looked_at.append(len(reports))
+        return of(self, reports)
+
+    monkeypatch.setattr(Observations, "of", counting)
+    for batch in (128, 256, 512):
+        failed = {**changed(PREDICTION, "workload.global_batch", batch), "outcome": "out_of_memory"}
+        newest = client.post("/v1/reports", json=failed).json()["id"]
+        looked_at.clear()
+        client.post("/v1/predictions", json=PREDICTION)
+        again = client.post("/v1/predictions", json=PREDICTION).json()
+        assert sum(looked_at) == 1
+        assert [run["report_id"] for run in again["out_of_memory"]] == [newest]
+
+
+def test_only_so_much_is_remembered() -> None:
+    values = Remembered[int, str](2)
+    values.add({1: "one", 2: "two"})
+    assert values.among([1]) == {1: "one"}
+    values.add({3: "three"})
+    assert values.among([1, 2, 3]) == {1: "one", 3: "three"}
