@@ -119,7 +119,8 @@ class RecommendationRow(Owned, Table):
 
 
 class ReportRow(Owned, Table):
-    """`submission` is what came, as it came; `residual` the log of measured over predicted step time."""
+    """`submission` is what came, as it came, and loaded where it is asked for only; `residual` the log of measured over
+    predicted step time."""
 
     __tablename__ = "reports"
     __table_args__ = (
@@ -145,12 +146,13 @@ class ReportRow(Owned, Table):
     predicted_step_time_s: Mapped[float]
     residual: Mapped[float | None]
     within_interval: Mapped[bool | None]
-    submission: Mapped[str] = mapped_column(Text)
+    submission: Mapped[str] = mapped_column(Text, deferred=True)
     document: Mapped[dict[str, Any]]
 
 
 class BenchmarkRow(Owned, Table):
-    """`submission` is what came, as it came; `chip` and `stack` are whom it informs."""
+    """`submission` is what came, as it came, and loaded where it is asked for only; `chip` and `stack` are whom it
+    informs."""
 
     __tablename__ = "benchmarks"
 
@@ -158,7 +160,7 @@ class BenchmarkRow(Owned, Table):
     created_at: Mapped[datetime] = mapped_column(index=True)
     chip: Mapped[str]
     stack: Mapped[str]
-    submission: Mapped[str] = mapped_column(Text)
+    submission: Mapped[str] = mapped_column(Text, deferred=True)
     question: Mapped[dict[str, Any]]
     document: Mapped[dict[str, Any]]
 

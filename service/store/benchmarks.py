@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import insert, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, undefer
 
 from service.errors import NotFound
 from service.store.arrivals import Arrivals, Columns
@@ -24,7 +24,8 @@ class Benchmarks:
         return stored
 
     def get(self, id_: str) -> BenchmarkRow:
-        row = self._session.get(BenchmarkRow, id_)
+        """With its submission."""
+        row = self._session.get(BenchmarkRow, id_, options=[undefer(BenchmarkRow.submission)])
         if row is None:
             raise NotFound("benchmark", id_)
         return row

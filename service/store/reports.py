@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from sqlalchemy import Select, func, insert, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, undefer
 
 from service.errors import NotFound
 from service.store.arrivals import Arrivals, Columns
@@ -82,7 +82,8 @@ class Reports:
         return self._session.scalars(wanted.narrow(select(func.count(ReportRow.id)))).one()
 
     def get(self, id_: str) -> ReportRow:
-        row = self._session.get(ReportRow, id_)
+        """With its submission."""
+        row = self._session.get(ReportRow, id_, options=[undefer(ReportRow.submission)])
         if row is None:
             raise NotFound("report", id_)
         return row

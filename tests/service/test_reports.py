@@ -5,6 +5,10 @@ import math
 
 import pytest
 from asking import CHIP, LAYOUT, PREDICTION, QUESTION, REPORT, assert_problem, changed
+from sqlalchemy import event
+
+GEMMS = {"cluster": {"preset": "h100"}, "gemms": [{"m": 8192, "n": 8192, "k": 8192, "tflops": 600.0}]}
+SUBMISSIONS = [("/v1/reports", REPORT), ("/v1/benchmarks", GEMMS)]
 
 
 def test_a_report_stands_beside_its_prediction(client) -> None:
@@ -25,6 +29,21 @@ def test_the_submission_is_kept_as_received(client) -> None:
     kept = client.get(made.headers["location"]).json()
     assert kept.pop("submission") == received
     assert kept == made.json()
+
+
+def test_submissions_are_read_only_to_be_shown(client) -> None:
+    kept = [client.post(address, json=sent).headers["location"] for address, sent in SUBMISSIONS]
+    queries: list[str] = []
+    engine = client.app.state.services.store._engine
+    event.listen(engine, "before_cursor_execute", lambda *execution: queries.append(execution[2]))
+    for address in ("/v1/reports", "/v1/reports?format=csv", "/v1/benchmarks", "/v1/profiles/default/drift"):
+        assert client.get(address).status_code == 200
+    assert client.post("/v1/profiles/default/calibrations").status_code == 201
+    assert queries
+    assert not any("submission" in query for query in queries)
+    for address, (_, sent) in zip(kept, SUBMISSIONS, strict=True):
+        assert json.loads(client.get(address).json()["submission"]) == sent
+    assert sum("submission" in query for query in queries) == len(kept)
 
 
 def test_a_report_links_to_a_prediction(client) -> None:
