@@ -59,13 +59,18 @@ class Owned:
     """Rows of a tenant (service.api_keys), or of nobody where keys are not asked for. A store of a tenant
     (service.store) sees no others and makes no others."""
 
-    tenant: Mapped[str | None] = mapped_column(index=True)
+    tenant: Mapped[str | None] = mapped_column()
 
 
 def _made_under() -> ForeignKeyConstraint:
     return ForeignKeyConstraint(
         ["profile_id", "profile_version"], ["profile_versions.profile_id", "profile_versions.version"]
     )
+
+
+def _listed(table: str) -> Index:
+    """For what a tenant has, newest first."""
+    return Index(f"ix_{table}_tenant", "tenant", "id")
 
 
 class ProfileRow(Table):
@@ -98,10 +103,10 @@ class ProfileVersionRow(Table):
 
 class PredictionRow(Owned, Table):
     __tablename__ = "predictions"
-    __table_args__ = (_made_under(),)
+    __table_args__ = (_made_under(), _listed(__tablename__))
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    created_at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(index=True)
     profile_id: Mapped[str]
     profile_version: Mapped[int]
     document: Mapped[dict[str, Any]]
@@ -109,10 +114,10 @@ class PredictionRow(Owned, Table):
 
 class RecommendationRow(Owned, Table):
     __tablename__ = "recommendations"
-    __table_args__ = (_made_under(),)
+    __table_args__ = (_made_under(), _listed(__tablename__))
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    created_at: Mapped[datetime]
+    created_at: Mapped[datetime] = mapped_column(index=True)
     profile_id: Mapped[str]
     profile_version: Mapped[int]
     document: Mapped[dict[str, Any]]
@@ -125,6 +130,7 @@ class ReportRow(Owned, Table):
     __tablename__ = "reports"
     __table_args__ = (
         _made_under(),
+        _listed(__tablename__),
         Index("ix_reports_profile", "profile_id", "profile_version"),
         Index("ix_reports_alike", "chip", "stack", "architecture", "outcome", "id"),
     )
@@ -155,6 +161,7 @@ class BenchmarkRow(Owned, Table):
     informs."""
 
     __tablename__ = "benchmarks"
+    __table_args__ = (_listed(__tablename__),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
     created_at: Mapped[datetime] = mapped_column(index=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from service.tables import ReportRow
 _MEASURED = ReportRow.step_time_s.is_not(None)
 _TELLING = _MEASURED | (ReportRow.outcome == "out_of_memory")
 _TOGETHER = 10_000  # identifiers in one query: databases bind no more than 32,766 to 65,535
+_AT_A_TIME = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +111,11 @@ class Reports:
         """Those of a few ids that there are."""
         return self._session.scalars(select(ReportRow).where(ReportRow.id.in_(ids))).all() if ids else []
 
-    def told(self, wanted: ReportFilter) -> list[Told]:
-        columns = [getattr(ReportRow, f.name) for f in fields(Told)]
-        return [Told(*row) for row in self._session.execute(wanted.narrow(select(*columns)))]
+    def told(self, wanted: ReportFilter) -> Iterator[Told]:
+        """Read as they are asked for, some at a time."""
+        query = wanted.narrow(select(*(getattr(ReportRow, f.name) for f in fields(Told))))
+        for row in self._session.execute(query, execution_options={"yield_per": _AT_A_TIME}):
+            yield Told(*row)
 
     def names(self, column: Literal["chip", "stack", "architecture"]) -> Sequence[str]:
         """What reports have been about."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import tracemalloc
 from typing import Any
 
+import numpy as np
 import pytest
 from asking import PREDICTION, QUESTION, REPORT, assert_problem, changed, without
 
 from service.families import family_of
+from service.report_batches import outcomes_of
 
 
 def stored(client) -> int:
@@ -153,6 +156,27 @@ def test_the_summary_counts_every_report_in_each_section(client) -> None:
     assert found["by"]["chip"]["h200-sxm-141gb"]["residual_median"] == pytest.approx(residuals[0])
     assert client.get("/v1/reports/summary?chip=h200").json()["overall"]["reports"] == 1
     assert client.get("/v1/reports/summary?chip=b200").json()["overall"]["residual_median"] is None
+
+
+def test_a_summary_keeps_little_of_many_reports(client) -> None:
+    (known,) = outcomes_of(client.app.state.services.store, [REPORT])
+    residuals = np.random.default_rng(1).normal(size=6000)
+    many = [
+        {**known, "document": {}, "stack": ("megatron", "maxtext")[index % 2], "residual": float(residual)}
+        for index, residual in enumerate(residuals)
+    ]
+    with client.app.state.services.store.writing() as rows:
+        rows.reports.add(many)
+    client.get("/v1/reports/summary")
+    tracemalloc.start()
+    found = client.get("/v1/reports/summary").json()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2.5e6
+    for statistics, mine in ((found["overall"], residuals), (found["by"]["stack"]["maxtext"], residuals[1::2])):
+        quantiles = [statistics[f"residual_{name}"] for name in ("low", "median", "high")]
+        assert quantiles == pytest.approx(np.quantile(mine, (0.1, 0.5, 0.9)))
+        assert statistics["median_abs_error"] == pytest.approx(np.median(np.abs(np.expm1(-mine))))
 
 
 def test_families_are_names_without_sizes() -> None:
