@@ -41,11 +41,14 @@ def of_prediction(rows: Rows, id_: str, rank: int | None) -> Answered:
 def of_recommendation(rows: Rows, id_: str, rank: int | None, choice: str | None = None) -> Answered:
     document = rows.answers.recommendation(id_).document
     document["request"]["cluster"] = cluster_of(document)
-    candidates = document["ranked"] if choice is None else [document[choice]]
-    if candidates == [None]:
+    ranked = [one["prediction"]["layout"] for one in document["ranked"]]
+    if choice is None:
+        return _linked(document, ranked, rank or 1)
+    if document[choice] is None:
         raise Invalid("choice", choice, "is not among those of the recommendation")
-    found = _linked(document, [one["prediction"]["layout"] for one in candidates], rank or 1)
-    return found if choice is None else replace(found, field="choice", rank=None)
+    layout = document[choice]["prediction"]["layout"]
+    place = ranked.index(layout) + 1 if layout in ranked else None
+    return replace(_linked(document, [layout], 1), field="choice", rank=place)
 
 
 def cluster_of(recommendation: dict[str, Any]) -> dict[str, Any]:

@@ -148,6 +148,7 @@ class ReportRow(Owned, Table):
     profile_version: Mapped[int]
     prediction_id: Mapped[str | None] = mapped_column(ForeignKey("predictions.id"))
     recommendation_id: Mapped[str | None] = mapped_column(ForeignKey("recommendations.id"))
+    choice: Mapped[str | None]
     step_time_s: Mapped[float | None]
     predicted_step_time_s: Mapped[float]
     residual: Mapped[float | None]

@@ -21,6 +21,7 @@ from service.schemas.wire import Document, Instant, Label, Name, TimeSpan, Wire
 from service.schemas.workload import WorkloadFields
 
 Outcome = Literal["ok", "out_of_memory", "crashed"]
+Choice = Literal["fastest", "simplest", "surer"]
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Seconds = Annotated[float, Field(ge=1e-6, le=1e7)]
 Rate = Annotated[float, Field(ge=1e-6, le=1e15)]
@@ -105,7 +106,7 @@ class Ran(Wire):
     recommendation_id: Id | None = None
     rank: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Which of its layouts ran, from 1; without it the fastest of a recommendation, the only one of a prediction."""
-    choice: Literal["fastest", "simplest", "surer"] | None = None
+    choice: Choice | None = None
     """Of a recommendation, instead of `rank`: the name that the layout has there."""
     model: Model | None = None
     cluster: ClusterForm | None = None
@@ -243,6 +244,9 @@ class ReportAnswer(Basis):
     prediction_id: str | None
     recommendation_id: str | None
     rank: int | None
+    """Of the layout that ran, among those ranked; null where it is not one of them."""
+    choice: Choice | None
+    """As the report said."""
     prediction: PredictedLayout
     """Made when the report came, with the profile that was active then."""
     measured: MeasuredSpeed | None

@@ -5,12 +5,14 @@ import threading
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import inspect, text
+from asking import QUESTION, changed
+from sqlalchemy import inspect, text, update
 
 from service import database
 from service.profiles import seed
 from service.store import Store
-from service.tables import Table
+from service.store.reports import ReportFilter
+from service.tables import ReportRow, Table
 
 
 def test_migrations_go_up_down_and_up_again(empty_database_url: str) -> None:
@@ -70,4 +72,20 @@ def test_sqlite_keeps_references_and_lets_readers_read(tmp_path, pragma: str) ->
     engine = database.connect(f"sqlite:///{tmp_path / 'x.db'}")
     with engine.connect() as connection:
         assert connection.execute(text(f"pragma {pragma}")).scalar() in (1, "wal")
+    engine.dispose()
+
+
+def test_the_choice_of_earlier_reports_is_found_where_they_were_submitted(client, database_url: str) -> None:
+    made = client.post("/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16)).json()
+    ran = {"recommendation_id": made["id"], "outcome": "crashed"}
+    for report in ({**ran, "choice": "fastest"}, ran):
+        assert client.post("/v1/reports", json=report).status_code == 201
+    engine = database.connect(database_url)
+    with engine.begin() as connection:  # as they were
+        connection.execute(update(ReportRow).values(choice=None, document={}))
+    database.downgrade(engine, "0007")
+    database.migrate(engine)
+    with Store(engine).reading() as rows:
+        found = rows.reports.newest(ReportFilter(), 2)
+        assert [(row.choice, row.document) for row in found] == [(None, {}), ("fastest", {"choice": "fastest"})]
     engine.dispose()

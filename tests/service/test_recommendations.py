@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import csv
+import io
 import re
 import time
 
@@ -160,7 +162,7 @@ def test_a_report_links_to_a_recommendation(client) -> None:
     recommendation = client.post("/v1/recommendations", json=SMALL).json()
     submission = {"recommendation_id": recommendation["id"], "outcome": "ok", "measured": {"step_time_s": 9.0}}
     found = client.post("/v1/reports", json=submission).json()
-    assert found["rank"] == 1
+    assert (found["rank"], found["choice"]) == (1, None)
     assert found["prediction"]["layout"] == recommendation["fastest"]["prediction"]["layout"]
     second = client.post("/v1/reports", json={**submission, "rank": 2}).json()
     assert second["prediction"]["layout"] == recommendation["ranked"][1]["prediction"]["layout"]
@@ -172,7 +174,17 @@ def test_a_report_names_a_layout_as_the_recommendation_does(client) -> None:
     ran = {"recommendation_id": made["id"], "outcome": "ok", "measured": {"step_time_s": 2.5}}
     report = client.post("/v1/reports", json={**ran, "choice": "simplest"}).json()
     assert report["prediction"]["layout"] == made["simplest"]["prediction"]["layout"]
-    assert report["rank"] is None
+    layouts = [one["prediction"]["layout"] for one in made["ranked"]]
+    assert (report["choice"], layouts[report["rank"] - 1]) == ("simplest", report["prediction"]["layout"])
+    large = {**changed(QUESTION, "workload.global_batch", 256), "model": "llama-3-70b", "stack": "megatron", "top": 1}
+    one_ranked = client.post("/v1/recommendations", json=large).json()["id"]
+    beyond = {"recommendation_id": one_ranked, "outcome": "crashed", "choice": "simplest"}
+    assert client.post("/v1/reports", json=beyond).json()["rank"] is None
+    fastest = client.post("/v1/reports", json={**ran, "choice": "fastest"}).json()
+    assert (fastest["choice"], fastest["rank"]) == ("fastest", 1)
+    assert [item["choice"] for item in client.get("/v1/reports").json()["items"][::2]] == ["fastest", "simplest"]
+    lines = csv.DictReader(io.StringIO(client.get("/v1/reports?format=csv").text))
+    assert [(line["choice"], line["rank"]) for line in lines][:2] == [("fastest", "1"), ("simplest", "")]
     assert made["surer"] is None
     assert_problem(client.post("/v1/reports", json={**ran, "choice": "surer"}), "invalid", "/choice")
     assert_problem(client.post("/v1/reports", json={**ran, "choice": "simplest", "rank": 1}), "invalid", "/choice")
