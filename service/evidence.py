@@ -74,6 +74,18 @@ class _Shelf:
         return [(int(i), float(distances[i])) for i in np.argsort(distances, kind="stable")]
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    run: PublishedRun
+    problem: Problem
+    distance: float
+
+    @classmethod
+    def of(cls, rows: Rows, resolver: Resolver, id_: str, distance: float, profile: Profile) -> _Found:
+        run = PublishedRun.model_validate(rows.evidence.get(id_))
+        return cls(run, resolver.problem(run.question(profile.software_year)).problem, distance)
+
+
 class Evidence:
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -84,23 +96,23 @@ class Evidence:
         with asker.reading() as rows:
             profile, resolver = as_published(active_profile(rows)), Resolver(rows)
             wanted, shelf = _wanted(rows, query), self._current(rows)
-            found = shelf.order(wanted)[: query.limit]
-            items = [_answer(_run(rows, shelf.ids[i]), resolver, profile, distance, wanted) for i, distance in found]
+            nearest = shelf.order(wanted)[: query.limit]
+            found = [_Found.of(rows, resolver, shelf.ids[i], distance, profile) for i, distance in nearest]
+        items = [_answer(one, profile, wanted) for one in found]
         used = ProfileUsed(id=profile.id, version=profile.version)
         return EvidenceList(items=items, profile=used, runs=len(shelf.ids)).model_dump(mode="json")
 
     def beside(self, problem: Problem, layout: Layout, profile: Profile) -> list[EvidenceShown]:
         """The nearest runs, one of each model, chip and source."""
-        wanted, shown = Traits.of(problem, layout), dict[tuple[str, str, str], EvidenceShown]()
+        wanted, theirs, found = Traits.of(problem, layout), as_published(profile), dict[tuple[str, str, str], _Found]()
         with self._store.reading() as rows:
-            resolver, shelf, theirs = Resolver(rows), self._current(rows), as_published(profile)
+            resolver, shelf = Resolver(rows), self._current(rows)
             for i, distance in shelf.order(wanted):
-                if len(shown) == SHOWN:
+                if len(found) == SHOWN:
                     break
-                if shelf.fitted[i] and shelf.kinds[i] not in shown:
-                    answer = _answer(_run(rows, shelf.ids[i]), resolver, theirs, distance, wanted)
-                    shown[shelf.kinds[i]] = EvidenceShown.of(answer)
-        return [*shown.values()]
+                if shelf.fitted[i] and shelf.kinds[i] not in found:
+                    found[shelf.kinds[i]] = _Found.of(rows, resolver, shelf.ids[i], distance, theirs)
+        return [EvidenceShown.of(_answer(one, theirs, wanted)) for one in found.values()]
 
     def _current(self, rows: Rows) -> _Shelf:
         release = rows.evidence.release()
@@ -108,10 +120,6 @@ class Evidence:
             runs = [PublishedRun.model_validate(document) for document in rows.evidence.all()]
             self._shelf = _Shelf.of(release, runs)
         return self._shelf
-
-
-def _run(rows: Rows, id_: str) -> PublishedRun:
-    return PublishedRun.model_validate(rows.evidence.get(id_))
 
 
 def _wanted(rows: Rows, query: EvidenceQuery) -> Traits:
@@ -139,15 +147,15 @@ def _traits(resolver: Resolver, subject: Subject) -> Traits:
     return Traits.of(resolver.problem(subject.question).problem, subject.layout.build())
 
 
-def _answer(run: PublishedRun, resolver: Resolver, profile: Profile, distance: float, wanted: Traits) -> EvidenceAnswer:
-    problem = resolver.problem(run.question(profile.software_year)).problem
+def _answer(found: _Found, profile: Profile, wanted: Traits) -> EvidenceAnswer:
+    run, problem = found.run, found.problem
     predicted = predict_layouts(problem, [run.layout.build()], profile)[0]
     differs = wanted.differing(run.traits())
     return EvidenceAnswer(
         **run.model_dump(mode="json", include={"id", "source", "family", "trust", "date", "assumed", "outcome"}),
         **run.model_dump(mode="json", include={"model", "cluster", "workload", "stack"}, exclude_unset=True),
         layout=run.layout,
-        distance=distance,
+        distance=found.distance,
         differs={name: Difference(asked=asked, run=theirs) for name, (asked, theirs) in differs.items()},
         measured=_measured(run, problem),
         predicted=PredictedRun.model_validate({name: getattr(predicted, name) for name in PredictedRun.model_fields}),

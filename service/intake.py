@@ -20,11 +20,12 @@ from service.assumptions import of_the_layout
 from service.basis import basis
 from service.errors import ServiceError
 from service.predictions import require_legal
+from service.profiles import active_profile
 from service.resolution import Resolved, Resolver
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout
 from service.schemas.report import ReportAnswer, ReportSubmission
-from service.store import Rows
+from service.store import Rows, Store
 from service.store.arrivals import Columns
 from service.subject import Subject, of_report
 
@@ -52,7 +53,17 @@ class _Asked:
         return self.resolved.problem
 
 
-class Intake:
+def taken(store: Store, submissions: Sequence[tuple[ReportSubmission, str]]) -> list[Columns | Refusal]:
+    """What to store of each submission with its text as received, or why it is refused."""
+    outcomes: dict[int, Columns | Refusal] = {}
+    with store.reading() as rows:
+        intake = _Intake(rows, active_profile(rows))
+        asked = intake.asked(submissions, outcomes)
+    intake.answer(asked, outcomes)
+    return [outcomes[i] for i in range(len(submissions))]
+
+
+class _Intake:
     """Of one moment: the catalogue and the profile as they are now. Questions and layouts that come again are worked
     out once."""
 
@@ -64,13 +75,18 @@ class Intake:
         self._predicted: dict[tuple[str, Layout], Prediction] = {}
         self._worlds: dict[tuple[str, Layout], Worlds] = {}
 
-    def take(self, submissions: Sequence[tuple[ReportSubmission, str]]) -> list[Columns | Refusal]:
-        """What to store of each submission with its text as received, or why it is refused."""
-        outcomes: dict[int, Columns | Refusal] = {}
+    def asked(
+        self, submissions: Sequence[tuple[ReportSubmission, str]], outcomes: dict[int, Columns | Refusal]
+    ) -> dict[int, _Asked]:
+        """All that is read."""
         asked: dict[int, _Asked] = {}
         for i, (submission, received) in enumerate(submissions):
             with _refused(outcomes, i):
                 asked[i] = self._ask(submission, received)
+        return asked
+
+    def answer(self, asked: dict[int, _Asked], outcomes: dict[int, Columns | Refusal]) -> None:
+        """All that is computed, outside of any transaction."""
         for i in self._illegal(asked):
             with _refused(outcomes, i):
                 one = asked.pop(i)
@@ -79,7 +95,6 @@ class Intake:
         for i, one in asked.items():
             with _refused(outcomes, i):
                 outcomes[i] = self._row(one)
-        return [outcomes[i] for i in range(len(submissions))]
 
     def _ask(self, submission: ReportSubmission, received: str) -> _Asked:
         subject = self._subject(submission)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
+from models.calibration import Observation
 from models.errors import DomainError
 from models.layout import Layouts
+from models.problem import Problem
 from models.profile import Profile
 from models.step import predict
 from service.observations import Observations, log_residuals
@@ -26,6 +30,28 @@ from service.tables import PredictionRow, RecommendationRow
 _REPORTS = 10  # for each answer
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """An earlier answer: its question, and its predictions as documents and as layouts."""
+
+    row: PredictionRow | RecommendationRow
+    ranked: bool
+    predictions: list[dict[str, Any]]
+    problem: Problem
+    layouts: Layouts
+
+    @classmethod
+    def of(cls, resolver: Resolver, row: PredictionRow | RecommendationRow) -> _Asked:
+        document, ranked = row.document, isinstance(row, RecommendationRow)
+        predictions = [item["prediction"] for item in document["ranked"]] if ranked else document["layouts"]
+        asked = {name: document["request"][name] for name in Question.model_fields}
+        if ranked:
+            asked["cluster"] = cluster_of(document)
+        problem = resolver.problem(Question.model_validate(asked)).problem
+        layouts = Layouts.of([LayoutFields.model_validate(item["layout"]).build() for item in predictions])
+        return cls(row, ranked, predictions, problem, layouts)
+
+
 class Replays:
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -33,14 +59,21 @@ class Replays:
     def replay(self, id_: str, version: int, request: ReplayRequest) -> dict[str, Any]:
         with self._store.reading() as rows:
             replayed, active = profile_version(rows, id_, version), profile_version(rows, id_, None)
-            answers, unusable = _answers(rows, request, replayed)
-            reports = _reports(rows, id_, request, active, replayed)
+            asked, unusable = _asked(rows, request)
+            wanted = ReportFilter(profile_id=id_, measured=True, since=request.since, until=request.until)
+            usable, _ = Observations(rows).of(rows.reports.newest(wanted, _REPORTS * request.limit))
+        answers = list[Replayed]()
+        for one in asked:
+            try:
+                answers.append(_replayed(one, replayed))
+            except DomainError:
+                unusable.append(_location(one.row))
         return ReplayAnswer(
             profile=ProfileUsed(id=replayed.id, version=replayed.version),
             active=ProfileUsed(id=active.id, version=active.version),
             answers=sorted(answers, key=_most_changed),
             unusable=unusable,
-            reports=reports,
+            reports=_reports([observation for _, observation in usable], active, replayed),
         ).model_dump(mode="json")
 
 
@@ -49,32 +82,27 @@ def _most_changed(answer: Replayed) -> tuple[bool, float]:
     return not answer.another_first, -float(max(ratios))
 
 
-def _answers(rows: Rows, request: ReplayRequest, profile: Profile) -> tuple[list[Replayed], list[str]]:
-    resolver, answers, unusable = Resolver(rows), list[Replayed](), list[str]()
+def _asked(rows: Rows, request: ReplayRequest) -> tuple[list[_Asked], list[str]]:
+    """What still means something to the models, and where the rest is."""
+    resolver, asked, unusable = Resolver(rows), list[_Asked](), list[str]()
     span = request.limit, request.since, request.until
     newest: list[PredictionRow | RecommendationRow] = [*rows.answers.newest(PredictionRow, *span)]
     newest += rows.answers.newest(RecommendationRow, *span)
     for row in newest:
         try:
-            answers.append(_replayed(resolver, row, profile))
+            asked.append(_Asked.of(resolver, row))
         except (DomainError, ValidationError):
             unusable.append(_location(row))
-    return answers, unusable
+    return asked, unusable
 
 
 def _location(row: PredictionRow | RecommendationRow) -> str:
     return f"/v1/{'predictions' if isinstance(row, PredictionRow) else 'recommendations'}/{row.id}"
 
 
-def _replayed(resolver: Resolver, row: PredictionRow | RecommendationRow, profile: Profile) -> Replayed:
-    document, ranked = row.document, isinstance(row, RecommendationRow)
-    predictions = [item["prediction"] for item in document["ranked"]] if ranked else document["layouts"]
-    asked = {name: document["request"][name] for name in Question.model_fields}
-    if ranked:
-        asked["cluster"] = cluster_of(document)
-    problem = resolver.problem(Question.model_validate(asked)).problem
-    layouts = Layouts.of([LayoutFields.model_validate(item["layout"]).build() for item in predictions])
-    found = predict(problem, layouts, profile.coefficients(problem.scopes))
+def _replayed(asked: _Asked, profile: Profile) -> Replayed:
+    row, ranked = asked.row, asked.ranked
+    found = predict(asked.problem, asked.layouts, profile.coefficients(asked.problem.scopes))
     times, fits = found.step_time_s, found.fits()
     return Replayed(
         kind="recommendation" if ranked else "prediction",
@@ -89,17 +117,13 @@ def _replayed(resolver: Resolver, row: PredictionRow | RecommendationRow, profil
                 fits=item["fits"],
                 replayed_fits=bool(fits[i]),
             )
-            for i, item in enumerate(predictions)
+            for i, item in enumerate(asked.predictions)
         ],
         another_first=ranked and bool(not fits[0] or (times[fits] < times[0]).any()),
     )
 
 
-def _reports(rows: Rows, id_: str, request: ReplayRequest, active: Profile, replayed: Profile) -> ReplayedReports:
-    wanted = ReportFilter(profile_id=id_, measured=True, since=request.since, until=request.until)
-    usable, _ = Observations(rows).of(rows.reports.newest(wanted, _REPORTS * request.limit))
-    observations = [observation for _, observation in usable]
-
+def _reports(observations: Sequence[Observation], active: Profile, replayed: Profile) -> ReplayedReports:
     def error(profile: Profile) -> float | None:
         if not observations:
             return None

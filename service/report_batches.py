@@ -12,8 +12,7 @@ from models.errors import DomainError, Invalid
 from service.creation import Created, Save
 from service.errors import Refused
 from service.faults import Fault, of_refusal
-from service.intake import Intake
-from service.profiles import active_profile
+from service.intake import taken
 from service.reports import location
 from service.schemas.report import BatchAnswer, BatchItem, ItemError, ReportBatch, ReportSubmission
 from service.store import Rows, Store
@@ -44,11 +43,11 @@ def outcomes_of(store: Store, reports: Sequence[dict[str, Any]]) -> list[Columns
             readable[index] = ReportSubmission.model_validate(report)
         except (ValidationError, DomainError) as error:
             outcomes[index] = _faults(index, error)
-    with store.reading() as rows:
-        taken = Intake(rows, active_profile(rows)).take(
-            [(submission, json.dumps(reports[index], ensure_ascii=False)) for index, submission in readable.items()]
-        )
-    for index, outcome in zip(readable, taken, strict=True):
+    found = taken(
+        store,
+        [(submission, json.dumps(reports[index], ensure_ascii=False)) for index, submission in readable.items()],
+    )
+    for index, outcome in zip(readable, found, strict=True):
         outcomes[index] = _faults(index, outcome) if isinstance(outcome, Exception) else outcome
     return [outcomes[index] for index in range(len(reports))]
 

@@ -15,8 +15,7 @@ from service.faults import of_refusal
 from service.formats import logs
 from service.formats.logs import megatron_arguments
 from service.formats.logs.failure import after_the_last, out_of_memory
-from service.intake import Intake
-from service.profiles import active_profile
+from service.intake import taken
 from service.reports import location
 from service.resolution import Resolver
 from service.schemas.report import LogReading, LogSubmission, Outcome, ReportSubmission
@@ -47,16 +46,16 @@ class ReportLogs:
         reading = _read(submission)
         said = dict(megatron_arguments.question(reading.arguments)) if reading and reading.arguments else {}
         submission.require_one_subject(settled=_SETTLED if said else ())
+        report = _submitted(_report(submission, said, reading))
         with self._store.reading() as rows:
-            report = _submitted(_report(submission, said, reading))
             subject = of_report(rows, report)
             problem = Resolver(rows).problem(subject.question).problem
-            if said:
-                _require_agreement(problem, subject, said, linked=submission.is_linked)
-            if reading is not None:
-                _require_framework(problem, reading.framework)
-                _require_batch(subject, reading.global_batch)
-            (outcome,) = Intake(rows, active_profile(rows)).take([(report, received)])
+        if said:
+            _require_agreement(problem, subject, said, linked=submission.is_linked)
+        if reading is not None:
+            _require_framework(problem, reading.framework)
+            _require_batch(subject, reading.global_batch)
+        (outcome,) = taken(self._store, [(report, received)])
         if isinstance(outcome, Exception):
             raise outcome
         described = None if reading is None else _reading(reading, said, report.outcome == "out_of_memory")

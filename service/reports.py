@@ -9,8 +9,7 @@ from models import catalogue
 from models.errors import UnknownName
 from service.creation import Created, Save
 from service.cursors import read_cursor, write_cursor
-from service.intake import Intake
-from service.profiles import active_profile
+from service.intake import taken
 from service.report_table import COLUMNS, cells, csv_line
 from service.resolution import SHIPPED, normal
 from service.schemas.catalog import Kind
@@ -27,8 +26,7 @@ class Reports:
         self._store = store
 
     def take(self, submission: ReportSubmission, received: str) -> Save:
-        with self._store.reading() as rows:
-            (outcome,) = Intake(rows, active_profile(rows)).take([(submission, received)])
+        (outcome,) = taken(self._store, [(submission, received)])
         if isinstance(outcome, Exception):
             raise outcome
         return lambda rows: _save(rows, outcome)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from asking import PREDICTION, QUESTION, REPORT, assert_problem, changed
+
+from service import evidence, intake, replays
 
 START = datetime(2026, 3, 2, 8, tzinfo=UTC)
 
@@ -116,3 +120,20 @@ def test_a_replay_of_the_active_version_changes_nothing(client) -> None:
     assert found["reports"]["error_active"] == found["reports"]["error_replayed"]
     assert_problem(client.post("/v1/profiles/default/versions/7/replay"), "not-found")
     assert_problem(client.post("/v1/profiles/default/versions/1/replay", json={"limit": 0}), "invalid", "/limit")
+
+
+def test_nothing_is_computed_while_a_transaction_is_open(client, monkeypatch) -> None:
+    pool, open_ = client.app.state.services.store._engine.pool, dict[str, set[int]]()
+
+    def watched(place: str, compute: Callable[..., Any], *given: Any) -> Any:
+        open_.setdefault(place, set()).add(pool.checkedout())
+        return compute(*given)
+
+    for module, name in ((intake, "predict_layouts"), (evidence, "predict_layouts"), (replays, "predict")):
+        monkeypatch.setattr(module, name, partial(watched, module.__name__, getattr(module, name)))
+    asked = client.post("/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16))
+    assert client.get("/v1/evidence", params={"recommendation_id": asked.json()["id"]}).status_code == 200
+    assert client.post("/v1/reports", json=REPORT).status_code == 201
+    assert client.post("/v1/reports", json={"reports": [REPORT]}).status_code == 201
+    assert client.post("/v1/profiles/default/versions/1/replay").status_code == 200
+    assert open_ == {module.__name__: {0} for module in (intake, evidence, replays)}
