@@ -32,7 +32,7 @@ from service.subject import Subject, of_report
 Refusal = DomainError | ServiceError
 _BEYOND = "no coefficient explains so large a gap; check the measurement, and that this layout is what ran"
 _CLOCKS_DIFFER = timedelta(days=1)
-_ABSURD = 100  # times the memory of a device: no run that failed had asked for as much
+_SHARED = 2  # times the memory of a device: a run that failed may have had some of the host's too
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +158,13 @@ class _Intake:
 
     def _answer(self, asked: _Asked, prediction: Prediction) -> ReportAnswer:
         submission, subject = asked.submission, asked.subject
-        measured = measurements.speed(asked.problem, submission.measured) if submission.measured else None
+        measured = None
+        if submission.measured:
+            measured = measurements.speed(asked.problem, submission.measured, prediction.step_time_s)
         step = measured.step_time_s if measured else None
-        within = measurements.within(step, prediction)
+        within, parts = measurements.within(step, prediction), None
+        if submission.parts and step is not None:
+            parts = measurements.parts(asked.problem, submission.parts, step, prediction)
         answer = ReportAnswer(
             outcome=submission.outcome,
             prediction_id=submission.prediction_id,
@@ -173,7 +177,7 @@ class _Intake:
             within_interval=within,
             memory=measurements.memory(submission.memory, prediction) if submission.memory else None,
             failure=submission.failure,
-            parts=measurements.parts(submission.parts, prediction) if submission.parts else None,
+            parts=parts,
             fit_verdict_agrees=_fit_verdict_agrees(submission.outcome, prediction),
             measured_at=submission.measured_at or datetime.now(UTC),
             source=submission.source,
@@ -225,17 +229,17 @@ def _require_stage(submission: ReportSubmission, pp: int) -> None:
 
 
 def _require_room(submission: ReportSubmission, problem: Problem) -> None:
-    """A run that did fit took no more than the device has; one that did not asked for no absurd amount."""
+    """A run that did fit took no more than the device has; one that did not had no absurd amount."""
     chip = problem.cluster.chip
     most = chip.memory_gb / chip.devices_per_chip
     for name in ("allocated_gib", "reserved_gib"):
         taken = getattr(submission.memory, name) if submission.memory else None
         if taken is not None and taken > most and submission.outcome == "ok":
             raise Invalid(f"memory.{name}", taken, f"must not exceed the {most:g} GB of a device of {chip.id}")
-    wanted = submission.failure.peak_gib if submission.failure else None
-    if wanted is not None and wanted > _ABSURD * most:
-        rule = f"must not exceed {_ABSURD} times the {most:g} GB of a device of {chip.id}; check the unit"
-        raise Invalid("failure.peak_gib", wanted, rule)
+    had = submission.failure.peak_gib if submission.failure else None
+    if had is not None and had > _SHARED * most:
+        rule = f"must not exceed {_SHARED} times the {most:g} GB of a device of {chip.id}; check the unit"
+        raise Invalid("failure.peak_gib", had, rule)
 
 
 def _require_past(submission: ReportSubmission) -> None:

@@ -24,13 +24,17 @@ from service.schemas.report import (
 Form = Literal["step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "mfu"]
 
 SHORTEST_S, LONGEST_S = 1e-6, 1e7
+_SLOWEST = 500  # times the predicted step: milliseconds for seconds are a thousand
 _COUNTS: tuple[AttentionCount, ...] = ("causal", "full")
 
 
-def speed(problem: Problem, measured: Measured) -> MeasuredSpeed:
+def speed(problem: Problem, measured: Measured, predicted_s: float) -> MeasuredSpeed:
     form, step, conversion = _step_time(problem, measured)
     if not SHORTEST_S <= step <= LONGEST_S:
         raise Invalid(f"measured.{form}", None, f"means a step of {step:.3g} s, which no run has")
+    if step > _SLOWEST * predicted_s:
+        rule = f"means a step of {step:.3g} s and {step / predicted_s:.0f} times the predicted one; check the unit"
+        raise Invalid(f"measured.{form}", None, rule)
     mfu = mfu_of(problem, step)
     if mfu["causal"] > 1:
         rule = f"means a step of {step:.3g} s and {mfu['causal']:.2f} of the chip's peak; check the unit"
@@ -61,7 +65,13 @@ def memory(measured: MeasuredMemory, prediction: Prediction) -> MemoryComparison
     )
 
 
-def parts(measured: MeasuredParts, prediction: Prediction) -> PartsComparison:
+def parts(problem: Problem, measured: MeasuredParts, step_time_s: float, prediction: Prediction) -> PartsComparison:
+    if measured.exposed_communication_s is not None and measured.exposed_communication_s > step_time_s:
+        rule = f"must not exceed the step that it is part of, {step_time_s:.3g} s"
+        raise Invalid("parts.exposed_communication_s", measured.exposed_communication_s, rule)
+    if measured.expert_imbalance is not None and not problem.architecture.is_moe:
+        rule = f"is of experts, and {problem.architecture.name} has none"
+        raise Invalid("parts.expert_imbalance", measured.expert_imbalance, rule)
     exposed = sum(prediction.time[name] for name in COMMUNICATION)
     return PartsComparison(**measured.model_dump(), predicted_exposed_communication_s=exposed)
 

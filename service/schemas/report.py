@@ -75,6 +75,12 @@ class MeasuredMemory(Wire):
     stage: Annotated[int, Field(ge=0, le=10**6)] | None = None
     """The pipeline stage, from 0."""
 
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if self.allocated_gib is None and self.reserved_gib is None:
+            raise ValueError("give allocated_gib or reserved_gib, or leave memory out")
+        return self
+
 
 class MeasuredParts(Wire):
     """What a profiler told of the step, where one looked."""
@@ -97,6 +103,7 @@ class Failure(Wire):
     stage: Annotated[int, Field(ge=0, le=10**6)] | None = None
     """Pipeline stage, from 0."""
     peak_gib: Gib | None = None
+    """The most that was seen on its device, before or when it failed."""
 
 
 class Ran(Wire):

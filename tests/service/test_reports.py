@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 from asking import CHIP, LAYOUT, PREDICTION, QUESTION, REPORT, assert_problem, changed
@@ -88,8 +89,36 @@ def test_a_run_out_of_memory_agrees_with_a_prediction_that_does_not_fit(client) 
     assert found["fit_verdict_agrees"] == (not found["prediction"]["fits"])
     assert found["residual"] is None
     assert found["failure"] == {"stage": 0, "peak_gib": 79.0}
-    absurd = changed(body, "failure.peak_gib", 79_000.0)
-    assert_problem(client.post("/v1/reports", json=absurd), "invalid", "/failure/peak_gib")
+    assert client.post("/v1/reports", json=changed(body, "failure.peak_gib", 150.0)).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "rule"),
+    [
+        ({"parts": {"exposed_communication_s": 2.1}}, "/parts/exposed_communication_s", "must not exceed the step"),
+        ({"parts": {"expert_imbalance": 0.2}}, "/parts/expert_imbalance", "llama-3-8b has none"),
+        ({"memory": {}}, "/memory", "give allocated_gib or reserved_gib"),
+        ({"memory": {"stage": 0}}, "/memory", "give allocated_gib or reserved_gib"),
+        ({"outcome": "out_of_memory", "failure": {"peak_gib": 161.0}}, "/failure/peak_gib", "2 times the 80 GB"),
+        ({"measured": {"step_time_s": 2000.0}}, "/measured/step_time_s", "check the unit"),
+        ({"measured": {"tokens_per_s": 500.0}}, "/measured/tokens_per_s", "check the unit"),
+    ],
+)
+def test_what_no_run_can_have_measured_is_refused(
+    shared_client, change: dict[str, Any], pointer: str, rule: str
+) -> None:
+    report = {**REPORT, **change}
+    alone = assert_problem(shared_client.post("/v1/reports", json=report), "invalid", pointer)
+    assert rule in alone["errors"][0]["rule"]
+    batch = shared_client.post("/v1/reports", json={"reports": [REPORT, report]}).json()
+    (error,) = batch["items"][1]["errors"]
+    assert (error["pointer"], error["rule"]) == (f"/reports/1{pointer}", alone["errors"][0]["rule"])
+
+
+def test_experts_may_be_out_of_balance(client) -> None:
+    body = {**REPORT, "model": "mixtral-8x7b", "layout": {**LAYOUT, "ep": 8}, "parts": {"expert_imbalance": 0.2}}
+    found = client.post("/v1/reports", json=changed(body, "measured.step_time_s", 4.0)).json()
+    assert found["parts"]["expert_imbalance"] == 0.2
 
 
 def test_measured_memory_is_compared(client) -> None:
