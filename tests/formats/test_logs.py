@@ -297,6 +297,13 @@ def test_the_lines_of_nemo_2_are_read() -> None:
     assert reading.global_batch == 128
 
 
+@pytest.mark.parametrize("form", [" | peak_memory_usage: {} | memory_allocated: 33289312256", ", peak_memory_usage={}"])
+def test_the_memory_of_nemo_is_the_most_that_was_reserved(form: str) -> None:
+    lines = [nemo2(step, 4.28) + form.format(peak) for step, peak in enumerate([61203283968, 65498251264, 65498251264])]
+    reading = logs.read(text(lines))
+    assert (reading.memory_gib, reading.memory_kind) == (pytest.approx(61.0), "reserved")
+
+
 # What every log may have
 
 

@@ -9,6 +9,8 @@ the printed values do; where there is no clock, to their own median.
 
 Own times are derived from the DLL lines, which print every digit. The others print three or four, whose rounding would
 add up: there the values of the filling window are left out as warm-up and the rest are taken as they are.
+
+`peak_memory_usage` is the most ever reserved, in bytes; `memory_allocated`, what tensors take just then, is no peak.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from service.formats.logs.lines import NUMBER, Line, Log, is_finite, is_whole
 from service.formats.logs.steps import Found, Step
 
 _MARK = "train_step_timing in s"
+_PEAK = "peak_memory_usage"
 _VALUE = re.compile(rf"\s{{0,20}}[:=]\s{{0,20}}({NUMBER})(?=[\s,|\]\"\\]|$)(?!,\d)", re.IGNORECASE)
 _DLL = re.compile(r"DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?) - (\d{1,12})\s")
 _LINE = re.compile(r"\bglobal_step: (\d{1,12})\s")
@@ -49,6 +52,10 @@ def find(log: Log) -> Found:
     for line in log.lines(_MARK):
         for before, after in line.around(_MARK):
             _read(line, before, after, prints, found)
+    for line in log.lines(_PEAK):
+        for _, after in line.around(_PEAK):
+            if peak := _VALUE.match(after):
+                found.note_peak("reserved", float(peak.group(1)) / 2**30)
     for step in prints.dll or prints.line or prints.bar or prints.summary:
         found.runs.add(step)
     own = _derived if prints.dll else _settled
