@@ -32,6 +32,7 @@ _PRINTED_BY: dict[str, set[str]] = {
 """The stacks whose runs print each kind of log."""
 _SETTLED = ("model", "workload", "layout")
 """What a log may say itself."""
+_ROUNDED = 0.05  # at most, of tokens that are worked out of rates and times
 _COMPARED = {
     "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute", "seq_len", "global_batch",
     "precision", "num_layers", "hidden_size",
@@ -55,6 +56,7 @@ class ReportLogs:
         if reading is not None:
             _require_framework(problem, reading.framework)
             _require_batch(subject, reading.global_batch)
+            _require_tokens(problem, reading.device_tokens)
         (outcome,) = taken(self._store, [(report, received)])
         if isinstance(outcome, Exception):
             raise outcome
@@ -153,6 +155,13 @@ def _require_batch(subject: Subject, global_batch: int | None) -> None:
     asked = subject.question.workload.global_batch
     if global_batch not in (None, asked):
         rule = f"has steps of {global_batch} sequences, and the run that it should be of has global_batch = {asked}"
+        raise Invalid("log", None, rule)
+
+
+def _require_tokens(problem: Problem, device_tokens: float | None) -> None:
+    asked = problem.workload.tokens / problem.cluster.num_devices
+    if device_tokens is not None and abs(device_tokens / asked - 1) > _ROUNDED:
+        rule = f"has steps of {device_tokens:.0f} tokens a device, and the run that it should be of has {asked:.0f}"
         raise Invalid("log", None, rule)
 
 

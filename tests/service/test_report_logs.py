@@ -138,6 +138,25 @@ def test_a_log_of_another_batch_is_not_of_the_run(client) -> None:
     assert client.post(ADDRESS, json=body).json()["reading"]["global_batch"] == 128
 
 
+def maxtext(seconds: float, rate: float) -> str:
+    return "".join(
+        f"completed step: {step}, seconds: {seconds}, TFLOP/s/device: 190.0, Tokens/s/device: {rate}, loss: 9.7\n"
+        for step in range(4)
+    )
+
+
+def test_a_log_of_another_number_of_tokens_is_not_of_the_run(client) -> None:
+    """It prints no batch, but tokens per second beside the seconds."""
+    tokens = 8192 * 128 / 64
+    body = {**PREDICTION, "stack": "maxtext"}
+    for factor in (0.5, 0.94, 1.06, 2):
+        other = {**body, "log": maxtext(2.5, factor * tokens / 2.5)}
+        problem = assert_problem(client.post(ADDRESS, json=other), "invalid", "/log")
+        assert "the run that it should be of has 16384" in problem["errors"][0]["rule"]
+    for log in (maxtext(2.5, tokens / 2.5), maxtext(2.5, 0.97 * tokens / 2.5)):
+        assert client.post(ADDRESS, json={**body, "log": log}).json()["report"]["measured"]["step_time_s"] == 2.5
+
+
 def test_a_run_that_died_later_tells_its_speed_and_that_it_did_not_fit(client) -> None:
     log = TITAN + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     found = client.post(ADDRESS, json={**PREDICTION, "log": log}).json()

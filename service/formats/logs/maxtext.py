@@ -1,4 +1,7 @@
-"""MaxText: `seconds` is the clock of the host from step to step, which can run ahead of the devices at first."""
+"""MaxText: `seconds` is the clock of the host from step to step, which can run ahead of the devices at first.
+
+`Tokens/s/device` is the tokens of a step, which are what it trains on, over these seconds.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 _LOSS = re.compile(rf"\bloss:\s{{0,20}}({NUMBER})", re.IGNORECASE)
+_RATE = re.compile(rf"Tokens/s/device:\s{{0,20}}({NUMBER})(?=[\s,\"\\]|$)", re.IGNORECASE)
 _PLAN = "Total memory size:"
 _TOTAL = re.compile(r"\s{0,20}(\d{1,9}(?:\.\d{1,9})?) GB")
 
@@ -31,7 +35,7 @@ def find(log: Log) -> Found:
 
 
 def _read(line: Line, after: str, found: Found) -> None:
-    step, loss = _STEP.match(after), _LOSS.search(after)
+    step, loss, rate = _STEP.match(after), _LOSS.search(after), _RATE.search(after)
     if step and is_whole(step.group(2), after[step.end() :]):
         index, seconds = int(step.group(1)), float(step.group(2))
         found.runs.add(
@@ -41,6 +45,7 @@ def _read(line: Line, after: str, found: Found) -> None:
                 time=seconds,
                 finite=is_finite(loss and loss.group(1)),
                 starting=index == 0,
+                tokens=seconds * float(rate.group(1)) if rate else None,
                 label=line.label,
             )
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal, get_args
 
 import numpy as np
@@ -48,6 +50,7 @@ class Reading:
 
     `left_out`: for each reason the steps not used, so that these and `steps_used` add up to `steps_found`.
     `restarts`: how often the step number went back. `global_batch`: sequences of most steps, where they are printed.
+    `device_tokens`: those of a step on each device, where that follows from what is printed.
     `memory_gib`: the largest peak printed; what was reserved rather than what was allocated of it, if both are.
     `levels`: more than one where the speed changed for good, by 3% or more (models.drift).
     `unread`: lines that look like steps and could not be read, at most 20. `arguments`: Megatron's, as printed.
@@ -64,6 +67,7 @@ class Reading:
     levels: tuple[Level, ...]
     restarts: int
     global_batch: int | None
+    device_tokens: float | None
     memory_gib: float | None
     memory_kind: MemoryKind | None
     unread: tuple[Unread, ...]
@@ -123,6 +127,7 @@ def _reading(name: Framework, found: Found, selection: Selection, arguments: Map
         why = ", ".join(f"{count} {reason}" for reason, count in selection.left_out.items())
         raise Invalid("log", None, f"has {_steps(name, found)} and none to use: {why}")
     low, value, high = np.percentile([step.value for step in selection.used], [10, 50, 90]).tolist()
+    tokens = [step.tokens for step in selection.used if step.tokens is not None and math.isfinite(step.tokens)]
     kind: MemoryKind | None = next((kind for kind in ("reserved", "allocated") if kind in found.peaks), None)
     return Reading(
         framework=name,
@@ -136,6 +141,7 @@ def _reading(name: Framework, found: Found, selection: Selection, arguments: Map
         levels=tuple(_levels(selection.used)),
         restarts=len(found.runs.stretches) - 1,
         global_batch=selection.batch,
+        device_tokens=median(tokens) if tokens else None,
         memory_gib=found.peaks[kind] if kind else None,
         memory_kind=kind,
         unread=tuple(found.unread),

@@ -21,7 +21,8 @@ _MOST_GIB = 1e6
 class Step:
     """`value` is in the unit of the log and `time` grows with the step time. `finite`: neither is NaN, nor the loss.
 
-    `starting`: the start of a run is in it. `batch`: sequences, `clock`: seconds at which it was printed, where known.
+    `starting`: the start of a run is in it. Where known, `batch`: sequences, `tokens`: of a device, `clock`: seconds at
+    which it was printed.
     """
 
     number: int
@@ -30,6 +31,7 @@ class Step:
     finite: bool = True
     starting: bool = False
     batch: int | None = None
+    tokens: float | None = None
     label: str = ""
     clock: float | None = None
 
