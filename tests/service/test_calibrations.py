@@ -197,9 +197,10 @@ def test_what_is_learnt_of_a_chip_of_ones_own_is_said_of_no_other(client) -> Non
     other = changed(own, "cluster.chip.memory_bandwidth_gb_s", 3000)
     before = client.post("/v1/predictions", json=other).json()["layouts"][0]
     for _ in range(12):
-        slow = {**own, "outcome": "ok", "measured": {"step_time_s": 1.5 * before["step_time_s"]}}
+        slow = {**own, "outcome": "ok", "measured": {"step_time_s": 1.25 * before["step_time_s"]}}
         assert client.post("/v1/reports", json=slow).status_code == 201
-    client.post(ADDRESS, json={"activate": True})
+    made = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
+    assert made["promotion"]["promoted"], made["promotion"]
     after = client.post("/v1/predictions", json=other).json()["layouts"][0]
     assert after["provenance"]["grade"] == before["provenance"]["grade"]
     assert client.post("/v1/predictions", json=own).json()["layouts"][0]["step_time_s"] > after["step_time_s"]
