@@ -137,12 +137,13 @@ class Combiner:
     def _data_once(self, forward: Array, backward: Array) -> Array:
         """Gradient reduction behind the last micro-batch's backward, parameter gather behind the first forward."""
         gathers, scatters = zip(*self.exposure.data_once(), strict=True)
-        hide = self.exposure.hide
-        return hide(weighed(self._weights, gathers), forward) + hide(weighed(self._weights, scatters), backward)
+        hide, amounts = self.exposure.hide, self._parameter_amounts
+        return hide(weighed(amounts, gathers), forward) + hide(weighed(amounts, scatters), backward)
 
     def _optimizer(self) -> Array:
         """Clip, update, and Muon's products."""
-        owned = weighed(self._weights, [self.exposure.owned(i) for i in range(len(self._weights))])
+        amounts = self._parameter_amounts
+        owned = weighed(amounts, [self.exposure.owned(i) for i in range(len(amounts))])
         return (
             self.exposure.update(owned, self.layouts.offload_optimizer)
             + self.exposure.norm()
@@ -156,7 +157,7 @@ class Combiner:
         architecture = self.problem.architecture
         flops = [layer.orthogonalisation_flops(architecture.hidden_size) for layer in architecture.kinds]
         owned = [self.exposure.owned(i, worth) for i, worth in enumerate(flops)]  # the ends stay with AdamW
-        return weighed(self._weights, owned) / (self.problem.cluster.peak_flops_16 * self.c.gemm_16)
+        return weighed(self._parameter_amounts, owned) / (self.problem.cluster.peak_flops_16 * self.c.gemm_16)
 
     # -- memory -------------------------------------------------------------------------------------------------
 
@@ -236,11 +237,11 @@ class Combiner:
     @cached_property
     def _parameters(self) -> tuple[Array, Array]:
         """Dense ones and those of experts."""
-        size = self.meshes.bytes
-        return weighed(self._weights, [s.dense for s in size]), weighed(self._weights, [s.expert for s in size])
+        amounts, size = self._parameter_amounts, self.meshes.bytes
+        return weighed(amounts, [s.dense for s in size]), weighed(amounts, [s.expert for s in size])
 
     @cached_property
-    def _weights(self) -> Array:
+    def _parameter_amounts(self) -> Array:
         """Of how many layers and ends a stage holds the parameters: DualPipe those of two stages, and a tied embedding
         is where the head is too."""
         amounts = self.stages.amounts * (1.0 + (self.layouts.schedule == DUALPIPE))
