@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from models import catalogue
 from models.communication import Network
 from models.hardware import Cluster
-from models.layout import PLACEMENTS, TORUS_AXES, TORUS_BLOCKS, Layout, Layouts
+from models.layout import AXES, PLACEMENTS, TORUS_AXES, TORUS_BLOCKS, Layout, Layouts
 from models.mesh import Group, closest_groups, groups
 from models.profile import Coefficients, shipped_profile
 from models.rules import BY_NAME
@@ -178,6 +178,15 @@ def test_groups_of_sixteen_on_racks_of_seventy_two_straddle() -> None:
 def test_racks_are_filled_as_evenly_as_the_count_allows() -> None:
     assert catalogue.cluster("gb300", 256).dims[0].domain == 64
     assert catalogue.cluster("gb300", 4608).dims[0].domain == 72
+
+
+def test_a_call_is_paid_whole_and_a_send_between_nodes_takes_their_hop() -> None:
+    cluster = catalogue.cluster("h100", 64)
+    network = Network(cluster.dims, C)
+    assert network.all_to_all(whole(cluster)).latency_s[0] > C.collective_s
+    rows = Layouts.of([Layout(pp=8, dp_shard=8), Layout(tp=4, pp=2, dp_shard=8, placement=("tp", "pp", *AXES[1:4]))])
+    outside, inside = network.send(groups(cluster, rows, shared=False).pp.table).latency_s
+    assert (outside, inside) == (C.scaleout_hop_s, C.scaleup_hop_s)
 
 
 def test_a_ring_waits_at_every_hop_and_a_tree_at_every_doubling() -> None:

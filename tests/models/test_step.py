@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from models import catalogue
 from models.flops import model_flops
 from models.layout import Layout, Layouts
-from models.memory import kept_bytes
+from models.memory import kept_bytes, layer_bytes
+from models.mesh_costs import MeshCosts
 from models.prediction import predict_layouts
 from models.problem import Problem
 from models.profile import Newest, shipped_profile
@@ -191,9 +192,10 @@ def test_sharding_more_needs_less_memory() -> None:
     assert (np.diff(found.needed_bytes) < 0).all()
 
 
-def test_every_parameter_byte_is_somewhere() -> None:
-    """Plain data parallelism on one device holds 2 + 4 + 12 bytes of every parameter."""
-    problem = question(model="llama-3-8b", chips=1, global_batch=1)
+@pytest.mark.parametrize("model", ["llama-3-8b", "llama-3.2-1b", "qwen3-0.6b", "gemma-2-2b"])
+def test_every_parameter_byte_is_somewhere(model: str) -> None:
+    """Plain data parallelism on one device holds 2 + 4 + 12 bytes of every parameter, a tied embedding's once."""
+    problem = question(model=model, chips=1, global_batch=1)
     found = predict(problem, Layouts.of([Layout()]), PROFILE.coefficients(problem.scopes))
     held = sum(found.memory[name][0] for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes"))
     assert held == pytest.approx(18 * problem.architecture.parameters.total, rel=1e-3)
@@ -234,6 +236,71 @@ def test_key_value_heads_repeat_where_tensor_parallelism_exceeds_them() -> None:
     whole = 18 * architecture.parameters.total
     assert thirty_two == pytest.approx(whole / 32 + repeated, rel=0.01)
     assert eight == pytest.approx(whole / 32, rel=0.15)
+
+
+def test_a_tied_embedding_is_where_the_head_is_too() -> None:
+    """Both ends of a pipeline hold it, and each reduces its gradients."""
+    tied = question(model="llama-3.2-1b", chips=2, global_batch=2)
+    apart = replace(tied, architecture=replace(tied.architecture, tie_word_embeddings=False))
+    for layout in (Layout(pp=2), Layout(pp=2, zero_stage=1)):
+        both = (predict(p, Layouts.of([layout]), PROFILE.coefficients(p.scopes)) for p in (tied, apart))
+        first, second = both
+        for name in ("gradients_bytes", "optimizer_bytes"):
+            assert first.memory[name][0] == second.memory[name][0]
+        assert first.time["optimizer_s"][0] == pytest.approx(second.time["optimizer_s"][0])
+
+
+def test_tensor_parallelism_leaves_routers_norms_and_down_projections_whole() -> None:
+    """Of a sparse layer of DeepSeek-V3: 44 million dense parameters on each of eight ranks, not 29."""
+    problem = question(model="deepseek-v3")
+    layer, h = problem.architecture.kinds[1], 7168
+    whole = h * (1536 + 512 + 64) + 1536 + 512 + 2 * h + h * 256
+    rows = [Shards.of(Layouts.of([Layout(tp=tp, sequence_parallel=tp > 1)]), 4096).table for tp in (1, 8)]
+    one, eight = (float(layer_bytes(problem, layer, x).dense[0]) for x in rows)
+    assert eight == pytest.approx((one - whole) / 8 + whole)
+
+
+def test_layers_of_multi_token_prediction_are_layers() -> None:
+    """One more sparse layer than 58, in traffic, activations and compute, beside a head and a projection."""
+    found = []
+    for modules in (0, 1):
+        problem = question(model="deepseek-v3", chips=64, global_batch=256)
+        problem = replace(problem, architecture=replace(problem.architecture, mtp_layers=modules))
+        found.append(
+            predict(
+                problem, Layouts.of([Layout(dp_shard=64, ep=64, zero_stage=1)]), PROFILE.coefficients(problem.scopes)
+            )
+        )
+    without, with_one = found
+    assert with_one.time["expert_s"][0] == pytest.approx(without.time["expert_s"][0] * 59 / 58, rel=1e-3)
+    more = with_one.memory["activations_bytes"][0] - without.memory["activations_bytes"][0]
+    assert more == pytest.approx(without.memory["activations_bytes"][0] / 61, rel=0.1)
+
+
+def test_dualpipe_updates_what_it_holds() -> None:
+    problem = replace(question(model="llama-3.1-70b", chips=64), stack=catalogue.stack("deepseek"))
+    layouts = [Layout(pp=4, tp=2, dp_shard=8, zero_stage=1, schedule=name) for name in ("1f1b", "dualpipe")]
+    plain, dual = predict(problem, Layouts.of(layouts), PROFILE.coefficients(problem.scopes)).time["optimizer_s"]
+    assert 1.8 < dual / plain < 2.2
+
+
+def test_a_ring_passes_repeated_key_value_heads() -> None:
+    """Four heads on eight ranks: each passes one, as on four."""
+    problem = question(model="qwen3-30b-a3b", chips=64)
+    innermost = ("cp", "tp", "dp_shard", "dp_replicate", "pp")
+    rows = Layouts.of([Layout(tp=tp, cp=4, dp_shard=16 // tp, placement=innermost) for tp in (4, 8)])
+    costs = MeshCosts.of(problem, rows, PROFILE.coefficients(problem.scopes))
+    four, eight = costs.context_traffic(problem.architecture.kinds[0])
+    assert four == pytest.approx(eight)
+
+
+def test_parallel_blocks_are_reduced_once() -> None:
+    problem = question(model="gpt-neox-20b", chips=8)
+    layers = tuple(replace(layer, parallel=False) for layer in problem.architecture.layers)
+    serial = replace(problem, architecture=replace(problem.architecture, layers=layers))
+    rows = Layouts.of([Layout(tp=8)])
+    once, twice = (MeshCosts.of(p, rows, PROFILE.coefficients(p.scopes)).layer_traffic[0][0] for p in (problem, serial))
+    assert twice == pytest.approx(2 * once)
 
 
 def test_muon_costs_its_orthogonalisation_and_saves_a_moment() -> None:
