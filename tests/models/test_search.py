@@ -180,7 +180,7 @@ def agree(answer: Answer | None, found: Found | None, goal: Goal) -> None:
     assert answer.times[answer.front].tolist() == pytest.approx([t for _, t in front], rel=1e-12)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     problems(),
     st.sampled_from([0.0, 0.03, 0.3]),
