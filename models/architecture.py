@@ -163,12 +163,15 @@ class Layer:
         return self.feed_forward if isinstance(self.feed_forward, Moe) else None
 
     def parameters(self, hidden_size: int) -> int:
-        norms = self.num_norms * hidden_size * (2 if self.norm_bias else 1)
-        return self.attention.parameters(hidden_size) + self.feed_forward.parameters(hidden_size) + norms
+        blocks = self.attention.parameters(hidden_size) + self.feed_forward.parameters(hidden_size)
+        return blocks + self._norm_parameters(hidden_size)
+
+    def _norm_parameters(self, hidden_size: int) -> int:
+        return self.num_norms * hidden_size * (2 if self.norm_bias else 1)
 
     def replicated_parameters(self, hidden_size: int) -> int:
         """Those that every tensor-parallel rank has whole: norms, routers, and the down-projections of MLA."""
-        whole = self.num_norms * hidden_size * (2 if self.norm_bias else 1)
+        whole = self._norm_parameters(hidden_size)
         whole += sum(i * o for name, i, o in self.attention.projections(hidden_size) if name.endswith("_down"))
         whole += (self.attention.kv_lora_rank or 0) + (self.attention.q_lora_rank or 0)
         return whole + (hidden_size * self.moe.num_experts if self.moe else 0)
@@ -333,13 +336,13 @@ class Architecture:
         dense = Mlp(intermediate_size=intermediate_size, gated=gated_mlp)
         if chunked_attention and sliding_window is None:
             raise Invalid("chunked_attention", chunked_attention, "needs sliding_window, the length of a chunk")
+        parallel = num_norms == 1 if parallel_blocks is None else parallel_blocks
         layers = []
         for index in range(num_layers):
             full = sliding_window is None or (full_attention_period and (index + 1) % full_attention_period == 0)
             local = attention if full else replace(attention, window=sliding_window, chunked=chunked_attention)
             sparse = moe is not None and moe.covers(index)
             mlp = moe.block(gated_mlp) if moe and sparse else dense
-            parallel = num_norms == 1 if parallel_blocks is None else parallel_blocks
             layers.append(Layer(attention=local, feed_forward=mlp, num_norms=num_norms, parallel=parallel))
         return cls(
             name=name,

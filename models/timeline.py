@@ -56,8 +56,8 @@ class Timeline:
 def timeline(problem: Problem, profile: Profile, layout: Layout, micro_batches: int | None = None) -> Timeline:
     """Of the first micro-batches: about as many as are asked for and make at most MOST_OPERATIONS, or the fewest that
     the schedule needs. Raises Invalid where those make more than MOST_NEEDED."""
-    rows, c = Layouts.of([layout]), profile.coefficients(problem.scopes)
-    predicted = predict(problem, rows, c)
+    rows = Layouts.of([layout])
+    predicted = predict(problem, rows, profile.coefficients(problem.scopes))
     time = {name: float(value[0]) for name, value in predicted.time.items()}
     every = int(rows.num_micro_batches(problem.workload.global_batch)[0])
     each = layout.pp * layout.virtual_stages * 3
@@ -68,9 +68,9 @@ def timeline(problem: Problem, profile: Profile, layout: Layout, micro_batches: 
     if shown * each > MOST_NEEDED:
         rule = f"makes a timeline of {shown * each} operations for {shown} micro-batches, above {MOST_NEEDED}"
         raise Invalid("layout.pp", layout.pp, rule)
-    meshes, stages = MeshCosts.of(problem, rows, c), partitions(problem, rows)
-    once = float(Combiner(rows, meshes, stages.table.take(stages.code)).once_s[0])
-    seconds = _seconds(problem, rows, meshes)
+    stages = partitions(problem, rows)
+    once = float(Combiner(rows, predicted.meshes, stages.table.take(stages.code)).once_s[0])
+    seconds = _seconds(problem, rows, predicted.meshes)
     done = run(layout, shown, seconds)
     events = [
         Event(stage=stage, name=_NAMES[op.kind], start_s=start, end_s=end, micro_batch=op.micro_batch, chunk=op.chunk)
