@@ -61,9 +61,11 @@ class Network:
     def _transfer(self, group: Group) -> Array:
         """Of a gather, what the links take for a byte.
 
-        Level by level from the outside in: what enters a domain of P members over their P links has to be all but
-        the part already inside. Levels work at the same time on different pieces, so the slowest one counts; but what
-        goes between slices of a torus is a collective of its own, before or after that within them.
+        A ring hands all but a member's own part on over every link, and there are as many rings as a domain has members
+        to leave it by, so that the bus bandwidth of large messages does not depend on the number of nodes. Levels work
+        at the same time on different pieces, so the slowest one counts.
+        On a torus level by level: what enters a domain has to be all but the part already inside; and what goes between
+        slices is a collective of its own, before or after that within them.
         """
         slowest: Array = np.zeros_like(group.degree)
         between: Array = np.zeros_like(group.degree)
@@ -72,7 +74,7 @@ class Network:
         stages = self._stages(group)
         within = len(stages) - (sum(dim.scale == "out" for dim in self.dims) if self._is_torus else 0)
         for number, (members, bandwidth) in enumerate(stages):
-            missing = 1 - 1 / beyond
+            missing = 1 - 1 / (beyond if self._is_torus else group.degree)
             seconds = np.where(members > 1, missing / (inside * bandwidth), 0.0)
             if number < within:
                 slowest = np.maximum(slowest, seconds)

@@ -108,7 +108,8 @@ class Compute:
         self.bodies: Shared[Shards] = shards.bodies(shared=shared)
         self.experts: Shared[Shards] = shards.experts(shared=shared)
         self.age = min(problem.stack.age_years, OLDEST_YEARS)
-        self.kernel_age = min(max(problem.stack.age_years, c.kernel_age), OLDEST_YEARS)
+        kernel_age = min(max(problem.stack.age_years, c.kernel_age), OLDEST_YEARS)
+        self.slower = c.compute_overhead * np.exp(c.ageing * kernel_age)
 
     def layer(self, layer: Layer) -> LayerTimes:
         """One transformer layer."""
@@ -128,8 +129,7 @@ class Compute:
         weight = backward - _slower(everything.backward - part.products.weight, 2 * host)
         once = LayerTime(forward, backward, weight, part.core.forward, part.core.backward, *idle)
         again = [self._again(self.problem.repeated(policy, layer), forward, part.pieces) for policy in self.policies]
-        slower = self.c.compute_overhead * np.exp(self.c.ageing * self.kernel_age)
-        return LayerTimes(once, np.stack(again)).scaled(slower)
+        return LayerTimes(once, np.stack(again)).scaled(self.slower)
 
     @staticmethod
     def _again(what: Repeated, forward: Array, pieces: dict[str, Array]) -> Array:
@@ -141,7 +141,7 @@ class Compute:
         """The look-up of input embeddings: reading and writing, and a scatter backward."""
         size = self.problem.workload.number_format.activation_bytes
         move = self.kernels.move(3 * self.bodies.table.local_tokens * self.h * size)
-        time = LayerTime(move, move, *[np.zeros_like(move)] * 5).scaled(self.c.compute_overhead)
+        time = LayerTime(move, move, *[np.zeros_like(move)] * 5).scaled(self.slower)
         return time.take(self.bodies.code)
 
     def head(self) -> LayerTimes:
@@ -155,7 +155,7 @@ class Compute:
         zeros = [np.zeros_like(logits)] * 4
         none = np.zeros((len(self.policies), len(x)))
         one = LayerTime(matmul.forward + logits, matmul.backward + logits, matmul.weight, *zeros)
-        head = LayerTimes(one.scaled(self.c.compute_overhead), none)
+        head = LayerTimes(one.scaled(self.slower), none)
         if modules:
             head = head.scaled(1 + modules) + self._projection(x).scaled(modules)
         return head.take(self.bodies.code)
@@ -164,7 +164,7 @@ class Compute:
         """Of an MTP module, from what its layer reads to what the layer takes: again, where that layer is."""
         product = self.kernels.linear(x.tokens, 2 * self.h, self.h / x.tp)
         once = LayerTime(product.forward, product.backward, product.weight, *[np.zeros_like(product.forward)] * 4)
-        once = once.scaled(self.c.compute_overhead)
+        once = once.scaled(self.slower)
         last = self.problem.architecture.layers[-1]
         whole = np.array([self.problem.repeated(policy, last).whole for policy in self.policies])
         return LayerTimes(once, whole[:, None] * once.forward)

@@ -14,16 +14,21 @@ DEGREES = ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp", "ep", "etp", "mic
 FLAGS = ("reshard", "sequence_parallel", "balanced", "offload_activations", "offload_optimizer")
 CHOICES: dict[str, tuple[Any, ...]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "zero_stage": (0, 1, 2, 3),
                                       "torus_block": TORUS_BLOCKS}  # fmt: skip
+EVEN, SUREST = 0.5, 0.99
 KNOBS = (*DEGREES, *FLAGS, *CHOICES, "recompute_modules", "recompute_layers")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
     """`allowed[knob]` lists the values a knob may take; knobs not named are free. "dp" is dp_replicate·dp_shard.
-    "recompute_modules" lists the modules that selective recompute takes, all of them together."""
+    "recompute_modules" lists the modules that selective recompute takes, all of them together.
+
+    `min_fit_probability`: that a layout fits, of which even chances are what the memory predicted for it has.
+    """
 
     allowed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     memory_reserve_gib: float = 0.0
+    min_fit_probability: float = EVEN
 
     def __post_init__(self) -> None:
         for knob, values in self.allowed.items():
@@ -45,6 +50,9 @@ class Constraints:
         self._check_recompute()
         if not 0 <= self.memory_reserve_gib < float("inf"):
             raise Invalid("constraints.memory_reserve_gib", self.memory_reserve_gib, "must be at least 0")
+        if not EVEN <= self.min_fit_probability <= SUREST:
+            rule = f"must be between {EVEN} and {SUREST}"
+            raise Invalid("constraints.min_fit_probability", self.min_fit_probability, rule)
 
     def _check_recompute(self) -> None:
         """Modules are for selective recompute and a number of layers for full: not where those are ruled out."""

@@ -85,7 +85,9 @@ class Exposure:
                 ahead, back, terms["offload_s"] = ahead + sent, back + fetched, sent + fetched
                 idle = idle[0] + sent, idle[1] + fetched
             exposed, idle = self._exposed_tensor(index, (ahead - kernels[0], back - kernels[1]), idle)
-            ahead, back, terms["tensor_s"] = ahead + exposed[0], back + exposed[1], total(exposed)
+            ahead, back = ahead + exposed[0], back + exposed[1]
+            held = self._held_up(index, ahead, back)
+            ahead, back, terms["tensor_s"] = ahead + held[0], back + held[1], total(exposed) + total(held)
             forward = ahead
             if self.in_parts:
                 exposed, hidden = self._exposed_context(index, kernels, idle)
@@ -117,6 +119,12 @@ class Exposure:
         early, late = hides * np.minimum(most * tensor, beside[0]), hides * np.minimum(most * again, beside[1])
         left = np.minimum(idle[0], beside[0] - early), np.minimum(idle[1], beside[1] - late)
         return (tensor - early, again - late), left
+
+    def _held_up(self, index: int, ahead: Array, back: Array) -> Pair:
+        """How much longer the host takes with a layer's tensor-parallel collectives than the device with all of it."""
+        stalls = self.meshes.stalls(index)
+        again = stalls * (1.0 + self._once_more(self.meshes.tables.shards.repeated[index].tensor))
+        return np.maximum(stalls - ahead, 0.0), np.maximum(again - back, 0.0)
 
     def _exposed_context(self, index: int, kernels: Pair, idle: Pair) -> tuple[Pair, Pair]:
         """In forward and backward, and what is hidden there."""

@@ -13,6 +13,7 @@ from models.bounds import Bounds, CoreBounds, Variants
 from models.chains import Chains
 from models.communication import Cost
 from models.complexity import of_policy
+from models.constraints import EVEN
 from models.errors import Invalid, TooLarge
 from models.exposure import update_seconds
 from models.hardware import GIB
@@ -23,7 +24,7 @@ from models.memory_bounds import CoreMemory, Memory, MemoryBounds
 from models.mesh import Groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables
 from models.problem import Problem
-from models.profile import Coefficients
+from models.profile import Coefficients, Profile, kept_below
 from models.recompute import NONE, Repeated
 from models.shard import Shards
 from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, neutral, variant_class
@@ -47,8 +48,10 @@ class Groundwork:
     Invalid if nothing is left of a device's memory.
     """
 
-    def __init__(self, space: Space, c: Coefficients) -> None:
-        self.space, self.c, self.problem = space, c, space.problem
+    def __init__(self, space: Space, profile: Profile) -> None:
+        self.space, self.problem = space, space.problem
+        self.c: Coefficients = profile.coefficients(self.problem.scopes)
+        self.memory_spread = profile.memory_neighbourhood(self.problem.neighbourhoods).spread
         self._keep_free()
         self.pruned_by_memory = 0
         self.trunks, rejected = space.trunks
@@ -94,8 +97,13 @@ class Groundwork:
         return other
 
     def _keep_free(self) -> None:
-        usable, reserve = self.problem.cluster.usable_bytes, self.space.constraints.memory_reserve_gib
+        usable, constraints = self.problem.cluster.usable_bytes, self.space.constraints
+        reserve = constraints.memory_reserve_gib
         self.capacity = usable - reserve * GIB
+        if constraints.min_fit_probability > EVEN:
+            runtime = float(self.c.context_gib) * GIB
+            likely = kept_below(constraints.min_fit_probability, self.memory_spread)
+            self.capacity = min(self.capacity, runtime + (usable - runtime) * likely)
         if self.capacity <= 0:
             rule = f"must leave some of the {usable / GIB:.1f} usable GiB of a device"
             raise Invalid("constraints.memory_reserve_gib", reserve, rule)

@@ -246,18 +246,22 @@ class MeshCosts:
         else all-reduces (Megatron-LM §3, arXiv 1909.08053, and Korthikanti et al. §4.2.1)."""
         x, gather, reduce = self.layouts, self._at("tp"), self._at("tp_reduce")
         latency = np.where(x.sequence_parallel, 2 * gather.latency_s, reduce.latency_s)
-        hops = (x.tp - 1) * np.where(x.sequence_parallel, 2, 1)
-        stalls = np.where(x.pp > 1, hops * self.c.stall_s, 0.0)
-        return self._tokens * (2 * self._token_bytes) * gather.byte_s + latency + stalls
+        return self._tokens * (2 * self._token_bytes) * gather.byte_s + latency
 
     def _tensor(self, kind: int, layer: Layer) -> Array:
         """A sparse block without a shared expert needs none: its tokens stay sharded and travel by all-to-all, but
         those of the etp group are gathered for the experts' slices, and scattered back."""
-        traffic = (2 if layer.dense and not layer.parallel else 1) * self._block
+        traffic = _blocks(layer) * self._block
         if layer.moe:
             routed = self._of_shard(self.tables.shards.routed[kind])
             traffic = traffic + 2 * self._at("etp").time(routed * self._token_bytes)
         return traffic
+
+    def stalls(self, kind: int) -> Array:
+        """Host seconds of the tensor-parallel collectives of a layer's forward, beside pipeline sends."""
+        x = self.layouts
+        hops = (x.tp - 1) * np.where(x.sequence_parallel, 2, 1)
+        return np.where(x.pp > 1, _blocks(self.problem.architecture.kinds[kind]) * hops * self.c.stall_s, 0.0)
 
     def context_traffic(self, layer: Layer) -> Array:
         """Keys and values of the whole sequence pass every device (ring or gather), or heads for tokens."""
@@ -316,6 +320,11 @@ class MeshCosts:
             scatter = scatter + over_experts + over_replicas
             whole = whole + 2 * over_experts
         return gather, stuck, scatter, whole
+
+
+def _blocks(layer: Layer) -> int:
+    """Of a layer, those that are cut over tensor-parallel ranks."""
+    return 2 if layer.dense and not layer.parallel else 1
 
 
 def collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, cached_property
 from importlib.resources import files
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ class Coefficients:
         "positive", "s", "latency of a hop between domains", "generation stack fabric"
     )
     stall_s: Number = _coefficient(
-        "positive", "s", "a hop of a tensor-parallel collective waits beside pipeline sends", "stack fabric"
+        "positive", "s", "host time of a hop of a tensor-parallel collective beside pipeline sends", "stack fabric"
     )
     send_s: Number = _coefficient("positive", "s", "handshake of a send between pipeline stages", "stack")
     tensor_overlap: Number = _coefficient("fraction", "of TP traffic", "hidden where the stack overlaps it", "stack")
@@ -125,6 +126,12 @@ _FITTED = [f for f in fields(Coefficients) if f.metadata]
 KINDS: dict[str, str] = {f.name: f.metadata["kind"] for f in _FITTED}
 MEMORY_COEFFICIENTS = frozenset({"activation_memory", "logit_memory", "fragmentation", "context_gib"})
 SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in _FITTED}
+
+
+def kept_below(probability: float, spread: float) -> float:
+    """Of a limit, the part that the median of a log-normal quantity of this spread may be, for the quantity to keep it
+    with that probability."""
+    return math.exp(-NormalDist().inv_cdf(probability) * spread)
 
 
 def to_unbounded(name: str, value: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,9 +11,10 @@ import numpy as np
 from models.answer import Answer, Certificate, Goal, GoOn, to_the_end
 from models.array import Array
 from models.candidate import Candidate, candidates
-from models.constraints import Constraints
+from models.constraints import EVEN, Constraints
 from models.errors import Infeasible, Invalid
 from models.fewer_chips import FasterOnFewer, FewerChips, faster_with_fewer, search_all_or_fewer
+from models.hardware import GIB
 from models.more_chips import with_enough_chips
 from models.obstacles import why_none
 from models.pareto import pareto_front, steps_of
@@ -23,7 +25,7 @@ from models.profile import Profile
 from models.provenance import DECISIVE
 from models.space import Space
 from models.step import predict
-from models.surety import SURE, fastest_sure, offloaded, reserve_gib
+from models.surety import ROUNDING, SURE, fastest_sure, offloaded, surely
 
 _MOST_WEIGHED = 20_000  # of the fastest, for free memory
 _ALL_BUT_SURE = 0.99
@@ -64,8 +66,8 @@ def recommend(
     go_on: GoOn = to_the_end,
     failed_gib: float = math.inf,
 ) -> Recommendation:
-    """The fastest and the simplest good layout; the surer one needs less than `failed_gib`, with which a run like these
-    has run out of memory.
+    """The fastest and the simplest good layout, of those that need less than `failed_gib`, with which a run like these
+    has run out of memory, if any does.
 
     `ranked` are the `top` fastest meshes within the tolerance, each with its best policy. Once `go_on` says no, the
     answer is the best so far, and its certificate not exact. Raises Infeasible when no
@@ -74,6 +76,32 @@ def recommend(
     if not 0 <= tolerance <= 1:
         raise Invalid("tolerance", tolerance, "must be between 0 and 1")
     constraints = constraints or Constraints()
+    reserve = problem.cluster.usable_bytes / GIB - failed_gib + ROUNDING
+    if reserve > constraints.memory_reserve_gib:
+        with suppress(Infeasible):
+            below = replace(constraints, memory_reserve_gib=reserve)
+            return _recommended(problem, profile, below, tolerance, top, go_on)
+    return _recommended(problem, profile, constraints, tolerance, top, go_on)
+
+
+def _recommended(
+    problem: Problem, profile: Profile, constraints: Constraints, tolerance: float, top: int, go_on: GoOn
+) -> Recommendation:
+    """Whatever has failed. A search takes memory to be as uncertain as of the runs that were measured; a layout of
+    which more is uncertain, and which is less sure to fit than the constraints want, is left out with all that needs
+    as much."""
+    found = _found(problem, profile, constraints, tolerance, top, go_on)
+    wanted = constraints.min_fit_probability
+    for one in (found.fastest.prediction, found.simplest.prediction):
+        if EVEN < wanted > one.fit_probability + ROUNDING and (tighter := surely(constraints, one, wanted)):
+            return _recommended(problem, profile, tighter, tolerance, top, go_on)
+    return found
+
+
+def _found(
+    problem: Problem, profile: Profile, constraints: Constraints, tolerance: float, top: int, go_on: GoOn
+) -> Recommendation:
+    """The answer under these constraints, as to memory by what is predicted."""
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
     try:
         space, answer, fewer = search_all_or_fewer(Space(problem, constraints), profile, goal, go_on)
@@ -92,9 +120,9 @@ def recommend(
     chosen = dict(zip(rows, candidates(shown, profile), strict=True))
     fastest, simplest = chosen[answer.ranked[0]], chosen[answer.simplest]
     surer = None
-    if fastest.prediction.fit_probability < SURE or fastest.prediction.needed_gib >= failed_gib:
+    if fastest.prediction.fit_probability < SURE:
         limit = float(answer.times[0]) * (1 + tolerance)
-        surer = fastest_sure(profile, fastest.prediction, answer, predictions, known, limit, go_on, failed_gib)
+        surer = fastest_sure(profile, fastest.prediction, answer, predictions, known, limit, go_on)
     sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
     exact = answer.certificate.exact
     missing = why_none(space, piped=sides[0] is not None) if None in sides and exact else None
@@ -196,8 +224,8 @@ def _fitting(best: Prediction, surer: Candidate | None, exact: bool) -> list[str
         return [f"its host may be too small for what it offloads: {knobs} asks for the fastest layout without"]
     nothing = "nothing" if exact else "nothing that was evaluated"
     return [
-        f"{nothing} within the tolerance fits with a probability of {SURE:.0%}: constraints.memory_reserve_gib = "
-        f"{reserve_gib(best):.1f} asks for the fastest layout that does, whatever it costs"
+        f"{nothing} within the tolerance fits with a probability of {SURE:.0%}: constraints.min_fit_probability = "
+        f"{SURE:g} asks for the fastest layout that does, whatever it costs"
     ]
 
 

@@ -57,7 +57,7 @@ def search(space: Space, profile: Profile, goal: Goal, go_on: GoOn = to_the_end)
     `go_on` is asked now and then; once it says no, the search ends with the best so far, marked as not exact. Raises
     NoLegalLayout, NothingFaster, Infeasible if every legal layout needs more memory than there is, or OutOfTime.
     """
-    return search_on(Groundwork(space, profile.coefficients(space.problem.scopes)), goal, go_on)
+    return search_on(Groundwork(space, profile), goal, go_on)
 
 
 def search_on(ground: Groundwork, goal: Goal, go_on: GoOn, known: Layouts | None = None) -> Answer:

@@ -11,6 +11,7 @@ from models.answer import GoOn
 from models.array import Array, growing, total
 from models.combine import Combiner
 from models.complexity import of_degrees, of_policy
+from models.constraints import EVEN
 from models.errors import Infeasible
 from models.groundwork import Groundwork
 from models.hardware import GIB
@@ -48,7 +49,9 @@ class Shortage:
         needed, usable = self.least / GIB, ground.capacity / GIB
         of = "" if self.to_the_end else ", of those that there was time for,"
         detail = f"the most frugal legal layout{of} needs {needed:.1f} GiB on its fullest device, {usable:.1f} GiB are"
-        detail += f" usable: {self.layout.summary()}"
+        probability = ground.space.constraints.min_fit_probability
+        of = f" with constraints.min_fit_probability = {probability:g}" if probability > EVEN else ""
+        detail += f" usable{of}: {self.layout.summary()}"
         if ground.hosts_too_small:
             detail += f"; {host} each are too few for the optimizer's states"
         return Infeasible("memory", detail, needed=needed, available=usable, unit="GiB")

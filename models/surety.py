@@ -1,8 +1,8 @@
-"""Where the fastest layout may not fit: the fastest that all but surely does."""
+"""What all but surely fits where the fastest may not, and constraints that leave nothing else."""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from contextlib import suppress
 from dataclasses import replace
 
@@ -11,47 +11,40 @@ import numpy as np
 from models.answer import Answer, Goal, GoOn, NothingFaster
 from models.array import Array
 from models.candidate import Candidate, candidates
+from models.constraints import Constraints
 from models.errors import Infeasible
 from models.groundwork import Groundwork, NoLegalLayout
-from models.hardware import GIB
 from models.layout import Layouts
 from models.prediction import Prediction
-from models.profile import Profile
+from models.profile import Z80, Profile, kept_below
 from models.search import search_on
 from models.space import Space
 from models.step import Predictions, predict
 
 SURE = 0.9
 """Probability to fit from which nothing surer is looked for: the upper end of an 80% interval fits."""
-_ROUNDING = 1e-3
+ROUNDING = 1e-3
 _OFFLOADS = ("offload_activations", "offload_optimizer")
 
 
 def fastest_sure(
-    profile: Profile,
-    best: Prediction,
-    answer: Answer,
-    near: Predictions,
-    rows: Array,
-    limit_s: float,
-    go_on: GoOn,
-    failed_gib: float = np.inf,
+    profile: Profile, best: Prediction, answer: Answer, near: Predictions, rows: Array, limit_s: float, go_on: GoOn
 ) -> Candidate | None:
-    """The fastest layout that is sure to fit, needs less than what is known to have failed, and takes no more than
-    `limit_s`; `near`: predictions of `rows` of the answer, of which the fastest that does leaves less to be searched
-    for."""
-    known = rows[_surely_fit(near, best) & (near.needed_bytes < failed_gib * GIB)]
+    """The fastest layout that is sure to fit and takes no more than `limit_s`; `near`: predictions of `rows` of the
+    answer, of which the fastest that does leaves less to be searched for."""
+    known = rows[_surely_fit(near, best)]
     seconds = float(answer.times[known].min(initial=limit_s * (1 + 1e-12)))
     found = [answer.layouts.take(known[answer.times[known] == seconds][:1])]
-    with suppress(NothingFaster, NoLegalLayout, Infeasible):
-        faster = search_on(_surely(answer.ground, best, failed_gib), Goal(faster_than=seconds), go_on)
-        found.insert(0, faster.layouts.take(np.array(faster.ranked[:1])))
+    constraints = surely(answer.ground.space.constraints, best, SURE)
+    if constraints is not None:
+        with suppress(NothingFaster, NoLegalLayout, Infeasible):
+            faster = search_on(_under(constraints, answer.ground, profile), Goal(faster_than=seconds), go_on)
+            found.insert(0, faster.layouts.take(np.array(faster.ranked[:1])))
     if not sum(map(len, found)):
         return None
     chosen = predict(near.problem, Layouts.concatenate(found), near.meshes.c)
-    sure = SURE - _ROUNDING
-    surely = (one for one in candidates(chosen, profile) if one.prediction.fit_probability >= sure)
-    return next((one for one in surely if one.prediction.needed_gib < failed_gib), None)
+    surest = (one for one in candidates(chosen, profile) if one.prediction.fit_probability >= SURE - ROUNDING)
+    return next(surest, None)
 
 
 def _surely_fit(predictions: Predictions, best: Prediction) -> Array:
@@ -63,27 +56,32 @@ def _surely_fit(predictions: Predictions, best: Prediction) -> Array:
     return np.asarray((high <= cluster.usable_bytes) & (on_host <= cluster.host_bytes))
 
 
-def _surely(ground: Groundwork, best: Prediction, failed_gib: float) -> Groundwork:
-    """With as much memory in reserve as the upper end needs, and as leaves out what is known to have failed; where it
-    is the host that may be too small, without what the best offloads."""
-    space, constraints = ground.space, ground.space.constraints
-    reserve = reserve_gib(best) if best.needed_high_gib > best.usable_gib else 0.0
-    if best.needed_gib >= failed_gib:
-        reserve = max(reserve, best.usable_gib - failed_gib + _ROUNDING)
-    if reserve:
-        return ground.reserving(max(constraints.memory_reserve_gib, reserve))
+def surely(constraints: Constraints, best: Prediction, probability: float) -> Constraints | None:
+    """Under which what is as uncertain as the best fits with that probability: with more memory kept free; or, where it
+    is the host that may be too small, without what the best offloads. None where they ask for that."""
+    reserve = _reserve_gib(best, probability)
+    if best.needed_gib > best.usable_gib - reserve:
+        return replace(constraints, memory_reserve_gib=max(constraints.memory_reserve_gib, reserve))
     without = {
         knob: tuple(value for value in constraints.allowed.get(knob, (False,)) if not value) for knob in offloaded(best)
     }
     if not all(without.values()):
-        raise NoLegalLayout(Counter())
-    return Groundwork(Space(space.problem, replace(constraints, allowed={**constraints.allowed, **without})), ground.c)
+        return None
+    return replace(constraints, allowed={**constraints.allowed, **without})
 
 
-def reserve_gib(best: Prediction) -> float:
-    """With so much kept free, what fits does at the upper end of an interval as wide as that of the best."""
+def _under(constraints: Constraints, ground: Groundwork, profile: Profile) -> Groundwork:
+    """The same problem under these; with only more memory kept free, on what is known already."""
+    if constraints.allowed == ground.space.constraints.allowed:
+        return ground.reserving(constraints.memory_reserve_gib)
+    return Groundwork(Space(ground.problem, constraints), profile)
+
+
+def _reserve_gib(best: Prediction, probability: float) -> float:
+    """With so much kept free, what fits does so with that probability, where it is as uncertain as the best."""
     runtime = best.memory_gib["context_gib"]
-    return (best.usable_gib - runtime) * (1 - best.reserved_gib / (best.needed_high_gib - runtime))
+    spread = math.log((best.needed_high_gib - runtime) / best.reserved_gib) / Z80
+    return (best.usable_gib - runtime) * (1 - kept_below(probability, spread))
 
 
 def offloaded(best: Prediction) -> list[str]:

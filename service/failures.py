@@ -48,6 +48,17 @@ def warnings(predictions: Mapping[str, PredictedLayout], runs: list[OutOfMemoryR
     return [_warning(name, predictions[name], run) for name, run in worst.items() if run is not None]
 
 
+def left_out(needed_gib: float, runs: list[OutOfMemoryRun]) -> list[str]:
+    """What a recommendation that needs so much at most has left out."""
+    if not runs or needed_gib >= least_that_failed(runs):
+        return []
+    worst = min(runs, key=lambda run: run.needed_gib)
+    return [
+        f"left out: what is predicted to need {worst.needed_gib:.1f} GiB or more, as a layout that was reported out of "
+        f"memory (report {worst.report_id})"
+    ]
+
+
 def _as_much(prediction: PredictedLayout, runs: list[OutOfMemoryRun]) -> OutOfMemoryRun | None:
     """The run of the layout itself, or of those that needed no more the one that needed most."""
     alike = [run for run in runs if run.needed_gib <= prediction.needed_gib + _ROUNDING]
@@ -56,11 +67,11 @@ def _as_much(prediction: PredictedLayout, runs: list[OutOfMemoryRun]) -> OutOfMe
 
 def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str:
     what = "this layout" if run.layout == prediction.layout else "a layout"
-    usable, reserve = prediction.usable_gib, prediction.usable_gib - run.needed_gib
+    usable = prediction.usable_gib
     return (
         f"{name} is predicted to need {prediction.needed_gib:.1f} of {usable:.1f} GiB, but {what}, predicted to need "
-        f"{run.needed_gib:.1f}, was reported out of memory (report {run.report_id}): a recommendation with "
-        f"constraints.memory_reserve_gib above {reserve:.2f} leaves out what needs as much"
+        f"{run.needed_gib:.1f}, was reported out of memory (report {run.report_id}): a recommendation leaves out what "
+        "needs as much, if anything else fits"
     )
 
 

@@ -16,7 +16,7 @@ from service.basis import basis
 from service.creation import Created, Save
 from service.deadline import Deadline, nobody
 from service.evidence import Evidence
-from service.failures import least_that_failed, out_of_memory, warnings
+from service.failures import least_that_failed, left_out, out_of_memory, warnings
 from service.pointers import instead_of
 from service.profiles import wanted_profile
 from service.resolution import Resolved, Resolver
@@ -92,7 +92,8 @@ class Recommendations:
             answer.request["cluster"].update(used)
             answer.reasons.extend(_spare(allocation, request.cluster.num_chips))
         where = [told(choices, _objective(request))] if choices else []
-        answer.reasons[:0] = [*warnings(_advised(answer), failed), *where]
+        heeded = left_out(found.fastest.prediction.needed_gib, failed)
+        answer.reasons[:0] = [*warnings(_advised(answer), failed), *heeded, *where]
         return lambda rows: _save(rows, answer)
 
     def get(self, id_: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from models.constraints import KNOBS, Constraints
+from models.constraints import EVEN, KNOBS, SUREST, Constraints
 from models.layout import Layout
 from models.problem import Problem
 from models.usual import usual
@@ -130,6 +130,8 @@ class ConstraintFields(Wire):
     offload_optimizer: OneOrMany[bool] | None = None
     memory_reserve_gib: Annotated[float, Field(ge=0, le=1e5)] = 0.0
     """Memory of each device to leave free."""
+    min_fit_probability: Annotated[float, Field(ge=EVEN, le=SUREST)] = EVEN
+    """That a layout fits in memory; 0.5: the memory predicted for it does."""
 
     def build(self) -> Constraints:
         given = {knob: getattr(self, knob) for knob in KNOBS}
@@ -138,4 +140,8 @@ class ConstraintFields(Wire):
             for knob, value in given.items()
             if value is not None
         }
-        return Constraints(allowed=allowed, memory_reserve_gib=self.memory_reserve_gib)
+        return Constraints(
+            allowed=allowed,
+            memory_reserve_gib=self.memory_reserve_gib,
+            min_fit_probability=self.min_fit_probability,
+        )

@@ -22,7 +22,7 @@ from models.profile import shipped_profile
 from models.recommendation import recommend
 from models.search import search
 from models.space import Space
-from models.surety import reserve_gib
+from models.surety import SURE
 from models.workload import Workload
 from tests.benchmarks.problems import NAMED, problem
 
@@ -182,20 +182,41 @@ def test_the_surer_is_the_fastest_that_a_reserve_leaves() -> None:
     asked = problem("qwen3-14b", ("h100", 96), "megatron", seq_len=4096, global_batch=960)
     found = recommend(asked, PROFILE)
     assert found.surer is not None
-    reserved = Constraints(memory_reserve_gib=reserve_gib(found.fastest.prediction))
-    surely = recommend(asked, PROFILE, reserved).fastest.prediction
+    surely = recommend(asked, PROFILE, Constraints(min_fit_probability=SURE)).fastest.prediction
     assert found.surer.prediction.step_time_s == pytest.approx(surely.step_time_s, rel=1e-9)
 
 
 def test_what_surely_fits_can_be_asked_for() -> None:
-    """Where nothing within the tolerance does, the reserve that the answer names finds it."""
+    """Where nothing within the tolerance does, the constraint that the answer names finds it."""
     asked = problem("llama-3.1-70b", ("h100", 8), "torchtitan", seq_len=8192, global_batch=512)
     found = recommend(asked, PROFILE)
     assert found.surer is None
-    told = next(reason for reason in found.reasons if "memory_reserve_gib" in reason)
-    reserve = float(told.split("memory_reserve_gib = ")[1].split(" ")[0])
-    surely = recommend(asked, PROFILE, Constraints(memory_reserve_gib=reserve))
-    assert surely.fastest.prediction.fit_probability >= 0.89
+    told = next(reason for reason in found.reasons if "min_fit_probability" in reason)
+    probability = float(told.split("min_fit_probability = ")[1].split(" ")[0])
+    surely = recommend(asked, PROFILE, Constraints(min_fit_probability=probability))
+    assert surely.fastest.prediction.fit_probability >= 0.899
+
+
+@pytest.mark.parametrize(
+    ("stack", "chip"),
+    [("megatron", "h100"), ("generic", "trainium2"), ("generic", "ascend-910c"), ("torchtitan", "b200")],
+)
+@pytest.mark.parametrize("probability", [0.5, 0.75, 0.95])
+def test_what_is_recommended_fits_as_surely_as_was_asked(stack: str, chip: str, probability: float) -> None:
+    """Whether the runs of its kind were measured, or much is uncertain about them."""
+    asked = problem("llama-3-70b", (chip, 64), stack, seq_len=8192, global_batch=256)
+    found = recommend(asked, PROFILE, Constraints(min_fit_probability=probability))
+    for one in (found.fastest, found.simplest):
+        assert one.prediction.fit_probability >= probability - 2e-3
+
+
+def test_what_has_run_out_of_memory_is_left_out() -> None:
+    asked = problem("llama-3-70b", ("h100", 64), "megatron", seq_len=8192, global_batch=256)
+    first = recommend(asked, PROFILE).fastest.prediction
+    again = recommend(asked, PROFILE, failed_gib=first.needed_gib)
+    shown = (again.fastest, again.simplest, *again.ranked, *again.front)
+    assert max(one.prediction.needed_gib for one in shown) < first.needed_gib
+    assert again.fastest.prediction.step_time_s >= first.step_time_s
 
 
 def test_a_chip_that_nobody_ran_on_has_a_wider_interval() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 import time
 
 import pytest
@@ -212,39 +211,34 @@ def test_modules_that_cannot_be_recomputed_are_refused(client, stack: str, modul
     assert said in body["errors"][0]["rule"]
 
 
-def test_what_needs_as_much_as_a_run_out_of_memory_is_recommended_with_a_warning(client) -> None:
+def test_what_needs_as_much_as_a_run_out_of_memory_is_left_out(client) -> None:
     first = client.post("/v1/recommendations", json=QUESTION).json()
     assert first["out_of_memory"] == []
     assert not any("out of memory" in reason for reason in first["reasons"])
     report = client.post("/v1/reports", json={"recommendation_id": first["id"], "outcome": "out_of_memory"}).json()
     again = client.post("/v1/recommendations", json=QUESTION).json()
-    layout = first["fastest"]["prediction"]["layout"]
-    assert again["fastest"]["prediction"]["layout"] == layout
+    layout, needed = first["fastest"]["prediction"]["layout"], first["fastest"]["prediction"]["needed_gib"]
     assert [(run["report_id"], run["layout"]) for run in again["out_of_memory"]] == [(report["id"], layout)]
-    assert "this layout" in again["reasons"][0]
-    assert again["out_of_memory"][0]["needed_gib"] == pytest.approx(again["fastest"]["prediction"]["needed_gib"])
-    (advice,) = re.findall(r"memory_reserve_gib above ([\d.]+)", again["reasons"][0])
-    avoiding = {**QUESTION, "constraints": {"memory_reserve_gib": float(advice) + 0.01}}
-    other = client.post("/v1/recommendations", json=avoiding).json()
-    needed = first["fastest"]["prediction"]["needed_gib"]
-    assert max(candidate["prediction"]["needed_gib"] for candidate in other["ranked"]) < needed
-    assert not any("out of memory" in reason for reason in other["reasons"])
+    assert again["out_of_memory"][0]["needed_gib"] == pytest.approx(needed)
+    shown = [again["fastest"], again["simplest"], *again["ranked"], *again["front"]]
+    assert max(candidate["prediction"]["needed_gib"] for candidate in shown) < needed
+    assert again["reasons"][0].startswith("left out:")
+    assert report["id"] in again["reasons"][0]
     larger = client.post("/v1/recommendations", json=changed(QUESTION, "workload.global_batch", 256)).json()
     assert [run["report_id"] for run in larger["out_of_memory"]] == [report["id"]]
     elsewhere = client.post("/v1/recommendations", json=changed(QUESTION, "stack", "megatron")).json()
     assert elsewhere["out_of_memory"] == []
 
 
-def test_what_is_surer_needs_less_than_what_ran_out_of_memory(client) -> None:
-    body = {**QUESTION, "model": "llama-3-70b", "stack": "megatron", "tolerance": 0.2}
-    body |= {"cluster": {"preset": "h100", "num_chips": 64}, "workload": {"seq_len": 8192, "global_batch": 256}}
-    first = client.post("/v1/recommendations", json=body).json()
-    surer = first["surer"]["prediction"]
-    failed = {"recommendation_id": first["id"], "choice": "surer", "outcome": "out_of_memory"}
-    assert client.post("/v1/reports", json=failed).status_code == 201
-    again = client.post("/v1/recommendations", json=body).json()
+def test_where_all_that_fits_has_run_out_of_memory_the_answer_warns(client) -> None:
+    pinned = {**QUESTION, "constraints": dict.fromkeys(("pp", "tp", "cp", "micro_batch"), 1)}
+    pinned["constraints"] |= {"recompute": "full", "zero_stage": 3, "reshard": True, "offload_optimizer": False}
+    first = client.post("/v1/recommendations", json=pinned).json()
+    report = client.post("/v1/reports", json={"recommendation_id": first["id"], "outcome": "out_of_memory"}).json()
+    again = client.post("/v1/recommendations", json=pinned).json()
     assert again["fastest"]["prediction"]["layout"] == first["fastest"]["prediction"]["layout"]
-    assert again["surer"]["prediction"]["needed_gib"] < surer["needed_gib"]
+    assert "this layout" in again["reasons"][0]
+    assert report["id"] in again["reasons"][0]
 
 
 def test_a_later_run_that_ended_well_disproves_one_out_of_memory(client) -> None:
