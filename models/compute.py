@@ -20,6 +20,7 @@ from models.recompute import PIECES, Repeated
 from models.shard import Shards
 
 OLDEST_YEARS = 3.0  # older software is treated as this old: dates further back come with other chips and models
+SETTLED_YEARS = 0.5  # dense runs of one layout have been as fast for longer (docs/experiments.md)
 LOGIT_BYTES = 16  # traffic per fp32 logit: written, read for max and sum, gradient written and read
 
 
@@ -109,7 +110,7 @@ class Compute:
         self.experts: Shared[Shards] = shards.experts(shared=shared)
         self.age = min(problem.stack.age_years, OLDEST_YEARS)
         kernel_age = min(max(problem.stack.age_years, c.kernel_age), OLDEST_YEARS)
-        self.slower = c.compute_overhead * np.exp(c.ageing * kernel_age)
+        self.slower = c.compute_overhead * np.exp(c.ageing * max(kernel_age - SETTLED_YEARS, 0.0))
 
     def layer(self, layer: Layer) -> LayerTimes:
         """One transformer layer."""
@@ -255,14 +256,14 @@ class Compute:
     def _experts(self, moe: Moe, x: Shards) -> _Part:
         """Routed experts as grouped GEMMs: every local expert is a product of its own share of tokens.
 
-        The busiest device sets the pace: natural routing adds `imbalance`.
+        The busiest device sets the pace.
         """
         routed, local = routed_tokens(moe, x), moe.num_experts / x.ep
         width = moe.intermediate_size / x.etp
         up = self.kernels.grouped(routed / local, self.h, width * (moe.expert.matrices - 1), local)
         down = self.kernels.grouped(routed / local, width, self.h, local)
         router = self.kernels.linear_16(x.local_tokens, self.h, moe.num_experts)
-        products = (up + down) * skew(self.problem, self.c) + router
+        products = (up + down) * skew(self.problem, self.c, moe, x.ep) + router
         size = self.problem.workload.number_format.activation_bytes
         act = routed * width * moe.expert.matrices * size + self._quantised(routed * width)
         sorting = 4 * routed * self.h * self.c.routing_traffic * np.exp(self.c.routing_ageing * self.age)
@@ -298,9 +299,15 @@ def routed_tokens(moe: Moe, x: Shards) -> Array:
     return x.local_tokens * moe.experts_per_token * x.etp
 
 
-def skew(problem: Problem, c: Coefficients) -> Array | float:
+def skew(problem: Problem, c: Coefficients, moe: Moe, ep: Array) -> Array | float:
     """Work and traffic of the busiest device's experts over the mean."""
-    return 1 + c.imbalance if problem.workload.routing == "natural" else 1.0
+    return 1 + c.imbalance * busiest(moe, ep) if problem.workload.routing == "natural" else 1.0
+
+
+def busiest(moe: Moe, ep: Array | int) -> Array:
+    """How far the largest of ep shares of the tokens lies above their mean, in standard deviations of an expert's: each
+    is the mean of E/ep experts', and the largest of n normal ones lies sqrt(2 ln n) of their own above."""
+    return np.asarray(np.sqrt(2 * np.log(ep) * ep / moe.num_experts))
 
 
 def _slower(device: Array, host: Array) -> Array:

@@ -289,7 +289,7 @@ class MeshCosts:
         cost = self._at(f"ep{moe.experts_per_token}")
         sent = self._local_tokens * moe.experts_per_token * self.problem.architecture.hidden_size
         both = sent * (out + fmt.activation_bytes) * cost.byte_s + 2 * cost.latency_s
-        return np.asarray(both * skew(self.problem, self.c))
+        return np.asarray(both * skew(self.problem, self.c, moe, self.layouts.ep))
 
     @cached_property
     def _replicated_experts(self) -> Array:

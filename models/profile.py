@@ -105,7 +105,7 @@ class Coefficients:
         "fraction", "of hidden traffic", "by which it slows the compute it hides behind", "generation"
     )
     imbalance: Number = _coefficient(
-        "positive", "of expert work", "extra on the busiest chip, natural routing", "stack"
+        "positive", "of the mean", "standard deviation of experts' shares of tokens, natural routing", "stack"
     )
     step_fixed_s: Number = _coefficient("positive", "s", "host work once a step", "stack")
     jitter: Number = _coefficient("positive", "of step time", "per doubling of devices beyond a node", "stack")

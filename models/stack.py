@@ -5,7 +5,7 @@ A stack is data (data/stacks.json); "what if this stack could…" is `dataclasse
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from models.errors import Invalid
@@ -72,6 +72,7 @@ class Stack:
                             "allgather": every token to every expert's chip
     node_limit              a token is routed to at most this many scale-up domains (DeepSeek-V3 §2.1.2: 4)
     overlap_*               whether the traffic of that axis runs beside compute
+    overlap_switches        what it has to be told for that, where it does not by itself
     recompute, offload      policies it offers; `default_recompute` is on unless told otherwise
     offload_alone           activations go to the host only without a pipeline and without recompute (Megatron-Core
                             transformer_config.py)
@@ -141,6 +142,7 @@ class Stack:
     overlap_tensor: bool = False
     overlap_expert: bool = False
     overlap_pipeline: bool = True
+    overlap_switches: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ("none", "selective", "full")
     default_recompute: str = "none"
     selective: tuple[tuple[str, ...], ...] = (("layernorm", "mlp_act", "moe_act", "mla_up_proj"),)
@@ -182,6 +184,15 @@ class Stack:
         if self.attention_kernel not in (*_PICKED, *KERNELS):
             rule = f"must be one of {', '.join((*_PICKED, *KERNELS))}"
             raise Invalid("stack.attention_kernel", self.attention_kernel, rule)
+
+    def as_of(self, year: float) -> Stack:
+        """With the attention and the loss that it had then."""
+        changes: dict[str, Any] = {}
+        if self.flash_since and year < self.flash_since:
+            changes["attention_kernel"] = "fused_softmax"
+        if self.loss == "compiled" and self.loss_compiled_since and year < self.loss_compiled_since:
+            changes["loss"] = "pytorch"
+        return replace(self, **changes)
 
     @property
     def kin(self) -> str:

@@ -8,6 +8,7 @@ from models.compute import OLDEST_YEARS
 from models.hardware import Chip
 from models.problem import Problem
 from models.profile import Profile
+from models.stack import Stack
 from service.resolution import Resolved
 from service.schemas.layout import LayoutFields
 from service.schemas.question import Question
@@ -40,6 +41,7 @@ def assumptions(question: Question, resolved: Resolved, profile: Profile) -> lis
         *of_the_chip(problem.cluster.chip, profile),
         *(_of_a_shipped_chip(problem.cluster.chip) if shipped else ()),
         _kernel(problem),
+        _overlap(problem.stack),
         _gradients(problem),
     ]
 
@@ -164,6 +166,15 @@ def _price(resolved: Resolved) -> list[str]:
 
 def _gradients(problem: Problem) -> str:
     return f"gradients are kept and reduced in {problem.gradient_bytes:g} bytes each, as {problem.stack.id} does"
+
+
+def _overlap(stack: Stack) -> str:
+    hidden = [axis for axis in ("data", "tensor", "expert", "pipeline") if getattr(stack, f"overlap_{axis}")]
+    if not hidden:
+        return f"no traffic runs beside compute: {stack.id} has it so"
+    told = f" when it is told to ({', '.join(stack.overlap_switches)})" if stack.overlap_switches else ""
+    knobs = ", ".join(f"stack.overlap_{axis}" for axis in hidden)
+    return f"{stack.id} hides traffic beside compute{told}: {knobs} = false where it is off"
 
 
 def _kernel(problem: Problem) -> str:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from models.array import Array
 from models.calibration import Observation
+from models.compute import busiest
 from models.errors import DomainError, Invalid
 from models.hardware import GIB
 from models.layout import Layout, Layouts
@@ -59,7 +60,7 @@ class Observations:
             memory_bytes=memory["reserved_gib"] * GIB if whole else None,
             out_of_memory=failed,
             exposed_s=parts.get("exposed_communication_s"),
-            coefficients=_imbalance(problem, parts),
+            coefficients=_imbalance(problem, layout, parts),
             source=report.tenant or report.source or "",
             group=f"{report.architecture}/{report.chip}/{report.stack}",
         )
@@ -81,11 +82,13 @@ class Observations:
         return self._problems[key]
 
 
-def _imbalance(problem: Problem, parts: dict[str, Any]) -> dict[str, float]:
-    """Of experts that are chosen freely: a benchmark's forced balance says nothing of it."""
+def _imbalance(problem: Problem, layout: Layout, parts: dict[str, Any]) -> dict[str, float]:
+    """Of experts that are chosen freely and not all on one device: a benchmark's forced balance says nothing of it."""
     measured = parts.get("expert_imbalance")
-    free = problem.architecture.is_moe and problem.workload.routing == "natural"
-    return {"imbalance": measured} if measured and free else {}
+    moe = next((kind.moe for kind in problem.architecture.kinds if kind.moe), None)
+    if not measured or moe is None or problem.workload.routing != "natural" or layout.ep == 1:
+        return {}
+    return {"imbalance": measured / float(busiest(moe, layout.ep))}
 
 
 def log_residuals(observations: Sequence[Observation], profile: Profile) -> Array:

@@ -175,6 +175,8 @@ def _stack(row: Row, assumed: list[str]) -> Stack:
     except UnknownName:
         assumed.append("stack")
         stack = catalogue.stack("generic")
+    if row.get("date"):
+        stack = stack.as_of(_year(row["date"]))
     changes: dict[str, Any] = {}
     kernel = _KERNELS.get(training.get("attention_kernel"))
     if kernel:
@@ -183,12 +185,10 @@ def _stack(row: Row, assumed: list[str]) -> Stack:
         changes["fused"] = bool(training["fused_norm_kernel"])
     if training.get("compile") is not None and stack.launch != "graph":
         changes |= {"launch": "compiled" if training["compile"] else "eager", "fused": bool(training["compile"])}
-    if stack.loss == "compiled" and (training.get("compile") is False or _before(stack.loss_compiled_since, row)):
+    if stack.loss == "compiled" and training.get("compile") is False:
         changes["loss"] = "pytorch"
     if not kernel:
         assumed.append("attention_kernel")
-        if _before(stack.flash_since, row):
-            changes["attention_kernel"] = "fused_softmax"
     return replace(stack, **changes, **_shown(stack, training))
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag
 
 from models.catalogue import frozen
+from models.profile import shipped_profile
 from models.stack import Kernel, Stack
 from service.pointers import TAG
 from service.schemas.layout import Modules, Placement, Recompute, Schedule, ZeroStage
@@ -85,7 +86,8 @@ class StackFields(Wire):
     launch: Literal["eager", "compiled", "graph"] | None = None
     running_balance: bool | None = None
     age_years: Annotated[float, Field(ge=0, le=20)] | None = None
-    """How much older the software is than the newest that the profile was fitted to."""
+    """How much older the software is than the newest that profiles are fitted to: kernels and launches are slower, and
+    attention and loss are what it had then, unless given."""
 
     def changes(self) -> dict[str, object]:
         """What was given. Of a field that is null only `node_limit` says something: that there is no limit."""
@@ -93,7 +95,8 @@ class StackFields(Wire):
         return {name: value for name, value in given.items() if value is not None or name == "node_limit"}
 
     def build(self, base: Stack) -> Stack:
-        return replace(base, **{name: frozen(value) for name, value in self.changes().items()})
+        then = base.as_of(shipped_profile().software_year - self.age_years) if self.age_years else base
+        return replace(then, **{name: frozen(value) for name, value in self.changes().items()})
 
 
 def _form(value: object) -> str:
