@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import NormalDist
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from models.shard import Shards
 
 OLDEST_YEARS = 3.0  # older software is treated as this old: dates further back come with other chips and models
 SETTLED_YEARS = 0.5  # dense runs of one layout have been as fast for longer (docs/experiments.md)
+_DOUBLINGS = np.arange(15)
+_LARGEST = np.array([NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in 2.0**_DOUBLINGS])
+"""The largest of 1, 2, 4, ... normal values (Blom 1958, Statistical Estimates and Transformed Beta-Variables)."""
 LOGIT_BYTES = 16  # traffic per fp32 logit: written, read for max and sum, gradient written and read
 
 
@@ -306,8 +310,8 @@ def skew(problem: Problem, c: Coefficients, moe: Moe, ep: Array) -> Array | floa
 
 def busiest(moe: Moe, ep: Array | int) -> Array:
     """How far the largest of ep shares of the tokens lies above their mean, in standard deviations of an expert's: each
-    is the mean of E/ep experts', and the largest of n normal ones lies sqrt(2 ln n) of their own above."""
-    return np.asarray(np.sqrt(2 * np.log(ep) * ep / moe.num_experts))
+    is the mean of E/ep experts' shares, all normal."""
+    return np.asarray(np.interp(np.log2(ep), _DOUBLINGS, _LARGEST) * np.sqrt(ep / moe.num_experts))
 
 
 def _slower(device: Array, host: Array) -> Array:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models import catalogue
+from models.compute import SETTLED_YEARS, Compute, busiest
 from models.flops import model_flops
 from models.layout import Layout, Layouts
 from models.memory import kept_bytes, layer_bytes
@@ -493,6 +494,53 @@ def test_a_job_of_most_of_a_cluster_waits_for_its_slowest_node() -> None:
         slow, sound = (predict(problem, Layouts.of([layout]), replace(c, slow_node_s=s)) for s in (0.5, 0.0))
         added.append(float(slow.step_time_s[0] - sound.step_time_s[0]))
     assert added == pytest.approx([0.0, 0.5 * (8 + 4 - 1)])
+
+
+@pytest.mark.parametrize("micro_batch", [1, 4, 16])
+def test_the_host_s_collectives_hide_beside_what_the_device_does(micro_batch: int) -> None:
+    """A pass takes as long as the host or the device, whichever takes longer; without a pipeline the host is fast."""
+    problem = replace(question(seq_len=2048, global_batch=256), stack=catalogue.stack("nanotron"))
+    layouts = [Layout(tp=8, pp=pp, dp_shard=8 // pp, micro_batch=micro_batch, balanced=True) for pp in (1, 2)]
+    c = PROFILE.coefficients(problem.scopes)
+    hop = 2e-4
+    free, held = (predict(problem, Layouts.of(layouts), replace(c, stall_s=s)) for s in (0.0, hop))
+    host = 2 * 2 * 7 * hop * (40 * 2) / 2  # forward and backward, two reductions a layer, to and fro over 7 hops
+    passes = problem.workload.global_batch // (4 * micro_batch)
+    device = np.asarray(free.time["compute_s"] + free.time["tensor_s"])[1] / passes
+    extra = (held.time["tensor_s"] - free.time["tensor_s"]) / passes
+    assert extra[0] == 0
+    assert extra[1] <= host
+    assert extra[1] == pytest.approx(max(host - device, 0.0), abs=0.1 * device)
+
+
+def test_a_head_ages_with_the_layers() -> None:
+    problem = question()
+    shards = Shards.of(Layouts.of([Layout()]), problem.workload.seq_len).table
+    old = replace(problem, stack=replace(problem.stack, age_years=2.0))
+    c = replace(PROFILE.coefficients(problem.scopes), launch_ageing=0.0)
+    now, then = (Compute(p, shards, c, [NONE]).head().once.forward[0] for p in (problem, old))
+    assert then / now == pytest.approx(float(np.exp(c.ageing * (2.0 - SETTLED_YEARS))))
+
+
+@pytest.mark.parametrize(("experts", "ep"), [(8, 8), (64, 8), (256, 64), (256, 8), (128, 1)])
+def test_the_busiest_device_is_the_largest_of_random_shares(experts: int, ep: int) -> None:
+    """Against drawn shares of experts, 2,000 times."""
+    moe = next(kind.moe for kind in catalogue.architecture("mixtral-8x7b").kinds if kind.moe)
+    shares = np.random.default_rng(0).standard_normal((2000, ep, experts // ep)).mean(axis=2)
+    drawn = float((shares.max(axis=1) - shares.mean(axis=1)).mean())
+    assert float(busiest(replace(moe, num_experts=experts), ep)) == pytest.approx(drawn, rel=0.05, abs=1e-9)
+
+
+def test_natural_routing_is_free_where_every_device_has_all_experts() -> None:
+    base = question(model="qwen3-30b-a3b", chips=64)
+    rows = Layouts.of([Layout(dp_shard=64, ep=ep, zero_stage=1) for ep in (1, 8, 64)])
+    natural, forced = (
+        predict(p, rows, PROFILE.coefficients(p.scopes)).step_time_s
+        for p in (replace(base, workload=replace(base.workload, routing=r)) for r in ("natural", "balanced"))
+    )
+    cost = natural / forced - 1
+    assert cost[0] == pytest.approx(0.0, abs=1e-9)
+    assert 0 < cost[1] < cost[2]
 
 
 @pytest.mark.parametrize(
