@@ -119,6 +119,18 @@ def told(choices: Sequence[Choice], objective: Objective) -> str:
     return f"where: of {len(choices)} {said}"
 
 
+def longest_step_s(problem: Problem, objective: Objective) -> float:
+    """With which the tokens are trained within the limits, of which there is one at least."""
+    cluster, limits = problem.cluster, [math.inf]
+    if objective.deadline_hours is not None:
+        limits.append(objective.deadline_hours)
+    if objective.budget_usd is not None:
+        price = _price("cluster", problem, objective)
+        limits.append(objective.budget_usd / (cluster.num_chips * price) if price else math.inf)
+    _, goodput = _goodput(cluster.num_chips, objective)
+    return min(limits) * 3600 * goodput * problem.workload.tokens / (objective.tokens or math.inf)
+
+
 def none_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
     """Why there is no answer on any cluster; `error` says why on the first."""
     each = "; ".join(f"{_where(choice)}: {choice.refused}" for choice in choices)

@@ -1,0 +1,90 @@
+"""The fewest chips of a kind that train so many tokens by a deadline, or within a budget.
+
+Twice the chips are not half the time: a number that divides badly may be slower than a smaller one, so that there is
+nothing to bisect. Numbers are tried from the least that the chip's peak allows upwards, each searched only for what is
+fast enough, which bounds settle quickly where it is far from that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from models.answer import Goal, GoOn, NothingFaster, to_the_end
+from models.array import Array
+from models.constraints import Constraints
+from models.errors import Infeasible, TooLarge
+from models.fewer_chips import built
+from models.flops import model_flops
+from models.groundwork import NoLegalLayout
+from models.hardware import Cluster
+from models.objective import Objective, longest_step_s
+from models.problem import Problem
+from models.profile import Profile
+from models.search import search
+from models.space import Space
+
+_TRIED = 1024  # numbers of chips, at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fewest:
+    """`num_chips` that keep the limits; None where no number that was tried does, or, not `exact`, time ran out before.
+    `tried`: how many numbers there were to try, of which not every one may be a neighbour of the next."""
+
+    num_chips: int | None
+    tried: int
+    exact: bool
+
+
+def fewest_chips(
+    problem: Problem,
+    profile: Profile,
+    constraints: Constraints,
+    objective: Objective,
+    most: int,
+    go_on: GoOn = to_the_end,
+) -> Fewest:
+    """Of the problem's chips and links, up to `most`, whatever their number there. The objective has tokens and a limit
+    for them."""
+    sizes = _sizes(problem, objective, most)
+    for tried in (replace(problem, cluster=cluster) for cluster in sizes):
+        if not go_on():
+            return Fewest(num_chips=None, tried=len(sizes), exact=False)
+        enough = math.nextafter(longest_step_s(tried, objective), math.inf)
+        try:
+            search(Space(tried, constraints), profile, Goal(faster_than=enough), go_on)
+        except (NothingFaster, NoLegalLayout, Infeasible, TooLarge):
+            continue
+        return Fewest(num_chips=tried.cluster.num_chips, tried=len(sizes), exact=True)
+    return Fewest(num_chips=None, tried=len(sizes), exact=go_on())
+
+
+def _sizes(problem: Problem, objective: Objective, most: int) -> list[Cluster]:
+    """Those that the peak allows, in order; where there are very many, multiples of a power of two."""
+    cluster = replace(problem.cluster, torus_shape=None)
+    workload = problem.workload
+    chip_s = model_flops(problem.architecture, workload) / cluster.chip.peak_flops(workload.number_format.gemm)
+    able = [
+        size
+        for size in _whole(cluster, most)
+        if chip_s / size.num_chips <= longest_step_s(replace(problem, cluster=size), objective)
+    ]
+    apart = _unit(cluster) << max(math.ceil(math.log2(max(len(able), 1) / _TRIED)), 0)
+    return [size for size in able if size.num_devices % apart == 0]
+
+
+def _whole(cluster: Cluster, most: int) -> Iterator[Cluster]:
+    """Of all units that there are room for."""
+    each = _unit(cluster)
+    counts: Array = np.arange(1, most * cluster.chip.devices_per_chip // each + 1) * each
+    return built(cluster, counts)
+
+
+def _unit(cluster: Cluster) -> int:
+    """Devices, a power of two, that make up a scale-up domain: of 72 as of 8 they are 8. A slice may be any number."""
+    domain = cluster.fabric.domain or 1
+    return (domain & -domain) * cluster.chip.devices_per_chip

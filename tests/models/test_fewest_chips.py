@@ -1,0 +1,65 @@
+"""The fewest chips for a job, against a search on every number there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from models.answer import Goal
+from models.constraints import Constraints
+from models.errors import Infeasible
+from models.fewest_chips import fewest_chips
+from models.groundwork import NoLegalLayout
+from models.objective import Objective, choose, longest_step_s
+from models.problem import Problem
+from models.profile import shipped_profile
+from models.search import search
+from models.space import Space
+from tests.benchmarks.problems import problem
+
+PROFILE = shipped_profile()
+
+
+def by_hand(asked: Problem, objective: Objective, numbers: range) -> int | None:
+    for chips in numbers:
+        tried = replace(asked, cluster=replace(asked.cluster, num_chips=chips))
+        try:
+            seconds = float(search(Space(tried, Constraints()), PROFILE, Goal()).times[0])
+        except (NoLegalLayout, Infeasible):
+            continue
+        if seconds <= longest_step_s(tried, objective):
+            return chips
+    return None
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective(minimize="chips", tokens=1e11, deadline_hours=72),
+        Objective(minimize="chips", tokens=1e11, deadline_hours=24, failures_per_chip_hour=1e-3, checkpoint_s=60),
+        Objective(minimize="chips", tokens=1e11, deadline_hours=200, budget_usd=6000),
+        Objective(minimize="chips", tokens=1e13, deadline_hours=1),
+    ],
+)
+def test_the_fewest_chips_are_those_that_trying_every_number_finds(objective: Objective) -> None:
+    asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=96)
+    found = fewest_chips(asked, PROFILE, Constraints(), objective, 160)
+    assert found.num_chips == by_hand(asked, objective, range(8, 161, 8))
+
+
+def test_the_fewest_chips_meet_the_limits() -> None:
+    asked = problem("llama-3-70b", ("h100", 1024), "megatron", seq_len=8192, global_batch=2048)
+    objective = Objective(minimize="chips", tokens=15e12, deadline_hours=720)
+    found = fewest_chips(asked, PROFILE, Constraints(), objective, 8192)
+    assert found.num_chips is not None
+    sized = replace(asked, cluster=replace(asked.cluster, num_chips=found.num_chips))
+    assert choose({"fewest": sized}, PROFILE, Constraints(), objective)[0].meets
+
+
+def test_without_time_nothing_is_claimed() -> None:
+    asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=96)
+    objective = Objective(minimize="chips", tokens=1e11, deadline_hours=72)
+    found = fewest_chips(asked, PROFILE, Constraints(), objective, 160, lambda: False)
+    assert found.num_chips is None
+    assert not found.exact
