@@ -60,13 +60,14 @@ def of_pydantic(
     return Fault([*root, *location], value, rule, in_body=in_body)
 
 
-def of_refusal(error: Exception, root: Sequence[str | int], form: Any = None) -> list[Fault]:
+def of_refusal(error: Exception, root: Sequence[str | int], form: Any = None, *, most: int) -> list[Fault]:
     """Of a part of a body that lies at `root` and should have this form: what pydantic, the models or the service say
-    of it."""
+    of it, up to the first so many."""
     if isinstance(error, ValidationError):
-        return [of_pydantic(item, form, item["loc"], root=root, in_body=True) for item in error.errors()]
+        found = error.errors(include_url=False)[:most]
+        return [of_pydantic(item, form, item["loc"], root=root, in_body=True) for item in found]
     if isinstance(error, Refused):
-        return [fault for each in error.errors for fault in of_refusal(each, root)]
+        return [fault for each in error.errors for fault in of_refusal(each, root, most=most)][:most]
     if isinstance(error, Invalid):
         return [Fault([*root, *location_of(error.field)], error.value, error.rule, in_body=True)]
     if isinstance(error, NotFound):

@@ -21,8 +21,11 @@ from service.queries import names_of, require_known
 from service.schemas.architecture import is_config
 
 MAX_DEPTH = 64
-MAX_MEMBERS = 20_000
-"""Of one object: each that no schema knows costs an entry in the error."""
+MAX_MEMBERS = 100_000
+"""Of all objects together, but those in `reports`: each that no schema knows costs an entry in an error that is made on
+the event loop. Reports of a batch are read elsewhere, one by one."""
+MAX_OWN_MEMBERS = 20_000
+"""Of one object."""
 MAX_CONTAINERS = 1_000_000
 """Brackets that open one: each takes 30 times its bytes of memory."""
 LARGE = 2**18
@@ -104,6 +107,7 @@ def parse(body: bytes) -> Any:
     except ValueError:
         raise MalformedBody("The body holds an integer of more digits than the service reads.") from None
     _require_storable(value)
+    _require_few_members(value)
     _require_finite(value, ())
     return value
 
@@ -143,8 +147,8 @@ def _number(literal: str) -> float:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(pairs) > MAX_MEMBERS:
-        raise MalformedBody(f"The body holds an object of more than {MAX_MEMBERS} members.")
+    if len(pairs) > MAX_OWN_MEMBERS:
+        raise MalformedBody(f"The body holds an object of more than {MAX_OWN_MEMBERS} members.")
     value: dict[str, Any] = {}
     for name, item in pairs:
         if name in value:
@@ -169,6 +173,21 @@ def _require_storable(value: Any) -> None:
             return
         level = inner
     raise MalformedBody(f"The body nests deeper than {MAX_DEPTH} levels.")
+
+
+def _require_few_members(value: Any) -> None:
+    members, level = 0, [value]
+    while level:
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                members += len(item)
+                inner += (part for name, part in item.items() if item is not value or name != "reports")
+            elif isinstance(item, list):
+                inner += item
+        level = inner
+    if members > MAX_MEMBERS:
+        raise MalformedBody(f"The body holds objects of more than {MAX_MEMBERS} members together.")
 
 
 def _require_text(text: str) -> None:

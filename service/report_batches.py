@@ -53,7 +53,7 @@ def outcomes_of(store: Store, reports: Sequence[dict[str, Any]]) -> list[Columns
 
 
 def _faults(index: int, error: Exception) -> list[Fault]:
-    return of_refusal(error, ["reports", index], ReportSubmission)[:_MOST_ERRORS]
+    return of_refusal(error, ["reports", index], ReportSubmission, most=_MOST_ERRORS)
 
 
 def _invalid(fault: Fault) -> Invalid:

@@ -69,7 +69,7 @@ def _submitted(report: dict[str, Any]) -> ReportSubmission:
     try:
         return ReportSubmission.model_validate(report)
     except ValidationError as error:
-        fault = of_refusal(error, [], ReportSubmission)[0]
+        fault = of_refusal(error, [], ReportSubmission, most=1)[0]
         raise Invalid("log", fault.value, f"says {fault.field}, which {fault.rule}") from None
 
 

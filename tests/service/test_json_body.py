@@ -53,6 +53,14 @@ def test_what_is_not_json_is_refused(shared_client, name: str) -> None:
     assert_problem(shared_client.post("/v1/predictions", content=MALFORMED[name], headers=headers), "malformed-body")
 
 
+def test_reports_of_a_batch_may_have_many_members_together() -> None:
+    """They are read one by one, where nobody else waits."""
+    reports = [{f"k{i}": 1 for i in range(1000)}] * 101
+    assert parse(json.dumps({"reports": reports}).encode())["reports"] == reports
+    with pytest.raises(MalformedBody, match="together"):
+        parse(json.dumps({"layouts": reports}).encode())
+
+
 def sent(client: TestClient, body: dict) -> Response:
     """As Python writes it, which is not always JSON."""
     headers = {"content-type": "application/json"}
