@@ -12,6 +12,7 @@ import uvicorn
 
 from service import database
 from service.app import create_app
+from service.connections import Connection
 from service.seeds import seed
 from service.settings import Misconfigured, Settings, from_environment
 from service.store import Store
@@ -48,6 +49,7 @@ def main() -> int:
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=30,
+        http=Connection,
     )
     with suppress(KeyboardInterrupt):  # uvicorn has shut down by then
         Server(config).run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 
 from starlette.datastructures import Headers
@@ -10,6 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import BodyTooLarge, BodyTooSlow
 from service.problems import of_service_error
+
+_SLOWEST = 1000  # bytes a second: whoever sends some now and then would otherwise never be done
 
 
 class BodyLimit:
@@ -36,11 +39,11 @@ class BodyLimit:
         await self.app(scope, self._counted(receive), send)
 
     def _counted(self, receive: Receive) -> Receive:
-        taken, more = 0, True
+        taken, more, began = 0, True, time.monotonic()
 
         async def counted() -> Message:
             nonlocal taken, more
-            message = await (self._next(receive) if more else receive())
+            message = await (self._next(receive, began, taken) if more else receive())
             more = message.get("more_body", False)
             taken += len(message.get("body", b""))
             if taken > self.max_bytes:
@@ -51,16 +54,17 @@ class BodyLimit:
 
         return counted
 
-    async def _next(self, receive: Receive) -> Message:
+    async def _next(self, receive: Receive, began: float, taken: int) -> Message:
+        left_s = began + self.wait_s + taken / _SLOWEST - time.monotonic()
         try:
-            return await asyncio.wait_for(receive(), self.wait_s)
+            return await asyncio.wait_for(receive(), min(left_s, self.wait_s))
         except TimeoutError:
             raise BodyTooSlow(self.wait_s) from None
 
     async def _drain(self, receive: Receive) -> None:
-        dropped, more = 0, True
+        dropped, more, began = 0, True, time.monotonic()
         with suppress(BodyTooSlow):
             while more and dropped < self.drained_bytes:
-                message = await self._next(receive)
+                message = await self._next(receive, began, dropped)
                 dropped += len(message.get("body", b""))
                 more = message.get("more_body", False)

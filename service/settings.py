@@ -55,7 +55,7 @@ class Settings(BaseSettings):
     """Largest request body that is read."""
 
     body_wait_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
-    """How long the next piece of a body may take before the answer is 408."""
+    """How long the next piece of a body may take, and all of it beyond a second for 1,000 bytes, before a 408."""
 
     require_api_keys: bool = False
     """Answer only requests that carry a key made by `python -m service.api_keys`, each tenant seeing its own."""

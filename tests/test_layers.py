@@ -30,7 +30,7 @@ LAYERS = (
     "service.benchmarks service.observations service.promotion service.calibrations service.failures "
     "service.unattended service.api_keys",
     "service.problems service.json_body service.limits service.security service.telemetry service.etags "
-    "service.queries service.heads service.authentication",
+    "service.queries service.heads service.authentication service.connections",
     "service.routes",
     "service.openapi service.fit_profile",
     "service.carry_runs service.seeds",

@@ -38,7 +38,7 @@ def test_a_body_within_the_limit_is_read(make_client) -> None:
     assert make_client(max_body_bytes=1024).post("/v1/predictions", json=PREDICTION).status_code == 201
 
 
-async def in_time(app: ASGIApp, body: list[bytes]) -> list[Message]:
+async def in_time(app: ASGIApp, body: list[bytes], every_s: float = 0) -> list[Message]:
     """What it sends to a client whose body stops before its end."""
     scope = {"type": "http", "method": "POST", "path": "/v1/predictions", "raw_path": b"", "query_string": b"",
              "headers": [(b"content-type", b"application/json")], "state": {}}  # fmt: skip
@@ -46,6 +46,7 @@ async def in_time(app: ASGIApp, body: list[bytes]) -> list[Message]:
 
     async def receive() -> Message:
         if body:
+            await asyncio.sleep(every_s)
             return {"type": "http.request", "body": body.pop(), "more_body": True}
         return await asyncio.Future()
 
@@ -64,6 +65,13 @@ def test_a_body_that_stops_is_not_waited_for(make_client, body: list[bytes]) -> 
     problem = json.loads(b"".join(part.get("body", b"") for part in rest))
     assert start["status"] == problem["status"] == (413 if expected == "body-too-large" else 408)
     assert problem["type"].endswith(expected)
+
+
+def test_a_body_that_comes_byte_by_byte_is_not_waited_for(make_client) -> None:
+    app, body = make_client(body_wait_s=0.2).app, [b" "] * 1000
+    start, *_ = asyncio.run(in_time(app, body, every_s=0.05))
+    assert start["status"] == 408
+    assert len(body) > 900
 
 
 async def listening() -> bool:
