@@ -98,11 +98,15 @@ class Profiles:
             return version_document(rows, rows.profiles.version(id_, version))
 
     def activate(self, id_: str, version: int, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
-        """Make predictions use this version, if the profile's ETag is among those `seen` (or "*" is)."""
+        """Make predictions use this version, if the profile's ETag is among those `seen` (or "*" is).
+
+        Who rolls back does not want the same reports learnt and promoted once more: from there on a person activates.
+        """
         with self._store.writing() as rows:
             profile = rows.profiles.get(id_)
             rows.profiles.version(id_, version)
-            if not _is_seen(profile, seen) or not rows.profiles.activate(id_, version, profile.revision):
+            policy = {**profile.policy, "mode": "manual"} if version < profile.active_version else profile.policy
+            if not _is_seen(profile, seen) or not rows.profiles.activate(id_, version, profile.revision, policy):
                 raise PreconditionFailed(etag(profile))
         return self.get(id_)
 

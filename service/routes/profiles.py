@@ -84,7 +84,7 @@ def activate_profile_version(
     use: Use,
     seen: Seen,
 ) -> Response:
-    """Make predictions use this version; an older one rolls back."""
+    """Make predictions use this version; an older one rolls back, and sets the policy's mode to "manual"."""
     document, etag = use.profiles.activate(id_, version, seen)
     return JSONResponse(document, headers={"ETag": etag})
 

@@ -69,9 +69,9 @@ class Profiles:
         wanted = ProfileVersionRow.profile_id == id_, ProfileVersionRow.version == version
         return self._session.scalars(select(ProfileVersionRow.posterior).where(*wanted)).one()
 
-    def activate(self, id_: str, version: int, revision: int) -> bool:
-        """False where the profile is no longer at `revision`."""
-        return self._change(id_, revision, active_version=version)
+    def activate(self, id_: str, version: int, revision: int, policy: dict[str, Any] | None = None) -> bool:
+        """With another policy, if one is given. False where the profile is no longer at `revision`."""
+        return self._change(id_, revision, active_version=version, **({"policy": policy} if policy else {}))
 
     def set_policy(self, id_: str, policy: dict[str, Any], revision: int) -> bool:
         """False where the profile is no longer at `revision`."""

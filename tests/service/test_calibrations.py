@@ -295,6 +295,19 @@ def test_an_automatic_policy_promotes_what_improves(client) -> None:
     assert client.get("/v1/profiles/default").json()["active_version"] == 3
 
 
+def test_what_was_rolled_back_is_not_promoted_again(client) -> None:
+    report(client, [1.2] * 6)
+    set_policy(client, mode="automatic", margin=0.02, after_reports=10**6)
+    assert client.post(ADDRESS).json()["calibration"]["promotion"]["promoted"]
+    activate(client, 1)
+    policy = client.get("/v1/profiles/default").json()["policy"]
+    assert policy == {"mode": "manual", "margin": 0.02, "after_reports": 10**6}
+    assert not client.post(ADDRESS).json()["calibration"]["promotion"]["promoted"]
+    set_policy(client, mode="automatic")
+    activate(client, 3)  # no roll-back
+    assert client.get("/v1/profiles/default").json()["policy"]["mode"] == "automatic"
+
+
 def test_what_makes_anything_worse_by_more_than_the_margin_is_not_promoted(client) -> None:
     report(client, [1.2] * 6)
     set_policy(client, mode="automatic", margin=0.0)
