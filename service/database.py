@@ -15,13 +15,16 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Connection, Engine, event, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.errors import Unavailable
 
 MIGRATIONS = Path(__file__).parent.parent / "migrations"
 _BUSY_S = 30
+_PATIENCE = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "keepalives_idle": 30, "keepalives_interval": 10}
+"""Of libpq, unless the URL says otherwise: by itself it waits a quarter of an hour for a host that is gone, and threads
+of the service with it."""
 _MIGRATION_LOCK = 7_406_128_835_112_009  # any number, the same in every process
 
 
@@ -32,7 +35,10 @@ def connect(url: str) -> Engine:
         event.listen(engine, "connect", _open_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    return sqlalchemy.create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=20, pool_recycle=1800)
+    patience = {name: value for name, value in _PATIENCE.items() if name not in make_url(url).query}
+    return sqlalchemy.create_engine(
+        url, connect_args=patience, pool_pre_ping=True, pool_size=10, max_overflow=20, pool_recycle=1800
+    )
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:

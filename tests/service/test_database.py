@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import socket
 import threading
+import time
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -9,6 +11,7 @@ from asking import QUESTION, changed
 from sqlalchemy import inspect, text, update
 
 from service import database
+from service.errors import Unavailable
 from service.profiles import seed
 from service.store import Store
 from service.store.reports import ReportFilter
@@ -89,3 +92,14 @@ def test_the_choice_of_earlier_reports_is_found_where_they_were_submitted(client
         found = rows.reports.newest(ReportFilter(), 2)
         assert [(row.choice, row.document) for row in found] == [(None, {}), ("fastest", {"choice": "fastest"})]
     engine.dispose()
+
+
+@pytest.mark.parametrize("said", ["", "?connect_timeout=2"])
+def test_a_silent_postgresql_is_not_waited_for_forever(monkeypatch, said: str) -> None:
+    monkeypatch.setitem(database._PATIENCE, "connect_timeout", 600 if said else 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = Store(database.connect(f"postgresql+psycopg://u@127.0.0.1:{silent.getsockname()[1]}/d{said}"))
+        began = time.monotonic()
+        with pytest.raises(Unavailable), store.reading() as rows:
+            rows.profiles.all()
+        assert time.monotonic() - began < 30
