@@ -6,6 +6,7 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -46,10 +47,14 @@ class Creation:
     def __init__(self, store: Store, ttl_s: float, in_flight_s: float) -> None:
         self._store = store
         self._ttl, self._in_flight = timedelta(seconds=ttl_s), timedelta(seconds=in_flight_s)
+        self._failed = set[tuple[str, str]]()
+        """Keys and tokens of requests that failed, to be released."""
 
     def of(self, store: Store) -> Creation:
         """The same for what this store makes."""
-        return Creation(store, self._ttl.total_seconds(), self._in_flight.total_seconds())
+        other = copy(self)
+        other._store = store
+        return other
 
     def create(self, key: Key | None, prepare: Callable[[], Save]) -> Created:
         """`prepare` computes outside of any transaction; what it returns is committed with the answer to the key."""
@@ -80,6 +85,7 @@ class Creation:
 
     def _claim(self, key: Key, token: str) -> Created | None:
         """The earlier answer, or None where the request is ours to run."""
+        self._release()
         now = datetime.now(UTC)
         with self._store.writing() as rows:
             rows.keys.purge(now - self._ttl, now - self._in_flight)
@@ -108,6 +114,14 @@ class Creation:
         try:
             yield
         except BaseException:
-            with self._store.writing() as rows:
-                rows.keys.release(key.key, token)
+            self._failed.add((key.key, token))
+            self._release()
             raise
+
+    def _release(self) -> None:
+        """Also what could not be released before, as the database was gone."""
+        if failed := [*self._failed]:
+            with self._store.writing() as rows:
+                for key, token in failed:
+                    rows.keys.release(key, token)
+            self._failed.difference_update(failed)

@@ -116,6 +116,6 @@ def usable() -> Iterator[None]:
     except CommandError as error:
         raise Unusable(f"{str(error).strip()}: the database may be of a newer release than this one.") from None
     except Unavailable as error:
-        raise Unusable(str(error.__cause__ or error).strip()) from None
+        raise Unusable(str(getattr(error.__cause__, "orig", None) or error).strip()) from None
     except SQLAlchemyError as error:
         raise Unusable(str(getattr(error, "orig", None) or error).strip()) from None

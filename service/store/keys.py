@@ -42,7 +42,9 @@ class IdempotencyKeys:
         self._require_claim(self._held(key, token).values(status=status, location=location, document=document))
 
     def release(self, key: str, token: str) -> None:
-        self._session.execute(delete(IdempotencyRow).where(IdempotencyRow.key == key, IdempotencyRow.token == token))
+        """Unless it is answered: whoever lost the database as it committed does not know that it did."""
+        mine = IdempotencyRow.key == key, IdempotencyRow.token == token, IdempotencyRow.status.is_(None)
+        self._session.execute(delete(IdempotencyRow).where(*mine))
 
     def _held(self, key: str, token: str) -> Any:
         return update(IdempotencyRow).where(IdempotencyRow.key == key, IdempotencyRow.token == token)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,7 +10,7 @@ from asking import PREDICTION, REPORT, assert_problem, changed
 
 from service import database
 from service.creation import Created, Creation, Key
-from service.errors import KeyReused, StillRunning
+from service.errors import KeyReused, StillRunning, Unavailable
 from service.store import Store
 from service.tables import IdempotencyRow
 
@@ -132,6 +133,47 @@ def test_who_was_taken_for_dead_creates_nothing(store: Store) -> None:
     with store.reading() as rows:
         row = rows.keys.find(KEY.key)
         assert (row.token, row.document) == ("another", None)
+
+
+def test_a_request_that_fails_with_the_database_leaves_its_key_free_once_that_is_back(
+    store: Store, monkeypatch
+) -> None:
+    ours = creation(store)
+
+    def lost():
+        monkeypatch.setattr(store, "writing", refused)
+        raise Unavailable
+
+    def refused():
+        raise Unavailable
+
+    with pytest.raises(Unavailable):
+        ours.create(KEY, lost)
+    monkeypatch.undo()
+    with pytest.raises(StillRunning):
+        creation(store).create(KEY, make({}))  # another process
+    assert ours.of(store).create(KEY, make({"by": "retry"})).document == {"by": "retry"}
+
+
+def test_a_request_that_was_answered_is_not_run_again_where_its_commit_seemed_to_fail(
+    store: Store, monkeypatch
+) -> None:
+    writing = store.writing
+
+    @contextmanager
+    def committed_unheard():
+        with writing() as rows:
+            yield rows
+            row = rows.keys.find(KEY.key)
+            answered = row is not None and row.status is not None
+        if answered:
+            raise Unavailable
+
+    monkeypatch.setattr(store, "writing", committed_unheard)
+    with pytest.raises(Unavailable):
+        creation(store).create(KEY, make({"by": "first"}))
+    monkeypatch.undo()
+    assert creation(store).create(KEY, make({"by": "second"})).document == {"by": "first"}
 
 
 def test_keys_are_forgotten_after_their_time(store: Store) -> None:
