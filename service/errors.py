@@ -19,7 +19,8 @@ ServiceError
 ├── Unavailable          the database does not answer
 ├── Overloaded           too many computations at once
 │   ├── QueueFull        too many wait already
-│   └── TurnNeverCame    none of those that ran ended in time
+│   ├── TurnNeverCame    none of those that ran ended in time
+│   └── TooMuchHeld      the bodies of other requests fill the memory there is for them
 ├── ClientGone           nobody listens any more
 └── Refused              several fields are wrong, each an Invalid of models.errors
 """
@@ -129,6 +130,11 @@ class QueueFull(Overloaded):
 class TurnNeverCame(Overloaded):
     def __init__(self, waited_s: float) -> None:
         super().__init__(f"None of the computations that run ended within {waited_s:g} s; try again later.")
+
+
+class TooMuchHeld(Overloaded):
+    def __init__(self) -> None:
+        super().__init__("Too many large bodies are being read; try again later.")
 
 
 class ClientGone(ServiceError):

@@ -90,7 +90,10 @@ TYPES: dict[str, ProblemType] = {
         "The body is not JSON in UTF-8", 415, "Send `Content-Type: application/json`."
     ),
     "overloaded": ProblemType(
-        "Too busy", 503, "`detail` says whether the queue is full or a turn did not come in time. See `Retry-After`."
+        "Too busy",
+        503,
+        "`detail` says whether the queue is full, a turn did not come in time, or too many large bodies came at once. "
+        "See `Retry-After`.",
     ),
     "client-gone": ProblemType(
         "The client is gone", 499, "The connection closed while the request waited for its turn. Only logs show this."
@@ -128,6 +131,7 @@ _OF_EXCEPTION: dict[type[Exception], str] = {
     errors.Overloaded: "overloaded",
     errors.QueueFull: "overloaded",
     errors.TurnNeverCame: "overloaded",
+    errors.TooMuchHeld: "overloaded",
     errors.ClientGone: "client-gone",
     errors.Refused: "invalid",
 }

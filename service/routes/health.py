@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from service.errors import NotFound
 from service.problems import TYPES
-from service.routes.dependencies import Use
+from service.routes.dependencies import Services
 
 router = APIRouter(tags=["operation"])
 
@@ -21,9 +22,10 @@ async def live() -> dict[str, str]:
 
 
 @router.get("/readyz", operation_id="ready", responses={503: {"description": "It does not, or not yet"}})
-def ready(use: Use) -> Response:
+async def ready(request: Request) -> Response:
     """The database answers and is migrated."""
-    state = use.store.state()
+    services: Services = request.app.state.services
+    state = await asyncio.to_thread(services.store.state)  # not in a thread of requests, which may all be busy
     return JSONResponse({"database": state}, 200 if state == "ok" else 503)
 
 

@@ -74,6 +74,17 @@ def test_a_body_that_comes_byte_by_byte_is_not_waited_for(make_client) -> None:
     assert len(body) > 900
 
 
+def test_no_more_bodies_are_held_than_there_is_memory_for(make_client) -> None:
+    app = make_client(body_wait_s=2, max_body_bytes=2**20).app
+
+    async def twenty() -> list[int]:
+        sent = await asyncio.gather(*(in_time(app, [b" " * 2**18] * 4) for _ in range(20)))
+        return sorted(start["status"] for start, *_ in sent)
+
+    assert asyncio.run(twenty()) == [408] * 16 + [503] * 4
+    assert asyncio.run(twenty()) == [408] * 16 + [503] * 4  # nothing is held any more
+
+
 async def listening() -> bool:
     return False
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import uuid
 
 import pytest
+from anyio.to_thread import current_default_thread_limiter
 from asking import assert_problem
 from starlette.testclient import TestClient
 
@@ -46,6 +48,22 @@ def test_answers_carry_security_headers(client, path: str) -> None:
 
 def test_readiness_follows_the_database(client) -> None:
     assert client.get("/readyz").json() == {"database": "ok"}
+
+
+def test_readiness_waits_for_no_request(client) -> None:
+    async def while_all_threads_are_busy() -> int:
+        threads, requests = current_default_thread_limiter(), list[object]()
+        while threads.available_tokens:
+            requests.append(object())
+            threads.acquire_on_behalf_of_nowait(requests[-1])
+        try:
+            answer = await asyncio.wait_for(asyncio.to_thread(client.get, "/readyz"), 20)
+        finally:
+            for request in requests:
+                threads.release_on_behalf_of(request)
+        return answer.status_code
+
+    assert client.portal.call(while_all_threads_are_busy) == 200
 
 
 def test_a_database_that_is_gone_is_not_ready(tmp_path) -> None:
