@@ -12,6 +12,7 @@ from typing import Any
 from models.errors import Invalid, UnknownName
 from models.posterior import Posterior, shipped_posterior
 from models.profile import Profile, shipped_profile
+from service.disclosure import Disclosure
 from service.errors import NotFound, PreconditionFailed
 from service.schemas.profile import (
     CalibrationAnswer,
@@ -180,23 +181,16 @@ def _summary(row: ProfileVersionRow) -> VersionSummary:
     )
 
 
-def _own_reports(rows: Rows, calibration: dict[str, Any]) -> dict[str, Any]:
-    """What a calibration says of single reports, where those are a tenant's own."""
-    named = [*calibration["outliers"], *(one["report"] for one in calibration["unusable"])]
-    mine = rows.reports.among(named)
-    unusable = [one for one in calibration["unusable"] if one["report"] in mine]
-    return {**calibration, "outliers": [id_ for id_ in calibration["outliers"] if id_ in mine], "unusable": unusable}
-
-
 def version_document(rows: Rows, row: ProfileVersionRow) -> dict[str, Any]:
     """A version as the one who asks may see it."""
-    calibration = row.calibration
-    if calibration and not rows.sees_all:
-        calibration = _own_reports(rows, calibration)
+    calibration, terms = row.calibration, row.content["terms"]
+    if not rows.sees_all:
+        disclosure = Disclosure(rows)
+        calibration, terms = calibration and disclosure.calibration(calibration), disclosure.terms(terms)
     answer = ProfileVersionAnswer(
         id=row.profile_id,
         residual_spread=row.content["residual_spread"],
-        terms=row.content["terms"],
+        terms=terms,
         calibration=CalibrationAnswer.model_validate(calibration) if calibration else None,
         **_summary(row).model_dump(),
     )

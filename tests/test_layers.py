@@ -23,7 +23,7 @@ LAYERS = (
     "service.schemas service.database",
     "service.store service.slots service.worker",
     "service.slices service.resolution service.assumptions service.basis service.creation service.measurements "
-    "service.catalog service.profiles service.predictions service.recommendations service.reports "
+    "service.catalog service.disclosure service.profiles service.predictions service.recommendations service.reports "
     "service.evidence service.comparisons service.frontiers service.subject service.timelines "
     "service.intake service.report_batches service.report_summaries service.drift service.replays service.families "
     "service.report_table service.report_logs service.answer_pages "

@@ -13,6 +13,7 @@ from asking import CHIP, PREDICTION, QUESTION, REPORT, SHAPE, assert_problem, ch
 from starlette.testclient import TestClient
 
 from service import api_keys, database
+from service.disclosure import Disclosure
 from service.observations import Observations
 from service.store import Store
 from service.store.reports import ReportFilter
@@ -203,6 +204,34 @@ def test_outliers_are_named_to_whom_they_belong(guarded: TestClient, key) -> Non
     version = made.headers["location"]
     seen = [guarded.get(version, headers=who).json()["calibration"]["outliers"] for who in (a, b, admin)]
     assert seen == [[odd], [], [odd]]
+
+
+def test_a_version_names_no_chip_of_another_and_not_when_it_measured(guarded: TestClient, key) -> None:
+    a, b, admin, operator = key("a"), key("b"), key("platform", "admin"), key("operator", "calibrate")
+    secret = {"chip": {"name": "secret-chip", **CHIP}, "num_chips": REPORT["cluster"]["num_chips"]}
+    reports = [changed(REPORT, "cluster", secret)] * 8
+    guarded.post("/v1/reports", json={"reports": reports}, headers=a)
+    version = guarded.post("/v1/profiles/default/calibrations", headers=operator).headers["location"]
+    for headers, seen in ((a, True), (b, False), (operator, False), (admin, True)):
+        answer = guarded.get(version, headers=headers)
+        found = answer.json()
+        assert ("secret-chip" in answer.text) == seen
+        assert any("secret-chip" in term["scope"] for term in found["terms"]) == seen
+        assert any(term["scope"] == "fleet:stack:torchtitan" for term in found["terms"])
+        assert (found["calibration"]["window"]["last"] is not None) == (headers is admin)
+
+
+def test_the_reason_of_a_promotion_names_no_chip_of_another(guarded: TestClient) -> None:
+    kinds = [{"kind": "chip:secret", "runs": 5, "error_before": 0.1, "error_after": 0.2}]
+    reason = "the error on 5 step times of unseen reports of chip:secret grows from 10.0% to 20.0%"
+    document = {
+        "window": {}, "outliers": [], "unusable": [], "moved": [], "unidentified": [],
+        "unseen": {"kinds": kinds}, "promotion": {"reason": reason},
+    }  # fmt: skip
+    with guarded.app.state.services.store.of("b", sees_all=False).reading() as rows:
+        shown = Disclosure(rows).calibration(document)
+    assert "secret" not in str(shown)
+    assert "grows by more than the margin" in shown["promotion"]["reason"]
 
 
 def test_a_flood_of_one_tenant_weighs_as_one_source(guarded: TestClient, key) -> None:
