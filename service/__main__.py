@@ -14,7 +14,7 @@ from service import database
 from service.app import create_app
 from service.connections import Connection
 from service.seeds import seed
-from service.settings import Misconfigured, Settings, from_environment
+from service.settings import Misconfigured, Settings, described, from_environment
 from service.store import Store
 from service.telemetry import configure_logs
 
@@ -57,7 +57,10 @@ def main() -> int:
 
 
 def _settings() -> Settings:
-    parser = argparse.ArgumentParser(prog="python -m service", description="Serve Shardwright.")
+    as_is = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m service", description="Serve Shardwright.", epilog=described(), formatter_class=as_is
+    )
     parser.add_argument("--host", help="address to listen on; SHARDWRIGHT_HOST")
     parser.add_argument("--port", type=int, help="port to listen on, 0 for a free one; SHARDWRIGHT_PORT")
     given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}

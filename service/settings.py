@@ -38,7 +38,9 @@ class Misconfigured(ValueError):
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
+    )
 
     database_url: Annotated[str, AfterValidator(_database_url)] = "sqlite:///shardwright.db"
     """SQLite file or PostgreSQL."""
@@ -50,6 +52,7 @@ class Settings(BaseSettings):
     """Port to listen on; 0 takes a free one."""
 
     log_level: Annotated[str, Field(pattern="^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
+    """What is logged, as a line of JSON each: DEBUG, INFO, WARNING or ERROR."""
 
     max_body_bytes: Annotated[int, Field(ge=1024, le=2**30)] = 16 * 2**20
     """Largest request body that is read."""
@@ -90,3 +93,12 @@ def from_environment(**given: Any) -> Settings:
         return Settings(**given)
     except ValidationError as error:
         raise Misconfigured("; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())) from None
+
+
+def described() -> str:
+    """Every setting with its default and what it does."""
+    lines = [
+        f"  {PREFIX}{name.upper()} ({field.default})\n      {(field.description or '').strip()}"
+        for name, field in Settings.model_fields.items()
+    ]
+    return "\n".join(["environment variables, each with its default:", *lines])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from service.settings import Misconfigured, Settings, from_environment
+from service.settings import Misconfigured, Settings, described, from_environment
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,11 @@ def test_what_is_given_goes_before_variables(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("SHARDWRIGHT_PORT", "1")
     monkeypatch.setenv("SHARDWRIGHT_HOST", "::")
     assert (from_environment(port=2).port, from_environment().host) == (2, "::")
+
+
+def test_every_setting_is_described() -> None:
+    """What an operator sees of --help."""
+    shown = described()
+    for name, field in Settings.model_fields.items():
+        assert f"SHARDWRIGHT_{name.upper()} ({field.default})" in shown
+        assert field.description
