@@ -167,7 +167,7 @@ class Combiner:
         dense, expert = self._parameters
         resident = self._in_flight
         if x.offload_activations.any():
-            resident = np.where(x.offload_activations, np.minimum(2 * self._whole_layer, resident), resident)
+            resident = np.where(x.offload_activations, np.minimum(2 * self._kept_layer, resident), resident)
         logits = (stages.amounts[-1] > 0) * (self.meshes.logits * c.logit_memory)
         recomputed = self.exposure.working() * c.activation_memory
         losing = logits > recomputed  # logits are gone before the first layer is computed again
@@ -250,9 +250,9 @@ class Combiner:
         return np.asarray(amounts)
 
     @cached_property
-    def _whole_layer(self) -> Array:
-        """Activations of a layer, nothing recomputed."""
-        return reduce(np.maximum, [self.meshes.kept(i) for i in range(self.meshes.kinds)])
+    def _kept_layer(self) -> Array:
+        """Activations that a layer keeps, of which two are on their way to the host or back."""
+        return reduce(np.maximum, [self.exposure.kept(i) for i in range(self.meshes.kinds)])
 
     @cached_property
     def _unit(self) -> Array:

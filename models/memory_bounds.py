@@ -200,9 +200,9 @@ class MemoryBounds:
         mean = np.where(self.pp == 1, losing, working)
         if not offload:
             return _Activations(layers, mean, losing + one, losing)
-        whole = reduce(np.maximum, none)
-        mean = mean + np.where(self.pp == 1, np.minimum(2 * whole, self.flying * one), one)
-        return _Activations(None, mean, losing + one, losing + 2 * whole)
+        largest = reduce(np.maximum, layers)
+        mean = mean + np.where(self.pp == 1, np.minimum(2 * largest, self.flying * one), one)
+        return _Activations(None, mean, losing + one, losing + 2 * largest)
 
     def _worth(self, on_host: bool, *, most: bool = False) -> _Worth:
         """At least, or at `most`."""

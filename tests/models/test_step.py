@@ -315,6 +315,19 @@ def test_muon_costs_its_orthogonalisation_and_saves_a_moment() -> None:
     assert muon.memory["optimizer_bytes"][0] == pytest.approx(adamw.memory["optimizer_bytes"][0] * 8 / 12)
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_of_offloaded_activations_two_layers_worth_stay(recompute: str) -> None:
+    """Whatever a layer keeps of them: with full recompute its input, 2 bytes of each element."""
+    problem = replace(question(seq_len=65536, global_batch=64), stack=catalogue.stack("maxtext"))
+    layouts = [Layout(dp_shard=64, zero_stage=3, recompute=recompute, offload_activations=o) for o in (False, True)]  # type: ignore[arg-type]
+    c = PROFILE.coefficients(problem.scopes)
+    found = predict(problem, Layouts.of(layouts), c)
+    freed = -np.diff(found.memory["activations_bytes"])[0]
+    assert found.host_bytes[1] == pytest.approx(freed * 80 / 78)
+    if recompute == "full":
+        assert found.host_bytes[1] == pytest.approx(80 * 65536 * 8192 * 2 * c.activation_memory)
+
+
 def test_an_offloaded_update_runs_at_the_speed_of_the_host() -> None:
     problem = question()
     layouts = [Layout(dp_shard=64, zero_stage=3, recompute="full", offload_optimizer=o) for o in (False, True)]
