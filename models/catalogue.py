@@ -146,7 +146,7 @@ def _fabric_from(entry: Mapping[str, Any]) -> Fabric:
             gb_s_per_chip=level["gb_s_per_chip"],
             size=level["size"],
             scale="up" if index == 0 and own.torus is None else level.get("scale", "out"),
-            peer_gb_s=own.levels[0].peer_gb_s if index == 0 and own.torus is None else None,
+            peer_gb_s=level.get("peer_gb_s", own.levels[0].peer_gb_s if index == 0 and own.torus is None else None),
         )
         for index, level in enumerate(entry["levels"])
     )
