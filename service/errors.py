@@ -86,7 +86,7 @@ class PreconditionRequired(ServiceError):
 
 class PreconditionFailed(ServiceError):
     def __init__(self, current: str) -> None:
-        super().__init__(f"The profile's ETag is now {current}, which If-Match does not name (W/… never matches here).")
+        super().__init__(f"The ETag is now {current}, which If-Match does not name (W/… never matches here).")
 
 
 class BadHeader(ServiceError):

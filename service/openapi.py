@@ -48,7 +48,9 @@ class Problem(BaseModel):
 _OF_ANY = (401, 403, 404, 422, 500, 503)
 _OF_POST = (400, 409)
 _OF_BODY = (400, 408, 413, 415)
-_OF_HEADER = {"If-Match": (400, 412, 428)}
+_OF_HEADER = {"If-Match": (400, 412)}
+_MAY_GUARD = "delete"
+"""The method that takes If-Match; others that know it ask for it."""
 _HEADERS = {
     "ETag": "Of this state: what If-None-Match and If-Match compare.",
     "Idempotency-Replayed": "true where this is the stored answer to an earlier request of the same Idempotency-Key.",
@@ -111,7 +113,7 @@ def _document_headers(path: str, method: str, operation: dict[str, Any]) -> None
         responses["304"] = {"description": "The client has it"}
         sent |= {"200": ["ETag"], "304": ["ETag"]}
     for guard in (item for item in parameters if item["name"].title() == "If-Match"):
-        guard |= {"required": True, "schema": {"type": "string"}}  # without it the answer is a 428, not a 422
+        guard |= {"required": method != _MAY_GUARD, "schema": {"type": "string"}}  # a 428 without it, not a 422
         sent["200"] = ["ETag"]
     if "cursor" in [item["name"] for item in parameters]:
         sent["200"] = ["Link"]
@@ -122,6 +124,8 @@ def _document_headers(path: str, method: str, operation: dict[str, Any]) -> None
 def _statuses(method: str, operation: dict[str, Any]) -> list[int]:
     headers = [item["name"].title() for item in operation.get("parameters", []) if item["in"] == "header"]
     guarded = [status for name in headers for status in _OF_HEADER.get(name, ())]
+    if "If-Match" in headers and method != _MAY_GUARD:
+        guarded.append(428)
     of_body = _OF_BODY if "requestBody" in operation else ()
     return sorted({*_OF_ANY, *(_OF_POST if method == "post" else ()), *of_body, *guarded})
 

@@ -13,7 +13,7 @@ COLUMNS = (
     "id", "created_at", "measured_at", "source", "outcome", "chip", "num_chips", "fabric", "stack", "architecture",
     "seq_len", "global_batch", "precision", "profile_id", "profile_version", "step_time_s", "predicted_step_time_s",
     "predicted_low_s", "predicted_high_s", "residual", "within_interval", "reserved_gib", "predicted_reserved_gib",
-    "predicted_fits", "flag", "tenant", "rank", "choice",
+    "predicted_fits", "flag", "tenant", "rank", "choice", "withdrawn_at",
 )  # fmt: skip
 
 
@@ -25,6 +25,7 @@ def cells(row: ReportRow) -> list[Any]:
         **{name: getattr(row, name) for name in COLUMNS if hasattr(row, name)},
         "created_at": row.created_at.isoformat(),
         "measured_at": row.measured_at.isoformat(),
+        "withdrawn_at": row.withdrawn_at and row.withdrawn_at.isoformat(),
         "rank": document["rank"],
         "num_chips": request["cluster"].get("num_chips"),
         "seq_len": workload["seq_len"],

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from models import catalogue
 from models.errors import UnknownName
 from service.creation import Created, Save
 from service.cursors import read_cursor, write_cursor
+from service.errors import PreconditionFailed
 from service.intake import taken
 from service.report_table import COLUMNS, cells, csv_line
 from service.resolution import SHIPPED, normal
@@ -17,6 +20,7 @@ from service.schemas.report import ReportFilterQuery, ReportQuery, ReportSubmiss
 from service.store import Rows, Store
 from service.store.arrivals import Columns
 from service.store.reports import ReportFilter
+from service.tables import ReportRow
 
 _PAGE = 500
 
@@ -31,23 +35,34 @@ class Reports:
             raise outcome
         return lambda rows: _save(rows, outcome)
 
-    def get(self, id_: str) -> dict[str, Any]:
+    def get(self, id_: str) -> tuple[dict[str, Any], str]:
+        """The report and its ETag."""
         with self._store.reading() as rows:
             row = rows.reports.get(id_)
-            return {**row.document, "submission": row.submission}
+            return {**_document(row), "submission": row.submission}, etag(row)
+
+    def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
+        """For good. Whoever withdraws it again wants what is so already, whatever state was `seen`."""
+        with self._store.writing() as rows:
+            row = rows.reports.held(id_)
+            if row.withdrawn_at is None:
+                if not {"*", etag(row)} & {*seen}:
+                    raise PreconditionFailed(etag(row))
+                row.withdrawn_at = datetime.now(UTC)
+        return _document(row), etag(row)
 
     def page(self, query: ReportQuery) -> dict[str, Any]:
         before = None if query.cursor is None else read_cursor("reports", query.cursor)
         with self._store.reading() as rows:
-            found = rows.reports.newest(wanted_of(rows, query), query.limit + 1, before)
+            found = rows.reports.newest(_listed(rows, query), query.limit + 1, before)
         page = found[: query.limit]
         following = write_cursor("reports", page[-1].id) if len(found) > query.limit else None
-        return {"items": [row.document for row in page], "next": following}
+        return {"items": [_document(row) for row in page], "next": following}
 
     def lines(self, query: ReportQuery) -> Iterator[str]:
         """CSV (RFC 4180) of every report, newest first."""
         with self._store.reading() as rows:
-            wanted = wanted_of(rows, query)
+            wanted = _listed(rows, query)
         return self._lines(wanted)
 
     def _lines(self, wanted: ReportFilter) -> Iterator[str]:
@@ -61,6 +76,20 @@ class Reports:
             if len(found) < _PAGE:
                 return
             before = found[-1].id
+
+
+def etag(row: ReportRow) -> str:
+    """A report changes once at most."""
+    return f'"reports/{row.id}{"-withdrawn" if row.withdrawn_at else ""}"'
+
+
+def _document(row: ReportRow) -> dict[str, Any]:
+    at = row.withdrawn_at
+    return {**row.document, "withdrawn_at": at and at.isoformat().replace("+00:00", "Z")}
+
+
+def _listed(rows: Rows, query: ReportQuery) -> ReportFilter:
+    return replace(wanted_of(rows, query), include_withdrawn=query.include_withdrawn)
 
 
 def wanted_of(rows: Rows, query: ReportFilterQuery) -> ReportFilter:

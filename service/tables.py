@@ -125,7 +125,7 @@ class RecommendationRow(Owned, Table):
 
 class ReportRow(Owned, Table):
     """`submission` is what came, as it came, and loaded where it is asked for only; `residual` the log of measured over
-    predicted step time."""
+    predicted step time. What has a `withdrawn_at` is kept and counts nowhere."""
 
     __tablename__ = "reports"
     __table_args__ = (
@@ -153,6 +153,7 @@ class ReportRow(Owned, Table):
     predicted_step_time_s: Mapped[float]
     residual: Mapped[float | None]
     within_interval: Mapped[bool | None]
+    withdrawn_at: Mapped[datetime | None]
     submission: Mapped[str] = mapped_column(Text, deferred=True)
     document: Mapped[dict[str, Any]]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from service.etags import immutable
+from service.etags import required_tags, tagged
 from service.json_body import LARGE, JsonRoute
 from service.report_table import COLUMNS
 from service.routes import examples
@@ -72,4 +72,17 @@ def summarise_reports(query: Annotated[ReportFilterQuery, Query()], use: Use) ->
 @router.get("/{id}", operation_id="getReport", response_model=StoredReport)
 def get_report(id_: Id, request: Request, use: Use) -> Response:
     """A report, and the submission as it was received."""
-    return immutable(request, use.reports.get(id_))
+    return tagged(request, *use.reports.get(id_))
+
+
+@router.delete("/{id}", operation_id="withdrawReport", response_model=ReportAnswer)
+def withdraw_report(
+    id_: Id,
+    use: Use,
+    if_match: Annotated[str | None, Header(description="The ETag of the report as you saw it, if it matters.")] = None,
+) -> Response:
+    """Withdraw a report that should not count: it is kept as it was received, and from now on no calibration, drift,
+    summary or prediction looks at it. Profile versions that learnt from it stay as they are; a calibration
+    `from_scratch` makes one that did not."""
+    document, etag = use.reports.withdraw(id_, ["*"] if if_match is None else required_tags(if_match))
+    return JSONResponse(document, headers={"ETag": etag})

@@ -270,6 +270,8 @@ class ReportAnswer(Basis):
     source: str | None
     flag: str | None
     """Of a run beyond its interval: what was expected, and the term that would explain it with the least surprise."""
+    withdrawn_at: AwareDatetime | None = None
+    """Since when it no longer counts: it is kept, and nothing is learnt from it."""
 
 
 class StoredReport(ReportAnswer):
@@ -382,6 +384,7 @@ class ReportQuery(ReportFilterQuery):
     cursor: Annotated[str, Field(max_length=200)] | None = None
     format: Literal["json", "csv"] = "json"
     """"csv": all of them, a line each; `limit` and `cursor` do not go with it."""
+    include_withdrawn: Annotated[bool, Field(strict=False)] = False
 
     @model_validator(mode="after")
     def _paged_or_whole(self) -> Self:

@@ -23,7 +23,7 @@ _AT_A_TIME = 1000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFilter:
     """`since`, inclusive, and `until`, exclusive, are of measurement, `received_since` is of when a report came;
-    `measured`: only those with a step time."""
+    `measured`: only those with a step time. Those that were withdrawn are left out unless they are asked for."""
 
     chip: str | None = None
     stack: str | None = None
@@ -36,6 +36,7 @@ class ReportFilter:
     received_since: datetime | None = None
     after_id: str | None = None
     measured: bool = False
+    include_withdrawn: bool = False
 
     def narrow(self, query: Select[Any]) -> Select[Any]:
         for name in ("chip", "stack", "architecture", "outcome", "profile_id", "profile_version"):
@@ -49,6 +50,8 @@ class ReportFilter:
             query = query.where(ReportRow.created_at >= self.received_since)
         if self.after_id is not None:
             query = query.where(ReportRow.id > self.after_id)
+        if not self.include_withdrawn:
+            query = query.where(ReportRow.withdrawn_at.is_(None))
         return query.where(_MEASURED) if self.measured else query
 
 
@@ -84,7 +87,14 @@ class Reports:
 
     def get(self, id_: str) -> ReportRow:
         """With its submission."""
-        row = self._session.get(ReportRow, id_, options=[undefer(ReportRow.submission)])
+        return self._found(id_, options=[undefer(ReportRow.submission)])
+
+    def held(self, id_: str) -> ReportRow:
+        """Nobody else changes it before this transaction ends."""
+        return self._found(id_, with_for_update=True)
+
+    def _found(self, id_: str, **how: Any) -> ReportRow:
+        row = self._session.get(ReportRow, id_, **how)
         if row is None:
             raise NotFound("report", id_)
         return row

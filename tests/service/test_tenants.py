@@ -69,7 +69,7 @@ def test_every_operation_needs_a_scope_or_is_the_same_for_all(guarded: TestClien
 def _allowed(client: TestClient, method: str, path: str, headers: Headers) -> bool:
     for name, value in {"{kind}": "chips", "{name}": "h100", "{id}": "default", "{version}": "1"}.items():
         path = path.replace(name, value)
-    body = None if method == "get" or path.endswith("/activate") else {}
+    body = None if method in ("get", "delete") or path.endswith("/activate") else {}
     answer = client.request(method, path, headers={**headers, "If-Match": "*"}, json=body)
     if answer.status_code == 403:
         assert 'error="insufficient_scope"' in answer.headers["www-authenticate"]
@@ -116,6 +116,15 @@ def test_reports_are_seen_by_their_tenant_and_by_admins(guarded: TestClient, key
     assert summary["by"]["tenant"].keys() == {"a", "b"}
     assert guarded.get(f"/v1/reports/{id_}", headers=a).status_code == 200
     assert_problem(guarded.get(f"/v1/reports/{id_}", headers=b), "not-found")
+
+
+def test_a_report_is_withdrawn_by_its_tenant_and_by_admins_only(guarded: TestClient, key) -> None:
+    a, b, admin = key("a"), key("b"), key("platform", "admin")
+    for who in (a, admin):
+        mine = guarded.post("/v1/reports", json=REPORT, headers=a).headers["location"]
+        assert_problem(guarded.delete(mine, headers=b), "not-found")
+        assert guarded.get(mine, headers=a).json()["withdrawn_at"] is None
+        assert guarded.delete(mine, headers=who).json()["withdrawn_at"]
 
 
 def test_answers_and_benchmarks_are_seen_by_their_tenant(guarded: TestClient, key) -> None:
