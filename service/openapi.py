@@ -53,7 +53,7 @@ _MAY_GUARD = "delete"
 """The method that takes If-Match; others that know it ask for it."""
 _HEADERS = {
     "ETag": "Of this state: what If-None-Match and If-Match compare.",
-    "Idempotency-Replayed": "true where this is the stored answer to an earlier request of the same Idempotency-Key.",
+    "Idempotency-Replayed": "true where an earlier request made this: of the same Idempotency-Key, or of the same log.",
     "Link": 'The next page, with rel="next", where there is one (RFC 8288).',
     "Location": "Where what was created lies.",
     "Retry-After": "Seconds to wait before trying again.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -16,7 +17,7 @@ from service.formats import logs
 from service.formats.logs import megatron_arguments
 from service.formats.logs.failure import after_the_last, out_of_memory
 from service.intake import taken
-from service.reports import location
+from service.reports import document_of, location
 from service.resolution import Resolver
 from service.schemas.report import LogReading, LogSubmission, Outcome, ReportSubmission
 from service.store import Rows, Store
@@ -61,7 +62,8 @@ class ReportLogs:
         if isinstance(outcome, Exception):
             raise outcome
         described = None if reading is None else _reading(reading, said, report.outcome == "out_of_memory")
-        return lambda rows: _save(rows, outcome, described)
+        row = {**outcome, "log_hash": hashlib.sha256(received.encode()).hexdigest()}
+        return lambda rows: _save(rows, row, described)
 
 
 def _submitted(report: dict[str, Any]) -> ReportSubmission:
@@ -180,6 +182,18 @@ def _reading(reading: logs.Reading, said: Mapping[str, Any], failed: bool) -> Lo
 
 
 def _save(rows: Rows, report: Columns, reading: LogReading | None) -> Created:
+    """Once: the same bytes are the same run, and whoever sends them again gets what the first sending got."""
+    rows.lock(f"log:{report['log_hash']}")
+    earlier = rows.reports.of_log(report["log_hash"])
+    if earlier is not None:
+        return Created(location(earlier.id), _answer(document_of(earlier), reading, repeated=True), replayed=True)
     (stored,) = rows.reports.add([report])
-    answer = {"reading": None if reading is None else reading.model_dump(mode="json"), "report": stored["document"]}
-    return Created(location(stored["id"]), answer)
+    return Created(location(stored["id"]), _answer(stored["document"], reading, repeated=False))
+
+
+def _answer(report: Mapping[str, Any], reading: LogReading | None, *, repeated: bool) -> dict[str, Any]:
+    return {
+        "reading": None if reading is None else reading.model_dump(mode="json"),
+        "repeated": repeated,
+        "report": report,
+    }

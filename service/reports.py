@@ -39,7 +39,7 @@ class Reports:
         """The report and its ETag."""
         with self._store.reading() as rows:
             row = rows.reports.get(id_)
-            return {**_document(row), "submission": row.submission}, etag(row)
+            return {**document_of(row), "submission": row.submission}, etag(row)
 
     def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
         """For good. Whoever withdraws it again wants what is so already, whatever state was `seen`."""
@@ -49,7 +49,7 @@ class Reports:
                 if not {"*", etag(row)} & {*seen}:
                     raise PreconditionFailed(etag(row))
                 row.withdrawn_at = datetime.now(UTC)
-        return _document(row), etag(row)
+        return document_of(row), etag(row)
 
     def page(self, query: ReportQuery) -> dict[str, Any]:
         before = None if query.cursor is None else read_cursor("reports", query.cursor)
@@ -57,7 +57,7 @@ class Reports:
             found = rows.reports.newest(_listed(rows, query), query.limit + 1, before)
         page = found[: query.limit]
         following = write_cursor("reports", page[-1].id) if len(found) > query.limit else None
-        return {"items": [_document(row) for row in page], "next": following}
+        return {"items": [document_of(row) for row in page], "next": following}
 
     def lines(self, query: ReportQuery) -> Iterator[str]:
         """CSV (RFC 4180) of every report, newest first."""
@@ -83,7 +83,8 @@ def etag(row: ReportRow) -> str:
     return f'"reports/{row.id}{"-withdrawn" if row.withdrawn_at else ""}"'
 
 
-def _document(row: ReportRow) -> dict[str, Any]:
+def document_of(row: ReportRow) -> dict[str, Any]:
+    """As it is now."""
     at = row.withdrawn_at
     return {**row.document, "withdrawn_at": at and at.isoformat().replace("+00:00", "Z")}
 

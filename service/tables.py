@@ -125,7 +125,8 @@ class RecommendationRow(Owned, Table):
 
 class ReportRow(Owned, Table):
     """`submission` is what came, as it came, and loaded where it is asked for only; `residual` the log of measured over
-    predicted step time. What has a `withdrawn_at` is kept and counts nowhere."""
+    predicted step time. What has a `withdrawn_at` is kept and counts nowhere. `log_hash`: of the submission of a
+    training log."""
 
     __tablename__ = "reports"
     __table_args__ = (
@@ -154,6 +155,7 @@ class ReportRow(Owned, Table):
     residual: Mapped[float | None]
     within_interval: Mapped[bool | None]
     withdrawn_at: Mapped[datetime | None]
+    log_hash: Mapped[str | None] = mapped_column(index=True)
     submission: Mapped[str] = mapped_column(Text, deferred=True)
     document: Mapped[dict[str, Any]]
 

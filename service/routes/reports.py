@@ -48,7 +48,8 @@ async def create_report(
 async def create_report_from_log(
     body: Annotated[LogSubmission, Body(openapi_examples=examples.LOGS)], received: Received, use: Use, post: Post
 ) -> Response:
-    """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report."""
+    """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report. The same bytes make one report:
+    sent again, they are answered with it."""
     if len(received) > LARGE:
         return await post.created_in_turn(lambda _: use.report_logs.take(body, received), use.intake_slots)
     return await run_in_threadpool(post.created, lambda: use.report_logs.take(body, received))

@@ -331,6 +331,9 @@ class LogReading(Document):
 class LogAnswer(Document):
     reading: LogReading | None
     """Null where the run ended out of memory before any step."""
+    repeated: bool
+    """The same bytes came before: `report` is the one they made then, and nothing was stored. The answer also has the
+    header `Idempotency-Replayed`. Bytes whose report was withdrawn make a new one."""
     report: ReportAnswer
 
 

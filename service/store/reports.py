@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, undefer
 
 from service.errors import NotFound
 from service.store.arrivals import Arrivals, Columns
-from service.tables import ReportRow
+from service.tables import TENANT, ReportRow
 
 _MEASURED = ReportRow.step_time_s.is_not(None)
 _TELLING = _MEASURED | (ReportRow.outcome == "out_of_memory")
@@ -92,6 +92,12 @@ class Reports:
     def held(self, id_: str) -> ReportRow:
         """Nobody else changes it before this transaction ends."""
         return self._found(id_, with_for_update=True)
+
+    def of_log(self, log_hash: str) -> ReportRow | None:
+        """The first of whoever writes here that still counts."""
+        mine = ReportRow.tenant.is_not_distinct_from(self._session.info.get(TENANT))
+        query = select(ReportRow).where(ReportRow.log_hash == log_hash, ReportRow.withdrawn_at.is_(None), mine)
+        return self._session.scalars(query.order_by(ReportRow.id).limit(1)).first()
 
     def _found(self, id_: str, **how: Any) -> ReportRow:
         row = self._session.get(ReportRow, id_, **how)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import socket
 import threading
 import time
@@ -7,7 +8,7 @@ import time
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from asking import QUESTION, changed
+from asking import PREDICTION, QUESTION, changed
 from sqlalchemy import inspect, text, update
 
 from service import database
@@ -103,3 +104,15 @@ def test_a_silent_postgresql_is_not_waited_for_forever(monkeypatch, said: str) -
         with pytest.raises(Unavailable), store.reading() as rows:
             rows.profiles.all()
         assert time.monotonic() - began < 30
+
+
+def test_earlier_logs_are_known_when_they_come_again(client, database_url: str) -> None:
+    log = "".join(f"completed step: {step}, seconds: 2.0, loss: 9.1\n" for step in range(6))
+    client.post("/v1/reports/logs", json={**changed(PREDICTION, "stack", "maxtext"), "log": log})
+    engine = database.connect(database_url)
+    database.downgrade(engine, "0009")
+    database.migrate(engine)
+    with Store(engine).reading() as rows:
+        (row,) = rows.reports.newest(ReportFilter(), 2)
+        assert row.log_hash == hashlib.sha256(rows.reports.get(row.id).submission.encode()).hexdigest()
+    engine.dispose()

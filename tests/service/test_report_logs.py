@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -62,6 +63,34 @@ def test_a_log_is_a_report_of_what_the_request_describes(client) -> None:
     kept = client.get(made.headers["location"]).json()
     assert kept.pop("submission").count("tps") == 4
     assert kept == report
+
+
+def test_the_same_bytes_make_one_report(client) -> None:
+    body = {**PREDICTION, "log": TITAN}
+    first, again = (client.post(ADDRESS, json=body) for _ in range(2))
+    assert first.json() == {**again.json(), "repeated": False}
+    assert again.json()["repeated"]
+    assert again.headers["location"] == first.headers["location"]
+    assert [answer.headers.get("idempotency-replayed") for answer in (first, again)] == [None, "true"]
+    other = client.post(ADDRESS, json={**body, "log": TITAN + "\n"}).json()
+    assert other["report"]["id"] != first.json()["report"]["id"]
+    assert len(client.get("/v1/reports").json()["items"]) == 2
+
+
+def test_a_log_whose_report_was_withdrawn_makes_a_new_one(client) -> None:
+    body = {**PREDICTION, "log": TITAN}
+    first = client.post(ADDRESS, json=body)
+    client.delete(first.headers["location"])
+    again = client.post(ADDRESS, json=body)
+    assert not again.json()["repeated"]
+    assert again.headers["location"] != first.headers["location"]
+
+
+def test_many_posts_of_a_log_at_once_make_one_report(client) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        made = [*pool.map(lambda _: client.post(ADDRESS, json={**PREDICTION, "log": TITAN}), range(4))]
+    assert sorted(answer.json()["repeated"] for answer in made) == [False, True, True, True]
+    assert len({answer.headers["location"] for answer in made}) == 1
 
 
 def test_a_log_of_another_framework_is_of_another_run(client) -> None:

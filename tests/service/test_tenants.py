@@ -127,6 +127,14 @@ def test_a_report_is_withdrawn_by_its_tenant_and_by_admins_only(guarded: TestCli
         assert guarded.delete(mine, headers=who).json()["withdrawn_at"]
 
 
+def test_two_tenants_may_report_the_same_log(guarded: TestClient, key) -> None:
+    log = "".join(f"completed step: {step}, seconds: 2.0, loss: 9.1\n" for step in range(6))
+    body = {**changed(PREDICTION, "stack", "maxtext"), "log": log}
+    asking = [key("a"), key("b"), key("b")]
+    made = [guarded.post("/v1/reports/logs", json=body, headers=headers).json() for headers in asking]
+    assert [answer["repeated"] for answer in made] == [False, False, True]
+
+
 def test_answers_and_benchmarks_are_seen_by_their_tenant(guarded: TestClient, key) -> None:
     a, b = key("a"), key("b")
     gemm = {
