@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,7 +20,7 @@ from service.formats.logs.failure import after_the_last, out_of_memory
 from service.intake import taken
 from service.reports import document_of, location
 from service.resolution import Resolver
-from service.schemas.report import LogReading, LogSubmission, Outcome, ReportSubmission
+from service.schemas.report import DateSource, LogReading, LogSubmission, Outcome, ReportSubmission
 from service.store import Rows, Store
 from service.store.arrivals import Columns
 from service.subject import Subject, of_report
@@ -33,6 +34,9 @@ _PRINTED_BY: dict[str, set[str]] = {
 """The stacks whose runs print each kind of log."""
 _SETTLED = ("model", "workload", "layout")
 """What a log may say itself."""
+_EARLIEST = datetime(2015, 1, 1, tzinfo=UTC)
+_ZONES_DIFFER = timedelta(days=1)
+"""At most, of a clock that does not say its zone; and clocks differ."""
 _ROUNDED = 0.05  # at most, of tokens that are worked out of rates and times
 _COMPARED = {
     "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute", "seq_len", "global_batch",
@@ -48,7 +52,8 @@ class ReportLogs:
         reading = _read(submission)
         said = dict(megatron_arguments.question(reading.arguments)) if reading and reading.arguments else {}
         submission.require_one_subject(settled=_SETTLED if said else ())
-        report = _submitted(_report(submission, said, reading))
+        date = _date(submission, reading, datetime.now(UTC))
+        report = _submitted({**_report(submission, said, reading), "measured_at": date.at})
         with self._store.reading() as rows:
             subject = of_report(rows, report)
             problem = Resolver(rows).problem(subject.question).problem
@@ -63,7 +68,34 @@ class ReportLogs:
             raise outcome
         described = None if reading is None else _reading(reading, said, report.outcome == "out_of_memory")
         row = {**outcome, "log_hash": hashlib.sha256(received.encode()).hexdigest()}
-        return lambda rows: _save(rows, row, described)
+        beside = {
+            "reading": described and described.model_dump(mode="json"),
+            "measured_at_from": date.source,
+            "notes": date.notes,
+        }
+        return lambda rows: _save(rows, row, beside)
+
+
+@dataclass(frozen=True, slots=True)
+class _Date:
+    """When it ran, and who says so."""
+
+    at: datetime
+    source: DateSource
+    notes: tuple[str, ...] = ()
+
+
+def _date(submission: LogSubmission, reading: logs.Reading | None, now: datetime) -> _Date:
+    """As the request says it, else as the log does, unless that cannot be."""
+    if submission.measured_at is not None:
+        return _Date(submission.measured_at, "request")
+    if reading is None or (printed := reading.stamp) is None:
+        return _Date(now, "arrival")
+    at = printed.replace(tzinfo=UTC) if printed.tzinfo is None else printed
+    if _EARLIEST <= at <= now + _ZONES_DIFFER:
+        return _Date(min(at, now), "log")
+    why = "in the future" if at > now else f"before {_EARLIEST.year}"
+    return _Date(now, "arrival", (f"the log dates its last step {printed:%Y-%m-%d %H:%M:%S}, which is {why}: ignored",))
 
 
 def _submitted(report: dict[str, Any]) -> ReportSubmission:
@@ -181,19 +213,13 @@ def _reading(reading: logs.Reading, said: Mapping[str, Any], failed: bool) -> Lo
     )
 
 
-def _save(rows: Rows, report: Columns, reading: LogReading | None) -> Created:
+def _save(rows: Rows, report: Columns, beside: Mapping[str, Any]) -> Created:
     """Once: the same bytes are the same run, and whoever sends them again gets what the first sending got."""
     rows.lock(f"log:{report['log_hash']}")
     earlier = rows.reports.of_log(report["log_hash"])
     if earlier is not None:
-        return Created(location(earlier.id), _answer(document_of(earlier), reading, repeated=True), replayed=True)
+        return Created(
+            location(earlier.id), {**beside, "repeated": True, "report": document_of(earlier)}, replayed=True
+        )
     (stored,) = rows.reports.add([report])
-    return Created(location(stored["id"]), _answer(stored["document"], reading, repeated=False))
-
-
-def _answer(report: Mapping[str, Any], reading: LogReading | None, *, repeated: bool) -> dict[str, Any]:
-    return {
-        "reading": None if reading is None else reading.model_dump(mode="json"),
-        "repeated": repeated,
-        "report": report,
-    }
+    return Created(location(stored["id"]), {**beside, "repeated": False, "report": stored["document"]})

@@ -22,6 +22,7 @@ from service.schemas.workload import WorkloadFields
 
 Outcome = Literal["ok", "out_of_memory", "crashed"]
 Choice = Literal["fastest", "simplest", "surer"]
+DateSource = Literal["request", "log", "arrival"]
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Seconds = Annotated[float, Field(ge=1e-6, le=1e7)]
 Rate = Annotated[float, Field(ge=1e-6, le=1e15)]
@@ -121,7 +122,7 @@ class Ran(Wire):
     stack: StackForm | None = None
     layout: LayoutFields | None = None
     measured_at: Instant | None = None
-    """When it ran; without it, now."""
+    """When it ran; without it, now, or what a training log says."""
     source: Label | None = None
     """Who measured: a team, a cluster, a tool. However much one source sends, it counts for so many runs at most."""
 
@@ -331,6 +332,11 @@ class LogReading(Document):
 class LogAnswer(Document):
     reading: LogReading | None
     """Null where the run ended out of memory before any step."""
+    measured_at_from: DateSource
+    """What says when it ran: the request, the date that the log prints beside the last step used (read as UTC where it
+    names no zone), or that the log came now."""
+    notes: list[str]
+    """A date of the log that was ignored, as it lies before 2015 or in the future."""
     repeated: bool
     """The same bytes came before: `report` is the one they made then, and nothing was stored. The answer also has the
     header `Idempotency-Replayed`. Bytes whose report was withdrawn make a new one."""

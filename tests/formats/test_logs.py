@@ -158,6 +158,45 @@ def test_lines_of_many_runs_are_read_with_every_line_accounted_for(name: str) ->
 # Each dialect
 
 
+@needs_folder
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("nemo-llama3-70b-64xb200.log", "2025-06-11 01:57:25"),
+        ("nemo-llama3-8b-8xb200.log", "2025-06-12 00:03:35"),
+    ],
+)
+def test_a_real_log_is_dated_by_its_last_step(name: str, printed: str) -> None:
+    found = logs.read(sample(name)).stamp
+    assert found is not None
+    assert found.isoformat(" ") == printed
+
+
+@pytest.mark.parametrize(
+    ("line", "printed"),
+    [
+        ("[2025-12-19 10:49:15]" + megatron(7, 3100.0), "2025-12-19 10:49:15"),
+        ("[2025-12-19 10:49:15.123] " + megatron(7, 3100.0), "2025-12-19 10:49:15"),
+        (torchtitan(10, "7,034"), "2025-06-04 08:52:21"),
+        ("2025-06-04T08:52:21.123456789Z " + maxtext(3, 11.7), "2025-06-04 08:52:21+00:00"),
+        ("2025/06/04 08:52:21 " + maxtext(3, 11.7), "2025-06-04 08:52:21"),
+        ("2025-06-04T08:52:21+05:30 " + maxtext(3, 11.7), "2025-06-04 08:52:21+05:30"),
+        (dll(3, 4.0, datetime(2025, 6, 11, 1, 55, 56)), "2025-06-11 01:55:56"),
+        ("2025-13-45 08:52:21 " + maxtext(3, 11.7), "None"),
+        ("I0604 08:52:21.000000 123 train.py:5] " + maxtext(3, 11.7), "None"),
+    ],
+)
+def test_the_date_beside_a_step_is_read(line: str, printed: str) -> None:
+    found = logs.read(line).stamp
+    assert (found.isoformat(" ") if found else "None") == printed
+
+
+def test_a_log_is_dated_by_its_last_step_that_is_used() -> None:
+    times = [(2, 3100.0), (3, 3101.0), (4, 9800.0)]
+    lines = [f"[2025-12-19 10:00:0{step}] {megatron(step, ms)}" for step, ms in times]
+    assert logs.read(text(lines)).stamp == datetime(2025, 12, 19, 10, 0, 3)
+
+
 def test_megatron_times_are_milliseconds_and_the_interval_of_iteration_one_is_warm_up() -> None:
     reading = logs.read(text(megatron(10 * k, 4000.0 + (k == 1) * 300) for k in range(1, 6)))
     assert (reading.framework, reading.unit, reading.value) == ("megatron", "step_time_s", 4.0)
@@ -376,7 +415,8 @@ def test_the_same_steps_of_other_ranks_count_once(name: str) -> None:
 )
 def test_what_wraps_a_line_changes_nothing(name: str, wrap: Callable[[str], str]) -> None:
     lines = plain(name, [30, 4, 4, 4.1, 12, 4])
-    assert logs.read(text(map(wrap, lines))) == logs.read(text(lines))
+    wrapped, bare = (logs.read(text(each)) for each in (map(wrap, lines), lines))
+    assert replace(wrapped, stamp=None) == replace(bare, stamp=None)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -63,6 +64,38 @@ def test_a_log_is_a_report_of_what_the_request_describes(client) -> None:
     kept = client.get(made.headers["location"]).json()
     assert kept.pop("submission").count("tps") == 4
     assert kept == report
+
+
+def test_a_report_is_dated_by_its_log(client) -> None:
+    found = client.post(ADDRESS, json={**PREDICTION, "log": TITAN}).json()
+    assert (found["measured_at_from"], found["report"]["measured_at"]) == ("log", "2026-01-29T10:15:32Z")
+    said = {**PREDICTION, "log": TITAN, "measured_at": "2024-05-06T07:08:09+02:00"}
+    found = client.post(ADDRESS, json=said).json()
+    assert (found["measured_at_from"], found["report"]["measured_at"]) == ("request", "2024-05-06T07:08:09+02:00")
+    undated = TITAN.replace("2026-01-29 10:15:32,145 - ", "")
+    found = client.post(ADDRESS, json={**PREDICTION, "log": undated}).json()
+    assert (found["measured_at_from"], found["report"]["measured_at"][:19]) == (
+        "arrival",
+        found["report"]["created_at"][:19],
+    )
+    assert len(client.get("/v1/reports?since=2026-01-01T00:00:00Z&until=2026-02-01T00:00:00Z").json()["items"]) == 1
+
+
+@pytest.mark.parametrize(("year", "why"), [("1970", "before 2015"), ("2014", "before 2015"), ("2998", "in the future")])
+def test_a_date_that_cannot_be_is_ignored_and_said(client, year: str, why: str) -> None:
+    found = client.post(ADDRESS, json={**PREDICTION, "log": TITAN.replace("2026-", f"{year}-")}).json()
+    assert found["measured_at_from"] == "arrival"
+    assert found["report"]["measured_at"] > "2025"
+    (note,) = found["notes"]
+    assert why in note
+    assert year in note
+
+
+def test_a_clock_of_a_zone_further_east_measures_nothing_in_the_future(client) -> None:
+    ahead = (datetime.now(UTC) + timedelta(hours=9)).strftime("%Y-%m-%d %H:%M:%S")
+    found = client.post(ADDRESS, json={**PREDICTION, "log": TITAN.replace("2026-01-29 10:15:32", ahead)}).json()
+    assert found["measured_at_from"] == "log"
+    assert datetime.fromisoformat(found["report"]["measured_at"]) <= datetime.now(UTC)
 
 
 def test_the_same_bytes_make_one_report(client) -> None:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
 NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:e[-+]?\d{1,4})?|[-+]?(?:nan|inf(?:inity)?)"
 """Of a regular expression that ignores case."""
@@ -18,6 +19,7 @@ _REACH = 4000
 _HEAD = 300
 _COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,32}[ -/]{0,4}[@-~]")
 _RANK = re.compile(r"\[(?:rank|default|pod/)[^\]\s]{0,120}\]|^\s{0,20}\d{1,6}:(?=\s)")
+_STAMP = re.compile(r"\b(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?(Z|[-+]\d\d:?\d\d)?(?![\d:])")
 _NOT_TEXT = frozenset("\0\x01\x02\x03\x04\x05\x06\x0e\x0f\x10\x11\x12\x14\x15\x16\x17\x18\x19\ufffd")
 _SAMPLE = 1 << 20
 
@@ -91,6 +93,17 @@ class Log:
     @property
     def is_blank(self) -> bool:
         return not self._text.strip()
+
+
+def stamp(text: str) -> datetime | None:
+    """The last date with a time of day, to the second, in the zone that it names, if any."""
+    for found in reversed(_STAMP.findall(text)):
+        year, month, day, time, zone = found
+        try:
+            return datetime.fromisoformat(f"{year}-{month}-{day}T{time}{zone}")
+        except ValueError:
+            continue
+    return None
 
 
 def is_finite(text: str | None) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from service.formats.logs.lines import NUMBER, Line, Log, is_finite, is_whole
+from service.formats.logs.lines import NUMBER, Line, Log, is_finite, is_whole, stamp
 from service.formats.logs.steps import Found, Step
 
 _MARK = "completed step:"
@@ -25,8 +25,8 @@ def find(log: Log) -> Found:
     """The memory is what the compiler planned, in units of 2**30 that it prints as GB."""
     found = Found()
     for line in log.lines(_MARK):
-        for _, after in line.around(_MARK):
-            _read(line, after, found)
+        for before, after in line.around(_MARK):
+            _read(line, before, after, found)
     for line in log.lines(_PLAN):
         for _, after in line.around(_PLAN):
             if total := _TOTAL.match(after):
@@ -34,7 +34,7 @@ def find(log: Log) -> Found:
     return found
 
 
-def _read(line: Line, after: str, found: Found) -> None:
+def _read(line: Line, before: str, after: str, found: Found) -> None:
     step, loss, rate = _STEP.match(after), _LOSS.search(after), _RATE.search(after)
     if step and is_whole(step.group(2), after[step.end() :]):
         index, seconds = int(step.group(1)), float(step.group(2))
@@ -47,6 +47,7 @@ def _read(line: Line, after: str, found: Found) -> None:
                 starting=index == 0,
                 tokens=seconds * float(rate.group(1)) if rate else None,
                 label=line.label,
+                stamp=stamp(before),
             )
         )
     else:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from service.formats.logs.lines import NUMBER, Line, Log, is_finite, is_whole, printable
+from service.formats.logs.lines import NUMBER, Line, Log, is_finite, is_whole, printable, stamp
 from service.formats.logs.steps import Found, Step
 
 _MARK = "elapsed time per iteration"
@@ -78,10 +78,10 @@ def _read(line: Line, found: Found) -> None:
             found.miss(line, "its elapsed time is no number, or cut off")
         else:
             seconds = float(time.group(2)) / (1000 if time.group(1).lower() == "ms" else 1)
-            found.runs.add(_step(line, int(iterations[-1]), seconds, after))
+            found.runs.add(_step(line, int(iterations[-1]), seconds, before, after))
 
 
-def _step(line: Line, iteration: int, seconds: float, after: str) -> Step:
+def _step(line: Line, iteration: int, seconds: float, before: str, after: str) -> Step:
     loss, batch = _LOSS.search(after), _BATCH.search(after)
     return Step(
         number=iteration,
@@ -90,6 +90,7 @@ def _step(line: Line, iteration: int, seconds: float, after: str) -> Step:
         finite=is_finite(loss and loss.group(1)) and not any(map(int, _LOST.findall(after))),
         batch=int(batch.group(1)) if batch else None,
         label=line.label,
+        stamp=stamp(before),
     )
 
 

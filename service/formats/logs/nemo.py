@@ -23,7 +23,7 @@ from datetime import datetime
 from itertools import pairwise
 from statistics import fmean, median
 
-from service.formats.logs.lines import NUMBER, Line, Log, is_finite, is_whole
+from service.formats.logs.lines import NUMBER, Line, Log, is_finite, is_whole, stamp
 from service.formats.logs.steps import Found, Step
 
 _MARK = "train_step_timing in s"
@@ -79,9 +79,10 @@ def _read(line: Line, before: str, after: str, prints: _Prints, found: Found) ->
         finite=is_finite(loss and loss.group(1)),
         batch=int(batch.group(1)) if batch else None,
         label=line.label,
+        stamp=stamp(before),
     )
-    if stamp := _last(_DLL, before):
-        prints.dll.append(replace(_numbered(step, int(stamp.group(2))), clock=_clock(stamp.group(1))))
+    if printed := _last(_DLL, before):
+        prints.dll.append(replace(_numbered(step, int(printed.group(2))), clock=_clock(printed.group(1))))
     elif index := _last(_LINE, before):
         prints.line.append(_numbered(step, int(index.group(1))))
     elif bar := _last(_BAR, before):
@@ -115,9 +116,9 @@ def _listed(values: re.Match[str]) -> list[Step]:
     return [Step(number=index, value=time, time=time, starting=index == 0) for index, time in times]
 
 
-def _clock(stamp: str) -> float | None:
+def _clock(printed: str) -> float | None:
     try:
-        return (datetime.fromisoformat(stamp) - datetime.min).total_seconds()
+        return (datetime.fromisoformat(printed) - datetime.min).total_seconds()
     except ValueError:
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
 from typing import Literal, get_args
 
@@ -54,6 +55,7 @@ class Reading:
     `memory_gib`: the largest peak printed; what was reserved rather than what was allocated of it, if both are.
     `levels`: more than one where the speed changed for good, by 3% or more (models.drift).
     `unread`: lines that look like steps and could not be read, at most 20. `arguments`: Megatron's, as printed.
+    `stamp`: the date and time printed beside the last step used, where there is one.
     """
 
     framework: Framework
@@ -72,6 +74,7 @@ class Reading:
     memory_kind: MemoryKind | None
     unread: tuple[Unread, ...]
     arguments: Mapping[str, str]
+    stamp: datetime | None
 
 
 def read(text: str, framework: str | None = None) -> Reading:
@@ -146,6 +149,7 @@ def _reading(name: Framework, found: Found, selection: Selection, arguments: Map
         memory_kind=kind,
         unread=tuple(found.unread),
         arguments=arguments,
+        stamp=selection.used[-1].stamp,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import chain
 from typing import Literal
 
@@ -22,7 +23,7 @@ class Step:
     """`value` is in the unit of the log and `time` grows with the step time. `finite`: neither is NaN, nor the loss.
 
     `starting`: the start of a run is in it. Where known, `batch`: sequences, `tokens`: of a device, `clock`: seconds at
-    which it was printed.
+    which it was printed, `stamp`: the date and time printed beside it.
     """
 
     number: int
@@ -34,6 +35,7 @@ class Step:
     tokens: float | None = None
     label: str = ""
     clock: float | None = None
+    stamp: datetime | None = None
 
     @property
     def is_believable(self) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
-from service.formats.logs.lines import NUMBER, Line, Log, is_finite
+from service.formats.logs.lines import NUMBER, Line, Log, is_finite, stamp
 from service.formats.logs.steps import Found, Step
 
 _MARK = "step:"
@@ -22,14 +23,15 @@ def find(log: Log) -> Found:
     for line in log.lines(_MARK):
         for before, after in line.around(_MARK):
             if not before.endswith(_EVALUATION):
-                _read(line, after, found)
+                _read(line, before, after, found)
     return found
 
 
-def _read(line: Line, after: str, found: Found) -> None:
+def _read(line: Line, before: str, after: str, found: Found) -> None:
     begin, rate, memory = _BEGIN.match(after), _RATE.search(after), _MEMORY.search(after)
     if begin and rate and _THOUSANDS.fullmatch(rate.group(1)):
-        found.runs.add(_step(line, int(begin.group(1)), begin.group(2), float(rate.group(1).replace(",", ""))))
+        speed = float(rate.group(1).replace(",", ""))
+        found.runs.add(replace(_step(line, int(begin.group(1)), begin.group(2), speed), stamp=stamp(before)))
         if memory:
             found.note_peak("reserved", float(memory.group(1)) / (1024 if memory.group(2) == "M" else 1))
     elif _LOOKS_SO.match(after):
