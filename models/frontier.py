@@ -13,6 +13,7 @@ from models.constraints import Constraints
 from models.errors import Infeasible, Invalid, OutOfTime
 from models.groundwork import NoLegalLayout
 from models.layout import Layout
+from models.pipelining import is_needed
 from models.problem import Problem
 from models.profile import Profile
 from models.search import search, search_on
@@ -40,8 +41,8 @@ class Point:
     refused: str | None = None
 
     def is_simple(self, tolerance: float) -> bool:
-        """A pipeline is worth no more than the tolerance."""
-        return self.gap is not None and self.gap <= tolerance
+        """There are layouts, and no pipeline is needed."""
+        return self.gap is not None and not is_needed(self.gap, tolerance)
 
 
 _NOTHING: dict[str, None] = dict.fromkeys(("without_s", "with_s", "without", "with_pp", "gap"))

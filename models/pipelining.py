@@ -10,6 +10,8 @@ from models.flops import model_flops
 from models.layout import Layout
 from models.step import Predictions
 
+_WORDS = {True: "needed", False: "not needed", None: "not known"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
@@ -30,14 +32,25 @@ class Roofline:
     tokens_needed: float
 
 
+def is_needed(gap: float, tolerance: float) -> bool:
+    """A pipeline is needed where it is worth more than the tolerance: what every verdict, threshold and frontier means.
+
+    `gap` = time without / time with - 1 of the best layouts; infinite where only a pipeline will do, -1 where none
+    will.
+    """
+    return gap > tolerance
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipelining:
     """The best layout without and with a pipeline. `gap` = time without / time with - 1; `split`: where the
-    difference comes from, seconds by term of the step, without minus with."""
+    difference comes from, seconds by term of the step, without minus with. `needed` (is_needed) is None where a side is
+    missing and that may be for the constraints, or for a search that was stopped."""
 
     without: Candidate | None
     with_pp: Candidate | None
     gap: float | None
+    needed: bool | None
     split: dict[str, float]
     verdict: str
     roofline: Roofline | None = None
@@ -78,27 +91,34 @@ def _traffic(exposure: Exposure, layout: Layout, micro_batches: int) -> tuple[fl
 
 
 def pipelined(
-    without: Candidate | None, with_pp: Candidate | None, *, exact: bool, missing: tuple[bool, str] | None
+    without: Candidate | None,
+    with_pp: Candidate | None,
+    *,
+    tolerance: float,
+    exact: bool,
+    missing: tuple[bool, str] | None,
 ) -> Pipelining:
     """`missing`: whether one of them is None whatever the constraints, and why; None where the search was stopped."""
     if without is None or with_pp is None:
-        needed, side = ("needed", "without") if without is None else ("not needed", "with")
-        if missing is None:
-            verdict = f"not known: the search was stopped before it found a layout {side} a pipeline"
-        else:
-            is_so, why = missing
-            verdict = f"{needed if is_so else 'not known'}: of layouts {side} a pipeline {why}"
-        return Pipelining(without=without, with_pp=with_pp, gap=None, split={}, verdict=verdict)
+        is_so, why = missing or (False, "the search had found none when it was stopped")
+        needed, side = (without is None) if is_so else None, "without" if without is None else "with"
+        verdict = f"{_WORDS[needed]}: of layouts {side} a pipeline {why}"
+        return Pipelining(without=without, with_pp=with_pp, gap=None, needed=needed, split={}, verdict=verdict)
     split = {name: value - with_pp.prediction.time[name] for name, value in without.prediction.time.items()}
     gap = without.prediction.step_time_s / with_pp.prediction.step_time_s - 1
-    verdict = _verdict(gap, split) if exact else f"so far, for the search was stopped: {_verdict(gap, split)}"
-    return Pipelining(without=without, with_pp=with_pp, gap=gap, split=split, verdict=verdict)
+    needed = is_needed(gap, tolerance)
+    verdict = f"{_WORDS[needed]}: {_worth(gap, tolerance, split)}"
+    if not exact:
+        verdict = f"so far, for the search was stopped: {verdict}"
+    return Pipelining(without=without, with_pp=with_pp, gap=gap, needed=needed, split=split, verdict=verdict)
 
 
-def _verdict(gap: float, split: dict[str, float]) -> str:
+def _worth(gap: float, tolerance: float, split: dict[str, float]) -> str:
     if gap <= 0:
-        return f"not needed: the best layout without a pipeline is {-gap:.1%} faster than the best with one"
+        return f"the best layout without a pipeline is {-gap:.1%} faster than the best with one"
     term, seconds = max(split.items(), key=lambda item: item[1])
     back = seconds - sum(split.values())
     offset = f", of which other terms give back {back:.3g} s" if back > 0.05 * seconds else ""
-    return f"worth {gap:.1%}: without a pipeline the step is slower, most of it in {term} (+{seconds:.3g} s{offset})"
+    beside = f"{'above' if is_needed(gap, tolerance) else 'within'} the tolerance of {100 * tolerance:g}%"
+    slower = f"without a pipeline the step is slower, most of it in {term} (+{seconds:.3g} s{offset})"
+    return f"worth {gap:.1%}, {beside}: {slower}"

@@ -126,7 +126,7 @@ def _found(
     sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
     exact = answer.certificate.exact
     missing = why_none(space, piped=sides[0] is not None) if None in sides and exact else None
-    pipelining = pipelined(*sides, exact=exact, missing=missing)
+    pipelining = pipelined(*sides, tolerance=tolerance, exact=exact, missing=missing)
     if answer.without is not None:
         without = predictions.take(np.searchsorted(known, [answer.without]))
         pipelining = replace(pipelining, roofline=roofline(without, chosen[answer.without]))

@@ -7,8 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from models.allocation import Allocation, allocate
+from models.answer import GoOn
+from models.constraints import Constraints
 from models.errors import Infeasible
 from models.objective import Choice, Objective, choose, none_fits, told
+from models.profile import Profile
 from models.recommendation import Recommendation, recommend
 from models.thresholds import thresholds
 from service.answer_pages import answer_page
@@ -75,8 +78,7 @@ class Recommendations:
         members = _found(found)
         if "thresholds" in request.include:
             soon = go_on if "time_limit_s" in request.model_fields_set else go_on.within(_THRESHOLDS_S)
-            asked = thresholds(found.problem, profile, constraints, request.tolerance, soon)
-            members["pipelining"].thresholds = [ThresholdAnswer.of(one) for one in asked]
+            members["pipelining"].thresholds = _thresholds(found, profile, constraints, request.tolerance, soon)
         answer = RecommendationAnswer(
             **members,
             allocation=None if allocation is None else AllocationAnswer.of(allocation),
@@ -102,6 +104,15 @@ class Recommendations:
 
     def page(self, query: CatalogQuery) -> dict[str, Any]:
         return answer_page(self._store, RecommendationRow, query)
+
+
+def _thresholds(
+    found: Recommendation, profile: Profile, constraints: Constraints, tolerance: float, go_on: GoOn
+) -> list[ThresholdAnswer]:
+    """None of what is not known."""
+    if found.pipelining.needed is None:
+        return []
+    return [ThresholdAnswer.of(one) for one in thresholds(found.problem, profile, constraints, tolerance, go_on)]
 
 
 def _places(resolver: Resolver, request: RecommendationRequest) -> dict[str, Resolved]:

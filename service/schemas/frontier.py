@@ -70,7 +70,8 @@ class PointAnswer(Document):
     gap: float | None
     """without_s / with_s - 1; null where a side is missing."""
     pipeline_needed: bool | None
-    """Its gap is above the tolerance, or there is none without; null where there is no layout at all."""
+    """Its gap is above the tolerance, or there is no layout without a pipeline, among those that the constraints leave;
+    null where there is none at all."""
     exact: bool
     refused: str | None
 

@@ -144,7 +144,7 @@ class ThresholdAnswer(Document):
 
     axis: str
     needed: bool
-    """With things as they are, a pipeline is worth more than the tolerance."""
+    """With things as they are; as `pipelining.needed`."""
     value: float
     holds_at: float
     """The last value tried before it changes; as things are, where nothing changes it."""
@@ -166,12 +166,16 @@ class PipeliningAnswer(Document):
     with_pp: CandidateAnswer | None
     gap: float | None
     """How much longer a step takes without pipelining, relative to with it."""
+    needed: bool | None = None
+    """The gap is above the tolerance, or there is no layout without a pipeline. Null where it is not known: there is
+    none on one side, for the constraints perhaps, or as the search was stopped. Thresholds and frontiers mean the
+    same."""
     split: dict[str, float]
     """Seconds of the gap by term of `time`."""
     verdict: str
     roofline: RooflineAnswer | None
     thresholds: list[ThresholdAnswer] | None = None
-    """Where the request includes them."""
+    """Where the request includes them. Empty where it is not known whether a pipeline is needed."""
 
     @classmethod
     def of(cls, pipelining: Pipelining, usd_per_hour: float | None) -> Self:
@@ -179,6 +183,7 @@ class PipeliningAnswer(Document):
         return cls(
             **{name: found and CandidateAnswer.of(found, usd_per_hour) for name, found in best.items()},
             gap=pipelining.gap,
+            needed=pipelining.needed,
             split=pipelining.split,
             verdict=pipelining.verdict,
             roofline=pipelining.roofline and RooflineAnswer.of(pipelining.roofline),

@@ -13,6 +13,7 @@ from models import catalogue
 from models.answer import Goal
 from models.constraints import Constraints
 from models.errors import Infeasible
+from models.frontier import frontier
 from models.groundwork import NoLegalLayout
 from models.layout import Layout
 from models.pareto import pareto_front, staircase
@@ -23,6 +24,7 @@ from models.recommendation import recommend
 from models.search import search
 from models.space import Space
 from models.surety import SURE
+from models.thresholds import thresholds
 from models.workload import Workload
 from tests.benchmarks.problems import NAMED, problem
 
@@ -96,14 +98,35 @@ def test_fewer_chips_are_named_where_they_are_faster(chips: int, cluster: str) -
         assert fastest(llama(chips // 8 * 8, 144, cluster)) >= best
 
 
+@pytest.mark.parametrize("cluster", [("h100", 64), ("gb200-nvl72", 64), ("tpu-v5p", 64)])
+def test_verdicts_thresholds_and_frontiers_mean_the_same_by_needed(cluster: tuple[str, int]) -> None:
+    stack = "maxtext" if cluster[0].startswith("tpu") else "megatron"
+    question = problem("llama-3-70b", cluster, stack, seq_len=8192, global_batch=64)
+    gap = recommend(question, PROFILE).pipelining.gap
+    assert gap is not None
+    tolerances = {0.0: gap > 0, 1.0: gap > 1}
+    if gap > 0:
+        tolerances |= {0.9 * gap: True, 1.1 * gap: False}
+    for tolerance, needed in tolerances.items():
+        found = recommend(question, PROFILE, tolerance=tolerance).pipelining
+        assert found.needed == needed
+        assert found.verdict.startswith("needed: worth" if needed else "not needed: ")
+        (point,) = frontier(question, PROFILE, Constraints(), {"scale_out": [1.0]})
+        assert point.is_simple(tolerance) != needed
+        stopped = thresholds(question, PROFILE, Constraints(), tolerance, lambda: False)
+        assert {one.needed for one in stopped} <= {needed}
+
+
 def test_the_verdict_says_why_one_side_has_no_layout() -> None:
     question = problem("llama-3-8b", ("h100", 12), "megatron", seq_len=8192, global_batch=8)
-    verdict = recommend(question, PROFILE).pipelining.verdict
-    assert verdict.startswith("needed: of layouts without a pipeline none is legal")
-    assert "dp(12)" in verdict
+    found = recommend(question, PROFILE).pipelining
+    assert found.verdict.startswith("needed: of layouts without a pipeline none is legal")
+    assert "dp(12)" in found.verdict
+    assert found.needed
     even = replace(question, cluster=catalogue.cluster("h100", 8))
     one_sided = recommend(even, PROFILE, Constraints(allowed={"pp": (1,)})).pipelining
     assert one_sided.verdict == "not known: of layouts with a pipeline the constraints allow none"
+    assert one_sided.needed is None
     assert recommend(even, PROFILE).pipelining.gap is not None
 
 

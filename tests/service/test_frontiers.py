@@ -37,6 +37,10 @@ def test_thresholds_come_where_they_are_asked_for(client) -> None:
     asked = client.post("/v1/recommendations", json={**SMALL, "include": ["thresholds"]}).json()
     assert plain["pipelining"]["thresholds"] is None
     assert {one["axis"] for one in asked["pipelining"]["thresholds"]} == {"scale_up", "scale_out", "domain"}
+    assert {one["needed"] for one in asked["pipelining"]["thresholds"]} == {asked["pipelining"]["needed"]}
+    settled = {**SMALL, "include": ["thresholds"], "constraints": {"pp": 1}}
+    found = client.post("/v1/recommendations", json=settled).json()["pipelining"]
+    assert (found["needed"], found["thresholds"]) == (None, [])
 
 
 def test_the_roofline_can_be_redone_by_hand(client) -> None:
