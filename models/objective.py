@@ -191,6 +191,10 @@ def _choice(
         return Choice(name=name, chip=chip, num_chips=chips, refused=error.brief, exact=exact)
     except TooLarge as error:
         return Choice(name=name, chip=chip, num_chips=chips, refused=str(error))
+    except Invalid as error:  # a constraint that its stack does not know
+        if not error.field.startswith("constraints"):
+            raise
+        return Choice(name=name, chip=chip, num_chips=chips, refused=f"{error.field}: {error.rule}")
     seconds, used = float(answer.times[0]), space.problem.cluster.num_chips
     (found,) = predict_layouts(space.problem, [answer.layouts[0]], profile)
     every, goodput = _goodput(used, objective)

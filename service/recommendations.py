@@ -20,12 +20,12 @@ from service.creation import Created, Save
 from service.deadline import Deadline, nobody
 from service.evidence import Evidence
 from service.failures import least_that_failed, left_out, out_of_memory, warnings
-from service.pointers import instead_of
+from service.places import OWN, Places, places_of
 from service.profiles import wanted_profile
-from service.resolution import Resolved, Resolver
+from service.resolution import Resolver
 from service.schemas.allocation import AllocationAnswer
 from service.schemas.catalog import CatalogQuery
-from service.schemas.objective import ChoiceAnswer, ObjectiveFields
+from service.schemas.objective import ChoiceAnswer, ObjectiveFields, OtherCluster, OtherPreset
 from service.schemas.prediction import PredictedLayout
 from service.schemas.recommendation import (
     CandidateAnswer,
@@ -49,14 +49,15 @@ class Recommendations:
 
     def recommend(self, request: RecommendationRequest, require_client: Callable[[], None] = nobody) -> Save:
         with self._store.reading() as rows:
-            places = _places(Resolver(rows), request)
+            places = places_of(Resolver(rows), request)
             profile = wanted_profile(rows, request.profile)
         constraints, go_on = request.constraints.build(), Deadline(request.time_limit_s, require_client)
-        resolved, choices = places["cluster"], list[Choice]()
+        where, choices = OWN, list[Choice]()
         if {"alternatives", "objective"} & request.model_fields_set:
-            problems = {name: place.problem for name, place in places.items()}
-            choices = choose(problems, profile, constraints, _objective(request), go_on)
-            resolved = places[choices[0].name]
+            problems = {name: resolved.problem for name, resolved in places.resolved.items()}
+            choices = [*choose(problems, profile, constraints, _objective(request), go_on), *places.refused]
+            where = choices[0].name
+        resolved = places.resolved[where]
         problem, allocation = resolved.problem, None
         if request.allocation is not None:
             allocation = allocate(problem, profile, constraints, request.allocation.build(), go_on)
@@ -82,10 +83,10 @@ class Recommendations:
         answer = RecommendationAnswer(
             **members,
             allocation=None if allocation is None else AllocationAnswer.of(allocation),
-            choices=[ChoiceAnswer.of(choice, places[choice.name].request["cluster"]) for choice in choices],
+            choices=[ChoiceAnswer.of(choice, places.written[choice.name]) for choice in choices],
             evidence=self._evidence.beside(found.problem, found.fastest.prediction.layout, profile),
             out_of_memory=failed,
-            **basis(request, resolved.answered(found.problem), profile),
+            **basis(places.asked[where], resolved.answered(found.problem), profile),
         )
         answer.request.update(_asked(request, places))
         answer.assumptions.extend([*_lossless(request.objective), *_to_check(_advised(answer))])
@@ -93,9 +94,9 @@ class Recommendations:
             used = {"num_chips": problem.cluster.num_chips, "chips_per_domain": allocation.chips_per_group}
             answer.request["cluster"].update(used)
             answer.reasons.extend(_spare(allocation, request.cluster.num_chips))
-        where = [told(choices, _objective(request))] if choices else []
+        best = [told(choices, _objective(request))] if choices else []
         heeded = left_out(found.fastest.prediction.needed_gib, failed)
-        answer.reasons[:0] = [*warnings(_advised(answer), failed), *heeded, *where]
+        answer.reasons[:0] = [*warnings(_advised(answer), failed), *heeded, *best]
         return lambda rows: _save(rows, answer)
 
     def get(self, id_: str) -> dict[str, Any]:
@@ -113,30 +114,6 @@ def _thresholds(
     if found.pipelining.needed is None:
         return []
     return [ThresholdAnswer.of(one) for one in thresholds(found.problem, profile, constraints, tolerance, go_on)]
-
-
-def _places(resolver: Resolver, request: RecommendationRequest) -> dict[str, Resolved]:
-    """The question on every cluster that it names, by where that stands in the request."""
-    if request.allocation is not None and request.cluster.num_chips is None:
-        held = request.cluster.model_copy(update={"num_chips": request.allocation.chips})
-        request = request.model_copy(update={"cluster": held})
-    price = request.objective.usd_per_chip_hour
-    places = {"cluster": resolver.problem(request, price)}
-    others: dict[str, Any] = {
-        f"alternatives.clusters[{i}]": cluster for i, cluster in enumerate(request.alternatives.clusters)
-    }
-    sizes = [places["cluster"].problem.cluster.num_chips]
-    for i, chips in enumerate(request.alternatives.num_chips):
-        if chips in sizes:
-            continue
-        sizes.append(chips)
-        sized = request.cluster.model_copy(update={"num_chips": chips, "torus_shape": None})
-        others[f"alternatives.num_chips[{i}]"] = sized
-    for name, cluster in others.items():
-        other = "cluster.num_chips" if name.startswith("alternatives.num_chips") else "cluster"
-        with instead_of(other, name), instead_of("stack", name):  # which the stack does not run on
-            places[name] = resolver.problem(request.model_copy(update={"cluster": cluster}), price)
-    return places
 
 
 def _objective(request: RecommendationRequest) -> Objective:
@@ -181,20 +158,26 @@ def _advised(answer: RecommendationAnswer) -> dict[str, PredictedLayout]:
     return {"the fastest": fastest} if alike else {"the fastest": fastest, "the simplest": simplest}
 
 
-def _asked(request: RecommendationRequest, places: dict[str, Resolved]) -> dict[str, Any]:
-    """What of the request is no part of the question, and its own cluster, whichever is the best."""
-    clusters = {name: place.request["cluster"] for name, place in places.items()}
-    given: dict[str, Any] = {"cluster": clusters["cluster"]}
+def _asked(request: RecommendationRequest, places: Places) -> dict[str, Any]:
+    """What of the request is no part of the question, and its own cluster and stack, whichever are the best."""
+    given = dict(places.written[OWN])
     given |= {name: getattr(request, name) for name in ("tolerance", "top", "include", "time_limit_s")}
     given["constraints"] = request.constraints.model_dump(mode="json", exclude_none=True)
     if request.allocation is not None:
         given["allocation"] = request.allocation.model_dump(mode="json", exclude_none=True)
-    if len(places) > 1:
-        others = [clusters[f"alternatives.clusters[{i}]"] for i in range(len(request.alternatives.clusters))]
+    several = len(places.asked) > 1
+    if several:
+        others = [_other(places, i, cluster) for i, cluster in enumerate(request.alternatives.clusters)]
         given["alternatives"] = {"clusters": others, "num_chips": request.alternatives.num_chips}
-    if len(places) > 1 or "objective" in request.model_fields_set:
+    if several or "objective" in request.model_fields_set:
         given["objective"] = request.objective.model_dump(mode="json", exclude_none=True)
     return given
+
+
+def _other(places: Places, i: int, given: OtherPreset | OtherCluster) -> dict[str, Any]:
+    """An alternative as it is written, with its stack where it names one."""
+    written = places.written[f"alternatives.clusters[{i}]"]
+    return {**written["cluster"], **({} if given.stack is None else {"stack": written["stack"]})}
 
 
 def _found(found: Recommendation) -> dict[str, Any]:

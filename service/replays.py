@@ -24,7 +24,7 @@ from service.schemas.question import Question
 from service.schemas.summary import ReplayAnswer, Replayed, ReplayedLayout, ReplayedReports, ReplayRequest
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
-from service.subject import cluster_of
+from service.subject import place_of
 from service.tables import PredictionRow, RecommendationRow
 
 _REPORTS = 10  # for each answer
@@ -46,7 +46,7 @@ class _Asked:
         predictions = [item["prediction"] for item in document["ranked"]] if ranked else document["layouts"]
         asked = {name: document["request"][name] for name in Question.model_fields}
         if ranked:
-            asked["cluster"] = cluster_of(document)
+            asked |= place_of(document)
         problem = resolver.problem(Question.model_validate(asked)).problem
         layouts = Layouts.of([LayoutFields.model_validate(item["layout"]).build() for item in predictions])
         return cls(row, ranked, predictions, problem, layouts)

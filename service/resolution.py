@@ -75,36 +75,53 @@ class Resolved:
         return replace(self, problem=problem, used=self.used.model_copy(update={"fabric": fabric}))
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A cluster, the entries that its chip and links came from, and the form that will mean the same tomorrow."""
+
+    cluster: Cluster
+    chip: EntryUsed
+    fabric: EntryUsed
+    form: dict[str, Any]
+
+
 class Resolver:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
     def problem(self, question: Question, usd_per_chip_hour: float | None = None) -> Resolved:
-        """`usd_per_chip_hour`: of a cluster that names no price of its own, instead of the catalogue's."""
         architecture = self.architecture(question.model)
-        chip, fabric, size = self.cluster(question.cluster)
-        of_chip = chip.value.usd_per_chip_hour if chip.used.source == "given" else None
-        if usd_per_chip_hour is not None and size.usd_per_chip_hour is None and of_chip is None:
-            size = size.model_copy(update={"usd_per_chip_hour": usd_per_chip_hour})
-        cluster = size.build(chip.value, fabric.value)
+        place = self.place(question.cluster, usd_per_chip_hour)
         stack = self.stack(question.stack)
         _require_positions(architecture.value, question.workload.seq_len)
         problem = Problem(
-            architecture=architecture.value, cluster=cluster, workload=question.workload.build(), stack=stack.value
+            architecture=architecture.value,
+            cluster=place.cluster,
+            workload=question.workload.build(),
+            stack=stack.value,
         )
         request = {
             "model": architecture.form,
-            "cluster": {**fabric.form, **size.model_dump(mode="json", include=_SIZE, exclude_none=True)},
+            "cluster": place.form,
             "workload": question.workload.model_dump(mode="json"),
             "stack": stack.form,
         }
         used = CatalogUsed(
-            chip=chip.used,
-            fabric=FabricUsed(**fabric.used.model_dump(), links=_links(cluster)),
+            chip=place.chip,
+            fabric=FabricUsed(**place.fabric.model_dump(), links=_links(place.cluster)),
             architecture=_architecture_used(architecture),
             stack=StackUsed(**stack.used.model_dump(), changes=_changes(question.stack)),
         )
         return Resolved(problem, used, request, architecture.quantized)
+
+    def place(self, form: ClusterPreset | ClusterFields, usd_per_chip_hour: float | None = None) -> Place:
+        """`usd_per_chip_hour`: of a cluster that names no price of its own, instead of the catalogue's."""
+        chip, fabric, size = self.cluster(form)
+        of_chip = chip.value.usd_per_chip_hour if chip.used.source == "given" else None
+        if usd_per_chip_hour is not None and size.usd_per_chip_hour is None and of_chip is None:
+            size = size.model_copy(update={"usd_per_chip_hour": usd_per_chip_hour})
+        written = {**fabric.form, **size.model_dump(mode="json", include=_SIZE, exclude_none=True)}
+        return Place(size.build(chip.value, fabric.value), chip.used, fabric.used, written)
 
     def architecture(self, form: str | HuggingFaceConfig | ShapeFields) -> Part[Architecture]:
         if not isinstance(form, str):

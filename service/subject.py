@@ -40,7 +40,7 @@ def of_prediction(rows: Rows, id_: str, rank: int | None) -> Answered:
 
 def of_recommendation(rows: Rows, id_: str, rank: int | None, choice: str | None = None) -> Answered:
     document = rows.answers.recommendation(id_).document
-    document["request"]["cluster"] = cluster_of(document)
+    document["request"].update(place_of(document))
     ranked = [one["prediction"]["layout"] for one in document["ranked"]]
     if choice is None:
         return _linked(document, ranked, rank or 1)
@@ -51,11 +51,12 @@ def of_recommendation(rows: Rows, id_: str, rank: int | None, choice: str | None
     return replace(_linked(document, [layout], 1), field="choice", rank=place)
 
 
-def cluster_of(recommendation: dict[str, Any]) -> dict[str, Any]:
-    """What a recommendation is for: of several places the best, and as many of its chips as are used."""
-    choices = recommendation.get("choices") or [{}]
-    best = choices[0].get("cluster", recommendation["request"]["cluster"])
-    return {**best, "num_chips": recommendation["chips_used"]}
+def place_of(recommendation: dict[str, Any]) -> dict[str, Any]:
+    """What a recommendation is for: of several places the best, with its stack, and as many of its chips as are
+    used."""
+    (best, *_), asked = recommendation.get("choices") or [{}], recommendation["request"]
+    cluster = {**best.get("cluster", asked["cluster"]), "num_chips": recommendation["chips_used"]}
+    return {"cluster": cluster, "stack": best.get("stack", asked["stack"])}
 
 
 def of_report(rows: Rows, report: Ran) -> Subject:

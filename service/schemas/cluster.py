@@ -181,14 +181,14 @@ def _with_scale_out(fabric: Fabric, gb_s: float) -> Fabric:
     return replace(fabric, levels=(*fabric.scale_up, *(replace(level, gb_s_per_chip=gb_s) for level in outer)))
 
 
-def _form(value: object) -> str:
+def form_of_cluster(value: object) -> str:
     described = (
         isinstance(value, Mapping) and "preset" not in value and bool({"chip", "levels", "torus"} & value.keys())
     )
     return f"{TAG}fields" if described or isinstance(value, ClusterFields) else f"{TAG}preset"
 
 
-def _object(value: object) -> object:
+def no_name(value: object) -> object:
     if isinstance(value, str):
         raise ValueError('must be an object: {"preset": …, "num_chips": …}, or the chip and its links')
     return value
@@ -196,6 +196,6 @@ def _object(value: object) -> object:
 
 ClusterForm = Annotated[
     Annotated[ClusterPreset, Tag(f"{TAG}preset")] | Annotated[ClusterFields, Tag(f"{TAG}fields")],
-    Discriminator(_form),
-    BeforeValidator(_object),
+    Discriminator(form_of_cluster),
+    BeforeValidator(no_name),
 ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from models.objective import Choice, Objective
 from models.provenance import Ground
-from service.schemas.cluster import ClusterForm
+from service.pointers import TAG
+from service.schemas.cluster import ClusterFields, ClusterPreset, form_of_cluster, no_name
+from service.schemas.stack import StackForm
 from service.schemas.wire import Degree, Document, Wire
 
 Positive = Annotated[float, Field(gt=0, le=1e18)]
@@ -34,10 +36,28 @@ class ObjectiveFields(Wire):
         return Objective(**{**given, "tokens": self.tokens or token_budget})
 
 
-class AlternativeFields(Wire):
-    """Other places to run; the question's own cluster is among them."""
+class OtherPreset(ClusterPreset):
+    stack: StackForm | None = None
+    """The software there; without it, the question's."""
 
-    clusters: Annotated[list[ClusterForm], Field(max_length=50)] = []
+
+class OtherCluster(ClusterFields):
+    stack: StackForm | None = None
+    """The software there; without it, the question's."""
+
+
+OtherForm = Annotated[
+    Annotated[OtherPreset, Tag(f"{TAG}preset")] | Annotated[OtherCluster, Tag(f"{TAG}fields")],
+    Discriminator(form_of_cluster),
+    BeforeValidator(no_name),
+]
+
+
+class AlternativeFields(Wire):
+    """Other places to run; the question's own cluster is among them. One whose chips cannot run the stack, or the
+    precision, is refused by itself (`choices[].refused`)."""
+
+    clusters: Annotated[list[OtherForm], Field(max_length=50)] = []
     num_chips: Annotated[list[Degree], Field(max_length=200)] = []
     """Of the question's own cluster: for elastic jobs, say. Each counts once, and the question's own not again."""
 
@@ -49,6 +69,8 @@ class ChoiceAnswer(Document):
     """Where it stands in `request`."""
     cluster: dict[str, Any] | None = None
     """As a request takes it."""
+    stack: str | dict[str, Any] | None = None
+    """The software there, as a request takes it."""
     chip: str
     num_chips: int
     chips_used: int | None
@@ -74,5 +96,6 @@ class ChoiceAnswer(Document):
     refused: str | None
 
     @classmethod
-    def of(cls, choice: Choice, cluster: dict[str, Any]) -> Self:
-        return cls.model_validate({**asdict(choice), "cluster": cluster})
+    def of(cls, choice: Choice, place: dict[str, Any]) -> Self:
+        """`place`: its cluster and stack."""
+        return cls.model_validate({**asdict(choice), **place})

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import time
+from typing import Any
 
 import pytest
 from asking import QUESTION, SHAPE, assert_problem, changed, without
@@ -372,13 +373,80 @@ def test_a_price_that_is_given_goes_before_that_of_the_objective(client) -> None
         ({"objective": {"deadline_hours": 3}}, "/objective/tokens"),
         ({"alternatives": {"clusters": [{"preset": "nothing", "num_chips": 8}]}}, "/alternatives/clusters/0/preset"),
         ({"alternatives": {"num_chips": [0]}}, "/alternatives/num_chips/0"),
-        ({"alternatives": {"clusters": [{"preset": "v5p-256"}]}}, "/alternatives/clusters/0"),
+        (
+            {"alternatives": {"clusters": [{"preset": "h200", "num_chips": 8, "stack": "x"}]}},
+            "/alternatives/clusters/0/stack",
+        ),
     ],
 )
 def test_a_bad_alternative_is_named(client, changes: dict[str, object], pointer: str) -> None:
     answer = client.post("/v1/recommendations", json={**SMALL, **changes})
     assert answer.status_code in (404, 422)
     assert pointer in [error["pointer"] for error in answer.json()["errors"]]
+
+
+def test_an_alternative_may_have_a_stack_of_its_own(client) -> None:
+    """GPUs and TPUs in one comparison, and back from its own answer; what ran is then of that stack."""
+    slice_ = {"preset": "v5p-32", "stack": {"name": "maxtext", "max_tp": 4}}
+    body = {**SMALL, "stack": "megatron", "alternatives": {"clusters": [slice_, {"preset": "h200", "num_chips": 16}]}}
+    found = client.post("/v1/recommendations", json={**body, "objective": {"minimize": "chips"}}).json()
+    stacks = {choice["name"]: choice["stack"] for choice in found["choices"]}
+    assert stacks == {
+        "cluster": "megatron", "alternatives.clusters[0]": slice_["stack"], "alternatives.clusters[1]": "megatron",
+    }  # fmt: skip
+    assert not any(choice["refused"] for choice in found["choices"])
+    again = client.post("/v1/recommendations", json=found["request"]).json()
+    assert again["choices"] == found["choices"]
+    alone = {**body, "cluster": {"preset": "v5p-32"}, "stack": slice_["stack"], "alternatives": {}}
+    (there,) = client.post("/v1/recommendations", json={**alone, "objective": {"minimize": "chips"}}).json()["choices"]
+    assert {**there, "name": "alternatives.clusters[0]"} in found["choices"]
+
+
+def test_a_report_of_the_best_alternative_is_of_its_stack(client) -> None:
+    own = {**SMALL, "cluster": {"preset": "a100", "num_chips": 8}, "stack": "megatron"}
+    body = {**own, "alternatives": {"clusters": [{"preset": "v5p-64", "stack": "maxtext"}]}}
+    made = client.post("/v1/recommendations", json=body).json()
+    assert made["choices"][0]["name"] == "alternatives.clusters[0]"
+    assert made["catalogue"]["stack"]["name"] == "maxtext"
+    assert made["request"]["stack"] == "megatron"
+    ran = {"recommendation_id": made["id"], "outcome": "ok", "measured": {"step_time_s": 9.0}}
+    found = client.post("/v1/reports", json=ran).json()
+    assert found["request"]["stack"] == "maxtext"
+    assert found["prediction"]["step_time_s"] == pytest.approx(made["fastest"]["prediction"]["step_time_s"])
+    (replayed,) = client.post("/v1/profiles/default/versions/1/replay").json()["answers"]
+    assert replayed["layouts"][0]["replayed_step_time_s"] == pytest.approx(made["choices"][0]["step_time_s"])
+
+
+@pytest.mark.parametrize(
+    ("precision", "other", "why"),
+    [
+        ("bf16", {"preset": "v5p-32"}, "stack megatron: runs on chips of nvidia, amd, huawei, not on tpu-v5p"),
+        ("fp8", {"preset": "a100", "num_chips": 16}, "workload.precision fp8: NVIDIA A100 SXM4 80GB has no published"),
+    ],
+)
+def test_what_one_alternative_cannot_run_refuses_that_one(
+    client, precision: str, other: dict[str, Any], why: str
+) -> None:
+    body = {**changed(SMALL, "workload.precision", precision), "stack": "megatron"}
+    found = client.post("/v1/recommendations", json={**body, "alternatives": {"clusters": [other]}}).json()
+    best, last = found["choices"]
+    assert best["name"] == "cluster"
+    assert last["refused"].startswith(why)
+    assert last["num_chips"] == 16
+    assert "where: of 2 the least step time has cluster" in found["reasons"][0]
+    wrong = {**body, "cluster": other, "alternatives": {"num_chips": [8]}}
+    assert_problem(client.post("/v1/recommendations", json=wrong), "invalid", f"/{why.split()[0].replace('.', '/')}")
+
+
+def test_a_constraint_that_the_stack_of_one_alternative_does_not_know_refuses_that_one(client) -> None:
+    body = {**SMALL, "stack": "megatron", "constraints": {"recompute_modules": ["core_attn"]}}
+    other = {"preset": "v5p-32", "stack": "maxtext"}
+    found = client.post("/v1/recommendations", json={**body, "alternatives": {"clusters": [other]}}).json()
+    assert [choice["name"] for choice in found["choices"]] == ["cluster", "alternatives.clusters[0]"]
+    assert found["choices"][1]["refused"].startswith("constraints.recompute_modules: stack maxtext recomputes")
+    nowhere = {**body, "stack": "maxtext", "cluster": {"preset": "v5p-32"}, "alternatives": {"clusters": [other]}}
+    answer = client.post("/v1/recommendations", json=nowhere)
+    assert_problem(answer, "invalid", "/constraints/recompute_modules")
 
 
 def test_another_number_of_chips_than_a_slice_has_is_named_where_it_stands(client) -> None:
