@@ -39,6 +39,15 @@ class Fewest:
     tried: int
     exact: bool
 
+    @property
+    def told(self) -> str:
+        of = f"of {self.tried} numbers that were tried"
+        if self.num_chips is not None:
+            return f"{self.num_chips} chips are the fewest {of} that keep the limits"
+        if self.exact:
+            return f"fewest chips: none {of} keeps the limits"
+        return f"fewest chips: time ran out before one {of} was found to keep the limits"
+
 
 def fewest_chips(
     problem: Problem,

@@ -54,24 +54,23 @@ def places_of(resolver: Resolver, request: RecommendationRequest) -> Places:
     for name, asked in _of_clusters(request):
         with instead_of("cluster", name), instead_of("stack", f"{name}.stack"):
             found.add(resolver, name, asked)
-    own = found.resolved[OWN].problem.cluster.num_chips
-    for name, asked in _of_numbers(request, own):
-        with instead_of("cluster.num_chips", name):
-            found.add(resolver, name, asked)
+    sizes = {found.resolved[OWN].problem.cluster.num_chips}
+    for i, chips in enumerate(request.alternatives.num_chips):
+        if chips not in sizes:
+            sizes.add(chips)
+            add_number(found, resolver, f"alternatives.num_chips[{i}]", chips)
     return found
+
+
+def add_number(places: Places, resolver: Resolver, name: str, chips: int) -> None:
+    """So many chips of the question's own cluster."""
+    own = places.asked[OWN]
+    sized = own.cluster.model_copy(update={"num_chips": chips, "torus_shape": None})
+    with instead_of("cluster.num_chips", name):
+        places.add(resolver, name, own.model_copy(update={"cluster": sized}))
 
 
 def _of_clusters(request: RecommendationRequest) -> Iterator[tuple[str, RecommendationRequest]]:
     for i, cluster in enumerate(request.alternatives.clusters):
         stack = request.stack if cluster.stack is None else cluster.stack
         yield f"alternatives.clusters[{i}]", request.model_copy(update={"cluster": cluster, "stack": stack})
-
-
-def _of_numbers(request: RecommendationRequest, own: int) -> Iterator[tuple[str, RecommendationRequest]]:
-    """Each number once, and the question's own not again."""
-    sizes = [own]
-    for i, chips in enumerate(request.alternatives.num_chips):
-        if chips not in sizes:
-            sizes.append(chips)
-            sized = request.cluster.model_copy(update={"num_chips": chips, "torus_shape": None})
-            yield f"alternatives.num_chips[{i}]", request.model_copy(update={"cluster": sized})

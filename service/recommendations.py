@@ -10,6 +10,7 @@ from models.allocation import Allocation, allocate
 from models.answer import GoOn
 from models.constraints import Constraints
 from models.errors import Infeasible
+from models.fewest_chips import fewest_chips
 from models.objective import Choice, Objective, choose, none_fits, told
 from models.profile import Profile
 from models.recommendation import Recommendation, recommend
@@ -20,7 +21,7 @@ from service.creation import Created, Save
 from service.deadline import Deadline, nobody
 from service.evidence import Evidence
 from service.failures import least_that_failed, left_out, out_of_memory, warnings
-from service.places import OWN, Places, places_of
+from service.places import OWN, Places, add_number, places_of
 from service.profiles import wanted_profile
 from service.resolution import Resolver
 from service.schemas.allocation import AllocationAnswer
@@ -52,8 +53,9 @@ class Recommendations:
             places = places_of(Resolver(rows), request)
             profile = wanted_profile(rows, request.profile)
         constraints, go_on = request.constraints.build(), Deadline(request.time_limit_s, require_client)
-        where, choices = OWN, list[Choice]()
+        where, choices, fewest = OWN, list[Choice](), list[str]()
         if {"alternatives", "objective"} & request.model_fields_set:
+            fewest = self._add_fewest(places, request, profile, constraints, go_on)
             problems = {name: resolved.problem for name, resolved in places.resolved.items()}
             choices = [*choose(problems, profile, constraints, _objective(request), go_on), *places.refused]
             where = choices[0].name
@@ -94,10 +96,29 @@ class Recommendations:
             used = {"num_chips": problem.cluster.num_chips, "chips_per_domain": allocation.chips_per_group}
             answer.request["cluster"].update(used)
             answer.reasons.extend(_spare(allocation, request.cluster.num_chips))
-        best = [told(choices, _objective(request))] if choices else []
+        best = [told(choices, _objective(request)), *fewest] if choices else []
         heeded = left_out(found.fastest.prediction.needed_gib, failed)
         answer.reasons[:0] = [*warnings(_advised(answer), failed), *heeded, *best]
         return lambda rows: _save(rows, answer)
+
+    def _add_fewest(
+        self,
+        places: Places,
+        request: RecommendationRequest,
+        profile: Profile,
+        constraints: Constraints,
+        go_on: GoOn,
+    ) -> list[str]:
+        """Make the fewest chips that keep the limits one of the places; what was found, in words."""
+        most, problem = request.alternatives.up_to_chips, places.resolved[OWN].problem
+        if most is None:
+            return []
+        found = fewest_chips(problem, profile, constraints, _objective(request), most, go_on)
+        sizes = {place.problem.cluster.num_chips for place in places.resolved.values()}
+        if found.num_chips is not None and found.num_chips not in sizes:
+            with self._store.reading() as rows:
+                add_number(places, Resolver(rows), "alternatives.up_to_chips", found.num_chips)
+        return [found.told]
 
     def get(self, id_: str) -> dict[str, Any]:
         with self._store.reading() as rows:
@@ -135,7 +156,8 @@ def _spare(allocation: Allocation, most: int | None) -> list[str]:
 def _lossless(objective: ObjectiveFields) -> list[str]:
     """What failures are taken to cost nothing of."""
     if not objective.failures_per_chip_hour:
-        return []
+        counts = objective.tokens is not None or objective.deadline_hours is not None
+        return ["objective.failures_per_chip_hour is 0: hours and costs count no failures"] if counts else []
     costs = {"checkpoint_s": "checkpoints stop no training", "restart_s": "a restart takes no time"}
     open_ = {name: free for name, free in costs.items() if name not in objective.model_fields_set}
     return [f"objective.{name} is 0: {free}, so goodput is too high" for name, free in open_.items()]
@@ -169,6 +191,8 @@ def _asked(request: RecommendationRequest, places: Places) -> dict[str, Any]:
     if several:
         others = [_other(places, i, cluster) for i, cluster in enumerate(request.alternatives.clusters)]
         given["alternatives"] = {"clusters": others, "num_chips": request.alternatives.num_chips}
+        if request.alternatives.up_to_chips is not None:
+            given["alternatives"]["up_to_chips"] = request.alternatives.up_to_chips
     if several or "objective" in request.model_fields_set:
         given["objective"] = request.objective.model_dump(mode="json", exclude_none=True)
     return given

@@ -60,6 +60,9 @@ class AlternativeFields(Wire):
     clusters: Annotated[list[OtherForm], Field(max_length=50)] = []
     num_chips: Annotated[list[Degree], Field(max_length=200)] = []
     """Of the question's own cluster: for elastic jobs, say. Each counts once, and the question's own not again."""
+    up_to_chips: Degree | None = None
+    """The fewest chips of the question's own cluster, up to so many, that keep the objective's limits: looked for, and
+    then one of the alternatives."""
 
 
 class ChoiceAnswer(Document):

@@ -45,6 +45,9 @@ class RecommendationRequest(PinnedQuestion):
     def _one_place(self) -> Self:
         if self.allocation is not None and {"alternatives", "objective"} & self.model_fields_set:
             raise Invalid("allocation", None, "is of one cluster: give no alternatives and no objective with it")
+        most, limits = self.alternatives.up_to_chips, (self.objective.deadline_hours, self.objective.budget_usd)
+        if most is not None and limits == (None, None):
+            raise Invalid("alternatives.up_to_chips", most, "needs objective.deadline_hours or objective.budget_usd")
         return self
 
 

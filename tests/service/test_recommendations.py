@@ -494,3 +494,31 @@ def test_chips_are_spare_because_of_the_limit_where_it_is_the_limit(client, most
 def test_bad_nodes_are_named(client, nodes: list[dict[str, object]], pointer: str) -> None:
     body = {**SMALL, "cluster": {"preset": "h100"}, "allocation": {"nodes": nodes}}
     assert_problem(client.post("/v1/recommendations", json=body), "invalid", pointer)
+
+
+def test_the_fewest_chips_that_keep_a_deadline_are_found(client) -> None:
+    """More of them than are asked for is no answer: one domain fewer misses it."""
+    objective = {"minimize": "chips", "tokens": 1e11, "deadline_hours": 72}
+    body = {**SMALL, "alternatives": {"up_to_chips": 160}, "objective": objective}
+    found = client.post("/v1/recommendations", json=body).json()
+    best = found["choices"][0]
+    assert best["name"] == "alternatives.up_to_chips"
+    assert best["meets"]
+    assert f"{best['num_chips']} chips are the fewest of" in " ".join(found["reasons"])
+    fewer = {**body, "alternatives": {"num_chips": [best["num_chips"] - 8]}}
+    misses = client.post("/v1/recommendations", json=fewer).json()["choices"]
+    assert not any(choice["meets"] for choice in misses if choice["num_chips"] < best["num_chips"])
+    again = client.post("/v1/recommendations", json={k: v for k, v in found["request"].items() if k != "profile"})
+    assert again.json()["choices"] == found["choices"]
+
+
+def test_the_fewest_chips_need_a_limit_to_keep(client) -> None:
+    body = {**SMALL, "alternatives": {"up_to_chips": 160}}
+    assert_problem(client.post("/v1/recommendations", json=body), "invalid", "/alternatives/up_to_chips")
+
+
+def test_where_no_number_of_chips_keeps_the_limits_it_is_said(client) -> None:
+    objective = {"minimize": "chips", "tokens": 1e14, "deadline_hours": 1}
+    body = {**SMALL, "alternatives": {"up_to_chips": 64}, "objective": objective}
+    reasons = " ".join(client.post("/v1/recommendations", json=body).json()["reasons"])
+    assert "fewest chips: none of" in reasons
