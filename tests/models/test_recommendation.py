@@ -259,7 +259,7 @@ def test_a_chip_that_nobody_ran_on_has_a_wider_interval() -> None:
 
 
 def test_what_no_run_supports_is_said_and_can_be_left_out() -> None:
-    question = problem("deepseek-v3", ("tpu-v5p", 512), "maxtext", seq_len=4096, global_batch=3072)
+    question = problem("deepseek-v3", ("tpu-v5p", 2048), "maxtext", seq_len=4096, global_batch=8192)
     said = [reason for reason in recommend(question, PROFILE).reasons if reason.startswith("evidence")]
     assert len(said) == 1
     assert "expert_s" in said[0]
