@@ -11,7 +11,7 @@ from models.prediction import Prediction, predict_layouts
 from models.problem import Problem
 from models.profile import Profile
 from models.rules import RULES, first_broken
-from service.answer_pages import answer_page
+from service.answer_pages import answer_page, brief
 from service.assumptions import of_the_layout
 from service.basis import basis
 from service.creation import Created, Save
@@ -92,6 +92,7 @@ def _save(rows: Rows, answer: PredictionAnswer) -> Created:
         created_at=answer.created_at,
         profile_id=answer.profile.id,
         profile_version=answer.profile.version,
+        brief=brief(document),
         document=document,
     )
     rows.answers.add(row)

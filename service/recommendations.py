@@ -15,7 +15,7 @@ from models.objective import Choice, Objective, choose, none_fits, told
 from models.profile import Profile
 from models.recommendation import Recommendation, recommend
 from models.thresholds import thresholds
-from service.answer_pages import answer_page
+from service.answer_pages import answer_page, brief
 from service.basis import basis
 from service.creation import Created, Save
 from service.deadline import Deadline, nobody
@@ -228,6 +228,7 @@ def _save(rows: Rows, answer: RecommendationAnswer) -> Created:
         created_at=answer.created_at,
         profile_id=answer.profile.id,
         profile_version=answer.profile.version,
+        brief=brief(document),
         document=document,
     )
     rows.answers.add(row)

@@ -7,20 +7,22 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
+from service.schemas.layout import LayoutFields
 from service.tables import ReportRow
 
 COLUMNS = (
     "id", "created_at", "measured_at", "source", "outcome", "chip", "num_chips", "fabric", "stack", "architecture",
     "seq_len", "global_batch", "precision", "profile_id", "profile_version", "step_time_s", "predicted_step_time_s",
     "predicted_low_s", "predicted_high_s", "residual", "within_interval", "reserved_gib", "predicted_reserved_gib",
-    "predicted_fits", "flag", "tenant", "rank", "choice", "withdrawn_at",
+    "predicted_fits", "flag", "tenant", "rank", "choice", "withdrawn_at", "layout", "tokens_per_s",
+    "tokens_per_s_per_chip", "mfu_causal", "predicted_mfu_causal",
 )  # fmt: skip
 
 
 def cells(row: ReportRow) -> list[Any]:
     document = row.document
     request, predicted = document["request"], document["prediction"]
-    workload = request["workload"]
+    workload, measured = request["workload"], document["measured"] or {}
     found = {
         **{name: getattr(row, name) for name in COLUMNS if hasattr(row, name)},
         "created_at": row.created_at.isoformat(),
@@ -37,6 +39,11 @@ def cells(row: ReportRow) -> list[Any]:
         "predicted_reserved_gib": predicted["reserved_gib"],
         "predicted_fits": predicted["fits"],
         "flag": document.get("flag"),
+        "layout": LayoutFields.summary(predicted["layout"]),
+        "tokens_per_s": measured.get("tokens_per_s"),
+        "tokens_per_s_per_chip": measured.get("tokens_per_s_per_chip"),
+        "mfu_causal": measured.get("mfu", {}).get("causal"),
+        "predicted_mfu_causal": predicted["mfu"]["causal"],
     }
     return [found[name] for name in COLUMNS]
 

@@ -102,6 +102,8 @@ class ProfileVersionRow(Table):
 
 
 class PredictionRow(Owned, Table):
+    """`brief` is what lists show of the document (service.answer_pages)."""
+
     __tablename__ = "predictions"
     __table_args__ = (_made_under(), _listed(__tablename__))
 
@@ -109,10 +111,13 @@ class PredictionRow(Owned, Table):
     created_at: Mapped[datetime] = mapped_column(index=True)
     profile_id: Mapped[str]
     profile_version: Mapped[int]
+    brief: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
     document: Mapped[dict[str, Any]]
 
 
 class RecommendationRow(Owned, Table):
+    """`brief` is what lists show of the document (service.answer_pages)."""
+
     __tablename__ = "recommendations"
     __table_args__ = (_made_under(), _listed(__tablename__))
 
@@ -120,6 +125,7 @@ class RecommendationRow(Owned, Table):
     created_at: Mapped[datetime] = mapped_column(index=True)
     profile_id: Mapped[str]
     profile_version: Mapped[int]
+    brief: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
     document: Mapped[dict[str, Any]]
 
 

@@ -13,7 +13,7 @@ from service.routes import examples
 from service.routes.dependencies import Id, Post, Use, needs
 from service.routes.pages import page
 from service.schemas.catalog import CatalogQuery
-from service.schemas.prediction import AnswerPage
+from service.schemas.prediction import RecommendationPage
 from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
 from service.schemas.timeline import ChromeTrace, TimelineAnswer, TimelineQuery
 
@@ -33,9 +33,9 @@ async def create_recommendation(
     return await post.created_in_turn(lambda client: use.recommendations.recommend(body, client.require))
 
 
-@router.get("", operation_id="listRecommendations", response_model=AnswerPage)
+@router.get("", operation_id="listRecommendations", response_model=RecommendationPage)
 def list_recommendations(query: Annotated[CatalogQuery, Query()], request: Request, use: Use) -> JSONResponse:
-    """Newest first, each with its question; the answer lies at `location`."""
+    """Newest first, each with its question and its fastest layout in brief; the answer lies at `location`."""
     return page(request, use.recommendations.page(query))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError
 
 from models.constraints import EVEN, KNOBS, SUREST, Constraints
+from models.errors import Invalid
 from models.layout import Layout
 from models.problem import Problem
 from models.usual import usual
@@ -92,6 +93,14 @@ class LayoutFields(Wire):
     def settled(self, problem: Problem) -> LayoutFields:
         """With what was left open as the stack has it."""
         return LayoutFields.of(usual(problem, self.build(), self.model_fields_set))
+
+    @classmethod
+    def summary(cls, layout: object) -> str | None:
+        """Of a layout as an answer has it; None where that is older than what layouts are now."""
+        try:
+            return cls.model_validate(layout).build().summary()
+        except (Invalid, ValidationError):
+            return None
 
     @classmethod
     def of(cls, layout: Layout) -> LayoutFields:

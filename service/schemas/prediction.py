@@ -240,6 +240,29 @@ class AnswerPage(Document):
     """The cursor of the next page."""
 
 
+class RecommendationResult(Document):
+    """Of the fastest layout."""
+
+    chips_used: int
+    layout_summary: str | None
+    """In one line, as in `reasons`."""
+    step_time_s: float
+    mfu: ByConvention
+    fit_probability: float | None
+    exact: bool
+    """The search came to its end (`certificate.exact`)."""
+
+
+class RecommendationSummary(AnswerSummary):
+    result: RecommendationResult | None
+
+
+class RecommendationPage(Document):
+    items: list[RecommendationSummary]
+    next: str | None
+    """The cursor of the next page."""
+
+
 class OutOfMemoryRun(Document):
     """A report on the same chip and stack, of the same model."""
 

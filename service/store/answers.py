@@ -44,12 +44,12 @@ class Answers:
             query = query.where(kind.created_at < until)
         return self._session.scalars(query).all()
 
-    def asked(
+    def briefs(
         self, kind: type[PredictionRow | RecommendationRow], limit: int, before: str | None
     ) -> Sequence[Row[Any]]:
-        """What was asked, without the answers: newest first, from the one after `before` on; ids sort by time."""
-        columns = kind.id, kind.created_at, kind.profile_id, kind.profile_version
-        query = select(*columns, kind.document["request"].label("request")).order_by(kind.id.desc()).limit(limit)
+        """In brief, newest first, from the one after `before` on; ids sort by time."""
+        columns = kind.id, kind.created_at, kind.profile_id, kind.profile_version, kind.brief
+        query = select(*columns).order_by(kind.id.desc()).limit(limit)
         if before is not None:
             query = query.where(kind.id < before)
         return self._session.execute(query).all()

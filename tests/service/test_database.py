@@ -116,3 +116,15 @@ def test_earlier_logs_are_known_when_they_come_again(client, database_url: str) 
         (row,) = rows.reports.newest(ReportFilter(), 2)
         assert row.log_hash == hashlib.sha256(rows.reports.get(row.id).submission.encode()).hexdigest()
     engine.dispose()
+
+
+def test_earlier_answers_are_listed_in_brief(client, database_url: str) -> None:
+    client.post("/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16))
+    client.post("/v1/predictions", json=PREDICTION)
+    lists = [client.get(f"/v1/{kind}").json() for kind in ("recommendations", "predictions")]
+    engine = database.connect(database_url)
+    database.downgrade(engine, "0010")
+    database.migrate(engine)
+    engine.dispose()
+    assert [client.get(f"/v1/{kind}").json() for kind in ("recommendations", "predictions")] == lists
+    assert lists[0]["items"][0]["result"]["chips_used"] == 16

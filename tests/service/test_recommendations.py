@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from asking import QUESTION, SHAPE, assert_problem, changed, without
+from sqlalchemy import event
 
 from service.schemas.recommendation import RecommendationAnswer
 
@@ -522,3 +523,28 @@ def test_where_no_number_of_chips_keeps_the_limits_it_is_said(client) -> None:
     body = {**SMALL, "alternatives": {"up_to_chips": 64}, "objective": objective}
     reasons = " ".join(client.post("/v1/recommendations", json=body).json()["reasons"])
     assert "fewest chips: none of" in reasons
+
+
+def test_a_list_shows_what_came_of_each(client) -> None:
+    made = client.post("/v1/recommendations", json=SMALL).json()
+    (item,) = client.get("/v1/recommendations").json()["items"]
+    best = made["fastest"]["prediction"]
+    assert item["result"] == {
+        "chips_used": made["chips_used"],
+        "layout_summary": made["reasons"][0].split(": ")[1],
+        "step_time_s": best["step_time_s"],
+        "mfu": best["mfu"],
+        "fit_probability": best["fit_probability"],
+        "exact": made["certificate"]["exact"],
+    }
+    assert item["request"]["model"] == made["request"]["model"]
+
+
+def test_a_list_reads_no_whole_answers(client) -> None:
+    client.post("/v1/recommendations", json=SMALL)
+    queries: list[str] = []
+    engine = client.app.state.services.store._engine
+    event.listen(engine, "before_cursor_execute", lambda *execution: queries.append(execution[2]))
+    assert len(client.get("/v1/recommendations").json()["items"]) == 1
+    assert queries
+    assert not any("document" in query for query in queries)

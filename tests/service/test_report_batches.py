@@ -125,6 +125,21 @@ def test_measured_communication_points_at_communication(client) -> None:
     assert_problem(client.post("/v1/reports", json={**body, "parts": {}}), "invalid", "/parts")
 
 
+def test_csv_shows_what_ran_and_how_fast(client) -> None:
+    made = client.post("/v1/reports", json=REPORT).json()
+    client.post("/v1/reports", json={**without(REPORT, "measured"), "outcome": "crashed"})
+    crashed, ran = csv.DictReader(io.StringIO(client.get("/v1/reports?format=csv").text))
+    assert (
+        ran["layout"]
+        == crashed["layout"]
+        == "dp_shard=64 micro_batch=1 zero=3 recompute=layernorm+mlp_act+alternate_mm"
+    )
+    measured = {"tokens_per_s": made["measured"]["tokens_per_s"], "mfu_causal": made["measured"]["mfu"]["causal"]}
+    assert {name: float(ran[name]) for name in measured} == measured
+    assert float(ran["predicted_mfu_causal"]) == made["prediction"]["mfu"]["causal"]
+    assert crashed["mfu_causal"] == crashed["tokens_per_s"] == ""
+
+
 def test_csv_has_every_report_once_and_no_formula(client) -> None:
     reports = [changed(REPORT, "measured.step_time_s", 2.0 + i / 10) for i in range(7)]
     reports.append({**REPORT, "source": "=HYPERLINK(1)"})
