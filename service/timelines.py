@@ -10,7 +10,7 @@ from models.timeline import chrome_trace, timeline
 from service.profiles import wanted_profile
 from service.resolution import Resolver
 from service.schemas.question import ProfileWanted
-from service.schemas.timeline import TimelineAnswer, TimelineQuery
+from service.schemas.timeline import RecommendationTimelineQuery, TimelineAnswer, TimelineQuery
 from service.store import Rows, Store
 from service.subject import Answered, of_prediction, of_recommendation
 
@@ -22,8 +22,8 @@ class Timelines:
     def of_prediction(self, id_: str, query: TimelineQuery) -> dict[str, Any]:
         return self._draw(query, lambda rows: of_prediction(rows, id_, query.rank))
 
-    def of_recommendation(self, id_: str, query: TimelineQuery) -> dict[str, Any]:
-        return self._draw(query, lambda rows: of_recommendation(rows, id_, query.rank))
+    def of_recommendation(self, id_: str, query: RecommendationTimelineQuery) -> dict[str, Any]:
+        return self._draw(query, lambda rows: of_recommendation(rows, id_, query.rank, query.choice))
 
     def _draw(self, query: TimelineQuery, answered: Callable[[Rows], Answered]) -> dict[str, Any]:
         with self._store.reading() as rows:

@@ -15,7 +15,7 @@ from service.routes.pages import page
 from service.schemas.catalog import CatalogQuery
 from service.schemas.prediction import RecommendationPage
 from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
-from service.schemas.timeline import ChromeTrace, TimelineAnswer, TimelineQuery
+from service.schemas.timeline import ChromeTrace, RecommendationTimelineQuery, TimelineAnswer
 
 router = APIRouter(
     prefix="/v1/recommendations", tags=["recommendations"], route_class=JsonRoute, dependencies=[needs("recommend")]
@@ -46,6 +46,6 @@ def get_recommendation(id_: Id, request: Request, use: Use) -> Response:
 
 
 @router.get("/{id}/timeline", operation_id="getRecommendationTimeline", response_model=TimelineAnswer | ChromeTrace)
-def get_recommendation_timeline(id_: Id, query: Annotated[TimelineQuery, Query()], use: Use) -> Response:
+def get_recommendation_timeline(id_: Id, query: Annotated[RecommendationTimelineQuery, Query()], use: Use) -> Response:
     """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing and Perfetto."""
     return JSONResponse(use.timelines.of_recommendation(id_, query))

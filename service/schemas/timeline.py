@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from models.errors import Invalid
 from models.timeline import Timeline
 from service.schemas.prediction import ProfileUsed
+from service.schemas.report import Choice
 from service.schemas.wire import Document
 
 
@@ -21,6 +23,17 @@ class TimelineQuery(BaseModel):
     """How many of the step's to show at most; no fewer than the schedule needs."""
     format: Literal["json", "chrome"] = "json"
     """"chrome": the Trace Event Format, for chrome://tracing and Perfetto."""
+
+
+class RecommendationTimelineQuery(TimelineQuery):
+    choice: Choice | None = None
+    """Instead of `rank`: the name that the layout has in the recommendation."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.choice is not None and self.rank is not None:
+            raise Invalid("choice", self.choice, "goes without rank")
+        return self
 
 
 class EventAnswer(Document):

@@ -32,6 +32,20 @@ def test_a_recommendation_is_drawn_as_a_chrome_trace(client) -> None:
     )
 
 
+def test_a_recommendation_is_drawn_by_choice(client) -> None:
+    asked = {**QUESTION, "model": "llama-3-70b", "stack": "megatron", "tolerance": 0.2}
+    made = client.post("/v1/recommendations", json=asked).json()
+    address = f"/v1/recommendations/{made['id']}/timeline?micro_batches=8&choice="
+    times = {name: made[name]["prediction"]["step_time_s"] for name in ("fastest", "simplest", "surer") if made[name]}
+    assert len({*times.values()}) > 1
+    for name, seconds in times.items():
+        assert client.get(address + name).json()["step_time_s"] == pytest.approx(seconds)
+    assert_problem(client.get(f"{address}simplest&rank=1"), "invalid")
+    assert_problem(client.get(f"{address}best"), "invalid")
+    prediction = client.post("/v1/predictions", json=PREDICTION).json()["id"]
+    assert_problem(client.get(f"/v1/predictions/{prediction}/timeline?choice=fastest"), "invalid")
+
+
 @pytest.mark.parametrize("made", ["predictions", "recommendations"])
 def test_both_formats_are_documented(client, made: str) -> None:
     operation = client.get("/openapi.json").json()["paths"][f"/v1/{made}/{{id}}/timeline"]["get"]
