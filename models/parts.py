@@ -82,6 +82,14 @@ def product_seconds(products: Products, c: Coefficients) -> Array:
     return np.asarray(Kernels(products.problem, c).linear(products.m, products.k, products.n).forward)
 
 
+def published_seconds(sweep: Sweep, published: Coefficients) -> Array:
+    """What published benchmarks of the operation took; NaN where none tells, as between small sizes and large ones."""
+    ratios = {which: _published(sweep, which) for which in ("small", "large")}
+    small, large = (np.nan if ratio is None else ratio for ratio in ratios.values())
+    ratio = np.where(sweep.sizes >= LARGE_BYTES, large, np.where(sweep.sizes <= SMALL_BYTES, small, np.nan))
+    return np.asarray(sweep_seconds(sweep, published) * ratio)
+
+
 def offsets(sweep: Sweep | Products, published: Coefficients) -> dict[str, float]:
     """By coefficient, how far this machine lies from the published ones, on the unbounded scale."""
     return _of_sweep(sweep, published) if isinstance(sweep, Sweep) else _of_products(sweep, published)
@@ -113,10 +121,16 @@ def _beyond(sweep: Sweep) -> bool:
 
 
 def _published_over_model(sweep: Sweep, which: str) -> float:
-    """What published benchmarks of the operation took over what the model says of them; 1 where there are none."""
+    """1 where there are none."""
+    ratio = _published(sweep, which)
+    return 1.0 if ratio is None else ratio
+
+
+def _published(sweep: Sweep, which: str) -> float | None:
+    """What published benchmarks of the operation took over what the model says of them, if there are any."""
     where = "several domains" if _beyond(sweep) else "one domain"
     by_generation = published_benchmarks().get(sweep.operation, {})
-    return float(by_generation.get(sweep.problem.cluster.chip.generation, {}).get(where, {}).get(which, 1.0))
+    return by_generation.get(sweep.problem.cluster.chip.generation, {}).get(where, {}).get(which)
 
 
 def _of_products(products: Products, published: Coefficients) -> dict[str, float]:

@@ -12,10 +12,20 @@ from models.array import Array
 from models.calibration import Observation
 from models.errors import Invalid
 from models.layout import Layout
-from models.parts import FARTHEST, Products, Sweep, left_over, offsets, product_seconds, sweep_seconds, targets
+from models.parts import (
+    FARTHEST,
+    Products,
+    Sweep,
+    left_over,
+    offsets,
+    product_seconds,
+    published_seconds,
+    sweep_seconds,
+    targets,
+)
 from models.priors import priors
 from models.problem import Problem
-from models.profile import Profile
+from models.profile import Coefficients, Profile
 from service.creation import Created, Save
 from service.cursors import read_cursor, write_cursor
 from service.formats import nccl_tests
@@ -65,7 +75,7 @@ class Benchmarks:
             chip=problem.cluster.chip.id,
             num_chips=problem.cluster.num_chips,
             profile=ProfileUsed(id=profile.id, version=profile.version),
-            points=_points(part, predicted),
+            points=_points(part, predicted, published),
             unread=0 if table is None else table.unread,
             median_abs_error=float(np.median(np.abs(predicted / part.seconds - 1))),
             offsets=found,
@@ -155,14 +165,19 @@ def _products(problem: Problem, submission: BenchmarkSubmission) -> Products:
     return Products(problem, m, n, k, 2 * m * n * k / (tflops * 1e12))
 
 
-def _points(part: Sweep | Products, predicted: Array) -> list[BenchmarkPoint]:
-    if isinstance(part, Sweep):
-        names = [f"{int(size)}" for size in part.sizes]
-    else:
-        names = [f"{int(m)} x {int(n)} x {int(k)}" for m, n, k in zip(part.m, part.n, part.k, strict=True)]
+def _points(part: Sweep | Products, predicted: Array, published: Coefficients) -> list[BenchmarkPoint]:
+    named: dict[str, Array] = {"bytes": part.sizes} if isinstance(part, Sweep) else {d: getattr(part, d) for d in "mnk"}
+    known = published_seconds(part, published) if isinstance(part, Sweep) else np.full(len(part.m), np.nan)
+    seconds = part.seconds, np.broadcast_to(predicted, len(known)), known
     return [
-        BenchmarkPoint(what=name, measured_s=float(measured), predicted_s=float(model))
-        for name, measured, model in zip(names, part.seconds, np.broadcast_to(predicted, len(names)), strict=True)
+        BenchmarkPoint(
+            what=" x ".join(f"{int(size)}" for size in sizes),
+            **{name: int(size) for name, size in zip(named, sizes, strict=True)},
+            measured_s=float(measured),
+            predicted_s=float(model),
+            published_s=None if np.isnan(theirs) else float(theirs),
+        )
+        for sizes, measured, model, theirs in zip(zip(*named.values(), strict=True), *seconds, strict=True)
     ]
 
 

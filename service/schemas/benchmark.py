@@ -56,10 +56,21 @@ class BenchmarkSubmission(Wire):
 class BenchmarkPoint(Document):
     what: str
     """Bytes of a collective, or m x n x k."""
+    bytes: int | None = None
+    """Of a collective: the whole vector, as nccl-tests counts."""
+    m: int | None = None
+    """With `n` and `k`: of a product of m x k by k x n."""
+    n: int | None = None
+    k: int | None = None
     measured_s: float
     predicted_s: float
-    """By the model with its priors, not by the profile that training runs were fitted to. Where published benchmarks
-    differ from that, as reductions inside a switch do, `offsets` are from those."""
+    """As `predicted_from` says."""
+    published_s: float | None = None
+    """What published benchmarks of the same collective took on such chips; null where there are none, as for sizes
+    between 64 KiB and 64 MiB. `offsets` are from these, where reductions inside a switch, say, are not as predicted."""
+
+
+PREDICTED_FROM = "priors: what data sheets and published measurements say of parts alone, not the profile"
 
 
 class BenchmarkSummary(Document):
@@ -73,6 +84,8 @@ class BenchmarkSummary(Document):
     num_chips: int
     profile: ProfileUsed
     """The version that was active when it came."""
+    predicted_from: str = PREDICTED_FROM
+    """What `predicted_s` rests on: a profile says what parts achieve within training runs, which is less."""
     unread: int
     """Lines of the table that could not be read, or whose result was wrong."""
     median_abs_error: float

@@ -45,6 +45,25 @@ def test_a_table_stands_beside_the_model_and_is_kept(client) -> None:
     assert client.get("/v1/benchmarks").json()["items"] == [without(found, "points")]
 
 
+def test_points_name_their_sizes_and_what_was_published(client) -> None:
+    found = client.post("/v1/benchmarks", json=sweep(HOPPER_GB_S)).json()
+    points = {point["bytes"]: point for point in found["points"]}
+    assert [point["what"] for point in found["points"]] == [str(2**power) for power in range(3, 34)]
+    assert points[2**33]["published_s"] == pytest.approx(points[2**33]["measured_s"], rel=0.1)
+    assert points[2**33]["published_s"] != pytest.approx(points[2**33]["predicted_s"], rel=0.02)
+    assert points[2**20]["published_s"] is None
+    assert found["predicted_from"].startswith("priors")
+    product = client.post("/v1/benchmarks", json=gemms(600.0)).json()["points"][0]
+    assert [product[name] for name in ("what", "bytes", "m", "n", "k")] == [
+        "8192 x 8192 x 8192",
+        None,
+        8192,
+        8192,
+        8192,
+    ]
+    assert product["published_s"] is None
+
+
 def test_a_machine_like_the_published_ones_is_at_no_distance(client) -> None:
     found = client.post("/v1/benchmarks", json=sweep(HOPPER_GB_S)).json()["offsets"]
     assert found["scaleup"] == pytest.approx(0, abs=0.15)  # of log-odds: 0.80 of the link rate or 0.82
