@@ -37,6 +37,29 @@ POINTS: dict[str, int] = {
 }
 
 
+WORDS: dict[str, str] = {
+    "pipeline": "a pipeline",
+    "pipeline_schedule": "a schedule beyond 1F1B",
+    "pipeline_partition": "stages of unequal length",
+    "expert_across_domains": "expert parallelism across domains",
+    "expert_tensor": "tensor parallelism of experts",
+    "expert": "expert parallelism",
+    "tensor_across_domains": "tensor parallelism across domains",
+    "tensor": "tensor parallelism",
+    "context": "context parallelism",
+    "hybrid_sharding": "replicas beside shards",
+    "offload_optimizer": "offload of the optimizer",
+    "offload_activations": "offload of activations",
+    "full_recompute": "full recompute",
+    "selective_recompute": "selective recompute",
+    "kept_gathered": "parameters that stay gathered",
+    "sharded": "ZeRO",
+    "placement": "axes in an unusual order",
+    "torus_block": "blocks of a torus",
+}
+"""What has the points of each reason."""
+
+
 def complexity_terms(problem: Problem, layouts: Layouts) -> dict[str, Array]:
     """Points by reason, arrays of shape (n,)."""
     placed = groups(problem.cluster, layouts)

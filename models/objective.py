@@ -22,6 +22,13 @@ from models.profile import Profile
 from models.space import Space
 
 _NEVER = 1e-12  # failures an hour
+_LEAST_PLAIN, _MOST_PLAIN = 1e-4, 1e13
+_BEST = {
+    "step_time": "the shortest step",
+    "time": "the shortest time",
+    "cost": "the lowest cost",
+    "chips": "the fewest chips",
+}
 
 Minimized = Literal["step_time", "time", "cost", "chips"]
 
@@ -99,24 +106,30 @@ def choose(
 def told(choices: Sequence[Choice], objective: Objective) -> str:
     """Why the first of them is: its figures beside those of the next that keeps the limits as it does."""
     best, possible = choices[0], [choice for choice in choices if choice.refused is None]
-    least = {"step_time": "step time", "time": "time", "cost": "cost", "chips": "chips"}[objective.minimize]
-    named = {name: f"{name} {limit:g}" for name, limit in _limits(objective).items()}
-    limits = " and ".join(named.values())
     keeping = [choice for choice in possible if choice.meets]
-    if not keeping:
-        broken = " and ".join(named[name] for name, taken in _taken(best, objective).items() if taken > 1)
-        said = f"none keeps {limits}; the nearest is {_figures(best)}, which breaks {broken}"
-    elif limits and len(keeping) == 1:
-        said = f"only one keeps {limits}, {_figures(best)}"
-    else:
-        keep = f"{len(keeping)} keep {limits}, and of those " if limits else ""
-        said = f"{keep}the least {least} has {_figures(best)}"
+    said = f"where: {_first(best, len(keeping), len(choices), objective)}"
     if others := [choice for choice in (keeping or possible) if choice is not best]:
         said += f"; then {_figures(others[0])}"
         said += " (within their 80% intervals either may be the better)" if _overlap(best, others[0], objective) else ""
     if refused := [_where(choice) for choice in choices if choice.refused is not None]:
         said += f"; refused: {', '.join(refused)}"
-    return f"where: of {len(choices)} {said}"
+    return said
+
+
+def _first(best: Choice, keeping: int, places: int, objective: Objective) -> str:
+    """The best of so many places, so many of which keep the limits."""
+    named = {name: f"{name} = {_plain(limit)}" for name, limit in _limits(objective).items()}
+    limits, figures = " and ".join(named.values()), _figures(best)
+    if not keeping:
+        broken = " and ".join(named[name] for name, taken in _taken(best, objective).items() if taken > 1)
+        none = f"none of {places} places keeps {limits}; the nearest is " if places > 1 else ""
+        return f"{none}{figures}, which breaks {broken}"
+    if places == 1:
+        return figures
+    if limits and keeping == 1:
+        return f"only one of {places} places keeps {limits}: {figures}"
+    among = f"{keeping} of {places} places keep {limits}, and of those" if limits else f"of {places} places"
+    return f"{among} {_where(best)} has {_BEST[objective.minimize]}: {_numbers(best)}"
 
 
 def longest_step_s(problem: Problem, objective: Objective) -> float:
@@ -157,12 +170,25 @@ def _limits(objective: Objective) -> dict[str, float]:
 
 
 def _figures(choice: Choice) -> str:
+    return f"{_where(choice)}: {_numbers(choice)}"
+
+
+def _numbers(choice: Choice) -> str:
     step = f"{choice.step_time_s:.4g} s a step ({choice.step_time_low_s:.3g} to {choice.step_time_high_s:.3g})"
     figures = {"hours": choice.hours, "USD": choice.usd}
     if choice.usd is None:
         figures["USD per million tokens"] = choice.usd_per_million_tokens
-    others = [f"{value:.4g} {unit}" for unit, value in figures.items() if value is not None]
-    return f"{_where(choice)}: {', '.join([step, *others])}"
+    others = [f"{_plain(value)} {unit}" for unit, value in figures.items() if value is not None]
+    return ", ".join([step, *others])
+
+
+def _plain(value: float) -> str:
+    """To four digits, without an exponent where a person would write none."""
+    if not _LEAST_PLAIN <= value < _MOST_PLAIN:
+        return f"{value:.4g}"
+    decimals = 3 - math.floor(math.log10(value))
+    shown = f"{round(value, decimals):,.{max(decimals, 0)}f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 
 def _overlap(best: Choice, other: Choice, objective: Objective) -> bool:

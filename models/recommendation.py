@@ -11,6 +11,7 @@ import numpy as np
 from models.answer import Answer, Certificate, Goal, GoOn, to_the_end
 from models.array import Array
 from models.candidate import Candidate, candidates
+from models.complexity import WORDS
 from models.constraints import EVEN, Constraints
 from models.errors import Infeasible, Invalid
 from models.fewer_chips import FasterOnFewer, FewerChips, faster_with_fewer, search_all_or_fewer
@@ -190,7 +191,7 @@ def _reasons(
     else:
         cost = simplest.prediction.step_time_s / best.step_time_s - 1
         dropped = sorted(fastest.complexity_terms.keys() - simplest.complexity_terms.keys())
-        without = f", without {', '.join(dropped)}" if dropped else ""
+        without = f", without {', '.join(WORDS[name] for name in dropped)}" if dropped else ""
         chance = simplest.prediction.fit_probability
         unsure = "" if chance >= SURE else f"; it fits with a probability of {_percent(chance)}"
         named = f"{simplest.prediction.layout.summary()}, {cost:.2%} slower{without}{unsure}"

@@ -35,7 +35,7 @@ def assumptions(question: Question, resolved: Resolved, profile: Profile) -> lis
         *_text_tower(resolved),
         *_quantized(resolved),
         *_number_format(problem),
-        *_of_the_cluster(question, problem),
+        *_of_the_cluster(question, resolved),
         *_price(resolved),
         *_slow_node(problem, profile),
         *of_the_chip(problem.cluster.chip, profile),
@@ -118,11 +118,11 @@ def _quantized(resolved: Resolved) -> list[str]:
     return [f"model.quantization_config has no effect: training is in workload.precision = {precision}"]
 
 
-def _of_the_cluster(question: Question, problem: Problem) -> list[str]:
-    cluster = problem.cluster
+def _of_the_cluster(question: Question, resolved: Resolved) -> list[str]:
+    cluster = resolved.problem.cluster
     said = question.cluster.model_fields_set
     lines = []
-    if cluster.slice_shape and "torus_shape" not in said:
+    if cluster.slice_shape and "torus_shape" not in resolved.request["cluster"]:  # which a name may say too
         lines.append(f"cluster.torus_shape is {'x'.join(map(str, cluster.slice_shape))}, the most cubic slice")
     if cluster.slice_shape and (slices := cluster.num_chips // math.prod(cluster.slice_shape)) > 1:
         lines.append(f"the cluster is {slices} slices, joined by the network")

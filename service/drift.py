@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from models.drift import Change, changes_among
+from models.drift import FEWEST, Change, changes_among
 from service.families import family_of
 from service.observations import Observations, log_residuals
 from service.profiles import profile_version
@@ -83,8 +83,10 @@ def _change(reports: Sequence[ReportRow], change: Change) -> ChangeAnswer:
 
 
 def _sentence(what: str, found: Sequence[ChangeAnswer], runs: int) -> str:
+    if runs < 2 * FEWEST:
+        return f"{what}: {runs} run{'s' * (runs != 1)}, and it takes {2 * FEWEST} to tell a change"
     if not found:
-        return f"{what}: no change in {runs} run{'s' * (runs != 1)}"
+        return f"{what}: no change in {runs} runs"
     last = found[-1]
     way = "slower" if last.slower > 0 else "faster"
     return f"{what}: {abs(last.slower):.0%} {way} since {last.since:%A, %d %B %Y %H:%M} UTC"

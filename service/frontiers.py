@@ -44,10 +44,9 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
     answered = [point for point in points if point.gap is not None]
     simple = [point for point in answered if point.is_simple(tolerance)]
     reasons = [f"without a pipeline {len(simple)} of {len(answered)} points are within {tolerance:.0%} of the best"]
-    for axis in ("num_chips", "layers"):  # for how long it holds
+    for axis, how in (("num_chips", "{:g} chips"), ("layers", "{:g} times the layers")):  # for how long it holds
         if axis in grid and simple:
-            most = max(simple, key=lambda point: point.at[axis])
-            reasons.append(f"the largest {axis} of those is {most.at[axis]:g}")
+            reasons.append(f"the largest of those has {how.format(max(point.at[axis] for point in simple))}")
     if not all(point.exact for point in points):
         reasons.append("the time limit ended some searches: their points are the best so far")
     return reasons

@@ -62,11 +62,12 @@ def judge(policy: Policy, found: Calibration, published: Unseen | None, *, asked
     if not errors:
         rule = f"fewer than {JUDGED} measured step times, or peaks of memory"
         return _kept(f"{rule}: its error on runs that it did not see is unknown")
-    change = "its error on runs that it did not see goes " + ", and ".join(
-        f"of {what} from {unseen.error_before:.1%} to {unseen.error_after:.1%}" for what, unseen in errors.items()
+    change = "on runs that it did not see " + " and ".join(
+        f"the error of {what} goes from {unseen.error_before:.1%} to {unseen.error_after:.1%}"
+        for what, unseen in errors.items()
     )
     if all(unseen.error_after > unseen.error_before - _LEAST for unseen in errors.values()):
-        return _kept(f"{change}: it does not fall by a tenth of a point")
+        return _kept(f"{change}, which is no fall of {100 * _LEAST:g} percentage points or more")
     if policy.mode == "manual" and not asked:
         return _kept(f"{change}; the policy is manual: a person activates it")
     compared = {f"{what} of unseen reports": unseen for what, unseen in errors.items()}

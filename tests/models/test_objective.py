@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.constraints import Constraints
 from models.errors import Invalid
-from models.objective import Objective, choose, told
+from models.objective import Choice, Objective, choose, told
 from models.problem import Problem
 from models.profile import shipped_profile
 from tests.benchmarks import problems
@@ -118,6 +118,24 @@ def test_what_costs_nothing_is_compared_too() -> None:
             for at in (on("h100", 64), on("h200", 64))]  # fmt: skip
     cost = Objective(minimize="cost")
     choices = choose(dict(zip("ab", free, strict=True)), PROFILE, Constraints(), cost)
-    assert "the least cost" in told(choices, cost)
+    assert "has the lowest cost: " in told(choices, cost)
     assert "80% intervals" not in told(choices, cost)
     assert choices[0].tokens_per_s >= choices[1].tokens_per_s  # type: ignore[operator]
+
+
+def test_places_are_told_in_plain_words_and_numbers() -> None:
+    objective = Objective(minimize="chips", tokens=1e12, deadline_hours=720)
+    of = {"chip": "h100", "step_time_s": 5.0, "step_time_low_s": 4.0, "step_time_high_s": 6.0}
+    kept = [
+        Choice(name=f"p{chips}", num_chips=chips, meets=True, hours=700.04, usd=24_983_210.4, **of)
+        for chips in (64, 128)
+    ]
+    late = Choice(name="late", num_chips=8, hours=1e4, usd=0.00123, **of)
+    figures = "5 s a step (4 to 6), 700 hours, 24,980,000 USD"
+    assert told([*kept, late], objective) == (
+        f"where: 2 of 3 places keep deadline_hours = 720, and of those p64 (64 h100) has the fewest chips: {figures}; "
+        f"then p128 (128 h100): {figures}"
+    )
+    broken = "late (8 h100): 5 s a step (4 to 6), 10,000 hours, 0.00123 USD, which breaks deadline_hours = 720"
+    assert told([late], objective) == f"where: {broken}"
+    assert told(kept[:1], Objective()) == f"where: p64 (64 h100): {figures}"

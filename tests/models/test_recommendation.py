@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from models import catalogue
 from models.answer import Goal
+from models.complexity import POINTS, WORDS
 from models.constraints import Constraints
 from models.errors import Infeasible
 from models.frontier import frontier
@@ -268,3 +269,14 @@ def test_what_no_run_supports_is_said_and_can_be_left_out() -> None:
     assert found.fastest.prediction.layout.ep == 1
     assert found.fastest.prediction.provenance.grade == "measured"
     assert not [reason for reason in found.reasons if reason.startswith("evidence")]
+
+
+def test_what_the_simplest_does_without_is_told_in_words() -> None:
+    assert WORDS.keys() == POINTS.keys()
+    found = recommend(NAMED["llama-3.1-405b"](), PROFILE, tolerance=1.0)
+    dropped = found.fastest.complexity_terms.keys() - found.simplest.complexity_terms.keys()
+    assert dropped
+    (named,) = [reason for reason in found.reasons if reason.startswith("simplest within")]
+    for name in dropped:
+        assert WORDS[name] in named
+    assert "_" not in named.split("without ")[1].split(";")[0]

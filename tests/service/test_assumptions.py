@@ -34,6 +34,16 @@ SAID = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("size", "open_"), [({"num_chips": 64}, True), ({"torus_shape": [4, 4, 4]}, False), ({}, False)]
+)
+def test_a_shape_that_the_request_names_is_not_said_to_be_chosen(shared_client, size: dict, open_: bool) -> None:
+    cluster = {"preset": "tpu-v5p" if size else "v5p-4x4x4", **size}
+    asked = {**on("h100", **SHARDED), "cluster": cluster}
+    lines = shared_client.post("/v1/predictions", json=asked).json()["assumptions"]
+    assert ("cluster.torus_shape is 4x4x4, the most cubic slice" in lines) == open_
+
+
 @pytest.mark.parametrize(("body", "said"), SAID)
 def test_what_a_prediction_takes_for_granted_is_said_when_it_applies(shared_client, body: dict, said: str) -> None:
     def lines(asked: dict[str, Any]) -> str:

@@ -228,7 +228,7 @@ def test_a_calibration_that_does_not_improve_is_not_promoted(client) -> None:
     report(client, [0.9, 1.1] * 3 + [1.1, 0.9] * 3)
     found = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
     assert not found["promotion"]["promoted"]
-    assert "does not fall" in found["promotion"]["reason"]
+    assert "which is no fall of 0.1 percentage points or more" in found["promotion"]["reason"]
 
 
 def test_reports_that_no_coefficient_explains_are_named_and_not_promoted(client) -> None:

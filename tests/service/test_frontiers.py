@@ -25,6 +25,11 @@ def test_every_combination_of_the_grid_is_a_point(client) -> None:
     assert client.post("/v1/frontiers", json=found["request"]).json()["points"] == found["points"]
 
 
+def test_how_far_it_holds_is_told_with_its_unit(client) -> None:
+    found = client.post("/v1/frontiers", json={**SMALL, "grid": {"layers": [0.5, 1], "num_chips": [8, 16]}}).json()
+    assert found["reasons"][1:] == ["the largest of those has 16 chips", "the largest of those has 1 times the layers"]
+
+
 def test_the_place_as_it_is_agrees_with_the_recommendation(client) -> None:
     (here,) = client.post("/v1/frontiers", json={**SMALL, "grid": {"scale_up": [1]}}).json()["points"]
     best = client.post("/v1/recommendations", json=SMALL).json()["pipelining"]

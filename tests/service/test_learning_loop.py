@@ -56,6 +56,13 @@ def test_a_cluster_that_got_slower_is_named_with_the_time(client) -> None:
     assert found["runs"] == 100
 
 
+def test_few_runs_are_not_said_to_have_kept_their_level(client) -> None:
+    runs(client, wobble(1))
+    assert drift(client)["series"][0]["sentence"].endswith(": 1 run, and it takes 12 to tell a change")
+    runs(client, wobble(11))
+    assert drift(client)["series"][0]["sentence"].endswith(": no change in 12 runs")
+
+
 def test_other_questions_are_no_drift(client) -> None:
     """Half the batch is a faster step, not a faster cluster."""
     runs(client, wobble(20))

@@ -262,7 +262,7 @@ def test_the_answer_is_for_the_best_of_the_alternatives(client) -> None:
     ]  # fmt: skip
     assert names[0] == "alternatives.num_chips[1]"
     assert found["reasons"][0].startswith(
-        "where: of 4 the least step time has alternatives.num_chips[1] (32 h100-sxm-80gb)"
+        "where: of 4 places alternatives.num_chips[1] (32 h100-sxm-80gb) has the shortest step: "
     )
     assert found["chips_used"] == 32
     assert found["fastest"]["prediction"]["step_time_s"] == found["choices"][0]["step_time_s"]
@@ -306,7 +306,7 @@ def test_the_cheapest_by_a_deadline_is_found(client) -> None:
     hasty = {**body, "objective": {**objective, "deadline_hours": 0.001}}
     found = client.post("/v1/recommendations", json=hasty).json()
     assert not any(choice["meets"] for choice in found["choices"])
-    assert found["reasons"][0].startswith("where: of 3 none keeps deadline_hours 0.001; the nearest is")
+    assert found["reasons"][0].startswith("where: none of 3 places keeps deadline_hours = 0.001; the nearest is")
 
 
 @pytest.mark.parametrize("said", ["checkpoint_s", "restart_s"])
@@ -345,14 +345,14 @@ def test_of_several_places_those_that_keep_the_limits_are_compared(client) -> No
     tight = {**body, "objective": {**objective, "budget_usd": (costs[0] + costs[1]) / 2}}
     found = client.post("/v1/recommendations", json=tight).json()
     assert [choice["meets"] for choice in found["choices"]] == [True, False, False]
-    assert found["reasons"][0].startswith("where: of 3 only one keeps budget_usd")
+    assert found["reasons"][0].startswith("where: only one of 3 places keeps budget_usd")
     assert "; then" not in found["reasons"][0]
     two = {**body, "objective": {**objective, "budget_usd": (costs[1] + costs[2]) / 2}}
     found = client.post("/v1/recommendations", json=two).json()
     hours = [choice["hours"] for choice in found["choices"] if choice["meets"]]
     assert len(hours) == 2
     assert hours == sorted(hours)
-    assert "2 keep budget_usd" in found["reasons"][0]
+    assert "2 of 3 places keep budget_usd" in found["reasons"][0]
     assert f"then {found['choices'][1]['name']}" in found["reasons"][0]
 
 
@@ -434,7 +434,7 @@ def test_what_one_alternative_cannot_run_refuses_that_one(
     assert best["name"] == "cluster"
     assert last["refused"].startswith(why)
     assert last["num_chips"] == 16
-    assert "where: of 2 the least step time has cluster" in found["reasons"][0]
+    assert "where: of 2 places cluster (16 h100-sxm-80gb) has the shortest step: " in found["reasons"][0]
     wrong = {**body, "cluster": other, "alternatives": {"num_chips": [8]}}
     assert_problem(client.post("/v1/recommendations", json=wrong), "invalid", f"/{why.split()[0].replace('.', '/')}")
 
