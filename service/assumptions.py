@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 
+from models.allocation import Allocation, Node
 from models.compute import OLDEST_YEARS
 from models.hardware import Chip
 from models.problem import Problem
@@ -57,6 +60,23 @@ def of_the_layout(name: str, given: LayoutFields, settled: LayoutFields) -> list
     """Knobs that the stack settled."""
     changed = [knob for knob in LayoutFields.model_fields if getattr(given, knob) != getattr(settled, knob)]
     return [f"{name}.{knob} is {getattr(settled, knob)}: the stack's own" for knob in changed]
+
+
+def of_the_leaves(allocation: Allocation, nodes: Iterable[Node]) -> list[str]:
+    """Where switches hold other numbers of chips than the fabric has below one."""
+    leaves, cluster = {node.name: node.leaf for node in nodes}, allocation.cluster
+    held = Counter[str]()
+    for host in allocation.hosts:
+        held[leaves[host.node]] += host.chips
+    outer = next((dim for dim in cluster.dims if dim.scale == "out"), None)
+    if outer is None or not any(held):
+        return []
+    priced, least, most = outer.domain // cluster.chip.devices_per_chip, min(held.values()), max(held.values())
+    if least == most == priced:
+        return []
+    said = f"{least} to {most}" if least < most else f"{most}"
+    alike = f"as if {outer.name} joined {priced} chips everywhere"
+    return [f"leaves order ranks only: they hold {said} of the chips in use, and traffic is priced {alike}"]
 
 
 def _defaults(workload: WorkloadFields) -> list[str]:

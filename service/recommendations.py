@@ -16,6 +16,7 @@ from models.profile import Profile
 from models.recommendation import Recommendation, recommend
 from models.thresholds import thresholds
 from service.answer_pages import answer_page, brief
+from service.assumptions import of_the_leaves
 from service.basis import basis
 from service.creation import Created, Save
 from service.deadline import Deadline, nobody
@@ -60,9 +61,11 @@ class Recommendations:
             choices = [*choose(problems, profile, constraints, _objective(request), go_on), *places.refused]
             where = choices[0].name
         resolved = places.resolved[where]
-        problem, allocation = resolved.problem, None
+        problem, allocation, leaves = resolved.problem, None, list[str]()
         if request.allocation is not None:
-            allocation = allocate(problem, profile, constraints, request.allocation.build(), go_on)
+            nodes = request.allocation.build()
+            allocation = allocate(problem, profile, constraints, nodes, go_on)
+            leaves = of_the_leaves(allocation, nodes)
             problem = replace(problem, cluster=allocation.cluster)
         failed = out_of_memory(self._store, problem, profile)
         try:
@@ -96,6 +99,7 @@ class Recommendations:
             used = {"num_chips": problem.cluster.num_chips, "chips_per_domain": allocation.chips_per_group}
             answer.request["cluster"].update(used)
             answer.reasons.extend(_spare(allocation, request.cluster.num_chips))
+            answer.assumptions.extend(leaves)
         best = [told(choices, _objective(request)), *fewest] if choices else []
         heeded = left_out(found.fastest.prediction.needed_gib, failed)
         answer.reasons[:0] = [*warnings(_advised(answer), failed), *heeded, *best]

@@ -20,7 +20,8 @@ class NodeFields(Wire):
     domain: Label | None = None
     """Its scale-up domain, such as a rack; without one the node is a domain."""
     leaf: Annotated[str, Field(max_length=120)] = ""
-    """The switch that it hangs from: neighbours in rank are kept below one leaf."""
+    """The switch that it hangs from: neighbours in rank are kept below one leaf. Traffic is priced by the levels of the
+    cluster, which are alike everywhere; where leaves hold other numbers of chips, `assumptions` says so."""
 
 
 class AllocationFields(Wire):

@@ -455,6 +455,33 @@ def test_another_number_of_chips_than_a_slice_has_is_named_where_it_stands(clien
     assert_problem(client.post("/v1/recommendations", json=body), "invalid", "/alternatives/num_chips/0")
 
 
+@pytest.mark.parametrize(
+    ("leaves", "said"),
+    [
+        ([4, 4], None),
+        (
+            [2, 6],
+            "leaves order ranks only: they hold 16 to 48 of the chips in use, and traffic is priced as if leaf joined",
+        ),
+        ([8], "leaves order ranks only: they hold 64 of the chips in use"),
+        ([], None),
+    ],
+)
+def test_leaves_that_are_priced_as_others_are_said(client, leaves: list[int], said: str | None) -> None:
+    named = [{"leaf": f"l{i}"} for i, count in enumerate(leaves) for _ in range(count)] or [{}] * 8
+    nodes = [{"name": f"n{i}", "chips": 8, **leaf} for i, leaf in enumerate(named)]
+    levels = [
+        {"name": "node", "size": 8, "gb_s_per_chip": 450, "scale": "up"},
+        {"name": "leaf", "size": 32, "gb_s_per_chip": 50},
+        {"name": "spine", "gb_s_per_chip": 12},
+    ]
+    cluster = {"chip": "h100", "num_chips": 64, "levels": levels}
+    found = client.post("/v1/recommendations", json={**QUESTION, "cluster": cluster, "allocation": {"nodes": nodes}})
+    lines = [line for line in found.json()["assumptions"] if line.startswith("leaves")]
+    assert len(lines) == (said is not None)
+    assert all(line.startswith(said or "") for line in lines)
+
+
 def test_held_nodes_are_used_and_ranks_placed_on_them(client) -> None:
     nodes = [{"name": f"n{i}", "chips": 8 if i else 7} for i in range(3)]
     body = {**SMALL, "cluster": {"preset": "h100"}, "allocation": {"nodes": nodes}}
