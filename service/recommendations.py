@@ -54,12 +54,8 @@ class Recommendations:
             places = places_of(Resolver(rows), request)
             profile = wanted_profile(rows, request.profile)
         constraints, go_on = request.constraints.build(), Deadline(request.time_limit_s, require_client)
-        where, choices, fewest = OWN, list[Choice](), list[str]()
-        if {"alternatives", "objective"} & request.model_fields_set:
-            fewest = self._add_fewest(places, request, profile, constraints, go_on)
-            problems = {name: resolved.problem for name, resolved in places.resolved.items()}
-            choices = [*choose(problems, profile, constraints, _objective(request), go_on), *places.refused]
-            where = choices[0].name
+        choices, fewest = self._choose(places, request, profile, constraints, go_on)
+        where = choices[0].name if choices else OWN
         resolved = places.resolved[where]
         problem, allocation, leaves = resolved.problem, None, list[str]()
         if request.allocation is not None:
@@ -104,6 +100,21 @@ class Recommendations:
         heeded = left_out(found.fastest.prediction.needed_gib, failed)
         answer.reasons[:0] = [*warnings(_advised(answer), failed), *heeded, *best]
         return lambda rows: _save(rows, answer)
+
+    def _choose(
+        self,
+        places: Places,
+        request: RecommendationRequest,
+        profile: Profile,
+        constraints: Constraints,
+        go_on: GoOn,
+    ) -> tuple[list[Choice], list[str]]:
+        """Where the request asks for it, its places, the best first; and how the fewest chips were found, in words."""
+        if not {"alternatives", "objective"} & request.model_fields_set:
+            return [], []
+        fewest = self._add_fewest(places, request, profile, constraints, go_on)
+        problems = {name: resolved.problem for name, resolved in places.resolved.items()}
+        return [*choose(problems, profile, constraints, _objective(request), go_on), *places.refused], fewest
 
     def _add_fewest(
         self,
