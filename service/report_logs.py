@@ -50,7 +50,7 @@ class ReportLogs:
 
     def take(self, submission: LogSubmission, received: str) -> Save:
         reading = _read(submission)
-        said = dict(megatron_arguments.question(reading.arguments)) if reading and reading.arguments else {}
+        said = _said(submission, reading) if reading and reading.arguments else {}
         submission.require_one_subject(settled=_SETTLED if said else ())
         date = _date(submission, reading, datetime.now(UTC))
         report = _submitted({**_report(submission, said, reading), "measured_at": date.at})
@@ -74,6 +74,17 @@ class ReportLogs:
             "notes": date.notes,
         }
         return lambda rows: _save(rows, row, beside)
+
+
+def _said(submission: LogSubmission, reading: logs.Reading) -> dict[str, Any]:
+    """What the log says that it ran. Parameters of NeMo that say too little matter only where they are needed."""
+    try:
+        return dict(megatron_arguments.question(reading.arguments))
+    except Invalid:
+        described = all(getattr(submission, name) is not None for name in _SETTLED)
+        if reading.framework != "nemo" or not (submission.is_linked or described):
+            raise
+        return {}
 
 
 @dataclass(frozen=True, slots=True)

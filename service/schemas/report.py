@@ -188,7 +188,7 @@ MAX_BATCH_REPORTS = 10_000
 
 class LogSubmission(Ran):
     """A training log as it is. What ran is linked or described as in a report; of a Megatron log that prints its
-    arguments, model, workload and layout may be left out."""
+    arguments, or a NeMo log its parameters (`PARAMETER cfg/…`), model, workload and layout may be left out."""
 
     log: Annotated[str, Field(min_length=1)]
     framework: Framework | None = None

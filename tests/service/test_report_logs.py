@@ -47,6 +47,17 @@ MEGATRON = """
     f"number of nan iterations:   0 |\n"
     for n, ms in ((1, 20289.1), (2, 3101.0), (3, 3100.0), (4, 9800.0), (5, 3099.0), (6, 3102.0))
 )
+NEMO = (
+    "Padded vocab_size: 50432, original vocab_size: 50257\nGLOBAL_RANK: 0, MEMBER: 1/16\n"
+    "DLL 2025-06-11 01:54:41.446837 - PARAMETER cfg/micro_batch_size : 2  cfg/global_batch_size : 128  "
+    "cfg/tensor_model_parallel_size : 2  cfg/pipeline_model_parallel_size : 1  cfg/num_layers : 32  "
+    "cfg/hidden_size : 4096  cfg/ffn_hidden_size : 14336  cfg/num_attention_heads : 32  cfg/num_query_groups : 8  "
+    "cfg/activation : fast-swiglu  cfg/share_embeddings_and_output_weights : False  cfg/sequence_parallel : True  "
+    "cfg/fp8 : True  cfg/optim/name : distributed_fused_adam  cfg/data/seq_length : 8192  cfg/precision : bf16-mixed \n"
+) + "".join(
+    f"DLL 2025-06-11 01:55:{10 + 4 * n}.0 - {n} reduced_train_loss : 11.1  train_step_timing in s : 4.0  epoch : 0 \n"
+    for n in range(6)
+)
 CLUSTER = {"cluster": {"preset": "h100"}, "stack": "megatron"}
 
 
@@ -64,6 +75,27 @@ def test_a_log_is_a_report_of_what_the_request_describes(client) -> None:
     kept = client.get(made.headers["location"]).json()
     assert kept.pop("submission").count("tps") == 4
     assert kept == report
+
+
+def test_the_parameters_of_a_nemo_log_say_what_ran(client) -> None:
+    found = client.post(ADDRESS, json={**changed(CLUSTER, "stack", "nemo"), "log": NEMO}).json()
+    assert found["reading"]["from_arguments"] == ["layout", "model", "num_chips", "workload"]
+    request = found["report"]["request"]
+    assert (request["cluster"]["num_chips"], request["workload"]["precision"]) == (16, "fp8")
+    assert (request["layout"]["tp"], request["layout"]["dp_shard"], request["layout"]["micro_batch"]) == (2, 8, 2)
+    other = {**CLUSTER, "log": NEMO, "layout": {"tp": 4, "dp_shard": 4, "zero_stage": 1}}
+    assert "ran tp = 2 where the request has 4" in client.post(ADDRESS, json=other).text
+
+
+def test_parameters_that_say_too_little_matter_only_where_they_are_needed(client) -> None:
+    log = NEMO.replace("cfg/num_layers : 32", "cfg/layers : 32")
+    refused = client.post(ADDRESS, json={**CLUSTER, "log": log})
+    assert_problem(refused, "invalid")
+    assert "num_layers" in refused.text
+    layout = {"tp": 2, "dp_shard": 8, "zero_stage": 1, "micro_batch": 2}
+    body = {**changed(QUESTION, "cluster.num_chips", 16), "stack": "megatron", "layout": layout, "log": log}
+    found = client.post(ADDRESS, json=body).json()
+    assert found["reading"]["from_arguments"] == []
 
 
 def test_a_report_is_dated_by_its_log(client) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from models.drift import changes
 from models.errors import Invalid, UnknownName
-from service.formats.logs import maxtext, megatron, nemo, torchtitan
+from service.formats.logs import maxtext, megatron, nemo, nemo_parameters, torchtitan
 from service.formats.logs.lines import Log, Unread
 from service.formats.logs.steps import Found, MemoryKind, Step
 from service.formats.logs.typical import Selection, select
@@ -28,6 +28,10 @@ _FINDERS: dict[Framework, Callable[[Log], Found]] = {
     "nemo": nemo.find,
     "torchtitan": torchtitan.find,
     "maxtext": maxtext.find,
+}
+_ARGUMENTS: dict[Framework, Callable[[Log], Mapping[str, str]]] = {
+    "megatron": megatron.arguments,
+    "nemo": nemo_parameters.arguments,
 }
 _UNITS: dict[Framework, Unit] = {"torchtitan": "tokens_per_s_per_chip"}
 
@@ -54,7 +58,8 @@ class Reading:
     `device_tokens`: those of a step on each device, where that follows from what is printed.
     `memory_gib`: the largest peak printed; what was reserved rather than what was allocated of it, if both are.
     `levels`: more than one where the speed changed for good, by 3% or more (models.drift).
-    `unread`: lines that look like steps and could not be read, at most 20. `arguments`: Megatron's, as printed.
+    `unread`: lines that look like steps and could not be read, at most 20. `arguments`: as Megatron
+    names them.
     `stamp`: the date and time printed beside the last step used, where there is one.
     """
 
@@ -84,7 +89,8 @@ def read(text: str, framework: str | None = None) -> Reading:
     log = Log(text)
     found = {name: finder(log) for name, finder in _FINDERS.items()}
     name = _named(log, found, framework) if framework else _recognised(log, found)
-    return _reading(name, found[name], select(found[name].runs), megatron.arguments(log) if name == "megatron" else {})
+    arguments = _ARGUMENTS[name](log) if name in _ARGUMENTS else {}
+    return _reading(name, found[name], select(found[name].runs), arguments)
 
 
 def _named(log: Log, found: Mapping[Framework, Found], framework: str) -> Framework:
