@@ -15,10 +15,11 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection, Engine, event, make_url, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Connection, Engine, event, false, make_url, select, text
+from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from service.errors import Unavailable
+from service.tables import Table
 
 MIGRATIONS = Path(__file__).parent.parent / "migrations"
 _BUSY_S = 30
@@ -55,6 +56,20 @@ def downgrade(engine: Engine, revision: str) -> None:
 def at_head(connection: Connection) -> bool:
     heads = ScriptDirectory.from_config(alembic_config(connection)).get_heads()
     return set(MigrationContext.configure(connection).get_current_heads()) == set(heads)
+
+
+def first_lacking(connection: Connection) -> str | None:
+    """The first table that is not there, or lacks a column that it should have: a migration may have been replaced
+    under the id that it had. Asks for no row."""
+    for table in Table.metadata.sorted_tables:
+        try:
+            with connection.begin_nested():
+                connection.execute(select(table).where(false()))
+        except (OperationalError, ProgrammingError):
+            if connection.invalidated:
+                raise
+            return table.name
+    return None
 
 
 def alembic_config(connection: Connection) -> Config:

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError, TimeoutError
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
-from service.database import at_head
+from service.database import at_head, first_lacking
 from service.errors import Unavailable
 from service.store.answers import Answers
 from service.store.api_keys import ApiKeys
@@ -109,6 +109,9 @@ class Store:
         """ "ok", or what keeps the database from being used."""
         try:
             with self._engine.connect() as connection:
-                return "ok" if at_head(connection) else "not at the head of its migrations"
+                if not at_head(connection):
+                    return "not at the head of its migrations"
+                lacking = first_lacking(connection)
+                return f"at the head of its migrations, but without all of {lacking}" if lacking else "ok"
         except SQLAlchemyError:
             return "not reachable"

@@ -46,6 +46,23 @@ def test_a_database_without_tables_is_not_at_head(empty_database_url: str) -> No
     engine.dispose()
 
 
+@pytest.mark.parametrize(
+    ("lost", "table"),
+    [("alter table reports drop column choice", "reports"), ("drop table benchmarks", "benchmarks")],
+)
+def test_a_database_that_lacks_what_its_revision_promises_is_not_ready(
+    client, database_url: str, lost: str, table: str
+) -> None:
+    assert client.get("/readyz").json() == {"database": "ok"}
+    engine = database.connect(database_url)
+    with engine.connect() as connection, database.writing(connection):
+        connection.execute(text(lost))
+    engine.dispose()
+    answer = client.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["database"] == f"at the head of its migrations, but without all of {table}"
+
+
 def test_many_may_start_at_once(empty_database_url: str) -> None:
     failures: list[BaseException] = []
 
