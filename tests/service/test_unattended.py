@@ -23,8 +23,8 @@ def report(client, count: int, factor: float = 1.2, **more: Any) -> None:
 
 
 def versions(client, wanted: int) -> list[int]:
-    """Once there are so many, or after a while."""
-    for _ in range(100):
+    """Once there are so many, or after a minute, for a machine that has other work."""
+    for _ in range(600):
         found = [version["version"] for version in client.get(PROFILE).json()["versions"]]
         if len(found) >= wanted:
             return found
