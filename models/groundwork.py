@@ -13,7 +13,6 @@ from models.bounds import Bounds, CoreBounds, Variants
 from models.chains import Chains
 from models.communication import Cost
 from models.complexity import of_policy
-from models.constraints import EVEN
 from models.errors import Invalid, TooLarge
 from models.exposure import update_seconds
 from models.hardware import GIB
@@ -24,7 +23,7 @@ from models.memory_bounds import CoreMemory, Memory, MemoryBounds
 from models.mesh import Groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables
 from models.problem import Problem
-from models.profile import Coefficients, Profile, kept_below
+from models.profile import Coefficients, Profile, left_free
 from models.recompute import NONE, Repeated
 from models.shard import Shards
 from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, neutral, variant_class
@@ -99,11 +98,9 @@ class Groundwork:
     def _keep_free(self) -> None:
         usable, constraints = self.problem.cluster.usable_bytes, self.space.constraints
         reserve = constraints.memory_reserve_gib
-        self.capacity = usable - reserve * GIB
-        if constraints.min_fit_probability > EVEN:
-            runtime = float(self.c.context_gib) * GIB
-            likely = kept_below(constraints.min_fit_probability, self.memory_spread)
-            self.capacity = min(self.capacity, runtime + (usable - runtime) * likely)
+        runtime = float(self.c.context_gib) * GIB
+        unsure = left_free(usable - runtime, constraints.min_fit_probability, self.memory_spread)
+        self.capacity = usable - max(reserve * GIB, unsure)
         if self.capacity <= 0:
             rule = f"must leave some of the {usable / GIB:.1f} usable GiB of a device"
             raise Invalid("constraints.memory_reserve_gib", reserve, rule)

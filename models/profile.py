@@ -128,10 +128,10 @@ MEMORY_COEFFICIENTS = frozenset({"activation_memory", "logit_memory", "fragmenta
 SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in _FITTED}
 
 
-def kept_below(probability: float, spread: float) -> float:
-    """Of a limit, the part that the median of a log-normal quantity of this spread may be, for the quantity to keep it
-    with that probability."""
-    return math.exp(-NormalDist().inv_cdf(probability) * spread)
+def left_free(limit: float, probability: float, spread: float) -> float:
+    """How far below a limit the median of a log-normal quantity of this spread has to be, for the quantity to keep the
+    limit with that probability; with even chances not at all."""
+    return limit * (1 - math.exp(-NormalDist().inv_cdf(probability) * spread))
 
 
 def to_unbounded(name: str, value: float) -> float:

@@ -16,7 +16,7 @@ from models.errors import Infeasible
 from models.groundwork import Groundwork, NoLegalLayout
 from models.layout import Layouts
 from models.prediction import Prediction
-from models.profile import Z80, Profile, kept_below
+from models.profile import Z80, Profile, left_free
 from models.search import search_on
 from models.space import Space
 from models.step import Predictions, predict
@@ -81,7 +81,7 @@ def _reserve_gib(best: Prediction, probability: float) -> float:
     """With so much kept free, what fits does so with that probability, where it is as uncertain as the best."""
     runtime = best.memory_gib["context_gib"]
     spread = math.log((best.needed_high_gib - runtime) / best.reserved_gib) / Z80
-    return (best.usable_gib - runtime) * (1 - kept_below(probability, spread))
+    return left_free(best.usable_gib - runtime, probability, spread)
 
 
 def offloaded(best: Prediction) -> list[str]:

@@ -10,7 +10,7 @@ from models.allocation import Allocation, allocate
 from models.answer import GoOn
 from models.constraints import Constraints
 from models.errors import Infeasible
-from models.fewest_chips import fewest_chips
+from models.fewest_chips import Fewest, fewest_chips
 from models.objective import Choice, Objective, choose, none_fits, told
 from models.profile import Profile
 from models.recommendation import Recommendation, recommend
@@ -112,28 +112,23 @@ class Recommendations:
         """Where the request asks for it, its places, the best first; and how the fewest chips were found, in words."""
         if not {"alternatives", "objective"} & request.model_fields_set:
             return [], []
-        fewest = self._add_fewest(places, request, profile, constraints, go_on)
+        objective, fewest = _objective(request), list[str]()
+        if (most := request.alternatives.up_to_chips) is not None:
+            found = fewest_chips(places.resolved[OWN].problem, profile, constraints, objective, most, go_on)
+            self._add(places, found)
+            fewest.append(found.told)
         problems = {name: resolved.problem for name, resolved in places.resolved.items()}
-        return [*choose(problems, profile, constraints, _objective(request), go_on), *places.refused], fewest
+        return [*choose(problems, profile, constraints, objective, go_on), *places.refused], fewest
 
-    def _add_fewest(
-        self,
-        places: Places,
-        request: RecommendationRequest,
-        profile: Profile,
-        constraints: Constraints,
-        go_on: GoOn,
-    ) -> list[str]:
-        """Make the fewest chips that keep the limits one of the places; what was found, in words."""
-        most, problem = request.alternatives.up_to_chips, places.resolved[OWN].problem
-        if most is None:
-            return []
-        found = fewest_chips(problem, profile, constraints, _objective(request), most, go_on)
-        sizes = {place.problem.cluster.num_chips for place in places.resolved.values()}
-        if found.num_chips is not None and found.num_chips not in sizes:
+    def _add(self, places: Places, fewest: Fewest) -> None:
+        """Make them one of the places, unless they are already."""
+        own = places.resolved[OWN].problem
+        if fewest.num_chips is None:
+            return
+        sized = replace(own, cluster=replace(own.cluster, num_chips=fewest.num_chips, torus_shape=None))
+        if all(place.problem != sized for place in places.resolved.values()):
             with self._store.reading() as rows:
-                add_number(places, Resolver(rows), "alternatives.up_to_chips", found.num_chips)
-        return [found.told]
+                add_number(places, Resolver(rows), "alternatives.up_to_chips", fewest.num_chips)
 
     def get(self, id_: str) -> dict[str, Any]:
         with self._store.reading() as rows:

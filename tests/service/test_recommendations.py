@@ -540,6 +540,15 @@ def test_the_fewest_chips_that_keep_a_deadline_are_found(client) -> None:
     assert again.json()["choices"] == found["choices"]
 
 
+def test_as_many_chips_of_another_kind_are_not_the_fewest_of_its_own(client) -> None:
+    objective = {"minimize": "chips", "tokens": 1e11, "deadline_hours": 72}
+    body = {**SMALL, "alternatives": {"up_to_chips": 160}, "objective": objective}
+    chips = client.post("/v1/recommendations", json=body).json()["choices"][0]["num_chips"]
+    others = {"up_to_chips": 160, "clusters": [{"preset": "a100", "num_chips": chips}]}
+    found = client.post("/v1/recommendations", json={**body, "alternatives": others}).json()
+    assert "alternatives.up_to_chips" in [choice["name"] for choice in found["choices"]]
+
+
 def test_the_fewest_chips_need_a_limit_to_keep(client) -> None:
     body = {**SMALL, "alternatives": {"up_to_chips": 160}}
     assert_problem(client.post("/v1/recommendations", json=body), "invalid", "/alternatives/up_to_chips")
