@@ -88,6 +88,21 @@ class Variants:
         return np.searchsorted(self.of[self._order], np.arange(len(self.keys)))
 
 
+def slower_shardings(problem: Problem, shardings: Layouts, legal: Array) -> Array:
+    """Which of some are no faster, by their bounds, than one that is legal (classes, shardings) wherever they are.
+
+    ZeRO-1 gathers parameters and scatters gradients once a step. ZeRO-2 and 3 do so once or more, and divide what is
+    updated no further. Once a micro-batch, every layer beside its own passes, exposes no less than once a step beside
+    one pass of the whole model: what n windows expose of n parts is no less than what all windows do of all parts, and
+    of m times as much in m times as long m times as much.
+    """
+    stage = shardings.zero_stage
+    if problem.stack.reduces_whole(1):
+        return np.zeros(len(stage), dtype=bool)
+    instead = legal[:, stage == 1].any(axis=1)
+    return np.asarray((stage > 1) & (~legal | instead[:, None]).all(axis=0))
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """Arrays of shape (keys, n): the least step time, infinite where it was not asked for; what each mean pass of
@@ -120,10 +135,9 @@ class Bounds:
         self.jitter = 1 + straggling(self.problem, self.c, x.num_devices)
         self.hideable = self.c.data_overlap * (1 - self.c.interference) if self.stack.overlap_data else 0.0
 
-    def least(self, legal: Array) -> Array:
-        """Step time under the best of those shardings that are legal (shardings, n), without recompute and offload:
+    def least(self, shardings: Layouts, legal: Array) -> Array:
+        """Step time under the best of these shardings that are legal (shardings, n), without recompute and offload:
         they only add work, and what either lets hide is no more."""
-        shardings = self.policies.shardings
         under = self._under(shardings.zero_stage[:, None], shardings.reshard[:, None], np.array(False))
         exposure = Exposure(under, self.costs, policy=0)
         step, *_ = self._step(exposure, self._once(exposure))

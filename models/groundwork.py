@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from models.array import Array, distinct
-from models.bounds import Bounds, CoreBounds, Variants
+from models.bounds import Bounds, CoreBounds, Variants, slower_shardings
 from models.chains import Chains
 from models.communication import Cost
 from models.complexity import of_policy
@@ -122,7 +122,9 @@ class Groundwork:
         self.lighter = _lighter(self.problem, self.policies, offload_pays=bool(host < device))
         z, r = len(self.policies.shardings), len(self.policies.savers)
         self.legal_variants = self.space.legal_variants(self.policies)
-        self.legal_shardings: Array = np.logical_or.reduce(self.legal_variants.reshape(-1, z, r), axis=2)
+        legal = np.logical_or.reduce(self.legal_variants.reshape(-1, z, r), axis=2)
+        kept = ~slower_shardings(self.problem, self.policies.shardings, legal)
+        self.fast_shardings, self.legal_shardings = self.policies.shardings.take(kept), legal[:, kept]
         self.sharding = np.repeat(np.arange(z), r)
         self.saver = np.tile(np.arange(r), z)
         self.on_host = self.policies.savers.offload_optimizer[self.saver]
@@ -210,7 +212,7 @@ class Groundwork:
     def bounded(self, costs: MeshCosts, chain: Array) -> Array:
         """The time that meshes take at least, whatever the policy."""
         legal = self.legal_shardings[variant_class(costs.layouts)].T
-        return Bounds(costs, self.policies, self.chains.least_idle[chain]).least(legal)
+        return Bounds(costs, self.policies, self.chains.least_idle[chain]).least(self.fast_shardings, legal)
 
     def costs(self, layouts: Layouts, shard: Array, placed: Groups, links: dict[str, Cost] | None) -> MeshCosts:
         return MeshCosts(Tables(self.problem, self.c, self.shards, links), layouts, shard, placed)

@@ -17,7 +17,7 @@ from models import search as search_module
 from models.answer import Answer, Goal, NothingFaster
 from models.architecture import Architecture, MlaShape, MoeShape
 from models.array import Array
-from models.bounds import Bounds, CoreBounds, Variants
+from models.bounds import Bounds, CoreBounds, Variants, slower_shardings
 from models.chains import Chains, idle
 from models.constraints import Constraints
 from models.errors import Infeasible, OutOfTime
@@ -344,13 +344,14 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
         more = np.maximum(beyond, layouts.offload_optimizer * times.on_host[key, rows])
         yield times.step[key, rows] + more, memory.least[variant, rows]
     none = MemoryBounds(near.costs, policies, np.zeros(n), longest, np.inf).memory()
-    legal = np.ones((len(policies.shardings), n), dtype=bool)
+    kept = ~slower_shardings(problem, policies.shardings, np.ones((1, len(policies.shardings)), dtype=bool))
+    shardings, legal = policies.shardings.take(kept), np.ones((int(kept.sum()), n), dtype=bool)
     fillings, apart = problem.cluster.numbering.different, in_every_filling(problem, placed.costs)
-    filled = Bounds(apart, policies, np.tile(least_idle, len(fillings))).least(np.tile(legal, len(fillings)))
+    filled = Bounds(apart, policies, np.tile(least_idle, len(fillings))).least(shardings, np.tile(legal, len(fillings)))
     its_own = (layouts.torus_axes == fillings[:, :1]) & (layouts.torus_block == fillings[:, 1:])
     yield np.where(its_own, filled.reshape(len(fillings), n), 0.0).max(axis=0), none.least[variant, rows]
     for bounds in (placed, near):
-        yield bounds.least(legal), (none.layers + held * none.each)[variant, rows]
+        yield bounds.least(shardings, legal), (none.layers + held * none.each)[variant, rows]
 
     shards = Shards.of(layouts, problem.workload.seq_len)
     costs = ShardCosts.of(problem, shards.table, c, policies.savers.recompute)
