@@ -99,8 +99,8 @@ def slower_shardings(problem: Problem, shardings: Layouts, legal: Array) -> Arra
     stage = shardings.zero_stage
     if problem.stack.reduces_whole(1):
         return np.zeros(len(stage), dtype=bool)
-    instead = legal[:, stage == 1].any(axis=1)
-    return np.asarray((stage > 1) & (~legal | instead[:, None]).all(axis=0))
+    instead = np.any(legal[:, stage == 1], axis=1)
+    return np.asarray((stage > 1) & np.all(~legal | instead[:, None], axis=0))
 
 
 @dataclass(frozen=True, slots=True)

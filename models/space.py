@@ -311,20 +311,15 @@ class Space:
         columns = dict(zip(("pp", "tp", "cp", "dp_shard"), np.repeat(table, 2, axis=0).T, strict=True))
         base = neutral(2 * len(table))
         rows = replace(base, **columns, sequence_parallel=np.tile(np.array([False, True]), len(table)))
-        weights = self.splits(rows) * below
-        for knob in ("pp", "dp", "cp", "tp", "sequence_parallel"):
-            rows, weights = self._kept(rows, weights, f"constraints.{knob}", self._allowed(rows, knob), rejected)
-        for name in _DEGREE_RULES:
-            ok = np.asarray(BY_NAME[name].test(self.problem, rows), dtype=bool)
-            rows, weights = self._kept(rows, weights, name, ok, rejected)
-        return rows
-
-    @staticmethod
-    def _kept(rows: Layouts, weights: Array, name: str, ok: Array, rejected: Counter[str]) -> tuple[Layouts, Array]:
-        if ok.all():
-            return rows, weights
-        rejected[name] += int(weights[~ok].sum())
-        return rows.take(ok), weights[ok]
+        weights, left = self.splits(rows) * below, np.ones(len(rows), dtype=bool)
+        knobs = ("pp", "dp", "cp", "tp", "sequence_parallel")
+        tests = [(f"constraints.{knob}", self._allowed(rows, knob)) for knob in knobs]
+        tests += [(name, BY_NAME[name].test(self.problem, rows)) for name in _DEGREE_RULES]
+        for name, ok in tests:
+            ok = np.asarray(ok, dtype=bool)
+            rejected[name] += int(weights[left & ~ok].sum())
+            left &= ok
+        return rows.take(left)
 
     def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], below: int) -> Layouts:
         sizes = np.array(self._micro_batches)
@@ -338,7 +333,8 @@ class Space:
         row, size = np.nonzero(fits)
         grown = replace(rows.take(row), micro_batch=sizes[size])
         allowed = self._allowed(grown, "micro_batch")
-        return self._kept(grown, weights[row], "constraints.micro_batch", allowed, rejected)[0]
+        rejected["constraints.micro_batch"] += int(weights[row[~allowed]].sum())
+        return grown.take(allowed)
 
     def _legal_schedules(self, chains: Layouts) -> Array:
         """(chains, schedules): legality asks for no more than the stages and the micro-batches."""
