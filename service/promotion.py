@@ -11,7 +11,6 @@ from models.array import Array
 from models.calibration import JUDGED, Calibration, Unseen
 from models.fleet import as_published
 from models.layout import Layouts
-from models.prediction import log_spreads
 from models.problem import Problem
 from models.profile import Profile
 from models.step import predict
@@ -40,13 +39,11 @@ class Published:
         theirs = as_published(after)
         layouts = [Layouts.of([run.layout.build()]) for run in runs]
         pairs = list(zip(problems, layouts, strict=True))
-        measured, found = np.log([run.step_time_s or np.nan for run in runs]), log_times(pairs, theirs)
-        spreads = [log_spreads(problem, x, theirs) for problem, x in pairs]
         return Unseen(
-            measured=measured,
+            measured=np.log([run.step_time_s or np.nan for run in runs]),
             before=log_times(pairs, as_published(before)),
-            after=found,
-            spread=np.where(measured > found, [s.slower[0] for s in spreads], [s.faster[0] for s in spreads]),
+            after=log_times(pairs, theirs),
+            spread=np.array([theirs.neighbourhood(problem.neighbourhoods).spread for problem in problems]),
             kinds=tuple((f"chip:{p.cluster.chip.id}", f"stack:{p.stack.kin}") for p in problems),
         )
 
