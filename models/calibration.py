@@ -19,7 +19,7 @@ from models.fit import Estimate, Fit, Quantity, Side, Target
 from models.layout import Layout
 from models.posterior import Posterior
 from models.problem import Problem
-from models.profile import KINDS, MEMORY_COEFFICIENTS, Z80, Key, Neighbourhood, Profile, Term, to_natural
+from models.profile import FLEET, KINDS, MEMORY_COEFFICIENTS, Z80, Key, Neighbourhood, Profile, Term, to_natural
 from models.provenance import Ran, having_seen, quantities
 
 OUTLIER_SPREADS = 4.0
@@ -28,6 +28,7 @@ MOST_OF_A_SOURCE = 50.0  # no source counts for more runs than this
 FOLDS = 8  # at most: each is a fit of its own
 FEWEST_FOLDS = 3
 JUDGED = 5  # runs of a kind, at least, for its error to say something
+_UNSURE = 3.0  # runs that tell as much of how far others scatter as all that was published
 _VISIBLE = 0.02  # of the prior's spread: a smaller shift moves no prediction by a tenth of a percent
 _TOUCHED = 0.98  # below this share: the term is one of the joint posterior
 _IDENTIFIED = 0.95  # a posterior spread below this share of the prior's: the data said something
@@ -152,7 +153,9 @@ def time_fit(
 ) -> Fit:
     targets = [target for o in _sorted(observations) for target in _of_time(o)]
     scatter = profile.neighbourhood(("all",)).spread if fresh else None
-    return Fit(profile, targets, frozenset(KINDS) - MEMORY_COEFFICIENTS, _STEP, posterior, scatter=scatter)
+    caution = _caution(profile.neighbourhoods, targets) if fresh else 1.0
+    coefficients = frozenset(KINDS) - MEMORY_COEFFICIENTS
+    return Fit(profile, targets, coefficients, _STEP, posterior, scatter=scatter, caution=caution)
 
 
 def memory_fit(
@@ -169,7 +172,15 @@ def memory_fit(
             side: Side = "at_least" if o.out_of_memory else "at_most"
             targets.append(_target(o, "needed", float(o.problem.cluster.usable_bytes), side))
     scatter = profile.memory_neighbourhood(("all",)).spread if fresh else None
-    return Fit(profile, targets, MEMORY_COEFFICIENTS, _MEMORY, posterior, scatter=scatter)
+    caution = _caution(profile.memory_neighbourhoods, targets) if fresh else 1.0
+    return Fit(profile, targets, MEMORY_COEFFICIENTS, _MEMORY, posterior, scatter=scatter, caution=caution)
+
+
+def _caution(kinds: Sequence[Neighbourhood], targets: Sequence[Target]) -> float:
+    """By how much runs of machines of one's own are trusted less as long as there are few, which do not tell how far
+    they scatter: as far as published ones, or more."""
+    seen = len(targets) + sum(one.runs for one in kinds if one.scope.startswith(f"{FLEET}:"))
+    return float(np.sqrt(1 + _UNSURE / max(seen, 1)))
 
 
 def _sorted(observations: Sequence[Observation]) -> list[Observation]:

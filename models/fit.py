@@ -105,11 +105,14 @@ class Fit:
         posterior: Posterior,
         *,
         scatter: float | None = None,
+        caution: float = 1.0,
     ) -> None:
         """`scatter`: of machines that the profile has not seen, how unseen runs did; they may all lie to one side of
-        their predictions, which is no noise."""
+        their predictions, which is no noise. `caution`: how many times as noisy runs are taken to be where terms move
+        towards them; how sure these then are is said without."""
         self.fresh = scatter is not None
         self.scatter = profile.residual_spread if scatter is None else scatter
+        self.caution = caution
         self.profile, self.targets, self.quantities = profile, targets, quantities
         scopes, joint = {scope for t in targets for scope in ("all", *t.problem.scopes)}, {*posterior.keys}
         ours = [t for t in profile.terms if t.coefficient in coefficients]
@@ -179,6 +182,7 @@ class Fit:
             _, noise = self._noise(self.residual(linear.predicted), weight)
             if self.fresh and not iteration:
                 noise = np.full(len(self.targets), self.scatter)
+            noise = self.caution * noise
             theta = self._minimum(linear, weight, noise, damping)
             moved = self.linearised(theta)
             if self._loss(moved, weight, noise) > self._loss(linear, weight, noise) + 1e-9:
@@ -192,7 +196,7 @@ class Fit:
     def reweighted(self, weight: Array, estimate: Estimate) -> Array:
         """Terms of the estimate had the targets had these weights, to first order around it."""
         _, noise = self._noise(self.residual(estimate.linear.predicted), weight)
-        return self._minimum(estimate.linear, weight, noise, 0.0)
+        return self._minimum(estimate.linear, weight, self.caution * noise, 0.0)
 
     def without(self, dropped: Array, estimate: Estimate) -> Estimate:
         """The estimate had the targets of a mask not been there, to first order around it."""

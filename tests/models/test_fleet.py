@@ -12,7 +12,7 @@ from models.calibration import MOST_OF_A_SOURCE, Calibration, Observation, by_so
 from models.fleet import DRIFT, as_fleet, as_published, drift
 from models.layout import Layouts
 from models.posterior import Posterior, shipped_posterior
-from models.profile import Profile, shipped_profile
+from models.profile import Neighbourhood, Profile, shipped_profile
 from models.step import predict
 from tests.benchmarks.coverage import Fleet, World, as_modelled, covered, questions, worlds
 
@@ -100,6 +100,17 @@ def test_what_others_run_stays_where_it_was() -> None:
     before, after = (seconds(as_published(p)) for p in (fleet().profile, learnt(slow).profile))
     others = [i for i, (problem, _) in enumerate(questions()) if problem.stack.id != "megatron"]
     assert np.abs(after / before - 1)[others].max() < 0.03
+
+
+def test_a_first_report_is_trusted_less_than_one_of_a_fleet_that_is_known() -> None:
+    """How far a fleet's runs scatter is not known from the first of them."""
+    report = fleet().reports(fleet().profile, 1, np.random.default_rng(7), QUIET)[0]
+    slow = replace(report, step_time_s=1.3 * (report.step_time_s or 0))
+    pair = Neighbourhood(scope=slow.problem.fleet_scopes["pair"], spread=0.2, unidentified=0.0, runs=200)
+    known = replace(fleet().profile, neighbourhoods=(*fleet().profile.neighbourhoods, pair))
+    first, later = (calibrate(p, [slow], "x", fleet().posterior) for p in (fleet().profile, known))
+    moved, further = (np.log(seconds(c.profile) / seconds(fleet().profile)) for c in (first, later))
+    assert 0.01 < moved.max() < 0.8 * further.max()
 
 
 def test_a_fleet_begins_where_everybody_is() -> None:
