@@ -70,9 +70,13 @@ class Answer:
     def simplest(self) -> int:
         return self.front[0]
 
-    def inexact(self) -> Answer:
-        """The same, where there was no time for all of it."""
-        return replace(self, certificate=replace(self.certificate, exact=False))
+    def inexact(self, bound_s: float = np.inf) -> Answer:
+        """The same, where there was no time for all of it: what was not looked at takes `bound_s` at least."""
+        found = self.certificate
+        closing = min(bound_s, np.inf if found.closing_bound_s is None else found.closing_bound_s)
+        gap = max(found.gap, float(self.times[0]) / bound_s - 1)
+        closing_bound_s = closing if np.isfinite(closing) else None
+        return replace(self, certificate=replace(found, closing_bound_s=closing_bound_s, exact=False, gap=gap))
 
 
 GoOn = Callable[[], bool]

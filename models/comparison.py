@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -19,6 +20,7 @@ from models.profile import Profile
 from models.search import search
 from models.space import Space
 from models.step import predict
+from models.surety import avoiding
 
 _SAID = 0.005  # of a step: smaller differences are not worth a word
 
@@ -39,9 +41,17 @@ Side = Layout | Constraints
 """A layout, or the fastest of those that constraints allow."""
 
 
-def compare(problem: Problem, profile: Profile, first: Side, second: Side, go_on: GoOn = to_the_end) -> Comparison:
-    """Raises Infeasible where constraints allow no layout that fits; layouts are taken as legal (models.rules)."""
-    found = [_found(problem, profile, side, go_on) for side in (first, second)]
+def compare(
+    problem: Problem,
+    profile: Profile,
+    first: Side,
+    second: Side,
+    go_on: GoOn = to_the_end,
+    failed_gib: float = math.inf,
+) -> Comparison:
+    """Raises Infeasible where constraints allow no layout that fits; layouts are taken as legal (models.rules).
+    `failed_gib`: with which a run like these has run out of memory; constraints leave out what needs as much."""
+    found = [_found(problem, profile, side, go_on, failed_gib) for side in (first, second)]
     layouts = Layouts.concatenate([layouts for layouts, _ in found])
     one, other = candidates(predict(problem, layouts, profile.coefficients(problem.scopes)), profile)
     a, b = one.prediction, other.prediction
@@ -57,11 +67,13 @@ def compare(problem: Problem, profile: Profile, first: Side, second: Side, go_on
     )
 
 
-def _found(problem: Problem, profile: Profile, side: Side, go_on: GoOn) -> tuple[Layouts, bool]:
+def _found(problem: Problem, profile: Profile, side: Side, go_on: GoOn, failed_gib: float) -> tuple[Layouts, bool]:
     if isinstance(side, Layout):
         return Layouts.of([side]), True
     try:
-        answer = search(Space(problem, side), profile, Goal(), go_on)
+        answer = avoiding(
+            failed_gib, problem, side, lambda heeded: search(Space(problem, heeded), profile, Goal(), go_on)
+        )
     except NoLegalLayout as none:
         raise contradiction(problem, side) if side.allowed else Infeasible(*blame(problem, none.rejected)) from none
     return answer.layouts.take(np.array([0])), answer.certificate.exact

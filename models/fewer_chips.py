@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile
 
@@ -17,7 +18,7 @@ import numpy as np
 from models.answer import Answer, Goal, GoOn, NothingFaster
 from models.array import Array
 from models.constraints import Constraints
-from models.errors import Infeasible, Invalid, TooLarge
+from models.errors import Infeasible, Invalid, OutOfTime, TooLarge
 from models.factors import divisors
 from models.groundwork import NoLegalLayout
 from models.hardware import Cluster
@@ -62,7 +63,7 @@ def search_all_or_fewer(
 def _on_fewer(
     space: Space, profile: Profile, goal: Goal, none: NoLegalLayout, go_on: GoOn
 ) -> tuple[Space, Answer, FewerChips]:
-    """The fastest answer of those tried.
+    """The fastest answer of those tried; not exact where time ran out before all were.
 
     Constraints that no layout can meet are refused instead: fewer chips than asked for would hide the mistake.
     """
@@ -70,17 +71,32 @@ def _on_fewer(
     if constraints.allowed and Space(problem, Constraints()).has_legal():
         raise contradiction(problem, constraints)
     rule, message = blame(problem, none.rejected)
-    tried = islice(worth_a_try(problem, constraints), _TRIED)
-    best, failure = fastest_space(tried, profile, goal, go_on)
+    best, failure = fastest_space(_promising(problem, constraints), profile, goal, go_on)
     if best is None:
         raise failure or _why_none(problem, constraints) or Infeasible(rule, message)
-    smaller = best.space
-    answer = best.answer
+    smaller, answer, tried_all = best.space, best.answer, go_on()
     if best.goal != goal:
-        answer = search_on(answer.ground, goal, go_on, answer.layouts.take(np.array(answer.ranked[:1])))
+        known = answer.layouts.take(np.array(answer.ranked[:1]))
+        with suppress(OutOfTime):  # then what is known is the answer
+            answer = search_on(answer.ground, goal, go_on, known)
     used = smaller.problem.cluster.num_chips
     text = f"no legal layout uses all {problem.cluster.num_chips} chips ({message}); the answer uses {used}"
+    if not tried_all:
+        text += ", and time ran out before every other number that promises as much was tried"
+        answer = answer.inexact(problem.at_peak_s)
     return smaller, answer, FewerChips(rule=rule, message=text, num_chips=used)
+
+
+def _promising(problem: Problem, constraints: Constraints) -> list[Space]:
+    """Numbers of chips worth a try, what probably is the fastest first: the others are then looked through quickly.
+    Many chips help, and so do many ways to divide them, ever less."""
+    ways = legal_counts(problem, constraints)
+
+    def promise(space: Space) -> float:
+        devices = space.problem.cluster.num_devices
+        return devices * math.log1p(ways[devices])
+
+    return sorted(islice(worth_a_try(problem, constraints), _TRIED), key=promise, reverse=True)
 
 
 def _why_none(problem: Problem, constraints: Constraints) -> Infeasible | None:

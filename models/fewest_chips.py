@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from models.answer import Goal, GoOn, NothingFaster, to_the_end
+from models.answer import Answer, Goal, GoOn, NothingFaster, to_the_end
 from models.array import Array
 from models.constraints import Constraints
 from models.errors import Infeasible, TooLarge
 from models.fewer_chips import built
-from models.flops import model_flops
 from models.groundwork import NoLegalLayout
 from models.hardware import Cluster
 from models.objective import Objective, longest_step_s
@@ -26,6 +26,7 @@ from models.problem import Problem
 from models.profile import Profile
 from models.search import search
 from models.space import Space
+from models.surety import avoiding
 
 _TRIED = 1024  # numbers of chips, at most
 
@@ -56,27 +57,31 @@ def fewest_chips(
     objective: Objective,
     most: int,
     go_on: GoOn = to_the_end,
+    failed_gib: float = math.inf,
 ) -> Fewest:
     """Of the problem's chips and links, up to `most`, whatever their number there. The objective has tokens and a limit
-    for them."""
+    for them. `failed_gib`: with which a run like these has run out of memory."""
     sizes = _sizes(problem, objective, most)
     for tried in (replace(problem, cluster=cluster) for cluster in sizes):
         if not go_on():
             return Fewest(num_chips=None, tried=len(sizes), exact=False)
-        enough = math.nextafter(longest_step_s(tried, objective), math.inf)
+        fast = Goal(faster_than=math.nextafter(longest_step_s(tried, objective), math.inf))
         try:
-            search(Space(tried, constraints), profile, Goal(faster_than=enough), go_on)
+            avoiding(failed_gib, tried, constraints, partial(_found, tried, profile, fast, go_on))
         except (NothingFaster, NoLegalLayout, Infeasible, TooLarge):
             continue
         return Fewest(num_chips=tried.cluster.num_chips, tried=len(sizes), exact=True)
     return Fewest(num_chips=None, tried=len(sizes), exact=go_on())
 
 
+def _found(problem: Problem, profile: Profile, goal: Goal, go_on: GoOn, constraints: Constraints) -> Answer:
+    return search(Space(problem, constraints), profile, goal, go_on)
+
+
 def _sizes(problem: Problem, objective: Objective, most: int) -> list[Cluster]:
     """Those that the peak allows, in order; where there are very many, multiples of a power of two."""
     cluster = replace(problem.cluster, torus_shape=None)
-    workload = problem.workload
-    chip_s = model_flops(problem.architecture, workload) / cluster.chip.peak_flops(workload.number_format.gemm)
+    chip_s = problem.at_peak_s * cluster.num_chips
     able = [
         size
         for size in _whole(cluster, most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -18,6 +19,7 @@ from models.problem import Problem
 from models.profile import Profile
 from models.search import search, search_on
 from models.space import Space
+from models.surety import avoiding
 
 AXES = ("scale_up", "scale_out", "domain", "num_chips", "layers")
 """Times the bandwidth within a scale-up domain, and between them; chips in a domain; chips, the batch as it is; times
@@ -54,9 +56,10 @@ def frontier(
     constraints: Constraints,
     grid: Mapping[str, Sequence[float]],
     go_on: GoOn = to_the_end,
+    failed_gib: float = math.inf,
 ) -> list[Point]:
     """A point for every combination of the grid's values, the last axis fastest. Once `go_on` says no, points are the
-    best so far and not exact."""
+    best so far and not exact. `failed_gib`: with which a run like these has run out of memory."""
     for name in grid:
         if name not in AXES:
             raise Invalid("grid", name, f"must be one of {', '.join(AXES)}")
@@ -65,7 +68,7 @@ def frontier(
     if (pp := constraints.allowed.get("pp")) and len({degree > 1 for degree in pp}) == 1:
         raise Invalid("constraints.pp", list(pp), "leaves one side: a frontier lies between pipelines and none")
     places = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    survey, points = Survey(problem, profile, constraints, go_on), dict[int, Point]()
+    survey, points = Survey(problem, profile, constraints, go_on, failed_gib), dict[int, Point]()
     for i in sorted(range(len(places)), key=lambda i: [places[i].get(name, 0.0) for name in _MORE_THAN_LINKS]):
         if points and not go_on():
             points[i] = Point(at=places[i], **_NOTHING, exact=False, refused="time ran out before this point")
@@ -77,8 +80,16 @@ def frontier(
 class Survey:
     """Exact searches, one after the other, at places of a grid: each with what of the one before still holds."""
 
-    def __init__(self, problem: Problem, profile: Profile, constraints: Constraints, go_on: GoOn = to_the_end) -> None:
-        self.problem, self.profile, self.constraints, self.go_on = problem, profile, constraints, go_on
+    def __init__(
+        self,
+        problem: Problem,
+        profile: Profile,
+        constraints: Constraints,
+        go_on: GoOn = to_the_end,
+        failed_gib: float = math.inf,
+    ) -> None:
+        self.problem, self.profile, self.constraints = problem, profile, constraints
+        self.go_on, self.failed_gib = go_on, failed_gib
         self._before: Answer | None = None
 
     def point(self, at: Mapping[str, float]) -> Point:
@@ -109,7 +120,12 @@ class Survey:
             rows = [row for row in (before.without, before.with_pp) if row is not None]
             answer = search_on(ground, goal, self.go_on, before.layouts.take(np.array(rows)))
         else:
-            answer = search(Space(problem, self.constraints), self.profile, goal, self.go_on)
+            answer = avoiding(
+                self.failed_gib,
+                problem,
+                self.constraints,
+                lambda heeded: search(Space(problem, heeded), self.profile, goal, self.go_on),
+            )
         self._before = answer
         return answer
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 from models.answer import Goal, GoOn, to_the_end
@@ -20,6 +21,7 @@ from models.prediction import predict_layouts
 from models.problem import Problem
 from models.profile import Profile
 from models.space import Space
+from models.surety import avoiding
 
 _NEVER = 1e-12  # failures an hour
 _LEAST_PLAIN, _MOST_PLAIN = 1e-4, 1e13
@@ -86,9 +88,10 @@ def choose(
     constraints: Constraints,
     objective: Objective,
     go_on: GoOn = to_the_end,
+    failed_gib: Mapping[str, float] = MappingProxyType({}),
 ) -> list[Choice]:
     """Every cluster by name, those that meet the limits first, the best of them foremost, then those that miss them by
-    less; one exact search each."""
+    less; one exact search each. `failed_gib`: with which a run like these has run out of memory there, if any has."""
     found: list[Choice] = []
     for name, problem in problems.items():
         if found and not go_on():
@@ -96,7 +99,8 @@ def choose(
             chip, chips = problem.cluster.chip.id, problem.cluster.num_chips
             found.append(Choice(name=name, chip=chip, num_chips=chips, refused=late, exact=False))
         else:
-            found.append(_choice(name, problem, profile, constraints, objective, go_on))
+            failed = failed_gib.get(name, math.inf)
+            found.append(_choice(name, problem, profile, constraints, objective, go_on, failed))
     sooner = replace(objective, minimize="time")
     return sorted(
         found, key=lambda one: (_excess(one, objective), _least(one, objective), _least(one, sooner), one.num_chips)
@@ -206,12 +210,23 @@ def _where(choice: Choice) -> str:
 
 
 def _choice(
-    name: str, problem: Problem, profile: Profile, constraints: Constraints, objective: Objective, go_on: GoOn
+    name: str,
+    problem: Problem,
+    profile: Profile,
+    constraints: Constraints,
+    objective: Objective,
+    go_on: GoOn,
+    failed_gib: float,
 ) -> Choice:
     chip, chips = problem.cluster.chip.id, problem.cluster.num_chips
     price = _price(name, problem, objective)
     try:
-        space, answer, _ = search_all_or_fewer(Space(problem, constraints), profile, Goal(), go_on)
+        space, answer, _ = avoiding(
+            failed_gib,
+            problem,
+            constraints,
+            lambda heeded: search_all_or_fewer(Space(problem, heeded), profile, Goal(), go_on),
+        )
     except Infeasible as error:
         exact = not isinstance(error, OutOfTime)
         return Choice(name=name, chip=chip, num_chips=chips, refused=error.brief, exact=exact)

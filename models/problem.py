@@ -7,7 +7,7 @@ from functools import cached_property
 
 from models.architecture import Architecture, Layer
 from models.errors import Invalid
-from models.flops import head_forward_flops, layer_forward_flops
+from models.flops import head_forward_flops, layer_forward_flops, model_flops
 from models.hardware import Cluster
 from models.profile import FLEET
 from models.recompute import STACKS_OWN, Repeated, policy, repeated
@@ -87,6 +87,12 @@ class Problem:
         architecture, seq_len = self.architecture, self.workload.seq_len
         layers = tuple(float(layer_forward_flops(architecture, kind, seq_len)) for kind in architecture.kinds)
         return layers, float(head_forward_flops(architecture, seq_len))
+
+    @property
+    def at_peak_s(self) -> float:
+        """A step, were its model FLOPs done at the peak of all chips: no layout takes less."""
+        peak = self.cluster.chip.peak_flops(self.workload.number_format.gemm)
+        return model_flops(self.architecture, self.workload) / (self.cluster.num_chips * peak)
 
     @property
     def experts_keep_tensor(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +14,6 @@ from models.complexity import WORDS
 from models.constraints import EVEN, Constraints
 from models.errors import Infeasible, Invalid
 from models.fewer_chips import FasterOnFewer, FewerChips, faster_with_fewer, search_all_or_fewer
-from models.hardware import GIB
 from models.more_chips import with_enough_chips
 from models.obstacles import why_none
 from models.pareto import pareto_front, steps_of
@@ -26,7 +24,7 @@ from models.profile import Profile
 from models.provenance import DECISIVE
 from models.space import Space
 from models.step import predict
-from models.surety import ROUNDING, SURE, fastest_sure, offloaded, surely
+from models.surety import ROUNDING, SURE, avoiding, fastest_sure, offloaded, surely
 
 _MOST_WEIGHED = 20_000  # of the fastest, for free memory
 _ALL_BUT_SURE = 0.99
@@ -77,12 +75,12 @@ def recommend(
     if not 0 <= tolerance <= 1:
         raise Invalid("tolerance", tolerance, "must be between 0 and 1")
     constraints = constraints or Constraints()
-    reserve = problem.cluster.usable_bytes / GIB - failed_gib + ROUNDING
-    if reserve > constraints.memory_reserve_gib:
-        with suppress(Infeasible):
-            below = replace(constraints, memory_reserve_gib=reserve)
-            return _recommended(problem, profile, below, tolerance, top, go_on)
-    return _recommended(problem, profile, constraints, tolerance, top, go_on)
+    return avoiding(
+        failed_gib,
+        problem,
+        constraints,
+        lambda heeded: _recommended(problem, profile, heeded, tolerance, top, go_on),
+    )
 
 
 def _recommended(
@@ -90,13 +88,21 @@ def _recommended(
 ) -> Recommendation:
     """Whatever has failed. A search takes memory to be as uncertain as of the runs that were measured; a layout of
     which more is uncertain, and which is less sure to fit than the constraints want, is left out with all that needs
-    as much."""
+    as much. Of the others that are shown, such are dropped."""
     found = _found(problem, profile, constraints, tolerance, top, go_on)
     wanted = constraints.min_fit_probability
-    for one in (found.fastest.prediction, found.simplest.prediction):
-        if EVEN < wanted > one.fit_probability + ROUNDING and (tighter := surely(constraints, one, wanted)):
+    if wanted <= EVEN:
+        return found
+    verdict = found.pipelining
+    for one in (found.fastest, found.simplest, verdict.without, verdict.with_pp):
+        if one and not _as_sure(one, wanted) and (tighter := surely(constraints, one.prediction, wanted)):
             return _recommended(problem, profile, tighter, tolerance, top, go_on)
-    return found
+    ranked, front = (tuple(one for one in some if _as_sure(one, wanted)) for some in (found.ranked, found.front))
+    return replace(found, ranked=ranked, front=front)
+
+
+def _as_sure(one: Candidate, wanted: float) -> bool:
+    return one.prediction.fit_probability >= wanted - ROUNDING
 
 
 def _found(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,8 +16,10 @@ from models.candidate import Candidate, candidates
 from models.constraints import Constraints
 from models.errors import Infeasible
 from models.groundwork import Groundwork, NoLegalLayout
+from models.hardware import GIB
 from models.layout import Layouts
 from models.prediction import Prediction
+from models.problem import Problem
 from models.profile import Z80, Profile, left_free
 from models.search import search_on
 from models.space import Space
@@ -24,6 +28,7 @@ from models.step import Predictions, predict
 SURE = 0.9
 """Probability to fit from which nothing surer is looked for: the upper end of an 80% interval fits."""
 ROUNDING = 1e-3
+Found = TypeVar("Found")
 _OFFLOADS = ("offload_activations", "offload_optimizer")
 
 
@@ -45,6 +50,18 @@ def fastest_sure(
     chosen = predict(near.problem, Layouts.concatenate(found), near.meshes.c)
     surest = (one for one in candidates(chosen, profile) if one.prediction.fit_probability >= SURE - ROUNDING)
     return next(surest, None)
+
+
+def avoiding(
+    failed_gib: float, problem: Problem, constraints: Constraints, answer: Callable[[Constraints], Found]
+) -> Found:
+    """The answer among layouts that need less than a run like these has run out of memory with; where none of those
+    fits, as if nothing had failed."""
+    reserve = problem.cluster.usable_bytes / GIB - failed_gib + ROUNDING
+    if reserve > constraints.memory_reserve_gib:
+        with suppress(Infeasible):
+            return answer(replace(constraints, memory_reserve_gib=reserve))
+    return answer(constraints)
 
 
 def _surely_fit(predictions: Predictions, best: Prediction) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from models.answer import GoOn
@@ -34,10 +35,15 @@ class Threshold:
 
 
 def thresholds(
-    problem: Problem, profile: Profile, constraints: Constraints, tolerance: float, go_on: GoOn
+    problem: Problem,
+    profile: Profile,
+    constraints: Constraints,
+    tolerance: float,
+    go_on: GoOn,
+    failed_gib: float = math.inf,
 ) -> list[Threshold]:
-    """For every axis that the fabric has."""
-    survey = Survey(problem, profile, constraints, go_on)
+    """For every axis that the fabric has. `failed_gib`: with which a run like these has run out of memory."""
+    survey = Survey(problem, profile, constraints, go_on, failed_gib)
     here = survey.point({})
     if here.gap is None:
         return []

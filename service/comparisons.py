@@ -11,6 +11,7 @@ from models.layout import Layout
 from service.assumptions import of_the_layout
 from service.basis import grounds
 from service.deadline import Deadline, nobody
+from service.failures import least_that_failed, out_of_memory
 from service.predictions import require_legal
 from service.profiles import wanted_profile
 from service.resolution import Resolver
@@ -33,7 +34,8 @@ class Comparisons:
         require_legal(problem, {f"{name}.layout": layout.build() for name, layout in settled.items()})
         go_on = Deadline(request.time_limit_s, require_client)
         first, second = (_side(side, settled.get(name)) for name, side in given.items())
-        found = compare(problem, profile, first, second, go_on=go_on)
+        failed = least_that_failed(out_of_memory(self._store, problem, profile))
+        found = compare(problem, profile, first, second, go_on, failed)
         answer = ComparisonAnswer.of(found, problem.cluster.usd_per_hour, grounds(request, resolved, profile))
         for name, layout in settled.items():
             answer.assumptions.extend(of_the_layout(f"{name}.layout", given[name].layout or layout, layout))

@@ -26,15 +26,21 @@ report no longer means anything to the models."""
 
 def out_of_memory(store: Store, problem: Problem, profile: Profile) -> list[OutOfMemoryRun]:
     """On the same chip and stack, of the same model: the newest report of every layout, newest first, but for those
-    that a later run disproves, which is predicted to need as much and ended well."""
+    that a run disproves which was measured later, is predicted to need as much and ended well."""
     found = list[OutOfMemoryRun]()
     failed = _newest(store, problem, profile, "out_of_memory")
     ended = _newest(store, problem, profile, "ok") if failed else []
     for run in failed:
-        disproved = any(one.needed_gib >= run.needed_gib - _ROUNDING and one.report_id > run.report_id for one in ended)
-        if not disproved and all((run.needed_gib, run.layout) != (one.needed_gib, one.layout) for one in found):
+        if not any(_disproves(one, run) for one in ended) and all(
+            (run.needed_gib, run.layout) != (one.needed_gib, one.layout) for one in found
+        ):
             found.append(run)
     return found
+
+
+def _disproves(ended: OutOfMemoryRun, failed: OutOfMemoryRun) -> bool:
+    later = (ended.measured_at, ended.report_id) > (failed.measured_at, failed.report_id)
+    return later and ended.needed_gib >= failed.needed_gib - _ROUNDING
 
 
 def least_that_failed(runs: list[OutOfMemoryRun]) -> float:

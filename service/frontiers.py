@@ -8,6 +8,7 @@ from typing import Any
 from models.frontier import Point, crossings, frontier
 from service.basis import grounds
 from service.deadline import Deadline, nobody
+from service.failures import least_that_failed, out_of_memory
 from service.profiles import wanted_profile
 from service.resolution import Resolver
 from service.schemas.frontier import FrontierAnswer, FrontierRequest, PointAnswer
@@ -24,7 +25,8 @@ class Frontiers:
             profile = wanted_profile(rows, request.profile)
         grid, go_on = request.grid.axes(), Deadline(request.time_limit_s, require_client)
         constraints = request.constraints.build()
-        points = frontier(resolved.problem, profile, constraints, grid, go_on)
+        failed = least_that_failed(out_of_memory(self._store, resolved.problem, profile))
+        points = frontier(resolved.problem, profile, constraints, grid, go_on, failed)
         answer = FrontierAnswer(
             points=[PointAnswer.of(point, request.tolerance) for point in points],
             crossings=crossings(points, grid, request.tolerance),

@@ -12,6 +12,7 @@ from models.constraints import Constraints
 from models.errors import Infeasible
 from models.fewest_chips import Fewest, fewest_chips
 from models.objective import Choice, Objective, choose, none_fits, told
+from models.problem import Problem
 from models.profile import Profile
 from models.recommendation import Recommendation, recommend
 from models.thresholds import thresholds
@@ -80,7 +81,8 @@ class Recommendations:
         members = _found(found)
         if "thresholds" in request.include:
             soon = go_on if "time_limit_s" in request.model_fields_set else go_on.within(_THRESHOLDS_S)
-            members["pipelining"].thresholds = _thresholds(found, profile, constraints, request.tolerance, soon)
+            asked = (profile, constraints, request.tolerance, soon, least_that_failed(failed))
+            members["pipelining"].thresholds = _thresholds(found, *asked)
         answer = RecommendationAnswer(
             **members,
             allocation=None if allocation is None else AllocationAnswer.of(allocation),
@@ -114,11 +116,17 @@ class Recommendations:
             return [], []
         objective, fewest = _objective(request), list[str]()
         if (most := request.alternatives.up_to_chips) is not None:
-            found = fewest_chips(places.resolved[OWN].problem, profile, constraints, objective, most, go_on)
+            own = places.resolved[OWN].problem
+            failed = self._failed_gib(own, profile)
+            found = fewest_chips(own, profile, constraints, objective, most, go_on, failed)
             self._add(places, found)
             fewest.append(found.told)
         problems = {name: resolved.problem for name, resolved in places.resolved.items()}
-        return [*choose(problems, profile, constraints, objective, go_on), *places.refused], fewest
+        failed_gib = {name: self._failed_gib(problem, profile) for name, problem in problems.items()}
+        return [*choose(problems, profile, constraints, objective, go_on, failed_gib), *places.refused], fewest
+
+    def _failed_gib(self, problem: Problem, profile: Profile) -> float:
+        return least_that_failed(out_of_memory(self._store, problem, profile))
 
     def _add(self, places: Places, fewest: Fewest) -> None:
         """Make them one of the places, unless they are already."""
@@ -139,12 +147,18 @@ class Recommendations:
 
 
 def _thresholds(
-    found: Recommendation, profile: Profile, constraints: Constraints, tolerance: float, go_on: GoOn
+    found: Recommendation,
+    profile: Profile,
+    constraints: Constraints,
+    tolerance: float,
+    go_on: GoOn,
+    failed_gib: float,
 ) -> list[ThresholdAnswer]:
     """None of what is not known."""
     if found.pipelining.needed is None:
         return []
-    return [ThresholdAnswer.of(one) for one in thresholds(found.problem, profile, constraints, tolerance, go_on)]
+    some = thresholds(found.problem, profile, constraints, tolerance, go_on, failed_gib)
+    return [ThresholdAnswer.of(one) for one in some]
 
 
 def _objective(request: RecommendationRequest) -> Objective:

@@ -84,6 +84,22 @@ def test_where_no_layout_uses_all_chips_the_fastest_of_fewer_does(chips: int) ->
     assert found.fastest.prediction.step_time_s == min(times.values())
 
 
+@pytest.mark.parametrize("asked", [1, 20, 40, 60, 80, 120, 200])
+def test_numbers_of_chips_that_there_was_no_time_for_are_owned_up_to(asked: int) -> None:
+    whole, left = recommend(llama(37, 48), PROFILE), asked
+
+    def go_on() -> bool:
+        nonlocal left
+        left -= 1
+        return left > 0
+
+    found = recommend(llama(37, 48), PROFILE, go_on=go_on)
+    assert found.fewer_chips is not None
+    assert found.certificate.exact == (left > 0)
+    best, most = whole.fastest.prediction.step_time_s, found.fastest.prediction.step_time_s
+    assert best <= most <= best * (1 + found.certificate.gap) * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(("chips", "cluster"), [(9, "h100"), (10, "h100"), (14, "h100"), (138, "gb200"), (18, "h100")])
 def test_fewer_chips_are_named_where_they_are_faster(chips: int, cluster: str) -> None:
     problem = llama(chips, 144, cluster)
@@ -229,9 +245,12 @@ def test_what_surely_fits_can_be_asked_for() -> None:
 def test_what_is_recommended_fits_as_surely_as_was_asked(stack: str, chip: str, probability: float) -> None:
     """Whether the runs of its kind were measured, or much is uncertain about them."""
     asked = problem("llama-3-70b", (chip, 64), stack, seq_len=8192, global_batch=256)
-    found = recommend(asked, PROFILE, Constraints(min_fit_probability=probability))
-    for one in (found.fastest, found.simplest):
+    found = recommend(asked, PROFILE, Constraints(min_fit_probability=probability), top=20, tolerance=0.2)
+    sides = [one for one in (found.pipelining.without, found.pipelining.with_pp) if one]
+    for one in (found.fastest, found.simplest, *found.ranked, *found.front, *sides):
         assert one.prediction.fit_probability >= probability - 2e-3
+    assert found.ranked[0] == found.fastest
+    assert found.simplest in found.front
 
 
 def test_what_has_run_out_of_memory_is_left_out() -> None:

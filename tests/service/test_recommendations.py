@@ -232,6 +232,34 @@ def test_what_needs_as_much_as_a_run_out_of_memory_is_left_out(client) -> None:
     assert elsewhere["out_of_memory"] == []
 
 
+def test_all_answers_leave_out_what_has_run_out_of_memory(client) -> None:
+    first = client.post("/v1/recommendations", json=QUESTION).json()
+    needed = first["fastest"]["prediction"]["needed_gib"]
+    client.post("/v1/reports", json={"recommendation_id": first["id"], "outcome": "out_of_memory"})
+    chips = QUESTION["cluster"]["num_chips"]
+    objective = {"minimize": "chips", "tokens": 1e9, "deadline_hours": 1e6}
+    others = {"num_chips": [chips // 2], "up_to_chips": chips}
+    placed = client.post(
+        "/v1/recommendations", json={**QUESTION, "objective": {}, "alternatives": others | {"up_to_chips": None}}
+    )
+    found = placed.json()
+    best = found["choices"][0]
+    assert best["name"] == "cluster"
+    assert best["step_time_s"] == found["fastest"]["prediction"]["step_time_s"]
+    assert found["fastest"]["prediction"]["needed_gib"] < needed
+    fewest = client.post(
+        "/v1/recommendations", json={**QUESTION, "objective": objective, "alternatives": others}
+    ).json()
+    assert fewest["choices"][0]["step_time_s"] == fewest["fastest"]["prediction"]["step_time_s"]
+    sides = {"first": {"constraints": {}}, "second": {"layout": first["fastest"]["prediction"]["layout"]}}
+    compared = client.post("/v1/comparisons", json={**QUESTION, **sides}).json()
+    assert compared["first"]["prediction"]["layout"] == found["fastest"]["prediction"]["layout"]
+    drawn = client.post("/v1/frontiers", json={**QUESTION, "grid": {"scale_up": [1]}}).json()
+    (point,) = drawn["points"]
+    times = [point["without_s"], point["with_s"]]
+    assert min(times) == pytest.approx(found["fastest"]["prediction"]["step_time_s"])
+
+
 def test_where_all_that_fits_has_run_out_of_memory_the_answer_warns(client) -> None:
     pinned = {**QUESTION, "constraints": dict.fromkeys(("pp", "tp", "cp", "micro_batch"), 1)}
     pinned["constraints"] |= {"recompute": "full", "zero_stage": 3, "reshard": True, "offload_optimizer": False}
@@ -251,6 +279,17 @@ def test_a_later_run_that_ended_well_disproves_one_out_of_memory(client) -> None
     again = client.post("/v1/recommendations", json=QUESTION).json()
     assert again["out_of_memory"] == []
     assert not any("out of memory" in reason for reason in again["reasons"])
+
+
+def test_a_run_that_ended_well_before_disproves_nothing_whenever_it_is_reported(client) -> None:
+    first = client.post("/v1/recommendations", json=QUESTION).json()
+    linked = {"recommendation_id": first["id"]}
+    client.post("/v1/reports", json={**linked, "outcome": "out_of_memory", "measured_at": "2026-06-02T00:00:00Z"})
+    ok = {**linked, "outcome": "ok", "measured": {"step_time_s": 2.4}}
+    client.post("/v1/reports", json={**ok, "measured_at": "2026-06-01T00:00:00Z"})
+    assert len(client.post("/v1/recommendations", json=QUESTION).json()["out_of_memory"]) == 1
+    client.post("/v1/reports", json={**ok, "measured_at": "2026-06-03T00:00:00Z"})
+    assert client.post("/v1/recommendations", json=QUESTION).json()["out_of_memory"] == []
 
 
 def test_the_answer_is_for_the_best_of_the_alternatives(client) -> None:
