@@ -37,6 +37,7 @@ _SETTLED = ("model", "workload", "layout")
 _EARLIEST = datetime(2015, 1, 1, tzinfo=UTC)
 _ZONES_DIFFER = timedelta(days=1)
 """At most, of a clock that does not say its zone; and clocks differ."""
+_FEW = 3  # steps
 _ROUNDED = 0.05  # at most, of tokens that are worked out of rates and times
 _COMPARED = {
     "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute", "seq_len", "global_batch",
@@ -71,7 +72,7 @@ class ReportLogs:
         beside = {
             "reading": described and described.model_dump(mode="json"),
             "measured_at_from": date.source,
-            "notes": date.notes,
+            "notes": [*date.notes, *_doubts(reading)],
         }
         return lambda rows: _save(rows, row, beside)
 
@@ -165,6 +166,15 @@ def _report(submission: LogSubmission, said: Mapping[str, Any], reading: logs.Re
     if reading.memory_gib is not None:
         measured["memory"] = {f"{reading.memory_kind}_gib": reading.memory_gib}
     return {**given, **measured}
+
+
+def _doubts(reading: logs.Reading | None) -> list[str]:
+    """Why the step time may not be what the run did."""
+    if reading is None or (reading.steps_used >= _FEW and 2 * reading.steps_used >= reading.steps_found):
+        return []
+    why = ", ".join(f"{count} {reason}" for reason, count in reading.left_out.items()) or "none"
+    rests = f"the step time rests on {reading.steps_used} of the {reading.steps_found} steps found (left out: {why})"
+    return [f"{rests}: withdraw the report if that is not how the run went"]
 
 
 def _able(stack: str | Mapping[str, Any], layout: Mapping[str, Any]) -> str | Mapping[str, Any]:

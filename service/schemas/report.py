@@ -336,7 +336,8 @@ class LogAnswer(Document):
     """What says when it ran: the request, the date that the log prints beside the last step used (read as UTC where it
     names no zone), or that the log came now."""
     notes: list[str]
-    """A date of the log that was ignored, as it lies before 2015 or in the future."""
+    """A date of the log that was ignored, as it lies before 2015 or in the future; a step time that rests on fewer than
+    three steps, or on less than half of those found."""
     repeated: bool
     """The same bytes came before: `report` is the one they made then, and nothing was stored. The answer also has the
     header `Idempotency-Replayed`. Bytes whose report was withdrawn make a new one."""

@@ -61,6 +61,22 @@ NEMO = (
 CLUSTER = {"cluster": {"preset": "h100"}, "stack": "megatron"}
 
 
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [([9.0, 3.0], "1 of the 2 steps found (left out: 1 warm_up)"), ([0.1] * 5 + [3.0] * 7 + [9.0] * 3, None)]
+    + [([0.0] * 8 + [3.0] * 6, "6 of the 14 steps found (left out: 1 warm_up, 7 too_fast)")],
+)
+def test_a_step_time_that_rests_on_little_is_owned_up_to(client, times: list[float], said: str | None) -> None:
+    lines = [
+        f" iteration {step:8d}/ 1000 | elapsed time per iteration (ms): {1000 * seconds} | global batch size: 128 |\n"
+        for step, seconds in enumerate(times, 1)
+    ]
+    made = client.post(ADDRESS, json={**CLUSTER, "log": MEGATRON.split(" iteration ")[0] + "".join(lines)})
+    notes = made.json()["notes"]
+    assert [note for note in notes if "rests on" in note] == notes
+    assert (said in notes[0]) if said else not notes
+
+
 def test_a_log_is_a_report_of_what_the_request_describes(client) -> None:
     made = client.post(ADDRESS, json={**PREDICTION, "log": TITAN})
     assert made.status_code == 201
