@@ -1,8 +1,9 @@
 """Where should this run? Clusters, or numbers of chips, by what a job of so many tokens takes and costs on each.
 
-Goodput: with a failure every M = 1/(rate · chips) seconds on average, a checkpoint that takes C and a restart that
-takes R, work between checkpoints of τ = √(2·C·M) (Young 1974, doi:10.1145/361147.361115; Daly 2006,
-doi:10.1016/j.future.2004.11.016, first order) is kept for a share 1 / (1 + C/τ + (τ/2 + R)/M) of the time.
+Goodput: with a failure every M = 1/(rate · chips) seconds on average, at times that nothing foretells, a checkpoint
+that takes C and a restart that takes R, work of τ seconds between checkpoints takes M · e^(R/M) · (e^((τ + C)/M) - 1)
+(Daly 2006, doi:10.1016/j.future.2004.11.016, equation 20); least for τ/M = 1 - e^-((τ + C)/M), which is nearly √(2·C·M)
+where failures are rare (Young 1974, doi:10.1145/361147.361115).
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from models.space import Space
 from models.surety import avoiding
 
 _NEVER = 1e-12  # failures an hour
+_LITTLE = 1e-12  # of the time: less is kept of nothing
+_MUCH = 0.9  # of the time: to keep less than that is worth a word
+_STEPS = 8
 _LEAST_PLAIN, _MOST_PLAIN = 1e-4, 1e13
 _BEST = {
     "step_time": "the shortest step",
@@ -182,8 +186,9 @@ def _numbers(choice: Choice) -> str:
     figures = {"hours": choice.hours, "USD": choice.usd}
     if choice.usd is None:
         figures["USD per million tokens"] = choice.usd_per_million_tokens
+    kept = [f"{choice.goodput:.3g} of the time kept"] if (choice.goodput or 1.0) < _MUCH else []
     others = [f"{_plain(value)} {unit}" for unit, value in figures.items() if value is not None]
-    return ", ".join([step, *others])
+    return ", ".join([step, *others, *kept])
 
 
 def _plain(value: float) -> str:
@@ -276,9 +281,18 @@ def _goodput(chips: int, objective: Objective) -> tuple[float | None, float]:
     if objective.failures_per_chip_hour * chips < _NEVER:
         return None, 1.0
     between = 3600 / (objective.failures_per_chip_hour * chips)
-    every = math.sqrt(2 * objective.checkpoint_s * between)
-    saving = objective.checkpoint_s / every if every else 0.0
-    return every, 1 / (1 + saving + (every / 2 + objective.restart_s) / between)
+    saving, restart = objective.checkpoint_s / between, objective.restart_s / between
+    work = _work(saving)
+    kept = work * math.exp(-saving - restart) / (math.expm1(work) - math.expm1(-saving)) if work else math.exp(-restart)
+    return work * between, max(kept, _LITTLE)
+
+
+def _work(saving: float) -> float:
+    """Between checkpoints, of which each takes `saving`; both in mean times between failures. Newton's method."""
+    work = min(math.sqrt(2 * saving), 1.0)
+    for _ in range(_STEPS if work else 0):
+        work += 1 + work / math.expm1(-work - saving)
+    return work
 
 
 def _least(choice: Choice, objective: Objective) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -60,7 +61,7 @@ def test_hours_and_cost_can_be_redone_by_hand() -> None:
     assert choice.usd_per_million_tokens == pytest.approx(choice.usd / 3e4)  # type: ignore[operator]
 
 
-@given(st.floats(1e-6, 1e-3), st.floats(1.0, 600.0), st.floats(0.0, 1800.0))
+@given(st.floats(1e-9, 1.0), st.floats(1e-3, 86400.0), st.floats(0.0, 1800.0))
 def test_no_other_interval_between_checkpoints_loses_less(rate: float, checkpoint: float, restart: float) -> None:
     objective = Objective(failures_per_chip_hour=rate, checkpoint_s=checkpoint, restart_s=restart)
     constraints = Constraints(allowed={"tp": (1,), "pp": (1,), "cp": (1,)})
@@ -68,12 +69,37 @@ def test_no_other_interval_between_checkpoints_loses_less(rate: float, checkpoin
     between = 3600 / (rate * 8)
 
     def kept(every: float) -> float:
-        return 1 / (1 + checkpoint / every + (every / 2 + restart) / between)
+        return every / (between * math.exp(restart / between) * math.expm1((every + checkpoint) / between))
 
     every = choice.checkpoint_every_s
     assert every is not None
     assert choice.goodput == pytest.approx(kept(every))
-    assert all(kept(every * factor) <= kept(every) * (1 + 1e-12) for factor in (0.5, 0.9, 1.1, 2.0))
+    assert all(kept(every * factor) <= kept(every) * (1 + 1e-9) for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0))
+
+
+def test_goodput_is_that_of_a_job_which_fails_now_and_then() -> None:
+    """Failures at random, an hour of work between any two on average, drawn for a thousand hours."""
+    rate, checkpoint, restart = 1 / 8, 60.0, 120.0
+    objective = Objective(failures_per_chip_hour=rate, checkpoint_s=checkpoint, restart_s=restart)
+    (choice,) = choose({"small": PLACES["small"]}, PROFILE, Constraints(), objective)
+    assert choice.checkpoint_every_s is not None
+    draw, now, saved = random.Random(0), 0.0, 0.0
+    segment, ready = choice.checkpoint_every_s + checkpoint, 0.0
+    while now < 2e4 * 3600:
+        failure = now + draw.expovariate(1 / 3600)
+        ready = max(ready, now)
+        done = max(int((failure - ready) // segment), 0)
+        saved += done * choice.checkpoint_every_s
+        now, ready = failure, failure + restart
+    assert choice.goodput == pytest.approx(saved / now, rel=0.01)
+
+
+def test_where_failures_leave_no_time_to_work_it_is_said() -> None:
+    objective = Objective(failures_per_chip_hour=1.0, checkpoint_s=3600.0, restart_s=3600.0, tokens=1e9)
+    choices = choose({"small": PLACES["small"], "large": PLACES["large"]}, PROFILE, Constraints(), objective)
+    assert choices[0].name == "large"  # of nothing and next to nothing
+    assert all(choice.goodput is not None and 0 < choice.goodput < 1e-3 for choice in choices)
+    assert "of the time kept" in told(choices, objective)
 
 
 def test_without_a_price_the_field_is_named() -> None:
