@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -14,6 +15,9 @@ from models.hardware import Chip, Cluster, Fabric, Level, Torus
 from models.stack import Stack
 
 T = TypeVar("T")
+
+_PADDING = 128 * 64
+"""Megatron-LM pads a vocabulary to a multiple of 128 times the tensor-parallel size: --make-vocab-size-divisible-by."""
 
 
 def chip(name: str) -> Chip:
@@ -94,6 +98,13 @@ def architectures() -> Mapping[str, Architecture]:
         for name in (entry["id"], *entry["aliases"]):
             index[name] = value
     return index
+
+
+def namesake(own: Architecture) -> str | None:
+    """Of a model without a name: the first shipped one that is the same, but for a padded vocabulary."""
+    near = (known for known in architectures().values() if 0 <= own.vocab_size - known.vocab_size < _PADDING)
+    same = (known.name for known in near if replace(own, name=known.name, vocab_size=known.vocab_size) == known)
+    return next(same, None)
 
 
 def chip_from(entry: Mapping[str, Any]) -> Chip:

@@ -181,13 +181,24 @@ class _Intake:
             fit_verdict_agrees=_fit_verdict_agrees(submission.outcome, prediction),
             measured_at=submission.measured_at or datetime.now(UTC),
             source=submission.source,
-            flag=self._flag(asked, prediction, step) if step is not None and not within else None,
+            flag=self._flag(asked, prediction, step, within),
             **basis(subject.question, asked.resolved, self._profile),
         )
         answer.request["layout"] = subject.layout.model_dump(mode="json")
         return answer
 
-    def _flag(self, asked: _Asked, prediction: Prediction, step_time_s: float) -> str:
+    def _flag(
+        self, asked: _Asked, prediction: Prediction, step_time_s: float | None, within: bool | None
+    ) -> str | None:
+        """What the prediction did not foresee."""
+        if asked.submission.outcome == "out_of_memory" and prediction.fits:
+            needed = f"{prediction.needed_gib:.1f} of {prediction.usable_gib:.1f} GiB"
+            return f"ran out of memory, {needed} expected: to fit had a probability of {prediction.fit_probability:.0%}"
+        if step_time_s is None or within:
+            return None
+        return self._gap(asked, prediction, step_time_s)
+
+    def _gap(self, asked: _Asked, prediction: Prediction, step_time_s: float) -> str:
         """What was expected, and which term would explain the gap with the least surprise."""
         key, parts = (asked.key, asked.layout), asked.submission.parts
         if key not in self._worlds:

@@ -128,7 +128,7 @@ class Resolver:
             source = "huggingface" if isinstance(form, HuggingFaceConfig) else "given"
             built = _build(form)
             if built.name == UNNAMED:
-                built = replace(built, name=_own_id(form, UNNAMED))
+                built = replace(built, name=catalogue.namesake(built) or _own_id(form, UNNAMED))
             used = EntryUsed(name=built.name, source=source)
             written = form.model_dump(mode="json", exclude_unset=True)
             return Part(built, used, written, _is_multimodal(form), _is_quantized(form))

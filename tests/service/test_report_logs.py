@@ -93,6 +93,14 @@ def test_a_log_is_a_report_of_what_the_request_describes(client) -> None:
     assert kept == report
 
 
+@pytest.mark.parametrize(("vocabulary", "name"), [(128256, "llama-3-8b"), (128512, "llama-3-8b"), (50304, "custom-")])
+def test_a_model_that_a_log_describes_has_the_name_of_one_that_is_the_same(client, vocabulary: int, name: str) -> None:
+    log = MEGATRON.replace(" 128256", f" {vocabulary}")
+    catalogue = client.post(ADDRESS, json={**CLUSTER, "log": log}).json()["report"]["catalogue"]
+    assert catalogue["architecture"]["name"].startswith(name)
+    assert catalogue["architecture"]["source"] == "given"
+
+
 def test_the_parameters_of_a_nemo_log_say_what_ran(client) -> None:
     found = client.post(ADDRESS, json={**changed(CLUSTER, "stack", "nemo"), "log": NEMO}).json()
     assert found["reading"]["from_arguments"] == ["layout", "model", "num_chips", "workload"]

@@ -92,6 +92,20 @@ def test_a_run_out_of_memory_agrees_with_a_prediction_that_does_not_fit(client) 
     assert client.post("/v1/reports", json=changed(body, "failure.peak_gib", 150.0)).status_code == 201
 
 
+@pytest.mark.parametrize(("micro_batch", "foreseen"), [(1, False), (8, True)])
+def test_out_of_memory_is_flagged_where_it_was_not_foreseen(client, micro_batch: int, foreseen: bool) -> None:
+    body = {
+        **changed(QUESTION, "workload.global_batch", 1024),
+        "layout": {**LAYOUT, "micro_batch": micro_batch, "recompute": "none"},
+        "outcome": "out_of_memory",
+    }
+    found = client.post("/v1/reports", json=body).json()
+    assert found["prediction"]["fits"] != foreseen
+    assert (found["flag"] is None) == foreseen
+    if found["flag"]:
+        assert found["flag"].startswith(f"ran out of memory, {found['prediction']['needed_gib']:.1f} of ")
+
+
 @pytest.mark.parametrize(
     ("change", "pointer", "rule"),
     [
