@@ -51,7 +51,8 @@ def compare(
 ) -> Comparison:
     """Raises Infeasible where constraints allow no layout that fits; layouts are taken as legal (models.rules).
     `failed_gib`: with which a run like these has run out of memory; constraints leave out what needs as much."""
-    found = [_found(problem, profile, side, go_on, failed_gib) for side in (first, second)]
+    sides = {"first": first, "second": second}
+    found = [_found(problem, profile, name, side, go_on, failed_gib) for name, side in sides.items()]
     layouts = Layouts.concatenate([layouts for layouts, _ in found])
     one, other = candidates(predict(problem, layouts, profile.coefficients(problem.scopes)), profile)
     a, b = one.prediction, other.prediction
@@ -67,7 +68,9 @@ def compare(
     )
 
 
-def _found(problem: Problem, profile: Profile, side: Side, go_on: GoOn, failed_gib: float) -> tuple[Layouts, bool]:
+def _found(
+    problem: Problem, profile: Profile, name: str, side: Side, go_on: GoOn, failed_gib: float
+) -> tuple[Layouts, bool]:
     if isinstance(side, Layout):
         return Layouts.of([side]), True
     try:
@@ -75,7 +78,8 @@ def _found(problem: Problem, profile: Profile, side: Side, go_on: GoOn, failed_g
             failed_gib, problem, side, lambda heeded: search(Space(problem, heeded), profile, Goal(), go_on)
         )
     except NoLegalLayout as none:
-        raise contradiction(problem, side) if side.allowed else Infeasible(*blame(problem, none.rejected)) from none
+        contradicted = contradiction(problem, side).under(name) if side.allowed else None
+        raise contradicted or Infeasible(*blame(problem, none.rejected)) from none
     return answer.layouts.take(np.array([0])), answer.certificate.exact
 
 

@@ -12,7 +12,7 @@ DomainError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _LISTED = 12  # names of a catalogue, where none is near
 
@@ -67,7 +67,7 @@ class Infeasible(DomainError):
     """No layout satisfies every constraint.
 
     `constraint` is the nearest failing one, `needed` and `available` are in `unit`. `enough_chips`: how many would do,
-    where that is known.
+    where that is known. `blamed`: values of the question of which each alone is in the way.
     """
 
     def __init__(
@@ -78,11 +78,12 @@ class Infeasible(DomainError):
         available: float | None = None,
         unit: str = "",
         enough_chips: int | None = None,
+        blamed: Sequence[Invalid] = (),
     ) -> None:
         super().__init__(f"{constraint}: {detail}")
         self.constraint, self.detail = constraint, detail
         self.needed, self.available, self.unit = needed, available, unit
-        self.enough_chips = enough_chips
+        self.enough_chips, self.blamed = enough_chips, tuple(blamed)
 
     @property
     def brief(self) -> str:
@@ -93,7 +94,15 @@ class Infeasible(DomainError):
     def adding(self, detail: str, enough_chips: int | None = None) -> Infeasible:
         """The same, with something more to say."""
         more = f"{self.detail}; {detail}"
-        return Infeasible(self.constraint, more, self.needed, self.available, self.unit, enough_chips)
+        return Infeasible(self.constraint, more, self.needed, self.available, self.unit, enough_chips, self.blamed)
+
+    def under(self, prefix: str) -> Infeasible:
+        """The same error seen from the object that holds what is blamed."""
+        if self.blamed:
+            self.constraint = f"{prefix}.{self.constraint}"
+            self.blamed = tuple(fault.under(prefix) for fault in self.blamed)
+            self.args = (f"{self.constraint}: {self.detail}",)
+        return self
 
 
 class OutOfTime(Infeasible):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from models.constraints import Constraints
-from models.errors import Infeasible
+from models.errors import Infeasible, Invalid
 from models.factors import factorisations
 from models.layout import SCHEDULES, Layouts
 from models.problem import Problem
@@ -22,6 +23,7 @@ Allowed = Mapping[str, tuple[Any, ...]]
 
 _BUT_PLACEMENT = [rule for rule in RULES if rule.field != "layout.placement"]  # which the search decides last of all
 _OF_A_MESH = ("layout", "layout.tp", "layout.ep", "layout.cp", "layout.micro_batch", "layout.sequence_parallel")
+_AXES = ("pp", "tp", "cp", "dp_replicate", "dp_shard", "dp")
 _MESHES_LOOKED_AT = 20_000  # to name a rule, not to prove anything
 
 
@@ -38,9 +40,11 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
     how = "without any one of these constraints" if single else "without these constraints"
     chips = problem.cluster.num_chips
     _, why = _obstacle(problem, allowed)
+    rule = f"leaves no legal layout of {chips} chips" + " with the others" * (len(blamed) > 1)
     return Infeasible(
         f"constraints.{blamed[0]}",
         f"no legal layout of {chips} chips has {values}; {how} there are legal layouts; {why}",
+        blamed=[Invalid(f"constraints.{knob}", list(allowed[knob]), f"{rule}: {why}") for knob in blamed],
     )
 
 
@@ -80,7 +84,7 @@ def _obstacle(problem: Problem, allowed: Allowed) -> tuple[str, str]:
     """
     layouts = _near(problem, allowed)
     if not len(layouts):
-        return "mesh_fills_cluster", f"no degrees they allow multiply to the {problem.cluster.num_devices} devices"
+        return "mesh_fills_cluster", _unfilled(problem.cluster.num_devices, allowed)
     broken = np.array([~np.asarray(rule.test(problem, layouts), dtype=bool) for rule in _BUT_PLACEMENT])
     keys = -broken.argmax(axis=0), layouts.tp * layouts.cp, layouts.balanced, broken.sum(axis=0)
     nearest = int(np.lexsort(keys)[0])
@@ -89,6 +93,14 @@ def _obstacle(problem: Problem, allowed: Allowed) -> tuple[str, str]:
         return "", f"{layout.summary()} breaks no rule, but is the same as a layout that they forbid"
     reasons = "; ".join(f"{rule.name}: {rule.message(problem, layout)}" for rule in rules)
     return rules[0].name, f"the nearest, {layout.summary()}, breaks {reasons}"
+
+
+def _unfilled(devices: int, allowed: Allowed) -> str:
+    """Why no degrees multiply to so many."""
+    least = [min(allowed[axis]) for axis in _AXES if axis in allowed]
+    if (product := math.prod(least)) > devices:
+        return f"the least degrees they allow, {' · '.join(map(str, least))} = {product}, exceed the {devices} devices"
+    return f"no degrees they allow multiply to the {devices} devices"
 
 
 def _near(problem: Problem, allowed: Allowed) -> Layouts:
@@ -137,10 +149,10 @@ def _policies(problem: Problem, allowed: Allowed) -> Layouts:
 
 def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
     """Those with every device; unless it is said, with all experts on each, and micro-batches of one sequence."""
-    axes = ("pp", "tp", "cp", "dp_replicate", "dp_shard")
+    axes = tuple(axis for axis in _AXES if axis != "dp")
     table = factorisations(problem.cluster.num_devices, len(axes))
     rows = replace(neutral(len(table)), **dict(zip(axes, table.T, strict=True)))
-    for knob in {*axes, "dp"} & allowed.keys():
+    for knob in set(_AXES) & allowed.keys():
         rows = rows.take(np.isin(getattr(rows, knob), allowed[knob]))
     for knob, values in {"sequence_parallel": (False, True), "ep": (1,), "etp": (1,), "micro_batch": (1,)}.items():
         rows = _crossed(rows.take(np.arange(min(len(rows), _MESHES_LOOKED_AT))), knob, allowed.get(knob, values))

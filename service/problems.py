@@ -48,9 +48,9 @@ TYPES: dict[str, ProblemType] = {
     "infeasible": ProblemType(
         "No layout satisfies every constraint",
         422,
-        "The question is well formed and has no answer. `constraint` is the nearest failing one; `needed` and "
-        "`available` are in `unit`; `enough_chips`: the first of twice, four times, … as many "
-        "chips that has a layout that fits, which recommendations look for.",
+        "The question is well formed and has no answer. `constraint` is the nearest failing one, `errors` all that are in "
+        "the way together; `needed` and `available` are in `unit`; `enough_chips`: the first of twice, four "
+        "times, … as many chips that has a layout that fits, which recommendations look for.",
     ),
     "out-of-time": ProblemType(
         "No layout was found in the time given",
@@ -224,9 +224,11 @@ async def _domain(request: Request, error: Exception) -> JSONResponse:
             "constraint": error.constraint,
             "needed": shown(error.needed),
             "available": shown(error.available),
-            "unit": error.unit,
+            "unit": error.unit or None,
             "enough_chips": error.enough_chips,
         }
+        if error.blamed:
+            members["errors"] = [_fault(request.scope, each).entry() for each in error.blamed]
         return problem(request.scope, _name_of(error), error.detail, **members)
     if isinstance(error, Invalid):
         return _refused(request.scope, _name_of(error), [_fault(request.scope, error)], count=1)

@@ -129,6 +129,21 @@ def test_constraints_that_contradict_are_an_honest_answer(client, constraints: d
     assert found["constraint"]
 
 
+def test_all_constraints_that_are_in_the_way_are_named_with_their_values(client) -> None:
+    asked = {**QUESTION, "constraints": {"tp": 4, "pp": [8], "dp": 4, "recompute": "none"}}
+    found = assert_problem(client.post("/v1/recommendations", json=asked), "infeasible", "/constraints/dp")
+    assert {error["pointer"]: error["value"] for error in found["errors"]} == {
+        "/constraints/tp": 4, "/constraints/pp": [8], "/constraints/dp": 4,
+    }  # fmt: skip
+    assert "8 · 4 · 4 = 128, exceed the 64 devices" in found["detail"]
+    assert found["unit"] is None
+    sides = {"first": {}, "second": {"constraints": {"tp": 8, "cp": 16}}}
+    compared = assert_problem(
+        client.post("/v1/comparisons", json={**QUESTION, **sides}), "infeasible", "/second/constraints/cp"
+    )
+    assert compared["constraint"] == "second.constraints.cp"
+
+
 @pytest.mark.parametrize("num_chips", [1, 2, 7, 12, 61])
 def test_any_number_of_chips_has_an_answer(client, num_chips: int) -> None:
     body = changed(changed(QUESTION, "model", {**SHAPE, "num_layers": 4}), "cluster.num_chips", num_chips)
