@@ -34,9 +34,10 @@ _TRIED = 1024  # numbers of chips, at most
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fewest:
     """`num_chips` that keep the limits; None where no number that was tried does, or, not `exact`, time ran out before.
-    `tried`: how many numbers there were to try, of which not every one may be a neighbour of the next."""
+    `tried`: how many numbers up to `most` there were to try, of which not every one may be a neighbour of the next."""
 
     num_chips: int | None
+    most: int
     tried: int
     exact: bool
 
@@ -45,6 +46,8 @@ class Fewest:
         of = f"of {self.tried} numbers that were tried"
         if self.num_chips is not None:
             return f"{self.num_chips} chips are the fewest {of} that keep the limits"
+        if not self.tried:
+            return f"fewest chips: up to {self.most} chips not even the peak of all keeps the limits"
         if self.exact:
             return f"fewest chips: none {of} keeps the limits"
         return f"fewest chips: time ran out before one {of} was found to keep the limits"
@@ -64,14 +67,14 @@ def fewest_chips(
     sizes = _sizes(problem, objective, most)
     for tried in (replace(problem, cluster=cluster) for cluster in sizes):
         if not go_on():
-            return Fewest(num_chips=None, tried=len(sizes), exact=False)
+            return Fewest(num_chips=None, most=most, tried=len(sizes), exact=False)
         fast = Goal(faster_than=math.nextafter(longest_step_s(tried, objective), math.inf))
         try:
             avoiding(failed_gib, tried, constraints, partial(_found, tried, profile, fast, go_on))
         except (NothingFaster, NoLegalLayout, Infeasible, TooLarge):
             continue
-        return Fewest(num_chips=tried.cluster.num_chips, tried=len(sizes), exact=True)
-    return Fewest(num_chips=None, tried=len(sizes), exact=go_on())
+        return Fewest(num_chips=tried.cluster.num_chips, most=most, tried=len(sizes), exact=True)
+    return Fewest(num_chips=None, most=most, tried=len(sizes), exact=go_on())
 
 
 def _found(problem: Problem, profile: Profile, goal: Goal, go_on: GoOn, constraints: Constraints) -> Answer:

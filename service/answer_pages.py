@@ -23,6 +23,8 @@ def brief(document: Mapping[str, Any]) -> dict[str, Any]:
         return asked
     best = document["fastest"]["prediction"]
     of_all = {"chips_used": document["chips_used"], "exact": document["certificate"]["exact"]}
+    if faster := document.get("faster_on_fewer"):
+        of_all["faster_on"] = faster["num_chips"]
     return {**asked, "result": {**of_all, **{name: best[name] for name in _OF_THE_FASTEST}}}
 
 

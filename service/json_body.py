@@ -58,7 +58,7 @@ class JsonRequest(Request):
             raise Refused([Invalid("", None, "must be an object, not null")])
 
     async def require_none(self) -> None:
-        if body := await self._received():
+        if (body := await self._received()).strip() not in (b"", b"{}"):
             raise Refused([Invalid("", body.decode(errors="replace"), "must be left out: this address takes no body")])
 
     async def _received(self) -> bytes:

@@ -21,7 +21,7 @@ from service.schemas.report import (
     PartsComparison,
 )
 
-Form = Literal["step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "mfu"]
+Form = Literal["step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "tflops_per_chip", "mfu"]
 
 SHORTEST_S, LONGEST_S = 1e-6, 1e7
 _SLOWEST = 500  # times the predicted step: milliseconds for seconds are a thousand
@@ -95,20 +95,21 @@ def _step_time(problem: Problem, measured: Measured) -> tuple[Form, float, str]:
     if (rate := measured.tokens_per_s_per_chip) is not None:
         how = f"{tokens} tokens of a step / ({rate:g} tokens/s of a chip * {chips} chips)"
         return "tokens_per_s_per_chip", tokens / (rate * chips), how
+    if (done := measured.tflops_per_chip) is not None:
+        return "tflops_per_chip", *_from_tflops(problem, done.value, done.attention, f"{done.value:g} TFLOP/s")
     if measured.mfu is None:
         raise Invalid("measured", None, "is empty")
-    return "mfu", *_from_mfu(problem, measured.mfu)
+    mfu, peak = measured.mfu, _peak_tflops(problem, measured.mfu)
+    return "mfu", *_from_tflops(problem, mfu.value * peak, mfu.attention, f"{mfu.value:g} * {peak:g} TFLOP/s")
 
 
-def _from_mfu(problem: Problem, mfu: MeasuredMfu) -> tuple[float, str]:
-    chips, peak = problem.cluster.num_chips, _peak_tflops(problem, mfu)
-    step = step_time_of(mfu.value * peak * 1e12, chips, problem.architecture, problem.workload, mfu.attention)
-    flops = model_flops(problem.architecture, problem.workload, mfu.attention)
-    how = (
-        f"{flops:.6g} FLOPs of a step (attention counted {mfu.attention}, recompute not) / "
-        f"({mfu.value:g} * {peak:g} TFLOP/s * {chips} chips)"
-    )
-    return step, how
+def _from_tflops(problem: Problem, tflops: float, attention: AttentionCount, written: str) -> tuple[float, str]:
+    """Of a chip."""
+    chips = problem.cluster.num_chips
+    step = step_time_of(tflops * 1e12, chips, problem.architecture, problem.workload, attention)
+    flops = model_flops(problem.architecture, problem.workload, attention)
+    counted = f"attention counted {attention}, recompute not"
+    return step, f"{flops:.6g} FLOPs of a step ({counted}) / ({written} * {chips} chips)"
 
 
 def _peak_tflops(problem: Problem, mfu: MeasuredMfu) -> float:

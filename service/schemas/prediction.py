@@ -251,6 +251,8 @@ class RecommendationResult(Document):
     fit_probability: float | None
     exact: bool
     """The search came to its end (`certificate.exact`)."""
+    faster_on: int | None = None
+    """Fewer chips, on which a step takes less (`faster_on_fewer.num_chips`)."""
 
 
 class RecommendationSummary(AnswerSummary):

@@ -49,6 +49,14 @@ class MeasuredMfu(Wire):
         return self
 
 
+class MeasuredTflops(Wire):
+    """Model TFLOP/s of a chip, recompute not counted."""
+
+    value: Tflops
+    attention: AttentionCount
+    """Attention FLOPs over causal keys, the full sequence, or not counted."""
+
+
 class Measured(Wire):
     """The speed, in exactly one of these ways."""
 
@@ -56,13 +64,14 @@ class Measured(Wire):
     tokens_per_s: Rate | None = None
     """Of the whole cluster."""
     tokens_per_s_per_chip: Rate | None = None
+    tflops_per_chip: MeasuredTflops | None = None
     mfu: MeasuredMfu | None = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"give exactly one of step_time_s, tokens_per_s, tokens_per_s_per_chip, mfu; got {given}")
+            raise ValueError(f"give exactly one of {', '.join(type(self).model_fields)}; got {given}")
         return self
 
 
@@ -220,7 +229,7 @@ Reported = Annotated[
 class MeasuredSpeed(Document):
     """The measurement in all its forms, whichever was given."""
 
-    given: Literal["step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "mfu"]
+    given: Literal["step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "tflops_per_chip", "mfu"]
     conversion: str
     """How `step_time_s` follows from what was given."""
     step_time_s: float

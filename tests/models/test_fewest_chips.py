@@ -57,6 +57,13 @@ def test_the_fewest_chips_meet_the_limits() -> None:
     assert choose({"fewest": sized}, PROFILE, Constraints(), objective)[0].meets
 
 
+def test_a_job_that_no_chips_could_do_is_said_to_be_one() -> None:
+    asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=96)
+    found = fewest_chips(asked, PROFILE, Constraints(), Objective(tokens=1e15, deadline_hours=1), 160)
+    assert (found.num_chips, found.tried, found.exact) == (None, 0, True)
+    assert "up to 160 chips not even the peak" in found.told
+
+
 def test_without_time_nothing_is_claimed() -> None:
     asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=96)
     objective = Objective(minimize="chips", tokens=1e11, deadline_hours=72)

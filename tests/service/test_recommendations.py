@@ -612,7 +612,7 @@ def test_where_no_number_of_chips_keeps_the_limits_it_is_said(client) -> None:
     objective = {"minimize": "chips", "tokens": 1e14, "deadline_hours": 1}
     body = {**SMALL, "alternatives": {"up_to_chips": 64}, "objective": objective}
     reasons = " ".join(client.post("/v1/recommendations", json=body).json()["reasons"])
-    assert "fewest chips: none of" in reasons
+    assert "fewest chips: up to 64 chips not even the peak of all keeps the limits" in reasons
 
 
 def test_a_list_shows_what_came_of_each(client) -> None:
@@ -626,8 +626,16 @@ def test_a_list_shows_what_came_of_each(client) -> None:
         "mfu": best["mfu"],
         "fit_probability": best["fit_probability"],
         "exact": made["certificate"]["exact"],
+        "faster_on": None,
     }
     assert item["request"]["model"] == made["request"]["model"]
+
+
+def test_a_list_shows_where_fewer_chips_are_faster(client) -> None:
+    odd = {**changed(QUESTION, "cluster.num_chips", 22), "workload": {"seq_len": 4096, "global_batch": 144}}
+    made = client.post("/v1/recommendations", json={**odd, "stack": "megatron"}).json()
+    (item,) = client.get("/v1/recommendations").json()["items"]
+    assert item["result"]["faster_on"] == made["faster_on_fewer"]["num_chips"] < 22
 
 
 def test_a_list_reads_no_whole_answers(client) -> None:

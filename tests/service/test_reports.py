@@ -80,6 +80,9 @@ def test_mfu_is_read_in_its_convention(client, attention: str) -> None:
     found = client.post("/v1/reports", json=back).json()["measured"]
     assert found["step_time_s"] == pytest.approx(2.0)
     assert attention in found["conversion"]
+    tflops = {"value": given * 989.4, "attention": attention}
+    rated = client.post("/v1/reports", json=changed(REPORT, "measured", {"tflops_per_chip": tflops})).json()["measured"]
+    assert (rated["given"], rated["step_time_s"]) == ("tflops_per_chip", pytest.approx(found["step_time_s"]))
 
 
 def test_a_run_out_of_memory_agrees_with_a_prediction_that_does_not_fit(client) -> None:
