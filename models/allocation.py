@@ -19,7 +19,7 @@ from models.answer import Goal, GoOn
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
 from models.factors import divisors
-from models.fewer_chips import fastest_space, worth_a_try
+from models.fewer_chips import fastest_space, legal_counts, worth_a_try
 from models.hardware import Cluster
 from models.problem import Problem
 from models.profile import Profile
@@ -128,7 +128,9 @@ def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[No
         if found and not go_on():
             break
         whole = replace(problem.cluster, num_chips=chips, chips_per_domain=size, torus_shape=None)
-        found += islice(worth_a_try(replace(problem, cluster=whole), constraints, groups_of=size), _COUNTS)
+        arranged = replace(problem, cluster=whole)
+        ways = legal_counts(arranged, constraints)
+        found += islice(worth_a_try(arranged, constraints, ways, groups_of=size), _COUNTS)
     return sorted(found, key=_most_chips)
 
 

@@ -8,10 +8,10 @@ and in how many ways.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain, islice, takewhile
+from itertools import chain, islice
 
 import numpy as np
 
@@ -71,7 +71,9 @@ def _on_fewer(
     if constraints.allowed and Space(problem, Constraints()).has_legal():
         raise contradiction(problem, constraints)
     rule, message = blame(problem, none.rejected)
-    best, failure = fastest_space(_promising(problem, constraints), profile, goal, go_on)
+    ways = legal_counts(problem, constraints)
+    tried = _promising(islice(worth_a_try(problem, constraints, ways), _TRIED), ways)
+    best, failure = fastest_space(tried, profile, goal, go_on)
     if best is None:
         raise failure or _why_none(problem, constraints) or Infeasible(rule, message)
     smaller, answer, tried_all = best.space, best.answer, go_on()
@@ -87,23 +89,23 @@ def _on_fewer(
     return smaller, answer, FewerChips(rule=rule, message=text, num_chips=used)
 
 
-def _promising(problem: Problem, constraints: Constraints) -> list[Space]:
-    """Numbers of chips worth a try, what probably is the fastest first: the others are then looked through quickly.
-    Many chips help, and so do many ways to divide them, ever less."""
-    ways = legal_counts(problem, constraints)
+def _promising(spaces: Iterable[Space], ways: Mapping[int, int]) -> list[Space]:
+    """What probably is the fastest first: the others are then looked through quickly. Many chips help, and so do many
+    ways to divide them, ever less."""
 
     def promise(space: Space) -> float:
         devices = space.problem.cluster.num_devices
-        return devices * math.log1p(ways[devices])
+        return devices * math.log1p(ways.get(devices, 0))
 
-    return sorted(islice(worth_a_try(problem, constraints), _TRIED), key=promise, reverse=True)
+    return sorted(spaces, key=promise, reverse=True)
 
 
 def _why_none(problem: Problem, constraints: Constraints) -> Infeasible | None:
     """Where fewer chips have layouts, but none that the constraints allow."""
     if not constraints.allowed:
         return None
-    unconstrained = next(worth_a_try(problem, Constraints()), None)
+    free = Constraints()
+    unconstrained = next(worth_a_try(problem, free, legal_counts(problem, free)), None)
     return None if unconstrained is None else contradiction(unconstrained.problem, constraints)
 
 
@@ -111,13 +113,12 @@ def faster_with_fewer(
     problem: Problem, profile: Profile, constraints: Constraints, seconds: float, go_on: GoOn
 ) -> FasterOnFewer | None:
     """A smaller number of chips, with more ways to divide it, on which a step takes less than `seconds`."""
-    devices = problem.cluster.num_devices
-    own = legal_counts(problem, constraints).get(devices, 0)
-    more_ways = worth_a_try(problem, constraints, more_than=own)
-    half = takewhile(lambda space: 2 * space.problem.cluster.num_devices >= devices, more_ways)
+    ways, devices = legal_counts(problem, constraints), problem.cluster.num_devices
+    half = {count: many for count, many in ways.items() if 2 * count >= devices}
+    more_ways = worth_a_try(problem, constraints, half, more_than=ways.get(devices, 0))
     whole = (Space(replace(problem, cluster=cluster), constraints) for cluster in _whole_domains(problem.cluster))
-    spaces = chain(whole, islice(half, _LOOKED_AT))
-    best, _ = fastest_space(spaces, profile, Goal(faster_than=seconds), go_on)
+    tried = _promising(chain(whole, islice(more_ways, _LOOKED_AT)), ways)
+    best, _ = fastest_space(tried, profile, Goal(faster_than=seconds), go_on)
     if best is None:
         return None
     return FasterOnFewer(num_chips=best.space.problem.cluster.num_chips, step_time_s=best.step_time_s)
@@ -156,13 +157,12 @@ def fastest_space(
 
 
 def worth_a_try(
-    problem: Problem, constraints: Constraints, *, more_than: int = 0, groups_of: int = 1
+    problem: Problem, constraints: Constraints, ways: Mapping[int, int], *, more_than: int = 0, groups_of: int = 1
 ) -> Iterator[Space]:
-    """Of the numbers of chips up to the cluster's, in groups of so many, those that have layouts and can be divided in
-    more ways than all larger ones, and than so many; from the largest down."""
-    ways = legal_counts(problem, constraints)
+    """Of some `ways` to divide numbers of devices (legal_counts), those of chips in groups of so many that have layouts
+    and more ways than all larger ones, and than so many; from the largest down."""
     devices = groups_of * problem.cluster.chip.devices_per_chip
-    for count in reversed(ways):
+    for count in sorted(ways, reverse=True):
         if count % devices or ways[count] <= more_than:
             continue
         for cluster in built(problem.cluster, np.array([count])):
