@@ -18,6 +18,7 @@ from service.pointers import TAG, field_of, location_of, pointer_of
 MAX_SHOWN = 200
 MAX_TOLD = 1600  # room for the names of all the fields of a stack
 _JSON_INTEGER = 2**53  # beyond it JSON readers lose digits (RFC 8259 §6)
+_PRINTED_BITS = 128  # of a larger one
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,16 @@ def shown(value: object) -> object:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, Integral):
-        return whole if abs(whole := int(value)) <= _JSON_INTEGER else f"an integer of {whole.bit_length()} bits"
+        return _whole(int(value))
     if isinstance(value, float):
         return float(value) if isfinite(value) else str(value)
     return type(value).__name__
+
+
+def _whole(value: int) -> int | str:
+    if abs(value) <= _JSON_INTEGER:
+        return value
+    return str(value) if value.bit_length() <= _PRINTED_BITS else f"an integer of {value.bit_length()} bits"
 
 
 _RULES = {
