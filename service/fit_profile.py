@@ -100,8 +100,8 @@ def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Obser
 
 
 def group(row: dict[str, Any]) -> str:
-    """Model shape, chip and stack of a row: what generalises must generalise to another one."""
-    return json.dumps([row["family"], shape(row), row["cluster"]["chip"], row["stack"]], sort_keys=True)
+    """Model shape, chip and stack of a row, whatever its source: what generalises must generalise to another one."""
+    return json.dumps([shape(row), row["cluster"]["chip"], row["stack"]], sort_keys=True)
 
 
 def _model(row: dict[str, Any]) -> str:
