@@ -35,6 +35,7 @@ _KERNELS = {
 }
 _DRIVEN = {"megatron": ("NeMo", "megatron-bridge"), "fsdp": ("llm-foundry", "llm-foundry")}
 """By the stack of a row: what the name of its framework has in it, and the stack of the catalogue that it then is."""
+_RELEASE = re.compile(r"NeMo.*?\b[v(]?(2\d)\.(0[1-9]|1[0-2])\b")
 _MOST = {"max_tp": "tp", "max_cp": "cp", "max_ep": "ep", "max_pp": "pp", "max_virtual_stages": "vpp"}
 """What a stack goes up to, by the field of a row that may show more."""
 _STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3, "gemini": 3}
@@ -176,7 +177,7 @@ def _stack(row: Row, assumed: list[str]) -> Stack:
         assumed.append("stack")
         stack = catalogue.stack("generic")
     if row.get("date"):
-        stack = stack.as_of(_year(row["date"]))
+        stack = stack.as_of(_year(_software_date(row)))
     changes: dict[str, Any] = {}
     kernel = _KERNELS.get(training.get("attention_kernel"))
     if kernel:
@@ -208,7 +209,13 @@ def _age(row: Row, software_year: float, assumed: list[str]) -> float:
     if not row.get("date"):
         assumed.append("date")
         return 0.0
-    return age_years(row["date"], software_year)
+    return age_years(_software_date(row), software_year)
+
+
+def _software_date(row: Row) -> str:
+    """Of NeMo the month of its release, which may be published later."""
+    release = _RELEASE.search(row.get("framework") or "")
+    return min(f"20{release[1]}-{release[2]}", row["date"]) if release else str(row["date"])
 
 
 def age_years(date: str, software_year: float) -> float:
