@@ -16,7 +16,7 @@ from models.architecture import Attention, Layer, Mlp, Moe
 from models.array import Array, Shared, total
 from models.kernels import Kernels, Passes, joined
 from models.problem import Problem
-from models.profile import Coefficients
+from models.profile import Coefficients, Number
 from models.recompute import PIECES, Repeated
 from models.shard import Shards
 
@@ -286,7 +286,7 @@ class Compute:
         forward = self.kernels.move(moved * self.c.elementwise_traffic)
         return Passes.of(forward, 2 * forward)
 
-    def _launches(self, layer: Layer) -> tuple[int, Array | float]:
+    def _launches(self, layer: Layer) -> tuple[Number, Array | float]:
         """Kernels of a layer's forward: projections, attention, element-wise, and where it is sparse routing and
         dispatch; and a few for every local expert, from a loop in C++. A conversion goes with every product in a low
         format."""
@@ -295,7 +295,7 @@ class Compute:
         count = products * (3 if low else 1) + 2 + layer.num_norms * (1 if fused else 3) + (4 if fused else 10)
         if not layer.moe:
             return count, 0.0
-        return count + 20, layer.moe.num_experts / self.shards.ep * (6 if low else 2)
+        return count + self.c.routing_launches, layer.moe.num_experts / self.shards.ep * (6 if low else 2)
 
 
 def routed_tokens(moe: Moe, x: Shards) -> Array:

@@ -37,6 +37,11 @@ class Problem:
         return self.stack.kernel_on(self.cluster.chip.generation)
 
     @property
+    def launch(self) -> str:
+        """What submits kernels: "eager", "compiled" or "graph"."""
+        return "graph" if self.architecture.is_moe and self.stack.captures_experts else self.stack.launch
+
+    @property
     def materialises_scores(self) -> bool:
         """Whether the attention kernel writes the scores of all pairs of tokens to memory."""
         return self.kernel in ("unfused", "fused_softmax")
@@ -113,7 +118,7 @@ class Problem:
         """The profile scopes that apply, widest first."""
         chip, stack = self.cluster.chip, self.stack
         return (
-            f"launch:{stack.launch}",
+            f"launch:{self.launch}",
             f"fusion:{'fused' if stack.fused else 'unfused'}",
             f"generation:{chip.generation}",
             f"kernel:{self.kernel}/{chip.generation}",

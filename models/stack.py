@@ -96,6 +96,8 @@ class Stack:
     low_precision_activations   inputs of activation functions are kept in the GEMM format (DeepSeek-V3 §3.3.3)
     fused                   norms, activations and rotary are fused kernels (hand-written or compiled)
     launch                  "eager", "compiled" or "graph": what a kernel launch costs the host
+    captures_experts        steps of sparse models are captured as graphs, whatever `launch` is
+    captures_experts_since  the year that began
     attention_kernel        a kernel, or who picks it by the chip: "auto" takes the fastest, "pytorch" what eager
                             PyTorch does: FlashAttention-2 before Blackwell (torchtitan models/attention.py)
     flash_since             the year its default attention became a flash kernel; a fused softmax before
@@ -164,6 +166,8 @@ class Stack:
     low_precision_activations: bool = False
     fused: bool = True
     launch: Literal["eager", "compiled", "graph"] = "eager"
+    captures_experts: bool = False
+    captures_experts_since: float | None = None
     flash_since: float | None = None
     one_sequence_since: float | None = None
     age_years: float = 0.0
@@ -186,12 +190,14 @@ class Stack:
             raise Invalid("stack.attention_kernel", self.attention_kernel, rule)
 
     def as_of(self, year: float) -> Stack:
-        """With the attention and the loss that it had then."""
+        """With the attention, the loss and the launches that it had then."""
         changes: dict[str, Any] = {}
         if self.flash_since and year < self.flash_since:
             changes["attention_kernel"] = "fused_softmax"
         if self.loss == "compiled" and self.loss_compiled_since and year < self.loss_compiled_since:
             changes["loss"] = "pytorch"
+        if self.captures_experts_since and year < self.captures_experts_since:
+            changes["captures_experts"] = False
         return replace(self, **changes)
 
     @property

@@ -59,7 +59,7 @@ def _carried(row: dict[str, Any], run: runs.Run, layout: Layout) -> dict[str, An
         "source": row["source"],
         "family": row["family"],
         "trust": row["trust"],
-        "date": row.get("date"),
+        "date": row.get("date") and runs.software_date(row),
         "outcome": "ok" if row["outcome"] == "ok" else "out_of_memory",
         "model": _model(row["model"]),
         "cluster": _cluster(problem.cluster),

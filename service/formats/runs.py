@@ -177,7 +177,7 @@ def _stack(row: Row, assumed: list[str]) -> Stack:
         assumed.append("stack")
         stack = catalogue.stack("generic")
     if row.get("date"):
-        stack = stack.as_of(_year(_software_date(row)))
+        stack = stack.as_of(_year(software_date(row)))
     changes: dict[str, Any] = {}
     kernel = _KERNELS.get(training.get("attention_kernel"))
     if kernel:
@@ -209,10 +209,10 @@ def _age(row: Row, software_year: float, assumed: list[str]) -> float:
     if not row.get("date"):
         assumed.append("date")
         return 0.0
-    return age_years(_software_date(row), software_year)
+    return age_years(software_date(row), software_year)
 
 
-def _software_date(row: Row) -> str:
+def software_date(row: Row) -> str:
     """Of NeMo the month of its release, which may be published later."""
     release = _RELEASE.search(row.get("framework") or "")
     return min(f"20{release[1]}-{release[2]}", row["date"]) if release else str(row["date"])

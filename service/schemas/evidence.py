@@ -40,6 +40,7 @@ class PublishedRun(Wire):
     trust: Literal["A", "B", "C", "D"]
     """A: a table of whoever ran it, B: text of a paper, C: through somebody's notes, D: a practitioner."""
     date: Label | None = None
+    """Of its software: the release, where the source names one whose date it tells, else when it was published."""
     outcome: Literal["ok", "out_of_memory"]
     model: ShapeFields
     cluster: ClusterForm

@@ -84,6 +84,8 @@ class StackFields(Wire):
     low_precision_activations: bool | None = None
     fused: bool | None = None
     launch: Literal["eager", "compiled", "graph"] | None = None
+    captures_experts: bool | None = None
+    """Steps of sparse models are captured as graphs, whatever `launch` is."""
     running_balance: bool | None = None
     age_years: Annotated[float, Field(ge=0, le=20)] | None = None
     """How much older the software is than the newest that profiles are fitted to: kernels and launches are slower, and
