@@ -114,8 +114,10 @@ class Kernels:
         return np.asarray(np.ceil(n / self.tile - 1e-9) * self.tile / n)
 
     def grouped(self, m: Size, k: Size, n: Size, groups: Array) -> Passes:
-        """`groups` projections at a time: tiles of all of them fill the waves together, or some wait for others."""
-        rate, size = self.rate * self.c.grouped_gemm, self.format.gemm_bytes
+        """`groups` projections at a time: tiles of all of them fill the waves together, or some wait for others. A
+        single one is a plain product."""
+        rate = self.rate * np.where(np.asarray(groups) > 1, self.c.grouped_gemm, 1.0)
+        size = self.format.gemm_bytes
 
         def product(m: Size, k: Size, n: Size) -> Array:
             tiles = groups * np.maximum(m / TILE_M, 1) * np.maximum(n / TILE_N, 1)

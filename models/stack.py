@@ -70,6 +70,7 @@ class Stack:
                             "beside_tensor" (dp_shard and cp; experts are sharded over tp as the rest is: etp = tp)
     dispatcher              "alltoall": a copy per chosen expert; "deduplicated": one per domain it is sent to;
                             "allgather": every token to every expert's chip
+    deduplicated_since      the year it began to send one per domain; a copy per expert before
     node_limit              a token is routed to at most this many scale-up domains (DeepSeek-V3 §2.1.2: 4)
     overlap_*               whether the traffic of that axis runs beside compute
     overlap_switches        what it has to be told for that, where it does not by itself
@@ -103,6 +104,7 @@ class Stack:
     flash_since             the year its default attention became a flash kernel; a fused softmax before
     one_sequence_since      the year its pipelines' micro-batches became one sequence unless told otherwise; before,
                             there were as many of them as stages
+    usual_seq_len, usual_sequences  tokens of a sequence, and sequences a device, that it trains on unless told otherwise
     age_years               how far behind the newest software that profiles were fitted to
     like                    the stack that it is but for what is said here, and whose coefficients it shares
     ties_in_pipeline        a pipeline may have its first and last stage share the embedding of a model that ties it
@@ -139,6 +141,7 @@ class Stack:
     expert_tensor_parallel: bool = False
     expert_folding: Literal["all", "shard", "beside_tensor"] = "all"
     dispatcher: Literal["alltoall", "deduplicated", "allgather"] = "alltoall"
+    deduplicated_since: float | None = None
     node_limit: int | None = None
     overlap_data: bool = True
     overlap_tensor: bool = False
@@ -170,6 +173,8 @@ class Stack:
     captures_experts_since: float | None = None
     flash_since: float | None = None
     one_sequence_since: float | None = None
+    usual_seq_len: int | None = None
+    usual_sequences: int | None = None
     age_years: float = 0.0
     ties_in_pipeline: bool = True
     running_balance: bool = False
@@ -190,7 +195,7 @@ class Stack:
             raise Invalid("stack.attention_kernel", self.attention_kernel, rule)
 
     def as_of(self, year: float) -> Stack:
-        """With the attention, the loss and the launches that it had then."""
+        """With the attention, the loss, the launches and the dispatcher that it had then."""
         changes: dict[str, Any] = {}
         if self.flash_since and year < self.flash_since:
             changes["attention_kernel"] = "fused_softmax"
@@ -198,6 +203,8 @@ class Stack:
             changes["loss"] = "pytorch"
         if self.captures_experts_since and year < self.captures_experts_since:
             changes["captures_experts"] = False
+        if self.deduplicated_since and year < self.deduplicated_since:
+            changes["dispatcher"] = "alltoall"
         return replace(self, **changes)
 
     @property

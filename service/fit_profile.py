@@ -33,6 +33,7 @@ from service.formats import runs
 FAMILY_WEIGHT = 60.0  # no family counts for more runs than this
 MODEL_WEIGHT = 8.0  # nor any model on one stack within it: what is odd about a model shows on every chip
 TRUST = {"A": 1.0, "B": 0.7, "C": 0.3, "D": 0.3}
+OPEN_QUESTION = 0.1  # of its say has a run of which the source leaves open what it trained on
 
 
 _SHAPE = (
@@ -83,6 +84,7 @@ def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Obser
         except DomainError:
             continue
         weight = TRUST[row["trust"]] * share[_model(row)] * min(1.0, FAMILY_WEIGHT / sizes[row["family"]])
+        weight *= OPEN_QUESTION if {"seq_len", "global_batch"} & {*run.assumed} else 1.0
         result.append(
             Observation(
                 key=row["id"],

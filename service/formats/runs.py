@@ -74,7 +74,7 @@ def _read(row: Row, software_year: float) -> Run:
     cluster = _cluster(row["cluster"])
     stack = replace(_stack(row, assumed), age_years=_age(row, software_year, assumed))
     degrees = _degrees(training, cluster, architecture, stack, assumed)
-    workload = _workload(training, degrees, assumed)
+    workload = _workload(training, degrees, cluster, stack, assumed)
     problem = Problem(architecture=architecture, cluster=cluster, workload=workload, stack=stack)
     layouts = _alternatives(row, problem, degrees, assumed)
     seconds, converted = _step_time(row["measured"], problem)
@@ -309,13 +309,19 @@ def _sharding(training: Row, stack: Stack, dp: int, pp: int, assumed: list[str])
     return 3, not kept, shard
 
 
-def _workload(training: Row, degrees: Row, assumed: list[str]) -> Workload:
-    if training.get("seq_len") is None:
+def _workload(training: Row, degrees: Row, cluster: Cluster, stack: Stack, assumed: list[str]) -> Workload:
+    seq_len = training.get("seq_len") or stack.usual_seq_len
+    if seq_len is None:
         raise Invalid("training.seq_len", None, "not stated")
+    if training.get("seq_len") is None:
+        assumed.append("seq_len")
     dp = degrees["dp_shard"] * degrees["dp_replicate"]
     batch = training.get("global_batch_sequences")
     if batch is None and training.get("micro_batch_size"):
         batch = training["micro_batch_size"] * (training.get("grad_accum") or 1) * dp
+        assumed.append("global_batch")
+    if batch is None and stack.usual_sequences:
+        batch = stack.usual_sequences * cluster.num_devices
         assumed.append("global_batch")
     if batch is None:
         raise Invalid("training.global_batch_sequences", None, "not stated, nor a micro-batch to derive it from")
@@ -324,7 +330,7 @@ def _workload(training: Row, degrees: Row, assumed: list[str]) -> Workload:
     optimizer = training.get("optimizer") or "adamw"
     name = "adafactor" if "adafactor" in optimizer else "adamw_bf16_moments" if "bf16 moments" in optimizer else "adamw"
     return Workload(
-        seq_len=training["seq_len"],
+        seq_len=seq_len,
         global_batch=int(batch),
         precision=training.get("compute_dtype") or "bf16",
         optimizer=name,
