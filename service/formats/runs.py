@@ -35,7 +35,7 @@ _KERNELS = {
 }
 _DRIVEN = {"megatron": ("NeMo", "megatron-bridge"), "fsdp": ("llm-foundry", "llm-foundry")}
 """By the stack of a row: what the name of its framework has in it, and the stack of the catalogue that it then is."""
-_RELEASE = re.compile(r"NeMo.*?\b[v(]?(2\d)\.(0[1-9]|1[0-2])\b")
+_RELEASE = re.compile(r"^(?!.*\bmain\b).*NeMo.*?\b[v(]?(2\d)\.(0[1-9]|1[0-2])\b")
 _MOST = {"max_tp": "tp", "max_cp": "cp", "max_ep": "ep", "max_pp": "pp", "max_virtual_stages": "vpp"}
 """What a stack goes up to, by the field of a row that may show more."""
 _STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3, "gemini": 3}
@@ -213,7 +213,7 @@ def _age(row: Row, software_year: float, assumed: list[str]) -> float:
 
 
 def software_date(row: Row) -> str:
-    """Of NeMo the month of its release, which may be published later."""
+    """Of NeMo the month of its release, which may be published later; of its main branch that of the run."""
     release = _RELEASE.search(row.get("framework") or "")
     return min(f"20{release[1]}-{release[2]}", row["date"]) if release else str(row["date"])
 

@@ -53,11 +53,48 @@ def test_an_open_schedule_is_plain_or_as_interleaved_as_the_layers_allow() -> No
 
 def test_open_recompute_starts_from_the_default_of_the_stack() -> None:
     run = runs.read(row(training={"recompute": None, "micro_batch_size": None}), YEAR)
-    policies = [(x.recompute, x.recompute_layers) for x in run.alternatives]
-    assert policies[:6] == [("none", 0), *[("selective", 0)] * 4, ("full", 0)]
-    assert [layers for _, layers in policies[6:]] == [4, 8, 12, 16, 20, 24, 28]
-    assert {x.micro_batch for x in run.alternatives} == {1}
+    policies = list(dict.fromkeys((x.recompute, x.recompute_layers, x.recompute_modules) for x in run.alternatives))
+    assert [policy for policy, _, _ in policies[:6]] == ["none", *["selective"] * 4, "full"]
+    assert [layers for _, layers, _ in policies] == [0] * 6 + [4, 8, 12, 16, 20, 24, 28]
     assert {"recompute", "micro_batch"} <= set(run.assumed)
+
+
+def test_dense_runs_have_tuned_an_open_micro_batch_and_sparse_ones_take_the_default() -> None:
+    def open_micro_batches(**model: Any) -> set[int]:
+        run = runs.read(row(model=model, training={"recompute": None, "micro_batch_size": None}), YEAR)
+        return {layout.micro_batch for layout in run.alternatives}
+
+    assert open_micro_batches() > {1, 2}
+    assert open_micro_batches(moe={"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 14336}) == {1}
+
+
+@pytest.mark.parametrize(
+    ("framework", "date"),
+    [
+        ("NeMo/Megatron-Core (v25.05.05 (support/25.05))", "2025-05"),
+        ("Megatron-Bridge v0.5.1 (NeMo 26.06.01)", "2026-06"),
+        ("Megatron-Bridge main 2026-07/08 (NeMo 26.06)", "2026-08"),
+        ("NeMo-Framework-Launcher (c3ebcc97)", "2026-08"),
+        ("NeMo 26.09", "2026-08"),  # printed before its release
+    ],
+)
+def test_software_is_as_old_as_its_release(framework: str, date: str) -> None:
+    assert runs.software_date(row(framework=framework, date="2026-08")) == date
+
+
+@pytest.mark.parametrize(("date", "dispatcher"), [("2025-04", "alltoall"), ("2026-02", "deduplicated")])
+def test_a_token_goes_once_to_each_expert_before_it_went_once_to_each_domain(date: str, dispatcher: str) -> None:
+    assert runs.read(row(date=date), YEAR).problem.stack.dispatcher == dispatcher
+
+
+def test_what_maxtext_trains_on_unless_told_otherwise() -> None:
+    said = row(stack="maxtext", training={"seq_len": None, "global_batch_sequences": None, "micro_batch_size": None})
+    run = runs.read(said, YEAR)
+    assert run.problem.workload.seq_len == 2048
+    assert run.problem.workload.global_batch == 12 * run.problem.cluster.num_devices
+    assert {"seq_len", "global_batch"} <= set(run.assumed)
+    with pytest.raises(Invalid, match="not stated"):
+        runs.read({**said, "stack": "megatron"}, YEAR)
 
 
 def test_expert_tensor_parallelism_is_that_of_the_dense_layers_unless_stated() -> None:
