@@ -104,7 +104,8 @@ class Stack:
     flash_since             the year its default attention became a flash kernel; a fused softmax before
     one_sequence_since      the year its pipelines' micro-batches became one sequence unless told otherwise; before,
                             there were as many of them as stages
-    usual_seq_len, usual_sequences  tokens of a sequence, and sequences a device, that it trains on unless told otherwise
+    usual_seq_len           tokens of a sequence that it trains on unless told otherwise
+    usual_sequences         sequences a device, likewise
     age_years               how far behind the newest software that profiles were fitted to
     like                    the stack that it is but for what is said here, and whose coefficients it shares
     ties_in_pipeline        a pipeline may have its first and last stage share the embedding of a model that ties it
