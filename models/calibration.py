@@ -28,6 +28,7 @@ MOST_OF_A_SOURCE = 50.0  # no source counts for more runs than this
 FOLDS = 8  # at most: each is a fit of its own
 FEWEST_FOLDS = 3
 JUDGED = 5  # runs of a kind, at least, for its error to say something
+_ODDITY = 0.12  # spread of medians of published sparse models, unseen: 0.07 (middle half) to 0.16 (middle 80%)
 _UNSURE = 3.0  # runs that tell as much of how far others scatter as all that was published
 _VISIBLE = 0.02  # of the prior's spread: a smaller shift moves no prediction by a tenth of a percent
 _TOUCHED = 0.98  # below this share: the term is one of the joint posterior
@@ -57,7 +58,8 @@ _OF_RUNS = ("step_time", "exposed", *_MEMORY)
 class Observation:
     """A run: what it took, as far as known. `weight` scales its say (one source must not drown the others); runs of
     one `source` share a level of noise. Keys sort by time. Runs of one `group` are alike (one model on one chip and
-    stack): a fit is judged on groups that it did not see.
+    stack): a fit is judged on groups that it did not see. What is odd about a sparse `model` all its runs may have in
+    common, where published ones are fitted.
 
     `memory_bytes` was reserved by the framework on the fullest device. `out_of_memory` says that it did not fit, and so
     needed at least what the device has. `exposed_s` is communication that nothing hid. `coefficients` were measured by
@@ -75,6 +77,7 @@ class Observation:
     weight: float = 1.0
     source: str = ""
     group: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +158,8 @@ def time_fit(
     scatter = profile.neighbourhood(("all",)).spread if fresh else None
     caution = _caution(profile.neighbourhoods, targets) if fresh else 1.0
     coefficients = frozenset(KINDS) - MEMORY_COEFFICIENTS
-    return Fit(profile, targets, coefficients, _STEP, posterior, scatter=scatter, caution=caution)
+    oddity = 0.0 if fresh else _ODDITY
+    return Fit(profile, targets, coefficients, _STEP, posterior, scatter=scatter, caution=caution, oddity=oddity)
 
 
 def memory_fit(
@@ -207,6 +211,7 @@ def _target(o: Observation, quantity: str, value: float, side: Side = "equal") -
         side=side,
         weight=o.weight,
         source=o.source,
+        model=o.model,
     )
 
 

@@ -5,7 +5,8 @@ estimate minimises (θ-μ)ᵀP(θ-μ) + Σ w_i ρ(r_i / s_i), ρ the Student-t l
 spreads away pulls less than one that is two away. s_i is the noise of the run's source, estimated along the way. A
 target may be a bound (a run that ran out of memory needed at least the capacity): r_i is then zero on its good side. Of
 a fleet's own runs, whose memory may not have been measured, its loss is that of a logistic regression with as much
-noise, 2 log(1 + exp(±r_i π / √3 s_i)): ten that failed where the prediction just fits say more than that.
+noise, 2 log(1 + exp(±r_i π / √3 s_i)): ten that failed where the prediction just fits say more than that. All runs of
+one sparse model may be off alike, which is integrated out (models.oddities).
 
 Gauss-Newton with Levenberg's damping and iterated reweighting; Jacobians by central differences, all terms of a
 problem's runs in one vectorised prediction. The posterior is Laplace's: the inverse of the weighted normal matrix.
@@ -21,6 +22,7 @@ import numpy as np
 
 from models.array import Array
 from models.layout import Layout, Layouts
+from models.oddities import Oddities
 from models.posterior import Posterior
 from models.problem import Problem
 from models.profile import Profile
@@ -28,6 +30,7 @@ from models.step import Predictions, predict
 
 DEGREES_OF_FREEDOM = 4.0
 _ITERATIONS = 14
+_SETTLING = 4  # rounds in which runs' weights and what their models have in common are found from each other
 _REWEIGHTINGS = 12
 _STEP = 1e-3
 _CLOSE = 0.02  # prior spreads: a smaller move ends the search
@@ -44,7 +47,7 @@ Quantity = Callable[[Predictions], Array]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """What the `quantity` of a prediction is held against. `weight` scales its say; targets of one `source` share a
-    level of noise."""
+    level of noise, those of one sparse `model` what is odd about it."""
 
     key: str
     problem: Problem
@@ -54,6 +57,7 @@ class Target:
     side: Side = "equal"
     weight: float = 1.0
     source: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +110,12 @@ class Fit:
         *,
         scatter: float | None = None,
         caution: float = 1.0,
+        oddity: float = 0.0,
     ) -> None:
         """`scatter`: of machines that the profile has not seen, how unseen runs did; they may all lie to one side of
         their predictions, which is no noise. `caution`: how many times as noisy runs are taken to be where terms move
-        towards them; how sure these then are is said without."""
+        towards them; how sure these then are is said without. `oddity`: the spread of what all runs of a sparse model
+        have in common."""
         self.fresh = scatter is not None
         self.scatter = profile.residual_spread if scatter is None else scatter
         self.caution = caution
@@ -126,6 +132,7 @@ class Fit:
         self.weight = np.array([t.weight for t in targets])
         self.source = np.unique([t.source for t in targets], return_inverse=True)[1]
         self.sign = np.array([_SIGNS[t.side] for t in targets])
+        self.oddities = _oddities(targets, oddity)
         self.groups = self._groups()
 
     def _groups(self) -> list[Group]:
@@ -178,8 +185,9 @@ class Fit:
     def solve(self) -> Estimate:
         """The estimate, from the profile's terms on."""
         weight, linear, damping = self.weight, self.linearised(self.mean.copy()), 0.0
+        noise = np.full(len(self.targets), self.scatter)
         for iteration in range(_ITERATIONS):
-            _, noise = self._noise(self.residual(linear.predicted), weight)
+            _, noise = self._noise(self._own(linear.predicted, weight, noise), weight)
             if self.fresh and not iteration:
                 noise = np.full(len(self.targets), self.scatter)
             noise = self.caution * noise
@@ -191,11 +199,11 @@ class Fit:
             step, linear, damping = theta - linear.theta, moved, damping / 4
             if damping < 1 and np.abs(step / self.spread).max(initial=0.0) < _CLOSE:
                 break
-        return self._estimate(linear, weight)
+        return self._estimate(linear, weight, noise)
 
     def reweighted(self, weight: Array, estimate: Estimate) -> Array:
         """Terms of the estimate had the targets had these weights, to first order around it."""
-        _, noise = self._noise(self.residual(estimate.linear.predicted), weight)
+        _, noise = self._noise(self._own(estimate.linear.predicted, weight, estimate.noise), weight)
         return self._minimum(estimate.linear, weight, self.caution * noise, 0.0)
 
     def without(self, dropped: Array, estimate: Estimate) -> Estimate:
@@ -203,7 +211,7 @@ class Fit:
         weight = np.where(dropped, 0.0, self.weight)
         theta = self.reweighted(weight, estimate)
         linear = estimate.linear
-        return self._estimate(Linear(theta, linear.at(theta), linear.jacobian), weight)
+        return self._estimate(Linear(theta, linear.at(theta), linear.jacobian), weight, estimate.noise)
 
     def left_out(self, labels: Array, estimate: Estimate) -> Array:
         """Log predictions of every target by an estimate that saw none with its label."""
@@ -227,14 +235,36 @@ class Fit:
         """The minimum of the linearised problem at this noise."""
         theta, damped = linear.theta, damping * np.diag(self.precision)
         for _ in range(_REWEIGHTINGS):
-            residual, say = self._pull(linear.at(theta), weight, noise)
-            normal = self.precision + np.diag(damped) + linear.jacobian.T @ (say[:, None] * linear.jacobian)
+            predicted = linear.at(theta)
+            common = self._common(predicted, weight, noise)
+            residual, say = self._pull(predicted + common, weight, noise)
+            residual = residual + common
+            normal = self.precision + np.diag(damped) + self._normal(linear.jacobian, say)
             pull = self.precision @ (theta - self.mean) + damped * (theta - linear.theta)
-            step = np.linalg.solve(normal, linear.jacobian.T @ (say * residual) - pull)
+            own = residual - self.oddities.common(residual, say)
+            step = np.linalg.solve(normal, linear.jacobian.T @ (say * own) - pull)
             theta = theta + step
             if np.abs(step / self.spread).max(initial=0.0) < _CLOSE:
                 break
         return np.asarray(theta)
+
+    def _common(self, predicted: Array, weight: Array, noise: Array) -> Array:
+        """What the runs of each one's model have in common, at the weights that they then have."""
+        common = np.zeros_like(predicted)
+        if not self.oddities.spread.any():
+            return common
+        residual = self.residual(predicted)
+        for _ in range(_SETTLING):
+            say = self._say(self.residual(predicted + common), weight, noise)
+            common = self.oddities.common(residual, say)
+        return common
+
+    def _own(self, predicted: Array, weight: Array, noise: Array) -> Array:
+        """Residuals, less what their models have in common."""
+        return self.residual(predicted + self._common(predicted, weight, noise))
+
+    def _normal(self, jacobian: Array, say: Array) -> Array:
+        return np.asarray(jacobian.T @ (say[:, None] * jacobian) - self.oddities.normal(jacobian, say))
 
     def _pull(self, predicted: Array, weight: Array, noise: Array) -> tuple[Array, Array]:
         """Residuals, and weights of their squares, that have the minimum of the losses; of bounds such that no step
@@ -271,13 +301,15 @@ class Fit:
         return np.where(self.sign == 0, say, weight * share * (1 - share) / width**2)
 
     def _loss(self, linear: Linear, weight: Array, noise: Array) -> float:
-        nu, residual = DEGREES_OF_FREEDOM, self.residual(linear.predicted)
+        common = self._common(linear.predicted, weight, noise)
+        nu, residual = DEGREES_OF_FREEDOM, self.residual(linear.predicted + common)
         data = (nu + 1) * np.log1p((residual / noise) ** 2 / nu)
         if self.fresh:
             wrong, _ = self._beyond_bound(linear.predicted, noise * _LOGISTIC)
             data = np.where(self.sign == 0, data, 2 * np.logaddexp(0.0, wrong))
         away = linear.theta - self.mean
-        return float((weight * data).sum() + away @ self.precision @ away)
+        prior = away @ self.precision @ away + self.oddities.loss(common)
+        return float((weight * data).sum() + prior)
 
     def _noise(self, residual: Array, weight: Array) -> tuple[float, Array]:
         """Spread of all residuals, and of each source's own, by median absolute deviation."""
@@ -289,11 +321,21 @@ class Fit:
             noise[self.source == source] = max(_pooled(residual[mine], spread, float(mine.sum())), 0.01)
         return spread, noise
 
-    def _estimate(self, linear: Linear, weight: Array) -> Estimate:
-        spread, noise = self._noise(self.residual(linear.predicted), weight)
-        information = self._information(linear.predicted, weight, noise)
-        normal = self.precision + linear.jacobian.T @ (information[:, None] * linear.jacobian)
+    def _estimate(self, linear: Linear, weight: Array, noise: Array) -> Estimate:
+        """`noise` to begin with."""
+        common = self._common(linear.predicted, weight, noise)
+        spread, noise = self._noise(self.residual(linear.predicted + common), weight)
+        information = self._information(linear.predicted + common, weight, noise)
+        normal = self.precision + self._normal(linear.jacobian, information)
         return Estimate(linear, np.linalg.inv(normal), spread, noise)
+
+
+def _oddities(targets: Sequence[Target], spread: float) -> Oddities:
+    """Sparse models of a name may be; all others are as they seem."""
+    names, model = np.unique([t.model for t in targets], return_inverse=True)
+    sparse = np.zeros(len(names), dtype=bool)
+    sparse[model] = [bool(t.model) and t.problem.architecture.is_moe for t in targets]
+    return Oddities(model, np.where(sparse, spread, 0.0))
 
 
 def _pooled(residual: Array, prior: float, n: float) -> float:

@@ -96,6 +96,7 @@ def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Obser
                 weight=weight,
                 source=row["family"],
                 group=group(row),
+                model=json.dumps(shape(row), sort_keys=True),
             )
         )
     return result

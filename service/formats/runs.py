@@ -33,7 +33,11 @@ _KERNELS = {
     "megatron-fused-softmax": "fused_softmax",
     "unfused": "unfused",
 }
-_DRIVEN = {"megatron": ("NeMo", "megatron-bridge"), "fsdp": ("llm-foundry", "llm-foundry")}
+_DRIVEN = {
+    "megatron": ("NeMo", "megatron-bridge"),
+    "fsdp": ("llm-foundry", "llm-foundry"),
+    "in-house": ("HAI-LLM", "deepseek"),
+}
 """By the stack of a row: what the name of its framework has in it, and the stack of the catalogue that it then is."""
 _RELEASE = re.compile(r"^(?!.*\bmain\b).*NeMo.*?\b[v(]?(2\d)\.(0[1-9]|1[0-2])\b")
 _MOST = {"max_tp": "tp", "max_cp": "cp", "max_ep": "ep", "max_pp": "pp", "max_virtual_stages": "vpp"}
