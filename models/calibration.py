@@ -25,6 +25,7 @@ from models.provenance import Ran, having_seen, quantities
 OUTLIER_SPREADS = 4.0
 HELD = 10  # runs' worth of the wider neighbourhood in each one's spread
 MOST_OF_A_SOURCE = 50.0  # no source counts for more runs than this
+FEW = 10.0  # runs that a source may count for however few the others have
 FOLDS = 8  # at most: each is a fit of its own
 FEWEST_FOLDS = 3
 JUDGED = 5  # runs of a kind, at least, for its error to say something
@@ -165,14 +166,16 @@ def time_fit(
 def memory_fit(
     profile: Profile, observations: Sequence[Observation], posterior: Posterior, *, fresh: bool = False
 ) -> Fit:
-    """Measured peaks; runs that did not fit needed at least the device's memory, the others at most."""
+    """Measured peaks; runs that did not fit needed at least the device's memory, the others at most. Of published runs
+    a measured peak says enough; of a fleet's own one that fitted is beside it the answer to those that are said not
+    to have."""
     targets = []
     for o in _sorted(observations):
         if o.step_time_s is None and o.memory_bytes is None and not o.out_of_memory:
             continue  # a benchmark of a part
         if o.memory_bytes is not None:
             targets.append(_target(o, "reserved", o.memory_bytes))
-        else:
+        if o.memory_bytes is None or fresh:
             side: Side = "at_least" if o.out_of_memory else "at_most"
             targets.append(_target(o, "needed", float(o.problem.cluster.usable_bytes), side))
     scatter = profile.memory_neighbourhood(("all",)).spread if fresh else None
@@ -216,9 +219,13 @@ def _target(o: Observation, quantity: str, value: float, side: Side = "equal") -
 
 
 def by_source(observations: Sequence[Observation]) -> list[Observation]:
-    """Weighted so that no source counts for more than MOST_OF_A_SOURCE runs: a flood drags nobody else's profile."""
+    """Weighted so that no source counts for more runs than MOST_OF_A_SOURCE, nor, where there are others, for more than
+    all of those together or FEW: a flood drags nobody else's profile."""
     sizes = Counter(o.source for o in observations)
-    return [replace(o, weight=o.weight * min(1.0, MOST_OF_A_SOURCE / sizes[o.source])) for o in observations]
+    capped = {source: min(float(size), MOST_OF_A_SOURCE) for source, size in sizes.items()}
+    total = sum(capped.values())
+    most = {source: max(total - own, FEW) if len(capped) > 1 else own for source, own in capped.items()}
+    return [replace(o, weight=o.weight * min(capped[o.source], most[o.source]) / sizes[o.source]) for o in observations]
 
 
 def calibrate(
@@ -456,11 +463,12 @@ def _visible(before: Term, after: Term) -> bool:
 
 
 def _outliers(fit: Fit, estimate: Estimate) -> list[str]:
+    """What was measured and lies far off, or was reported out of memory and needs far less."""
     residual, most = fit.residual(estimate.linear.predicted), OUTLIER_SPREADS * min(estimate.spread, fit.scatter)
     return [
         target.key
         for target, r in zip(fit.targets, residual, strict=True)
-        if abs(r) > most and target.quantity != "needed"  # measured by nobody
+        if abs(r) > most and (target.quantity != "needed" or (fit.fresh and target.side == "at_least"))
     ]
 
 

@@ -5,7 +5,8 @@ estimate minimises (θ-μ)ᵀP(θ-μ) + Σ w_i ρ(r_i / s_i), ρ the Student-t l
 spreads away pulls less than one that is two away. s_i is the noise of the run's source, estimated along the way. A
 target may be a bound (a run that ran out of memory needed at least the capacity): r_i is then zero on its good side. Of
 a fleet's own runs, whose memory may not have been measured, its loss is that of a logistic regression with as much
-noise, 2 log(1 + exp(±r_i π / √3 s_i)): ten that failed where the prediction just fits say more than that. All runs of
+noise, l = log(1 + exp(±r_i π / √3 s_i)), as 2c log(1 + l / c): ten that failed where the prediction just fits say more
+than that, and one that failed where it needs a fifth of what there is, for whatever reason, little. All runs of
 one sparse model may be off alike, which is integrated out (models.oddities).
 
 Gauss-Newton with Levenberg's damping and iterated reweighting; Jacobians by central differences, all terms of a
@@ -38,6 +39,7 @@ _POOLED = 10  # runs' worth of the common noise in each source's own
 
 _LOGISTIC = 3**0.5 / np.pi  # width of the logistic distribution of standard deviation 1
 _FAR, _TINY = 30.0, 1e-6
+_GROSS = 3.0  # c of the loss of bounds: beyond some such widths a run is more likely to be of something else
 
 Side = Literal["equal", "at_least", "at_most"]
 _SIGNS: dict[Side, int] = {"equal": 0, "at_least": 1, "at_most": -1}
@@ -274,10 +276,10 @@ class Fit:
         if not self.fresh:
             return residual, say
         width = noise * _LOGISTIC
-        wrong, share = self._beyond_bound(predicted, width)
+        wrong, share, pull = self._beyond_bound(predicted, width)
         curve = np.where(wrong > _TINY, np.tanh(wrong / 2) / (2 * np.maximum(wrong, _TINY)), share * (1 - share))
         residual = np.where(self.sign == 0, residual, self.sign * width * share / curve)
-        return residual, np.where(self.sign == 0, say, weight * curve / width**2)
+        return residual, np.where(self.sign == 0, say, weight * pull * curve / width**2)
 
     def _say(self, residual: Array, weight: Array, noise: Array) -> Array:
         """Weights of the squared residuals that have the Student-t loss's minimum."""
@@ -285,11 +287,11 @@ class Fit:
         nu = DEGREES_OF_FREEDOM
         return np.where(idle, 0.0, weight * (nu + 1) / (nu + (residual / noise) ** 2) / noise**2)
 
-    def _beyond_bound(self, predicted: Array, width: Array) -> tuple[Array, Array]:
-        """How far a prediction is on the wrong side of a bound, in widths, and how likely it makes the side on which
-        the run was not."""
+    def _beyond_bound(self, predicted: Array, width: Array) -> tuple[Array, Array, Array]:
+        """How far a prediction is on the wrong side of a bound, in widths; how likely it makes the side on which the
+        run was not; and what is left of the run's pull so far out."""
         wrong = np.clip(self.sign * (self.value - predicted) / width, -_FAR, _FAR)
-        return wrong, 1 / (1 + np.exp(-wrong))
+        return wrong, 1 / (1 + np.exp(-wrong)), 1 / (1 + np.logaddexp(0.0, wrong) / _GROSS)
 
     def _information(self, predicted: Array, weight: Array, noise: Array) -> Array:
         """Of each target about its prediction: what it weighs, but of a bound the curvature of its loss."""
@@ -297,16 +299,17 @@ class Fit:
         if not self.fresh:
             return say
         width = noise * _LOGISTIC
-        _, share = self._beyond_bound(predicted, width)
-        return np.where(self.sign == 0, say, weight * share * (1 - share) / width**2)
+        _, share, pull = self._beyond_bound(predicted, width)
+        return np.where(self.sign == 0, say, weight * pull * share * (1 - share) / width**2)
 
     def _loss(self, linear: Linear, weight: Array, noise: Array) -> float:
         common = self._common(linear.predicted, weight, noise)
         nu, residual = DEGREES_OF_FREEDOM, self.residual(linear.predicted + common)
         data = (nu + 1) * np.log1p((residual / noise) ** 2 / nu)
         if self.fresh:
-            wrong, _ = self._beyond_bound(linear.predicted, noise * _LOGISTIC)
-            data = np.where(self.sign == 0, data, 2 * np.logaddexp(0.0, wrong))
+            wrong, _, _ = self._beyond_bound(linear.predicted, noise * _LOGISTIC)
+            far = 2 * _GROSS * np.log1p(np.logaddexp(0.0, wrong) / _GROSS)
+            data = np.where(self.sign == 0, data, far)
         away = linear.theta - self.mean
         prior = away @ self.precision @ away + self.oddities.loss(common)
         return float((weight * data).sum() + prior)

@@ -22,7 +22,7 @@ from service.errors import Conflict, NothingToLearn
 from service.identifiers import earliest_id
 from service.observations import Observations
 from service.profiles import add_version, version_document
-from service.promotion import Published, judge, log_times
+from service.promotion import Everybody, Published, judge, log_times
 from service.resolution import Resolver
 from service.schemas.profile import CalibrationAnswer, CalibrationRequest, Policy, Promotion, Unusable, Window
 from service.store import Rows, Store
@@ -145,8 +145,9 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _Learnt | _Not
     automatic = request.activate or ground.policy.mode == "automatic"
     replaced = Profile.from_json(ground.active.content)
     published = Published(store).compared(replaced, found.profile) if automatic else None
+    everybody = Everybody(store, id_).compared(replaced, found.profile) if automatic else None
     found = ground.beside(replaced, found)
-    promotion = judge(ground.policy, found, published, asked=request.activate)
+    promotion = judge(ground.policy, found, published, everybody, asked=request.activate)
     return _Learnt(
         profile=found.profile,
         posterior=found.posterior,

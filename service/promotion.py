@@ -14,13 +14,17 @@ from models.layout import Layouts
 from models.problem import Problem
 from models.profile import Profile
 from models.step import predict
+from service.observations import Observations
 from service.resolution import Resolver
 from service.schemas.evidence import PublishedRun
 from service.schemas.profile import Policy, Promotion
 from service.store import Store
+from service.store.reports import ReportFilter
 
 _LEAST = 0.001  # by which the error must fall: less is chance
 _OF_EACH = 6  # published runs of a chip, stack and kind of model
+_LAST = 20  # runs that somebody reported last
+_SOURCES = 200  # that reported last
 
 
 class Published:
@@ -48,8 +52,39 @@ class Published:
         )
 
 
-def judge(policy: Policy, found: Calibration, published: Unseen | None, *, asked: bool) -> Promotion:
-    """`asked`: the caller wants it active at once, whatever the policy's mode."""
+class Everybody:
+    """The last runs of each tenant or source, under two profiles: what one reports may not be at another's cost."""
+
+    def __init__(self, store: Store, profile_id: str) -> None:
+        self._store, self._wanted = store, ReportFilter(profile_id=profile_id, measured=True)
+
+    def compared(self, before: Profile, after: Profile) -> Unseen | None:
+        with self._store.reading() as rows:
+            reports = rows.reports.last_of_each_source(self._wanted, _LAST, _SOURCES)
+            usable, _ = Observations(rows).of(reports)
+        runs = [run for _, run in usable if run.step_time_s is not None]
+        if not runs:
+            return None
+        pairs = [(run.problem, Layouts.of([run.layout])) for run in runs]
+        return Unseen(
+            measured=np.log([run.step_time_s or np.nan for run in runs]),
+            before=log_times(pairs, before),
+            after=log_times(pairs, after),
+            spread=np.array([after.neighbourhood(run.problem.neighbourhoods).spread for run in runs]),
+            kinds=tuple((run.source,) for run in runs),
+        )
+
+
+def judge(
+    policy: Policy,
+    found: Calibration,
+    published: Unseen | None,
+    everybody: Unseen | None = None,
+    *,
+    asked: bool,
+) -> Promotion:
+    """`asked`: the caller wants it active at once, whatever the policy's mode. `everybody`: of each source the last
+    runs, whose errors may not grow, whoever's reports these are; sources are not named."""
     if 2 * len(found.outliers) > found.observations:
         return _kept(
             f"{len(found.outliers)} of {found.observations} reports are outliers: no coefficient explains them"
@@ -70,6 +105,10 @@ def judge(policy: Policy, found: Calibration, published: Unseen | None, *, asked
     compared = {f"{what} of unseen reports": unseen for what, unseen in errors.items()}
     if published:
         compared["step times of published runs"] = published
+    for runs, before, after in everybody.by_kind.values() if everybody else ():
+        if after > before + policy.margin:
+            worse = f"of the last {runs} runs that somebody reported the error grows from {before:.1%} to {after:.1%}"
+            return _kept(f"{change}, but {worse}, by more than the margin of {policy.margin:.1%}")
     for what, unseen in compared.items():
         for whose, (runs, before, after) in _errors(unseen).items():
             if after > before + policy.margin:

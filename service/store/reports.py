@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import Select, func, insert, select
+from sqlalchemy import Select, func, insert, literal_column, select
 from sqlalchemy.orm import Session, undefer
 
 from service.errors import NotFound
@@ -132,6 +132,19 @@ class Reports:
         query = wanted.narrow(select(*(getattr(ReportRow, f.name) for f in fields(Told))))
         for row in self._session.execute(query, execution_options={"yield_per": _AT_A_TIME}):
             yield Told(*row)
+
+    def last_of_each_source(self, wanted: ReportFilter, each: int, sources: int) -> Sequence[ReportRow]:
+        """The newest of every tenant or source (a tenant's are one), of so many that reported last."""
+        source = func.coalesce(ReportRow.tenant, ReportRow.source, literal_column("''"))
+        grouped: Any = select(source, func.max(ReportRow.id)).group_by(source)
+        latest = wanted.narrow(grouped).order_by(func.max(ReportRow.id).desc()).limit(sources)
+        names = [name for name, _ in self._session.execute(latest)]
+        query = wanted.narrow(select(ReportRow))
+        return [
+            row
+            for name in names
+            for row in self._session.scalars(query.where(source == name).order_by(ReportRow.id.desc()).limit(each))
+        ]
 
     def names(self, column: Literal["chip", "stack", "architecture"]) -> Sequence[str]:
         """What reports have been about."""

@@ -130,6 +130,34 @@ def test_a_profile_survives_its_written_form(coefficient: str) -> None:
     assert (coefficient, "all") in again.by_key
 
 
+@pytest.mark.parametrize("false_alarms", [1, 3, 10])
+def test_runs_said_to_be_out_of_memory_that_need_little_are_named_and_move_little(false_alarms: int) -> None:
+    """Beside many that fitted with as much as predicted; whatever filled the devices was not described."""
+    problem = replace(observations(PROFILE, 0.0)[0].problem, cluster=catalogue.cluster("h100", 64))
+    layouts = [Layout(dp_shard=64, zero_stage=3, recompute=policy) for policy in ("full", "selective")]
+    found = predict(problem, Layouts.of(layouts), PROFILE.coefficients(problem.scopes))
+    needed, generator = found.needed_bytes, np.random.default_rng(0)
+    assert needed.max() < 0.5 * problem.cluster.usable_bytes
+    fine = [
+        Observation(
+            key=f"fine {i:02d}",
+            problem=problem,
+            layout=layouts[i % 2],
+            memory_bytes=float(found.reserved_bytes[i % 2] * np.exp(0.01 * generator.standard_normal())),
+            source="a",
+        )
+        for i in range(40)
+    ]
+    alarms = [
+        Observation(key=f"alarm {i}", problem=problem, layout=layouts[0], out_of_memory=True, source="b")
+        for i in range(false_alarms)
+    ]
+    learnt = calibrate(PROFILE, [*fine, *alarms])
+    after = predict(problem, Layouts.of(layouts), learnt.profile.coefficients(problem.scopes))
+    assert after.needed_bytes == pytest.approx(needed, rel=0.1)
+    assert {alarm.key for alarm in alarms} <= set(learnt.outliers)
+
+
 def test_runs_that_did_not_fit_raise_the_memory_of_their_kind() -> None:
     problem = Problem(
         architecture=catalogue.architecture("llama-3-8b"),

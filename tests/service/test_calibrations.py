@@ -344,6 +344,34 @@ def test_what_gets_better_in_memory_alone_may_not_get_worse_in_time() -> None:
     assert judge(Policy(), replace(found, unseen=unseen(0.05, 0.055)), None, asked=True).promoted
 
 
+def test_what_is_at_the_cost_of_somebody_is_not_promoted_and_names_nobody() -> None:
+    """Six runs of each of two sources: of all together the error falls."""
+    kinds = tuple((f"tenant-{index % 2}",) for index in range(12))
+    before = np.array([np.log1p(0.01 if index % 2 else 0.30) for index in range(12)])
+    everybody = Unseen(
+        measured=np.zeros(12), before=before, after=np.full(12, np.log1p(0.1)), spread=np.full(12, 0.1), kinds=kinds
+    )
+    found = Calibration(
+        profile=shipped_profile(),
+        posterior=Posterior.nothing(),
+        moved=(),
+        unidentified=(),
+        outliers=(),
+        error_before=None,
+        error_after=None,
+        memory_error_before=None,
+        memory_error_after=None,
+        unseen=unseen(0.30, 0.10),
+        unseen_memory=None,
+        observations=8,
+    )
+    judged = judge(Policy(mode="automatic"), found, None, everybody, asked=False)
+    assert not judged.promoted
+    assert "of the last 6 runs that somebody reported the error grows from 1.0% to 10.0%" in judged.reason
+    assert "tenant" not in judged.reason
+    assert judge(Policy(mode="automatic"), found, None, asked=False).promoted
+
+
 def test_a_policy_is_set_by_whoever_saw_the_profile(client) -> None:
     address = "/v1/profiles/default/policy"
     assert_problem(client.put(address, json={"mode": "automatic"}), "precondition-required")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from asking import CHIP, PREDICTION, QUESTION, REPORT, SHAPE, assert_problem, changed
 from starlette.testclient import TestClient
@@ -258,6 +259,31 @@ def test_a_flood_of_one_tenant_weighs_as_one_source(guarded: TestClient, key) ->
     with guarded.app.state.services.store.reading() as rows:
         usable, _ = Observations(rows).of(rows.reports.telling(ReportFilter()))
     assert {observation.source for _, observation in usable} == {"a"}
+
+
+@pytest.mark.parametrize("flood", [60, 300])
+def test_a_flood_of_one_tenant_is_not_promoted_at_the_cost_of_another(guarded: TestClient, key, flood: int) -> None:
+    """Of one whose runs are as predicted, and who reported before or in the same calibration."""
+    honest, hostile, operator = key("a"), key("b"), key("platform", "calibrate")
+    policy = {"mode": "automatic", "margin": 0.02}
+    guarded.put("/v1/profiles/default/policy", json=policy, headers={**operator, "If-Match": "*"})
+
+    def runs(who: Headers, factor: float, count: int) -> None:
+        usual = guarded.post("/v1/predictions", json=PREDICTION, headers=who).json()["layouts"][0]["step_time_s"]
+        spread = np.random.default_rng(count).normal(0, 0.01, count)
+        times = [usual * factor * float(np.exp(away)) for away in spread]
+        bodies = [changed(REPORT, "measured.step_time_s", time) for time in times]
+        assert guarded.post("/v1/reports", json={"reports": bodies}, headers=who).status_code == 201
+
+    def promoted() -> bool:
+        made = guarded.post("/v1/profiles/default/calibrations", headers=operator)
+        return bool(made.json()["calibration"]["promotion"]["promoted"])
+
+    runs(honest, 1.0, 20)
+    runs(hostile, 1.3, flood)
+    assert not promoted()
+    runs(hostile, 1.3, flood)
+    assert not promoted()
 
 
 def test_without_keys_a_service_shows_what_tenants_left(guarded: TestClient, make_client, key) -> None:
