@@ -11,6 +11,7 @@ from models.array import Array, Shared, distinct, total
 from models.exposure import Exposure, straggling, weighed
 from models.hardware import GIB
 from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE_V, Layouts
+from models.margin import Margin
 from models.mesh_costs import MeshCosts
 from models.partition import Stages, boundaries, partition
 from models.problem import Problem
@@ -196,10 +197,10 @@ class Combiner:
             held = held + x.offload_activations * (self._in_flight * self.c.activation_memory)
         return np.asarray(held.max(axis=0))
 
-    def fits(self, capacity: float) -> Array:
-        """In so many bytes of the device, and in what is known of the host."""
+    def fits(self, capacity: float, margin: Margin) -> Array:
+        """In so many bytes of the device, and with the margin in all of it and in what is known of the host."""
         used, _ = self.memory()
-        return np.asarray((total(used.values()) <= capacity) & (self.host() <= self.problem.cluster.host_bytes))
+        return margin.fits(used, self.host(), self.problem.cluster, capacity)
 
     def _around_update(self, parts: dict[str, Array]) -> dict[str, Array]:
         """What takes the place of activations once they are gone: gradients, unless earlier micro-batches left them,

@@ -19,11 +19,13 @@ from models.hardware import GIB
 from models.layout import Layouts
 from models.least_costs import LeastCosts
 from models.levels import Meshes, Room
+from models.margin import Margin
+from models.margin import Memory as MemoryUsed
 from models.memory_bounds import CoreMemory, Memory, MemoryBounds
 from models.mesh import Groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables
 from models.problem import Problem
-from models.profile import Coefficients, Profile, left_free
+from models.profile import Coefficients, Profile
 from models.recompute import NONE, Repeated
 from models.shard import Shards
 from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, neutral, variant_class
@@ -50,7 +52,7 @@ class Groundwork:
     def __init__(self, space: Space, profile: Profile) -> None:
         self.space, self.problem = space, space.problem
         self.c: Coefficients = profile.coefficients(self.problem.scopes)
-        self.memory_spread = profile.memory_neighbourhood(self.problem.neighbourhoods).spread
+        self.margin = Margin.of(self.problem, profile, space.constraints.min_fit_probability)
         self._keep_free()
         self.pruned_by_memory = 0
         self.trunks, rejected = space.trunks
@@ -81,6 +83,13 @@ class Groundwork:
         other._keep_free()
         return other
 
+    def as_sure(self, probability: float) -> Groundwork:
+        """The same where layouts have to fit with that probability."""
+        other = copy(self)
+        other.margin = self.margin.asking(probability)
+        other._keep_free()
+        return other
+
     def linked(self, problem: Problem) -> Groundwork | None:
         """The same for a problem whose chips are joined by other links, which is nothing to what is legal, what it
         computes and what it holds; None where the problem differs in more."""
@@ -95,17 +104,23 @@ class Groundwork:
         other._cost_links()
         return other
 
+    def fits(self, memory: MemoryUsed, on_host: Array) -> Array:
+        """Whether layouts do, for certain."""
+        return self.margin.fits(memory, on_host, self.problem.cluster, self.capacity * (1 - 1e-12))
+
     def _keep_free(self) -> None:
-        usable, constraints = self.problem.cluster.usable_bytes, self.space.constraints
-        reserve = constraints.memory_reserve_gib
+        """`capacity`: what no layout that fits needs more than; what needs no more than `surely` does fit."""
+        usable, reserve = self.problem.cluster.usable_bytes, self.space.constraints.memory_reserve_gib
         runtime = float(self.c.context_gib) * GIB
-        unsure = left_free(usable - runtime, constraints.min_fit_probability, self.memory_spread)
-        self.capacity = usable - max(reserve * GIB, unsure)
+        self.capacity, surely = (
+            min(usable - reserve * GIB, runtime + (usable - runtime) / times)
+            for times in (self.margin.least, self.margin.most)
+        )
         if self.capacity <= 0:
             rule = f"must leave some of the {usable / GIB:.1f} usable GiB of a device"
             raise Invalid("constraints.memory_reserve_gib", reserve, rule)
         self.at_most = self.capacity * (1 + 1e-12)  # for bounds, which add up in another order
-        self.surely = self.capacity * (1 - 1e-12)
+        self.surely = surely * (1 - 1e-12)
 
     def _cost(self) -> None:
         """Shards, and what every policy does with them."""
@@ -236,7 +251,8 @@ class Groundwork:
     def least_memory(self, costs: MeshCosts, chain: Array) -> Memory:
         """Bounds for meshes under every variant, whatever the schedule."""
         held = self.chains.least_flying[chain], self.chains.longest[chain]
-        return MemoryBounds(costs, self.policies, *held, self.capacity).memory()
+        surely = self.surely, self.problem.cluster.host_bytes / self.margin.most
+        return MemoryBounds(costs, self.policies, *held, self.capacity, *surely).memory()
 
     def _room_of_lighter(self, room: Array) -> Array:
         """Of micro-batches in flight with which a variant fits, the most of any that takes less time."""

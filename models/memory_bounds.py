@@ -94,14 +94,25 @@ class _Activations:
 
 class MemoryBounds:
     """For n meshes under every choice of sharding and saver; `flying`: F of the schedule that keeps least; `longest`:
-    most layers on any stage."""
+    most layers on any stage; `capacity`: bytes that no layout may need more than; `surely` and `surely_on_host`: with
+    which every one fits."""
 
     def __init__(
-        self, costs: MeshCosts, policies: Policies, flying: Array, longest: Array, capacity: Array | float
+        self,
+        costs: MeshCosts,
+        policies: Policies,
+        flying: Array,
+        longest: Array,
+        capacity: Array | float,
+        surely: Array | float,
+        surely_on_host: float,
     ) -> None:
         self.problem, self.costs, self.c, self.policies = costs.problem, costs, costs.c, policies
         self.flying, self.longest = flying, longest
-        self.left = (capacity - self.c.context_gib * GIB) / (1 + self.c.fragmentation)
+        self.left, self.surely_left = (
+            (limit - self.c.context_gib * GIB) / (1 + self.c.fragmentation) for limit in (capacity, surely)
+        )
+        self.surely_on_host = surely_on_host
         self.pp = costs.layouts.pp
         z = policies.shardings
         self.zero, self.reshard = z.zero_stage[:, None, None], z.reshard[:, None, None]
@@ -145,7 +156,7 @@ class MemoryBounds:
 
     def _room(self, states: _States, activations: _Activations) -> Array:
         """Micro-batches in flight with which the fullest stage surely fits."""
-        left = self.left * (1 - 1e-9) - states.last - activations.most
+        left = self.surely_left * (1 - 1e-9) - states.last - activations.most
         alone = left - total(n * p for n, p in zip(self._counts, states.layers, strict=True))
         piped = [left / self.longest - p for p in states.layers]
         if activations.layers is None:
@@ -156,7 +167,7 @@ class MemoryBounds:
 
     def _room_on_host(self, recompute: Array, activations: bool, optimizer: bool) -> Array:
         """With how many in flight what is offloaded surely fits on the host."""
-        host = self.problem.cluster.host_bytes
+        host = self.surely_on_host
         if not (activations or optimizer) or np.isinf(host):
             return np.full(len(self.pp), np.inf)
         each = self._state_bytes * optimizer * self._copies

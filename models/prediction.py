@@ -14,6 +14,7 @@ from models.array import Array
 from models.flops import AttentionCount
 from models.hardware import GIB
 from models.layout import Layout, Layouts
+from models.margin import Margin
 from models.pipeline import micro_batch_group
 from models.problem import Problem
 from models.profile import Z80, Profile
@@ -140,29 +141,27 @@ def _at_most(limit: float, median: float, spread: float) -> float:
 
 
 def log_spreads(problem: Problem, layouts: Layouts, profile: Profile) -> Spreads:
-    """How far off predictions may be: as far as those of their neighbourhood, and what terms without runs add to it.
+    """How far off predictions may be: as far as those of their neighbourhood, and what terms without runs add to it (of
+    memory: models.margin).
 
     A chip or stack that no run informed has more of those than its neighbourhood's runs had, and is given the
     difference. Where no run has been, step times are as much farther off as that was found to make them. Draws are the
     same for every layout and on every call, so that a prediction is a function of its inputs.
     """
-    kinds = problem.neighbourhoods
-    timed, weighed = profile.neighbourhood(kinds), profile.memory_neighbourhood(kinds)
-    profile = profile.covering(problem.scopes)
+    timed, covering = profile.neighbourhood(problem.neighbourhoods), profile.covering(problem.scopes)
     starts = range(0, len(layouts), _TOGETHER)
     rows = [np.arange(start, min(start + _TOGETHER, len(layouts))) for start in starts]
-    variances = np.concatenate([_variances(problem, layouts.take(some), profile) for some in rows], axis=1)
-    faster, slower, reserved = (
-        np.array([kind.with_variance(float(v)) for v in of_each])
-        for kind, of_each in zip((timed, timed, weighed), variances, strict=True)
+    found = [_variances(problem, layouts.take(some), covering) for some in rows]
+    faster, slower = (
+        np.array([timed.with_variance(float(v)) for v in of_each]) for of_each in np.concatenate(found, axis=1)
     )
-    beyond = np.where(is_outside(problem, layouts, profile), profile.beyond, 1.0)
-    return Spreads(faster * beyond, slower * beyond, reserved)
+    beyond = np.where(is_outside(problem, layouts, covering), covering.beyond, 1.0)
+    memory = predict(problem, layouts, profile.coefficients(problem.scopes)).memory
+    return Spreads(faster * beyond, slower * beyond, Margin.of(problem, profile).spread(memory))
 
 
 def _variances(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
-    """Of log step time, towards less and towards more, and of the log of memory reserved, over draws of the terms
-    without runs; shape (3, n).
+    """Of log step time, towards less and towards more, over draws of the terms without runs; shape (2, n).
 
     Those of normal distributions with the same central 80%: a rate of ageing, a logarithm in an exponent, has tails.
     What is hidden can only slow a step down: a half that is narrower towards less is that narrow.
@@ -172,8 +171,7 @@ def _variances(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
     draws = {term.key: np.tile(term.spread * generator.standard_normal(_DRAWS), n) for term in terms}
     repeated = layouts.take(np.repeat(np.arange(n), _DRAWS))
     drawn = predict(problem, repeated, profile.coefficients(problem.scopes, draws))
-    logs = np.log([drawn.step_time_s, drawn.reserved_bytes])
-    low, middle, high = np.quantile(logs.reshape(2, n, _DRAWS), [0.1, 0.5, 0.9], axis=2)
+    logs = np.log(drawn.step_time_s).reshape(n, _DRAWS)
+    low, middle, high = np.quantile(logs, [0.1, 0.5, 0.9], axis=1)
     half = (high - low) / 2
-    away = [np.minimum(middle - low, half)[0], *half]
-    return (np.array(away) / Z80) ** 2
+    return (np.array([np.minimum(middle - low, half), half]) / Z80) ** 2

@@ -11,7 +11,7 @@ from models.answer import Answer, Certificate, Goal, GoOn, to_the_end
 from models.array import Array
 from models.candidate import Candidate, candidates
 from models.complexity import WORDS
-from models.constraints import EVEN, Constraints
+from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
 from models.fewer_chips import FasterOnFewer, FewerChips, faster_with_fewer, search_all_or_fewer
 from models.more_chips import with_enough_chips
@@ -24,7 +24,7 @@ from models.profile import Profile
 from models.provenance import DECISIVE
 from models.space import Space
 from models.step import predict
-from models.surety import ROUNDING, SURE, avoiding, fastest_sure, offloaded, surely
+from models.surety import SURE, avoiding, fastest_sure, offloaded
 
 _MOST_WEIGHED = 20_000  # of the fastest, for free memory
 _ALL_BUT_SURE = 0.99
@@ -79,30 +79,8 @@ def recommend(
         failed_gib,
         problem,
         constraints,
-        lambda heeded: _recommended(problem, profile, heeded, tolerance, top, go_on),
+        lambda heeded: _found(problem, profile, heeded, tolerance, top, go_on),
     )
-
-
-def _recommended(
-    problem: Problem, profile: Profile, constraints: Constraints, tolerance: float, top: int, go_on: GoOn
-) -> Recommendation:
-    """Whatever has failed. A search takes memory to be as uncertain as of the runs that were measured; a layout of
-    which more is uncertain, and which is less sure to fit than the constraints want, is left out with all that needs
-    as much. Of the others that are shown, such are dropped."""
-    found = _found(problem, profile, constraints, tolerance, top, go_on)
-    wanted = constraints.min_fit_probability
-    if wanted <= EVEN:
-        return found
-    verdict = found.pipelining
-    for one in (found.fastest, found.simplest, verdict.without, verdict.with_pp):
-        if one and not _as_sure(one, wanted) and (tighter := surely(constraints, one.prediction, wanted)):
-            return _recommended(problem, profile, tighter, tolerance, top, go_on)
-    ranked, front = (tuple(one for one in some if _as_sure(one, wanted)) for some in (found.ranked, found.front))
-    return replace(found, ranked=ranked, front=front)
-
-
-def _as_sure(one: Candidate, wanted: float) -> bool:
-    return one.prediction.fit_probability >= wanted - ROUNDING
 
 
 def _found(
@@ -129,7 +107,7 @@ def _found(
     surer = None
     if fastest.prediction.fit_probability < SURE:
         limit = float(answer.times[0]) * (1 + tolerance)
-        surer = fastest_sure(profile, fastest.prediction, answer, predictions, known, limit, go_on)
+        surer = fastest_sure(profile, answer, predictions, known, limit, go_on)
     sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
     exact = answer.certificate.exact
     missing = why_none(space, piped=sides[0] is not None) if None in sides and exact else None

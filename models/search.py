@@ -78,7 +78,7 @@ def search_on(ground: Groundwork, goal: Goal, go_on: GoOn, known: Layouts | None
 def _reached(ground: Groundwork, known: Layouts) -> tuple[Array, Array]:
     """Of those that fit: whether each has a pipeline, and its step time."""
     found = predict(ground.problem, known, ground.c)
-    fits = (found.needed_bytes <= ground.surely) & (found.host_bytes <= ground.problem.cluster.host_bytes)
+    fits = ground.fits(found.memory, found.host_bytes)
     return known.pp[fits] > 1, found.step_time_s[fits]
 
 
@@ -317,7 +317,7 @@ class _Search:
         def fit(rows: Array, layers: Array) -> Array:
             some = replace(layouts.take(rows), recompute_layers=layers)
             stages = ground.chains.stages(meshes.chain[mesh[rows]], schedule[rows])
-            return Combiner(some, meshes.costs.take(mesh[rows]), stages).fits(ground.capacity)
+            return Combiner(some, meshes.costs.take(mesh[rows]), stages).fits(ground.capacity, ground.margin)
 
         fits = fit(np.arange(len(mesh)), most) & (legal > 0)
         _, twin = distinct(meshes.unplaced[mesh], schedule, ground.sharding[leaves.variant])

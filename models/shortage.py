@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from models.answer import GoOn
-from models.array import Array, growing, total
+from models.array import Array, growing
 from models.combine import Combiner
 from models.complexity import of_degrees, of_policy
 from models.constraints import EVEN
@@ -101,8 +101,8 @@ class Shortage:
         stages = ground.chains.stages(ground.chain(trunk[mesh]), schedule[kept])
         combiner = Combiner(rows, costs.take(mesh), stages)
         used, _ = combiner.memory()
-        on_host = combiner.host() <= ground.problem.cluster.host_bytes
-        return rows, np.where(on_host, total(used.values()), np.inf)
+        on_host = ground.margin.times(used) * combiner.host() <= ground.problem.cluster.host_bytes
+        return rows, np.where(on_host, ground.margin.needed(used), np.inf)
 
     def _cores(self) -> Iterator[tuple[float, Cores]]:
         """Cores, few at a time at first, in order of the memory that they need at least."""

@@ -8,20 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from models.array import Array
 from models.complexity import complexity
-from models.constraints import Constraints
+from models.constraints import EVEN, Constraints
 from models.hardware import GIB
 from models.layout import AXES, PLACEMENTS, SCHEDULES, TORUS_AXES, TORUS_BLOCKS, Layout, Layouts
+from models.margin import Margin
 from models.problem import Problem
 from models.profile import Profile
 from models.recompute import RECOMPUTE
 from models.rules import RULES, Rule
-from models.step import predict
+from models.step import Predictions, predict
 
 _OF_POLICY = (
     "layers_divide", "partition_offered", "schedule_shape", "schedule_offered", "balancing_needs_all_forwards_first",
@@ -61,13 +63,26 @@ def fitting(problem: Problem, profile: Profile, constraints: Constraints) -> Fou
     for layouts in legal(problem, constraints):
         predictions = predict(problem, layouts, profile.coefficients(problem.scopes))
         on_host = predictions.host_bytes <= problem.cluster.host_bytes
-        fits = np.flatnonzero((predictions.needed_bytes <= capacity) & on_host)
+        fit = (predictions.needed_bytes <= capacity) & on_host
+        if constraints.min_fit_probability > EVEN:
+            fit &= _probability(predictions, profile) >= constraints.min_fit_probability
+        fits = np.flatnonzero(fit)
         layouts = layouts.take(fits)
         parts.append((layouts, predictions.step_time_s[fits], complexity(problem, layouts)))
     if not sum(len(layouts) for layouts, *_ in parts):
         return None
     rows, times, points = zip(*parts, strict=True)
     return Found(Layouts.concatenate(rows), np.concatenate(times), np.concatenate(points))
+
+
+def _probability(predictions: Predictions, profile: Profile) -> np.ndarray:
+    """That each fits the device and its host."""
+    cluster, memory = predictions.problem.cluster, predictions.memory
+    spread = Margin.of(predictions.problem, profile).spread(memory)
+    with np.errstate(divide="ignore"):
+        device = np.log((cluster.usable_bytes - memory["context_bytes"]) / predictions.reserved_bytes)
+        host = np.log(cluster.host_bytes / predictions.host_bytes)
+    return np.array([NormalDist().cdf(float(away)) for away in np.minimum(device, host) / spread])
 
 
 def legal(problem: Problem, constraints: Constraints) -> Iterator[Layouts]:

@@ -20,7 +20,7 @@ from models.array import Array
 from models.bounds import Bounds, CoreBounds, Variants, slower_shardings
 from models.chains import Chains, idle
 from models.constraints import Constraints
-from models.errors import Infeasible, OutOfTime
+from models.errors import Infeasible, Invalid, OutOfTime
 from models.exposure import recomputed
 from models.factors import factorisations, ordered_factorisations
 from models.groundwork import NoLegalLayout
@@ -203,6 +203,41 @@ def test_the_search_finds_what_brute_force_finds(
     agree(answer, fitting(problem, PROFILE, constraints), goal)
 
 
+UNSURE = PROFILE.with_terms(
+    {
+        (name, "all"): replace(PROFILE.by_key[name, "all"], runs=0, spread=spread)
+        for name, spread in {"activation_memory": 0.3, "logit_memory": 0.5, "fragmentation": 0.8}.items()
+    }
+)
+"""Memory of which no run says anything: layouts are as unsure to fit as the parts are large that it scales."""
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    problems(),
+    st.sampled_from(PINNED),
+    st.sampled_from([0.0, 0.6, 0.8]),
+    st.sampled_from([0.6, 0.9, 0.99]),
+    st.sampled_from([2, 1000]),
+)
+def test_the_search_finds_the_fastest_that_fits_with_a_probability(
+    problem: Problem, pinned: dict[str, tuple[object, ...]], taken: float, probability: float, together: int
+) -> None:
+    """As brute force does by the probability that every layout's description says."""
+    assume(offers(problem, pinned))
+    reserve = taken * problem.cluster.usable_bytes / GIB
+    constraints = Constraints(allowed=pinned, memory_reserve_gib=reserve, min_fit_probability=probability)
+    goal = Goal(tolerance=0.03, top=2, both_sides=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in SIZES:
+            patch.setattr(search_module, name, together)
+        try:
+            answer: Answer | None = search(Space(problem, constraints), UNSURE, goal)
+        except (Infeasible, NoLegalLayout, Invalid):
+            answer = None
+    agree(answer, fitting(problem, UNSURE, constraints), goal)
+
+
 def test_of_layouts_that_tie_the_simplest_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound of the simplest exceeds its step time here by a rounding error, and a more complex one is met first."""
     question = Problem(
@@ -325,11 +360,14 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     its_own = schedule[:, None] == np.arange(len(policies.schedules))
     chains = Chains(problem, policies.schedules, layouts.pp, m, its_own)
     held, longest = chains.flying[rows, schedule], chains.longest
-    memory = MemoryBounds(near.costs, policies, held, longest, needed * (1 + 1e-12)).memory()
-    little = MemoryBounds(near.costs, policies, held, longest, needed * (1 - 1e-6)).memory()
+    host = problem.cluster.host_bytes
+    enough, too_little = needed * (1 + 1e-12), needed * (1 - 1e-6)
+    memory = MemoryBounds(near.costs, policies, held, longest, enough, enough, host).memory()
+    little = MemoryBounds(near.costs, policies, held, longest, too_little, too_little, host).memory()
     surely = little.room[variant, rows] >= chains.most_flying
     assert not (surely & (layouts.recompute_layers == 0)).any()
-    ample = MemoryBounds(near.costs, policies, held, longest, np.inf).memory().room[variant, rows] >= chains.most_flying
+    without = MemoryBounds(near.costs, policies, held, longest, np.inf, np.inf, host).memory()
+    ample = without.room[variant, rows] >= chains.most_flying
     on_host = predict(problem, layouts, c).host_bytes
     assert (on_host[ample & (layouts.recompute_layers == 0)] <= problem.cluster.host_bytes).all()
     share = np.where(policies.open[saver], memory.share[variant, rows], 1.0)
@@ -343,7 +381,7 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
         beyond = chains.beyond(rows, schedule, both, once, bounds.hideable, sends)
         more = np.maximum(beyond, layouts.offload_optimizer * times.on_host[key, rows])
         yield times.step[key, rows] + more, memory.least[variant, rows]
-    none = MemoryBounds(near.costs, policies, np.zeros(n), longest, np.inf).memory()
+    none = MemoryBounds(near.costs, policies, np.zeros(n), longest, np.inf, np.inf, host).memory()
     kept = ~slower_shardings(problem, policies.shardings, np.ones((1, len(policies.shardings)), dtype=bool))
     shardings, legal = policies.shardings.take(kept), np.ones((int(kept.sum()), n), dtype=bool)
     fillings, apart = problem.cluster.numbering.different, in_every_filling(problem, placed.costs)
