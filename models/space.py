@@ -47,6 +47,7 @@ _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widt
 _EXPERT_RULES = ("degrees_offered", "experts_divide", "tensor_divides_widths")
 _SCHEDULE_RULES = ("schedule_offered", "schedule_shape", "partition_offered", "layers_divide",
                    "balancing_needs_all_forwards_first", "accumulation_offered")  # fmt: skip
+_SHARDING_RULES = ("sharding_offered", "reshard_offered", "muon_offered")
 _VARIANT_RULES = ("sharding_offered", "sharding_shape", "sharding_in_pipeline", "sharding_beside_experts",
                   "offload_in_pipeline", "offload_needs_sharding")  # fmt: skip
 
@@ -203,7 +204,7 @@ class Space:
         schedules = self._constrained(every.schedules, SCHEDULE_KNOBS, refused, rest)
         rest = len(schedules) * int(every.counts.sum())
         shardings = self._constrained(every.shardings, SHARDING_KNOBS, refused, rest)
-        shardings = self._ruled(shardings, ("reshard_offered", "muon_offered"), refused, rest)
+        shardings = self._ruled(shardings, _SHARDING_RULES, refused, rest)
         rest = len(schedules) * len(shardings)
         kept, counts = np.arange(len(every.savers)), every.counts
         for name, left in self._savers_left(every.savers):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from models import catalogue
 from models.answer import Goal
 from models.complexity import POINTS, WORDS
-from models.constraints import Constraints
+from models.constraints import CHOICES, FLAGS, Constraints
 from models.errors import Infeasible
 from models.frontier import frontier
 from models.groundwork import NoLegalLayout
@@ -171,6 +171,34 @@ def test_constraints_that_no_number_of_chips_can_meet_are_named() -> None:
     with pytest.raises(Infeasible) as refused:
         recommend(llama(61, 512), PROFILE, Constraints(allowed={"ep": (8,)}))
     assert refused.value.constraint == "constraints.ep"
+
+
+KNOBS: dict[str, tuple[object, ...]] = {**CHOICES, **dict.fromkeys(FLAGS, (False, True)), "virtual_stages": (1, 2, 99)}
+
+
+@pytest.mark.parametrize("stack", ["megatron", "fsdp", "deepspeed", "deepseek"])
+@pytest.mark.parametrize(("knob", "value"), [(knob, value) for knob, values in KNOBS.items() for value in values])
+def test_any_value_of_a_knob_is_answered_or_refused_by_name(stack: str, knob: str, value: object) -> None:
+    question = replace(llama(8, 16), stack=catalogue.stack(stack))
+    fault = refusal(question, Constraints(allowed={knob: (value,)}))
+    assert fault is None or fault.constraint in (f"constraints.{knob}", "memory")
+    assert fault is None or fault.constraint == "memory" or str([value]) in fault.detail
+
+
+def refusal(question: Problem, constraints: Constraints) -> Infeasible | None:
+    try:
+        found = recommend(question, PROFILE, constraints).fastest.prediction.layout
+    except Infeasible as fault:
+        return fault
+    assert all(getattr(found, knob) in values for knob, values in constraints.allowed.items())
+    return None
+
+
+def test_sharding_and_offload_that_go_together_nowhere_are_both_named() -> None:
+    fault = refusal(llama(8, 16), Constraints(allowed={"zero_stage": (0,), "offload_optimizer": (True,)}))
+    assert fault
+    assert [one.field for one in fault.blamed] == ["constraints.zero_stage", "constraints.offload_optimizer"]
+    assert "offload_needs_sharding" in fault.detail
 
 
 def test_a_stopped_search_claims_nothing_it_does_not_know() -> None:

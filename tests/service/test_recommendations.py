@@ -144,6 +144,22 @@ def test_all_constraints_that_are_in_the_way_are_named_with_their_values(client)
     assert compared["constraint"] == "second.constraints.cp"
 
 
+def test_a_zero_stage_that_the_stack_lacks_is_refused_by_name_wherever_it_is_asked(client) -> None:
+    asked = {**SMALL, "stack": "megatron", "constraints": {"zero_stage": 2}}
+    found = assert_problem(client.post("/v1/recommendations", json=asked), "infeasible", "/constraints/zero_stage")
+    assert "stack megatron offers ZeRO stages 0, 1, 3; got 2" in found["detail"]
+    drawn = client.post("/v1/frontiers", json={**asked, "grid": {"scale_out": [1, 2]}}).json()
+    assert [point["refused"] for point in drawn["points"]] == ["no layout is legal"] * 2
+    sides = {"first": {}, "second": {"constraints": asked["constraints"]}}
+    compared = client.post("/v1/comparisons", json={**without(asked, "constraints"), **sides})
+    assert_problem(compared, "infeasible", "/second/constraints/zero_stage")
+    other = {**asked["cluster"], "stack": "megatron"}
+    chosen = {**asked, "stack": "deepspeed", "alternatives": {"clusters": [other]}}
+    choices = client.post("/v1/recommendations", json=chosen).json()["choices"]
+    assert choices[0]["refused"] is None
+    assert choices[1]["refused"].startswith("constraints.zero_stage: no legal layout")
+
+
 @pytest.mark.parametrize("num_chips", [1, 2, 7, 12, 61])
 def test_any_number_of_chips_has_an_answer(client, num_chips: int) -> None:
     body = changed(changed(QUESTION, "model", {**SHAPE, "num_layers": 4}), "cluster.num_chips", num_chips)
