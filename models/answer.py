@@ -28,8 +28,8 @@ class Goal:
 class Certificate:
     """What the search looked at. Every layout of the space is in exactly one of the counts.
 
-    `rejected` by rule, where the search got as far as that rule (with "no_legal_schedule" where none of a schedule's
-    rules lets any through, and "dominated" for policies that only add work to one that fits); `over_memory` evaluated
+    `rejected` by the first rule that refused them, where the search got as far (with "dominated" for policies that only
+    add work to one that fits; schedules where no mesh has them, or a mesh has none); `over_memory` evaluated
     and too large; `pruned_by_memory` by a bound of what a core needs; `evaluated` fully; `pruned_by_bound`
     all the rest, legal or not, below parts of the space whose bound, of what fits, is no better than the answer, or
     that only add work to what surely fits. `closing_bound_s` is the least of those bounds; `exact` says that the search

@@ -28,7 +28,16 @@ from models.problem import Problem
 from models.profile import Coefficients, Profile
 from models.recompute import NONE, Repeated
 from models.shard import Shards
-from models.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, neutral, variant_class
+from models.space import (
+    SAVER_KNOBS,
+    SCHEDULE_KNOBS,
+    SHARDING_KNOBS,
+    Policies,
+    Space,
+    first_refusals,
+    neutral,
+    variant_class,
+)
 
 MOST_CORES = 30_000_000  # looked at in one search
 MOST_SHARDS = 300_000  # of a layer, tabulated: 2 GiB
@@ -188,13 +197,14 @@ class Groundwork:
 
     def _drop_schedules(self) -> None:
         """Those that no trunk may have."""
-        used = np.asarray(self.trunks.legal.any(axis=0))
-        meshes = int(self.splits.sum()) * len(self.experts)
-        dropped = int((~used).sum()) * len(self.policies.shardings) * int(self.policies.counts.sum())
-        self.rejected["no_legal_schedule"] += meshes * dropped
+        x = self.trunks
+        used = np.asarray(x.legal.any(axis=0))
+        meshes = np.bincount(x.chains, self.splits, len(x.pp)).astype(np.int64) * len(self.experts)
+        each = len(self.policies.shardings) * int(self.policies.counts.sum())
+        dropped = first_refusals(x.breaks[:, ~used], meshes)
+        self.rejected += Counter({name: count * each for name, count in dropped.items()})
         schedules = self.policies.schedules.take(used)
         self.policies = replace(self.policies, schedules=schedules)
-        x = self.trunks
         self.chains = Chains(self.problem, schedules, x.pp, x.micro_batches, x.legal[:, used])
 
     def _drop_offload(self) -> None:

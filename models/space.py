@@ -45,8 +45,8 @@ _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widt
                  "context_divides_heads", "sequence_parallel_offered", "moe_needs_sequence_parallel",
                  "tied_embedding_in_pipeline", "mtp_offered", "batch_divides")  # fmt: skip
 _EXPERT_RULES = ("degrees_offered", "experts_divide", "tensor_divides_widths")
-_SCHEDULE_RULES = ("schedule_offered", "schedule_shape", "partition_offered", "layers_divide",
-                   "balancing_needs_all_forwards_first", "accumulation_offered")  # fmt: skip
+SCHEDULE_RULES = ("schedule_offered", "schedule_shape", "partition_offered", "layers_divide",
+                  "balancing_needs_all_forwards_first", "accumulation_offered")  # fmt: skip
 _SHARDING_RULES = ("sharding_offered", "reshard_offered", "muon_offered")
 _VARIANT_RULES = ("sharding_offered", "sharding_shape", "sharding_in_pipeline", "sharding_beside_experts",
                   "offload_in_pipeline", "offload_needs_sharding")  # fmt: skip
@@ -90,13 +90,18 @@ POLICY_KNOBS = SCHEDULE_KNOBS + SHARDING_KNOBS + SAVER_KNOBS
 @dataclass(frozen=True)
 class Trunks:
     """`rows`: trunks, data parallelism undivided (dp_shard); `chains`: which have as many stages and micro-batches;
-    of each chain, both, and its `legal` (chains, schedules)."""
+    of each chain, both, and the first of SCHEDULE_RULES that it `breaks` (chains, schedules), or -1."""
 
     rows: Layouts
     chains: Array
     pp: Array
     micro_batches: Array
-    legal: Array
+    breaks: Array
+
+    @property
+    def legal(self) -> Array:
+        """(chains, schedules)."""
+        return np.asarray(self.breaks < 0)
 
 
 @dataclass(frozen=True)
@@ -292,14 +297,17 @@ class Space:
         rows = self._cross_micro_batches(rows, rejected, below)
         m = rows.num_micro_batches(self.problem.workload.global_batch)
         first, chains = distinct(rows.pp, m)
-        legal = self._legal_schedules(rows.take(first))
-        some = np.asarray(legal.any(axis=1))
+        breaks = self._broken_by_schedules(rows.take(first))
+        some = np.asarray((breaks < 0).any(axis=1))
         usable = some[chains]
-        refused = int(self.splits(rows)[~usable].sum())
-        rejected["no_legal_schedule"] += refused * below
+        meshes = np.bincount(chains, self.splits(rows), len(first)).astype(np.int64)[~some]
+        refused = Counter[str]()
+        self._constrained(self.policies.schedules, SCHEDULE_KNOBS, refused, int(meshes.sum()))
+        refused += first_refusals(breaks[~some], meshes)
+        rejected += Counter({name: count * (below // c["schedule"]) for name, count in refused.items()})
         chains = (np.cumsum(some) - 1)[chains[usable]]
         first = first[some]
-        return Trunks(rows.take(usable), chains, rows.pp[first], m[first], legal[some]), rejected
+        return Trunks(rows.take(usable), chains, rows.pp[first], m[first], breaks[some]), rejected
 
     def splits(self, rows: Layouts) -> Array:
         """Ways to divide dp into dp_replicate and dp_shard."""
@@ -337,14 +345,15 @@ class Space:
         rejected["constraints.micro_batch"] += int(weights[row[~allowed]].sum())
         return grown.take(allowed)
 
-    def _legal_schedules(self, chains: Layouts) -> Array:
-        """(chains, schedules): legality asks for no more than the stages and the micro-batches."""
+    def _broken_by_schedules(self, chains: Layouts) -> Array:
+        """The first of SCHEDULE_RULES that chains break under each schedule that is offered, or -1, (chains,
+        schedules): legality asks for no more than the stages and the micro-batches."""
         schedules, below = self.offered[0].schedules, np.arange(len(chains))[:, None]
         rows = replace(chains.take(below), **{name: getattr(schedules, name) for name in SCHEDULE_KNOBS})
-        ok = np.ones((len(chains), len(schedules)), dtype=bool)
-        for name in _SCHEDULE_RULES:
-            ok &= np.asarray(BY_NAME[name].test(self.problem, rows), dtype=bool)
-        return ok
+        breaks = np.full((len(chains), len(schedules)), -1)
+        for i, name in enumerate(SCHEDULE_RULES):
+            breaks[(breaks < 0) & ~np.asarray(BY_NAME[name].test(self.problem, rows), dtype=bool)] = i
+        return breaks
 
     # -- cores --------------------------------------------------------------------------------------------------
 
@@ -439,6 +448,13 @@ class Space:
         blocks = [rows for rows, _ in growing(np.arange(len(trunks.rows)), 64, len(trunks.rows))]
         some = ((trunks.rows.take(rows), one) for one in range(len(experts)) for rows in blocks)
         return any(len(self.split(_with_experts(rows, experts, one))[0]) for rows, one in some)
+
+
+def first_refusals(breaks: Array, meshes: Array) -> Counter[str]:
+    """How many meshes with a schedule each rule refuses, as the first that they break: of chains that have so many
+    `meshes` and break what they do (Trunks.breaks)."""
+    of = [int(((breaks == i).sum(axis=1) * meshes).sum()) for i in range(len(SCHEDULE_RULES))]
+    return +Counter(dict(zip(SCHEDULE_RULES, of, strict=True)))
 
 
 def _with_experts(rows: Layouts, experts: Layouts, one: int) -> Layouts:
