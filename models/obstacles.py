@@ -13,10 +13,10 @@ import numpy as np
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
 from models.factors import factorisations
-from models.layout import SCHEDULES, Layouts
+from models.layout import SCHEDULES, Layout, Layouts
 from models.problem import Problem
 from models.recompute import FULL, policy
-from models.rules import RULES
+from models.rules import BY_NAME, RULES
 from models.space import POLICY_KNOBS, Space, neutral
 
 Allowed = Mapping[str, tuple[Any, ...]]
@@ -74,6 +74,20 @@ def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
     if rule == "batch_divides" and not piped:
         why += "; the chips and the batch ask for a pipeline, neither bandwidth nor memory"
     return True, f"none is legal: {why}"
+
+
+def forbidden_schedules(problem: Problem) -> tuple[tuple[str, ...], str]:
+    """Which of a stack's pipeline schedules the recipe rules out with more than one micro-batch, and why."""
+    rule, stack = BY_NAME["balancing_needs_all_forwards_first"], problem.stack
+    layouts = [Layout(pp=2, schedule=name) for name in stack.schedules]
+    allowed = np.broadcast_to(rule.test(problem, Layouts.of(layouts)), len(layouts))
+    ruled_out = [layout for layout, legal in zip(layouts, allowed, strict=True) if not legal]
+    if not ruled_out:
+        return (), ""
+    names = tuple(layout.schedule for layout in ruled_out)
+    left = " or ".join(name for name in stack.schedules if name not in names) or "no schedule"
+    leaves = f"which leaves stack {stack.id} {left} with more than one micro-batch"
+    return names, f"{rule.message(problem, ruled_out[0])}; this rules out {', '.join(names)}, {leaves}"
 
 
 def _obstacle(problem: Problem, allowed: Allowed) -> tuple[str, str]:

@@ -45,7 +45,8 @@ def is_needed(gap: float, tolerance: float) -> bool:
 class Pipelining:
     """The best layout without and with a pipeline. `gap` = time without / time with - 1; `split`: where the
     difference comes from, seconds by term of the step, without minus with. `needed` (is_needed) is None where a side is
-    missing and that may be for the constraints, or for a search that was stopped."""
+    missing and that may be for the constraints, or for a search that was stopped. `forbidden`: the stack's schedules
+    that the recipe rules out with more than one micro-batch."""
 
     without: Candidate | None
     with_pp: Candidate | None
@@ -53,6 +54,7 @@ class Pipelining:
     needed: bool | None
     split: dict[str, float]
     verdict: str
+    forbidden: tuple[str, ...] = ()
     roofline: Roofline | None = None
 
 
@@ -97,20 +99,31 @@ def pipelined(
     tolerance: float,
     exact: bool,
     missing: tuple[bool, str] | None,
+    forbidden: tuple[tuple[str, ...], str],
 ) -> Pipelining:
-    """`missing`: whether one of them is None whatever the constraints, and why; None where the search was stopped."""
+    """`missing`: whether one of them is None whatever the constraints, and why; None where the search was stopped.
+    `forbidden`: schedules that the recipe rules out, and why."""
+    schedules, ruled_out = forbidden
     if without is None or with_pp is None:
         is_so, why = missing or (False, "the search had found none when it was stopped")
         needed, side = (without is None) if is_so else None, "without" if without is None else "with"
+        gap, split = None, dict[str, float]()
         verdict = f"{_WORDS[needed]}: of layouts {side} a pipeline {why}"
-        return Pipelining(without=without, with_pp=with_pp, gap=None, needed=needed, split={}, verdict=verdict)
-    split = {name: value - with_pp.prediction.time[name] for name, value in without.prediction.time.items()}
-    gap = without.prediction.step_time_s / with_pp.prediction.step_time_s - 1
-    needed = is_needed(gap, tolerance)
-    verdict = f"{_WORDS[needed]}: {_worth(gap, tolerance, split)}"
-    if not exact:
-        verdict = f"so far, for the search was stopped: {verdict}"
-    return Pipelining(without=without, with_pp=with_pp, gap=gap, needed=needed, split=split, verdict=verdict)
+    else:
+        split = {name: value - with_pp.prediction.time[name] for name, value in without.prediction.time.items()}
+        gap = without.prediction.step_time_s / with_pp.prediction.step_time_s - 1
+        needed = is_needed(gap, tolerance)
+        so_far = "" if exact else "so far, for the search was stopped: "
+        verdict = f"{so_far}{_WORDS[needed]}: {_worth(gap, tolerance, split)}"
+    return Pipelining(
+        without=without,
+        with_pp=with_pp,
+        gap=gap,
+        needed=needed,
+        split=split,
+        verdict=f"{verdict}; {ruled_out}" if ruled_out else verdict,
+        forbidden=schedules,
+    )
 
 
 def _worth(gap: float, tolerance: float, split: dict[str, float]) -> str:

@@ -15,7 +15,7 @@ from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
 from models.fewer_chips import FasterOnFewer, FewerChips, faster_with_fewer, search_all_or_fewer
 from models.more_chips import with_enough_chips
-from models.obstacles import why_none
+from models.obstacles import forbidden_schedules, why_none
 from models.pareto import pareto_front, steps_of
 from models.pipelining import Pipelining, pipelined, roofline
 from models.prediction import Prediction, on_host
@@ -111,7 +111,8 @@ def _found(
     sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
     exact = answer.certificate.exact
     missing = why_none(space, piped=sides[0] is not None) if None in sides and exact else None
-    pipelining = pipelined(*sides, tolerance=tolerance, exact=exact, missing=missing)
+    forbidden = forbidden_schedules(problem)
+    pipelining = pipelined(*sides, tolerance=tolerance, exact=exact, missing=missing, forbidden=forbidden)
     if answer.without is not None:
         without = predictions.take(np.searchsorted(known, [answer.without]))
         pipelining = replace(pipelining, roofline=roofline(without, chosen[answer.without]))

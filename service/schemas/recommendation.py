@@ -176,6 +176,8 @@ class PipeliningAnswer(Document):
     split: dict[str, float]
     """Seconds of the gap by term of `time`."""
     verdict: str
+    forbidden: list[str] = []
+    """Schedules of the stack that the recipe rules out with more than one micro-batch; the verdict says why."""
     roofline: RooflineAnswer | None
     thresholds: list[ThresholdAnswer] | None = None
     """Where the request includes them. Empty where it is not known whether a pipeline is needed."""
@@ -189,6 +191,7 @@ class PipeliningAnswer(Document):
             needed=pipelining.needed,
             split=pipelining.split,
             verdict=pipelining.verdict,
+            forbidden=list(pipelining.forbidden),
             roofline=pipelining.roofline and RooflineAnswer.of(pipelining.roofline),
         )
 

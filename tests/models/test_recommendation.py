@@ -160,6 +160,30 @@ def test_offload_fills_no_more_than_there_is_on_the_host() -> None:
     assert free.step_time_s < limited.step_time_s
 
 
+@pytest.mark.parametrize(("stack", "left"), [("megatron", "no schedule"), ("torchtitan", "afab")])
+def test_schedules_that_the_recipe_rules_out_are_named_with_the_rule(stack: str, left: str) -> None:
+    question = problem("deepseek-v3", ("h800", 256), stack, seq_len=4096, global_batch=1024)
+    strict = replace(question, workload=replace(question.workload, load_balancing="global_batch_loss"))
+    found, free = recommend(strict, PROFILE), recommend(question, PROFILE)
+    assert found.pipelining.forbidden == ("1f1b", "interleaved")
+    assert found.pipelining.verdict.endswith(
+        f"this rules out 1f1b, interleaved, which leaves stack {stack} {left} with more than one micro-batch"
+    )
+    assert "load_balancing(global_batch_loss)" in found.pipelining.verdict
+    assert free.pipelining.forbidden == ()
+    assert "load_balancing" not in free.pipelining.verdict
+
+
+def test_layouts_that_no_schedule_serves_count_against_the_rule_that_each_schedule_breaks_first() -> None:
+    question = problem("deepseek-v3", ("h800", 256), "megatron", seq_len=4096, global_batch=1024)
+    strict = replace(question, workload=replace(question.workload, load_balancing="global_batch_loss"))
+    rejected, free = (recommend(one, PROFILE).certificate.rejected for one in (strict, question))
+    rows = Space(strict, Constraints()).trunks[0].rows
+    assert rejected["balancing_needs_all_forwards_first"] > 0
+    assert "balancing_needs_all_forwards_first" not in free
+    assert (rows.num_micro_batches(1024)[rows.pp > 1] == 1).all()
+
+
 def test_what_no_host_can_hold_is_told() -> None:
     question = problem("llama-3-8b", ("h100", 8), "megatron", seq_len=8192, global_batch=8)
     little = replace(question.cluster, chip=replace(question.cluster.chip, host_memory_gb=0.001))
