@@ -177,7 +177,7 @@ def built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
     per_chip = cluster.chip.devices_per_chip
     for count in counts[counts % (per_chip * math.prod(cluster.torus_shape or ())) == 0].tolist():
         try:
-            smaller = replace(cluster, num_chips=count // per_chip)
+            smaller = replace(cluster.sized(count // per_chip), torus_shape=cluster.torus_shape)
             _ = smaller.dims
         except Invalid:
             continue

@@ -298,12 +298,23 @@ class Cluster:
             outer = [level for level in levels[last + 1 :] if (level.size or domain + 1) > domain]
             levels = [*inner, replace(levels[last], size=domain), *outer]
         torus = torus and replace(torus, gb_s_per_link=torus.gb_s_per_link * scale_up)
+        sized = self.sized(num_chips or self.num_chips)
+        return replace(
+            sized,
+            fabric=replace(fabric, levels=tuple(levels), torus=torus),
+            chips_per_domain=sized.chips_per_domain if domain is None else None,
+        )
+
+    def sized(self, num_chips: int) -> Cluster:
+        """With so many chips: of each scale-up domain as many as it holds now, or all where they are fewer. Slices keep
+        a shape that is fixed where whole ones make them up, but for a single slice, which grows and shrinks."""
+        held, slice_ = self.chips_per_domain, math.prod(self.torus_shape or ())
+        whole = num_chips % slice_ == 0 and (num_chips == self.num_chips or slice_ < self.num_chips)
         return replace(
             self,
-            fabric=replace(fabric, levels=tuple(levels), torus=torus),
-            num_chips=num_chips or self.num_chips,
-            torus_shape=self.torus_shape if num_chips is None else None,
-            chips_per_domain=self.chips_per_domain if domain is None and num_chips is None else None,
+            num_chips=num_chips,
+            torus_shape=self.torus_shape if whole else None,
+            chips_per_domain=held and min(held, num_chips),
         )
 
     @cached_property

@@ -63,9 +63,11 @@ def places_of(resolver: Resolver, request: RecommendationRequest) -> Places:
 
 
 def add_number(places: Places, resolver: Resolver, name: str, chips: int) -> None:
-    """So many chips of the question's own cluster."""
+    """So many chips of the question's own cluster, of each domain as many as there or all."""
     own = places.asked[OWN]
-    sized = own.cluster.model_copy(update={"num_chips": chips, "torus_shape": None})
+    held = own.cluster.chips_per_domain
+    changed = {"num_chips": chips, "torus_shape": None} | ({"chips_per_domain": min(held, chips)} if held else {})
+    sized = own.cluster.model_copy(update=changed)
     with instead_of("cluster.num_chips", name):
         places.add(resolver, name, own.model_copy(update={"cluster": sized}))
 

@@ -101,6 +101,27 @@ def test_a_point_is_the_search_of_its_place() -> None:
         assert found.with_s == fastest(there, pp=tuple(range(2, 81)))
 
 
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        catalogue.cluster("gb200", 512, chips_per_domain=32),
+        catalogue.cluster("v5p", 64, torus_shape=(2, 2, 16)),
+        catalogue.cluster("v5p", 128, torus_shape=(2, 4, 8)),
+    ],
+)
+def test_the_number_of_chips_that_there_are_is_the_cluster_as_it_is(cluster: Cluster) -> None:
+    assert cluster.changed(num_chips=cluster.num_chips) == cluster.changed(scale_out=1.0) == cluster
+
+
+def test_other_numbers_of_chips_hold_as_many_of_each_domain_and_whole_slices() -> None:
+    racks = catalogue.cluster("gb200", 512, chips_per_domain=32)
+    assert [racks.changed(num_chips=n).scale_up_domain for n in (1024, 64, 16)] == [32, 32, 16]
+    assert racks.changed(num_chips=64, domain=48).chips_per_domain is None
+    slices = catalogue.cluster("v5p", 128, torus_shape=(2, 4, 8))
+    assert [slices.changed(num_chips=n).slice_shape for n in (64, 256, 32)] == [(2, 4, 8), (2, 4, 8), (2, 4, 4)]
+    assert catalogue.cluster("v5p", 64, torus_shape=(2, 4, 8)).changed(num_chips=128).slice_shape == (4, 4, 8)
+
+
 def test_points_that_time_does_not_reach_are_named_and_so_are_models_too_deep() -> None:
     late = frontier(SMALL, PROFILE, Constraints(), {"layers": (1.0, 2.0, 3.0)}, lambda: False)
     assert [point.refused for point in late[1:]] == ["time ran out before this point"] * 2

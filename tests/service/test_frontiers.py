@@ -25,6 +25,16 @@ def test_every_combination_of_the_grid_is_a_point(client) -> None:
     assert client.post("/v1/frontiers", json=found["request"]).json()["points"] == found["points"]
 
 
+def test_the_number_of_chips_that_there_are_is_the_cluster_as_it_is(client) -> None:
+    cluster = {"preset": "gb200", "num_chips": 128, "chips_per_domain": 32}
+    asked = {**QUESTION, "stack": "megatron", "cluster": cluster}
+    one, other = (
+        client.post("/v1/frontiers", json={**asked, "grid": grid}).json()["points"]
+        for grid in ({"scale_out": [1]}, {"num_chips": [128]})
+    )
+    assert {**one[0], "at": {}} == {**other[0], "at": {}}
+
+
 def test_how_far_it_holds_is_told_with_its_unit(client) -> None:
     found = client.post("/v1/frontiers", json={**SMALL, "grid": {"layers": [0.5, 1], "num_chips": [8, 16]}}).json()
     assert found["reasons"][1:] == ["the largest of those has 16 chips", "the largest of those has 1 times the layers"]
