@@ -2,7 +2,8 @@
 
 Twice the chips are not half the time: a number that divides badly may be slower than a smaller one, so that there is
 nothing to bisect. Numbers are tried from the least that the chip's peak allows upwards, each searched only for what is
-fast enough, which bounds settle quickly where it is far from that.
+fast enough, which bounds settle quickly where it is far from that: those that divide a scale-up domain, and multiples
+of the largest power of two that does (of 72: 1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, …).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from models.answer import Answer, Goal, GoOn, NothingFaster, to_the_end
 from models.array import Array
 from models.constraints import Constraints
 from models.errors import Infeasible, TooLarge
+from models.factors import divisors
 from models.fewer_chips import built
 from models.groundwork import NoLegalLayout
 from models.hardware import Cluster
@@ -34,16 +36,20 @@ _TRIED = 1024  # numbers of chips, at most
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fewest:
     """`num_chips` that keep the limits; None where no number that was tried does, or, not `exact`, time ran out before.
-    `tried`: how many numbers up to `most` there were to try, of which not every one may be a neighbour of the next."""
+    `tried`: how many numbers up to `most` there were to try: divisors of a scale-up `domain`, and multiples of `unit`;
+    all in chips."""
 
     num_chips: int | None
     most: int
     tried: int
+    domain: int
+    unit: int
     exact: bool
 
     @property
     def told(self) -> str:
-        of = f"of {self.tried} numbers that were tried"
+        parts = f"divisors of {self.domain} and " if self.domain > 1 else ""
+        of = f"of {self.tried} numbers that were tried ({parts}multiples of {self.unit})"
         if self.num_chips is not None:
             return f"{self.num_chips} chips are the fewest {of} that keep the limits"
         if not self.tried:
@@ -64,44 +70,51 @@ def fewest_chips(
 ) -> Fewest:
     """Of the problem's chips and links, up to `most`, whatever their number there. The objective has tokens and a limit
     for them. `failed_gib`: with which a run like these has run out of memory."""
-    sizes = _sizes(problem, objective, most)
+    sizes, unit = _sizes(problem, objective, most)
+    none = Fewest(num_chips=None, most=most, tried=len(sizes), domain=_domain(problem.cluster), unit=unit, exact=False)
     for tried in (replace(problem, cluster=cluster) for cluster in sizes):
         if not go_on():
-            return Fewest(num_chips=None, most=most, tried=len(sizes), exact=False)
+            return none
         fast = Goal(faster_than=math.nextafter(longest_step_s(tried, objective), math.inf))
         try:
             avoiding(failed_gib, tried, constraints, partial(_found, tried, profile, fast, go_on))
         except (NothingFaster, NoLegalLayout, Infeasible, TooLarge):
             continue
-        return Fewest(num_chips=tried.cluster.num_chips, most=most, tried=len(sizes), exact=True)
-    return Fewest(num_chips=None, most=most, tried=len(sizes), exact=go_on())
+        return replace(none, num_chips=tried.cluster.num_chips, exact=True)
+    return replace(none, exact=go_on())
 
 
 def _found(problem: Problem, profile: Profile, goal: Goal, go_on: GoOn, constraints: Constraints) -> Answer:
     return search(Space(problem, constraints), profile, goal, go_on)
 
 
-def _sizes(problem: Problem, objective: Objective, most: int) -> list[Cluster]:
-    """Those that the peak allows, in order; where there are very many, multiples of a power of two."""
+def _sizes(problem: Problem, objective: Objective, most: int) -> tuple[list[Cluster], int]:
+    """Those that the peak allows, in order; and of how many chips they are multiples beyond the divisors of a domain,
+    which where there are very many is a larger power of two."""
     cluster = replace(problem.cluster, torus_shape=None)
-    chip_s = problem.at_peak_s * cluster.num_chips
+    domain, chip_s = _domain(cluster), problem.at_peak_s * cluster.num_chips
     able = [
         size
         for size in _whole(cluster, most)
         if chip_s / size.num_chips <= longest_step_s(replace(problem, cluster=size), objective)
     ]
-    apart = _unit(cluster) << max(math.ceil(math.log2(max(len(able), 1) / _TRIED)), 0)
-    return [size for size in able if size.num_devices % apart == 0]
+    apart = _unit(domain) << max(math.ceil(math.log2(max(len(able), 1) / _TRIED)), 0)
+    return [size for size in able if size.num_chips % apart == 0 or domain % size.num_chips == 0], apart
 
 
 def _whole(cluster: Cluster, most: int) -> Iterator[Cluster]:
-    """Of all units that there are room for."""
-    each = _unit(cluster)
-    counts: Array = np.arange(1, most * cluster.chip.devices_per_chip // each + 1) * each
-    return built(cluster, counts)
+    """Of all parts of a domain, and all units, that there are room for."""
+    domain = _domain(cluster)
+    units: Array = np.arange(_unit(domain), most + 1, _unit(domain))
+    parts = [part for part in divisors(domain) if part <= most]
+    return built(cluster, np.union1d(units, parts).astype(np.int64) * cluster.chip.devices_per_chip)
 
 
-def _unit(cluster: Cluster) -> int:
-    """Devices, a power of two, that make up a scale-up domain: of 72 as of 8 they are 8. A slice may be any number."""
-    domain = cluster.fabric.domain or 1
-    return (domain & -domain) * cluster.chip.devices_per_chip
+def _domain(cluster: Cluster) -> int:
+    """Chips of a scale-up domain; 1 where a slice may be any number, or one domain joins all."""
+    return cluster.fabric.domain or 1
+
+
+def _unit(domain: int) -> int:
+    """The largest power of two that divides a domain: of 72 as of 8 it is 8."""
+    return domain & -domain

@@ -133,7 +133,7 @@ class Recommendations:
         own = places.resolved[OWN].problem
         if fewest.num_chips is None:
             return
-        sized = replace(own, cluster=replace(own.cluster, num_chips=fewest.num_chips, torus_shape=None))
+        sized = replace(own, cluster=replace(own.cluster.sized(fewest.num_chips), torus_shape=None))
         if all(place.problem != sized for place in places.resolved.values()):
             with self._store.reading() as rows:
                 add_number(places, Resolver(rows), "alternatives.up_to_chips", fewest.num_chips)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from tests.benchmarks.problems import problem
 PROFILE = shipped_profile()
 
 
-def by_hand(asked: Problem, objective: Objective, numbers: range) -> int | None:
+def by_hand(asked: Problem, objective: Objective, numbers: Iterable[int]) -> int | None:
     for chips in numbers:
         tried = replace(asked, cluster=replace(asked.cluster, num_chips=chips))
         try:
@@ -40,12 +41,25 @@ def by_hand(asked: Problem, objective: Objective, numbers: range) -> int | None:
         Objective(minimize="chips", tokens=1e11, deadline_hours=24, failures_per_chip_hour=1e-3, checkpoint_s=60),
         Objective(minimize="chips", tokens=1e11, deadline_hours=200, budget_usd=6000),
         Objective(minimize="chips", tokens=1e13, deadline_hours=1),
+        Objective(minimize="chips", tokens=1e11, deadline_hours=1500),
     ],
 )
 def test_the_fewest_chips_are_those_that_trying_every_number_finds(objective: Objective) -> None:
     asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=96)
     found = fewest_chips(asked, PROFILE, Constraints(), objective, 160)
-    assert found.num_chips == by_hand(asked, objective, range(8, 161, 8))
+    assert found.num_chips == by_hand(asked, objective, [1, 2, 4, *range(8, 161, 8)])
+
+
+def test_a_part_of_a_rack_may_be_the_fewest() -> None:
+    asked = problem("llama-3-8b", ("gb200", 64), "megatron", seq_len=8192, global_batch=96)
+    asked = replace(asked, cluster=replace(asked.cluster, chips_per_domain=32))
+    objective = Objective(minimize="chips", tokens=1e11, deadline_hours=400)
+    found = fewest_chips(asked, PROFILE, Constraints(), objective, 144)
+    whole = replace(asked, cluster=replace(asked.cluster, chips_per_domain=None))
+    assert found.num_chips == by_hand(whole, objective, [1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, 32])
+    assert found.num_chips is not None
+    assert found.num_chips < 8
+    assert "(divisors of 72 and multiples of 8)" in found.told
 
 
 def test_the_fewest_chips_meet_the_limits() -> None:

@@ -610,6 +610,24 @@ def test_the_fewest_chips_that_keep_a_deadline_are_found(client) -> None:
     assert again.json()["choices"] == found["choices"]
 
 
+def test_no_part_of_a_node_that_keeps_the_limits_is_smaller_than_the_fewest_chips(client) -> None:
+    objective = {"minimize": "chips", "tokens": 1e12, "budget_usd": 200000}
+    alternatives = {"up_to_chips": 1024, "num_chips": [1, 2, 3, 4, 6]}
+    body = {**QUESTION, "stack": "megatron", "objective": objective, "alternatives": alternatives}
+    found = client.post("/v1/recommendations", json=body).json()
+    fewest = min(choice["num_chips"] for choice in found["choices"] if choice["meets"])
+    assert f"{found['choices'][0]['num_chips']} chips are the fewest of" in found["reasons"][1]
+    assert found["choices"][0]["num_chips"] == fewest < 8
+    assert "(divisors of 8 and multiples of 8)" in found["reasons"][1]
+
+
+def test_other_numbers_of_chips_hold_as_many_of_a_domain_or_all(client) -> None:
+    cluster = {"preset": "gb200", "num_chips": 64, "chips_per_domain": 32}
+    body = {**QUESTION, "stack": "megatron", "cluster": cluster, "alternatives": {"num_chips": [128, 16]}}
+    found = client.post("/v1/recommendations", json=body).json()["choices"]
+    assert {c["num_chips"]: c["cluster"]["chips_per_domain"] for c in found} == {64: 32, 128: 32, 16: 16}
+
+
 def test_as_many_chips_of_another_kind_are_not_the_fewest_of_its_own(client) -> None:
     objective = {"minimize": "chips", "tokens": 1e11, "deadline_hours": 72}
     body = {**SMALL, "alternatives": {"up_to_chips": 160}, "objective": objective}
