@@ -367,7 +367,8 @@ RULES: tuple[Rule, ...] = (
         f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}")),
     Rule("balancing_needs_all_forwards_first", "layout.schedule", _balancing, lambda p, x: (
         f"load_balancing({p.workload.load_balancing}), an auxiliary loss over the global batch, needs every forward "
-        "before the first backward: one micro-batch, or the all-forward-all-backward schedule (afab)")),
+        "before the first backward: one micro-batch, or the all-forward-all-backward schedule (afab)"
+        + (f", which stack {p.stack.id} lacks" if x.pp > 1 and "afab" not in p.stack.schedules else ""))),
     Rule("sharding_shape", "layout.zero_stage", _sharding_shape, lambda p, x: (
         f"zero_stage({x.zero_stage}) with dp_shard({x.dp_shard}), dp_replicate({x.dp_replicate}): stage 0 replicates "
         "(dp_shard 1), stages 1 to 3 shard (dp_shard above 1, or no data parallelism)")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from models.layout import TORUS_AXES, Layout, Layouts
 from models.mesh import groups
 from models.problem import Problem
+from models.rules import BY_NAME
 
 SETTLED = ("placement", "torus_axes", "etp", "sequence_parallel", "zero_stage", "reshard", "recompute",
            "recompute_modules", "schedule", "virtual_stages", "balanced")  # fmt: skip
@@ -38,6 +39,8 @@ def usual(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
         given = set(given) - {"recompute_modules"}  # none named is none given
     if layout.pp > 1:
         changed |= _pipeline(problem, layout, given)
+    elif "schedule" not in given:
+        changed["schedule"] = _allowed(problem, layout, (layout.schedule, "afab"))
     if "torus_axes" not in given:
         changed["torus_axes"] = along_whole_dims(problem, layout)
     return replace(layout, **{knob: value for knob, value in changed.items() if knob not in given})
@@ -50,6 +53,7 @@ def _pipeline(problem: Problem, layout: Layout, given: Collection[str]) -> dict[
             schedule = "interleaved"
         elif schedule not in stack.schedules:
             schedule = stack.schedules[0]
+        schedule = _allowed(problem, layout, (schedule, *stack.schedules))
     if "virtual_stages" not in given and schedule in ("interleaved", "zero_bubble_v"):
         virtual = 2
     return {
@@ -57,6 +61,13 @@ def _pipeline(problem: Problem, layout: Layout, given: Collection[str]) -> dict[
         "virtual_stages": virtual,
         "balanced": splits_unevenly(problem, layout.pp * virtual),
     }
+
+
+def _allowed(problem: Problem, layout: Layout, schedules: Iterable[str]) -> str:
+    """The first of some schedules that the recipe allows, or the first of all."""
+    rule, (first, *others) = BY_NAME["balancing_needs_all_forwards_first"], schedules
+    fine = (name for name in (first, *others) if rule.test(problem, Layouts.of([replace(layout, schedule=name)]))[0])
+    return next(fine, first)
 
 
 def along_whole_dims(problem: Problem, layout: Layout) -> tuple[str, ...]:

@@ -30,8 +30,13 @@ class Comparisons:
             profile = wanted_profile(rows, request.profile)
         problem = resolved.problem
         given = {"first": request.first, "second": request.second}
-        settled = {name: side.layout.settled(problem) for name, side in given.items() if side.layout}
-        require_legal(problem, {f"{name}.layout": layout.build() for name, layout in settled.items()})
+        open_ = {name: side.layout for name, side in given.items() if side.layout}
+        settled = {name: layout.settled(problem) for name, layout in open_.items()}
+        require_legal(
+            problem,
+            {f"{name}.layout": layout.build() for name, layout in settled.items()},
+            {f"{name}.layout": layout for name, layout in open_.items()},
+        )
         go_on = Deadline(request.time_limit_s, require_client)
         first, second = (_side(side, settled.get(name)) for name, side in given.items())
         failed = least_that_failed(out_of_memory(self._store, problem, profile))

@@ -90,7 +90,7 @@ class _Intake:
         for i in self._illegal(asked):
             with _refused(outcomes, i):
                 one = asked.pop(i)
-                require_legal(one.problem, {one.subject.field: one.layout})
+                require_legal(one.problem, {one.subject.field: one.layout}, {one.subject.field: one.open_})
         self._predict(asked)
         for i, one in asked.items():
             with _refused(outcomes, i):

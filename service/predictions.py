@@ -7,9 +7,8 @@ from typing import Any
 
 from models.errors import Invalid
 from models.layout import Layout, Layouts
-from models.prediction import Prediction, predict_layouts
+from models.prediction import predict_layouts
 from models.problem import Problem
-from models.profile import Profile
 from models.rules import RULES, first_broken
 from service.answer_pages import answer_page, brief
 from service.assumptions import of_the_layout
@@ -20,6 +19,7 @@ from service.failures import out_of_memory, warnings
 from service.profiles import wanted_profile
 from service.resolution import Resolver
 from service.schemas.catalog import CatalogQuery
+from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout, PredictionAnswer, PredictionRequest
 from service.store import Rows, Store
 from service.tables import PredictionRow
@@ -36,7 +36,8 @@ class Predictions:
         open_ = request.asked()
         asked = {name: fields.settled(resolved.problem) for name, fields in open_.items()}
         layouts = {name: fields.build() for name, fields in asked.items()}
-        predictions = map(PredictedLayout.of, predict_legal(resolved.problem, layouts, profile))
+        require_legal(resolved.problem, layouts, open_)
+        predictions = map(PredictedLayout.of, predict_layouts(resolved.problem, [*layouts.values()], profile))
         predicted = dict(zip(layouts, predictions, strict=True))
         failed = out_of_memory(self._store, resolved.problem, profile)
         answer = PredictionAnswer(
@@ -58,19 +59,14 @@ class Predictions:
         return answer_page(self._store, PredictionRow, query)
 
 
-def predict_legal(problem: Problem, layouts: Mapping[str, Layout], profile: Profile) -> list[Prediction]:
-    """Predictions, or Refused; by where each stands in the request."""
-    require_legal(problem, layouts)
-    return predict_layouts(problem, [*layouts.values()], profile)
-
-
-def require_legal(problem: Problem, layouts: Mapping[str, Layout]) -> None:
-    """Refused, with every layout that breaks a rule."""
+def require_legal(problem: Problem, layouts: Mapping[str, Layout], asked: Mapping[str, LayoutFields]) -> None:
+    """Refused, with every layout that breaks a rule, by where each stands in the request; a knob that was not `asked`
+    for has no value there."""
     if not layouts:
         return
     broken = first_broken(problem, Layouts.of(layouts.values()))
     refused = [
-        _broken(problem, layout, name, int(index))
+        _broken(problem, layout, name, asked[name], int(index))
         for (name, layout), index in zip(layouts.items(), broken, strict=True)
         if index >= 0
     ]
@@ -78,10 +74,10 @@ def require_legal(problem: Problem, layouts: Mapping[str, Layout]) -> None:
         raise Refused(refused)
 
 
-def _broken(problem: Problem, layout: Layout, name: str, index: int) -> Invalid:
+def _broken(problem: Problem, layout: Layout, name: str, asked: LayoutFields, index: int) -> Invalid:
     rule = RULES[index]
     knob = rule.field.removeprefix("layout").lstrip(".")
-    value = getattr(layout, knob) if knob else None
+    value = getattr(asked, knob) if knob in asked.model_fields_set else None
     return Invalid(f"{name}.{knob}" if knob else name, value, f"{rule.name}: {rule.message(problem, layout)}")
 
 

@@ -62,7 +62,7 @@ class LayoutFields(Wire):
     micro_batch: Degree = 1
     """Sequences a data-parallel rank runs at a time."""
     schedule: Schedule = "1f1b"
-    """Left out with pp > 1: the stack's first, where it has no 1f1b."""
+    """Left out: 1f1b where the stack and the recipe have it, else the first of the stack's that the recipe allows."""
     virtual_stages: Degree = 1
     """Model chunks a device holds."""
     balanced: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from models import catalogue
+from models.errors import Invalid
 from models.layout import Layout
 from models.problem import Problem
 from models.rules import require_legal
@@ -37,3 +38,23 @@ def test_what_is_given_stays() -> None:
     )
     layout = Layout(dp_shard=16, zero_stage=0)
     assert usual(problem, layout, {"dp_shard", "zero_stage"}) == layout
+
+
+@pytest.mark.parametrize("stack", ["megatron", "torchtitan", "generic", "nanotron", "deepseek"])
+@pytest.mark.parametrize("given", [{"dp_shard": 16}, {"pp": 2, "dp_shard": 8}])
+def test_a_schedule_that_is_left_open_is_one_that_the_recipe_allows_where_the_stack_has_any(
+    stack: str, given: dict[str, int]
+) -> None:
+    problem = Problem(
+        architecture=catalogue.architecture("mixtral-8x7b"),
+        cluster=catalogue.cluster("h100", 16),
+        workload=Workload(seq_len=4096, global_batch=64, load_balancing="global_batch_loss"),
+        stack=catalogue.stack(stack),
+    )
+    found = usual(problem, Layout(**given), given)
+    if "afab" in problem.stack.schedules or "pp" not in given:
+        require_legal(problem, found)
+        assert found.schedule == "afab"
+    else:
+        with pytest.raises(Invalid, match=f"afab\\), which stack {stack} lacks"):
+            require_legal(problem, found)

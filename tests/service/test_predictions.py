@@ -271,3 +271,16 @@ def test_only_so_much_is_remembered() -> None:
     assert values.among([1]) == {1: "one"}
     values.add({3: "three"})
     assert values.among([1, 2, 3]) == {1: "one", 3: "three"}
+
+
+def test_a_schedule_that_nobody_sent_is_not_blamed(client) -> None:
+    body = {**QUESTION, "model": "mixtral-8x7b", "layout": {"pp": 2, "dp_shard": 32}}
+    body["workload"] = {**QUESTION["workload"], "load_balancing": "global_batch_loss"}
+    settled = client.post("/v1/predictions", json=body).json()
+    assert settled["layouts"][0]["layout"]["schedule"] == "afab"
+    assert "layout.schedule is afab: the stack's own" in settled["assumptions"]
+    for layout, value in ((body["layout"], None), ({**body["layout"], "schedule": "1f1b"}, "1f1b")):
+        answer = client.post("/v1/predictions", json={**body, "stack": "deepseek", "layout": layout})
+        (error,) = assert_problem(answer, "invalid", "/layout/schedule")["errors"]
+        assert error["value"] == value
+        assert "(afab), which stack deepseek lacks" in error["rule"]
