@@ -70,7 +70,8 @@ class TimelineAnswer(Document):
 
 
 class TraceEvent(Document):
-    """Of the Trace Event Format: a name of a thread (`ph` is M), which is a stage, or what it does (X)."""
+    """Of the Trace Event Format: a name (`ph` is M) of a thread, which is a stage, or of the process, which says how
+    many of the step's micro-batches are drawn; or what a stage does (X)."""
 
     ph: Literal["M", "X"]
     name: str
@@ -90,3 +91,5 @@ class ChromeTrace(Document):
 
     traceEvents: list[TraceEvent]  # noqa: N815 - as the format has it
     displayTimeUnit: Literal["ms"]  # noqa: N815 - likewise
+    otherData: dict[str, int]  # noqa: N815 - likewise
+    """`micro_batches` that are drawn, `of_micro_batches` of the step."""

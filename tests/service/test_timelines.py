@@ -25,6 +25,12 @@ def test_a_recommendation_is_drawn_as_a_chrome_trace(client) -> None:
     plain = client.get(f"/v1/recommendations/{made['id']}/timeline?micro_batches=2").json()
     trace = client.get(f"/v1/recommendations/{made['id']}/timeline?format=chrome&micro_batches=2").json()
     ChromeTrace.model_validate(trace)
+    shown = {"micro_batches": plain["micro_batches"], "of_micro_batches": plain["of_micro_batches"]}
+    assert trace["otherData"] == shown
+    assert shown["micro_batches"] < shown["of_micro_batches"]
+    (process,) = [event for event in trace["traceEvents"] if event["name"] == "process_name"]
+    drawn = "{micro_batches} of {of_micro_batches} micro-batches of a step".format(**shown)
+    assert process["args"] == {"name": drawn}
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert len(spans) == len(plain["events"])
     assert max(span["ts"] + span["dur"] for span in spans) / 1e6 == pytest.approx(
