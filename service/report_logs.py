@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -170,11 +170,21 @@ def _report(submission: LogSubmission, said: Mapping[str, Any], reading: logs.Re
 
 def _doubts(reading: logs.Reading | None) -> list[str]:
     """Why the step time may not be what the run did."""
-    if reading is None or (reading.steps_used >= _FEW and 2 * reading.steps_used >= reading.steps_found):
-        return []
+    return [] if reading is None else [*_changes_of_speed(reading), *_rests_on_few(reading)]
+
+
+def _changes_of_speed(reading: logs.Reading) -> Iterator[str]:
+    if len(reading.levels) > 1:
+        levels = ", ".join(f"{level.value:.4g} from step {level.first_step}" for level in reading.levels)
+        yield f"the speed changed for good ({reading.unit}: {levels}), and the report is of all steps together"
+
+
+def _rests_on_few(reading: logs.Reading) -> Iterator[str]:
+    if reading.steps_used >= _FEW and 2 * reading.steps_used >= reading.steps_found:
+        return
     why = ", ".join(f"{count} {reason}" for reason, count in reading.left_out.items()) or "none"
     rests = f"the step time rests on {reading.steps_used} of the {reading.steps_found} steps found (left out: {why})"
-    return [f"{rests}: withdraw the report if that is not how the run went"]
+    yield f"{rests}: withdraw the report if that is not how the run went"
 
 
 def _able(stack: str | Mapping[str, Any], layout: Mapping[str, Any]) -> str | Mapping[str, Any]:

@@ -324,8 +324,8 @@ class LogReading(Document):
     left_out: dict[str, int]
     """Why steps were not used, and how many."""
     levels: list[LogLevel]
-    """More than one where the speed changed for good, by 3% or more, with several steps on either side. The report is
-    of all of them together; send the lines of one level to report that."""
+    """More than one where the speed changed for good, by 3% or more, with several steps on either side: six, and ten
+    or a tenth of all. The report is of all of them together; send the lines of one level to report that."""
     restarts: int
     global_batch: int | None
     """Sequences of most steps, where the log prints them."""
@@ -347,7 +347,7 @@ class LogAnswer(Document):
     names no zone), or that the log came now."""
     notes: list[str]
     """A date of the log that was ignored, as it lies before 2015 or in the future; a step time that rests on fewer than
-    three steps, or on less than half of those found."""
+    three steps, or on less than half of those found; a speed that changed for good."""
     repeated: bool
     """The same bytes came before: `report` is the one they made then, and nothing was stored. The answer also has the
     header `Idempotency-Replayed`. Bytes whose report was withdrawn make a new one."""

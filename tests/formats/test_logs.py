@@ -600,7 +600,8 @@ def test_noise_before_and_between_changes_nothing(name: str, times: list[float],
 @settings(deadline=None)
 @given(st.floats(0.05, 500), st.lists(st.floats(-0.04, 0.04), min_size=20, max_size=60), st.data())
 def test_the_typical_time_is_found_among_pauses(typical: float, jitter: list[float], data: st.DataObject) -> None:
-    pauses = data.draw(st.sets(st.integers(0, len(jitter) - 1), max_size=len(jitter) // 4))
+    drawn = data.draw(st.sets(st.integers(0, len(jitter) - 1), max_size=len(jitter) // 4))
+    pauses = {index for index in drawn if index - 1 not in drawn}
     times = [typical * (1 + each + 3 * (index in pauses)) for index, each in enumerate(jitter)]
     reading = logs.read(text(f"iteration {100 + k}/ 999 | elapsed time per iteration (ms): {1000 * each:.6f} |"
                              for k, each in enumerate(times)))  # fmt: skip
@@ -873,6 +874,30 @@ def test_a_log_of_two_speeds_says_where_it_changed() -> None:
     assert before.first_step == 100
     assert abs(after.first_step - 140) <= 2
     assert (before.value, after.value) == pytest.approx((4.0, 4.4), rel=0.01)
+
+
+@pytest.mark.parametrize(("slower", "steps"), [(1.4, 40), (1.25, 45), (0.4, 40), (2.5, 15)])
+def test_a_speed_that_changed_for_good_is_a_level_however_far_it_went(slower: float, steps: int) -> None:
+    times = [*noisy(100 - steps, 4000.0), *noisy(steps, 4000.0 * slower)]
+    times[20], times[-3] = 5 * times[20], 5 * times[-3]  # pauses at either
+    reading = logs.read(text(megatron(1 + step, f"{ms:.1f}") for step, ms in enumerate(times)))
+    assert reading.left_out == {"warm_up": 1, "slow": 2}
+    assert [level.steps for level in reading.levels] == pytest.approx([98 - steps, steps - 1], abs=2)
+    assert [level.value for level in reading.levels] == pytest.approx([4.0, 4.0 * slower], rel=0.01)
+
+
+@pytest.mark.parametrize("unsteady", [[4000.0, 9000.0] * 10, [4000.0 * (1 + 10 * 0.8**step) for step in range(30)]])
+def test_pauses_and_a_long_warm_up_are_no_levels(unsteady: list[float]) -> None:
+    reading = logs.read(
+        text(megatron(1 + step, f"{ms:.1f}") for step, ms in enumerate([*unsteady, *noisy(60, 4000.0)]))
+    )
+    assert len(reading.levels) == 1
+    assert reading.high < 4.9
+
+
+def test_a_clock_that_runs_ahead_for_long_is_no_level() -> None:
+    reading = logs.read(text(maxtext(step, 5.6 if step < 40 else 0.002) for step in range(60)))
+    assert (reading.value, reading.left_out) == (5.6, {"warm_up": 1, "too_fast": 20})
 
 
 def test_a_log_of_one_speed_has_one_level() -> None:

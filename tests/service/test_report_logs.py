@@ -77,6 +77,17 @@ def test_a_step_time_that_rests_on_little_is_owned_up_to(client, times: list[flo
     assert (said in notes[0]) if said else not notes
 
 
+def test_a_change_of_speed_is_owned_up_to(client) -> None:
+    lines = [
+        f" iteration {step:8d}/ 1000 | elapsed time per iteration (ms): {3000 + step % 3 + 1200 * (step > 60)} | "
+        "global batch size: 128 |\n"
+        for step in range(1, 101)
+    ]
+    made = client.post(ADDRESS, json={**CLUSTER, "log": MEGATRON.split(" iteration ")[0] + "".join(lines)})
+    (note,) = made.json()["notes"]
+    assert "changed for good (step_time_s: 3.001 from step 2, 4.201 from step 61)" in note
+
+
 def test_a_log_is_a_report_of_what_the_request_describes(client) -> None:
     made = client.post(ADDRESS, json={**PREDICTION, "log": TITAN})
     assert made.status_code == 201

@@ -11,9 +11,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from models.drift import changes
 from models.errors import Invalid, UnknownName
 from service.formats.logs import maxtext, megatron, nemo, nemo_parameters, torchtitan
+from service.formats.logs.levels import stretches
 from service.formats.logs.lines import Log, Unread
 from service.formats.logs.steps import Found, MemoryKind, Step
 from service.formats.logs.typical import Selection, select
@@ -36,10 +36,6 @@ _ARGUMENTS: dict[Framework, Callable[[Log], Mapping[str, str]]] = {
 _UNITS: dict[Framework, Unit] = {"torchtitan": "tokens_per_s_per_chip"}
 
 
-_MOST_POINTS = 2000
-_LEVEL = 0.03
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
     """A stretch of the steps used that keeps its speed: `value` is their median, from `first_step` on."""
@@ -57,7 +53,7 @@ class Reading:
     `restarts`: how often the step number went back. `global_batch`: sequences of most steps, where they are printed.
     `device_tokens`: those of a step on each device, where that follows from what is printed.
     `memory_gib`: the largest peak printed; what was reserved rather than what was allocated of it, if both are.
-    `levels`: more than one where the speed changed for good, by 3% or more (models.drift).
+    `levels`: more than one where the speed changed for good, by 3% or more (levels.py).
     `unread`: lines that look like steps and could not be read, at most 20. `arguments`: as Megatron
     names them.
     `stamp`: the date and time printed beside the last step used, where there is one.
@@ -160,11 +156,7 @@ def _reading(name: Framework, found: Found, selection: Selection, arguments: Map
 
 
 def _levels(steps: Sequence[Step]) -> Iterator[Level]:
-    """Long logs are looked at a few steps at a time."""
-    together = -(-len(steps) // _MOST_POINTS)
-    values = np.array([step.value for step in steps])
-    points = np.array([np.median(values[start : start + together]) for start in range(0, len(values), together)])
-    found = [change for change in changes(np.log(points)) if abs(change.shift) >= np.log1p(_LEVEL)]
-    starts = [0, *(change.index * together for change in found)]
-    for start, end in zip(starts, [*starts[1:], len(steps)], strict=True):
-        yield Level(first_step=steps[start].number, steps=end - start, value=float(np.median(values[start:end])))
+    values = [step.value for step in steps]
+    for level in stretches(values):
+        members = values[level]
+        yield Level(first_step=steps[level.start].number, steps=len(members), value=median(members))

@@ -1,9 +1,10 @@
 """Which steps say how long a step takes, and why the others do not.
 
 Left out are what is not finite, steps of another batch size than most (a ramp-up), the first step of a run and of each
-restart, and what lies far from the median of the rest: steps of less than half of it (the clock ran ahead of the
-device), and steps above it by a fifth and by five robust standard deviations (a checkpoint, an evaluation, a pause).
-Slow steps that lead a run are its warm-up; so is all that comes before a clock which ran ahead among the first few.
+restart, and what lies far from the median of its level (levels.py): steps of less than half of it (the clock ran ahead
+of the device), and steps above it by a fifth and by five robust standard deviations (a checkpoint, an evaluation, a
+pause). Slow steps that lead a run are its warm-up; so is all that comes before a clock which ran ahead among the first
+few.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 from statistics import median
 from typing import Literal
 
+from service.formats.logs.levels import stretches
 from service.formats.logs.steps import Runs, Step
 
 Reason = Literal["not_finite", "other_batch", "warm_up", "slow", "too_fast"]
@@ -55,10 +57,8 @@ class _Usual:
 def select(runs: Runs) -> Selection:
     batch = _batch(runs)
     judged = [list(_evident(stretch, index > 0, batch)) for index, stretch in enumerate(runs.stretches)]
-    times = [step.time for step, verdict in _pairs(runs, judged) if verdict is None]
-    if times:
-        usual = _Usual.among(times)
-        judged = [_settled(stretch, verdicts, usual) for stretch, verdicts in zip(runs.stretches, judged, strict=True)]
+    usual = _usual([step.time for step, verdict in _pairs(runs, judged) if verdict is None])
+    judged = [_settled(stretch, verdicts, usual) for stretch, verdicts in zip(runs.stretches, judged, strict=True)]
     used = tuple(step for step, verdict in _pairs(runs, judged) if verdict is None)
     left_out = Counter[str](verdict for _, verdict in _pairs(runs, judged) if verdict)
     left_out["repeated"] = runs.repeated
@@ -75,6 +75,12 @@ def _batch(runs: Runs) -> int | None:
     return sizes.most_common(1)[0][0] if sizes else None
 
 
+def _usual(times: Sequence[float]) -> Iterator[_Usual]:
+    """For each step what is usual at its level."""
+    for level in stretches(times) if times else ():
+        yield from repeat(_Usual.among(times[level]), level.stop - level.start)
+
+
 def _evident(stretch: Sequence[Step], restarted: bool, batch: int | None) -> Iterator[Reason | None]:
     """What can be said of each step without the others."""
     for index, step in enumerate(stretch):
@@ -88,9 +94,9 @@ def _evident(stretch: Sequence[Step], restarted: bool, batch: int | None) -> Ite
             yield "too_fast" if step.time <= 0 else None
 
 
-def _settled(stretch: Sequence[Step], evident: Verdicts, usual: _Usual) -> Verdicts:
+def _settled(stretch: Sequence[Step], evident: Verdicts, usual: Iterator[_Usual]) -> Verdicts:
     """With what the others tell: slow steps that lead are warm-up, and so is all before the clock came to rest."""
-    verdicts = [verdict or usual.verdict(step) for step, verdict in zip(stretch, evident, strict=True)]
+    verdicts = [verdict or next(usual).verdict(step) for step, verdict in zip(stretch, evident, strict=True)]
     early = [index for index, verdict in enumerate(verdicts[:_FEW]) if verdict == "too_fast"]
     rested = early[-1] + 1 if early and None in verdicts[early[-1] :] else 0
     begun = next((index for index in range(rested, len(verdicts)) if verdicts[index] is None), len(verdicts))
