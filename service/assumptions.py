@@ -15,6 +15,8 @@ from models.stack import Stack
 from service.resolution import Resolved
 from service.schemas.layout import LayoutFields
 from service.schemas.question import Question
+from service.schemas.report import Ran
+from service.schemas.stack import StackForm
 from service.schemas.workload import WorkloadFields
 
 _DATA_SHEET_MEMORY = {"google", "aws"}
@@ -60,6 +62,15 @@ def of_the_layout(name: str, given: LayoutFields, settled: LayoutFields) -> list
     """Knobs that the stack settled."""
     changed = [knob for knob in LayoutFields.model_fields if getattr(given, knob) != getattr(settled, knob)]
     return [f"{name}.{knob} is {getattr(settled, knob)}: the stack's own" for knob in changed]
+
+
+def of_the_date(report: Ran, settled: StackForm) -> list[str]:
+    """How old the software of a run is, where only its date tells."""
+    if report.is_linked or settled == report.stack or isinstance(settled, str):
+        return []
+    return [
+        f"stack.age_years is {settled.age_years:g}: the software is as old as measured_at, {report.measured_at:%Y-%m}"
+    ]
 
 
 def of_the_leaves(allocation: Allocation, nodes: Iterable[Node]) -> list[str]:

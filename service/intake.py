@@ -16,15 +16,17 @@ from models.profile import Profile
 from models.rules import first_broken
 from models.step import TIME_TERMS
 from service import measurements
-from service.assumptions import of_the_layout
+from service.assumptions import of_the_date, of_the_layout
 from service.basis import basis
 from service.errors import ServiceError
+from service.formats.runs import age_years
 from service.predictions import require_legal
 from service.profiles import active_profile
 from service.resolution import Resolved, Resolver
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout
 from service.schemas.report import ReportAnswer, ReportSubmission
+from service.schemas.stack import aged
 from service.store import Rows, Store
 from service.store.arrivals import Columns
 from service.subject import Subject, of_report
@@ -97,7 +99,7 @@ class _Intake:
                 outcomes[i] = self._row(one)
 
     def _ask(self, submission: ReportSubmission, received: str) -> _Asked:
-        subject = self._subject(submission)
+        subject = _as_old_as_measured(submission, self._subject(submission), self._profile.software_year)
         key = subject.question.model_dump_json()
         if key not in self._resolved:
             self._resolved[key] = self._resolver.problem(subject.question)
@@ -134,6 +136,7 @@ class _Intake:
         _require_room(submission, asked.problem)
         _require_past(submission)
         answer = self._answer(asked, prediction)
+        answer.assumptions.extend(of_the_date(submission, asked.subject.question.stack))
         answer.assumptions.extend(of_the_layout(asked.subject.field, asked.open_, asked.subject.layout))
         return {
             "measured_at": answer.measured_at,
@@ -224,6 +227,15 @@ def _refused(outcomes: dict[int, Columns | Refusal], i: int) -> Iterator[None]:
         yield
     except (DomainError, ServiceError) as refusal:
         outcomes[i] = refusal
+
+
+def _as_old_as_measured(submission: ReportSubmission, subject: Subject, software_year: float) -> Subject:
+    """What a report is linked to has its software already; to the month, so that runs of one question stay together."""
+    if submission.is_linked or submission.measured_at is None:
+        return subject
+    years = round(age_years(f"{submission.measured_at:%Y-%m}", software_year), 2)
+    question = subject.question
+    return replace(subject, question=question.model_copy(update={"stack": aged(question.stack, years)}))
 
 
 def _by_question(asked: Mapping[int, _Asked]) -> list[list[int]]:

@@ -54,7 +54,8 @@ class ReportLogs:
         said = _said(submission, reading) if reading and reading.arguments else {}
         submission.require_one_subject(settled=_SETTLED if said else ())
         date = _date(submission, reading, datetime.now(UTC))
-        report = _submitted({**_report(submission, said, reading), "measured_at": date.at})
+        dated = {} if date.at is None else {"measured_at": date.at}
+        report = _submitted({**_report(submission, said, reading), **dated})
         with self._store.reading() as rows:
             subject = of_report(rows, report)
             problem = Resolver(rows).problem(subject.question).problem
@@ -90,9 +91,9 @@ def _said(submission: LogSubmission, reading: logs.Reading) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Date:
-    """When it ran, and who says so."""
+    """When it ran, and who says so; None is now, for nothing says when."""
 
-    at: datetime
+    at: datetime | None
     source: DateSource
     notes: tuple[str, ...] = ()
 
@@ -102,12 +103,14 @@ def _date(submission: LogSubmission, reading: logs.Reading | None, now: datetime
     if submission.measured_at is not None:
         return _Date(submission.measured_at, "request")
     if reading is None or (printed := reading.stamp) is None:
-        return _Date(now, "arrival")
+        return _Date(None, "arrival")
     at = printed.replace(tzinfo=UTC) if printed.tzinfo is None else printed
     if _EARLIEST <= at <= now + _ZONES_DIFFER:
         return _Date(min(at, now), "log")
     why = "in the future" if at > now else f"before {_EARLIEST.year}"
-    return _Date(now, "arrival", (f"the log dates its last step {printed:%Y-%m-%d %H:%M:%S}, which is {why}: ignored",))
+    return _Date(
+        None, "arrival", (f"the log dates its last step {printed:%Y-%m-%d %H:%M:%S}, which is {why}: ignored",)
+    )
 
 
 def _submitted(report: dict[str, Any]) -> ReportSubmission:

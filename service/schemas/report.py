@@ -131,7 +131,8 @@ class Ran(Wire):
     stack: StackForm | None = None
     layout: LayoutFields | None = None
     measured_at: Instant | None = None
-    """When it ran; without it, now, or what a training log says."""
+    """When it ran; without it, now, or what a training log says. Where the stack is described here and has no
+    `age_years`, its software is as old as this."""
     source: Label | None = None
     """Who measured: a team, a cluster, a tool. However much one source sends, it counts for so many runs at most."""
 

@@ -16,6 +16,8 @@ from service.schemas.layout import Modules, Placement, Recompute, Schedule, Zero
 from service.schemas.wire import Degree, Name, Wire
 
 Bytes = Annotated[float, Field(ge=0, le=8)]
+MOST_YEARS = 20.0
+"""Older no software is taken to be."""
 
 
 class StackFields(Wire):
@@ -87,7 +89,7 @@ class StackFields(Wire):
     captures_experts: bool | None = None
     """Steps of sparse models are captured as graphs, whatever `launch` is."""
     running_balance: bool | None = None
-    age_years: Annotated[float, Field(ge=0, le=20)] | None = None
+    age_years: Annotated[float, Field(ge=0, le=MOST_YEARS)] | None = None
     """How much older the software is than the newest that profiles are fitted to: kernels and launches are slower, and
     attention and loss are what it had then, unless given."""
 
@@ -108,3 +110,11 @@ def _form(value: object) -> str:
 StackForm = Annotated[
     Annotated[Name, Tag(f"{TAG}name")] | Annotated[StackFields, Tag(f"{TAG}fields")], Discriminator(_form)
 ]
+
+
+def aged(form: str | StackFields, years: float) -> str | StackFields:
+    """So much older than the newest, where the form does not say itself how old."""
+    fields = StackFields(name=form) if isinstance(form, str) else form
+    if not years or fields.age_years is not None:
+        return form
+    return StackFields.model_validate({**fields.changes(), "name": fields.name, "age_years": min(years, MOST_YEARS)})

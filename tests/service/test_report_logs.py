@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from asking import PREDICTION, QUESTION, assert_problem, changed, without
 
 ADDRESS = "/v1/reports/logs"
+FOLDER = Path(__file__).parents[2].parent / "shared" / "training_logs"
+needs_folder = pytest.mark.skipif(
+    not FOLDER.exists(),
+    reason="the collection of real training logs (shared/training_logs) is not beside the project",
+)
 TITAN = "".join(
     f"[rank0]:[titan] 2026-01-29 10:15:32,145 - root - INFO - step: {step:2d}  loss:  9.3  "
     f"memory: 48.91GiB(51.52%)  tps: {tps}\n"
@@ -162,6 +168,23 @@ def test_a_clock_of_a_zone_further_east_measures_nothing_in_the_future(client) -
     found = client.post(ADDRESS, json={**PREDICTION, "log": TITAN.replace("2026-01-29 10:15:32", ahead)}).json()
     assert found["measured_at_from"] == "log"
     assert datetime.fromisoformat(found["report"]["measured_at"]) <= datetime.now(UTC)
+
+
+def test_the_software_of_a_log_is_as_old_as_its_date(client) -> None:
+    report = client.post(ADDRESS, json={**CLUSTER, "log": NEMO}).json()["report"]
+    assert report["request"]["stack"] == {"name": "megatron", "age_years": 1.14}
+    assert any("as old as measured_at, 2025-06" in line for line in report["assumptions"])
+    undated = MEGATRON  # which arrives now
+    assert client.post(ADDRESS, json={**CLUSTER, "log": undated}).json()["report"]["request"]["stack"] == "megatron"
+
+
+@needs_folder
+@pytest.mark.parametrize("name", ["nemo-llama3-70b-64xb200.log", "nemo-llama3-8b-8xb200.log"])
+def test_a_real_log_of_older_software_is_as_fast_as_predicted(client, name: str) -> None:
+    body = {"cluster": {"preset": "b200"}, "stack": "megatron", "log": (FOLDER / name).read_text()}
+    report = client.post(ADDRESS, json=body).json()["report"]
+    assert abs(report["residual"]) < 0.06
+    assert report["flag"] is None
 
 
 def test_the_same_bytes_make_one_report(client) -> None:

@@ -209,3 +209,37 @@ def test_reports_are_filtered(client) -> None:
     assert count("stack=titan") == count("architecture=llama-3-8b") == count("profile_version=1") == 2
     assert count("chip=b200") == count("profile_version=2") == count("since=2100-01-01T00:00:00Z") == 0
     assert count("since=2020-01-01T00:00:00Z&until=2100-01-01T00:00:00Z&chip=h200") == 1
+
+
+@pytest.mark.parametrize(
+    ("stack", "date", "age"),
+    [
+        ("torchtitan", "2025-06-11T00:00:00Z", 1.14),
+        ({"name": "torchtitan", "max_pp": 8}, "2025-06-30T00:00:00Z", 1.14),
+        ("torchtitan", "2001-01-01T00:00:00Z", 20),
+        ({"name": "torchtitan", "age_years": 0.25}, "2025-06-11T00:00:00Z", 0.25),
+        ("torchtitan", "2026-09-11T00:00:00Z", None),
+        ("torchtitan", None, None),
+    ],
+)
+def test_a_run_that_is_described_has_software_as_old_as_its_date(client, stack, date, age) -> None:
+    report = {**REPORT, "stack": stack, **({"measured_at": date} if date else {})}
+    found = client.post("/v1/reports", json=report).json()
+    said = [line for line in found["assumptions"] if "as old as measured_at" in line]
+    given = stack if isinstance(stack, dict) else {"name": stack}
+    assert found["request"]["stack"] == (stack if age is None else {**given, "age_years": age})
+    told = age is not None and "age_years" not in given
+    assert said == [f"stack.age_years is {age}: the software is as old as measured_at, {str(date)[:7]}"] * told
+    slower = {**REPORT, "stack": {"name": "torchtitan", "age_years": age or 0.0}}
+    assert (
+        found["prediction"]["step_time_s"]
+        == client.post("/v1/reports", json=slower).json()["prediction"]["step_time_s"]
+    )
+
+
+def test_a_run_of_a_prediction_has_its_software_whatever_its_date(client) -> None:
+    made = client.post("/v1/predictions", json=PREDICTION).json()
+    linked = {"prediction_id": made["id"], "outcome": "ok", "measured": {"step_time_s": 2.0}}
+    found = client.post("/v1/reports", json={**linked, "measured_at": "2024-06-11T00:00:00Z"}).json()
+    assert found["request"]["stack"] == "torchtitan"
+    assert found["prediction"]["step_time_s"] == made["layouts"][0]["step_time_s"]
