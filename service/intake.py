@@ -7,19 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from models.diagnosis import Worlds
 from models.errors import DomainError, Invalid
 from models.layout import Layout, Layouts
 from models.prediction import Prediction, predict_layouts
 from models.problem import Problem
 from models.profile import Profile
 from models.rules import first_broken
-from models.step import TIME_TERMS
 from service import measurements
 from service.assumptions import of_the_date, of_the_layout
 from service.basis import basis
 from service.errors import ServiceError
 from service.formats.runs import age_years
+from service.gaps import Gaps
 from service.predictions import require_legal
 from service.profiles import active_profile
 from service.resolution import Resolved, Resolver
@@ -32,7 +31,6 @@ from service.store.arrivals import Columns
 from service.subject import Subject, of_report
 
 Refusal = DomainError | ServiceError
-_BEYOND = "no coefficient explains so large a gap; check the measurement, and that this layout is what ran"
 _CLOCKS_DIFFER = timedelta(days=1)
 _SHARED = 2  # times the memory of a device: a run that failed may have had some of the host's too
 
@@ -75,7 +73,7 @@ class _Intake:
         self._subjects: dict[tuple[str | None, str | None, int | None, str | None], Subject] = {}
         self._resolved: dict[str, Resolved] = {}
         self._predicted: dict[tuple[str, Layout], Prediction] = {}
-        self._worlds: dict[tuple[str, Layout], Worlds] = {}
+        self._gaps: dict[tuple[str, Layout], Gaps] = {}
 
     def asked(
         self, submissions: Sequence[tuple[ReportSubmission, str]], outcomes: dict[int, Columns | Refusal]
@@ -202,22 +200,10 @@ class _Intake:
         return self._gap(asked, prediction, step_time_s)
 
     def _gap(self, asked: _Asked, prediction: Prediction, step_time_s: float) -> str:
-        """What was expected, and which term would explain the gap with the least surprise."""
-        key, parts = (asked.key, asked.layout), asked.submission.parts
-        if key not in self._worlds:
-            self._worlds[key] = Worlds.of(asked.problem, asked.layout, self._profile)
-        suspect = self._worlds[key].suspect(step_time_s, parts.exposed_communication_s if parts else None)
-        mfu = prediction.mfu["causal"] * prediction.step_time_s
-        low, high, measured = (
-            f"{mfu / step:.0%}" for step in (prediction.step_time_high_s, prediction.step_time_low_s, step_time_s)
-        )
-        looks = _BEYOND
-        if suspect:
-            more = "more" if suspect.excess_s > 0 else "less"
-            gap = abs(step_time_s - prediction.step_time_s)
-            part = f"{abs(suspect.excess_s):.2g} s {more} of the {gap:.2g} s"
-            looks = f"the gap looks like {TIME_TERMS[suspect.term]} ({part})"
-        return f"measured {measured} MFU (causal), {low} to {high} expected: {looks}"
+        key = asked.key, asked.layout
+        if key not in self._gaps:
+            self._gaps[key] = Gaps(asked.problem, asked.layout, self._profile)
+        return self._gaps[key].described(prediction, step_time_s, asked.submission.parts)
 
 
 @contextmanager

@@ -280,8 +280,9 @@ class ReportAnswer(Basis):
     measured_at: AwareDatetime
     source: str | None
     flag: str | None
-    """Of a run beyond its interval: what was expected, and the term that would explain it with the least surprise; of
-    one that ran out of memory where it was predicted to fit, what was expected."""
+    """Of a run beyond its interval: what was expected, how much of the gap the measured `parts` account for, and the
+    term that would explain the rest with the least surprise; of one that ran out of memory where it was predicted to
+    fit, what was expected."""
     withdrawn_at: AwareDatetime | None = None
     """Since when it no longer counts: it is kept, and nothing is learnt from it."""
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -195,6 +196,43 @@ def test_nobody_measures_in_the_future(client) -> None:
 def test_a_gap_that_nothing_explains_is_not_explained(client) -> None:
     found = client.post("/v1/reports", json=changed(REPORT, "measured.step_time_s", 900.0)).json()
     assert "check the measurement" in found["flag"]
+
+
+SPARSE = {**REPORT, "model": "mixtral-8x7b", "stack": "megatron", "layout": {"dp_shard": 64, "ep": 8, "zero_stage": 1}}
+
+
+def test_measured_communication_accounts_for_its_part_of_the_gap(client) -> None:
+    predicted = client.post("/v1/reports", json=SPARSE).json()["prediction"]
+    gap = 0.5 * predicted["step_time_s"]
+    slow = changed(SPARSE, "measured.step_time_s", predicted["step_time_s"] + gap)
+    hidden = sum(predicted["time"][term] for term in ("tensor_s", "context_s", "expert_s", "data_s", "pipeline_s"))
+
+    def flag(exposed: float) -> str:
+        return client.post("/v1/reports", json={**slow, "parts": {"exposed_communication_s": exposed}}).json()["flag"]
+
+    said = f"exposed communication, as measured, accounts for {gap:.2g} s of the gap of {gap:.2g} s"
+    assert said in flag(hidden + gap)
+    assert "kernels" not in flag(hidden + gap)
+    half = flag(hidden + gap / 2)
+    assert f"accounts for {gap / 2:.2g} s of the gap" in half
+    assert "the rest looks like kernels" in half
+    assert f"accounts for none of the gap of {gap:.2g} s" in flag(hidden / 2)
+
+
+def test_measured_imbalance_accounts_for_its_part_of_the_gap(client) -> None:
+    predicted = client.post("/v1/reports", json=SPARSE).json()["prediction"]["step_time_s"]
+    slow = changed(SPARSE, "measured.step_time_s", 1.5 * predicted)
+    far, even = (
+        client.post("/v1/reports", json={**slow, "parts": {"expert_imbalance": imbalance}}).json()["flag"]
+        for imbalance in (1.0, 0.0)
+    )
+    found = re.search(r"expert imbalance, as measured, accounts for ([\d.]+) s of the gap of ([\d.]+) s", far)
+    assert found
+    assert float(found[1]) > 0.5 * float(found[2])
+    assert "expert imbalance, as measured, accounts for none of the gap" in even
+    assert "the rest looks like kernels" in even
+    forced = changed({**slow, "parts": {"expert_imbalance": 1.0}}, "workload.routing", "balanced")
+    assert "imbalance" not in client.post("/v1/reports", json=forced).json()["flag"]
 
 
 def test_reports_are_filtered(client) -> None:
