@@ -48,16 +48,14 @@ class Observations:
 
     def _observation(self, report: ReportRow) -> Observation:
         problem, layout = self._ran(report.document["request"])
-        memory, parts = report.document.get("memory") or {}, report.document.get("parts") or {}
+        parts = report.document.get("parts") or {}
         failed = report.outcome == "out_of_memory"
-        fullest = memory.get("reserved_residual") is not None
-        whole = fullest and not failed  # a run that failed had so much before it needed more
         return Observation(
             key=report.id,
             problem=problem,
             layout=layout,
             step_time_s=report.step_time_s,
-            memory_bytes=memory["reserved_gib"] * GIB if whole else None,
+            memory_bytes=None if failed else _reserved_bytes(report.document),  # it had so much before it needed more
             out_of_memory=failed,
             exposed_s=parts.get("exposed_communication_s"),
             coefficients=_imbalance(problem, layout, parts),
@@ -80,6 +78,17 @@ class Observations:
         if key not in self._problems:
             self._problems[key] = self._resolver.problem(Question.model_validate(question)).problem
         return self._problems[key]
+
+
+def _reserved_bytes(document: dict[str, Any]) -> float | None:
+    """What the framework held on the fullest device. Where only what tensors took was measured, it is that and what
+    the report's own prediction has the allocator hold beyond it."""
+    memory, predicted = document.get("memory") or {}, document["prediction"]
+    if memory.get("reserved_residual") is not None:
+        return float(memory["reserved_gib"] * GIB)
+    if memory.get("allocated_residual") is not None:
+        return float(memory["allocated_gib"] * GIB * predicted["reserved_gib"] / predicted["allocated_gib"])
+    return None
 
 
 def _imbalance(problem: Problem, layout: Layout, parts: dict[str, Any]) -> dict[str, float]:

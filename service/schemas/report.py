@@ -79,7 +79,8 @@ class MeasuredMemory(Wire):
     """On the fullest device, or on that of `stage`."""
 
     allocated_gib: Gib | None = None
-    """The peak of what tensors take, as torch.cuda.max_memory_allocated has it."""
+    """The peak of what tensors take, as torch.cuda.max_memory_allocated has it. Without `reserved_gib` a calibration
+    adds what the prediction of the run has the allocator hold beyond it (`fragmentation_gib`)."""
     reserved_gib: Gib | None = None
     """The peak of what the framework holds for them, as torch.cuda.max_memory_reserved has it."""
     stage: Annotated[int, Field(ge=0, le=10**6)] | None = None

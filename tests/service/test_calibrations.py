@@ -240,12 +240,13 @@ def test_reports_that_no_coefficient_explains_are_named_and_not_promoted(client)
     assert set(found["outliers"]) == set(ids)
 
 
-def test_what_is_learnt_of_memory_alone_is_promoted(client) -> None:
+@pytest.mark.parametrize("peak", ["reserved_gib", "allocated_gib"])
+def test_what_is_learnt_of_memory_alone_is_promoted(client, peak: str) -> None:
     prediction = client.post("/v1/predictions", json={**QUESTION, "layouts": LAYOUTS}).json()
     for index in range(18):
         layout = prediction["layouts"][index % len(LAYOUTS)]
         step = layout["step_time_s"] * (0.99, 1.0, 1.01)[index // len(LAYOUTS)]
-        memory = {"reserved_gib": 0.9 * (layout["needed_gib"] - layout["memory_gib"]["context_gib"])}
+        memory = {peak: 0.9 * layout[peak]}
         ran = {"prediction_id": prediction["id"], "rank": index % len(LAYOUTS) + 1, "outcome": "ok"}
         ran |= {"measured": {"step_time_s": step}, "memory": memory}
         assert client.post("/v1/reports", json=ran).status_code == 201
