@@ -7,7 +7,8 @@ coefficient's unbounded scale, is what the fleet's offset is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -23,7 +24,7 @@ from models.mesh import groups
 from models.problem import Problem
 from models.profile import Coefficients, to_natural, to_unbounded
 
-Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
 LARGE_BYTES = 2**26  # from here on bandwidth decides
 SMALL_BYTES = 2**16  # up to here latency does
 LARGE_FLOPS = 1e12  # a product whose tail and launch count for little
@@ -40,7 +41,7 @@ class Sweep:
     """A collective of several sizes over all devices of the problem's cluster.
 
     Sizes count as nccl-tests prints them: the bytes of the whole vector, which each rank holds a part of where it is
-    gathered or scattered.
+    gathered or scattered; what each rank sends to the next one.
     """
 
     problem: Problem
@@ -73,9 +74,11 @@ def sweep_seconds(sweep: Sweep, c: Coefficients) -> Array:
         "all_gather": lambda: network.gather(group),
         "reduce_scatter": lambda: network.gather(group),
         "all_to_all": lambda: network.all_to_all(group),
+        "send_recv": lambda: network.send(group),
     }
     found = cost[sweep.operation]()
-    return np.asarray(found.byte_s * sweep.sizes + found.latency_s)
+    handshake = c.send_s if sweep.operation == "send_recv" else 0.0
+    return np.asarray(found.byte_s * sweep.sizes + found.latency_s + handshake)
 
 
 def product_seconds(products: Products, c: Coefficients) -> Array:
@@ -90,14 +93,10 @@ def published_seconds(sweep: Sweep, published: Coefficients) -> Array:
     return np.asarray(sweep_seconds(sweep, published) * ratio)
 
 
-def offsets(sweep: Sweep | Products, published: Coefficients) -> dict[str, float]:
-    """By coefficient, how far this machine lies from the published ones, on the unbounded scale."""
-    return _of_sweep(sweep, published) if isinstance(sweep, Sweep) else _of_products(sweep, published)
-
-
-def _of_sweep(sweep: Sweep, published: Coefficients) -> dict[str, float]:
-    """The bandwidth from large messages, the latency from small ones."""
-    large, small = sweep.sizes >= LARGE_BYTES, sweep.sizes <= SMALL_BYTES
+def offsets(sweep: Sweep, published: Coefficients) -> dict[str, float]:
+    """By coefficient, how far this machine lies from the published ones, on the unbounded scale: the bandwidth from
+    large messages, the latency of a collective from small ones."""
+    large, small = sweep.sizes >= LARGE_BYTES, (sweep.sizes <= SMALL_BYTES) & (sweep.operation != "send_recv")
     found: dict[str, float] = {}
     for name, which, mine in ((_deciding(sweep), "large", large), ("collective_s", "small", small)):
         if mine.any():
@@ -133,13 +132,22 @@ def _published(sweep: Sweep, which: str) -> float | None:
     return by_generation.get(sweep.problem.cluster.chip.generation, {}).get(where, {}).get(which)
 
 
-def _of_products(products: Products, published: Coefficients) -> dict[str, float]:
-    mine = products.flops >= LARGE_FLOPS
-    if not mine.any():
-        return {}
-    part = replace(products, m=products.m[mine], n=products.n[mine], k=products.k[mine], seconds=products.seconds[mine])
-    name = _RATES.get(products.problem.workload.number_format.gemm, "gemm_16")
-    return {name: _solved(name, published, partial(product_seconds, part), part.seconds)}
+def offsets_of_products(products: Sequence[Products], published: Coefficients) -> dict[str, float]:
+    """The same of products; formats that run at one rate tell it together."""
+    alike = defaultdict[str, list[Products]](list)
+    for each in products:
+        if (mine := each.flops >= LARGE_FLOPS).any():
+            taken = (value[mine] for value in (each.m, each.n, each.k, each.seconds))
+            name = _RATES.get(each.problem.workload.number_format.gemm, "gemm_16")
+            alike[name].append(Products(each.problem, *taken))
+    return {name: _of_rate(name, large, published) for name, large in alike.items()}
+
+
+def _of_rate(name: str, products: Sequence[Products], published: Coefficients) -> float:
+    def seconds(c: Coefficients) -> Array:
+        return np.concatenate([product_seconds(each, c) for each in products])
+
+    return _solved(name, published, seconds, np.concatenate([each.seconds for each in products]))
 
 
 def _solved(name: str, published: Coefficients, seconds: Callable[[Coefficients], Array], measured: Array) -> float:

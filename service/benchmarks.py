@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from models.parts import (
     Sweep,
     left_over,
     offsets,
+    offsets_of_products,
     product_seconds,
     published_seconds,
     sweep_seconds,
@@ -26,6 +30,7 @@ from models.parts import (
 from models.priors import priors
 from models.problem import Problem
 from models.profile import Coefficients, Profile
+from models.workload import Precision
 from service.creation import Created, Save
 from service.cursors import read_cursor, write_cursor
 from service.formats import nccl_tests
@@ -59,11 +64,8 @@ class Benchmarks:
             question = _question(rows, submission, table)
             resolved = Resolver(rows).problem(question)
         problem = resolved.problem
-        part = _products(problem, submission) if table is None else _sweep(problem, table)
         published = priors().coefficients(problem.scopes)
-        predicted = sweep_seconds(part, published) if isinstance(part, Sweep) else product_seconds(part, published)
-        found = offsets(part, published)
-        _require_possible(found, left_over(part, found, published), "nccl_tests" if table else "gemms")
+        told = _of_products(problem, submission, published) if table is None else _of_sweep(problem, table, published)
         now = datetime.now(UTC)
         answer = BenchmarkAnswer(
             id=new_id(),
@@ -75,10 +77,10 @@ class Benchmarks:
             chip=problem.cluster.chip.id,
             num_chips=problem.cluster.num_chips,
             profile=ProfileUsed(id=profile.id, version=profile.version),
-            points=_points(part, predicted, published),
+            points=told.points,
             unread=0 if table is None else table.unread,
-            median_abs_error=float(np.median(np.abs(predicted / part.seconds - 1))),
-            offsets=found,
+            median_abs_error=median(abs(point.predicted_s / point.measured_s - 1) for point in told.points),
+            offsets=told.offsets,
         )
         return lambda rows: _save(rows, answer, resolved.request, problem, received)
 
@@ -122,6 +124,32 @@ def _question(rows: Rows, submission: BenchmarkSubmission, table: nccl_tests.Tab
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What was measured beside what the models say, and by how much the machine differs from published ones."""
+
+    points: list[BenchmarkPoint]
+    offsets: dict[str, float]
+
+
+def _of_sweep(problem: Problem, table: nccl_tests.Table, published: Coefficients) -> _Told:
+    sweep = _sweep(problem, table)
+    found = offsets(sweep, published)
+    _require_possible(found, left_over(sweep, found, published), "nccl_tests")
+    columns = sweep.sizes, sweep.seconds, sweep_seconds(sweep, published), published_seconds(sweep, published)
+    points = [
+        BenchmarkPoint(
+            what=f"{int(size)}",
+            bytes=int(size),
+            measured_s=measured,
+            predicted_s=predicted,
+            published_s=None if np.isnan(theirs) else theirs,
+        )
+        for size, measured, predicted, theirs in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+    return _Told(points, found)
+
+
 def _sweep(problem: Problem, table: nccl_tests.Table) -> Sweep:
     devices = problem.cluster.num_devices
     if devices < 2:
@@ -154,30 +182,47 @@ def _require_possible(found: dict[str, float], left: float, field: str) -> None:
         raise Invalid(field, None, rule)
 
 
-def _products(problem: Problem, submission: BenchmarkSubmission) -> Products:
-    gemms = submission.gemms or []
+def _of_products(problem: Problem, submission: BenchmarkSubmission, published: Coefficients) -> _Told:
+    """Products of one format together, each in the place that it came in."""
+    places, products, points = defaultdict[Precision, list[int]](list), list[Products](), dict[int, BenchmarkPoint]()
+    for place, gemm in enumerate(submission.gemms or []):
+        places[gemm.dtype or submission.precision].append(place)
+    for dtype, mine in places.items():
+        each = _products(problem, submission, dtype, mine)
+        products.append(each)
+        points |= zip(mine, _points(each, dtype, product_seconds(each, published)), strict=True)
+    found = offsets_of_products(products, published)
+    _require_possible(found, max(left_over(each, found, published) for each in products), "gemms")
+    return _Told([points[place] for place in sorted(points)], found)
+
+
+def _products(problem: Problem, submission: BenchmarkSubmission, dtype: Precision, places: list[int]) -> Products:
+    gemms = [(submission.gemms or [])[place] for place in places]
+    field = "precision" if gemms[0].dtype is None else f"gemms[{places[0]}].dtype"
+    with instead_of("workload.precision", field):
+        problem = replace(problem, workload=replace(problem.workload, precision=dtype))
+        peak = problem.cluster.peak_flops(problem.workload.number_format.gemm) / 1e12
     m, n, k = (np.array([float(getattr(gemm, dim)) for gemm in gemms]) for dim in ("m", "n", "k"))
     tflops = np.array([gemm.tflops for gemm in gemms])
-    peak = problem.cluster.peak_flops(problem.workload.number_format.gemm) / 1e12
     for index in np.flatnonzero(tflops > peak):
-        rule = f"is above the {peak:g} TFLOP/s of the data sheet in {submission.precision}; check the unit"
-        raise Invalid(f"gemms[{index}].tflops", float(tflops[index]), rule)
+        rule = f"is above the {peak:g} TFLOP/s of the data sheet in {dtype}; check the unit"
+        raise Invalid(f"gemms[{places[index]}].tflops", float(tflops[index]), rule)
     return Products(problem, m, n, k, 2 * m * n * k / (tflops * 1e12))
 
 
-def _points(part: Sweep | Products, predicted: Array, published: Coefficients) -> list[BenchmarkPoint]:
-    named: dict[str, Array] = {"bytes": part.sizes} if isinstance(part, Sweep) else {d: getattr(part, d) for d in "mnk"}
-    known = published_seconds(part, published) if isinstance(part, Sweep) else np.full(len(part.m), np.nan)
-    seconds = part.seconds, np.broadcast_to(predicted, len(known)), known
+def _points(products: Products, dtype: Precision, predicted: Array) -> list[BenchmarkPoint]:
+    columns = products.m, products.n, products.k, products.seconds, predicted
     return [
         BenchmarkPoint(
-            what=" x ".join(f"{int(size)}" for size in sizes),
-            **{name: int(size) for name, size in zip(named, sizes, strict=True)},
-            measured_s=float(measured),
-            predicted_s=float(model),
-            published_s=None if np.isnan(theirs) else float(theirs),
+            what=f"{int(m)} x {int(n)} x {int(k)}",
+            m=int(m),
+            n=int(n),
+            k=int(k),
+            dtype=dtype,
+            measured_s=measured,
+            predicted_s=model,
         )
-        for sizes, measured, model, theirs in zip(zip(*named.values(), strict=True), *seconds, strict=True)
+        for m, n, k, measured, model in zip(*(column.tolist() for column in columns), strict=True)
     ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import get_args
 
 from models.errors import Invalid
 from models.parts import Operation
@@ -21,14 +22,17 @@ _NAMES: dict[str, Operation] = {
     "reducescatter": "reduce_scatter",
     "alltoall": "all_to_all",
     "all_to_all": "all_to_all",
+    "sendrecv": "send_recv",
+    "send_recv": "send_recv",
 }
-_OTHERS = ("broadcast", "reduce", "gather", "scatter", "sendrecv", "hypercube")
+_OTHERS = ("broadcast", "reduce", "gather", "scatter", "hypercube")
 _NAMED = re.compile(r"\b(\w+?)_perf\b", re.ASCII)
 _RANK = re.compile(r"#\s*Rank\s+(\d+)\s")
 _DEVICE = re.compile(r"#\s*Rank\s+\d+\s.*\[[0-9a-fA-F:.x]+\]\s+(.{1,80})")
 _LINE = 2000  # characters of a line that are looked at
 _FEWEST_COLUMNS, _BOTH_PLACEMENTS = 8, 12
 _LONGEST_S = 1e4
+_UNNAMED = "is required: the output does not name the collective"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,8 @@ def _operation(lines: list[str]) -> Operation:
     if len(found) == 1:
         return found.pop()
     other = next((name for name in named if name in _OTHERS), None)
-    rule = f"is of {other}, which no layout uses" if other else "is required: the output does not name the collective"
+    uses = ", ".join(get_args(Operation))
+    rule = f"is of {other}, which no layout has: their traffic is of {uses}" if other else _UNNAMED
     raise Invalid("operation", other, rule)
 
 

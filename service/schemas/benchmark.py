@@ -23,11 +23,14 @@ class GemmFields(Wire):
     m: Dim
     n: Dim
     k: Dim
+    dtype: Precision | None = None
+    """Of this product; without it `precision`."""
     tflops: Annotated[float, Field(ge=1e-6, le=1e5)]
 
 
 class BenchmarkSubmission(Wire):
-    """What parts of a cluster achieve: an nccl-tests table of all its devices, or matrix products on one of them."""
+    """What parts of a cluster achieve: an nccl-tests table of all its devices (a collective that layouts use, or
+    sendrecv, as pipelines do), or matrix products on one of them."""
 
     cluster: ClusterForm
     """Where it ran: of a collective, as many chips as took part."""
@@ -39,7 +42,7 @@ class BenchmarkSubmission(Wire):
     """Of the output, where it does not name it."""
     gemms: Annotated[list[GemmFields], Field(min_length=1, max_length=1000)] | None = None
     precision: Precision = "bf16"
-    """Of the matrix products."""
+    """Of the matrix products that name no `dtype`."""
     measured_at: Instant | None = None
     source: Label | None = None
 
@@ -57,11 +60,13 @@ class BenchmarkPoint(Document):
     what: str
     """Bytes of a collective, or m x n x k."""
     bytes: int | None = None
-    """Of a collective: the whole vector, as nccl-tests counts."""
+    """Of a collective: the whole vector, as nccl-tests counts; of a send_recv what each rank sends."""
     m: int | None = None
     """With `n` and `k`: of a product of m x k by k x n."""
     n: int | None = None
     k: int | None = None
+    dtype: Precision | None = None
+    """Of a product."""
     measured_s: float
     predicted_s: float
     """As `predicted_from` says."""

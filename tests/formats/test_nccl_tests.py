@@ -51,6 +51,7 @@ def test_one_placement_is_enough() -> None:
         ("all_gather_perf", "all_gather"),
         ("reduce_scatter_perf", "reduce_scatter"),
         ("alltoall_perf", "all_to_all"),
+        ("sendrecv_perf", "send_recv"),
     ],
 )
 def test_newer_output_names_the_collective(name: str, operation: str) -> None:

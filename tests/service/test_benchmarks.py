@@ -93,6 +93,50 @@ def test_between_nodes_it_is_the_network(client) -> None:
     assert "alltoall" in client.post("/v1/benchmarks", json=alltoall).json()["offsets"]
 
 
+def test_products_of_several_formats_stand_in_one_table(client) -> None:
+    size = {"m": 8192, "n": 8192, "k": 8192}
+    rows = [
+        {**size, "dtype": "fp8", "tflops": 1200.0},
+        {**size, "tflops": 600.0},
+        {**size, "dtype": "fp16", "tflops": 640.0},
+        {**size, "dtype": "fp8", "tflops": 1210.0},
+    ]
+    found = client.post("/v1/benchmarks", json={"cluster": {"preset": "h100"}, "gemms": rows}).json()
+    assert [point["dtype"] for point in found["points"]] == ["fp8", "bf16", "fp16", "fp8"]
+    flops = 2 * 8192**3
+    assert [flops / point["measured_s"] / 1e12 for point in found["points"]] == pytest.approx([1200, 600, 640, 1210])
+    alone, pair = (
+        client.post("/v1/benchmarks", json={"cluster": {"preset": "h100"}, "precision": dtype, "gemms": some}).json()
+        for dtype, some in (("fp8", [rows[0], rows[3]]), ("bf16", rows[1:3]))
+    )
+    assert found["offsets"] == pytest.approx({**alone["offsets"], **pair["offsets"]})
+    assert found["offsets"].keys() == {"gemm_8", "gemm_16"}
+
+
+def test_what_stages_send_each_other_tells_of_the_links(client) -> None:
+    def told(us_for_1gb: float, num_chips: int) -> dict[str, float]:
+        lines = [f"{2**p} {2**p // 4} float sum -1 {14 + us_for_1gb * 2**p / 2**30:.2f} 0 0 N/A" for p in range(3, 34)]
+        output = "# Collective test starting: sendrecv_perf\n" + "\n".join(lines)
+        body = {"cluster": {"preset": "h100", "num_chips": num_chips}, "nccl_tests": output}
+        made = client.post("/v1/benchmarks", json=body).json()
+        assert made["operation"] == "send_recv"
+        return made["offsets"]
+
+    fast, slow = told(3000.0, 8), told(4500.0, 8)
+    assert fast.keys() == slow.keys() == {"scaleup"}
+    assert slow["scaleup"] < fast["scaleup"]
+    assert told(25_000.0, 16).keys() == {"scaleout"}
+
+
+@pytest.mark.parametrize("name", ["broadcast", "reduce", "gather", "scatter"])
+def test_what_no_layout_has_is_refused_by_name(shared_client, name: str) -> None:
+    output = f"# Collective test starting: {name}_perf\n{table(400)}"
+    refused = shared_client.post("/v1/benchmarks", json={"cluster": CLUSTER, "nccl_tests": output})
+    (error,) = assert_problem(refused, "invalid", "/operation")["errors"]
+    assert error["value"] == name
+    assert f"is of {name}, which no layout has" in error["rule"]
+
+
 def test_the_next_calibration_learns_it_once(client) -> None:
     layout = {"tp": 8, "dp_shard": 8, "zero_stage": 1, "sequence_parallel": True, "recompute": "selective"}
     question = {
@@ -137,6 +181,11 @@ def test_the_next_calibration_learns_it_once(client) -> None:
         ({**gemms(500), "gemms": []}, "gemms"),
         ({**gemms(500), "precision": "bf17"}, "precision"),
         (changed({**gemms(500), "precision": "fp8"}, "cluster.preset", "a100"), "precision"),
+        (
+            changed(gemms(500), "cluster.preset", "a100")
+            | {"gemms": [{"m": 8, "n": 8, "k": 8, "dtype": "fp8", "tflops": 1}]},
+            "gemms[0].dtype",
+        ),
         ({**sweep(400), "size": 3}, "size"),
     ],
 )
