@@ -50,7 +50,7 @@ class ReportLogs:
         self._store = store
 
     def take(self, submission: LogSubmission, received: str) -> Save:
-        reading = _read(submission)
+        reading = _read(submission, self._global_batch(submission))
         said = _said(submission, reading) if reading and reading.arguments else {}
         submission.require_one_subject(settled=_SETTLED if said else ())
         date = _date(submission, reading, datetime.now(UTC))
@@ -76,6 +76,15 @@ class ReportLogs:
             "notes": [*date.notes, *_doubts(reading)],
         }
         return lambda rows: _save(rows, row, beside)
+
+    def _global_batch(self, submission: LogSubmission) -> int | None:
+        """Sequences of a step, where the request says or links to them."""
+        if submission.workload is not None:
+            return submission.workload.global_batch
+        if not submission.is_linked:
+            return None
+        with self._store.reading() as rows:
+            return of_report(rows, submission).question.workload.global_batch
 
 
 def _said(submission: LogSubmission, reading: logs.Reading) -> dict[str, Any]:
@@ -122,10 +131,10 @@ def _submitted(report: dict[str, Any]) -> ReportSubmission:
         raise Invalid("log", fault.value, f"says {fault.field}, which {fault.rule}") from None
 
 
-def _read(submission: LogSubmission) -> logs.Reading | None:
+def _read(submission: LogSubmission, global_batch: int | None) -> logs.Reading | None:
     """The steps, or None where the run failed before any."""
     try:
-        return logs.read(submission.log, submission.framework)
+        return logs.read(submission.log, submission.framework, global_batch)
     except Invalid:
         if submission.outcome in (None, "ok") and not out_of_memory(submission.log):
             raise

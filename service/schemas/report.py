@@ -331,7 +331,7 @@ class LogReading(Document):
     or a tenth of all. The report is of all of them together; send the lines of one level to report that."""
     restarts: int
     global_batch: int | None
-    """Sequences of most steps, where the log prints them."""
+    """Sequences of the steps used, where the log prints them: of a ramp-up those that the run is asked to have."""
     memory_gib: float | None
     memory_kind: Literal["reserved", "allocated"] | None
     unread: list[UnreadLine]

@@ -234,6 +234,23 @@ def test_batch_sizes_other_than_that_of_most_steps_are_left_out() -> None:
     assert (reading.value, reading.left_out) == (4.0, {"other_batch": 4})
 
 
+@pytest.mark.parametrize(
+    ("asked", "batch", "value", "others"),
+    [(None, 32, 1.0, 3), (128, 128, 4.0, 6), (256, 32, 1.0, 3)],
+)
+def test_steps_of_the_batch_that_is_asked_for_are_used(
+    asked: int | None, batch: int, value: float, others: int
+) -> None:
+    rising = [*(megatron(100 + k, 1000.0, batch=32) for k in range(6)), *(megatron(110 + k, 4000.0) for k in range(3))]
+    reading = logs.read(text(rising), global_batch=asked)
+    assert (reading.global_batch, reading.value, reading.left_out) == (batch, value, {"other_batch": others})
+
+
+def test_the_arguments_say_which_batch_a_ramp_up_leads_to() -> None:
+    rising = [*(megatron(100 + k, 1000.0, batch=32) for k in range(6)), *(megatron(110 + k, 4000.0) for k in range(3))]
+    assert logs.read(text([dump(global_batch_size=128), *rising])).global_batch == 128
+
+
 def test_torchtitan_prints_a_rate_for_each_device() -> None:
     reading = logs.read(text([torchtitan(1, "375"), torchtitan(10, "7,034"), torchtitan(20, "7,022", memory=47.5)]))
     assert (reading.framework, reading.unit, reading.value) == ("torchtitan", "tokens_per_s_per_chip", 7028.0)

@@ -289,6 +289,24 @@ def test_a_log_of_another_batch_is_not_of_the_run(client) -> None:
     assert client.post(ADDRESS, json=body).json()["reading"]["global_batch"] == 128
 
 
+def ramp_up() -> str:
+    def line(step: int, batch: int, ms: float) -> str:
+        return f" iteration {step:4d}/ 1000 | elapsed time per iteration (ms): {ms} | global batch size: {batch} |\n"
+
+    return "".join([line(k, 32, 800.0) for k in range(1, 61)] + [line(k, 128, 3100.0 + k % 3) for k in range(61, 91)])
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_ramp_up_is_a_run_of_the_batch_that_it_leads_to(client, linked: bool) -> None:
+    question = {**PREDICTION, "stack": "megatron"}
+    made = {"prediction_id": client.post("/v1/predictions", json=question).json()["id"]} if linked else question
+    found = client.post(ADDRESS, json={**made, "log": ramp_up()}).json()
+    assert (found["reading"]["global_batch"], found["reading"]["left_out"]) == (128, {"other_batch": 60})
+    assert found["report"]["measured"]["step_time_s"] == pytest.approx(3.1, rel=1e-3)
+    (note,) = found["notes"]
+    assert "rests on 30 of the 90 steps found (left out: 60 other_batch)" in note
+
+
 def maxtext(seconds: float, rate: float) -> str:
     return "".join(
         f"completed step: {step}, seconds: {seconds}, TFLOP/s/device: 190.0, Tokens/s/device: {rate}, loss: 9.7\n"

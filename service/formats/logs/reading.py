@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,6 +34,7 @@ _ARGUMENTS: dict[Framework, Callable[[Log], Mapping[str, str]]] = {
     "megatron": megatron.arguments,
     "nemo": nemo_parameters.arguments,
 }
+_WHOLE = re.compile(r"\d{1,12}", re.ASCII)
 _UNITS: dict[Framework, Unit] = {"torchtitan": "tokens_per_s_per_chip"}
 
 
@@ -50,7 +52,7 @@ class Reading:
     """`value` is the median of the steps used, `low` and `high` their 10th and 90th percentile, all in `unit`.
 
     `left_out`: for each reason the steps not used, so that these and `steps_used` add up to `steps_found`.
-    `restarts`: how often the step number went back. `global_batch`: sequences of most steps, where they are printed.
+    `restarts`: how often the step number went back. `global_batch`: sequences of those used, where printed.
     `device_tokens`: those of a step on each device, where that follows from what is printed.
     `memory_gib`: the largest peak printed; what was reserved rather than what was allocated of it, if both are.
     `levels`: more than one where the speed changed for good, by 3% or more (levels.py).
@@ -78,15 +80,21 @@ class Reading:
     stamp: datetime | None
 
 
-def read(text: str, framework: str | None = None) -> Reading:
-    """Of the steps of `framework`, or of the one whose steps the log has. Raises Invalid where there is no answer."""
+def read(text: str, framework: str | None = None, global_batch: int | None = None) -> Reading:
+    """Of the steps of `framework`, or of the one whose steps the log has. Raises Invalid where there is no answer.
+
+    Where the batch size grows, of the steps with `global_batch` sequences; without it, of those with as many as the
+    arguments say, or as most steps have.
+    """
     if framework is not None and framework not in FRAMEWORKS:
         raise UnknownName("framework", framework[:60], FRAMEWORKS)
     log = Log(text)
     found = {name: finder(log) for name, finder in _FINDERS.items()}
     name = _named(log, found, framework) if framework else _recognised(log, found)
     arguments = _ARGUMENTS[name](log) if name in _ARGUMENTS else {}
-    return _reading(name, found[name], select(found[name].runs), arguments)
+    said = arguments.get("global_batch_size", "")
+    asked = global_batch or (int(said) if _WHOLE.fullmatch(said) else None)
+    return _reading(name, found[name], select(found[name].runs, asked), arguments)
 
 
 def _named(log: Log, found: Mapping[Framework, Found], framework: str) -> Framework:

@@ -1,10 +1,10 @@
 """Which steps say how long a step takes, and why the others do not.
 
-Left out are what is not finite, steps of another batch size than most (a ramp-up), the first step of a run and of each
-restart, and what lies far from the median of its level (levels.py): steps of less than half of it (the clock ran ahead
-of the device), and steps above it by a fifth and by five robust standard deviations (a checkpoint, an evaluation, a
-pause). Slow steps that lead a run are its warm-up; so is all that comes before a clock which ran ahead among the first
-few.
+Left out are what is not finite, steps of another batch size than is asked for (a ramp-up), the first step of a run and
+of each restart, and what lies far from the median of its level (levels.py): steps of less than half of it (the clock
+ran ahead of the device), and steps above it by a fifth and by five robust standard deviations (a checkpoint, an
+evaluation, a pause). Slow steps that lead a run are its warm-up; so is all that comes before a clock which ran ahead
+among the first few.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DEVIATIONS = 5 * 1.4826  # a median absolute deviation is a standard deviation 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`batch`: sequences of most steps, where they are printed."""
+    """`batch`: sequences of the steps used, where they are printed."""
 
     used: tuple[Step, ...]
     left_out: Mapping[str, int]
@@ -54,8 +54,9 @@ class _Usual:
         return "slow" if step.time > self.slowest else None
 
 
-def select(runs: Runs) -> Selection:
-    batch = _batch(runs)
+def select(runs: Runs, asked: int | None = None) -> Selection:
+    """`asked`: sequences of the steps that are wanted; without it, or where no step has as many, those of most."""
+    batch = _batch(runs, asked)
     judged = [list(_evident(stretch, index > 0, batch)) for index, stretch in enumerate(runs.stretches)]
     usual = _usual([step.time for step, verdict in _pairs(runs, judged) if verdict is None])
     judged = [_settled(stretch, verdicts, usual) for stretch, verdicts in zip(runs.stretches, judged, strict=True)]
@@ -69,9 +70,11 @@ def _pairs(runs: Runs, judged: Sequence[Verdicts]) -> Iterator[tuple[Step, Reaso
     return zip(runs.steps, chain.from_iterable(judged), strict=True)
 
 
-def _batch(runs: Runs) -> int | None:
-    """The batch size of most steps; None where none is printed."""
+def _batch(runs: Runs, asked: int | None) -> int | None:
+    """None where none is printed."""
     sizes = Counter(step.batch for step in runs.steps if step.batch is not None)
+    if asked in sizes:
+        return asked
     return sizes.most_common(1)[0][0] if sizes else None
 
 
