@@ -243,7 +243,7 @@ def _require_room(submission: ReportSubmission, problem: Problem) -> None:
     most = chip.memory_gb / chip.devices_per_chip
     for name in ("allocated_gib", "reserved_gib"):
         taken = getattr(submission.memory, name) if submission.memory else None
-        if taken is not None and taken > most and submission.outcome == "ok":
+        if taken is not None and taken > most and submission.outcome in ("ok", "aborted"):
             raise Invalid(f"memory.{name}", taken, f"must not exceed the {most:g} GB of a device of {chip.id}")
     had = submission.failure.peak_gib if submission.failure else None
     if had is not None and had > _SHARED * most:
@@ -257,4 +257,5 @@ def _require_past(submission: ReportSubmission) -> None:
 
 
 def _fit_verdict_agrees(outcome: str, prediction: Prediction) -> bool | None:
-    return None if outcome == "crashed" else prediction.fits == (outcome == "ok")
+    """Nothing shows whether a run would have fitted that failed for other reasons, or was stopped."""
+    return None if outcome in ("crashed", "aborted") else prediction.fits == (outcome == "ok")

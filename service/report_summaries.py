@@ -70,6 +70,7 @@ def _statistics(tallies: Sequence[_Tally]) -> ResidualStatistics:
         measured=len(residuals),
         out_of_memory=outcomes["out_of_memory"],
         crashed=outcomes["crashed"],
+        aborted=outcomes["aborted"],
         residual_median=median,
         residual_low=low,
         residual_high=high,

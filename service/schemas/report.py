@@ -20,7 +20,8 @@ from service.schemas.stack import StackForm
 from service.schemas.wire import Document, Instant, Label, Name, TimeSpan, Wire
 from service.schemas.workload import WorkloadFields
 
-Outcome = Literal["ok", "out_of_memory", "crashed"]
+Outcome = Literal["ok", "out_of_memory", "crashed", "aborted"]
+"""How a run ended; "aborted": somebody stopped it early, which says nothing of its speed."""
 Choice = Literal["fastest", "simplest", "surer"]
 DateSource = Literal["request", "log", "arrival"]
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
@@ -167,7 +168,7 @@ class ReportSubmission(Ran):
 
     outcome: Outcome
     measured: Measured | None = None
-    """With another outcome than ok: of the steps before it failed, if there were any."""
+    """With another outcome than ok: of the steps before it failed or was stopped, if there were any."""
     memory: MeasuredMemory | None = None
     failure: Failure | None = None
     parts: MeasuredParts | None = None
@@ -179,7 +180,7 @@ class ReportSubmission(Ran):
             raise Invalid("measured", None, "is required with outcome ok")
         if self.parts is not None and self.measured is None:
             raise Invalid("parts", None, "goes with measured")
-        if self.failure is not None and self.outcome == "ok":
+        if self.failure is not None and self.outcome not in ("out_of_memory", "crashed"):
             raise Invalid("failure", None, "goes with outcome out_of_memory or crashed")
         self._require_room()
         return self
@@ -205,7 +206,8 @@ class LogSubmission(Ran):
     framework: Framework | None = None
     """Without it the log is recognised by its lines."""
     outcome: Outcome | None = None
-    """How the run ended, where its log does not show it: whoever was killed or hung writes no line about it."""
+    """How the run ended, where its log does not show it: whoever was killed, hung or was stopped writes no line about
+    it."""
 
 
 class ReportBatch(Wire):
@@ -276,7 +278,8 @@ class ReportAnswer(Basis):
     memory: MemoryComparison | None
     failure: Failure | None
     fit_verdict_agrees: bool | None
-    """Whether the predicted `fits` is right about this run; null for a crash. `memory` compares the figures."""
+    """Whether the predicted `fits` is right about this run; null for a crash and for one that
+    was stopped. `memory` compares the figures."""
     parts: PartsComparison | None
     measured_at: AwareDatetime
     source: str | None

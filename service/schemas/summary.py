@@ -18,6 +18,7 @@ class ResidualStatistics(Document):
     """Those of them with a step time."""
     out_of_memory: int
     crashed: int
+    aborted: int
     residual_median: float | None
     residual_low: float | None
     """With `residual_high` the central 80%."""

@@ -159,11 +159,13 @@ def test_the_summary_counts_every_report_in_each_section(client) -> None:
     other = changed(changed(REPORT, "cluster.preset", "h200"), "measured.step_time_s", 1.9)
     dated = {**REPORT, "measured_at": "2026-01-05T10:00:00Z", "source": "us"}
     crashed = {**PREDICTION, "outcome": "crashed"}
-    client.post("/v1/reports", json={"reports": [REPORT, other, dated, crashed]})
+    aborted = {**REPORT, "outcome": "aborted"}
+    client.post("/v1/reports", json={"reports": [REPORT, other, dated, crashed, aborted]})
     found = client.get("/v1/reports/summary").json()
-    assert (found["overall"]["reports"], found["overall"]["measured"], found["overall"]["crashed"]) == (4, 3, 1)
+    counts = [found["overall"][name] for name in ("reports", "measured", "crashed", "aborted")]
+    assert counts == [5, 4, 1, 1]
     for section in found["by"].values():
-        assert sum(group["reports"] for group in section.values()) == 4
+        assert sum(group["reports"] for group in section.values()) == 5
     assert found["by"]["week"]["2026-W02"]["reports"] == 1
     assert found["by"]["family"].keys() == {"llama-3.1"} or found["by"]["family"].keys() == {"llama-3"}
     assert found["by"]["source"]["us"]["measured"] == 1

@@ -368,7 +368,7 @@ def test_a_log_of_a_run_that_did_not_fit_is_no_slow_run(client) -> None:
     assert found["report"]["residual"] is None
 
 
-@pytest.mark.parametrize("outcome", ["crashed", "out_of_memory"])
+@pytest.mark.parametrize("outcome", ["crashed", "aborted", "out_of_memory"])
 def test_an_end_that_the_log_does_not_show_may_be_said(client, outcome: str) -> None:
     after_some = client.post(ADDRESS, json={**PREDICTION, "log": TITAN, "outcome": outcome}).json()["report"]
     assert (after_some["outcome"], after_some["measured"]["tokens_per_s_per_chip"]) == (outcome, pytest.approx(7022))

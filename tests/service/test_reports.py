@@ -235,6 +235,19 @@ def test_measured_imbalance_accounts_for_its_part_of_the_gap(client) -> None:
     assert "imbalance" not in client.post("/v1/reports", json=forced).json()["flag"]
 
 
+def test_a_run_that_was_stopped_is_no_slow_run(client) -> None:
+    stopped = client.post("/v1/reports", json={**PREDICTION, "outcome": "aborted"}).json()
+    assert [stopped[name] for name in ("measured", "residual", "within_interval", "flag")] == [None] * 4
+    assert stopped["fit_verdict_agrees"] is None
+    after_some = client.post("/v1/reports", json={**REPORT, "outcome": "aborted"}).json()
+    assert after_some["residual"] == client.post("/v1/reports", json=REPORT).json()["residual"]
+    failed = client.post("/v1/reports", json={**REPORT, "outcome": "aborted", "failure": {"stage": 0}})
+    assert_problem(failed, "invalid", "/failure")
+    too_much = client.post("/v1/reports", json={**REPORT, "outcome": "aborted", "memory": {"reserved_gib": 90}})
+    assert_problem(too_much, "invalid", "/memory/reserved_gib")
+    assert len(client.get("/v1/reports?outcome=aborted").json()["items"]) == 2
+
+
 def test_reports_are_filtered(client) -> None:
     def count(query: str) -> int:
         return len(client.get(f"/v1/reports?{query}").json()["items"])
