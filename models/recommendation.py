@@ -33,7 +33,8 @@ _KNOB_OF = {"tensor_s": "tp", "context_s": "cp", "expert_s": "ep", "pipeline_s":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """`problem` is the one answered: the question's, or with fewer chips where no layout uses all.
+    """`problem` is the one answered: the question's, or with fewer chips where no layout uses all. `simplest_gap`: what
+    simplicity costs, time of the simplest / time of the fastest - 1.
 
     `surer`: where the fastest may not fit, the fastest within the tolerance that all but surely does.
 
@@ -53,6 +54,10 @@ class Recommendation:
     fewer_chips: FewerChips | None
     faster_on_fewer: FasterOnFewer | None
     pipelining: Pipelining
+
+    @property
+    def simplest_gap(self) -> float:
+        return _slower_by(self.fastest, self.simplest)
 
 
 def recommend(
@@ -174,7 +179,7 @@ def _reasons(
     if simplest.prediction.layout == best.layout:
         reasons.append(f"it is also the simplest of the layouts within {tolerance:.0%}")
     else:
-        cost = simplest.prediction.step_time_s / best.step_time_s - 1
+        cost = _slower_by(fastest, simplest)
         dropped = sorted(fastest.complexity_terms.keys() - simplest.complexity_terms.keys())
         without = f", without {', '.join(WORDS[name] for name in dropped)}" if dropped else ""
         chance = simplest.prediction.fit_probability
@@ -195,6 +200,11 @@ def _reasons(
         gap = answer.certificate.gap
         reasons.append(f"the search was stopped: this is the best so far, and none is faster by more than {gap:.1%}")
     return tuple(reasons)
+
+
+def _slower_by(fastest: Candidate, other: Candidate) -> float:
+    """How much longer a step of another takes, relative to the fastest."""
+    return other.prediction.step_time_s / fastest.prediction.step_time_s - 1
 
 
 def _fitting(best: Prediction, surer: Candidate | None, exact: bool) -> list[str]:

@@ -233,6 +233,7 @@ def _found(found: Recommendation) -> dict[str, Any]:
     return {
         "fastest": CandidateAnswer.of(found.fastest, usd_per_hour),
         "simplest": CandidateAnswer.of(found.simplest, usd_per_hour),
+        "simplest_gap": found.simplest_gap,
         "surer": CandidateAnswer.of(found.surer, usd_per_hour) if found.surer else None,
         "ranked": [CandidateAnswer.of(candidate, usd_per_hour) for candidate in found.ranked],
         "front": [CandidateAnswer.of(candidate, usd_per_hour) for candidate in found.front],

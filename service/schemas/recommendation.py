@@ -200,6 +200,9 @@ class RecommendationAnswer(Basis):
     fastest: CandidateAnswer
     simplest: CandidateAnswer
     """The simplest layout within the tolerance of the fastest."""
+    simplest_gap: float | None = None
+    """What simplicity costs: how much longer a step of the simplest takes, relative to the fastest. Null in answers of
+    before it was said."""
     surer: CandidateAnswer | None
     """Where the fastest fits its device with a probability below 90%: the fastest within the tolerance that reaches it,
     if any does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -345,6 +346,20 @@ def test_what_no_run_supports_is_said_and_can_be_left_out() -> None:
 
 def test_what_the_simplest_does_without_is_told_in_words() -> None:
     assert WORDS.keys() == POINTS.keys()
+
+
+def test_the_documented_order_of_complexity_is_the_one_that_counts() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "model.md").read_text()
+    (told,) = [part for part in page.split("\n\n") if part.startswith("**Simplicity**")]
+    points = " ".join(told.split()).split(": ", 1)[1].split(". ")[0]
+    assert set(points.split(", ")) == {f"{WORDS[name]} {value}" for name, value in POINTS.items()}
+
+
+def test_what_simplicity_costs_is_a_number() -> None:
+    found = recommend(NAMED["llama-3.1-405b"](), PROFILE)
+    times = [one.prediction.step_time_s for one in (found.fastest, found.simplest)]
+    assert 0 < found.simplest_gap == times[1] / times[0] - 1 <= 0.03
+    assert f"{found.simplest_gap:.2%} slower" in found.reasons[1]
     found = recommend(NAMED["llama-3.1-405b"](), PROFILE, tolerance=1.0)
     dropped = found.fastest.complexity_terms.keys() - found.simplest.complexity_terms.keys()
     assert dropped

@@ -23,6 +23,8 @@ def test_a_recommendation_is_stored_as_it_was_answered(client) -> None:
 
 def test_the_fastest_leads_and_the_simplest_is_within_the_tolerance(client) -> None:
     found = client.post("/v1/recommendations", json={**SMALL, "tolerance": 0.1, "top": 3}).json()
+    times = [found[name]["prediction"]["step_time_s"] for name in ("fastest", "simplest")]
+    assert found["simplest_gap"] == pytest.approx(times[1] / times[0] - 1)
     times = [candidate["prediction"]["step_time_s"] for candidate in found["ranked"]]
     assert found["ranked"][0] == found["fastest"]
     assert times == sorted(times)
