@@ -220,12 +220,11 @@ def _target(o: Observation, quantity: str, value: float, side: Side = "equal") -
 
 def by_source(observations: Sequence[Observation]) -> list[Observation]:
     """Weighted so that no source counts for more runs than MOST_OF_A_SOURCE, nor, where there are others, for more than
-    all of those together or FEW: a flood drags nobody else's profile."""
+    the next largest or FEW: a flood drags nobody else's profile."""
     sizes = Counter(o.source for o in observations)
-    capped = {source: min(float(size), MOST_OF_A_SOURCE) for source, size in sizes.items()}
-    total = sum(capped.values())
-    most = {source: max(total - own, FEW) if len(capped) > 1 else own for source, own in capped.items()}
-    return [replace(o, weight=o.weight * min(capped[o.source], most[o.source]) / sizes[o.source]) for o in observations]
+    others = sorted(sizes.values())[:-1]
+    most = min(MOST_OF_A_SOURCE, max(others[-1], FEW)) if others else MOST_OF_A_SOURCE
+    return [replace(o, weight=o.weight * min(1.0, most / sizes[o.source])) for o in observations]
 
 
 def calibrate(
