@@ -20,9 +20,8 @@ class Candidate:
 
 
 def candidates(predictions: Predictions, profile: Profile) -> list[Candidate]:
-    problem, layouts = predictions.problem, predictions.layouts
-    spreads = log_spreads(problem, layouts, profile)
-    terms = complexity_terms(problem, layouts)
+    layouts, spreads = predictions.layouts, log_spreads(predictions, profile)
+    terms = complexity_terms(predictions.problem, layouts)
     result = []
     for i in range(len(layouts)):
         points = {name: int(value[i]) for name, value in terms.items() if value[i]}

@@ -308,6 +308,15 @@ def skew(problem: Problem, c: Coefficients, moe: Moe, ep: Array) -> Array | floa
     return 1 + c.imbalance * busiest(moe, ep) if problem.workload.routing == "natural" else 1.0
 
 
+def deviation(problem: Problem, ep: int, imbalance: float) -> float | None:
+    """The coefficient `imbalance`, where the busiest of ep devices had so many tokens more than the mean, as a share of
+    it. None where all experts are on one device or balance is forced: that says nothing of how they are chosen."""
+    moe = next((kind.moe for kind in problem.architecture.kinds if kind.moe), None)
+    if moe is None or ep == 1 or problem.workload.routing != "natural":
+        return None
+    return imbalance / float(busiest(moe, ep))
+
+
 def busiest(moe: Moe, ep: Array | int) -> Array:
     """How far the largest of ep shares of the tokens lies above their mean, in standard deviations of an expert's: each
     is the mean of E/ep experts' shares, all normal."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from models.array import Array, total
-from models.compute import busiest
+from models.compute import deviation
 from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.profile import Profile
@@ -128,11 +128,11 @@ def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
 def lengthened(problem: Problem, layout: Layout, profile: Profile, imbalance: float) -> dict[str, float] | None:
     """Seconds that each term takes more than predicted with experts so far out of balance: tokens of the busiest of the
     expert-parallel devices over their mean, less 1. None where no imbalance is predicted."""
-    moe = next((kind.moe for kind in problem.architecture.kinds if kind.moe), None)
-    if moe is None or layout.ep == 1 or problem.workload.routing != "natural":
+    measured = deviation(problem, layout.ep, imbalance)
+    if measured is None:
         return None
     known = profile.coefficients(problem.scopes)
-    found = replace(known, imbalance=imbalance / float(busiest(moe, layout.ep)))
+    found = replace(known, imbalance=measured)
     before, after = (predict(problem, Layouts.of([layout]), each).time for each in (known, found))
     return {term: float(after[term][0] - before[term][0]) for term in before}
 

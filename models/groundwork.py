@@ -85,17 +85,10 @@ class Groundwork:
         self._drop_offload()
         self._cost()
 
-    def reserving(self, gib: float) -> Groundwork:
-        """The same with so much memory kept free, which is nothing to what is legal and what it costs."""
-        other = copy(self)
-        other.space = self.space.reserving(gib)
-        other._keep_free()
-        return other
-
     def as_sure(self, probability: float) -> Groundwork:
-        """The same where layouts have to fit with that probability."""
+        """The same where layouts have to fit with that probability, which is nothing to what is legal and costs."""
         other = copy(self)
-        other.margin = self.margin.asking(probability)
+        other.margin = replace(self.margin, probability=probability)
         other._keep_free()
         return other
 

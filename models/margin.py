@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
 
@@ -48,9 +48,6 @@ class Margin:
                 variances[term.coefficient] += term.spread**2
         return cls(profile.memory_neighbourhood(problem.neighbourhoods), variances, probability)
 
-    def asking(self, probability: float) -> Margin:
-        return replace(self, probability=probability)
-
     def spread(self, memory: Memory) -> Array:
         """Standard deviation of the log of what each layout reserves."""
         allocated = total(value for name, value in memory.items() if name not in _BESIDES)
@@ -75,10 +72,9 @@ class Margin:
 
     def fits(self, memory: Memory, on_host: Array, cluster: Cluster, capacity: float) -> Array:
         """Whether layouts need no more than the capacity, and have the margin in all of the device and of its host."""
-        times, runtime = self.times(memory), memory["context_bytes"]
-        needed = total(memory.values())
-        surely = runtime + times * (needed - runtime) <= cluster.usable_bytes
-        return np.asarray((needed <= capacity) & (surely | (times == 1)) & (times * on_host <= cluster.host_bytes))
+        times, needed = self.times(memory), total(memory.values())
+        surely = needed + (times - 1) * (needed - memory["context_bytes"]) <= cluster.usable_bytes
+        return np.asarray((needed <= capacity) & surely & (times * on_host <= cluster.host_bytes))
 
     def needed(self, memory: Memory) -> Array:
         """Bytes that layouts would need to be as unsure to fit as they are, were as little of them uncertain as of any

@@ -75,7 +75,7 @@ def predict_layouts(problem: Problem, layouts: Sequence[Layout], profile: Profil
     """Predictions with intervals; layouts are taken as legal (models.rules.require_legal)."""
     rows = Layouts.of(layouts)
     predictions = predict(problem, rows, profile.coefficients(problem.scopes))
-    spreads = log_spreads(problem, rows, profile)
+    spreads = log_spreads(predictions, profile)
     return [describe(predictions, i, spreads, profile) for i in range(len(rows))]
 
 
@@ -140,14 +140,15 @@ def _at_most(limit: float, median: float, spread: float) -> float:
     return NormalDist().cdf(math.log(limit / median) / spread)
 
 
-def log_spreads(problem: Problem, layouts: Layouts, profile: Profile) -> Spreads:
-    """How far off predictions may be: as far as those of their neighbourhood, and what terms without runs add to it (of
-    memory: models.margin).
+def log_spreads(predictions: Predictions, profile: Profile) -> Spreads:
+    """How far off predictions by this profile may be: as far as those of their neighbourhood, and what terms without
+    runs add to it (of memory: models.margin).
 
     A chip or stack that no run informed has more of those than its neighbourhood's runs had, and is given the
     difference. Where no run has been, step times are as much farther off as that was found to make them. Draws are the
     same for every layout and on every call, so that a prediction is a function of its inputs.
     """
+    problem, layouts = predictions.problem, predictions.layouts
     timed, covering = profile.neighbourhood(problem.neighbourhoods), profile.covering(problem.scopes)
     starts = range(0, len(layouts), _TOGETHER)
     rows = [np.arange(start, min(start + _TOGETHER, len(layouts))) for start in starts]
@@ -156,8 +157,7 @@ def log_spreads(problem: Problem, layouts: Layouts, profile: Profile) -> Spreads
         np.array([timed.with_variance(float(v)) for v in of_each]) for of_each in np.concatenate(found, axis=1)
     )
     beyond = np.where(is_outside(problem, layouts, covering), covering.beyond, 1.0)
-    memory = predict(problem, layouts, profile.coefficients(problem.scopes)).memory
-    return Spreads(faster * beyond, slower * beyond, Margin.of(problem, profile).spread(memory))
+    return Spreads(faster * beyond, slower * beyond, Margin.of(problem, profile).spread(predictions.memory))
 
 
 def _variances(problem: Problem, layouts: Layouts, profile: Profile) -> Array:

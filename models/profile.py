@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache, cached_property
 from importlib.resources import files
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -129,12 +128,6 @@ _FITTED = [f for f in fields(Coefficients) if f.metadata]
 KINDS: dict[str, str] = {f.name: f.metadata["kind"] for f in _FITTED}
 MEMORY_COEFFICIENTS = frozenset({"activation_memory", "logit_memory", "fragmentation", "context_gib"})
 SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in _FITTED}
-
-
-def left_free(limit: float, probability: float, spread: float) -> float:
-    """How far below a limit the median of a log-normal quantity of this spread has to be, for the quantity to keep the
-    limit with that probability; with even chances not at all."""
-    return limit * (1 - math.exp(-NormalDist().inv_cdf(probability) * spread))
 
 
 def to_unbounded(name: str, value: float) -> float:

@@ -111,12 +111,6 @@ class Space:
     problem: Problem
     constraints: Constraints
 
-    def reserving(self, gib: float) -> Space:
-        """The same with so much memory kept free, which is nothing to what is legal."""
-        other = copy(self)
-        object.__setattr__(other, "constraints", replace(self.constraints, memory_reserve_gib=gib))
-        return other
-
     def linked(self, problem: Problem) -> Space:
         """The same for a problem with other links between its chips, which is nothing to what is legal."""
         other = copy(self)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from models.array import Array
 from models.calibration import Observation
-from models.compute import busiest
+from models.compute import deviation
 from models.errors import DomainError, Invalid
 from models.hardware import GIB
 from models.layout import Layout, Layouts
@@ -92,12 +92,9 @@ def _reserved_bytes(document: dict[str, Any]) -> float | None:
 
 
 def _imbalance(problem: Problem, layout: Layout, parts: dict[str, Any]) -> dict[str, float]:
-    """Of experts that are chosen freely and not all on one device: a benchmark's forced balance says nothing of it."""
-    measured = parts.get("expert_imbalance")
-    moe = next((kind.moe for kind in problem.architecture.kinds if kind.moe), None)
-    if not measured or moe is None or problem.workload.routing != "natural" or layout.ep == 1:
-        return {}
-    return {"imbalance": measured / float(busiest(moe, layout.ep))}
+    """Where experts were out of balance at all."""
+    found = deviation(problem, layout.ep, parts.get("expert_imbalance") or 0.0)
+    return {"imbalance": found} if found else {}
 
 
 def log_residuals(observations: Sequence[Observation], profile: Profile) -> Array:

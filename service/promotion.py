@@ -14,7 +14,7 @@ from models.layout import Layouts
 from models.problem import Problem
 from models.profile import Profile
 from models.step import predict
-from service.observations import Observations
+from service.observations import Observations, log_residuals
 from service.resolution import Resolver
 from service.schemas.evidence import PublishedRun
 from service.schemas.profile import Policy, Promotion
@@ -65,11 +65,11 @@ class Everybody:
         runs = [run for _, run in usable if run.step_time_s is not None]
         if not runs:
             return None
-        pairs = [(run.problem, Layouts.of([run.layout])) for run in runs]
+        measured = np.log([run.step_time_s or np.nan for run in runs])
         return Unseen(
-            measured=np.log([run.step_time_s or np.nan for run in runs]),
-            before=log_times(pairs, before),
-            after=log_times(pairs, after),
+            measured=measured,
+            before=measured - log_residuals(runs, before),
+            after=measured - log_residuals(runs, after),
             spread=np.array([after.neighbourhood(run.problem.neighbourhoods).spread for run in runs]),
             kinds=tuple((run.source,) for run in runs),
         )

@@ -58,7 +58,7 @@ def _scored(row: dict[str, Any], profile: Profile) -> Scored:
     layout = choose(run, profile)
     require_legal(run.problem, layout)
     found = predict(run.problem, Layouts.of([layout]), profile.coefficients(run.problem.scopes))
-    spreads = log_spreads(run.problem, found.layouts, profile)
+    spreads = log_spreads(found, profile)
     seconds, held = float(found.step_time_s[0]), float(found.reserved_bytes[0])
     slower = run.step_time_s is not None and run.step_time_s > seconds
     away = float((spreads.slower if slower else spreads.faster)[0])

@@ -324,8 +324,9 @@ def unseen(before: float, after: float) -> Unseen:
     return Unseen(measured=np.zeros(8), before=old, after=new, spread=np.full(8, 0.1), kinds=kinds)
 
 
-def test_what_gets_better_in_memory_alone_may_not_get_worse_in_time() -> None:
-    found = Calibration(
+def calibration(times: Unseen, memory: Unseen | None = None) -> Calibration:
+    """Of which nothing is known but how it did on runs that it did not see."""
+    return Calibration(
         profile=shipped_profile(),
         posterior=Posterior.nothing(),
         moved=(),
@@ -335,10 +336,14 @@ def test_what_gets_better_in_memory_alone_may_not_get_worse_in_time() -> None:
         error_after=None,
         memory_error_before=None,
         memory_error_after=None,
-        unseen=unseen(0.05, 0.40),
-        unseen_memory=unseen(0.05, 0.04),
+        unseen=times,
+        unseen_memory=memory,
         observations=8,
     )
+
+
+def test_what_gets_better_in_memory_alone_may_not_get_worse_in_time() -> None:
+    found = calibration(unseen(0.05, 0.40), unseen(0.05, 0.04))
     judged = judge(Policy(mode="automatic"), found, None, asked=False)
     assert not judged.promoted
     assert "the error on 8 step times of unseen reports grows from 5.0% to 40.0%" in judged.reason
@@ -352,20 +357,7 @@ def test_what_is_at_the_cost_of_somebody_is_not_promoted_and_names_nobody() -> N
     everybody = Unseen(
         measured=np.zeros(12), before=before, after=np.full(12, np.log1p(0.1)), spread=np.full(12, 0.1), kinds=kinds
     )
-    found = Calibration(
-        profile=shipped_profile(),
-        posterior=Posterior.nothing(),
-        moved=(),
-        unidentified=(),
-        outliers=(),
-        error_before=None,
-        error_after=None,
-        memory_error_before=None,
-        memory_error_after=None,
-        unseen=unseen(0.30, 0.10),
-        unseen_memory=None,
-        observations=8,
-    )
+    found = calibration(unseen(0.30, 0.10))
     judged = judge(Policy(mode="automatic"), found, None, everybody, asked=False)
     assert not judged.promoted
     assert "of the last 6 runs that somebody reported the error grows from 1.0% to 10.0%" in judged.reason
