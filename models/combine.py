@@ -117,7 +117,7 @@ class Combiner:
         idle = np.where(x.pp > 1, pipeline.bubble(schedule, x.pp, x.virtual_stages, m, times), 0.0)
         once = self._data_once(times.forward, times.backward)
         optimizer = self._optimizer()
-        sends = exposure.sends(stages.amounts, pipeline.waiting(times)) + np.zeros_like(both)
+        sends = exposure.sends(stages.amounts, pipeline.waiting(schedule, times)) + np.zeros_like(both)
         last = _largest(m * both + idle + once + optimizer + sends)
         amounts = [_pick(a, last) for a in stages.amounts]
         time = {

@@ -81,9 +81,11 @@ def in_flight(schedule: Array, stage: Array, pp: Array, virtual_stages: Array, m
     return _by_schedule(schedule, np.minimum(pp - stage, micro_batches).astype(float), others)
 
 
-def waiting(times: StageTimes) -> Array:
-    """Seconds of a micro-batch in which the slowest stage waits for longer chunks of others, (n,)."""
-    return np.maximum(times.slowest - (times.forward + times.backward).max(axis=0), 0.0)
+def waiting(schedule: Array, times: StageTimes) -> Array:
+    """Seconds of a micro-batch in which the slowest stage waits for longer chunks of others, (n,): in the rounds of an
+    interleaved schedule. Others count no such time."""
+    longer = times.slowest - (times.forward + times.backward).max(axis=0)
+    return np.where(schedule == INTERLEAVED, np.maximum(longer, 0.0), 0.0)
 
 
 def moves_weight_gradients(schedule: Array) -> bool:
@@ -103,7 +105,7 @@ def bubble(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Arr
 
     def interleaved() -> Array:
         filling = np.maximum(fill / virtual_stages, t.first_round - both / virtual_stages)
-        return filling + micro_batches * waiting(t)
+        return filling + micro_batches * waiting(schedule, t)
 
     def zero() -> Array:
         others, own = t.total_weight - t.weight, np.minimum(m1, pp - 1) * t.weight
