@@ -317,11 +317,11 @@ class Fit:
     def _noise(self, residual: Array, weight: Array) -> tuple[float, Array]:
         """Spread of all residuals, and of each source's own, by median absolute deviation."""
         used = (weight > 0) & (self.sign == 0)
-        spread = max(_pooled(residual[used], self.scatter, float(weight[used].sum())), 0.01)
+        spread = max(_pooled(residual[used], weight[used], self.scatter), 0.01)
         noise = np.full(len(residual), spread)
         for source in np.unique(self.source[used]):
             mine = used & (self.source == source)
-            noise[self.source == source] = max(_pooled(residual[mine], spread, float(mine.sum())), 0.01)
+            noise[self.source == source] = max(_pooled(residual[mine], weight[mine], spread), 0.01)
         return spread, noise
 
     def _estimate(self, linear: Linear, weight: Array, noise: Array) -> Estimate:
@@ -341,9 +341,12 @@ def _oddities(targets: Sequence[Target], spread: float) -> Oddities:
     return Oddities(model, np.where(sparse, spread, 0.0))
 
 
-def _pooled(residual: Array, prior: float, n: float) -> float:
-    """Spread of n residuals, held to a prior spread as if it were _POOLED more."""
+def _pooled(residual: Array, weight: Array, prior: float) -> float:
+    """Spread of residuals that count for so much each, held to a prior spread as if it were _POOLED more."""
     if not len(residual):
         return prior
-    typical = 1.4826 * float(np.median(np.abs(residual)))
-    return float(np.sqrt((n * typical**2 + _POOLED * prior**2) / (n + _POOLED)))
+    away = np.abs(residual)
+    order, runs = np.argsort(away, kind="stable"), float(weight.sum())
+    middle = order[np.searchsorted(np.cumsum(weight[order]), runs / 2)]
+    typical = 1.4826 * float(away[middle])
+    return float(np.sqrt((runs * typical**2 + _POOLED * prior**2) / (runs + _POOLED)))
