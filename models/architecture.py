@@ -369,7 +369,8 @@ class MlaShape:
 class MoeShape:
     """Which layers are sparse and how: the first `first_k_dense` are dense, then every `moe_layer_freq`-th is sparse.
 
-    With `moe_layer_freq` n > 1 the last layer of each group of n is the sparse one (Llama-4 Maverick, n = 2).
+    With `moe_layer_freq` n > 1 the last layer of each group of n is the sparse one (Llama-4 Maverick, n = 2). `bias`:
+    of the router and of every expert (gpt-oss).
     """
 
     num_experts: int
@@ -379,6 +380,7 @@ class MoeShape:
     shared_expert_intermediate_size: int | None = None
     first_k_dense: int = 0
     moe_layer_freq: int = 1
+    bias: bool = False
 
     def covers(self, index: int) -> bool:
         return index >= self.first_k_dense and (index + 1) % self.moe_layer_freq == 0
@@ -393,6 +395,8 @@ class MoeShape:
             intermediate_size=self.moe_intermediate_size,
             shared_intermediate_size=shared,
             gated=gated,
+            bias=self.bias,
+            router_bias=self.bias,
         )
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
-from models.architecture import Architecture, MlaShape, MoeShape
+from models.architecture import Architecture, Layer, MlaShape, Moe, MoeShape
 from models.errors import Invalid, UnknownName
 from models.hardware import Chip, Cluster, Fabric, Level, Torus
 from models.stack import Stack
@@ -105,6 +105,29 @@ def namesake(own: Architecture) -> str | None:
     near = (known for known in architectures().values() if 0 <= own.vocab_size - known.vocab_size < _PADDING)
     same = (known.name for known in near if replace(own, name=known.name, vocab_size=known.vocab_size) == known)
     return next(same, None)
+
+
+def likeness(own: Architecture) -> Architecture:
+    """Of a model whose biases and norms nobody told: with those of the first shipped one that is otherwise the same."""
+    plain, kept = _plain(own), ("name", "vocab_size", "tie_word_embeddings", "mtp_layers")
+    known = next((known for known in architectures().values() if _plain(known) == plain), None)
+    return own if known is None else replace(known, **{name: getattr(own, name) for name in kept})
+
+
+@cache
+def _plain(own: Architecture) -> Architecture:
+    """Without what sources seldom tell, or tell apart from the shape."""
+    layers = tuple(_plain_layer(layer) for layer in own.layers)
+    return replace(own, name="", vocab_size=0, tie_word_embeddings=False, mtp_layers=0, layers=layers)
+
+
+@cache
+def _plain_layer(layer: Layer) -> Layer:
+    attention = replace(layer.attention, qkv_bias=False, output_bias=False, qk_norm=False, sinks=False)
+    block = replace(layer.feed_forward, bias=False)
+    if isinstance(block, Moe):
+        block = replace(block, router_bias=False, shared_gate=False, selection_bias=False)
+    return replace(layer, attention=attention, feed_forward=block, num_norms=2, norm_bias=False)
 
 
 def chip_from(entry: Mapping[str, Any]) -> Chip:

@@ -25,7 +25,16 @@ SETTLED_YEARS = 0.5  # dense runs of one layout have been as fast for longer (do
 _DOUBLINGS = np.arange(15)
 _LARGEST = np.array([NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in 2.0**_DOUBLINGS])
 """The largest of 1, 2, 4, ... normal values (Blom 1958, Statistical Estimates and Transformed Beta-Variables)."""
-LOGIT_BYTES = 16  # traffic per fp32 logit: written, read for max and sum, gradient written and read
+EAGER_NORM = 18
+"""Elements of 16 bits that an RMSNorm reads and writes for each of its input, operation by operation: to fp32, squared,
+averaged, scaled, back, times its weight, 6 + 8 + 4 + 8 + 6 + 4 bytes. One fused kernel: 2."""
+EAGER_ROTARY = 9  # two products, a rotated copy and a sum, where one kernel has 2
+EAGER_GATE = 2  # the activated gate, written and read again
+LOGIT_BYTES = {"fused": 16, "compiled": 16, "pytorch": 40, "stepwise": 52}
+"""Traffic per fp32 logit. One kernel writes it, reads it for its maximum and sum, writes a gradient and reads that.
+PyTorch's cross-entropy converts it (6 bytes), takes log-softmax (12), clears a gradient (4), fills it (12) and converts
+that (6). Step by step, as Megatron-LM's vocab_parallel_cross_entropy does unless told otherwise: converted (6), maximum
+(4), subtracted (8), exponent (8), sum (4), divided (8); backward scaled (8) and converted (6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +165,7 @@ class Compute:
         vocab = self.problem.architecture.vocab_size
         matmul = kernels.linear_16(x.tokens, self.h, vocab / x.tp)
         kept = vocab / x.tp if self.problem.stack.parallel_loss else vocab
-        logits = kernels.move(x.tokens * kept * LOGIT_BYTES) * 0.5
+        logits = kernels.move(x.tokens * kept * LOGIT_BYTES[self.problem.stack.loss]) * 0.5
         zeros = [np.zeros_like(logits)] * 4
         none = np.zeros((len(self.policies), len(x)))
         one = LayerTime(matmul.forward + logits, matmul.backward + logits, matmul.weight, *zeros)
@@ -236,19 +245,22 @@ class Compute:
 
     def _body_traffic(self, layer: Layer, x: Shards) -> dict[str, Array]:
         """Bytes of norms, of a dense activation function, and of residuals, rotary and the rest: reads and writes of
-        elements by fused kernels."""
+        elements by fused kernels, or of a Llama-like layer (the one with gates) operation by operation."""
         attention, size = layer.attention, self.problem.workload.number_format.activation_bytes
         stream = x.local_tokens * self.h
         heads = attention.num_heads / x.tp + attention.num_kv_heads * attention.kv_share(x.tp)
-        rest = stream * 3 * 2 + 2 * x.tokens * heads * attention.head_dim
+        stack, gated = self.problem.stack, layer.feed_forward.gated
+        eager = gated and not stack.fused
+        norm = EAGER_NORM if eager and not stack.fused_norm else 2
+        rest = stream * 3 * 2 + (EAGER_ROTARY if eager else 2) * x.tokens * heads * attention.head_dim
         values = x.tokens * attention.num_heads * attention.v_head_dim / x.tp
         moved = {
-            "norm": stream * 2 * layer.num_norms * size + self._quantised(x.tokens * 2 * self.h),
+            "norm": stream * norm * layer.num_norms * size + self._quantised(x.tokens * 2 * self.h),
             "other": rest * size + self._quantised(values),
         }
         if dense := layer.dense:
             width = x.tokens * dense.intermediate_size / x.tp
-            moved["dense_act"] = width * dense.matrices * size + self._quantised(width)
+            moved["dense_act"] = width * (dense.matrices + (EAGER_GATE if eager else 0)) * size + self._quantised(width)
         return moved
 
     def _quantised(self, operands: Array) -> Array:
@@ -270,6 +282,8 @@ class Compute:
         products = (up + down) * skew(self.problem, self.c, moe, x.ep) + router
         size = self.problem.workload.number_format.activation_bytes
         act = routed * width * moe.expert.matrices * size + self._quantised(routed * width)
+        if moe.bias:
+            act = act + routed * (width * (moe.expert.matrices - 1) + self.h) * size * self.c.bias_traffic
         sorting = 4 * routed * self.h * self.c.routing_traffic * np.exp(self.c.routing_ageing * self.age)
         light = self._traffic(act + sorting * size + self._quantised(routed * self.h))
         pieces: dict[str, Callable[[], Array]] = {

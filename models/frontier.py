@@ -47,6 +47,19 @@ class Point:
         return self.gap is not None and not is_needed(self.gap, tolerance)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """Between two neighbours along an `axis`, at one place of the others, the gap crosses the tolerance: `above` the
+    one and `below` the other. Both are exact searches; `estimate` is in proportion to their gaps, or halfway where one of
+    them lacks layouts with or without a pipeline."""
+
+    axis: str
+    at: dict[str, float]
+    above: float
+    below: float
+    estimate: float
+
+
 _NOTHING: dict[str, None] = dict.fromkeys(("without_s", "with_s", "without", "with_pp", "gap"))
 
 
@@ -150,9 +163,8 @@ def changed(problem: Problem, at: Mapping[str, float]) -> Problem:
     return replace(problem, cluster=cluster, architecture=architecture)
 
 
-def crossings(points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float) -> list[dict[str, float]]:
-    """Where the gap crosses the tolerance along the first axis, in proportion between the points on either side, or
-    halfway where one of them lacks layouts with or without a pipeline."""
+def crossings(points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float) -> list[Crossing]:
+    """Where the gap crosses the tolerance along the first axis."""
     first, *rest = grid
     found = []
     for place in product(*(grid[name] for name in rest)):
@@ -163,6 +175,7 @@ def crossings(points: Sequence[Point], grid: Mapping[str, Sequence[float]], tole
                 continue
             one_sided = None in (a.without_s, a.with_s, b.without_s, b.with_s)
             share = 0.5 if one_sided else (tolerance - a.gap) / (b.gap - a.gap)
-            at = a.at[first] + share * (b.at[first] - a.at[first])
-            found.append({**dict(zip(rest, place, strict=True)), first: at})
+            above, below = a.at[first], b.at[first]
+            estimate, at = above + share * (below - above), dict(zip(rest, place, strict=True))
+            found.append(Crossing(axis=first, at=at, above=above, below=below, estimate=estimate))
     return found

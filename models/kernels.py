@@ -19,6 +19,7 @@ from models.profile import Coefficients
 
 TILE_M, TILE_N = 128, 256  # the usual output tile of a tensor-core GEMM on large problems (cuBLAS, CUTLASS)
 FLASH_HALF_LENGTH = 500  # tokens at which a flash kernel reaches half its rate; FlashAttention-2 charts, A100 and H100
+WHOLE_HEAD = 128  # wider heads are no faster: FlashAttention-2, cuDNN on H100 (FlashAttention-3's charts)
 FLASH_BACKWARD = 2.5  # backward FLOPs over forward: five products instead of two (FlashAttention-2, arXiv 2307.08691)
 KEY_BLOCK = {"splash": 512}  # keys a kernel takes at a time (sa_block_kv of MaxText); others 128, as flash kernels
 
@@ -139,7 +140,8 @@ class Kernels:
             keys = min(keys + KEY_BLOCK.get(self.problem.kernel, 128), self.seq_len / 2)
         flops = 2.0 * queries * keys * heads * dims
         length = min(self.seq_len, 2 * keys)
-        shape = length / (length + FLASH_HALF_LENGTH) * (attention.head_dim / 128) ** 0.3
+        narrow = min(attention.head_dim / WHOLE_HEAD, 1.0) ** self.c.narrow_heads
+        shape = length / (length + FLASH_HALF_LENGTH) * narrow
         rate = self.peak_16 * self.c.attention * shape  # one for forward and backward, as measured together
         return Passes.of(flops / rate, FLASH_BACKWARD * flops / rate)
 

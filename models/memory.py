@@ -19,6 +19,7 @@ from models.shard import Shards
 
 LOGIT_BYTES = {
     "fused": 6,  # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for logits)
+    "stepwise": 6,  # in place
     "compiled": 8,  # and 16-bit logits
     "pytorch": 16,  # and fp32 log-softmax and gradient
 }
@@ -120,7 +121,8 @@ def _activations(problem: Problem, layer: Layer, x: Shards) -> tuple[Array, dict
         # What eager PyTorch keeps besides of a Llama-like layer, where no fused kernel computes it anew: of an RMSNorm
         # its fp32 input and the output before its weight, of rotary embeddings their input, of a gated activation the
         # activated gate. (LayerNorm and GELU, of models without gates, are one kernel each.)
-        pieces["norm"] = pieces["norm"] + layer.num_norms * stream * (4 + 2) + heads
+        norms = 0 if problem.stack.fused_norm else layer.num_norms * stream * (4 + 2)
+        pieces["norm"] = pieces["norm"] + norms + heads
         for act in {"dense_act", "expert_act"} & set(pieces):
             pieces[act] = pieces[act] * (1 + two / operand)
     return stream * two, pieces

@@ -62,12 +62,18 @@ class Coefficients:
     attention: Number = _coefficient(
         "fraction", "of dense 16-bit peak", "attention kernel, long sequence, head dim 128", "kernel generation chip"
     )
+    narrow_heads: Number = _coefficient(
+        "positive", "exponent", "of a head's dim over 128, in the rate of attention", "kernel"
+    )
     memory: Number = _coefficient("fraction", "of memory bandwidth", "memory-bound kernels", "generation chip")
     elementwise_traffic: Number = _coefficient(
         "positive", "of the counted bytes", "traffic of norms, activations, residuals", "fusion stack"
     )
     routing_traffic: Number = _coefficient(
         "positive", "of the counted bytes", "traffic of permuting tokens for their experts and back", "stack"
+    )
+    bias_traffic: Number = _coefficient(
+        "positive", "reads and writes", "of what experts put out, to add their biases", "generation stack"
     )
     launch_s: Number = _coefficient("positive", "s", "host time of a kernel launch", "launch stack")
     expert_launch_s: Number = _coefficient("positive", "s", "host time of a launch for one expert", "launch stack")

@@ -89,13 +89,14 @@ class Stack:
                             1910.02054 §5: 16 bytes of states a parameter), which others gather from
     parallel_loss           with tp > 1 the loss works on each device's part of the vocabulary, not on gathered logits
     loss                    what makes loss and gradient of logits: one "fused" kernel, PyTorch's cross_entropy
-                            "compiled", or its several kernels ("pytorch")
-    loss_compiled_since     the year it began to compile its loss
+                            "compiled", its several kernels ("pytorch"), or one for every operation ("stepwise")
+    loss_since              the year that began; it was `earlier_loss` before
     lazy_gradients          gradients have no memory before backward computes them: PyTorch's zero_grad(set_to_none)
     foreach_on              vendors on whose chips PyTorch updates all parameters together by its foreach kernels, with
                             an fp32 temporary of each, where it has no fused update
     low_precision_activations   inputs of activation functions are kept in the GEMM format (DeepSeek-V3 §3.3.3)
     fused                   norms, activations and rotary are fused kernels (hand-written or compiled)
+    fused_norm              norms are, even where the others are not
     launch                  "eager", "compiled" or "graph": what a kernel launch costs the host
     captures_experts        steps of sparse models are captured as graphs, whatever `launch` is
     captures_experts_since  the year that began
@@ -163,12 +164,14 @@ class Stack:
     whole_gradients: bool = False
     parameter_shards: bool = False
     parallel_loss: bool = True
-    loss: Literal["fused", "compiled", "pytorch"] = "fused"
-    loss_compiled_since: float | None = None
+    loss: Literal["fused", "compiled", "pytorch", "stepwise"] = "fused"
+    loss_since: float | None = None
+    earlier_loss: Literal["pytorch", "stepwise"] = "pytorch"
     lazy_gradients: bool = False
     foreach_on: tuple[str, ...] = ()
     low_precision_activations: bool = False
     fused: bool = True
+    fused_norm: bool = False
     launch: Literal["eager", "compiled", "graph"] = "eager"
     captures_experts: bool = False
     captures_experts_since: float | None = None
@@ -200,8 +203,8 @@ class Stack:
         changes: dict[str, Any] = {}
         if self.flash_since and year < self.flash_since:
             changes["attention_kernel"] = "fused_softmax"
-        if self.loss == "compiled" and self.loss_compiled_since and year < self.loss_compiled_since:
-            changes["loss"] = "pytorch"
+        if self.loss_since and year < self.loss_since:
+            changes["loss"] = self.earlier_loss
         if self.captures_experts_since and year < self.captures_experts_since:
             changes["captures_experts"] = False
         if self.deduplicated_since and year < self.deduplicated_since:

@@ -11,7 +11,7 @@ from service.deadline import Deadline, nobody
 from service.failures import least_that_failed, out_of_memory
 from service.profiles import wanted_profile
 from service.resolution import Resolver
-from service.schemas.frontier import FrontierAnswer, FrontierRequest, PointAnswer
+from service.schemas.frontier import CrossingAnswer, FrontierAnswer, FrontierRequest, PointAnswer
 from service.store import Store
 
 
@@ -29,7 +29,7 @@ class Frontiers:
         points = frontier(resolved.problem, profile, constraints, grid, go_on, failed)
         answer = FrontierAnswer(
             points=[PointAnswer.of(point, request.tolerance) for point in points],
-            crossings=crossings(points, grid, request.tolerance),
+            crossings=[CrossingAnswer.of(crossing) for crossing in crossings(points, grid, request.tolerance)],
             reasons=_reasons(points, grid, request.tolerance),
             **grounds(request, resolved, profile),
         )

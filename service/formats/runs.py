@@ -74,7 +74,7 @@ def read(row: Row, software_year: float) -> Run:
 def _read(row: Row, software_year: float) -> Run:
     assumed: list[str] = []
     training = row["training"]
-    architecture = Architecture.from_shape(name="run", **shape(row["model"]))
+    architecture = catalogue.likeness(Architecture.from_shape(name="run", **shape(row["model"])))
     cluster = _cluster(row["cluster"])
     stack = replace(_stack(row, assumed), age_years=_age(row, software_year, assumed))
     degrees = _degrees(training, cluster, architecture, stack, assumed)
@@ -187,7 +187,7 @@ def _stack(row: Row, assumed: list[str]) -> Stack:
     if kernel:
         changes["attention_kernel"] = kernel
     if training.get("fused_norm_kernel") is not None:
-        changes["fused"] = bool(training["fused_norm_kernel"])
+        changes |= {"fused": False, "fused_norm": bool(training["fused_norm_kernel"])}
     if training.get("compile") is not None and stack.launch != "graph":
         changes |= {"launch": "compiled" if training["compile"] else "eager", "fused": bool(training["compile"])}
     if stack.loss == "compiled" and training.get("compile") is False:

@@ -39,6 +39,8 @@ class MoeFields(Wire):
     """Width of the shared expert where it is not `num_shared_experts` times that of a routed one."""
     first_k_dense: Annotated[int, Field(ge=0, le=1024)] = 0
     moe_layer_freq: Layers = 1
+    bias: bool = False
+    """Of the router and of every expert, as gpt-oss has."""
 
     @model_validator(mode="after")
     def _enough_experts(self) -> Self:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from models.frontier import Point
+from models.frontier import Crossing, Point
 from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.prediction import Grounds
 from service.schemas.question import PinnedQuestion
@@ -91,9 +92,26 @@ class PointAnswer(Document):
         )
 
 
+class CrossingAnswer(Document):
+    """Between two neighbouring points along an axis, `above` the one and `below` the other, the gap crosses the
+    tolerance."""
+
+    axis: str
+    at: dict[str, float]
+    """Of the other axes."""
+    above: float
+    below: float
+    estimate: float
+    """In between, in proportion to the gaps of the two; halfway where one of them lacks a side. Not a search."""
+
+    @classmethod
+    def of(cls, crossing: Crossing) -> Self:
+        return cls(**asdict(crossing))
+
+
 class FrontierAnswer(Grounds):
     points: list[PointAnswer]
     """The last axis of the grid fastest."""
-    crossings: list[dict[str, float]]
-    """Where the gap crosses the tolerance along the first axis: between two points, in proportion to their gaps."""
+    crossings: list[CrossingAnswer]
+    """Where the gap crosses the tolerance along the first axis."""
     reasons: list[str]

@@ -81,10 +81,12 @@ class StackFields(Wire):
     parameter_shards: bool | None = None
     """ZeRO 3 keeps shards of the parameters in use beside the fp32 ones."""
     parallel_loss: bool | None = None
-    loss: Literal["fused", "compiled", "pytorch"] | None = None
-    """What makes loss and gradient of logits; it decides how many bytes of each are alive together."""
+    loss: Literal["fused", "compiled", "pytorch", "stepwise"] | None = None
+    """What makes loss and gradient of logits; it decides how many bytes of each are moved, and alive together."""
     low_precision_activations: bool | None = None
     fused: bool | None = None
+    fused_norm: bool | None = None
+    """Norms are fused kernels, even where other element-wise operations are not."""
     launch: Literal["eager", "compiled", "graph"] | None = None
     captures_experts: bool | None = None
     """Steps of sparse models are captured as graphs, whatever `launch` is."""

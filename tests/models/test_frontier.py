@@ -146,7 +146,9 @@ def test_where_the_gap_crosses_the_tolerance_lies_between_the_points_on_either_s
     changes = [i for i in range(len(sides) - 1) if sides[i] != sides[i + 1]]
     assert len(found) == len(changes) > 0
     for i, crossing in zip(changes, found, strict=True):
-        assert points[i].at["scale_out"] <= crossing["scale_out"] <= points[i + 1].at["scale_out"]
+        assert (crossing.above, crossing.below) == (points[i].at["scale_out"], points[i + 1].at["scale_out"])
+        assert crossing.axis == "scale_out"
+        assert crossing.above <= crossing.estimate <= crossing.below
     assert crossings([*points[3:], *points[:3]], grid, 0.03) == found  # whatever order they were asked in
 
 
