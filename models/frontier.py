@@ -50,8 +50,8 @@ class Point:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
     """Between two neighbours along an `axis`, at one place of the others, the gap crosses the tolerance: `above` the
-    one and `below` the other. Both are exact searches; `estimate` is in proportion to their gaps, or halfway where one of
-    them lacks layouts with or without a pipeline."""
+    one and `below` the other. Both are exact searches; `estimate` is in proportion to their gaps, or halfway where one
+    of them lacks layouts with or without a pipeline."""
 
     axis: str
     at: dict[str, float]
