@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models import catalogue
+from models.architecture import Architecture, Moe, MoeShape
 from models.compute import SETTLED_YEARS, Compute, busiest
 from models.flops import model_flops
+from models.kernels import Kernels
 from models.layout import Layout, Layouts
 from models.memory import kept_bytes, layer_bytes
 from models.mesh_costs import MeshCosts
@@ -569,3 +571,74 @@ def test_natural_routing_is_free_where_every_device_has_all_experts() -> None:
 )
 def test_a_stack_or_pytorch_picks_the_attention_kernel(stack: str, generation: str, kernel: str) -> None:
     assert catalogue.stack(stack).kernel_on(generation) == kernel
+
+
+def test_fusing_norms_and_then_the_rest_saves_time() -> None:
+    problem = question()
+    eager, norms, fused = (
+        step_times(replace(problem, stack=replace(problem.stack, launch="graph", **switches)))
+        for switches in ({"fused": False}, {"fused": False, "fused_norm": True}, {"fused": True})
+    )
+    assert (eager > norms).all()
+    assert (eager > fused).all()
+
+
+@pytest.mark.parametrize(("kernel", "least"), [("pytorch", "fused"), ("stepwise", "pytorch")])
+def test_a_loss_of_more_kernels_takes_longer(kernel: str, least: str) -> None:
+    problem = question("llama-3.2-1b")
+    slower, faster = (
+        step_times(replace(problem, stack=replace(problem.stack, loss=loss)))[0] for loss in (kernel, least)
+    )
+    assert slower > faster
+
+
+def test_heads_of_64_are_as_much_slower_as_was_measured() -> None:
+    """FlashAttention-2 on A100, causal, forward and backward, 8,192 tokens: 165 and 182 TFLOP/s."""
+    problem = replace(question(), cluster=catalogue.cluster("a100", 64))
+    problem = replace(problem, stack=replace(problem.stack, attention_kernel="flash2"))
+    kernels = Kernels(problem, PROFILE.coefficients(problem.scopes))
+    attention = problem.architecture.layers[0].attention
+    seconds = {
+        dim: float(
+            kernels.attention(
+                replace(attention, head_dim=dim, v_head_dim=dim), np.array([8192.0]), np.array([2048 / dim])
+            ).forward[0]
+        )
+        for dim in (64, 128, 256)
+    }
+    assert seconds[128] / seconds[64] == pytest.approx(165 / 182, abs=0.02)
+    assert seconds[256] == pytest.approx(seconds[128])
+
+
+def test_biases_of_experts_are_work_and_parameters() -> None:
+    problem = replace(question("gpt-oss-20b"), stack=catalogue.stack("nemo"))
+    moe = problem.architecture.layers[0].feed_forward
+    assert isinstance(moe, Moe)
+    plain = replace(moe, bias=False, router_bias=False)
+    without = replace(
+        problem.architecture,
+        layers=tuple(replace(layer, feed_forward=plain) for layer in problem.architecture.layers),
+    )
+    layouts = Layouts.of([Layout(dp_shard=64, ep=8, zero_stage=1)])
+    c = PROFILE.coefficients(problem.scopes)
+    times = [predict(p, layouts, c).step_time_s[0] for p in (problem, replace(problem, architecture=without))]
+    assert times[0] > times[1]
+    # 32 experts of 24 layers: a bias for each output of up (2 x 2,880) and down (2,880), and the router's
+    added = problem.architecture.parameters.total - without.parameters.total
+    assert added == 24 * (32 * 3 * 2880 + 32)
+
+
+def test_a_run_has_the_biases_of_the_shipped_model_of_its_shape() -> None:
+    shape = {
+        "num_layers": 24, "hidden_size": 2880, "intermediate_size": 2880, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128, "full_attention_period": 2,
+        "moe": MoeShape(num_experts=32, experts_per_token=4, moe_intermediate_size=2880),
+    }  # fmt: skip
+    told = Architecture.from_shape(name="run", vocab_size=201216, **shape)  # type: ignore[arg-type]
+    alike = catalogue.likeness(told)
+    block = alike.layers[0].feed_forward
+    assert isinstance(block, Moe)
+    assert block.bias
+    assert (alike.name, alike.vocab_size) == ("run", 201216)
+    other = Architecture.from_shape(name="run", vocab_size=201216, **{**shape, "num_layers": 23})  # type: ignore[arg-type]
+    assert catalogue.likeness(other) == other
