@@ -105,9 +105,9 @@ class _Search:
         all of them together left to prune against. Returns the cores that are left."""
         ground = self.ground
         rows, experts = ground.trunks.rows, len(ground.experts)
-        m = rows.num_micro_batches(ground.problem.workload.global_batch)
-        least = np.minimum.reduceat(ground.bounds.passes, ground.first_shard)[ground.body] + ground.context
-        bound = ground.bounds.time(least, rows.pp, m, ground.chains.least_idle[ground.trunks.chains])
+        bounds, idle = ground.bounds, ground.chains.least_idle[ground.trunks.chains]
+        least = np.minimum.reduceat(bounds.passes, ground.first_shard)[ground.body] + ground.context
+        bound = bounds.time(least, rows, idle, bounds.dense[ground.first_shard][ground.body])
         points = of_degrees(rows)
         order = np.argsort(bound, kind="stable")
         cores: Cores | None = None
@@ -159,12 +159,12 @@ class _Search:
         folding = int(ground.splits[trunk].sum())
         self.rejected["experts_fold_over_dense_axes"] += (crossed - folding) * len(ground.policies)
         layouts, shard, memory = ground.cores(trunk, expert)
-        m = layouts.num_micro_batches(ground.problem.workload.global_batch)
         fits = memory <= ground.at_most
         self.pruned_by_memory += int(ground.splits[trunk[~fits]].sum()) * len(ground.policies)
         layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
-        least_idle = ground.chains.least_idle[ground.chain(trunk)]
-        bound = ground.bounds.time(ground.bounds.passes[shard] + ground.context[trunk], layouts.pp, m[fits], least_idle)
+        bounds, idle = ground.bounds, ground.chains.least_idle[ground.chain(trunk)]
+        least = bounds.passes[shard] + ground.context[trunk]
+        bound = bounds.time(least, layouts, idle, bounds.dense[shard], bounds.expert[shard])
         return self._wanted(Cores(layouts, trunk, shard, bound))
 
     # -- meshes -------------------------------------------------------------------------------------------------
