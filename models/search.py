@@ -101,8 +101,8 @@ class _Search:
     # -- trunks and cores ---------------------------------------------------------------------------------------
 
     def _fastest(self) -> Cores:
-        """Open blocks of trunks in order of their bound: of each the best cores at once, the rest at the end, with what
-        all of them together left to prune against. Returns the cores that are left."""
+        """Cross blocks of trunks in order of their bound. The best cores are opened at once until something fits, to
+        prune against; the others at the end. Returns those that are left."""
         ground = self.ground
         rows, experts = ground.trunks.rows, len(ground.experts)
         bounds, idle = ground.bounds, ground.chains.least_idle[ground.trunks.chains]
@@ -122,7 +122,8 @@ class _Search:
             more = self._crossed(block[wanted])
             cores = more if cores is None else Cores.joined([cores, more])
             opened = np.concatenate([opened, np.zeros(len(more.trunk), dtype=bool)])
-            opened[self._open_best(cores, opened, _PROBED)] = True
+            if not self.held.layouts:
+                opened[self._open_best(cores, opened, _PROBED)] = True
         if cores is None:
             raise self._nothing()
         size = _PROBED
