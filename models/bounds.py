@@ -31,6 +31,7 @@ from models.exposure import (
     Exposure,
     context_sent,
     exposed_context,
+    exposed_data,
     norm_seconds,
     overlaps,
     straggling,
@@ -197,14 +198,19 @@ class CoreBounds:
     """Bounds for trunks and cores, whatever the split, the placement and the policy.
 
     A pass takes its compute and the least of tensor-, expert- and context-parallel traffic that any placement leaves;
-    nothing of data parallelism. Shards are those of every body with its expert degrees in a row; `first`: where the row
-    of each body begins.
+    once a step comes the least traffic and update of data parallelism, which exposes no less more often
+    (slower_shardings). Shards are those of every body with its expert degrees in a row; `first`: where the row of each
+    body begins. `dense`, `expert`: parameters of the whole model on each.
     """
 
     def __init__(self, problem: Problem, shards: ShardCosts, c: Coefficients, least: LeastCosts, first: Array) -> None:
         self.problem, self.c, self.shards, self.least = problem, c, shards, least
         self.first = first
         self.passes = self._passes()
+        amounts = [*problem.architecture.layers_trained, 1.0, 1.0]
+        self.dense, self.expert = (
+            weighed(amounts, [getattr(size, name) for size in shards.bytes]) for name in ("dense", "expert")
+        )
 
     def _passes(self) -> Array:
         """F+B of the whole model on each shard, for one micro-batch: of what has no experts once for every body."""
@@ -245,8 +251,16 @@ class CoreBounds:
             found.append(self.problem.architecture.layers_trained[kind] * total(both))
         return total(found)[code]
 
-    def time(self, passes: Array, pp: Array, m: Array, idle: Array) -> Array:
-        """Least step time with so long a pass and so many idle ones."""
-        n, problem = self.problem.cluster.num_devices, self.problem
-        once = norm_seconds(self.c, n) + self.c.step_fixed_s
-        return np.asarray((passes / pp * (m + idle) + once) * (1 + straggling(problem, self.c, n)))
+    def time(self, passes: Array, x: Layouts, idle: Array, dense: Array, expert: Array | float = 0.0) -> Array:
+        """Least step time of trunks or cores with so long a pass, so many idle ones, and so many parameters."""
+        n, problem, c = self.problem.cluster.num_devices, self.problem, self.c
+        m, mean, replicas = x.num_micro_batches(problem.workload.global_batch), passes / x.pp, x.dp * x.cp
+        of_experts = replicas * x.tp // (x.ep * x.etp)
+        of_dense_s, of_expert_s = (
+            table.take(np.searchsorted(self.least.degrees, count))
+            for table, count in zip(self.least.once, (replicas, of_experts), strict=True)
+        )
+        traffic = (dense * of_dense_s + expert * of_expert_s) / x.pp
+        update = (dense / replicas + expert / of_experts) / x.pp * min(update_seconds(problem, c))
+        once = exposed_data(problem, c, traffic, mean) + update + norm_seconds(c, n) + c.step_fixed_s
+        return np.asarray((mean * (m + idle) + once) * (1 + straggling(problem, c, n)))

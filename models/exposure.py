@@ -174,10 +174,8 @@ class Exposure:
         return before * traffic.stuck + in_forward, again * traffic.stuck + in_backward, hidden
 
     def hide(self, traffic: Array, window: Array | float) -> Array:
-        """What `window` seconds of compute leave exposed, plus what the hidden part slows them by."""
-        if not self.stack.overlap_data:
-            return traffic
-        return np.asarray(traffic - np.minimum(traffic, self.c.data_overlap * window) * (1 - self.c.interference))
+        """What `window` seconds of compute leave exposed of data-parallel traffic."""
+        return exposed_data(self.problem, self.c, traffic, window)
 
     def sends(self, stages: Array | None = None, waiting: Array | float = 0.0) -> Array:
         """Exposed per-micro-batch sends of a step; beside what `stages` compute, amounts of every part (s, n) each, and
@@ -283,6 +281,13 @@ def exposed_context(meshes: MeshCosts, kind: int, sent: Pair, beside: Pair, atte
     slower = slower_in_chunks(kernel, problem.workload.seq_len, meshes.layouts.cp)
     before, after = (np.maximum(s - hides * b, 0.0) for s, b in zip(sent, beside, strict=True))
     return before + slower * attention[0], after + slower * attention[1]
+
+
+def exposed_data(problem: Problem, c: Coefficients, traffic: Array, window: Array | float) -> Array:
+    """What `window` seconds of compute leave exposed, plus what the hidden part slows them by."""
+    if not problem.stack.overlap_data:
+        return traffic
+    return np.asarray(traffic - np.minimum(traffic, c.data_overlap * window) * (1 - c.interference))
 
 
 def update_seconds(problem: Problem, c: Coefficients) -> tuple[Number, Number]:

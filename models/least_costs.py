@@ -7,6 +7,7 @@ distance between neighbours is tried, once for every degree that there is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from models.array import Array, Shared, total
 from models.communication import Cost, Network
 from models.factors import divisors
 from models.layout import Layouts
-from models.mesh import Group, Groups, beside_pipeline, every_stride
+from models.mesh import Group, Groups, beside_pipeline, closest, every_stride
 from models.mesh_costs import of_axes
 from models.problem import Problem
 from models.profile import Coefficients
@@ -55,11 +56,41 @@ class LeastCosts:
         """The same for context parallelism alone."""
         return {"cp": self._of(g.cp, self.axes["cp"][1])}
 
+    @cached_property
+    def once(self) -> tuple[Array, Array]:
+        """Seconds that a parameter's traffic takes at least once a step, over each of `degrees` replicas of it: of
+        dense ones, and of experts. Over some replicas it is gathered and its gradient scattered, and what each has of
+        that is reduced over the others; or all reduce the whole gradient. Nothing, where sharding does that too."""
+        problem, degrees = self.problem, self.degrees
+        if problem.stack.reduces_whole(1):
+            return (np.zeros(len(degrees)),) * 2
+        inner, outer = np.nonzero(np.isin(np.multiply.outer(degrees, degrees), degrees))
+        both = np.searchsorted(degrees, degrees[inner] * degrees[outer])
+        gather, reduce = (self._tabulated(cost).byte_s for cost in (self.network.gather, self.network.reduce))
+        element, gradient = problem.gather_bytes, problem.gradient_bytes
+
+        def least(gather: Array) -> Array:
+            found = 2 * gather * gradient
+            apart = gather[inner] * (element + gradient) + reduce[outer] * gradient / degrees[inner]
+            np.minimum.at(found, both, apart)
+            return found
+
+        near, bent = closest(problem.cluster, degrees), gather.copy()
+        several = np.flatnonzero((degrees[inner] > 1) & (degrees[outer] > 1))
+        joined = near.take(inner[several]) * near.take(outer[several])
+        np.minimum.at(bent, both[several], self.network.least_gather(joined).byte_s)
+        return least(bent), least(gather)
+
     def _of(self, axis: Shared[Group], cost: Callable[[Group], Cost], times: int = 1) -> Cost:
+        entries = np.searchsorted(self.degrees, axis.table.degree)
+        every = np.add.outer(np.arange(times) * len(self.degrees), entries).ravel()
+        return self._tabulated(cost, times).take(every)
+
+    def _tabulated(self, cost: Callable[[Group], Cost], times: int = 1) -> Cost:
+        """Of every degree."""
         if (cost, times) not in self._known:
             self._known[cost, times] = cost(self._groups).least_of(self._choices // times, apart=times)
-        entries = np.searchsorted(self.degrees, axis.table.degree)
-        return self._known[cost, times].take(np.add.outer(np.arange(times) * len(self.degrees), entries).ravel())
+        return self._known[cost, times]
 
 
 def _joined(axis: Shared[Group], parts: list[Shared[Group]], alone: Cost, bent: Cost, times: int) -> Cost:

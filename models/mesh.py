@@ -124,6 +124,11 @@ def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
     return _groups(cluster.numbering, [*dense, *expert], shared=True)
 
 
+def closest(cluster: Cluster, degrees: Array) -> Group:
+    """Innermost axes of these degrees."""
+    return _group(cluster.numbering, np.ones_like(degrees), degrees)
+
+
 def beside_pipeline(cluster: Cluster, meshes: Layouts, closest: Groups, filled: Array) -> dict[str, Group]:
     """Of the closest groups of these meshes, all that those of expert axes may be: of every entry of their tables the
     group with the pipeline's axis outside, then of every entry that with it inside, in each of these fillings of a

@@ -14,6 +14,7 @@ from models.complexity import WORDS
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
 from models.fewer_chips import FasterOnFewer, FewerChips, faster_with_fewer, search_all_or_fewer
+from models.layout import Layouts
 from models.more_chips import with_enough_chips
 from models.obstacles import forbidden_schedules, why_none
 from models.pareto import pareto_front, steps_of
@@ -107,12 +108,12 @@ def _found(
     front = _front(answer, near, predictions.needed_bytes[np.searchsorted(known, near)])
     rows = list(dict.fromkeys([answer.simplest, *best, *answer.ranked, *front]))
     shown = predictions.take(np.searchsorted(known, rows))
-    chosen = dict(zip(rows, candidates(shown, profile), strict=True))
+    sure = fastest_sure(answer, predictions, known, float(answer.times[0]) * (1 + tolerance), go_on)
+    if len(sure):
+        shown = predict(problem, Layouts.concatenate([shown.layouts, sure]), predictions.meshes.c)
+    found = candidates(shown, profile)
+    chosen, surer = dict(zip(rows, found, strict=False)), found[-1] if len(sure) else None
     fastest, simplest = chosen[answer.ranked[0]], chosen[answer.simplest]
-    surer = None
-    if fastest.prediction.fit_probability < SURE:
-        limit = float(answer.times[0]) * (1 + tolerance)
-        surer = fastest_sure(profile, answer, predictions, known, limit, go_on)
     sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
     exact = answer.certificate.exact
     missing = why_none(space, piped=sides[0] is not None) if None in sides and exact else None

@@ -42,7 +42,8 @@ _PROBED = 1024  # cores opened together, at first
 _MESHES = 1 << 14  # bounded together
 _FIRST_MESHES = 1 << 12
 _FIRST_FREE = 1 << 9  # of those that are placed in many ways
-_FIRST_PLACED = 1 << 8
+_PLACED = 1 << 11
+_FIRST_PLACED = 1 << 8  # while there is nothing to prune against
 _LEAVES = 1 << 13  # evaluated together, at most
 _FIRST_LEAVES = 1 << 10
 _MOST_LAYOUTS = 4_000_000  # a search stops there with the best so far, marked as not exact
@@ -101,13 +102,13 @@ class _Search:
     # -- trunks and cores ---------------------------------------------------------------------------------------
 
     def _fastest(self) -> Cores:
-        """Open blocks of trunks in order of their bound: of each the best cores at once, the rest at the end, with what
-        all of them together left to prune against. Returns the cores that are left."""
+        """Cross blocks of trunks in order of their bound. The best cores are opened at once until there is a time to
+        prune against; the others at the end. Returns those that are left."""
         ground = self.ground
         rows, experts = ground.trunks.rows, len(ground.experts)
-        m = rows.num_micro_batches(ground.problem.workload.global_batch)
-        least = np.minimum.reduceat(ground.bounds.passes, ground.first_shard)[ground.body] + ground.context
-        bound = ground.bounds.time(least, rows.pp, m, ground.chains.least_idle[ground.trunks.chains])
+        bounds, idle = ground.bounds, ground.chains.least_idle[ground.trunks.chains]
+        least = np.minimum.reduceat(bounds.passes, ground.first_shard)[ground.body] + ground.context
+        bound = bounds.time(least, rows, idle, bounds.dense[ground.first_shard][ground.body])
         points = of_degrees(rows)
         order = np.argsort(bound, kind="stable")
         cores: Cores | None = None
@@ -122,7 +123,8 @@ class _Search:
             more = self._crossed(block[wanted])
             cores = more if cores is None else Cores.joined([cores, more])
             opened = np.concatenate([opened, np.zeros(len(more.trunk), dtype=bool)])
-            opened[self._open_best(cores, opened, _PROBED)] = True
+            if not self._is_limited:
+                opened[self._open_best(cores, opened, _PROBED)] = True
         if cores is None:
             raise self._nothing()
         size = _PROBED
@@ -131,6 +133,15 @@ class _Search:
             size = min(2 * size, _MESHES)
         self._close(cores.bound[~opened])
         return cores.take(np.flatnonzero(~opened))
+
+    @property
+    def _is_limited(self) -> bool:
+        """Whether there is a time to prune against."""
+        return bool(np.isfinite(min(self.held.best, self.held.goal.faster_than)))
+
+    @property
+    def _first_placed(self) -> int:
+        return _PLACED if self._is_limited else _FIRST_PLACED
 
     def _open_best(self, cores: Cores, opened: Array, count: int) -> Array:
         """Open the cores that promise most, on each side of pp = 1; returns which."""
@@ -159,12 +170,12 @@ class _Search:
         folding = int(ground.splits[trunk].sum())
         self.rejected["experts_fold_over_dense_axes"] += (crossed - folding) * len(ground.policies)
         layouts, shard, memory = ground.cores(trunk, expert)
-        m = layouts.num_micro_batches(ground.problem.workload.global_batch)
         fits = memory <= ground.at_most
         self.pruned_by_memory += int(ground.splits[trunk[~fits]].sum()) * len(ground.policies)
         layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
-        least_idle = ground.chains.least_idle[ground.chain(trunk)]
-        bound = ground.bounds.time(ground.bounds.passes[shard] + ground.context[trunk], layouts.pp, m[fits], least_idle)
+        bounds, idle = ground.bounds, ground.chains.least_idle[ground.chain(trunk)]
+        least = bounds.passes[shard] + ground.context[trunk]
+        bound = bounds.time(least, layouts, idle, bounds.dense[shard], bounds.expert[shard])
         return self._wanted(Cores(layouts, trunk, shard, bound))
 
     # -- meshes -------------------------------------------------------------------------------------------------
@@ -237,7 +248,7 @@ class _Search:
         costs = ground.costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
         chain = meshes.chain[mesh]
         found = Meshes(costs, mesh, chain, points, ground.bounded(costs, chain))
-        for rows, _ in growing(np.argsort(found.bound, kind="stable"), _FIRST_PLACED, _MESHES):
+        for rows, _ in growing(np.argsort(found.bound, kind="stable"), self._first_placed, _MESHES):
             if len(left := self._wanted(found.take(rows))):
                 self._bounded(left)
 

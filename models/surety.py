@@ -11,7 +11,6 @@ import numpy as np
 
 from models.answer import Answer, Goal, GoOn, NothingFaster
 from models.array import Array
-from models.candidate import Candidate, candidates
 from models.constraints import Constraints
 from models.errors import Infeasible
 from models.groundwork import NoLegalLayout
@@ -19,9 +18,8 @@ from models.hardware import GIB
 from models.layout import Layouts
 from models.prediction import Prediction
 from models.problem import Problem
-from models.profile import Profile
 from models.search import search_on
-from models.step import Predictions, predict
+from models.step import Predictions
 
 SURE = 0.9
 """Probability to fit from which nothing surer is looked for: the upper end of an 80% interval fits."""
@@ -30,22 +28,19 @@ Found = TypeVar("Found")
 _OFFLOADS = ("offload_activations", "offload_optimizer")
 
 
-def fastest_sure(
-    profile: Profile, answer: Answer, near: Predictions, rows: Array, limit_s: float, go_on: GoOn
-) -> Candidate | None:
-    """The fastest layout that is sure to fit and takes no more than `limit_s`; `near`: predictions of `rows` of the
-    answer, of which the fastest that does leaves less to be searched for."""
+def fastest_sure(answer: Answer, near: Predictions, rows: Array, limit_s: float, go_on: GoOn) -> Layouts:
+    """Where the fastest of the answer is not sure to fit, the fastest layout that is and takes no more than `limit_s`,
+    if there is one. `near`: predictions of `rows` of the answer, of which the fastest that is sure leaves less to be
+    searched for."""
     sure = answer.ground.as_sure(SURE)
     known = rows[sure.fits(near.memory, near.host_bytes)]
+    if 0 in known:
+        return answer.layouts.take(known[:0])
     seconds = float(answer.times[known].min(initial=limit_s * (1 + 1e-12)))
-    found = [answer.layouts.take(known[answer.times[known] == seconds][:1])]
     with suppress(NothingFaster, NoLegalLayout, Infeasible):
         faster = search_on(sure, Goal(faster_than=seconds), go_on)
-        found.insert(0, faster.layouts.take(np.array(faster.ranked[:1])))
-    if not sum(map(len, found)):
-        return None
-    chosen = predict(near.problem, Layouts.concatenate(found), near.meshes.c)
-    return candidates(chosen, profile)[0]
+        return faster.layouts.take(np.array(faster.ranked[:1]))
+    return answer.layouts.take(known[answer.times[known] == seconds][:1])
 
 
 def avoiding(

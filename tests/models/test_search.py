@@ -396,7 +396,7 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     cores = CoreBounds(problem, costs, c, LeastCosts(problem, c, layouts.ep, layouts.etp), np.arange(len(shards.table)))
     unsplit = replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones(n, dtype=int))
     passes = cores.passes[shards.code] + cores.context(layouts, shards.code)
-    time = cores.time(passes, layouts.pp, m, least_idle)
+    time = cores.time(passes, unsplit, least_idle, cores.dense[shards.code], cores.expert[shards.code])
     yield time, CoreMemory(problem, costs, c, policies).memory(shards.code, unsplit, held)
 
 
