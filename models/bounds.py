@@ -98,7 +98,7 @@ def slower_shardings(problem: Problem, shardings: Layouts, legal: Array) -> Arra
     of m times as much in m times as long m times as much.
     """
     stage = shardings.zero_stage
-    if problem.stack.reduces_whole(1):
+    if problem.stack.reduces_whole(1) or not problem.stack.overlap_zero1:
         return np.zeros(len(stage), dtype=bool)
     instead = np.any(legal[:, stage == 1], axis=1)
     return np.asarray((stage > 1) & np.all(~legal | instead[:, None], axis=0))
@@ -168,7 +168,7 @@ class Bounds:
         """Of Times, but for jitter."""
         mean = exposure.whole_model() / self.pp
         traffic, update = (weighed(exposure.amounts, work) / self.pp for work in zip(*once, strict=True))
-        step = mean * (self.m + self.least_idle) + exposure.hide(traffic, mean) + update
+        step = mean * (self.m + self.least_idle) + exposure.hide_once(traffic, mean) + update
         sends = exposure.sends()
         step = step + sends + exposure.hops()
         device, host = update_seconds(self.problem, self.c)

@@ -138,7 +138,7 @@ class Combiner:
     def _data_once(self, forward: Array, backward: Array) -> Array:
         """Gradient reduction behind the last micro-batch's backward, parameter gather behind the first forward."""
         gathers, scatters = zip(*self.exposure.data_once(), strict=True)
-        hide, amounts = self.exposure.hide, self._parameter_amounts
+        hide, amounts = self.exposure.hide_once, self._parameter_amounts
         return hide(weighed(amounts, gathers), forward) + hide(weighed(amounts, scatters), backward)
 
     def _optimizer(self) -> Array:

@@ -18,7 +18,7 @@ from models.hardware import Dim
 from models.mesh import Group
 from models.profile import Coefficients, Number
 
-TREE_HOPS = 3.2  # of a pass over a tree, per doubling of nodes: 90 us measured there and back over hops of 14 us
+TREE_HOPS = 10.0  # of a pass over a tree, per doubling of nodes: 90 us measured there and back over hops of 4.5 us
 
 
 @dataclass(frozen=True, slots=True)

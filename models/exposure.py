@@ -177,6 +177,13 @@ class Exposure:
         """What `window` seconds of compute leave exposed of data-parallel traffic."""
         return exposed_data(self.problem, self.c, traffic, window)
 
+    def hide_once(self, traffic: Array, window: Array | float) -> Array:
+        """The same of what comes once a step."""
+        exposed = self.hide(traffic, window)
+        if self.stack.overlap_zero1:
+            return exposed
+        return np.where(self.layouts.zero_stage == 1, traffic, exposed)
+
     def sends(self, stages: Array | None = None, waiting: Array | float = 0.0) -> Array:
         """Exposed per-micro-batch sends of a step; beside what `stages` compute, amounts of every part (s, n) each, and
         wait, or what the mean of them computes. The first micro-batch has nothing to run beside."""

@@ -14,7 +14,7 @@ from models.layout import AXES, PLACEMENTS
 from models.recompute import MODULES
 
 Kernel = Literal[
-    "auto", "pytorch", "unfused", "fused_softmax", "flash1", "flash2", "flash3", "cudnn", "flash4", "splash"
+    "auto", "pytorch", "triton", "unfused", "fused_softmax", "flash1", "flash2", "flash3", "cudnn", "flash4", "splash"
 ]
 VENDORS = ("nvidia", "amd", "intel", "google", "aws", "huawei")  # of other vendors' chips nothing is known
 KERNELS: tuple[str, ...] = (
@@ -28,7 +28,11 @@ KERNELS: tuple[str, ...] = (
     "splash",
 )
 _PYTORCH = {"volta": "fused_softmax", "blackwell": "cudnn", "tpu": "splash"}
-_PICKED = {"auto": {**_PYTORCH, "hopper": "cudnn"}, "pytorch": _PYTORCH}
+_PICKED = {
+    "auto": {**_PYTORCH, "hopper": "cudnn"},
+    "pytorch": _PYTORCH,
+    "triton": {**_PYTORCH, "ampere": "flash1"},
+}
 """By the generation of the chip; FlashAttention-2 on others."""
 
 
@@ -73,6 +77,7 @@ class Stack:
     deduplicated_since      the year it began to send one per domain; a copy per expert before
     node_limit              a token is routed to at most this many scale-up domains (DeepSeek-V3 §2.1.2: 4)
     overlap_*               whether the traffic of that axis runs beside compute
+    overlap_zero1           with data parallelism beside compute, what ZeRO 1 scatters and gathers once a step is too
     overlap_switches        what it has to be told for that, where it does not by itself
     recompute, offload      policies it offers; `default_recompute` is on unless told otherwise
     offload_alone           activations go to the host only without a pipeline and without recompute (Megatron-Core
@@ -101,7 +106,8 @@ class Stack:
     captures_experts        steps of sparse models are captured as graphs, whatever `launch` is
     captures_experts_since  the year that began
     attention_kernel        a kernel, or who picks it by the chip: "auto" takes the fastest, "pytorch" what eager
-                            PyTorch does: FlashAttention-2 before Blackwell (torchtitan models/attention.py)
+                            PyTorch does: FlashAttention-2 before Blackwell (torchtitan models/attention.py), "triton"
+                            on Ampere a Triton kernel as fast as FlashAttention's first version
     flash_since             the year its default attention became a flash kernel; a fused softmax before
     one_sequence_since      the year its pipelines' micro-batches became one sequence unless told otherwise; before,
                             there were as many of them as stages
@@ -146,6 +152,7 @@ class Stack:
     deduplicated_since: float | None = None
     node_limit: int | None = None
     overlap_data: bool = True
+    overlap_zero1: bool = True
     overlap_tensor: bool = False
     overlap_expert: bool = False
     overlap_pipeline: bool = True

@@ -436,6 +436,8 @@ def _micro_batches(row: Row, problem: Problem, degrees: Row, assumed: list[str])
         raise Invalid("training.global_batch_sequences", problem.workload.global_batch, "less than one sequence a rank")
     if pp > 1 and share % pp == 0 and _before(problem.stack.one_sequence_since, row):
         return (share // pp,)
+    if pp == 1 and problem.stack.usual_sequences:
+        return (share,)  # it takes all sequences of a device at once unless told to accumulate gradients
     if problem.stack.launch != "graph" and training.get("recompute") is None and problem.architecture.is_moe:
         return (1,)  # the default of these stacks; who states recompute and no micro-batch has tuned both
     return tuple(d for d in divisors(share) if d <= _LARGEST_MICRO_BATCH)

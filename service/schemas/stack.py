@@ -59,6 +59,7 @@ class StackFields(Wire):
     dispatcher: Literal["alltoall", "deduplicated", "allgather"] | None = None
     node_limit: Degree | None = None
     overlap_data: bool | None = None
+    overlap_zero1: bool | None = None
     overlap_tensor: bool | None = None
     overlap_expert: bool | None = None
     overlap_pipeline: bool | None = None

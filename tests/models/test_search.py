@@ -119,6 +119,7 @@ def problems(draw: st.DrawFn) -> Problem:
             selective=draw(st.sampled_from(_SELECTIVE)),
             recompute_layers=draw(st.booleans()),
             whole_gradients=draw(st.booleans()),
+            overlap_zero1=draw(st.booleans()),
         ),
     )
 

@@ -433,6 +433,19 @@ def test_gradients_reduced_whole_travel_twice_as_far() -> None:
     assert whole[1] == scattered[1]
 
 
+def test_what_a_stack_shards_after_backward_hides_behind_nothing() -> None:
+    """What nanotron's ZeRO 1 scatters and gathers takes as long as if no data-parallel traffic hid; plain data parallelism
+    hides what it reduces."""
+    base = question(model="llama-3-8b", chips=64, global_batch=64)
+    stages = Layouts.of([Layout(tp=8, dp_shard=8, zero_stage=1), Layout(tp=8, dp_replicate=8)])
+    switches = ((True, True), (True, False), (False, False))
+    ways = [on_stack("nanotron", base, overlap_data=data, overlap_zero1=zero1) for data, zero1 in switches]
+    c = PROFILE.coefficients(ways[0].scopes)
+    hidden, apart, nothing = (predict(p, stages, c).time["data_s"] for p in ways)
+    assert hidden[0] < apart[0] == nothing[0]
+    assert hidden[1] == apart[1] < nothing[1]
+
+
 def test_what_the_device_must_have_is_what_is_reserved_and_the_runtime() -> None:
     problem = question()
     found = predict(problem, Layouts.of(LAYOUTS), PROFILE.coefficients(problem.scopes))
