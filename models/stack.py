@@ -78,6 +78,7 @@ class Stack:
     node_limit              a token is routed to at most this many scale-up domains (DeepSeek-V3 §2.1.2: 4)
     overlap_*               whether the traffic of that axis runs beside compute
     overlap_zero1           with data parallelism beside compute, what ZeRO 1 scatters and gathers once a step is too
+    overlap_expert_since    the year that all-to-alls of experts began to run beside another micro-batch
     overlap_switches        what it has to be told for that, where it does not by itself
     recompute, offload      policies it offers; `default_recompute` is on unless told otherwise
     offload_alone           activations go to the host only without a pipeline and without recompute (Megatron-Core
@@ -155,6 +156,7 @@ class Stack:
     overlap_zero1: bool = True
     overlap_tensor: bool = False
     overlap_expert: bool = False
+    overlap_expert_since: float | None = None
     overlap_pipeline: bool = True
     overlap_switches: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ("none", "selective", "full")
@@ -214,6 +216,8 @@ class Stack:
             changes["loss"] = self.earlier_loss
         if self.captures_experts_since and year < self.captures_experts_since:
             changes["captures_experts"] = False
+        if self.overlap_expert_since and year < self.overlap_expert_since:
+            changes["overlap_expert"] = False
         if self.deduplicated_since and year < self.deduplicated_since:
             changes["dispatcher"] = "alltoall"
         return replace(self, **changes)

@@ -87,12 +87,18 @@ def test_a_token_goes_once_to_each_expert_before_it_went_once_to_each_domain(dat
     assert runs.read(row(date=date), YEAR).problem.stack.dispatcher == dispatcher
 
 
+@pytest.mark.parametrize(("date", "overlaps"), [("2025-04", False), ("2025-10", True)])
+def test_all_to_alls_run_beside_another_micro_batch_since_the_stack_can(date: str, overlaps: bool) -> None:
+    assert runs.read(row(date=date), YEAR).problem.stack.overlap_expert == overlaps
+
+
 def test_what_maxtext_trains_on_unless_told_otherwise() -> None:
     said = row(stack="maxtext", training={"seq_len": None, "global_batch_sequences": None, "micro_batch_size": None})
     run = runs.read(said, YEAR)
     assert run.problem.workload.seq_len == 2048
     assert run.problem.workload.global_batch == 12 * run.problem.cluster.num_devices
     assert {"seq_len", "global_batch"} <= set(run.assumed)
+    assert {layout.micro_batch for layout in run.alternatives} == {12}  # no gradients are accumulated
     with pytest.raises(Invalid, match="not stated"):
         runs.read({**said, "stack": "megatron"}, YEAR)
 

@@ -580,6 +580,8 @@ def test_natural_routing_is_free_where_every_device_has_all_experts() -> None:
         ("megatron", "cdna3", "flash2"),
         ("maxtext", "tpu", "splash"),
         ("nanotron", "blackwell", "flash2"),
+        ("llm-foundry", "ampere", "flash1"),
+        ("llm-foundry", "hopper", "flash2"),
     ],
 )
 def test_a_stack_or_pytorch_picks_the_attention_kernel(stack: str, generation: str, kernel: str) -> None:
