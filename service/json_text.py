@@ -23,7 +23,7 @@ MAX_CONTAINERS = 1_000_000
 """Brackets that open one: each takes 30 times its bytes of memory."""
 _MOST_EXACT = 2**53
 """Up to which a 64-bit float tells neighbouring integers apart."""
-_SHOWN = 40  # digits
+_SHOWN = 40  # digits of a number, and characters of a text before the one that is refused
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 STRINGS = re.compile(_STRING, re.DOTALL)
 TOKENS = re.compile(rf"{_STRING}|[\[\]{{}}]", re.DOTALL)
@@ -115,8 +115,9 @@ def _wrong(value: Any, location: tuple[str | int, ...], *, finite: bool = True) 
         if finite:
             yield Unreadable("is not JSON, whose numbers are finite", str(value), location)
     elif isinstance(value, str):
-        if _UNSTORABLE.search(value):
-            yield Unreadable("holds a NUL character or half a surrogate pair", _escaped(value), location)
+        if found := _UNSTORABLE.search(value):
+            rule = f"holds a NUL character or half a surrogate pair at its character {found.start()}"
+            yield Unreadable(rule, _escaped(value[max(found.start() - _SHOWN, 0) :]), location)
     elif isinstance(value, dict):
         yield from _wrong_in(value, location, finite=finite and not (location == ("model",) and is_config(value)))
     elif isinstance(value, list):

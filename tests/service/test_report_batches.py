@@ -83,6 +83,7 @@ UNREADABLE = [
     ('"step_time_s": 2.0, "step_time_s": 2.0', "/measured/step_time_s", 2, "given twice"),
     ('"step_time_s": "\\u0000"', "/measured/step_time_s", "\\u0000", "NUL character"),
     ('"step_time_s": "\\ud800"', "/measured/step_time_s", "\\ud800", "surrogate"),
+    (f'"step_time_s": "{"x" * 900}\\u0000"', "/measured/step_time_s", "x" * 40 + "\\u0000", "at its character 900"),
     ('"\\udfff": "2.0"', "/measured", "\\udfff", "is a name with"),
     ('"step_time_s": ' + "[" * 64 + "]" * 64, "", None, "nests deeper than 64"),
     ('"step_time_s": ' + "[" * 100_000 + "]" * 100_000, "", None, "nests deeper than 64"),
