@@ -29,6 +29,7 @@ FEW = 10.0  # runs that a source may count for however few the others have
 FOLDS = 8  # at most: each is a fit of its own
 FEWEST_FOLDS = 3
 JUDGED = 5  # runs of a kind, at least, for its error to say something
+_CARRIED = 0.25  # of the scatter of unseen runs: parts that make a step time worse by more contradict it
 _ODDITY = 0.12  # spread of medians of published sparse models, unseen: 0.07 (middle half) to 0.16 (middle 80%)
 _UNSURE = 3.0  # runs that tell as much of how far others scatter as all that was published
 _VISIBLE = 0.02  # of the prior's spread: a smaller shift moves no prediction by a tenth of a percent
@@ -183,6 +184,36 @@ def memory_fit(
     return Fit(profile, targets, MEMORY_COEFFICIENTS, _MEMORY, posterior, scatter=scatter, caution=caution)
 
 
+def _timed(
+    profile: Profile, observations: Sequence[Observation], posterior: Posterior, *, fresh: bool
+) -> tuple[Fit, Estimate, list[str]]:
+    """The fit of step times, and the runs whose parts it leaves out: those that carry it away from the step times that
+    were measured beside them. Parts are there to say what makes a step long, and its length is surer."""
+    fit = time_fit(profile, observations, posterior, fresh=fresh)
+    estimate = fit.solve()
+    bare = [_bare(o) for o in observations]
+    if not fresh or bare == [*observations]:
+        return fit, estimate, []
+    away, without = _away(fit, estimate), time_fit(profile, bare, posterior, fresh=True)
+    most = {key: least + _CARRIED * fit.scatter for key, least in _away(without, without.solve()).items()}
+    odd = {o.key for o, plain in zip(observations, bare, strict=True) if o != plain and away[o.key] > most[o.key]}
+    if not odd:
+        return fit, estimate, []
+    fit = time_fit(profile, [_bare(o) if o.key in odd else o for o in observations], posterior, fresh=True)
+    return fit, fit.solve(), sorted(odd)
+
+
+def _bare(o: Observation) -> Observation:
+    """Without the parts of its step."""
+    return o if o.step_time_s is None else replace(o, exposed_s=None, coefficients={})
+
+
+def _away(fit: Fit, estimate: Estimate) -> dict[str, float]:
+    """How far the step time of each run is from what it is fitted to."""
+    residual = np.abs(fit.residual(estimate.linear.predicted)).tolist()
+    return {t.key: r for t, r in zip(fit.targets, residual, strict=True) if t.quantity == "step_time"}
+
+
 def _caution(kinds: Sequence[Neighbourhood], targets: Sequence[Target]) -> float:
     """By how much runs of machines of one's own are trusted less as long as there are few, which do not tell how far
     they scatter: as far as published ones, or more."""
@@ -241,9 +272,9 @@ def calibrate(
     of them; otherwise they are of machines that the profile may not have seen.
     """
     known = posterior or Posterior.nothing()
-    time = time_fit(profile, observations, known, fresh=not grouped)
+    time, timed, contradicted = _timed(profile, observations, known, fresh=not grouped)
     memory = memory_fit(profile, observations, known, fresh=not grouped)
-    timed, held = time.solve(), memory.solve()
+    held = memory.solve()
     changed = {**_terms(time, timed), **_terms(memory, held)}
     moved = [_moved(profile.by_key[key], term) for key, term in changed.items() if _visible(profile.by_key[key], term)]
     fitted = profile.with_terms(changed, residual_spread=timed.spread, made_by=made_by)
@@ -256,7 +287,7 @@ def calibrate(
         posterior=_posterior(time, timed, known).joined(_posterior(memory, held, known)),
         moved=tuple(sorted(moved, key=lambda m: -abs(m.shift_in_spreads))),
         unidentified=tuple(key for key in behind if not _identified(profile.by_key[key], changed[key])),
-        outliers=tuple(dict.fromkeys([*_outliers(time, timed), *_outliers(memory, held)])),
+        outliers=tuple(dict.fromkeys([*contradicted, *_outliers(time, timed), *_outliers(memory, held)])),
         error_before=_error(time, time.predicted(time.mean)),
         error_after=_error(time, timed.linear.predicted),
         memory_error_before=_error(memory, memory.predicted(memory.mean)),

@@ -100,9 +100,9 @@ def architectures() -> Mapping[str, Architecture]:
     return index
 
 
-def namesake(own: Architecture) -> str | None:
-    """Of a model without a name: the first shipped one that is the same, but for a padded vocabulary."""
-    near = (known for known in architectures().values() if 0 <= own.vocab_size - known.vocab_size < _PADDING)
+def namesake(own: Architecture, others: Iterable[Architecture]) -> str | None:
+    """Of a model without a name: the first of others that is the same, but for a padded vocabulary."""
+    near = (known for known in others if 0 <= own.vocab_size - known.vocab_size < _PADDING)
     same = (known.name for known in near if replace(own, name=known.name, vocab_size=known.vocab_size) == known)
     return next(same, None)
 

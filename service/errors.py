@@ -12,7 +12,8 @@ ServiceError
 ├── PreconditionRequired If-Match is missing
 ├── PreconditionFailed   If-Match names a state that is gone
 ├── BadHeader            a header cannot be read
-├── MalformedBody        not JSON, or JSON that no database can store
+├── MalformedBody        not JSON
+│   └── Unreadable       JSON that the service cannot hold, or no database can store
 ├── NotJson              a body of another media type or character set
 ├── BodyTooLarge         more bytes than the service reads
 ├── BodyTooSlow          the next of them do not come
@@ -30,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from models.errors import Invalid
+from service.pointers import pointer_of
 
 
 class ServiceError(Exception):
@@ -96,6 +98,16 @@ class BadHeader(ServiceError):
 
 class MalformedBody(ServiceError):
     pass
+
+
+class Unreadable(MalformedBody):
+    """`value`, which lies at `location`, breaks `rule`; without them the whole does."""
+
+    def __init__(self, rule: str, value: object = None, location: Sequence[str | int] = ()) -> None:
+        place = pointer_of(location)[:100] or "its root"
+        where = f" holds {'null' if value is None else value} at {place}, which" if location or value else ""
+        super().__init__(f"The body{where} {rule}.")
+        self.rule, self.value, self.location = rule, value, location
 
 
 class NotJson(ServiceError):

@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from models.errors import Invalid
-from service.errors import NotFound, Refused
+from service.errors import NotFound, Refused, Unreadable
 from service.known_fields import known_fields
-from service.pointers import TAG, field_of, location_of, pointer_of
+from service.pointers import TAG, field_of, location_of, pointer_of, written
 
 MAX_SHOWN = 200
 MAX_TOLD = 1600  # room for the names of all the fields of a stack
@@ -71,9 +71,22 @@ def of_refusal(error: Exception, root: Sequence[str | int], form: Any = None, *,
         return [fault for each in error.errors for fault in of_refusal(each, root, most=most)][:most]
     if isinstance(error, Invalid):
         return [Fault([*root, *location_of(error.field)], error.value, error.rule, in_body=True)]
+    if isinstance(error, Unreadable):
+        return [Fault([*root, *error.location], error.value, error.rule, in_body=True)]
     if isinstance(error, NotFound):
         return [Fault([*root, f"{error.what}_id"], error.name, str(error), in_body=True)]
     return [Fault(root, None, str(error), in_body=True)]
+
+
+def given(body: Any, location: Sequence[str | int], otherwise: object) -> object:
+    """What the caller wrote at this place: the models know it in their own form, or not at all."""
+    value = body
+    for step in written(location):
+        known = isinstance(value, dict) and step in value
+        if not known and not (isinstance(value, list) and isinstance(step, int) and step < len(value)):
+            return otherwise
+        value = value[step]
+    return value
 
 
 def shown(value: object) -> object:

@@ -17,7 +17,7 @@ _STEP = re.compile(r"[^.\[\]]+")
 def field_of(location: Sequence[str | int]) -> str:
     """`("model", "@shape", "layers", 3)` as `model.layers[3]`."""
     field = ""
-    for step in _written(location):
+    for step in written(location):
         if isinstance(step, int):
             field += f"[{step}]"
         else:
@@ -26,7 +26,7 @@ def field_of(location: Sequence[str | int]) -> str:
 
 
 def pointer_of(location: Sequence[str | int]) -> str:
-    steps = map(str, _written(location))
+    steps = map(str, written(location))
     return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
 
 
@@ -35,7 +35,7 @@ def location_of(field: str) -> list[str | int]:
     return [int(step) if step.isdecimal() else step for step in _STEP.findall(field)]
 
 
-def _written(location: Sequence[str | int]) -> list[str | int]:
+def written(location: Sequence[str | int]) -> list[str | int]:
     """Without what pydantic adds: the tags of unions, and "[key]" where the name of a member is wrong."""
     return [step for step in location if isinstance(step, int) or not step.startswith((TAG, "[key]"))]
 

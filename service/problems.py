@@ -17,7 +17,7 @@ from starlette.types import Scope
 
 from models.errors import DomainError, Infeasible, Invalid, OutOfTime, UnknownName, Unsupported
 from service import errors
-from service.faults import MAX_SHOWN, MAX_TOLD, Fault, cut, of_pydantic, shown
+from service.faults import MAX_SHOWN, MAX_TOLD, Fault, cut, given, of_pydantic, shown
 from service.pointers import location_of
 
 MEDIA_TYPE = "application/problem+json"
@@ -124,6 +124,7 @@ _OF_EXCEPTION: dict[type[Exception], str] = {
     errors.PreconditionRequired: "precondition-required",
     errors.BadHeader: "bad-header",
     errors.MalformedBody: "malformed-body",
+    errors.Unreadable: "malformed-body",
     errors.NotJson: "unsupported-media-type",
     errors.BodyTooLarge: "body-too-large",
     errors.BodyTooSlow: "body-too-slow",
@@ -264,14 +265,7 @@ def _fault_of_pydantic(scope: Scope, item: Mapping[str, Any]) -> Fault:
 
 
 def _given(scope: Scope, location: Sequence[str | int], otherwise: object) -> object:
-    """What the caller wrote at this place: the models know it in their own form, or not at all."""
-    query, body = QueryParams(scope["query_string"]), scope["state"].get("body")
-    value: Any = dict(query) if scope["method"] == "GET" else body
-    if value is None:
-        return otherwise
-    for step in location:
-        known = isinstance(value, dict) and step in value
-        if not known and not (isinstance(value, list) and isinstance(step, int) and step < len(value)):
-            return otherwise
-        value = value[step]
-    return value
+    if scope["method"] == "GET":
+        return given(dict(QueryParams(scope["query_string"])), location, otherwise)
+    body = scope["state"].get("body")
+    return otherwise if body is None else given(body, location, otherwise)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from models.errors import DomainError, Invalid
 from service.creation import Created, Save
-from service.errors import Refused
-from service.faults import Fault, of_refusal
+from service.errors import MalformedBody, Refused
+from service.faults import Fault, given, of_refusal
 from service.intake import taken
+from service.json_text import parse
 from service.reports import location
 from service.schemas.report import BatchAnswer, BatchItem, ItemError, ReportBatch, ReportSubmission
 from service.store import Rows, Store
@@ -34,26 +35,30 @@ class ReportBatches:
         return lambda rows: _save(rows, outcomes)
 
 
-def outcomes_of(store: Store, reports: Sequence[dict[str, Any]]) -> list[Columns | list[Fault]]:
+def outcomes_of(store: Store, texts: Sequence[str]) -> list[Columns | list[Fault]]:
     """What to store of each report, or what is wrong with it."""
     outcomes: dict[int, Columns | list[Fault]] = {}
+    reports: dict[int, Any] = {}
     readable: dict[int, ReportSubmission] = {}
-    for index, report in enumerate(reports):
+    for index, text in enumerate(texts):
         try:
-            readable[index] = ReportSubmission.model_validate(report)
-        except (ValidationError, DomainError) as error:
-            outcomes[index] = _faults(index, error)
-    found = taken(
-        store,
-        [(submission, json.dumps(reports[index], ensure_ascii=False)) for index, submission in readable.items()],
-    )
+            reports[index] = parse(text)
+            readable[index] = ReportSubmission.model_validate(reports[index])
+        except (ValidationError, DomainError, MalformedBody) as error:
+            outcomes[index] = _faults(index, error, reports.get(index))
+    found = taken(store, [(submission, texts[index]) for index, submission in readable.items()])
     for index, outcome in zip(readable, found, strict=True):
-        outcomes[index] = _faults(index, outcome) if isinstance(outcome, Exception) else outcome
-    return [outcomes[index] for index in range(len(reports))]
+        outcomes[index] = _faults(index, outcome, reports[index]) if isinstance(outcome, Exception) else outcome
+    return [outcomes[index] for index in range(len(texts))]
 
 
-def _faults(index: int, error: Exception) -> list[Fault]:
-    return of_refusal(error, ["reports", index], ReportSubmission, most=_MOST_ERRORS)
+def _faults(index: int, error: Exception, report: Any) -> list[Fault]:
+    """With the values as the report has them."""
+    found = of_refusal(error, [], ReportSubmission, most=_MOST_ERRORS)
+    return [
+        replace(fault, location=["reports", index, *fault.location], value=given(report, fault.location, fault.value))
+        for fault in found
+    ]
 
 
 def _invalid(fault: Fault) -> Invalid:

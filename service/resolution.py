@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from models import catalogue
 from models.architecture import Architecture
-from models.errors import Invalid, UnknownName
+from models.errors import DomainError, Invalid, UnknownName
 from models.hardware import Chip, Cluster, Fabric
 from models.problem import Problem
 from models.stack import Stack
@@ -32,6 +33,8 @@ T = TypeVar("T")
 
 MAX_PARAMETERS = 10**15
 MAX_NAME = 120
+_PADDED = 128 * 8
+"""To multiples of which a vocabulary is padded, for tensor parallelism within a node of eight."""
 _OF_SLURM = "gpu:"
 """Begins the names of generic resources there: gpu:h100."""
 SHIPPED: dict[Kind, Callable[[], Iterable[str]]] = {
@@ -127,18 +130,28 @@ class Resolver:
         if not isinstance(form, str):
             source = "huggingface" if isinstance(form, HuggingFaceConfig) else "given"
             built = _build(form)
-            if built.name == UNNAMED:
-                built = replace(built, name=catalogue.namesake(built) or _own_id(form, UNNAMED))
+            if not form.is_named:
+                built = replace(built, name=self._namesake(built) or _own_name(built))
             used = EntryUsed(name=built.name, source=source)
             written = form.model_dump(mode="json", exclude_unset=True)
             return Part(built, used, written, _is_multimodal(form), _is_quantized(form))
         if row := self._registered("architectures", form):
-            own = _own_model.validate_python(row.entry["model"])
-            built = replace(_build(own), name=row.name)
+            own, built = _registered_model(row)
             return Part(built, _used(row), pinned(row), _is_multimodal(own), _is_quantized(own))
         shipped = self._shipped("architectures", form, "model", catalogue.architecture)
         used = EntryUsed(name=shipped.name, source="shipped")
         return Part(shipped, used, shipped.name, shipped.name in TEXT_TOWERS)
+
+    def _namesake(self, built: Architecture) -> str | None:
+        """Shipped or registered: runs of one model are of one family, whether or not they name it."""
+        return catalogue.namesake(built, catalogue.architectures().values()) or catalogue.namesake(built, self._own())
+
+    def _own(self) -> Iterator[Architecture]:
+        """The last version of each that was registered."""
+        catalog = self._rows.catalog
+        for row in catalog.latest("architectures", catalog.names("architectures")):
+            with suppress(DomainError, ValidationError):
+                yield _registered_model(row)[1]
 
     def chip(self, form: str | ChipFields, field: str) -> Part[Chip]:
         if not isinstance(form, str):
@@ -214,10 +227,28 @@ def _with_another_way(error: UnknownName) -> UnknownName:
 _SIZE = {*ClusterSize.model_fields}
 
 
-def _own_id(form: BaseModel, name: str) -> str:
-    """Of a chip or a model that a request describes: what is learnt of one is said of no other."""
+def _own_id(form: ChipFields, name: str) -> str:
+    """Of a chip that a request describes: what is learnt of one is said of no other."""
     described = form.model_dump_json(exclude={"name", "usd_per_chip_hour", "price_source", "sources", "caveats"})
+    return _id(name, described)
+
+
+def _own_name(built: Architecture) -> str:
+    """Of a model that no catalogue has and nobody named: its type, or else its shape, whichever way that was described;
+    logs print its vocabulary as Megatron pads it."""
+    if built.name != UNNAMED:
+        return built.name
+    padded = -(-built.vocab_size // _PADDED) * _PADDED
+    return _id(UNNAMED, repr((replace(built, name="", vocab_size=padded, layers=built.kinds), built.runs)))
+
+
+def _id(name: str, described: str) -> str:
     return f"{name}-{hashlib.sha256(described.encode()).hexdigest()[:12]}"
+
+
+def _registered_model(row: CatalogRow) -> tuple[HuggingFaceConfig | ShapeFields, Architecture]:
+    own = _own_model.validate_python(row.entry["model"])
+    return own, replace(_build(own), name=row.name)
 
 
 def normal(name: str) -> str:

@@ -26,9 +26,9 @@ LAYERS = (
     "service.catalog service.disclosure service.profiles service.predictions service.recommendations service.reports "
     "service.evidence service.comparisons service.frontiers service.subject service.timelines "
     "service.gaps service.intake service.report_batches service.report_summaries service.drift service.replays "
-    "service.families service.report_table service.report_logs service.answer_pages "
-    "service.benchmarks service.observations service.promotion service.calibrations service.failures "
-    "service.unattended service.api_keys service.places",
+    "service.json_text service.report_texts service.families service.report_table service.report_logs "
+    "service.answer_pages service.benchmarks service.observations service.promotion service.calibrations "
+    "service.failures service.unattended service.api_keys service.places",
     "service.problems service.json_body service.limits service.security service.telemetry service.etags "
     "service.queries service.heads service.authentication service.connections",
     "service.routes",

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from service.etags import required_tags, tagged
-from service.json_body import LARGE, JsonRoute
+from service.json_body import LARGE, BatchRoute
 from service.report_table import COLUMNS
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Received, Use, needs
@@ -31,7 +31,7 @@ from service.schemas.summary import ReportSummary
 _LINES = {"type": "string", "description": f"A line of names, then one of every report: {', '.join(COLUMNS)}"}
 _CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": _LINES}}}}
 
-router = APIRouter(prefix="/v1/reports", tags=["reports"], route_class=JsonRoute, dependencies=[needs("report")])
+router = APIRouter(prefix="/v1/reports", tags=["reports"], route_class=BatchRoute, dependencies=[needs("report")])
 
 
 @router.post("", operation_id="createReport", status_code=201, response_model=ReportAnswer | BatchAnswer)

@@ -81,6 +81,10 @@ class ShapeFields(Wire):
     mtp_layers: Annotated[int, Field(ge=0, le=16)] = 0
     """Multi-token-prediction modules."""
 
+    @property
+    def is_named(self) -> bool:
+        return self.name != UNNAMED
+
     def build(self) -> Architecture:
         fields = {name: getattr(self, name) for name in ShapeFields.model_fields}
         mla = MlaShape(**self.mla.model_dump()) if self.mla else None
@@ -93,6 +97,10 @@ class ShapeFields(Wire):
 
 class HuggingFaceConfig(RootModel[dict[str, Any]]):
     """A Hugging Face `config.json` as it is; recognised by `model_type`."""
+
+    @property
+    def is_named(self) -> bool:
+        return bool(self.root.get("_name_or_path"))
 
     def build(self) -> Architecture:
         return huggingface.read(self.root)

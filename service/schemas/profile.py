@@ -150,7 +150,8 @@ class CalibrationAnswer(Document):
     moved: list[MovedAnswer]
     unidentified: list[Unidentified]
     outliers: list[str]
-    """Ids of reports that were down-weighted: more than four residual spreads from what the fit predicts."""
+    """Ids of reports that were down-weighted: more than four residual spreads from what the fit predicts.
+    So are those whose `parts` contradict their speed: the parts are left out."""
     unusable: list[Unusable]
     """Reports that were left out, and why."""
     error_before: float | None

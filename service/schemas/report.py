@@ -213,6 +213,7 @@ class LogSubmission(Ran):
 class ReportBatch(Wire):
     """Many reports at once. Each is taken or refused by itself."""
 
+    # as they were written: texts of JSON (service.report_texts)
     reports: Annotated[list[Any], Field(min_length=1, max_length=MAX_BATCH_REPORTS)]
     """Each as it would be posted alone."""
     all_or_nothing: bool = False

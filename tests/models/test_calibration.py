@@ -9,6 +9,7 @@ import pytest
 
 from models import catalogue
 from models.calibration import Observation, calibrate
+from models.compute import deviation
 from models.layout import Layout, Layouts
 from models.problem import Problem
 from models.profile import Profile, shipped_profile
@@ -63,6 +64,42 @@ def test_an_outlier_is_named_and_does_not_carry_the_fit() -> None:
     clean, robust = calibrate(PROFILE, runs), calibrate(PROFILE, spoiled)
     assert robust.outliers == (runs[0].key,)
     assert abs(robust.error_after - clean.error_after) < 0.02
+
+
+def sparse() -> Observation:
+    """A run that is as fast as predicted."""
+    problem = Problem(
+        architecture=catalogue.architecture("mixtral-8x7b"),
+        cluster=catalogue.cluster("h100", 64),
+        workload=Workload(seq_len=8192, global_batch=128),
+        stack=catalogue.stack("torchtitan"),
+    )
+    layout = Layout(dp_shard=64, zero_stage=3, recompute="selective", ep=8)
+    return Observation(key="sparse", problem=problem, layout=layout, step_time_s=took(PROFILE, problem, layout))
+
+
+def took(profile: Profile, problem: Problem, layout: Layout) -> float:
+    found = predict(problem, Layouts.of([layout]), profile.coefficients(problem.scopes))
+    return float(found.step_time_s[0])
+
+
+@pytest.mark.parametrize(("runs", "imbalance"), [(1, 1.0), (5, 3.0)])
+def test_an_imbalance_that_the_speed_contradicts_carries_it_nowhere(runs: int, imbalance: float) -> None:
+    run = sparse()
+    measured = {"imbalance": deviation(run.problem, 8, imbalance) or 0.0}
+    odd = [replace(run, key=f"sparse {i}", coefficients=measured) for i in range(runs)]
+    found = calibrate(PROFILE, [*odd, replace(odd[0], key="part", step_time_s=None, coefficients={"gemm_16": 0.7})])
+    assert {*found.outliers} == {o.key for o in odd}
+    assert took(found.profile, run.problem, run.layout) == pytest.approx(run.step_time_s, rel=0.05)
+
+
+def test_an_imbalance_that_explains_the_speed_is_learnt() -> None:
+    run = sparse()
+    measured = {"imbalance": deviation(run.problem, 8, 1.0) or 0.0}
+    slow = replace(run, step_time_s=1.5 * (run.step_time_s or 0), coefficients=measured)
+    found = calibrate(PROFILE, [slow])
+    assert not found.outliers
+    assert took(found.profile, run.problem, run.layout) == pytest.approx(slow.step_time_s, rel=0.1)
 
 
 def test_outliers_do_not_widen_what_is_expected_of_others() -> None:

@@ -27,7 +27,7 @@ SAID = [
     (on("mi250x", **SHARDED), "cluster.num_chips counts mi250x-gcd: each is a GCD, half of an MI250X"),
     (on("tpu-v7x", dp_shard=128, zero_stage=3), "a chip has 2 devices: degrees multiply to 128 devices"),
     (changed(PREDICTION, "model", "llama-4-scout"), "of llama-4-scout only the text tower counts"),
-    (changed(PREDICTION, "model", MULTIMODAL), "of llama4_text only the text tower counts"),
+    (changed(PREDICTION, "model", MULTIMODAL), "of llama-4-maverick only the text tower counts"),
     (changed(PREDICTION, "model", QUANTIZED), "model.quantization_config has no effect: training is in"),
     (changed(PREDICTION, "workload.token_budget", 1e12), "workload.token_budget has no effect"),
     (changed(PREDICTION, "workload.load_balancing", "bias"), "workload.load_balancing has no effect"),

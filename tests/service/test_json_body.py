@@ -5,25 +5,16 @@ import json
 import math
 
 import pytest
-from asking import PREDICTION, assert_problem, changed
+from asking import CONFIG, PREDICTION, assert_problem, changed
 from httpx import Response
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from service.errors import MalformedBody
-from service.json_body import MAX_DEPTH, parse
+from service.json_text import MAX_DEPTH, decoded, parse
+from service.report_texts import parse_batch
 
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "tie_word_embeddings": False,
-}
 MALFORMED = {
     "nothing closed": b'{"model": ',
     "brackets": b"[" * 100_000,
@@ -56,9 +47,9 @@ def test_what_is_not_json_is_refused(shared_client, name: str) -> None:
 def test_reports_of_a_batch_may_have_many_members_together() -> None:
     """They are read one by one, where nobody else waits."""
     reports = [{f"k{i}": 1 for i in range(1000)}] * 101
-    assert parse(json.dumps({"reports": reports}).encode())["reports"] == reports
+    assert len(parse_batch(json.dumps({"reports": reports}))["reports"]) == 101
     with pytest.raises(MalformedBody, match="together"):
-        parse(json.dumps({"layouts": reports}).encode())
+        parse_batch(json.dumps({"layouts": reports}))
 
 
 def sent(client: TestClient, body: dict) -> Response:
@@ -127,7 +118,7 @@ def test_a_missing_body_is_said_to_be_required(shared_client) -> None:
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     try:
-        value = parse(body)
+        value = parse(decoded(body))
     except MalformedBody:
         return
     assert json.loads(json.dumps(value, allow_nan=False).encode()) == value
@@ -140,4 +131,4 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
 )
 def test_json_is_read_as_it_is(value: object) -> None:
     if "\\u0000" not in json.dumps(value):
-        assert parse(json.dumps(value).encode()) == value
+        assert parse(json.dumps(value)) == value

@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
-from asking import PREDICTION, QUESTION, REPORT, assert_problem, changed, without
+from asking import CONFIG, PREDICTION, QUESTION, REPORT, assert_problem, changed, without
 
 from service.families import family_of
 from service.report_batches import outcomes_of
+from service.schemas.report import MAX_BATCH_REPORTS
 
 
 def stored(client) -> int:
@@ -71,6 +73,100 @@ def test_the_bad_ones_are_named_and_the_rest_kept(client) -> None:
         ["/reports/8/memory/reserved_gib"],
     ]
     assert found["items"][6]["errors"][0]["value"] == "fast"
+
+
+UNREADABLE = [
+    ('"step_time_s": NaN', "/measured/step_time_s", "NaN", "is not JSON"),
+    ('"step_time_s": -Infinity', "/measured/step_time_s", "-Infinity", "is not JSON"),
+    ('"step_time_s": 1e400', "/measured/step_time_s", "1e400", "64-bit float"),
+    (f'"step_time_s": {"1" * 5000}', "/measured/step_time_s", "1" * 40 + "…", "more digits"),
+    ('"step_time_s": 2.0, "step_time_s": 2.0', "/measured/step_time_s", 2, "given twice"),
+    ('"step_time_s": "\\u0000"', "/measured/step_time_s", "\\u0000", "NUL character"),
+    ('"step_time_s": "\\ud800"', "/measured/step_time_s", "\\ud800", "surrogate"),
+    (f'"step_time_s": "{"x" * 900}\\u0000"', "/measured/step_time_s", "x" * 40 + "\\u0000", "at its character 900"),
+    ('"\\udfff": "2.0"', "/measured", "\\udfff", "is a name with"),
+    ('"step_time_s": ' + "[" * 64 + "]" * 64, "", None, "nests deeper than 64"),
+    ('"step_time_s": ' + "[" * 100_000 + "]" * 100_000, "", None, "nests deeper than 64"),
+    ('"step_time_s": [' + "{}," * 30 + '{"]": "\\"}"}]', "/measured/step_time_s", "a list of 31 items", "valid number"),
+    (
+        "{" + ",".join(f'"{i}":1' for i in range(30_000)) + "}",
+        "/measured",
+        "an object with 30000 members",
+        "more than 20000",
+    ),
+]
+
+
+@pytest.mark.parametrize(("written", "pointer", "value", "rule"), UNREADABLE)
+def test_one_that_cannot_be_read_is_refused_by_itself(
+    shared_client, written: str, pointer: str, value: object, rule: str
+) -> None:
+    good = json.dumps(REPORT)
+    bad = good.replace('{"step_time_s": 2.0}', written if written.startswith("{") else f"{{{written}}}")
+    headers = {"content-type": "application/json"}
+    body = f'{{"reports": [{good}, {bad} , {good}]}}'
+    answer = shared_client.post("/v1/reports", content=body.encode(), headers=headers)
+    assert answer.status_code == 201
+    assert (answer.json()["accepted"], answer.json()["refused"]) == (2, 1)
+    (error,) = answer.json()["items"][1]["errors"]
+    assert (error["pointer"], error["value"]) == (f"/reports/1{pointer}", value)
+    assert rule in error["rule"]
+    strict = body.replace('{"reports"', '{"all_or_nothing": true, "reports"').encode()
+    refused = shared_client.post("/v1/reports", content=strict, headers=headers)
+    found = assert_problem(refused, "invalid", f"/reports/1{pointer}")
+    assert found["errors"][0]["value"] == value or not pointer
+    if rule != "valid number":
+        assert_problem(shared_client.post("/v1/reports", content=bad.encode(), headers=headers), "malformed-body")
+
+
+NO_JSON = {
+    "a comma too many": '{"reports": [%s, ]}',
+    "no comma": '{"reports": [%s %s]}',
+    "no end": '{"reports": [%s, %s',
+    "no end of depth": '{"reports": [%s, ' + "[" * 100_000,
+    "cut off in a string": '{"reports": [%s, {"source": "ab',
+    "no item": '{"reports": [%s, nope]}',
+    "two texts": '{"reports": [%s]} {}',
+    "twice": '{"reports": [%s], "reports": [%s]}',
+    "not finite beside them": '{"reports": [%s], "all_or_nothing": NaN}',
+    "in an array": '["reports": [%s]]',
+    "an odd name": '{"reports\\x": [%s]}',
+}
+
+
+@pytest.mark.parametrize("name", NO_JSON)
+def test_a_batch_that_is_no_json_is_refused(client, name: str) -> None:
+    body = NO_JSON[name].replace("%s", json.dumps(REPORT)).encode()
+    headers = {"content-type": "application/json"}
+    assert_problem(client.post("/v1/reports", content=body, headers=headers), "malformed-body")
+    assert stored(client) == 0
+
+
+def test_reports_are_kept_as_they_were_written(client) -> None:
+    odd = json.dumps(REPORT, indent=3).replace("2.0", "2.10e0").replace("llama", "ll\\u0061ma")
+    config = json.dumps({**REPORT, "model": {**CONFIG, "time_step_limit": [0.0, math.inf]}, "source": "é😀"})
+    body = f' {{"r\\u0065ports" :\n[\t{odd} ,{config}\r], "all_or_nothing": true}} '.encode()
+    answer = client.post("/v1/reports", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 201, answer.text
+    kept = [client.get(item["location"]).json()["submission"] for item in answer.json()["items"]]
+    assert kept == [odd, config]
+    alone = client.post("/v1/reports", content=odd.encode(), headers={"content-type": "application/json"})
+    assert client.get(alone.headers["location"]).json()["submission"] == odd
+
+
+def test_a_refusal_shows_the_value_as_it_was_given(client) -> None:
+    far = [changed(REPORT, "measured.step_time_s", 1e6), {**REPORT, "measured_at": "2199-01-01T00:00:00+01:00"}]
+    for all_or_nothing in (False, True):
+        body = {"reports": [REPORT, *far], "all_or_nothing": all_or_nothing}
+        found = client.post("/v1/reports", json=body).json()
+        errors = found["errors"] if all_or_nothing else [item["errors"][0] for item in found["items"][1:]]
+        assert [error["value"] for error in errors] == [1e6, "2199-01-01T00:00:00+01:00"]
+
+
+def test_more_than_a_batch_may_hold_is_refused(shared_client) -> None:
+    body = {"reports": [0] * (MAX_BATCH_REPORTS + 1)}
+    found = assert_problem(shared_client.post("/v1/reports", json=body), "invalid", "/reports")
+    assert "at most 10000" in found["detail"]
 
 
 def test_all_or_nothing_takes_nothing_where_one_is_bad(client) -> None:
@@ -176,7 +272,7 @@ def test_the_summary_counts_every_report_in_each_section(client) -> None:
 
 
 def test_a_summary_keeps_little_of_many_reports(client) -> None:
-    (known,) = outcomes_of(client.app.state.services.store, [REPORT])
+    (known,) = outcomes_of(client.app.state.services.store, [json.dumps(REPORT)])
     residuals = np.random.default_rng(1).normal(size=6000)
     many = [
         {**known, "document": {}, "stack": ("megatron", "maxtext")[index % 2], "residual": float(residual)}

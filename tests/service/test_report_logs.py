@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import PREDICTION, QUESTION, assert_problem, changed, without
+from asking import PREDICTION, QUESTION, REPORT, SHAPE, assert_problem, changed, without
 
 ADDRESS = "/v1/reports/logs"
 FOLDER = Path(__file__).parents[2].parent / "shared" / "training_logs"
@@ -116,6 +116,47 @@ def test_a_model_that_a_log_describes_has_the_name_of_one_that_is_the_same(clien
     catalogue = client.post(ADDRESS, json={**CLUSTER, "log": log}).json()["report"]["catalogue"]
     assert catalogue["architecture"]["name"].startswith(name)
     assert catalogue["architecture"]["source"] == "given"
+
+
+UNNAMED = without({**SHAPE, "num_key_value_heads": 8}, "vocab_size")
+
+
+def test_a_log_that_names_no_model_is_of_the_family_of_its_shape(client) -> None:
+    """As reports are that describe it in other words, with its vocabulary as the tokenizer has it."""
+    log = MEGATRON.replace(" 128256", " 50304")
+    made = client.post(ADDRESS, json={**CLUSTER, "log": log}).json()["report"]
+    for model in (UNNAMED, {**UNNAMED, "head_dim": 128}):
+        report = changed(REPORT, "model", {**model, "vocab_size": 50257})
+        report |= {"stack": "megatron", "layout": made["request"]["layout"], "measured": {"step_time_s": 3.1}}
+        assert client.post("/v1/reports", json=report).status_code == 201
+    other = changed(report, "model", {**UNNAMED, "vocab_size": 50257, "hidden_size": 8192})
+    assert client.post("/v1/reports", json=other).status_code == 201
+    name = made["catalogue"]["architecture"]["name"]
+    families = client.get("/v1/reports/summary").json()["by"]["family"]
+    assert {family: told["reports"] for family, told in families.items()} == {name: 3, min({*families} - {name}): 1}
+    drift = client.get("/v1/profiles/default/drift").json()["series"]
+    assert sorted((series["family"] == name, series["runs"]) for series in drift) == [(False, 1), (True, 3)]
+
+
+def test_a_log_of_a_registered_model_is_of_its_family(client) -> None:
+    model = {**UNNAMED, "vocab_size": 50257}
+    assert client.post("/v1/catalog/architectures", json={"name": "acme-8b", "model": model}).status_code == 201
+    found = client.post(ADDRESS, json={**CLUSTER, "log": MEGATRON.replace(" 128256", " 50304")}).json()["report"]
+    assert found["catalogue"]["architecture"]["name"] == "acme-8b"
+    assert client.post("/v1/reports", json=changed(REPORT, "model", "acme-8b")).status_code == 201
+    families = client.get("/v1/reports/summary").json()["by"]["family"]
+    assert {family: told["reports"] for family, told in families.items()} == {"acme": 2}
+
+
+def test_biases_of_queries_keys_and_values_are_not_of_the_output(client) -> None:
+    """Of Qwen2.5-7B."""
+    log = MEGATRON.replace(" 4096", " 3584").replace(" 14336", " 18944").replace(" 128256", " 152064")
+    log = log.replace("num_layers ...................................... 32", "num_layers ............ 28")
+    log = log.replace("num_attention_heads ............................. 32", "num_attention_heads ... 28")
+    log = log.replace("num_query_groups ................................ 8", "num_query_groups ...... 4")
+    log = log.replace("  bf16 ...", "  add_bias_linear ....... False\n  add_qkv_bias .......... True\n  bf16 ...")
+    found = client.post(ADDRESS, json={**CLUSTER, "log": log}).json()["report"]
+    assert found["catalogue"]["architecture"]["name"] == "qwen2.5-7b"
 
 
 def test_the_parameters_of_a_nemo_log_say_what_ran(client) -> None:

@@ -102,6 +102,7 @@ def _model(given: _Arguments, layers: int) -> dict[str, Any]:
         "tie_word_embeddings": not given.flag("untie_embeddings_and_output_weights"),
         "qk_norm": given.flag("qk_layernorm"),
         "attention_bias": given.flag("add_qkv_bias") or given.flag("add_bias_linear"),
+        "attention_output_bias": given.flag("add_bias_linear"),
         "mtp_layers": given.count("mtp_num_layers", 0, least=0),
         **_window(given, layers),
     }
@@ -152,7 +153,7 @@ def _window(given: _Arguments, layers: int) -> dict[str, int]:
     return {"sliding_window": left + 1, **({"full_attention_period": period} if True in full else {})}
 
 
-def _moe(given: _Arguments, layers: int) -> dict[str, int]:
+def _moe(given: _Arguments, layers: int) -> dict[str, int | bool]:
     width = given.optional("moe_ffn_hidden_size") or given.count("ffn_hidden_size")
     first, period = _sparse_layers(given, layers)
     return {
@@ -161,6 +162,7 @@ def _moe(given: _Arguments, layers: int) -> dict[str, int]:
         "moe_intermediate_size": width,
         "first_k_dense": first,
         "moe_layer_freq": period,
+        "bias": given.flag("add_bias_linear"),
         **_shared_expert(given),
     }
 
