@@ -434,8 +434,8 @@ def test_gradients_reduced_whole_travel_twice_as_far() -> None:
 
 
 def test_what_a_stack_shards_after_backward_hides_behind_nothing() -> None:
-    """What nanotron's ZeRO 1 scatters and gathers takes as long as if no data-parallel traffic hid; plain data parallelism
-    hides what it reduces."""
+    """What nanotron's ZeRO 1 scatters and gathers takes as long as if no data-parallel traffic hid; plain data
+    parallelism hides what it reduces."""
     base = question(model="llama-3-8b", chips=64, global_batch=64)
     stages = Layouts.of([Layout(tp=8, dp_shard=8, zero_stage=1), Layout(tp=8, dp_replicate=8)])
     switches = ((True, True), (True, False), (False, False))
