@@ -27,33 +27,34 @@ class Rows(Protocol):
 
 
 class Columns:
-    """Arrays or shared rows by name. Of those taken from others few are asked for, and then gathered."""
+    """Arrays or shared rows by name, worked out when they are asked for: of those taken from others few are."""
 
     __slots__ = ("_column",)
-    _column: Callable[[str], Any]
+    _column: Callable[[Any, str], Any]
 
     def take(self, rows: Array) -> Self:
         """Those at `rows` (positions or a mask)."""
         at = np.flatnonzero(rows) if rows.dtype == bool else rows
-        return self._from(lambda name: getattr(self, name).take(at))
+        return self.by(lambda _, name: getattr(self, name).take(at))
 
     def having(self, **columns: Array) -> Self:
         """The same with other columns."""
-        other = self._from(lambda name: getattr(self, name))
+        other = self.by(lambda _, name: getattr(self, name))
         for name, values in columns.items():
             object.__setattr__(other, name, values)
         return other
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        return cls._from(lambda name: np.concatenate([getattr(part, name) for part in parts]))
+        return cls.by(lambda _, name: np.concatenate([getattr(part, name) for part in parts]))
 
     def gathered(self) -> Self:
         """With every column, and without those that they are from."""
         return type(self)(**{name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
-    def _from(cls, column: Callable[[str], Any]) -> Self:
+    def by(cls, column: Callable[[Self, str], Any]) -> Self:
+        """With each column by its name, and by what has the others."""
         new = object.__new__(cls)
         object.__setattr__(new, "_column", column)
         return new
@@ -62,7 +63,7 @@ class Columns:
         """A column that is asked for first."""
         if name not in type(self).__slots__:
             raise AttributeError(name)
-        values = self._column(name)
+        values = self._column(self, name)
         object.__setattr__(self, name, values)
         return values
 

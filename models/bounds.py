@@ -248,7 +248,7 @@ class CoreBounds:
         near = closest_groups(self.problem.cluster, rows)
         links = None
         if self.problem.workload.global_batch > 1:  # with one micro-batch, how much hides depends on the pipeline
-            links = self.least.collectives(near)
+            links = self.least.within_layers(near)
         costs = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, shard, near)
         return Exposure(rows, costs).pass_of(parts)
 

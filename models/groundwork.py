@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.array import Array, distinct
+from models.array import Array, distinct, picked
 from models.bounds import Bounds, CoreBounds, Variants, slower_shardings
 from models.chains import Chains
 from models.communication import Cost
@@ -151,9 +151,9 @@ class Groundwork:
     def _crossed(self, bodies: Shards) -> Shards:
         """Every body with the pairs of expert degrees that may fold on some trunk, body by body; or with the first."""
         first, _ = distinct(self.body, self.trunks.rows.pp)
-        trunk, expert = self.pairs(first)
-        some = np.zeros((len(bodies), len(self.experts)), dtype=bool)
-        some[self.body[trunk], expert] = True
+        first = first[np.argsort(self.body[first], kind="stable")]
+        starts = np.searchsorted(self.body[first], np.arange(len(bodies)))
+        some = np.logical_or.reduceat(self._folds(first), starts)
         some[~some.any(axis=1), 0] = True
         body, expert = np.nonzero(some)
         self.first_shard = np.searchsorted(body, np.arange(len(bodies)))
@@ -162,13 +162,17 @@ class Groundwork:
 
     def pairs(self, trunks: Array) -> tuple[Array, Array]:
         """Trunks with the pairs of expert degrees that may fold over their stages: (the trunk, the pair) of each."""
+        row, pair = np.nonzero(self._folds(trunks))
+        return trunks.take(row), pair
+
+    def _folds(self, trunks: Array) -> Array:
+        """(trunks, pairs)."""
         rows, x = self.trunks.rows, self.experts
         stage = self.problem.cluster.num_devices // rows.pp[trunks]
         folds = stage[:, None] % (x.ep * x.etp) == 0
         if self.problem.experts_keep_tensor:
             folds &= rows.tp[trunks][:, None] == x.etp
-        row, pair = np.nonzero(folds)
-        return trunks[row], pair
+        return np.asarray(folds)
 
     def _cost_links(self) -> None:
         self.least = LeastCosts(self.problem, self.c, self.experts.ep, self.experts.etp, fillings=self.space.fillings)
@@ -248,10 +252,14 @@ class Groundwork:
 
     def cores(self, trunk: Array, expert: Array) -> tuple[Layouts, Array, Array]:
         """Trunks with pairs of expert degrees: as layouts, the shard of each, and the bytes that it needs at least."""
-        x = self.experts
-        layouts = self.trunks.rows.take(trunk).having(ep=x.ep[expert], etp=x.etp[expert])
-        shard = self._shard[self.body[trunk], expert]
+        shard = picked(self._shard, self.body.take(trunk), expert)
+        layouts = self.layouts(trunk, shard)
         return layouts, shard, self.memory.memory(shard, layouts, self.chains.least_flying[self.chain(trunk)])
+
+    def layouts(self, trunk: Array, shard: Array) -> Layouts:
+        """Cores as layouts, gathered from trunks and shards when they are asked for."""
+        cut = self.shards.shards
+        return self.trunks.rows.take(trunk).having(ep=cut.ep.take(shard), etp=cut.etp.take(shard))
 
     def room(self, meshes: Meshes) -> Room:
         """Memory of placed meshes under every variant, whatever the schedule."""

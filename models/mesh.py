@@ -194,10 +194,14 @@ def _groups(
         first, code = alike(a.code, b.code)
         return Shared(a.table.take(a.code[first]) * b.table.take(b.code[first]), code)
 
-    single = [axis(*columns) for columns in axes]
-    sharding = joined(single[_SHARD], single[_CP])
-    every = [*single, sharding, joined(sharding, single[_REPLICATE])]
-    return Groups(*every)
+    def column(found: Groups, name: str) -> Shared[Group]:
+        if name == "sharding":
+            return joined(found.dp_shard, found.cp)
+        if name == "replicas":
+            return joined(found.sharding, found.dp_replicate)
+        return axis(*axes[Groups.__slots__.index(name)])
+
+    return Groups.by(column)
 
 
 def _without_twins(groups: Shared[Group]) -> Shared[Group]:

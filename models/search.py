@@ -8,8 +8,8 @@ promising meshes is evaluated early, so that the bounds have something to prune 
 
 What is opened is searched for all of the answer: the fastest, the best of the meshes that are asked for, the best
 without and with a pipeline, and the front of time and complexity within the tolerance, from the simplest to the
-fastest. Cores are opened in order of their bound while that may be among the fastest; then those that may only be
-simple enough, in order of the complexity that they cannot get below.
+fastest. Cores are opened in order of their bound while that may be among the fastest, with those that may only be
+simple enough where there is room; the rest of these then in order of the complexity that they cannot get below.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Search:
         self.evaluated, self.over_memory, self.looked_at = 0, 0, 0
         self.closing_bound = np.inf
         self.exact = True
-        self.last_steps = 0 if np.isfinite(held.goal.faster_than) else _LAST_STEPS
+        self.last_steps = 0 if self._knows_limit else _LAST_STEPS
 
     def run(self) -> Answer:
         cores = self._fastest()
@@ -171,7 +171,7 @@ class _Search:
         """Of some rows the first, that together have not too many meshes."""
         rows = rows[:count]
         meshes = np.cumsum(self.ground.splits[cores.trunk[rows]]) // self.ground.space.allowed_placements
-        most = _MESHES if self._knows_limit else _MESHES // 2
+        most = _MESHES if self._knows_limit and not self.ground.places_freely else _MESHES // 2
         return rows[: max(int(np.searchsorted(meshes, most, side="right")), 1)]
 
     def _crossed(self, trunks: Array) -> Cores:
@@ -188,7 +188,8 @@ class _Search:
         bounds, idle = ground.bounds, ground.chains.least_idle[ground.chain(trunk)]
         least = bounds.passes[shard] + ground.context[trunk]
         bound = bounds.time(least, layouts, idle, bounds.dense[shard], bounds.expert[shard])
-        return self._wanted(Cores(layouts, trunk, shard, bound))
+        found = self._wanted(Cores(layouts, trunk, shard, bound))
+        return replace(found, layouts=ground.layouts(found.trunk, found.shard))  # those of the others can go
 
     # -- meshes -------------------------------------------------------------------------------------------------
 
@@ -422,7 +423,7 @@ class _Search:
 
     def _nothing(self) -> Exception:
         """Why there is no answer."""
-        if np.isfinite(self.held.goal.faster_than):
+        if self._knows_limit:
             return NothingFaster()
         if not self.exact:
             return OutOfTime()
