@@ -130,7 +130,7 @@ def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[No
         whole = replace(problem.cluster, num_chips=chips, chips_per_domain=size, torus_shape=None)
         arranged = replace(problem, cluster=whole)
         ways = legal_counts(arranged, constraints)
-        found += islice(worth_a_try(arranged, constraints, ways, groups_of=size), _COUNTS)
+        found += islice(worth_a_try(Space(arranged, constraints), ways, groups_of=size), _COUNTS)
     return sorted(found, key=_most_chips)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -24,6 +24,48 @@ class Rows(Protocol):
     """Arrays of one length, by name."""
 
     def take(self, rows: Array) -> Self: ...
+
+
+class Columns:
+    """Arrays or shared rows by name, worked out when they are asked for: of those taken from others few are."""
+
+    __slots__ = ("_column",)
+    _column: Callable[[Any, str], Any]
+
+    def take(self, rows: Array) -> Self:
+        """Those at `rows` (positions or a mask)."""
+        at = np.flatnonzero(rows) if rows.dtype == bool else rows
+        return self.by(lambda _, name: getattr(self, name).take(at))
+
+    def having(self, **columns: Array) -> Self:
+        """The same with other columns."""
+        other = self.by(lambda _, name: getattr(self, name))
+        for name, values in columns.items():
+            object.__setattr__(other, name, values)
+        return other
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        return cls.by(lambda _, name: np.concatenate([getattr(part, name) for part in parts]))
+
+    def gathered(self) -> Self:
+        """With every column, and without those that they are from."""
+        return type(self)(**{name: getattr(self, name) for name in self.__slots__})
+
+    @classmethod
+    def by(cls, column: Callable[[Self, str], Any]) -> Self:
+        """With each column by its name, and by what has the others."""
+        new = object.__new__(cls)
+        object.__setattr__(new, "_column", column)
+        return new
+
+    def __getattr__(self, name: str) -> Any:
+        """A column that is asked for first."""
+        if name not in type(self).__slots__:
+            raise AttributeError(name)
+        values = self._column(self, name)
+        object.__setattr__(self, name, values)
+        return values
 
 
 T = TypeVar("T", bound=Rows)
@@ -71,15 +113,19 @@ def _codes(column: Array) -> tuple[Array, int]:
         values, code = np.unique(column, return_inverse=True)
         return code.ravel(), len(values)
     place = column.astype(np.int64, copy=False)
-    present = np.zeros(most + 1, dtype=bool)
-    present[place] = True
-    number = np.cumsum(present) - 1
-    return number[place], int(number[-1]) + 1
+    number = np.cumsum(np.bincount(place, minlength=1) > 0) - 1
+    return number.take(place), int(number[-1]) + 1
 
 
 def nothing_shared(rows: int) -> tuple[Array, Array]:
     """As :func:`distinct`, where every row stands for itself."""
     return np.arange(rows), np.arange(rows)
+
+
+def picked(values: Array, row: Array, column: Array) -> Array:
+    """values[..., row, column], in a third of the time."""
+    *rest, _, width = values.shape
+    return values.reshape(*rest, -1).take(row * width + column, axis=-1)
 
 
 def ragged(start: Array, count: Array) -> tuple[Array, Array]:

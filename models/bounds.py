@@ -20,9 +20,9 @@ step; the last takes no less than any stage, nor than the mean of all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, product
+from itertools import product
 
 import numpy as np
 
@@ -79,6 +79,19 @@ class Variants:
         if not self.is_open:
             return np.ones((len(self.keys), share.shape[1]))
         return np.asarray(np.minimum.reduceat(share[self._order], self._starts))
+
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        """Of the keys: (shardings, savers)."""
+        shardings = len({key[:2] for key in self.keys})
+        return shardings, len(self.keys) // shardings
+
+    def knobs(self, sharding: Array, saver: Array) -> tuple[Array, Array, Array, Array]:
+        """Of some shardings (z, 1) and savers (1, s): ZeRO stage and reshard (z, 1, 1), recompute and activation
+        offload (s, 1)."""
+        zero, reshard, recompute, offload, _ = (np.array(column) for column in zip(*self.keys, strict=True))
+        first = sharding[..., None] * self.shape[1]
+        return zero[first], reshard[first], recompute[saver.T], offload[saver.T]
 
     @cached_property
     def _order(self) -> Array:
@@ -149,19 +162,25 @@ class Bounds:
         recomputed: every more only adds work."""
         times = Times(np.full(wanted.shape, np.inf), *np.zeros((3, *wanted.shape)))
         parts = Parts(*np.zeros((2, self.costs.kinds + 2, *wanted.shape)))
-        asked = np.flatnonzero(wanted.any(axis=1)).tolist()
-        for (zero, reshard), keys in groupby(asked, lambda i: variants.keys[i][:2]):
-            rows = list(keys)
-            recompute, offload = zip(*(variants.keys[i][2:4] for i in rows), strict=True)
-            policy = np.searchsorted(self.costs.policies, np.array(recompute)[:, None])
-            under = self._under(np.array(zero), np.array(reshard), np.array(offload)[:, None])
-            exposure = Exposure(under, self.costs, policy, None if (share[rows] == 1).all() else share[rows])
-            once = self._once(exposure)
-            for name, value in zip(Times.__slots__, self._step(exposure, once), strict=True):
-                getattr(times, name)[rows] = value * self.jitter
-            for i, work in enumerate(once):
-                parts.both[i, rows] = exposure.parts[i].both * self.jitter
-                parts.once[i, rows] = sum(work) * self.jitter
+        if not wanted.any():
+            return times, parts
+        asked = np.any(wanted, axis=1).reshape(variants.shape)
+        at = np.ix_(*(np.flatnonzero(np.any(asked, axis=axis)) for axis in (1, 0)))
+        zero, reshard, recompute, offload = variants.knobs(*at)
+        every = *variants.shape, -1
+        least = share.reshape(every)[at]
+        exposure = Exposure(
+            self._under(zero, reshard, offload),
+            self.costs,
+            np.searchsorted(self.costs.policies, recompute),
+            None if (least == 1).all() else least,
+        )
+        once = self._once(exposure)
+        for name, value in zip(Times.__slots__, self._step(exposure, once), strict=True):
+            getattr(times, name).reshape(every)[at] = value * self.jitter
+        for i, work in enumerate(once):
+            parts.both[i].reshape(every)[at] = exposure.parts[i].both * self.jitter
+            parts.once[i].reshape(every)[at] = sum(work) * self.jitter
         return times, parts
 
     def _step(self, exposure: Exposure, once: list[tuple[Array, Array]]) -> tuple[Array, Array, Array, Array]:
@@ -181,9 +200,11 @@ class Bounds:
 
     def _under(self, zero: Array, reshard: Array, offload: Array) -> Layouts:
         """The meshes under a schedule that hides most."""
-        x, hiding = self.costs.layouts, overlaps(self.policies.schedules).any()
-        schedule = np.full(len(x), DUALPIPE if hiding else ONE_F_ONE_B)
-        return replace(x, schedule=schedule, zero_stage=zero, reshard=reshard, offload_activations=offload)
+        hiding, one = overlaps(self.policies.schedules).any(), np.ones(1, dtype=np.int64)
+        schedule = one * (DUALPIPE if hiding else ONE_F_ONE_B)
+        return self.costs.layouts.having(
+            schedule=schedule, virtual_stages=one, zero_stage=zero, reshard=reshard, offload_activations=offload
+        )
 
     def _once(self, exposure: Exposure) -> list[tuple[Array, Array]]:
         """Seconds once a step of each part: (traffic, update)."""
@@ -223,11 +244,11 @@ class CoreBounds:
 
     def _pass_of(self, parts: Sequence[int], shard: Array) -> Array:
         x = self.shards.shards.take(shard)
-        rows = replace(neutral(len(x)), tp=x.tp, ep=x.ep, etp=x.etp, sequence_parallel=x.sequence_parallel)
+        rows = neutral(len(x)).having(tp=x.tp, ep=x.ep, etp=x.etp, sequence_parallel=x.sequence_parallel)
         near = closest_groups(self.problem.cluster, rows)
         links = None
         if self.problem.workload.global_batch > 1:  # with one micro-batch, how much hides depends on the pipeline
-            links = self.least.collectives(near)
+            links = self.least.within_layers(near)
         costs = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, shard, near)
         return Exposure(rows, costs).pass_of(parts)
 
@@ -238,7 +259,7 @@ class CoreBounds:
             return np.zeros(len(trunks))
         first, code = distinct(body, trunks.cp)
         x, body = trunks.take(first), body[first]
-        rows = replace(neutral(len(x)), cp=x.cp, tp=x.tp, sequence_parallel=x.sequence_parallel)
+        rows = neutral(len(x)).having(cp=x.cp, tp=x.tp, sequence_parallel=x.sequence_parallel)
         near = closest_groups(self.problem.cluster, rows)
         links = self.least.context(near)
         costs, found = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, self.first[body], near), []

@@ -6,12 +6,12 @@ differ among the many meshes of a search. :mod:`models.bounds` and :mod:`models.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from models.array import Array, distinct, ragged, total
+from models.array import Array, distinct, picked, ragged, total
 from models.combine import partitions
 from models.layout import DUALPIPE, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
 from models.partition import Stages
@@ -66,7 +66,7 @@ class Chains:
         """Different stages, and which of them each chain has under each schedule."""
         code = np.zeros(self.legal.shape, dtype=np.int64)
         chain, schedule = np.nonzero(self.legal)
-        found = partitions(self.problem, replace(self.schedules.take(schedule), pp=self.pp[chain]))
+        found = partitions(self.problem, self.schedules.take(schedule).having(pp=self.pp[chain]))
         code[chain, schedule] = found.code
         return found.table, code
 
@@ -103,8 +103,8 @@ class Chains:
         """Seconds that a step takes at least beyond what the mean of the stages bounds, by its heaviest stage; of parts
         with `both` passes and work `once` a step, (parts, n), a pass of which `hides` a share. It may hide all `sends`
         that the mean does not."""
-        excess = self._excess[:, chain, schedule]
-        longer = (self._times[chain, schedule] - hides) * np.maximum(total(excess * both), 0.0)
+        excess = picked(self._excess, chain, schedule)
+        longer = (picked(self._times, chain, schedule) - hides) * np.maximum(total(excess * both), 0.0)
         return np.maximum(longer + np.minimum(total(excess * once), 0.0) - sends, 0.0)
 
 

@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 
 from models.architecture import Attention, Layer, Mlp, Moe
-from models.array import Array, Shared, total
+from models.array import Array, Columns, Shared, total
 from models.kernels import Kernels, Passes, joined
 from models.problem import Problem
 from models.profile import Coefficients, Number
@@ -38,7 +38,7 @@ that (6). Step by step, as Megatron-LM's vocab_parallel_cross_entropy does unles
 
 
 @dataclass(frozen=True, slots=True)
-class LayerTime:
+class LayerTime(Columns):
     """Seconds of one layer (or of a model end) for one micro-batch.
 
     `backward` is both halves; `weight` is what weight gradients, which zero-bubble schedules move, add to it.
@@ -56,9 +56,6 @@ class LayerTime:
     def of_stretches(self, starts: Array, extreme: np.ufunc) -> LayerTime:
         """Of stretches of rows that start there one value each: np.maximum, or np.minimum, of all of them."""
         return LayerTime(*(extreme.reduceat(getattr(self, name), starts) for name in self.__slots__))
-
-    def take(self, rows: Array) -> LayerTime:
-        return LayerTime(*(getattr(self, name).take(rows) for name in self.__slots__))
 
     def scaled(self, factor: Array | float) -> LayerTime:
         return LayerTime(*(getattr(self, name) * factor for name in self.__slots__))

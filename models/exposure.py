@@ -47,8 +47,15 @@ class Exposure:
         self.once = (layouts.zero_stage < 2) | (kept_gathered & (layouts.pp > 1))
         self.policy: Array | int = np.searchsorted(meshes.policies, layouts.recompute) if policy is None else policy
         self.share = recomputed(self.problem, layouts) if policy is None else share
-        self.overlapped_schedule = overlaps(layouts)
-        self.in_parts = bool((layouts.cp > 1).any())
+
+    @cached_property
+    def overlapped_schedule(self) -> Array:
+        return overlaps(self.layouts)
+
+    @cached_property
+    def in_parts(self) -> bool:
+        """Whether any divides its sequences."""
+        return bool((self.layouts.cp > 1).any())
 
     @cached_property
     def parts(self) -> list[Part]:

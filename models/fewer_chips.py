@@ -72,7 +72,7 @@ def _on_fewer(
         raise contradiction(problem, constraints)
     rule, message = blame(problem, none.rejected)
     ways = legal_counts(problem, constraints)
-    tried = _promising(islice(worth_a_try(problem, constraints, ways), _TRIED), ways)
+    tried = _promising(islice(worth_a_try(space, ways), _TRIED), ways)
     best, failure = fastest_space(tried, profile, goal, go_on)
     if best is None:
         raise failure or _why_none(problem, constraints) or Infeasible(rule, message)
@@ -105,18 +105,17 @@ def _why_none(problem: Problem, constraints: Constraints) -> Infeasible | None:
     if not constraints.allowed:
         return None
     free = Constraints()
-    unconstrained = next(worth_a_try(problem, free, legal_counts(problem, free)), None)
+    unconstrained = next(worth_a_try(Space(problem, free), legal_counts(problem, free)), None)
     return None if unconstrained is None else contradiction(unconstrained.problem, constraints)
 
 
-def faster_with_fewer(
-    problem: Problem, profile: Profile, constraints: Constraints, seconds: float, go_on: GoOn
-) -> FasterOnFewer | None:
+def faster_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn) -> FasterOnFewer | None:
     """A smaller number of chips, with more ways to divide it, on which a step takes less than `seconds`."""
-    ways, devices = legal_counts(problem, constraints), problem.cluster.num_devices
+    cluster = space.problem.cluster
+    ways, devices = legal_counts(space.problem, space.constraints), cluster.num_devices
     half = {count: many for count, many in ways.items() if 2 * count >= devices}
-    more_ways = worth_a_try(problem, constraints, half, more_than=ways.get(devices, 0))
-    whole = (Space(replace(problem, cluster=cluster), constraints) for cluster in _whole_domains(problem.cluster))
+    more_ways = worth_a_try(space, half, more_than=ways.get(devices, 0))
+    whole = map(space.on, _whole_domains(cluster))
     tried = _promising(chain(whole, islice(more_ways, _LOOKED_AT)), ways)
     best, _ = fastest_space(tried, profile, Goal(faster_than=seconds), go_on)
     if best is None:
@@ -156,17 +155,15 @@ def fastest_space(
     return best, failure
 
 
-def worth_a_try(
-    problem: Problem, constraints: Constraints, ways: Mapping[int, int], *, more_than: int = 0, groups_of: int = 1
-) -> Iterator[Space]:
+def worth_a_try(whole: Space, ways: Mapping[int, int], *, more_than: int = 0, groups_of: int = 1) -> Iterator[Space]:
     """Of some `ways` to divide numbers of devices (legal_counts), those of chips in groups of so many that have layouts
     and more ways than all larger ones, and than so many; from the largest down."""
-    devices = groups_of * problem.cluster.chip.devices_per_chip
+    cluster = whole.problem.cluster
+    devices = groups_of * cluster.chip.devices_per_chip
     for count in sorted(ways, reverse=True):
         if count % devices or ways[count] <= more_than:
             continue
-        for cluster in built(problem.cluster, np.array([count])):
-            space = Space(replace(problem, cluster=cluster), constraints)
+        for space in map(whole.on, built(cluster, np.array([count]))):
             if space.has_legal():
                 more_than = ways[count]
                 yield space
@@ -220,5 +217,5 @@ def _degrees(problem: Problem) -> dict[str, Array]:
 
 
 def _obeyed(problem: Problem, rule: str, axis: str, degrees: Array) -> Array:
-    rows = replace(neutral(len(degrees)), **{axis: degrees})
+    rows = neutral(len(degrees)).having(**{axis: degrees})
     return np.asarray(BY_NAME[rule].test(problem, rows), dtype=bool)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.array import Array, distinct
+from models.array import Array, distinct, picked
 from models.bounds import Bounds, CoreBounds, Variants, slower_shardings
 from models.chains import Chains
 from models.communication import Cost
@@ -22,8 +22,8 @@ from models.levels import Meshes, Room
 from models.margin import Margin
 from models.margin import Memory as MemoryUsed
 from models.memory_bounds import CoreMemory, Memory, MemoryBounds
-from models.mesh import Groups
-from models.mesh_costs import MeshCosts, ShardCosts, Tables
+from models.mesh import Groups, groups
+from models.mesh_costs import MeshCosts, ShardCosts, Tables, collectives
 from models.problem import Problem
 from models.profile import Coefficients, Profile
 from models.recompute import NONE, Repeated
@@ -38,6 +38,7 @@ from models.space import (
     neutral,
     variant_class,
 )
+from models.step import Predictions
 
 MOST_CORES = 30_000_000  # looked at in one search
 MOST_SHARDS = 300_000  # of a layer, tabulated: 2 GiB
@@ -127,7 +128,7 @@ class Groundwork:
     def _cost(self) -> None:
         """Shards, and what every policy does with them."""
         bodies = Shards.of(self.trunks.rows, self.problem.workload.seq_len)
-        self.body = bodies.code
+        self.bodies, self.body = bodies.table, bodies.code
         if (count := len(bodies.table) * len(self.experts)) > MOST_SHARDS:
             raise TooLarge(self.problem.cluster.num_chips, count, "shards of a layer", MOST_SHARDS)
         shards = self._crossed(bodies.table)
@@ -150,24 +151,28 @@ class Groundwork:
     def _crossed(self, bodies: Shards) -> Shards:
         """Every body with the pairs of expert degrees that may fold on some trunk, body by body; or with the first."""
         first, _ = distinct(self.body, self.trunks.rows.pp)
-        trunk, expert = self.pairs(first)
-        some = np.zeros((len(bodies), len(self.experts)), dtype=bool)
-        some[self.body[trunk], expert] = True
+        first = first[np.argsort(self.body[first], kind="stable")]
+        starts = np.searchsorted(self.body[first], np.arange(len(bodies)))
+        some = np.logical_or.reduceat(self._folds(first), starts)
         some[~some.any(axis=1), 0] = True
         body, expert = np.nonzero(some)
         self.first_shard = np.searchsorted(body, np.arange(len(bodies)))
         self._shard = np.cumsum(some).reshape(some.shape) - 1
-        return replace(bodies.take(body), ep=self.experts.ep[expert], etp=self.experts.etp[expert])
+        return bodies.take(body).having(ep=self.experts.ep[expert], etp=self.experts.etp[expert])
 
     def pairs(self, trunks: Array) -> tuple[Array, Array]:
         """Trunks with the pairs of expert degrees that may fold over their stages: (the trunk, the pair) of each."""
+        row, pair = np.nonzero(self._folds(trunks))
+        return trunks.take(row), pair
+
+    def _folds(self, trunks: Array) -> Array:
+        """(trunks, pairs)."""
         rows, x = self.trunks.rows, self.experts
         stage = self.problem.cluster.num_devices // rows.pp[trunks]
         folds = stage[:, None] % (x.ep * x.etp) == 0
         if self.problem.experts_keep_tensor:
             folds &= rows.tp[trunks][:, None] == x.etp
-        row, pair = np.nonzero(folds)
-        return trunks[row], pair
+        return np.asarray(folds)
 
     def _cost_links(self) -> None:
         self.least = LeastCosts(self.problem, self.c, self.experts.ep, self.experts.etp, fillings=self.space.fillings)
@@ -183,7 +188,7 @@ class Groundwork:
         """Of complexity: of every schedule in a pipeline, of every variant, and the fewest of each of their keys."""
         schedules, n = self.policies.schedules, len(self.sharding)
         none = np.zeros(n, dtype=np.int64)
-        self.schedule_points = of_policy(replace(schedules, pp=np.full(len(schedules), 2)))
+        self.schedule_points = of_policy(schedules.having(pp=np.full(len(schedules), 2)))
         self.variant_points = of_policy(self.with_policies(neutral(n), none, np.arange(n)))
         self.key_points = np.full(len(self.variants.keys), np.iinfo(np.int64).max)
         np.minimum.at(self.key_points, self.variants.of, self.variant_points)
@@ -235,12 +240,26 @@ class Groundwork:
     def costs(self, layouts: Layouts, shard: Array, placed: Groups, links: dict[str, Cost] | None) -> MeshCosts:
         return MeshCosts(Tables(self.problem, self.c, self.shards, links), layouts, shard, placed)
 
+    def predict(self, layouts: Layouts) -> Predictions:
+        """Of layouts in the space."""
+        placed, shards = groups(self.problem.cluster, layouts), Shards.of(layouts, self.problem.workload.seq_len)
+        body, expert = (
+            np.all([getattr(shards.table, name)[:, None] == getattr(of, name) for name in names], axis=0).argmax(axis=1)
+            for of, names in ((self.bodies, ("tokens", "tp", "sequence_parallel")), (self.experts, ("ep", "etp")))
+        )
+        links = collectives(self.problem, placed, self.c)
+        return Predictions(self.costs(layouts, shards.spread(self._shard[body, expert]), placed, links))
+
     def cores(self, trunk: Array, expert: Array) -> tuple[Layouts, Array, Array]:
         """Trunks with pairs of expert degrees: as layouts, the shard of each, and the bytes that it needs at least."""
-        x = self.experts
-        layouts = replace(self.trunks.rows.take(trunk), ep=x.ep[expert], etp=x.etp[expert])
-        shard = self._shard[self.body[trunk], expert]
+        shard = picked(self._shard, self.body.take(trunk), expert)
+        layouts = self.layouts(trunk, shard)
         return layouts, shard, self.memory.memory(shard, layouts, self.chains.least_flying[self.chain(trunk)])
+
+    def layouts(self, trunk: Array, shard: Array) -> Layouts:
+        """Cores as layouts, gathered from trunks and shards when they are asked for."""
+        cut = self.shards.shards
+        return self.trunks.rows.take(trunk).having(ep=cut.ep.take(shard), etp=cut.etp.take(shard))
 
     def room(self, meshes: Meshes) -> Room:
         """Memory of placed meshes under every variant, whatever the schedule."""
@@ -271,7 +290,7 @@ class Groundwork:
             (self.policies.shardings, SHARDING_KNOBS, self.sharding[variant]),
             (self.policies.savers, SAVER_KNOBS, self.saver[variant]),
         )
-        return replace(meshes, **{name: getattr(rows, name)[at] for rows, names, at in parts for name in names})
+        return meshes.having(**{name: getattr(rows, name)[at] for rows, names, at in parts for name in names})
 
     def layers_again(self, layouts: Layouts, saver: Array, index: Array | int) -> tuple[Array, Array]:
         """Of how many layers recompute may be (1 where that is not open), and the number at an index, or the largest:

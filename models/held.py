@@ -40,7 +40,7 @@ class Held:
         near = times <= np.maximum(self.limit(piped), self.tolerated)
         if not near.any():
             return
-        layouts, times = layouts.take(near), times[near]
+        layouts, times = layouts.take(near).gathered(), times[near]
         self.layouts.append(layouts)
         self.times.append(times)
         self.complexities.append(complexities[near])
@@ -97,7 +97,7 @@ class Held:
         limits = np.full(2, max(min(self.last, self.tolerated), self.best))
         if self.goal.both_sides:
             limits = np.maximum(limits, self.sides)
-        return np.asarray(limits[piped.astype(int)])
+        return limits.take(piped)
 
     def fast(self, bound: Array, piped: Array) -> Array:
         """Whether what has this least time may be among the fastest."""
@@ -107,7 +107,7 @@ class Held:
         """Whether what has this least time and least complexity may be in the answer."""
         simpler = np.searchsorted(self.front[0], points, side="right")
         limits = np.concatenate([[self.tolerated], self.front[1]])
-        return self.fast(bound, piped) | ((bound < limits[simpler]) & (bound < self.goal.faster_than))
+        return self.fast(bound, piped) | ((bound < limits.take(simpler)) & (bound < self.goal.faster_than))
 
     def answer(self, certificate: Certificate, ground: Groundwork) -> Answer:
         """Of what is held, with how the search went."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from models.array import Array
+from models.array import Array, Columns
 from models.errors import Invalid
 from models.recompute import MODULES, RECOMPUTE, named, policy
 
@@ -137,7 +137,7 @@ _CODE_OF = {name: {value: code for code, value in enumerate(values)} for name, v
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layouts:
+class Layouts(Columns):
     """Many layouts; each field is an integer or boolean array of shape (n,), coded fields index their tables, and
     `recompute` is a policy with its modules (models.recompute)."""
 
@@ -186,15 +186,6 @@ class Layouts:
             values[field.name] = _CODED[field.name][value] if field.name in _CODED else value
         values["recompute"], values["recompute_modules"] = named(values["recompute"])
         return Layout(**values)
-
-    def take(self, index: Array) -> Layouts:
-        """Those at `index` (positions or a mask)."""
-        rows = np.flatnonzero(index) if index.dtype == bool else index
-        return Layouts(**{name: getattr(self, name).take(rows) for name in self.__slots__})
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Layouts]) -> Layouts:
-        return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
 
     @property
     def dp(self) -> Array:

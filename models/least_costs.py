@@ -52,6 +52,14 @@ class LeastCosts:
             "replicas": _joined(g.replicas, parts, reduce, network.least_reduce(g.replicas.table), times),
         }
 
+    def within_layers(self, g: Groups) -> dict[str, Cost]:
+        """The same of what a layer sends, but for parameters."""
+        return {
+            name: self._of(getattr(g, axis), cost)
+            for name, (axis, cost) in self.axes.items()
+            if axis in ("tp", "cp", "ep", "etp")
+        }
+
     def context(self, g: Groups) -> dict[str, Cost]:
         """The same for context parallelism alone."""
         return {"cp": self._of(g.cp, self.axes["cp"][1])}

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from models.array import Array
+from models.array import Array, Columns, picked
 from models.complexity import of_degrees
 from models.layout import Layouts
 from models.memory_bounds import Memory
@@ -88,12 +88,12 @@ class Room:
 
     def fit(self, variant: Array, mesh: Array, more: Array, at_most: float) -> Array:
         """Whether variants of placed meshes may with so many more micro-batches in flight than the least."""
-        at = variant, self.of[mesh]
-        return np.asarray(self.memory.layers[at] + more * self.memory.each[at] <= at_most)
+        layers, each = (picked(of, variant, self.of[mesh]) for of in (self.memory.layers, self.memory.each))
+        return np.asarray(layers + more * each <= at_most)
 
 
-@dataclass(frozen=True)
-class Leaves:
+@dataclass(frozen=True, slots=True)
+class Leaves(Columns):
     """Layouts that may be evaluated: the placed mesh of each, its schedule, and its sharding with saver; whether it has
     a pipeline, all its points of complexity, and a bound."""
 
@@ -106,9 +106,6 @@ class Leaves:
 
     def __len__(self) -> int:
         return len(self.mesh)
-
-    def take(self, rows: Array) -> Leaves:
-        return Leaves(*(getattr(self, f.name).take(rows) for f in fields(self)))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.architecture import Architecture, Layer
-from models.array import Array, total
+from models.array import Array, Columns, total
 from models.problem import Problem
 from models.recompute import Repeated
 from models.shard import Shards
@@ -27,15 +27,12 @@ PARALLEL_LOGIT_BYTES = 20  # PyTorch's loss_parallel: log-softmax, gradient, exp
 
 
 @dataclass(frozen=True, slots=True)
-class LayerBytes:
+class LayerBytes(Columns):
     """Of one layer on one device. `dense` and `expert` count parameters, `unit` those FSDP gathers at a time."""
 
     dense: Array
     expert: Array
     unit: Array
-
-    def take(self, rows: Array) -> LayerBytes:
-        return LayerBytes(self.dense.take(rows), self.expert.take(rows), self.unit.take(rows))
 
 
 def layer_bytes(problem: Problem, layer: Layer, x: Shards) -> LayerBytes:

@@ -73,8 +73,8 @@ class _Worth:
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """Bytes of parameters, gradients and states, (shardings, 1, n): of a layer of each kind, what else counts towards
-    the weighted mean of stages, and all of the last layer and the head."""
+    """Bytes of parameters, gradients and states, (shardings, places of the optimizer, 1, n): of a layer of each kind,
+    what else counts towards the weighted mean of stages, and all of the last layer and the head."""
 
     layers: list[Array]
     mean: Array
@@ -115,33 +115,31 @@ class MemoryBounds:
         self.surely_on_host = surely_on_host
         self.pp = costs.layouts.pp
         z = policies.shardings
-        self.zero, self.reshard = z.zero_stage[:, None, None], z.reshard[:, None, None]
+        self.zero, self.reshard = (column[:, None, None, None] for column in (z.zero_stage, z.reshard))
         self.layers, self.ends = costs.bytes[: costs.kinds], costs.bytes[-2:]
 
     def memory(self) -> Memory:
-        savers = self.policies.savers
-        shape = len(Memory.__slots__), len(self.zero), len(savers), len(self.pp)
-        found = np.empty(shape)
-        for on_host in np.unique(savers.offload_optimizer).tolist():
-            states, most = self._states(self._worth(on_host)), self._most(self._worth(on_host, most=True))
-            for offload in (False, True):
-                rows = np.flatnonzero((savers.offload_activations == offload) & (savers.offload_optimizer == on_host))
-                if not len(rows):
-                    continue
-                activations, is_open = self._activations(savers.recompute[rows], offload), self.policies.open[rows]
-                share = np.where(is_open[:, None], self._share(states, activations), 1.0) if is_open.any() else 1.0
-                room = np.minimum(
-                    self._room(most, activations), self._room_on_host(savers.recompute[rows], offload, on_host)
-                )
-                for value, of in zip(found, (*self._together(states, activations), share, room), strict=True):
-                    value[:, rows] = of
+        savers, z, n = self.policies.savers, len(self.zero), len(self.pp)
+        found = np.empty((len(Memory.__slots__), z, len(savers), n))
+        hosts, host = np.unique(savers.offload_optimizer, return_inverse=True)
+        on_host = hosts[:, None, None]
+        states, most = self._states(self._worth(on_host)), self._most(self._worth(on_host, most=True))
+        for offload in np.unique(savers.offload_activations).tolist():
+            rows = np.flatnonzero(savers.offload_activations == offload)
+            recompute, again = np.unique(savers.recompute[rows], return_inverse=True)
+            activations, share = self._activations(recompute, offload), np.ones((z, len(hosts), len(recompute), n))
+            if len(is_open := np.unique(again[self.policies.open[rows]])):
+                share[:, :, is_open] = self._share(states, activations, is_open)
+            room = np.minimum(self._room(most, activations), self._room_on_host(recompute, offload, on_host))
+            for value, of in zip(found, (*self._together(states, activations), share, room), strict=True):
+                value[:, rows] = np.broadcast_to(of, share.shape)[:, host[rows], again]
         found[:3] *= 1 + self.c.fragmentation
         found[:2] += self.c.context_gib * GIB
-        return Memory(*found.reshape(shape[0], shape[1] * shape[2], shape[3]))
+        return Memory(*found.reshape(len(found), z * len(savers), n))
 
-    def _share(self, states: _States, again: _Activations) -> Array:
-        """Of the layers of every stage, how many have to be recomputed at least."""
-        every, some = self._kept(NONE), again.layers or []
+    def _share(self, states: _States, again: _Activations, policies: Array) -> Array:
+        """Of the layers of every stage, how many have to be recomputed at least, under some of the policies."""
+        every, some = self._kept(NONE), [layer[policies] for layer in again.layers or []]
         layers, each = _fullest(self._counts, states.layers, every, self.pp)
         nothing = layers + self.flying * each
         r = int(np.argmax(self._counts))
@@ -151,7 +149,7 @@ class MemoryBounds:
         ) * (states.layers[r] + self.flying * every[r])
         alone = total(n * (p + self.flying * b) for n, p, b in zip(self._counts, states.layers, some, strict=True))
         least = np.where(self.pp == 1, alone, piped) / self.pp
-        needed = nothing - (self.left - states.mean - again.mean)
+        needed = nothing - (self.left - states.mean - again.mean[policies])
         return np.asarray(np.clip(needed / np.maximum(nothing - least, 1.0), 0.0, 1.0))
 
     def _room(self, states: _States, activations: _Activations) -> Array:
@@ -165,10 +163,10 @@ class MemoryBounds:
         fewest = reduce(np.minimum, [p / a for p, a in zip(piped, activations.layers, strict=True)])
         return np.where(self.pp == 1, alone, fewest)
 
-    def _room_on_host(self, recompute: Array, activations: bool, optimizer: bool) -> Array:
+    def _room_on_host(self, recompute: Array, activations: bool, optimizer: Array) -> Array:
         """With how many in flight what is offloaded surely fits on the host."""
         host = self.surely_on_host
-        if not (activations or optimizer) or np.isinf(host):
+        if not (activations or optimizer.any()) or np.isinf(host):
             return np.full(len(self.pp), np.inf)
         each = self._state_bytes * optimizer * self._copies
         dense, expert = (
@@ -178,7 +176,7 @@ class MemoryBounds:
         left = host * (1 - 1e-9) - total(worth.of(size) for size in self.ends)
         left = left - self.longest * reduce(np.maximum, [worth.of(size) for size in self.layers])
         if not activations:
-            return np.where(left >= 0, np.inf, -np.inf)
+            return np.where(optimizer & (left < 0), -np.inf, np.inf)
         return np.asarray(left / (self.longest * reduce(np.maximum, self._kept(recompute[:, None]))))
 
     def _together(self, states: _States, activations: _Activations) -> tuple[Array, Array, Array]:
@@ -215,15 +213,15 @@ class MemoryBounds:
         mean = mean + np.where(self.pp == 1, np.minimum(2 * largest, self.flying * one), one)
         return _Activations(None, mean, losing + one, losing + 2 * largest)
 
-    def _worth(self, on_host: bool, *, most: bool = False) -> _Worth:
+    def _worth(self, on_host: Array, *, most: bool = False) -> _Worth:
         """At least, or at `most`."""
         problem, zero = self.problem, self.zero
         states = self._state_bytes + most * problem.update_bytes
         gathered = (zero == 3) & self.reshard
         reduced = (zero >= 2) & ((self.pp == 1) | gathered | (zero == 2))
-        shared = problem.parameter_bytes * ((zero == 3) & (on_host or problem.stack.parameter_shards))
-        shared = shared + (0.0 if on_host else states * (zero >= 1))
-        own = problem.parameter_bytes * ~gathered + (0.0 if on_host else states * (zero == 0))
+        shared = problem.parameter_bytes * ((zero == 3) & (on_host | problem.stack.parameter_shards))
+        shared = shared + states * (~on_host & (zero >= 1))
+        own = problem.parameter_bytes * ~gathered + states * (~on_host & (zero == 0))
         gradient = problem.gradient_bytes if most else _gradient_bytes(problem, self.costs.layouts)
         copies = self._copies if most else 1
         sharded = (shared + gradient * reduced) * copies
@@ -330,11 +328,11 @@ class CoreMemory:
     ) -> Array:
         policy = int(np.searchsorted(self.shards.policies, recompute))
         scale = self.c.activation_memory
-        kept = [of_kind[policy, shard] * scale for of_kind in self.shards.kept]
+        kept = [of_kind[policy].take(shard) * scale for of_kind in self.shards.kept]
         held, each = _fullest(self.problem.architecture.layers_trained, parameters, None if offload else kept, pp)
         held = held + flying * each
         if recompute:
-            most = [(of_kind[0] - of_kind[policy])[shard] * scale for of_kind in self.shards.kept]
+            most = [(of_kind[0] - of_kind[policy]).take(shard) * scale for of_kind in self.shards.kept]
             held = held + reduce(np.maximum, most)
         return held
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.array import Array, Shared, distinct, nothing_shared
+from models.array import Array, Columns, Shared, distinct, nothing_shared
 from models.factors import divisors
 from models.hardware import Cluster
 from models.layout import AXES, DEGREES, PLACEMENTS, TORUS, Layouts
@@ -28,18 +28,25 @@ _TP, _CP, _SHARD, _REPLICATE, _PP = range(5)
 class Group:
     """The devices of one axis (or product of axes): `members[d]` of them are joined by dim d, for each of n groups;
     shape (dims, n). `stride[d]`: how many groups share a link of dim d, if it is a ring. `whole` (n,): no group
-    straddles a domain."""
+    straddles a domain. `degree` (n,): all members."""
 
     members: Array
     stride: Array
     whole: Array
+    degree: Array
+
+    @classmethod
+    def of(cls, members: Array, stride: Array, whole: Array) -> Group:
+        return cls(members, stride, whole, np.prod(members, axis=0))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Group]) -> Group:
+        columns = zip(*((part.members, part.stride, part.whole, part.degree) for part in parts), strict=True)
+        return cls(*(np.concatenate(column, axis=-1) for column in columns))
 
     def take(self, rows: Array) -> Group:
-        return Group(self.members.take(rows, axis=1), self.stride.take(rows, axis=1), self.whole.take(rows))
-
-    @property
-    def degree(self) -> Array:
-        return np.prod(self.members, axis=0)
+        members, stride = self.members.take(rows, axis=1), self.stride.take(rows, axis=1)
+        return Group(members, stride, self.whole.take(rows), self.degree.take(rows))
 
     def crosses(self, dims: Array) -> Array:
         """Whether some members are joined by one of these dims (a mask)."""
@@ -54,11 +61,11 @@ class Group:
         """Of two axes together, as dense on a dim as the denser of those that use it."""
         stride = np.minimum(self.stride, other.stride)
         stride = np.where(self.members == 1, other.stride, np.where(other.members == 1, self.stride, stride))
-        return Group(self.members * other.members, stride, self.whole & other.whole)
+        return Group.of(self.members * other.members, stride, self.whole & other.whole)
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class Groups(Columns):
     """The communication groups of n layouts on a cluster, those of each axis in a table: few are different.
 
     `sharding` is dp_shard with cp, over which parameters are sharded; `replicas` that with dp_replicate, which hold
@@ -75,9 +82,6 @@ class Groups:
     edp: Shared[Group]
     sharding: Shared[Group]
     replicas: Shared[Group]
-
-    def take(self, rows: Array) -> Groups:
-        return Groups(*(getattr(self, name).take(rows) for name in self.__slots__))
 
     def times(self, count: int) -> Groups:
         """So often one after the other, each time with entries of their own."""
@@ -190,10 +194,14 @@ def _groups(
         first, code = alike(a.code, b.code)
         return Shared(a.table.take(a.code[first]) * b.table.take(b.code[first]), code)
 
-    single = [axis(*columns) for columns in axes]
-    sharding = joined(single[_SHARD], single[_CP])
-    every = [*single, sharding, joined(sharding, single[_REPLICATE])]
-    return Groups(*every)
+    def column(found: Groups, name: str) -> Shared[Group]:
+        if name == "sharding":
+            return joined(found.dp_shard, found.cp)
+        if name == "replicas":
+            return joined(found.sharding, found.dp_replicate)
+        return axis(*axes[Groups.__slots__.index(name)])
+
+    return Groups.by(column)
 
 
 def _without_twins(groups: Shared[Group]) -> Shared[Group]:
@@ -219,7 +227,7 @@ def every_stride(cluster: Cluster, degree: Array, filled: Array) -> tuple[Group,
 def _group(numbering: Numbering, stride: Array, degree: Array, filled: Array | None = None) -> Group:
     if filled is None or not filled.any():
         domains = numbering.usual[:, None]
-        return Group(*_places(domains, stride, degree), _is_whole(domains, stride, degree))
+        return Group.of(*_places(domains, stride, degree), _is_whole(domains, stride, degree))
     domains = numbering.domains[filled].T
     whole = _is_whole(domains, stride, degree)
     members, stride = _places(domains, stride, degree)
@@ -228,7 +236,7 @@ def _group(numbering: Numbering, stride: Array, degree: Array, filled: Array | N
     for dim, joined, apart in zip(dims[::-1], members[::-1], (steps * stride)[::-1], strict=True):
         of_dim[0, dim, row] *= joined
         of_dim[1, dim, row] = np.where(joined > 1, apart, of_dim[1, dim, row])
-    return Group(of_dim[0], of_dim[1], whole)
+    return Group.of(of_dim[0], of_dim[1], whole)
 
 
 def _is_whole(domains: Array, stride: Array, degree: Array) -> Array:

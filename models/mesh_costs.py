@@ -6,7 +6,7 @@ Few shards and few groups differ among many layouts, so their costs are tables t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from models import memory
 from models.architecture import Layer, Moe
-from models.array import Array
+from models.array import Array, Columns, picked
 from models.communication import Cost, Network
 from models.compute import Compute, LayerTime, routed_tokens, skew
 from models.layout import Layouts
@@ -26,7 +26,7 @@ from models.shard import Shards
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(Columns):
     """Seconds of forward communication of one layer (or model end) for one micro-batch, nothing hidden.
 
     `gather` of parameters, of which `stuck` cannot hide; `scatter` of gradients with an all-reduce over replicas;
@@ -138,8 +138,11 @@ class MeshCosts:
         return cls(Tables(problem, c, costs, collectives(problem, placed, c)), layouts, shards.code, placed)
 
     def take(self, rows: Array) -> MeshCosts:
-        """Those at `rows`; not for coefficients drawn for each layout."""
-        return MeshCosts(self.tables, self.layouts.take(rows), self.shard.take(rows), self.groups.take(rows))
+        """Those at `rows`, with the traffic if it is worked out; not for coefficients drawn for each layout."""
+        taken = MeshCosts(self.tables, self.layouts.take(rows), self.shard.take(rows), self.groups.take(rows))
+        if "traffic" in self.__dict__:
+            taken.__dict__["traffic"] = [part.take(rows) for part in self.traffic]
+        return taken
 
     @property
     def problem(self) -> Problem:
@@ -168,11 +171,11 @@ class MeshCosts:
 
     def again(self, part: int, policy: Array | int) -> Array:
         """Seconds that recompute adds to backward of a part of the model; `policy` (n,): which of `policies`."""
-        return np.asarray(self.tables.shards.again[part][policy, self.shard])
+        return _under(self.tables.shards.again[part], policy, self.shard)
 
     def kept(self, kind: int, policy: Array | int = 0) -> Array:
         """Bytes of activations that a layer keeps."""
-        return np.asarray(self.tables.shards.kept[kind][policy, self.shard])
+        return _under(self.tables.shards.kept[kind], policy, self.shard)
 
     @cached_property
     def bytes(self) -> list[memory.LayerBytes]:
@@ -207,6 +210,8 @@ class MeshCosts:
     @cached_property
     def layer_traffic(self) -> list[tuple[Array, Array, Array]]:
         """(tensor, context, expert) of Traffic, of every layer kind."""
+        if "traffic" in self.__dict__:
+            return [(part.tensor, part.context, part.expert) for part in self.traffic[: self.kinds]]
         if self.tables.collectives is None:
             return [(np.zeros(len(self.layouts)),) * 3] * self.kinds
         kinds = enumerate(self.problem.architecture.kinds)
@@ -322,16 +327,34 @@ class MeshCosts:
         return gather, stuck, scatter, whole
 
 
+def _under(values: Array, policy: Array | int, shard: Array) -> Array:
+    return values[policy].take(shard) if isinstance(policy, int) else picked(values, policy, shard)
+
+
 def _blocks(layer: Layer) -> int:
     """Of a layer, those that are cut over tensor-parallel ranks."""
     return 2 if layer.dense and not layer.parallel else 1
 
 
 def collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]:
-    """Costs by name: an axis of the groups, with what is not its usual collective."""
+    """Costs by name: an axis of the groups, with what is not its usual collective. Those of one kind are worked out
+    together, unless every group has coefficients of its own."""
     network = Network(problem.cluster.dims, c)
-    single = {name: cost(getattr(g, axis).table) for name, (axis, cost) in of_axes(problem, network).items()}
-    return single | {"sharding": network.gather(g.sharding.table), "replicas": network.reduce(g.replicas.table)}
+    joined = {"sharding": ("sharding", network.gather), "replicas": ("replicas", network.reduce)}
+    alike: dict[Callable[[Group], Cost], dict[str, Group]] = {}
+    for name, (axis, cost) in (of_axes(problem, network) | joined).items():
+        alike.setdefault(cost, {})[name] = getattr(g, axis).table
+    if is_drawn(c):
+        return {name: cost(table) for cost, tables in alike.items() for name, table in tables.items()}
+    return {name: found for cost, tables in alike.items() for name, found in _together(cost, tables)}
+
+
+def _together(cost: Callable[[Group], Cost], tables: dict[str, Group]) -> Iterator[tuple[str, Cost]]:
+    every, start = cost(Group.concatenate([*tables.values()])), 0
+    for name, table in tables.items():
+        end = start + len(table.whole)
+        yield name, Cost(every.byte_s[start:end], every.latency_s[start:end])
+        start = end
 
 
 def of_axes(problem: Problem, network: Network) -> dict[str, tuple[str, Callable[[Group], Cost]]]:

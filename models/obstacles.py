@@ -131,7 +131,7 @@ def _near(problem: Problem, allowed: Allowed) -> Layouts:
     kept = best.take(np.unique(kinds, axis=0, return_index=True)[1])
     policies = _policies(problem, allowed)
     mesh, row = np.indices((len(kept), len(policies))).reshape(2, -1)
-    return replace(kept.take(mesh), **{knob: getattr(policies, knob)[row] for knob in POLICY_KNOBS})
+    return kept.take(mesh).having(**{knob: getattr(policies, knob)[row] for knob in POLICY_KNOBS})
 
 
 def _policies(problem: Problem, allowed: Allowed) -> Layouts:
@@ -165,7 +165,7 @@ def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
     """Those with every device; unless it is said, with all experts on each, and micro-batches of one sequence."""
     axes = tuple(axis for axis in _AXES if axis != "dp")
     table = factorisations(problem.cluster.num_devices, len(axes))
-    rows = replace(neutral(len(table)), **dict(zip(axes, table.T, strict=True)))
+    rows = neutral(len(table)).having(**dict(zip(axes, table.T, strict=True)))
     for knob in set(_AXES) & allowed.keys():
         rows = rows.take(np.isin(getattr(rows, knob), allowed[knob]))
     for knob, values in {"sequence_parallel": (False, True), "ep": (1,), "etp": (1,), "micro_batch": (1,)}.items():
@@ -175,4 +175,4 @@ def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
 
 def _crossed(rows: Layouts, knob: str, values: Sequence[Any]) -> Layouts:
     row, value = np.indices((len(rows), len(values))).reshape(2, -1)
-    return replace(rows.take(row), **{knob: np.array(values)[value]})
+    return rows.take(row).having(**{knob: np.array(values)[value]})

@@ -16,6 +16,9 @@ import numpy as np
 
 from models.array import Array, distinct
 
+_TRIED = 8
+"""Sizes of the largest chunk."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stages:
@@ -123,17 +126,20 @@ def _thresholds(layers: Array, head: float, chunks: Array, width: int) -> Array:
 
 def _balanced(layers: Array, head: float, chunks: Array, width: int) -> Array:
     """Where chunks begin (u, width), and the number of layers from the last one's end on, so that the largest chunk is
-    least: by bisection over the sums that stretches of layers have."""
+    least: of the sums that stretches of layers have, several tried at once."""
     upto = np.concatenate([[0.0], np.cumsum(layers)])
     upto[-1] += head
     sums = np.unique((upto[None, :] - upto[:, None])[np.triu_indices(len(upto), 1)])
     least = np.maximum(upto[-1] / chunks, max(float(layers[:-1].max(initial=0)), float(layers[-1]) + head))
     low = np.searchsorted(sums, least * (1 - 1e-12))
     high = np.minimum(np.searchsorted(sums, least + layers.max() + head), len(sums) - 1)
+    every, row = np.tile(chunks, _TRIED), np.arange(len(chunks))
     while (low < high).any():
-        middle = (low + high) // 2
-        fits = _filled(upto, chunks, sums[middle], width)[:, 0] == 0
-        low, high = np.where(fits, low, middle + 1), np.where(fits, middle, high)
+        tried = low + (high - low) * np.arange(_TRIED)[:, None] // _TRIED
+        fits = (_filled(upto, every, sums[tried].ravel(), width)[:, 0] == 0).reshape(tried.shape)
+        few = _TRIED - fits.sum(axis=0)  # that are too small
+        bounds = np.concatenate([low[None] - 1, tried, high[None]])
+        low, high = bounds[few, row] + 1, bounds[few + 1, row]
     return _filled(upto, chunks, sums[low], width)
 
 

@@ -24,7 +24,6 @@ from models.problem import Problem
 from models.profile import Profile
 from models.provenance import DECISIVE
 from models.space import Space
-from models.step import predict
 from models.surety import SURE, avoiding, fastest_sure, offloaded
 
 _MOST_WEIGHED = 20_000  # of the fastest, for free memory
@@ -104,13 +103,13 @@ def _found(
     best = [row for row in (answer.without, answer.with_pp) if row is not None]
     near = _near(answer, tolerance)
     known = np.union1d(near, [answer.simplest, *best, *answer.ranked])
-    predictions = predict(problem, answer.layouts.take(known), profile.coefficients(problem.scopes))
+    predictions = answer.ground.predict(answer.layouts.take(known))
     front = _front(answer, near, predictions.needed_bytes[np.searchsorted(known, near)])
     rows = list(dict.fromkeys([answer.simplest, *best, *answer.ranked, *front]))
     shown = predictions.take(np.searchsorted(known, rows))
     sure = fastest_sure(answer, predictions, known, float(answer.times[0]) * (1 + tolerance), go_on)
     if len(sure):
-        shown = predict(problem, Layouts.concatenate([shown.layouts, sure]), predictions.meshes.c)
+        shown = answer.ground.predict(Layouts.concatenate([shown.layouts, sure]))
     found = candidates(shown, profile)
     chosen, surer = dict(zip(rows, found, strict=False)), found[-1] if len(sure) else None
     fastest, simplest = chosen[answer.ranked[0]], chosen[answer.simplest]
@@ -123,7 +122,7 @@ def _found(
         without = predictions.take(np.searchsorted(known, [answer.without]))
         pipelining = replace(pipelining, roofline=roofline(without, chosen[answer.without]))
     seconds = float(answer.times[0])
-    faster = None if fewer else faster_with_fewer(problem, profile, constraints, seconds, go_on)
+    faster = None if fewer else faster_with_fewer(space, profile, seconds, go_on)
     return Recommendation(
         problem=problem,
         fastest=fastest,

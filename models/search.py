@@ -8,8 +8,8 @@ promising meshes is evaluated early, so that the bounds have something to prune 
 
 What is opened is searched for all of the answer: the fastest, the best of the meshes that are asked for, the best
 without and with a pipeline, and the front of time and complexity within the tolerance, from the simplest to the
-fastest. Cores are opened in order of their bound while that may be among the fastest; then those that may only be
-simple enough, in order of the complexity that they cannot get below.
+fastest. Cores are opened in order of their bound while that may be among the fastest, with those that may only be
+simple enough where there is room; the rest of these then in order of the complexity that they cannot get below.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from models.answer import Answer, Certificate, Goal, GoOn, NothingFaster, to_the_end
-from models.array import Array, distinct, growing, ragged, total
+from models.array import Array, distinct, growing, picked, ragged, total
 from models.bounds import Bounds, Parts, Times
 from models.combine import Combiner
 from models.complexity import of_degrees, of_mesh, of_policy
@@ -34,7 +34,6 @@ from models.mesh_costs import collectives
 from models.profile import Profile
 from models.shortage import Shortage
 from models.space import Space
-from models.step import predict
 
 _CORES = 16_000  # looked at together at first, later more
 _MOST_CORES = 1 << 19  # at a time
@@ -78,7 +77,7 @@ def search_on(ground: Groundwork, goal: Goal, go_on: GoOn, known: Layouts | None
 
 def _reached(ground: Groundwork, known: Layouts) -> tuple[Array, Array]:
     """Of those that fit: whether each has a pipeline, and its step time."""
-    found = predict(ground.problem, known, ground.c)
+    found = ground.predict(known)
     fits = ground.fits(found.memory, found.host_bytes)
     return known.pp[fits] > 1, found.step_time_s[fits]
 
@@ -90,7 +89,7 @@ class _Search:
         self.evaluated, self.over_memory, self.looked_at = 0, 0, 0
         self.closing_bound = np.inf
         self.exact = True
-        self.last_steps = 0 if np.isfinite(held.goal.faster_than) else _LAST_STEPS
+        self.last_steps = 0 if self._knows_limit else _LAST_STEPS
 
     def run(self) -> Answer:
         cores = self._fastest()
@@ -113,7 +112,8 @@ class _Search:
         order = np.argsort(bound, kind="stable")
         cores: Cores | None = None
         opened = np.zeros(0, dtype=bool)
-        for block, _ in growing(order, max(_CORES // experts, 1), max(_MOST_CORES // experts, 1)):
+        most = max(_MOST_CORES // experts, 1)
+        for block, _ in growing(order, most if self._knows_limit else max(_CORES // experts, 1), most):
             wanted = self.held.wanted(bound[block], rows.pp[block] > 1, points[block])
             self._close(bound[block[~wanted]])
             if not self._may_go_on(float(bound[block[0]])):
@@ -127,12 +127,17 @@ class _Search:
                 opened[self._open_best(cores, opened, _PROBED)] = True
         if cores is None:
             raise self._nothing()
-        size = _PROBED
+        size = _MESHES if self._knows_limit else _PROBED
         while len(best := self._open_best(cores, opened, size)):
             opened[best] = True
             size = min(2 * size, _MESHES)
         self._close(cores.bound[~opened])
         return cores.take(np.flatnonzero(~opened))
+
+    @property
+    def _knows_limit(self) -> bool:
+        """Whether there was one to begin with."""
+        return bool(np.isfinite(self.held.goal.faster_than))
 
     @property
     def _is_limited(self) -> bool:
@@ -143,13 +148,19 @@ class _Search:
     def _first_placed(self) -> int:
         return _PLACED if self._is_limited else _FIRST_PLACED
 
+    @property
+    def _first_leaves(self) -> int:
+        return _LEAVES if self._knows_limit else _FIRST_LEAVES
+
     def _open_best(self, cores: Cores, opened: Array, count: int) -> Array:
-        """Open the cores that promise most, on each side of pp = 1; returns which."""
+        """Open the cores that promise most, on each side of pp = 1, and beside them what may be simple enough; returns
+        which."""
         if not self._may_go_on(float(cores.bound[~opened].min(initial=np.inf))):
             return np.zeros(0, dtype=np.int64)
         piped = cores.piped
-        left = np.flatnonzero(~opened & self.held.fast(cores.bound, piped))
-        left = left[np.argsort(cores.bound[left], kind="stable")]
+        left = np.flatnonzero(~opened & self.held.wanted(cores.bound, piped, cores.points))
+        fast = self.held.fast(cores.bound[left], piped[left])
+        left = left[np.lexsort((cores.bound[left], ~fast))] if fast.any() else left[:0]
         best = np.concatenate([self._first(cores, left[piped[left] == side], count // 2) for side in (False, True)])
         if len(best):
             meshes = self._split(cores.take(best))
@@ -160,7 +171,8 @@ class _Search:
         """Of some rows the first, that together have not too many meshes."""
         rows = rows[:count]
         meshes = np.cumsum(self.ground.splits[cores.trunk[rows]]) // self.ground.space.allowed_placements
-        return rows[: max(int(np.searchsorted(meshes, _MESHES // 2, side="right")), 1)]
+        most = _MESHES if self._knows_limit and not self.ground.places_freely else _MESHES // 2
+        return rows[: max(int(np.searchsorted(meshes, most, side="right")), 1)]
 
     def _crossed(self, trunks: Array) -> Cores:
         """These trunks with every pair of expert degrees that may fold and fit, where that may be in the answer."""
@@ -176,7 +188,8 @@ class _Search:
         bounds, idle = ground.bounds, ground.chains.least_idle[ground.chain(trunk)]
         least = bounds.passes[shard] + ground.context[trunk]
         bound = bounds.time(least, layouts, idle, bounds.dense[shard], bounds.expert[shard])
-        return self._wanted(Cores(layouts, trunk, shard, bound))
+        found = self._wanted(Cores(layouts, trunk, shard, bound))
+        return replace(found, layouts=ground.layouts(found.trunk, found.shard))  # those of the others can go
 
     # -- meshes -------------------------------------------------------------------------------------------------
 
@@ -210,7 +223,7 @@ class _Search:
         links = ground.least.collectives(near, layouts, apart=True)
         rows = np.tile(np.arange(len(meshes)), len(fillings))
         axes, block = np.repeat(fillings, len(meshes), axis=0).T
-        layouts = replace(layouts.take(rows), torus_axes=axes, torus_block=block)
+        layouts = layouts.take(rows).having(torus_axes=axes, torus_block=block)
         costs = ground.costs(layouts, meshes.costs.shard[rows], near.times(len(fillings)), links)
         filled = meshes.take(rows)
         bound = np.maximum(filled.bound, ground.bounded(costs, filled.chain))
@@ -243,7 +256,7 @@ class _Search:
         wanted = self.held.wanted(meshes.bound[mesh], piped, points)
         self._close(meshes.bound[mesh[~wanted]])
         mesh, place, points = mesh[wanted], place[wanted], points[wanted]
-        layouts = replace(meshes.layouts.take(mesh), placement=placed.placement[place])
+        layouts = meshes.layouts.take(mesh).having(placement=placed.placement[place])
         seconds = collectives(ground.problem, links, ground.c)
         costs = ground.costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
         chain = meshes.chain[mesh]
@@ -255,7 +268,7 @@ class _Search:
     def _bounded(self, meshes: Meshes) -> None:
         """Bound every variant of placed meshes, then with every schedule."""
         leaves = self._leaves(meshes)
-        for rows, _ in growing(np.argsort(leaves.bound, kind="stable"), _FIRST_LEAVES, _LEAVES):
+        for rows, _ in growing(np.argsort(leaves.bound, kind="stable"), self._first_leaves, _LEAVES):
             if len(left := self._wanted(leaves.take(rows))):
                 self._evaluate(meshes, left)
 
@@ -272,7 +285,7 @@ class _Search:
         variant, mesh = np.nonzero(fits & (some & wanted)[ground.variants.of])
         leaves = self._wanted(self._scheduled(meshes, room, times, variant, mesh))
         beyond = self._beyond(meshes, leaves, times, parts, bounds.hideable)
-        return self._wanted(replace(leaves, bound=leaves.bound + beyond))
+        return self._wanted(leaves.having(bound=leaves.bound + beyond))
 
     def _scheduled(self, meshes: Meshes, room: Room, times: Times, variant: Array, mesh: Array) -> Leaves:
         """Variants of placed meshes with every schedule that is legal and under which they may fit."""
@@ -280,11 +293,12 @@ class _Search:
         chains, chain = ground.chains, meshes.chain[mesh]
         pair, schedule = np.nonzero(chains.legal[chain])
         variant, mesh, chain = variant[pair], mesh[pair], chain[pair]
-        fits = room.fit(variant, mesh, chains.flying[chain, schedule] - chains.least_flying[chain], ground.at_most)
-        fits &= room.needless[variant, room.of[mesh]] < chains.flying_first[chain, schedule]
+        more = picked(chains.flying, chain, schedule) - chains.least_flying[chain]
+        fits = room.fit(variant, mesh, more, ground.at_most)
+        fits &= picked(room.needless, variant, room.of[mesh]) < picked(chains.flying_first, chain, schedule)
         variant, mesh, chain, schedule = variant[fits], mesh[fits], chain[fits], schedule[fits]
-        key, idle = ground.variants.of[variant], chains.idle[chain, schedule] - chains.least_idle[chain]
-        bound = times.step[key, mesh] + idle * times.pass_s[key, mesh]
+        key, idle = ground.variants.of[variant], picked(chains.idle, chain, schedule) - chains.least_idle[chain]
+        bound = picked(times.step, key, mesh) + idle * picked(times.pass_s, key, mesh)
         points = meshes.points[mesh] + ground.variant_points[variant]
         points += meshes.piped[mesh] * ground.schedule_points[schedule]
         return Leaves(mesh, schedule, variant, meshes.piped[mesh], points, bound)
@@ -293,10 +307,10 @@ class _Search:
         """What the heaviest stage, or an update on the host, adds to the bounds of leaves."""
         ground = self.ground
         mesh, key = leaves.mesh, ground.variants.of[leaves.variant]
-        both, once = (values[:, key, mesh] for values in (parts.both, parts.once))
-        sends = times.sends[key, mesh]
+        both, once = (picked(values, key, mesh) for values in (parts.both, parts.once))
+        sends = picked(times.sends, key, mesh)
         beyond = ground.chains.beyond(meshes.chain[mesh], leaves.schedule, both, once, hides, sends)
-        return np.maximum(beyond, ground.on_host[leaves.variant] * times.on_host[key, mesh])
+        return np.maximum(beyond, ground.on_host[leaves.variant] * picked(times.on_host, key, mesh))
 
     # -- layouts ------------------------------------------------------------------------------------------------
 
@@ -308,7 +322,7 @@ class _Search:
         if not len(kept):
             return
         leaves, mesh = leaves.take(kept), leaves.mesh[kept]
-        layouts = replace(self._layouts(meshes, leaves), recompute_layers=found.recompute_layers[kept])
+        layouts = self._layouts(meshes, leaves).having(recompute_layers=found.recompute_layers[kept])
         stages = self.ground.chains.stages(meshes.chain[mesh], leaves.schedule)
         time = Combiner(layouts, meshes.costs.take(mesh), stages).time()
         self.held.add(layouts, total(time.values()), meshes.points[mesh] + of_policy(layouts))
@@ -323,10 +337,10 @@ class _Search:
         mesh, schedule, r = leaves.mesh, leaves.schedule, ground.saver[leaves.variant]
         layouts = self._layouts(meshes, leaves)
         legal, most = ground.layers_again(layouts, r, np.iinfo(np.int64).max)
-        layouts = replace(layouts, recompute_layers=most)
+        layouts = layouts.having(recompute_layers=most)
 
         def fit(rows: Array, layers: Array) -> Array:
-            some = replace(layouts.take(rows), recompute_layers=layers)
+            some = layouts.take(rows).having(recompute_layers=layers)
             stages = ground.chains.stages(meshes.chain[mesh[rows]], schedule[rows])
             return Combiner(some, meshes.costs.take(mesh[rows]), stages).fits(ground.capacity, ground.margin)
 
@@ -409,7 +423,7 @@ class _Search:
 
     def _nothing(self) -> Exception:
         """Why there is no answer."""
-        if np.isfinite(self.held.goal.faster_than):
+        if self._knows_limit:
             return NothingFaster()
         if not self.exact:
             return OutOfTime()

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.array import Array, Shared, distinct, nothing_shared
+from models.array import Array, Columns, Shared, distinct, nothing_shared
 from models.layout import Layouts
 
 
 @dataclass(frozen=True, slots=True)
-class Shards:
+class Shards(Columns):
     """`tokens` of a micro-batch that a device's cp rank holds, and how tp, ep and etp cut a layer; shape (n,)."""
 
     tokens: Array
@@ -22,9 +22,6 @@ class Shards:
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-    def take(self, rows: Array) -> Shards:
-        return Shards(*(getattr(self, name).take(rows) for name in self.__slots__))
 
     @property
     def local_tokens(self) -> Array:

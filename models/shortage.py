@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -97,7 +96,7 @@ class Shortage:
         rows = ground.with_policies(costs.layouts.take(mesh), schedule, variant[mesh])
         legal, most = ground.layers_again(rows, ground.saver[variant[mesh]], np.iinfo(np.int64).max)
         kept = np.flatnonzero(legal > 0)
-        rows, mesh = replace(rows, recompute_layers=most).take(kept), mesh[kept]
+        rows, mesh = rows.having(recompute_layers=most).take(kept), mesh[kept]
         stages = ground.chains.stages(ground.chain(trunk[mesh]), schedule[kept])
         combiner = Combiner(rows, costs.take(mesh), stages)
         used, _ = combiner.memory()

@@ -24,6 +24,7 @@ from models.array import Array, distinct, growing, ragged
 from models.constraints import Constraints
 from models.errors import Invalid, TooLarge
 from models.factors import divisors, factorisations, ordered_factorisations
+from models.hardware import Cluster
 from models.layout import (
     AXES,
     PLACEMENTS,
@@ -74,7 +75,7 @@ class Policies:
         """Every sharding with every saver, those of a sharding in a row."""
         z, r = len(self.shardings), len(self.savers)
         savers = self.savers.take(np.tile(np.arange(r), z))
-        return replace(savers, **{name: np.repeat(getattr(self.shardings, name), r) for name in SHARDING_KNOBS})
+        return savers.having(**{name: np.repeat(getattr(self.shardings, name), r) for name in SHARDING_KNOBS})
 
     def with_savers(self, kept: Array) -> Policies:
         savers = self.savers.take(kept)
@@ -115,6 +116,12 @@ class Space:
         """The same for a problem with other links between its chips, which is nothing to what is legal."""
         other = copy(self)
         object.__setattr__(other, "problem", problem)
+        return other
+
+    def on(self, cluster: Cluster) -> Space:
+        """The same for another number of chips, which is nothing to the policies."""
+        other = Space(replace(self.problem, cluster=cluster), self.constraints)
+        other.__dict__.update(policies=self.policies, offered=self.offered)
         return other
 
     @cached_property
@@ -270,7 +277,7 @@ class Space:
         kind, variant = np.indices((16, len(variants))).reshape(2, -1)
         degrees = {"pp": 1 + kind // 4 % 2, "dp_shard": 1 + kind // 2 % 2, "dp_replicate": 1 + kind % 2}
         degrees |= dict.fromkeys(("ep", "cp"), 1 + kind // 8)
-        rows = replace(variants.take(variant), **degrees)
+        rows = variants.take(variant).having(**degrees)
         legal = np.all([BY_NAME[name].test(self.problem, rows) for name in _VARIANT_RULES], axis=0)
         return np.asarray(legal.reshape(16, -1))
 
@@ -313,7 +320,7 @@ class Space:
         table = factorisations(n, 4)
         columns = dict(zip(("pp", "tp", "cp", "dp_shard"), np.repeat(table, 2, axis=0).T, strict=True))
         base = neutral(2 * len(table))
-        rows = replace(base, **columns, sequence_parallel=np.tile(np.array([False, True]), len(table)))
+        rows = base.having(**columns, sequence_parallel=np.tile(np.array([False, True]), len(table)))
         weights, left = self.splits(rows) * below, np.ones(len(rows), dtype=bool)
         knobs = ("pp", "dp", "cp", "tp", "sequence_parallel")
         tests = [(f"constraints.{knob}", self._allowed(rows, knob)) for knob in knobs]
@@ -334,7 +341,7 @@ class Space:
         weights = self.splits(rows) * below
         rejected["batch_divides"] += int((weights * (~fits).sum(axis=1)).sum())
         row, size = np.nonzero(fits)
-        grown = replace(rows.take(row), micro_batch=sizes[size])
+        grown = rows.take(row).having(micro_batch=sizes[size])
         allowed = self._allowed(grown, "micro_batch")
         rejected["constraints.micro_batch"] += int(weights[row[~allowed]].sum())
         return grown.take(allowed)
@@ -343,7 +350,7 @@ class Space:
         """The first of SCHEDULE_RULES that chains break under each schedule that is offered, or -1, (chains,
         schedules): legality asks for no more than the stages and the micro-batches."""
         schedules, below = self.offered[0].schedules, np.arange(len(chains))[:, None]
-        rows = replace(chains.take(below), **{name: getattr(schedules, name) for name in SCHEDULE_KNOBS})
+        rows = chains.take(below).having(**{name: getattr(schedules, name) for name in SCHEDULE_KNOBS})
         breaks = np.full((len(chains), len(schedules)), -1)
         for i, name in enumerate(SCHEDULE_RULES):
             breaks[(breaks < 0) & ~np.asarray(BY_NAME[name].test(self.problem, rows), dtype=bool)] = i
@@ -355,7 +362,7 @@ class Space:
     def experts(self) -> tuple[Layouts, Counter[str]]:
         """Legal (ep, etp), other fields neutral, and how many pairs each rule refuses."""
         pairs = np.array(list(product(self._expert_degrees, self._expert_tensor_degrees)))
-        rows = replace(neutral(len(pairs)), ep=pairs[:, 0], etp=pairs[:, 1])
+        rows = neutral(len(pairs)).having(ep=pairs[:, 0], etp=pairs[:, 1])
         refused: Counter[str] = Counter()
         rows = self._constrained(rows, ("ep", "etp"), refused, 1)
         return self._ruled(rows, _EXPERT_RULES, refused, 1), refused
@@ -385,7 +392,7 @@ class Space:
         parent, row = ragged(start[code.ravel()], counts[code.ravel()])
         rows = cores.take(parent)
         shard = np.concatenate(tables)[row]
-        rows = replace(rows, dp_shard=shard, dp_replicate=rows.dp // shard)
+        rows = rows.having(dp_shard=shard, dp_replicate=rows.dp // shard)
         ok = np.asarray(BY_NAME["experts_fold_over_dense_axes"].test(self.problem, rows), dtype=bool)
         ok &= self._with_legal_variants[variant_class(rows)]
         for knob in ("dp_replicate", "dp_shard"):
@@ -398,7 +405,7 @@ class Space:
         pattern = active_axes(meshes)
         start, count, orders = _orders(self.problem.stack.placements)
         parent, row = ragged(start[pattern], count[pattern])
-        rows = replace(meshes.take(parent), placement=orders[row])
+        rows = meshes.take(parent).having(placement=orders[row])
         g = groups_of_meshes(self.problem.cluster, rows)
         legal = np.flatnonzero(fits_torus(self.problem, g) & equal_data_parallel(self.problem, rows))
         codes = [axis.code[legal[::-1]] for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)]
@@ -453,7 +460,7 @@ def first_refusals(breaks: Array, meshes: Array) -> Counter[str]:
 
 def _with_experts(rows: Layouts, experts: Layouts, one: int) -> Layouts:
     n = len(rows)
-    return replace(rows, ep=np.repeat(experts.ep[one], n), etp=np.repeat(experts.etp[one], n))
+    return rows.having(ep=np.repeat(experts.ep[one], n), etp=np.repeat(experts.etp[one], n))
 
 
 def variant_class(rows: Layouts) -> Array:

@@ -133,8 +133,14 @@ class Predictions:
         return self.problem.workload.tokens / self.step_time_s
 
     def tflops_per_chip(self, count: AttentionCount) -> Array:
-        flops = model_flops(self.problem.architecture, self.problem.workload, count)
-        return flops / self.step_time_s / self.chips / 1e12
+        if count not in self._tflops_per_chip:
+            flops = model_flops(self.problem.architecture, self.problem.workload, count)
+            self._tflops_per_chip[count] = flops / self.step_time_s / self.chips / 1e12
+        return self._tflops_per_chip[count]
+
+    @cached_property
+    def _tflops_per_chip(self) -> dict[AttentionCount, Array]:
+        return {}
 
     def mfu(self, count: AttentionCount, dtype: str | None = None) -> Array:
         """Model FLOPs over the chip's dense peak, by default the peak of the GEMM format."""
