@@ -205,7 +205,8 @@ def _overlap(stack: Stack) -> str:
         return f"no traffic runs beside compute: {stack.id} has it so"
     told = f" when it is told to ({', '.join(stack.overlap_switches)})" if stack.overlap_switches else ""
     knobs = ", ".join(f"stack.overlap_{axis}" for axis in hidden)
-    return f"{stack.id} hides traffic beside compute{told}: {knobs} = false where it is off"
+    apart = "" if stack.overlap_zero1 else ", but not what ZeRO 1 moves once a step (stack.overlap_zero1)"
+    return f"{stack.id} hides traffic beside compute{told}{apart}: {knobs} = false where it is off"
 
 
 def _kernel(problem: Problem) -> str:

@@ -31,6 +31,7 @@ SAID = [
     (changed(PREDICTION, "model", QUANTIZED), "model.quantization_config has no effect: training is in"),
     (changed(PREDICTION, "workload.token_budget", 1e12), "workload.token_budget has no effect"),
     (changed(PREDICTION, "workload.load_balancing", "bias"), "workload.load_balancing has no effect"),
+    ({**on("h100", dp_shard=64, zero_stage=1), "stack": "nanotron"}, "but not what ZeRO 1 moves once a step"),
 ]
 
 
