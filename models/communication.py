@@ -21,8 +21,8 @@ from models.profile import Coefficients, Number
 TREE_HOPS = 10.0
 """Of a ring, that a pass over a tree takes per doubling of nodes: 90 us measured there and back over hops of 4.5 us."""
 TREE_HOPS_INSIDE = 3.2
-"""The same within a scale-up domain, where NCCL's tuning.cc has a tree's hop 0.66 times as long as a ring's, and between
-nodes 2.1 times."""
+"""The same within a scale-up domain, where NCCL's tuning.cc has a tree's hop 0.66 times as long as a ring's, and
+between nodes 2.1 times."""
 
 
 @dataclass(frozen=True, slots=True)
