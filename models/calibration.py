@@ -205,7 +205,8 @@ def _timed(
 
 def _bare(o: Observation) -> Observation:
     """Without the parts of its step."""
-    return o if o.step_time_s is None else replace(o, exposed_s=None, coefficients={})
+    has_parts = o.step_time_s is not None and (o.exposed_s is not None or o.coefficients)
+    return replace(o, exposed_s=None, coefficients={}) if has_parts else o
 
 
 def _away(fit: Fit, estimate: Estimate) -> dict[str, float]:

@@ -113,7 +113,7 @@ class Stack:
     one_sequence_since      the year its pipelines' micro-batches became one sequence unless told otherwise; before,
                             there were as many of them as stages
     usual_seq_len           tokens of a sequence that it trains on unless told otherwise
-    usual_sequences         sequences a device, likewise
+    usual_sequences         sequences a device, likewise; all of a device's at once, without accumulating gradients
     age_years               how far behind the newest software that profiles were fitted to
     like                    the stack that it is but for what is said here, and whose coefficients it shares
     ties_in_pipeline        a pipeline may have its first and last stage share the embedding of a model that ties it
@@ -208,18 +208,15 @@ class Stack:
             raise Invalid("stack.attention_kernel", self.attention_kernel, rule)
 
     def as_of(self, year: float) -> Stack:
-        """With the attention, the loss, the launches and the dispatcher that it had then."""
-        changes: dict[str, Any] = {}
-        if self.flash_since and year < self.flash_since:
-            changes["attention_kernel"] = "fused_softmax"
-        if self.loss_since and year < self.loss_since:
-            changes["loss"] = self.earlier_loss
-        if self.captures_experts_since and year < self.captures_experts_since:
-            changes["captures_experts"] = False
-        if self.overlap_expert_since and year < self.overlap_expert_since:
-            changes["overlap_expert"] = False
-        if self.deduplicated_since and year < self.deduplicated_since:
-            changes["dispatcher"] = "alltoall"
+        """With the attention, the loss, the launches, the overlap and the dispatcher that it had then."""
+        earlier: tuple[tuple[float | None, str, Any], ...] = (
+            (self.flash_since, "attention_kernel", "fused_softmax"),
+            (self.loss_since, "loss", self.earlier_loss),
+            (self.captures_experts_since, "captures_experts", False),
+            (self.overlap_expert_since, "overlap_expert", False),
+            (self.deduplicated_since, "dispatcher", "alltoall"),
+        )
+        changes = {field: value for since, field, value in earlier if since and year < since}
         return replace(self, **changes)
 
     @property

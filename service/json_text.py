@@ -65,9 +65,8 @@ def parse(text: str) -> Any:
         raise Unreadable(_TOO_DEEP) from None
     except json.JSONDecodeError as error:
         raise MalformedBody(f"The body is not JSON: {error.msg} at character {error.pos}.") from None
-    if not _is_plain(value):
-        for wrong in _wrong(value, ()):
-            raise wrong
+    if not _is_plain(value) and (wrong := next(_wrong(value, ()), None)):
+        raise wrong
     return value
 
 

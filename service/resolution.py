@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -144,14 +145,17 @@ class Resolver:
 
     def _namesake(self, built: Architecture) -> str | None:
         """Shipped or registered: runs of one model are of one family, whether or not they name it."""
-        return catalogue.namesake(built, catalogue.architectures().values()) or catalogue.namesake(built, self._own())
+        shipped = catalogue.architectures().values()
+        return catalogue.namesake(built, shipped) or catalogue.namesake(built, self._registered_models)
 
-    def _own(self) -> Iterator[Architecture]:
-        """The last version of each that was registered."""
-        catalog = self._rows.catalog
+    @cached_property
+    def _registered_models(self) -> list[Architecture]:
+        """The last version of each."""
+        catalog, found = self._rows.catalog, list[Architecture]()
         for row in catalog.latest("architectures", catalog.names("architectures")):
             with suppress(DomainError, ValidationError):
-                yield _registered_model(row)[1]
+                found.append(_registered_model(row)[1])
+        return found
 
     def chip(self, form: str | ChipFields, field: str) -> Part[Chip]:
         if not isinstance(form, str):

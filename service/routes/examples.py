@@ -24,7 +24,7 @@ _SHAPE: dict[str, Any] = {
     "vocab_size": 151936,
     "moe": {"num_experts": 128, "experts_per_token": 8, "moe_intermediate_size": 768},
 }
-_CONFIG: dict[str, Any] = {
+CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "hidden_size": 4096,
@@ -49,7 +49,7 @@ PREDICTIONS: dict[str, Example] = {
         "summary": "A config.json, and two layouts to compare",
         "value": {
             **_LLAMA_ON_H100,
-            "model": _CONFIG,
+            "model": CONFIG,
             "layouts": [_FSDP, {"dp_shard": 32, "tp": 2, "sequence_parallel": True, "zero_stage": 3}],
         },
     },
@@ -213,5 +213,5 @@ CLUSTERS: dict[str, Example] = {
 }
 ARCHITECTURES: dict[str, Example] = {
     "shape": {"summary": "Explicit fields", "value": {"name": "example-moe", "model": _SHAPE}},
-    "config.json": {"summary": "A Hugging Face config", "value": {"name": "example-llama", "model": _CONFIG}},
+    "config.json": {"summary": "A Hugging Face config", "value": {"name": "example-llama", "model": CONFIG}},
 }

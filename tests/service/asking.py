@@ -21,16 +21,6 @@ SHAPE: dict[str, Any] = {
     "num_attention_heads": 32,
     "vocab_size": 128256,
 }
-CONFIG: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "tie_word_embeddings": False,
-}
 CHIP: dict[str, Any] = {
     "generation": "hopper",
     "peak_tflops": {"bf16": 800.0},

@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from asking import CONFIG, PREDICTION, assert_problem, changed
+from asking import PREDICTION, assert_problem, changed
 from httpx import Response
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from service.errors import MalformedBody
 from service.json_text import MAX_DEPTH, decoded, parse
 from service.report_texts import parse_batch
+from service.routes.examples import CONFIG
 
 MALFORMED = {
     "nothing closed": b'{"model": ',

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asking import CONFIG, PREDICTION, QUESTION, REPORT, assert_problem, changed, without
+from asking import PREDICTION, QUESTION, REPORT, assert_problem, changed, without
 
 from service.families import family_of
 from service.report_batches import outcomes_of
+from service.routes.examples import CONFIG
 from service.schemas.report import MAX_BATCH_REPORTS
 
 
