@@ -55,7 +55,7 @@ def cluster(preset: str, num_chips: int, **fields: Any) -> Cluster:
 
 
 def fabric_chip(fabric_id: str) -> str:
-    return next(entry["chip"] for entry in _load("fabrics") if entry["id"] == fabric_id)
+    return _fabric_chips()[fabric_id]
 
 
 @cache
@@ -168,6 +168,11 @@ def chip_from(entry: Mapping[str, Any]) -> Chip:
 
 
 @cache
+def _fabric_chips() -> Mapping[str, str]:
+    return {entry["id"]: entry["chip"] for entry in _load("fabrics")}
+
+
+@cache
 def _printed_fabrics() -> Mapping[str, Fabric]:
     return {text: _fabric_from(entry) for entry in _load("fabrics") for text in entry.get("printed", ())}
 
@@ -204,6 +209,8 @@ def _normal(name: str) -> str:
 
 
 def _find(field: str, name: str, index: Mapping[str, T]) -> T:
+    if name in index:
+        return index[name]
     wanted = _normal(name)
     for known, value in index.items():
         if _normal(known) == wanted:

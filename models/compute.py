@@ -119,8 +119,8 @@ class Compute:
         self.bodies: Shared[Shards] = shards.bodies(shared=shared)
         self.experts: Shared[Shards] = shards.experts(shared=shared)
         self.age = min(problem.stack.age_years, OLDEST_YEARS)
-        kernel_age = min(max(problem.stack.age_years, c.kernel_age), OLDEST_YEARS)
-        self.slower = c.compute_overhead * np.exp(c.ageing * max(kernel_age - SETTLED_YEARS, 0.0))
+        kernel_age = np.clip(problem.stack.age_years, c.kernel_age, OLDEST_YEARS)
+        self.slower = c.compute_overhead * np.exp(c.ageing * np.maximum(kernel_age - SETTLED_YEARS, 0.0))
 
     def layer(self, layer: Layer) -> LayerTimes:
         """One transformer layer."""

@@ -127,7 +127,7 @@ class Coefficients:
     context_gib: Number = _coefficient(
         "positive", "GiB", "runtime, libraries, communication buffers", "generation stack fleet"
     )
-    kernel_age: float = 0.0
+    kernel_age: Number = 0.0
 
 
 _FITTED = [f for f in fields(Coefficients) if f.metadata]
@@ -355,6 +355,7 @@ def _measured() -> tuple[Term, ...]:
     return tuple(Term(**term) for term in terms)
 
 
+@cache
 def shipped_profile() -> Profile:
     """The profile fitted from published measurements that comes with the code (data/profile.json)."""
     return Profile.from_json(json.loads((files("models") / "data/profile.json").read_text()))

@@ -60,7 +60,7 @@ class _Ground:
         if self.base.version == self.active.version:
             return found
         timed = sorted((o for o in self.observations if o.step_time_s is not None), key=lambda o: o.key)
-        before = log_times([(o.problem, Layouts.of([o.layout])) for o in timed], replaced)
+        (before,) = log_times([(o.problem, Layouts.of([o.layout])) for o in timed], replaced)
         return replace(found, unseen=found.unseen and replace(found.unseen, before=before), unseen_memory=None)
 
     def learnt(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -87,9 +87,11 @@ class _Found:
 
 
 class Evidence:
+    _shelf: ClassVar[_Shelf | None] = None
+    """Read once in a process: a release is the same in every database."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._shelf: _Shelf | None = None
 
     def nearest(self, query: EvidenceQuery, asker: Store) -> dict[str, Any]:
         """To an answer that the asker's store has, or to what the query names."""
@@ -115,11 +117,11 @@ class Evidence:
         return [EvidenceShown.of(_answer(one, theirs, wanted)) for one in found.values()]
 
     def _current(self, rows: Rows) -> _Shelf:
-        release = rows.evidence.release()
-        if self._shelf is None or self._shelf.release != release:
+        release, shelf = rows.evidence.release(), self._shelf
+        if shelf is None or shelf.release != release:
             runs = [PublishedRun.model_validate(document) for document in rows.evidence.all()]
-            self._shelf = _Shelf.of(release, runs)
-        return self._shelf
+            Evidence._shelf = shelf = _Shelf.of(release, runs)
+        return shelf
 
 
 def _wanted(rows: Rows, query: EvidenceQuery) -> Traits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from models.calibration import JUDGED, Calibration, Unseen
 from models.fleet import as_published
 from models.layout import Layouts
 from models.problem import Problem
-from models.profile import Profile
+from models.profile import Coefficients, Profile
 from models.step import predict
 from service.observations import Observations, log_residuals
 from service.resolution import Resolver
@@ -42,11 +43,11 @@ class Published:
             return None
         theirs = as_published(after)
         layouts = [Layouts.of([run.layout.build()]) for run in runs]
-        pairs = list(zip(problems, layouts, strict=True))
+        were, are = log_times(list(zip(problems, layouts, strict=True)), as_published(before), theirs)
         return Unseen(
             measured=np.log([run.step_time_s or np.nan for run in runs]),
-            before=log_times(pairs, as_published(before)),
-            after=log_times(pairs, theirs),
+            before=were,
+            after=are,
             spread=np.array([theirs.neighbourhood(problem.neighbourhoods).spread for problem in problems]),
             kinds=tuple((f"chip:{p.cluster.chip.id}", f"stack:{p.stack.kin}") for p in problems),
         )
@@ -140,5 +141,14 @@ def _few_of_each(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
     return kept
 
 
-def log_times(pairs: Sequence[tuple[Problem, Layouts]], profile: Profile) -> Array:
-    return np.log([predict(p, x, profile.coefficients(p.scopes)).step_time_s[0] for p, x in pairs])
+def log_times(pairs: Sequence[tuple[Problem, Layouts]], *profiles: Profile) -> Array:
+    """Of layouts one by one, under each profile; shape (profiles, layouts)."""
+    known = {scopes: _beside(profiles, scopes) for scopes in {problem.scopes for problem, _ in pairs}}
+    each = np.zeros(len(profiles), dtype=np.int64)
+    times = [predict(problem, x.take(each), known[problem.scopes]).step_time_s for problem, x in pairs]
+    return np.log(np.reshape(times, (len(pairs), len(profiles))).T)
+
+
+def _beside(profiles: Sequence[Profile], scopes: Sequence[str]) -> Coefficients:
+    found = [profile.coefficients(scopes) for profile in profiles]
+    return Coefficients(**{one.name: np.array([getattr(c, one.name) for c in found]) for one in fields(Coefficients)})

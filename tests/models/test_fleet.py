@@ -51,8 +51,8 @@ def error(profile: Profile, truth: Profile) -> float:
 def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     """A few seeds here; tests.benchmarks.coverage takes a thousand."""
     world = worlds(fleet().profile)["as expected"]
-    pooled = np.concatenate([covered(fleet(), count, seed, world) for count in (20, 200) for seed in range(12)])
-    assert len(pooled) > 150
+    pooled = np.concatenate([covered(fleet(), count, seed, world) for count in (20, 200) for seed in range(8)])
+    assert len(pooled) > 100
     assert 0.68 <= pooled.mean() <= 0.92
 
 
@@ -62,14 +62,19 @@ def test_more_reports_bring_predictions_closer_to_the_truth(seed: int) -> None:
     assert error(learnt(observations).profile, truth) < 0.5 * error(fleet().profile, truth) + 0.005
 
 
+@cache
+def error_without_a_fifth() -> float:
+    truth, observations = reported(4, 100)
+    return error(learnt([o for i, o in enumerate(observations) if i % 5]).profile, truth)
+
+
 @pytest.mark.parametrize("factor", [10.0, 0.1, 1000.0])
 def test_a_fifth_of_gross_outliers_is_survived_and_named(factor: float) -> None:
     truth, observations = reported(4, 100)
     bad = {o.key for o in observations[::5]}
     spoilt = [replace(o, step_time_s=(o.step_time_s or 0) * (factor if o.key in bad else 1)) for o in observations]
-    clean = [o for o in observations if o.key not in bad]
     found = learnt(spoilt)
-    assert error(found.profile, truth) < error(learnt(clean).profile, truth) + 0.01
+    assert error(found.profile, truth) < error_without_a_fifth() + 0.01
     assert bad <= set(found.outliers)
     assert len(set(found.outliers) - bad) <= 3
 
