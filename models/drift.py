@@ -111,7 +111,14 @@ def _pettitt(residuals: Array) -> tuple[int, float]:
     allowed = (count >= FEWEST) & (count <= n - FEWEST)
     at = int(np.argmax(np.where(allowed, distance, -1.0)))
     p_value = 2 * float(np.exp(-6 * distance[at] ** 2 / (n**3 + n**2)))
-    return at + 1, min(p_value, 1.0)
+    return _between_levels(residuals, at + 1), min(p_value, 1.0)
+
+
+def _between_levels(residuals: Array, at: int) -> int:
+    """The split near one by ranks, which one odd run beside it may move, that leaves runs closest to their levels."""
+    near = range(max(at - FEWEST, FEWEST), min(at + FEWEST, len(residuals) - FEWEST) + 1)
+    away = [sum(np.abs(side - np.median(side)).sum() for side in np.split(residuals, [split])) for split in near]
+    return near[int(np.argmin(away))]
 
 
 def _repeated(values: Array) -> Array:

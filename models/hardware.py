@@ -60,6 +60,15 @@ class Torus:
             return tuple(whole for _ in shape)
         return tuple(n == self.wrap_length for n in shape)
 
+    def is_slice(self, shape: tuple[int, ...]) -> bool:
+        """Whether a slice may have this shape (shape_for)."""
+        num_chips = math.prod(shape)
+        if num_chips > self.max_chips:
+            return False
+        if self.ndim == 3 and num_chips >= self.wrap_length**3:
+            return all(n % self.wrap_length == 0 for n in shape)
+        return all(n & (n - 1) == 0 for n in shape)
+
     def shape_for(self, num_chips: int) -> tuple[int, ...] | None:
         """The most cubic slice shape of `num_chips`, or None if there is none.
 
@@ -181,7 +190,9 @@ class Cluster:
         if self.fabric.torus and not self.fabric.levels:
             largest = self.fabric.torus.max_chips
         if largest is not None and self.num_chips > largest:
-            raise Invalid("cluster.num_chips", self.num_chips, f"fabric {self.fabric.id} joins at most {largest} chips")
+            more = "" if any(level.scale == "out" for level in self.fabric.levels) else ": it has no scale_out_gb_s"
+            rule = f"fabric {self.fabric.id} joins at most {largest} chips{more}"
+            raise Invalid("cluster.num_chips", self.num_chips, rule)
 
     @property
     def num_devices(self) -> int:

@@ -26,6 +26,7 @@ from models.surety import avoiding
 
 _NEVER = 1e-12  # failures an hour
 _LITTLE = 1e-12  # of the time: less is kept of nothing
+_HOPELESS = 1e-6
 _MUCH = 0.9  # of the time: to keep less than that is worth a word
 _STEPS = 8
 _LEAST_PLAIN, _MOST_PLAIN = 1e-4, 1e13
@@ -105,6 +106,12 @@ def choose(
         else:
             failed = failed_gib.get(name, math.inf)
             found.append(_choice(name, problem, profile, constraints, objective, go_on, failed))
+    if all(choice.goodput is not None and choice.goodput <= _HOPELESS for choice in found):
+        kept = max(choice.goodput or 0.0 for choice in found)
+        rule = (
+            f"leaves next to no time between failures: of it {kept:.2g} is kept with these checkpoint_s and restart_s"
+        )
+        raise Invalid("objective.failures_per_chip_hour", objective.failures_per_chip_hour, rule)
     sooner = replace(objective, minimize="time")
     return sorted(
         found, key=lambda one: (_excess(one, objective), _least(one, objective), _least(one, sooner), one.num_chips)
@@ -205,8 +212,14 @@ def _overlap(best: Choice, other: Choice, objective: Objective) -> bool:
     by_time = objective.minimize != "chips" and _least(best, objective) > 0
     if not (by_time and best.step_time_s and best.step_time_high_s and other.step_time_s):
         return False
-    low = _least(other, objective) * (other.step_time_low_s or 0.0) / other.step_time_s
-    return low <= _least(best, objective) * best.step_time_high_s / best.step_time_s
+    (low, high), (other_low, other_high) = (_interval(one, objective) for one in (best, other))
+    return other_low <= high and low <= other_high
+
+
+def _interval(choice: Choice, objective: Objective) -> tuple[float, float]:
+    """Of what is minimised, by that of step time."""
+    of_a_second = _least(choice, objective) / (choice.step_time_s or math.inf)
+    return of_a_second * (choice.step_time_low_s or 0.0), of_a_second * (choice.step_time_high_s or math.inf)
 
 
 def _where(choice: Choice) -> str:

@@ -10,6 +10,9 @@ from models.flops import model_flops
 from models.layout import Layout
 from models.step import Predictions
 
+_WORTH_NAMING = 0.1  # of the largest term
+_LEAST_REST = 0.005
+_WORTH_SAYING = 0.02  # of a step
 _WORDS = {True: "needed", False: "not needed", None: "not known"}
 
 
@@ -126,12 +129,38 @@ def pipelined(
     )
 
 
+def unhidden(found: Pipelining) -> list[str]:
+    """Why traffic stays exposed that could hide by the roofline, which asks of all of a step."""
+    if found.roofline is None or found.without is None:
+        return []
+    line, best = found.roofline, found.without.prediction
+    exposed, stage, m = best.time["data_s"], best.layout.zero_stage, best.num_micro_batches
+    if line.tokens < line.tokens_needed or exposed < _WORTH_SAYING * best.step_time_s:
+        return []
+    beside = f"ZeRO {stage} moves it once a step, beside the first forward and the last backward of {m} micro-batches"
+    partly = "only a share of the compute beside it hides it, a layer at a time"
+    why = beside if stage < 2 and m > 1 else partly
+    could = f"{line.tokens:,.0f} tokens a device, {line.tokens_needed:,.0f} needed for data-parallel traffic to hide"
+    return [f"roofline without a pipeline: {could} beside a whole step; {exposed:.3g} s of it is exposed, since {why}"]
+
+
 def _worth(gap: float, tolerance: float, split: dict[str, float]) -> str:
     if gap <= 0:
         return f"the best layout without a pipeline is {-gap:.1%} faster than the best with one"
-    term, seconds = max(split.items(), key=lambda item: item[1])
-    back = seconds - sum(split.values())
-    offset = f", of which other terms give back {back:.3g} s" if back > 0.05 * seconds else ""
     beside = f"{'above' if is_needed(gap, tolerance) else 'within'} the tolerance of {100 * tolerance:g}%"
-    slower = f"without a pipeline the step is slower, most of it in {term} (+{seconds:.3g} s{offset})"
-    return f"worth {gap:.1%}, {beside}: {slower}"
+    return (
+        f"worth {gap:.1%}, {beside}: without a pipeline a step takes {_seconds(sum(split.values()))}: {_summed(split)}"
+    )
+
+
+def _summed(split: dict[str, float]) -> str:
+    """The terms that make up a difference, largest first; the small ones together."""
+    most = max(map(abs, split.values()))
+    named = {term: seconds for term, seconds in split.items() if abs(seconds) >= _WORTH_NAMING * most}
+    parts = [f"{term} {_seconds(named[term])}" for term in sorted(named, key=lambda term: -named[term])]
+    rest = sum(split.values()) - sum(named.values())
+    return ", ".join([*parts, *([f"the rest {_seconds(rest)}"] if abs(rest) > _LEAST_REST * most else [])])
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:+.3g} s"

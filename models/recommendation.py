@@ -18,7 +18,7 @@ from models.layout import Layouts
 from models.more_chips import with_enough_chips
 from models.obstacles import forbidden_schedules, why_none
 from models.pareto import pareto_front, steps_of
-from models.pipelining import Pipelining, pipelined, roofline
+from models.pipelining import Pipelining, pipelined, roofline, unhidden
 from models.prediction import Prediction, on_host
 from models.problem import Problem
 from models.profile import Profile
@@ -186,7 +186,7 @@ def _reasons(
         unsure = "" if chance >= SURE else f"; it fits with a probability of {_percent(chance)}"
         named = f"{simplest.prediction.layout.summary()}, {cost:.2%} slower{without}{unsure}"
         reasons.append(f"simplest within {tolerance:.0%}: {named}")
-    reasons.append(f"pipelining: {pipelining.verdict}")
+    reasons += [f"pipelining: {pipelining.verdict}", *unhidden(pipelining)]
     reasons.append(
         f"memory: {best.needed_gib:.1f} ({best.needed_low_gib:.1f} to {best.needed_high_gib:.1f}) of "
         f"{best.usable_gib:.1f} GiB on stage {best.memory_stage}{on_host(best)}: it fits with a "

@@ -58,10 +58,15 @@ def of_the_chip(chip: Chip, profile: Profile) -> list[str]:
     return [f"generation {chip.generation!r} is uncalibrated: coefficients of the generic family"]
 
 
-def of_the_layout(name: str, given: LayoutFields, settled: LayoutFields) -> list[str]:
-    """Knobs that the stack settled."""
+def of_the_layout(name: str, given: LayoutFields, settled: LayoutFields, problem: Problem) -> list[str]:
+    """Knobs that the stack settled, and one whose default is another in launchers."""
     changed = [knob for knob in LayoutFields.model_fields if getattr(given, knob) != getattr(settled, knob)]
-    return [f"{name}.{knob} is {getattr(settled, knob)}: the stack's own" for knob in changed]
+    lines = [f"{name}.{knob} is {getattr(settled, knob)}: the stack's own" for knob in changed]
+    sparse = problem.architecture.is_moe and problem.stack.expert_tensor_parallel
+    if sparse and "etp" not in given.model_fields_set and settled.tp > settled.etp == 1:
+        like = f"Megatron-LM, told nothing, cuts them like the rest (etp = {settled.tp})"
+        lines.append(f"{name}.etp is 1, experts are whole: {like}")
+    return lines
 
 
 def of_the_date(report: Ran, settled: StackForm) -> list[str]:
@@ -155,6 +160,9 @@ def _of_the_cluster(question: Question, resolved: Resolved) -> list[str]:
     lines = []
     if cluster.slice_shape and "torus_shape" not in resolved.request["cluster"]:  # which a name may say too
         lines.append(f"cluster.torus_shape is {'x'.join(map(str, cluster.slice_shape))}, the most cubic slice")
+    if cluster.torus_shape and not all(wraps for _, wraps in cluster.wraps):
+        open_ = " and ".join(str(length) for length, wraps in cluster.wraps if length > 1 and not wraps)
+        lines += [f"the ends of the torus' dims of {open_} are not joined: they are lines"] if open_ else []
     if cluster.slice_shape and (slices := cluster.num_chips // math.prod(cluster.slice_shape)) > 1:
         lines.append(f"the cluster is {slices} slices, joined by the network")
     if not cluster.slice_shape and "chips_per_domain" not in said:
@@ -188,11 +196,12 @@ def _number_format(problem: Problem) -> list[str]:
 
 
 def _price(resolved: Resolved) -> list[str]:
-    """Of the catalogue, where neither cluster nor objective name another."""
-    chip = resolved.problem.cluster.chip
+    """Of the chip, where neither cluster nor objective name another."""
+    chip, used = resolved.problem.cluster.chip, resolved.used.chip
     if chip.usd_per_chip_hour is None or "usd_per_chip_hour" in resolved.request["cluster"]:
         return []
-    return [f"a chip of {chip.id} costs {chip.usd_per_chip_hour:g} USD an hour, as the catalogue has it"]
+    where = {"shipped": "the catalogue", "registered": "its catalogue entry"}.get(used.source, "the request")
+    return [f"a chip of {used.name} costs {chip.usd_per_chip_hour:g} USD an hour, as {where} has it"]
 
 
 def _gradients(problem: Problem) -> str:

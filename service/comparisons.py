@@ -43,7 +43,7 @@ class Comparisons:
         found = compare(problem, profile, first, second, go_on, failed)
         answer = ComparisonAnswer.of(found, problem.cluster.usd_per_hour, grounds(request, resolved, profile))
         for name, layout in settled.items():
-            answer.assumptions.extend(of_the_layout(f"{name}.layout", given[name].layout or layout, layout))
+            answer.assumptions.extend(of_the_layout(f"{name}.layout", given[name].layout or layout, layout, problem))
             given[name] = Side(layout=layout)
         answer.request.update({name: side.model_dump(mode="json", exclude_none=True) for name, side in given.items()})
         return answer.model_dump(mode="json")

@@ -27,7 +27,7 @@ class Gaps:
         surprise."""
         mfu = prediction.mfu["causal"] * prediction.step_time_s
         low, high, measured = (
-            f"{mfu / step:.0%}" for step in (prediction.step_time_high_s, prediction.step_time_low_s, step_time_s)
+            f"{mfu / step:.1%}" for step in (prediction.step_time_high_s, prediction.step_time_low_s, step_time_s)
         )
         why = "; ".join(_reasons(self._diagnosis(step_time_s, parts)))
         return f"measured {measured} MFU (causal), {low} to {high} expected: {why}"

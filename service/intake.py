@@ -135,7 +135,7 @@ class _Intake:
         _require_past(submission)
         answer = self._answer(asked, prediction)
         answer.assumptions.extend(of_the_date(submission, asked.subject.question.stack))
-        answer.assumptions.extend(of_the_layout(asked.subject.field, asked.open_, asked.subject.layout))
+        answer.assumptions.extend(of_the_layout(asked.subject.field, asked.open_, asked.subject.layout, asked.problem))
         return {
             "measured_at": answer.measured_at,
             "source": answer.source,

@@ -47,7 +47,7 @@ class Predictions:
             **basis(request, resolved, profile),
         )
         for name, fields in asked.items():
-            answer.assumptions.extend(of_the_layout(name, open_[name], fields))
+            answer.assumptions.extend(of_the_layout(name, open_[name], fields, resolved.problem))
         answer.request["layouts"] = [fields.model_dump(mode="json") for fields in asked.values()]
         return lambda rows: _save(rows, answer)
 

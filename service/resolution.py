@@ -318,5 +318,12 @@ def _is_quantized(form: HuggingFaceConfig | ShapeFields) -> bool:
 
 def _links(cluster: Cluster) -> list[Link]:
     return [
-        Link(name=dim.name, kind=dim.kind, scale=dim.scale, domain=dim.domain, gb_s=dim.gb_s) for dim in cluster.dims
+        Link(
+            name=dim.name,
+            kind="line" if dim.kind == "ring" and not dim.wraps else dim.kind,
+            scale=dim.scale,
+            domain=dim.domain,
+            gb_s=dim.gb_s,
+        )
+        for dim in cluster.dims
     ]

@@ -34,16 +34,21 @@ def as_chips(preset: ClusterPreset) -> ClusterPreset:
 
 def _shaped(preset: ClusterPreset, chip: str, shape: list[int]) -> ClusterPreset:
     try:
-        chip = catalogue.chip(f"tpu-{'v' * (chip[0] != 'v')}{chip}").id
+        found = catalogue.chip(f"tpu-{'v' * (chip[0] != 'v')}{chip}")
     except UnknownName:
         return preset
+    torus = found.fabric.torus
+    if torus and len(shape) == torus.ndim and not torus.is_slice(tuple(shape)):
+        cubes = f"whole cubes of {torus.wrap_length} a side from {torus.wrap_length**3} chips on, " * (torus.ndim == 3)
+        rule = f"is no slice: those are {cubes}powers of two a side else, and at most {torus.max_chips} chips"
+        raise Invalid("cluster.preset", preset.preset, rule)
     for field, given, named in (
         ("num_chips", preset.num_chips, math.prod(shape)),
         ("torus_shape", preset.torus_shape, shape),
     ):
         if given not in (None, named):
             raise Invalid(f"cluster.{field}", given, f"{preset.preset} has {named}")
-    return preset.model_copy(update={"preset": chip, "num_chips": math.prod(shape), "torus_shape": shape})
+    return preset.model_copy(update={"preset": found.id, "num_chips": math.prod(shape), "torus_shape": shape})
 
 
 def _counted(preset: ClusterPreset, match: re.Match[str]) -> ClusterPreset:

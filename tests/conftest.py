@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import hypothesis
 import pytest
 import sqlalchemy
 from sqlalchemy import make_url, text
@@ -20,6 +21,9 @@ from service import database
 from service.seeds import seed
 from service.settings import Settings
 from service.store import Store
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # how fast a machine is, is not tested
+hypothesis.settings.load_profile("untimed")
 
 OPTIONS = "-c fsync=off -c full_page_writes=off -c listen_addresses=''"
 

@@ -86,6 +86,16 @@ _MISSING = {
 }
 UNSUPPORTED = {model_type: missing for missing, model_types in _MISSING.items() for model_type in model_types.split()}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_OF_OTHERS = {
+    "index_topk": "sparse attention chosen by an indexer",
+    "linear_attn_config": "linear attention layers",
+    "linear_num_value_heads": "linear attention layers",
+    "mamba_d_state": "state-space (Mamba) layers",
+    "ssm_state_size": "state-space (Mamba) layers",
+    "lora_rank": "low-rank adapters",
+    "hc_mult": "hyper-connections",
+}
+"""Keys by which configs of other families add what no family here has."""
 _NOT_A_DECODER = {
     "is_encoder_decoder": "cross-attention (an encoder-decoder)",
     "add_cross_attention": "cross-attention",
@@ -103,6 +113,9 @@ def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
     text = _text_tower(config)
     for key, missing in _NOT_A_DECODER.items():
         text.refuse(key, missing)
+    for key, missing in _OF_OTHERS.items():
+        if value := text.get(key):
+            raise Unsupported(text.where(key), shown(value), missing)
     if text.model_type in _huggingface_dense.READERS:
         _require_dense(text)
     own = config.get("_name_or_path")

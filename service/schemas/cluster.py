@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag, field_validator, model_validator
 
 from models.catalogue import chip_from
 from models.errors import Invalid
@@ -63,7 +63,7 @@ class ChipFields(Wire):
 
     name: Name = UNNAMED
     vendor: Label = ""
-    generation: Annotated[str, Field(min_length=1, max_length=60)]
+    generation: Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, min_length=1, max_length=60)]
     """hopper, blackwell, ampere, tpu, cdna3, …: what the coefficients of a profile are shared by."""
     year: Annotated[int, Field(ge=1990, le=2100)] | None = None
     peak_tflops: dict[Dtype, Tflops]
@@ -85,11 +85,12 @@ class ChipFields(Wire):
     confidence: Label | None = None
     caveats: Label | None = None
 
-    @model_validator(mode="after")
-    def _has_16_bit_peak(self) -> Self:
-        if not {"fp16", "bf16"} & self.peak_tflops.keys():
-            raise ValueError("peak_tflops needs bf16 or fp16")
-        return self
+    @field_validator("peak_tflops")
+    @classmethod
+    def _has_16_bit_peak(cls, peaks: dict[Dtype, Tflops]) -> dict[Dtype, Tflops]:
+        if not {"fp16", "bf16"} & peaks.keys():
+            raise ValueError("needs bf16 or fp16")
+        return peaks
 
     def build(self, id_: str) -> Chip:
         return chip_from({**self.model_dump(), "id": id_})

@@ -165,10 +165,11 @@ class ArchitectureUsed(EntryUsed):
 
 
 class Link(Document):
-    """One step outwards in the cluster: domains of `domain` devices, joined at `gb_s` per device."""
+    """One step outwards in the cluster: domains of `domain` devices, joined at `gb_s` per device. Of a torus' dim: a
+    ring, or a line where its ends are not joined."""
 
     name: str
-    kind: Literal["switch", "ring"]
+    kind: Literal["switch", "ring", "line"]
     scale: Literal["up", "out"]
     domain: int
     gb_s: float

@@ -579,7 +579,7 @@ FRAGMENTS = [
 anything = st.one_of(st.text(), st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3)).map("".join))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(anything, st.none() | st.sampled_from([*logs.FRAMEWORKS, "?"]))
 def test_no_text_raises_anything_else(log: str, framework: str | None) -> None:
     try:
@@ -600,7 +600,6 @@ NOISE = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(list(DIALECTS)),
     st.lists(st.floats(0.01, 1000), min_size=2, max_size=30),
@@ -614,7 +613,6 @@ def test_noise_before_and_between_changes_nothing(name: str, times: list[float],
     assert replace(logs.read(text(woven)), unread=()) == without
 
 
-@settings(deadline=None)
 @given(st.floats(0.05, 500), st.lists(st.floats(-0.04, 0.04), min_size=20, max_size=60), st.data())
 def test_the_typical_time_is_found_among_pauses(typical: float, jitter: list[float], data: st.DataObject) -> None:
     drawn = data.draw(st.sets(st.integers(0, len(jitter) - 1), max_size=len(jitter) // 4))
@@ -833,7 +831,7 @@ def test_experts_that_cannot_be_read_are_named(name: str, value: object) -> None
     assert refused.value.field == f"log.arguments.{name}"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.dictionaries(
         st.sampled_from([*DEEPSEEK, "window_attn_skip_freq", "use_torch_fsdp2"]),
@@ -924,7 +922,7 @@ def test_a_log_of_one_speed_has_one_level() -> None:
     assert (level.first_step, level.steps, level.value) == (2, reading.steps_used, reading.value)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(st.integers(6000, 9000), st.integers(0, 2**16))
 def test_a_long_log_is_cut_into_its_levels(count: int, seed: int) -> None:
     half = count // 2

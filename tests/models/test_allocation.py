@@ -36,7 +36,7 @@ def racks(*chips: int) -> list[Node]:
     ]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=5))
 def test_every_rank_has_one_chip_and_no_node_more_than_it_has(held: list[int]) -> None:
     nodes = [Node(name=f"n{i}", chips=chips, domain=f"n{i}") for i, chips in enumerate(held)]

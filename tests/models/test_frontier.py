@@ -45,7 +45,7 @@ def fastest(problem: Problem, **allowed: tuple[object, ...]) -> float:
         return np.inf
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from([1.1, 2.0, 10.0]))
 def test_more_of_anything_never_makes_the_best_slower(problem: Problem, times: float) -> None:
     best, chip = fastest(problem) * (1 + CLOSE), problem.cluster.chip
@@ -69,7 +69,7 @@ def better(cluster: Cluster, times: float) -> list[Cluster]:
 SPEED = st.sampled_from([0.01, 0.1, 1.0])
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(problems(), st.sampled_from(PINNED), st.sampled_from([1.1, 2.0, 10.0]), SPEED, SPEED)
 def test_more_of_anything_never_makes_a_layout_slower(
     problem: Problem, pinned: dict[str, tuple[object, ...]], times: float, inside: float, outside: float
@@ -84,7 +84,7 @@ def test_more_of_anything_never_makes_a_layout_slower(
             assert (predict(faster, layouts, PROFILE.coefficients(faster.scopes)).step_time_s <= took).all()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from([{"tp": (1, 2)}, {"pp": (1,)}, {"zero_stage": (1, 3)}, {"recompute": ("full",)}]))
 def test_a_constraint_never_makes_the_best_faster(problem: Problem, allowed: dict[str, tuple[object, ...]]) -> None:
     assert fastest(problem, **allowed) >= fastest(problem)
@@ -167,7 +167,7 @@ def test_a_threshold_lies_between_two_searches_that_differ(name: str) -> None:
         assert sides == [not one.needed, one.needed]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.permutations([1.0, 0.1, 3.0, 1.0]), st.sampled_from(["scale_up", "scale_out", "num_chips"]))
 def test_a_search_after_others_finds_what_it_finds_by_itself(question: Problem, values: list[float], axis: str) -> None:
     places = [{axis: float(int(4 * value)) if axis == "num_chips" else value} for value in values]

@@ -61,7 +61,7 @@ def test_hours_and_cost_can_be_redone_by_hand() -> None:
     assert choice.usd_per_million_tokens == pytest.approx(choice.usd / 3e4)  # type: ignore[operator]
 
 
-@given(st.floats(1e-9, 1.0), st.floats(1e-3, 86400.0), st.floats(0.0, 1800.0))
+@given(st.floats(1e-9, 0.02), st.floats(1e-3, 86400.0), st.floats(0.0, 1800.0))
 def test_no_other_interval_between_checkpoints_loses_less(rate: float, checkpoint: float, restart: float) -> None:
     objective = Objective(failures_per_chip_hour=rate, checkpoint_s=checkpoint, restart_s=restart)
     constraints = Constraints(allowed={"tp": (1,), "pp": (1,), "cp": (1,)})
@@ -95,11 +95,18 @@ def test_goodput_is_that_of_a_job_which_fails_now_and_then() -> None:
 
 
 def test_where_failures_leave_no_time_to_work_it_is_said() -> None:
-    objective = Objective(failures_per_chip_hour=1.0, checkpoint_s=3600.0, restart_s=3600.0, tokens=1e9)
+    objective = Objective(failures_per_chip_hour=1.0, checkpoint_s=1800.0, restart_s=1800.0, tokens=1e9)
     choices = choose({"small": PLACES["small"], "large": PLACES["large"]}, PROFILE, Constraints(), objective)
     assert choices[0].name == "large"  # of nothing and next to nothing
     assert all(choice.goodput is not None and 0 < choice.goodput < 1e-3 for choice in choices)
     assert "of the time kept" in told(choices, objective)
+
+
+def test_what_fails_before_any_work_is_kept_is_refused() -> None:
+    never = Objective(failures_per_chip_hour=5.0, checkpoint_s=600.0, restart_s=3600.0, tokens=1e9)
+    with pytest.raises(Invalid) as refused:
+        choose({"large": PLACES["large"]}, PROFILE, Constraints(), never)
+    assert (refused.value.field, refused.value.value) == ("objective.failures_per_chip_hour", 5.0)
 
 
 def test_without_a_price_the_field_is_named() -> None:
@@ -137,6 +144,16 @@ def test_clusters_that_intervals_do_not_tell_apart_are_said_to_be_alike() -> Non
     assert apart[0].step_time_high_s < apart[1].step_time_low_s
     assert either not in told(apart, Objective())
     assert either not in told(close, Objective(minimize="chips"))
+
+
+def test_intervals_have_to_overlap_whichever_way_the_nearest_misses() -> None:
+    """The nearest to its limits may cost more than the next, beyond doubt."""
+    of = {"chip": "h100", "step_time_s": 5.0, "step_time_low_s": 4.9, "step_time_high_s": 5.1, "goodput": 1.0}
+    nearest = Choice(name="a", num_chips=64, hours=10.0, usd=200.0, usd_per_million_tokens=2.0, tokens_per_s=1e6, **of)
+    cheaper = replace(nearest, name="b", hours=20.0, usd=100.0, usd_per_million_tokens=1.0)
+    cost = Objective(minimize="cost", tokens=1e8, deadline_hours=1.0)
+    assert "80% intervals" not in told([nearest, cheaper], cost)
+    assert "80% intervals" in told([nearest, replace(cheaper, usd_per_million_tokens=1.95)], cost)
 
 
 def test_what_costs_nothing_is_compared_too() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,6 +130,8 @@ def test_verdicts_thresholds_and_frontiers_mean_the_same_by_needed(cluster: tupl
         found = recommend(question, PROFILE, tolerance=tolerance).pipelining
         assert found.needed == needed
         assert found.verdict.startswith("needed: worth" if needed else "not needed: ")
+        terms = re.findall(r"([+-][\d.e-]+) s", found.verdict) if gap > 0 else []
+        assert not terms or float(terms[0]) == pytest.approx(sum(map(float, terms[1:])), rel=0.02, abs=0.01)
         (point,) = frontier(question, PROFILE, Constraints(), {"scale_out": [1.0]})
         assert point.is_simple(tolerance) != needed
         stopped = thresholds(question, PROFILE, Constraints(), tolerance, lambda: False)

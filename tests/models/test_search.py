@@ -181,7 +181,7 @@ def agree(answer: Answer | None, found: Found | None, goal: Goal) -> None:
     assert answer.times[answer.front].tolist() == pytest.approx([t for _, t in front], rel=1e-12)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(
     problems(),
     st.sampled_from([0.0, 0.03, 0.3]),
@@ -213,7 +213,7 @@ UNSURE = PROFILE.with_terms(
 """Memory of which no run says anything: layouts are as unsure to fit as the parts are large that it scales."""
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     problems(),
     st.sampled_from(PINNED),
@@ -329,7 +329,7 @@ def test_the_answer_does_not_hang_on_how_many_layouts_are_worked_on_together(
     assert picked[0] == picked[1]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(problems())
 def test_every_layout_of_the_space_is_counted_once(problem: Problem) -> None:
     answer = answered(problem, Constraints(), Goal(tolerance=0.03))
@@ -432,7 +432,7 @@ def position(of: Layouts, layouts: Layouts, knobs: Sequence[str]) -> Array:
     return np.array([place[key] for key in mine])
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from(PINNED))
 def test_no_bound_exceeds_what_it_bounds(problem: Problem, pinned: dict[str, tuple[object, ...]]) -> None:
     assume(offers(problem, pinned))
@@ -448,7 +448,7 @@ def test_no_bound_exceeds_what_it_bounds(problem: Problem, pinned: dict[str, tup
         assert (memory <= found.needed_bytes * (1 + 1e-9)).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from([("llama-3-8b", "megatron"), ("mixtral-8x7b", "megatron"), ("llama-3-8b", "generic")]), st.data()
 )

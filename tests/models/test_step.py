@@ -84,7 +84,7 @@ def test_mfu_and_step_time_say_the_same() -> None:
         assert found.step_time_low_s < found.step_time_s < found.step_time_high_s
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.floats(1.0, 20.0), st.sampled_from([0, 1]))
 def test_more_bandwidth_never_makes_a_layout_slower(factor: float, level: int) -> None:
     problem = question()
@@ -100,7 +100,7 @@ SPARSE_LAYOUTS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.floats(1.0, 8.0), st.floats(-2.0, 0.0), st.floats(-2.0, 0.0), st.sampled_from([64, 128, 1024]))
 def test_a_higher_peak_never_makes_a_layout_slower(factor: float, inside: float, outside: float, batch: int) -> None:
     """Nor where links are so slow that all traffic is hidden that can be."""
@@ -132,7 +132,7 @@ def wire(problem: Problem, layout: Layout) -> float:
     return architecture.num_layers * 4 * size * copies / (levels[1].gb_s_per_chip * 1e9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.floats(-3.0, 0.0), st.sampled_from([64, 128, 1024]))
 def test_no_step_is_shorter_than_its_traffic(slower: float, batch: int) -> None:
     dense = faster_link(question(chips=8, global_batch=batch // 8), 0, 10**slower)

@@ -140,7 +140,7 @@ def test_a_trace_has_an_event_for_every_event() -> None:
     assert sum(span["dur"] for span in spans) / 1e6 == pytest.approx(sum(e.end_s - e.start_s for e in found.events))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.filter_too_much])
 @given(st.data())
 def test_whatever_is_legal_can_be_drawn(data: st.DataObject) -> None:
     schedule = data.draw(st.sampled_from(["1f1b", "afab", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe"]))

@@ -20,6 +20,7 @@ def on(preset: str, **layout: Any) -> dict[str, Any]:
     return {**changed(PREDICTION, "cluster.preset", preset), "stack": "generic", "layout": layout}
 
 
+SPARSE = {**changed(PREDICTION, "model", "mixtral-8x7b"), "stack": "megatron", "layout": {"tp": 8, "dp_shard": 8}}
 SHARDED = {"dp_shard": 64, "zero_stage": 3}
 SAID = [
     (on("tpu-v5p", **SHARDED), "usable memory is nominal: all 95 GiB of the data sheet"),
@@ -31,6 +32,8 @@ SAID = [
     (changed(PREDICTION, "model", QUANTIZED), "model.quantization_config has no effect: training is in"),
     (changed(PREDICTION, "workload.token_budget", 1e12), "workload.token_budget has no effect"),
     (changed(PREDICTION, "workload.load_balancing", "bias"), "workload.load_balancing has no effect"),
+    ({**on("tpu-v5p", **SHARDED), "cluster": {"preset": "tpu-v5p", "torus_shape": [2, 4, 8]}}, "are not joined"),
+    (SPARSE, "layout.etp is 1, experts are whole: Megatron-LM, told nothing, cuts them like the rest (etp = 8)"),
     ({**on("h100", dp_shard=64, zero_stage=1), "stack": "nanotron"}, "but not what ZeRO 1 moves once a step"),
 ]
 

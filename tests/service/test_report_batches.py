@@ -201,7 +201,7 @@ def test_a_slow_run_is_flagged_with_what_was_expected(client) -> None:
     slow = changed(REPORT, "measured.step_time_s", 1.5 * predicted["step_time_high_s"])
     found = client.post("/v1/reports", json=slow).json()
     mfu = found["measured"]["mfu"]["causal"]
-    assert found["flag"].startswith(f"measured {mfu:.0%} MFU (causal), ")
+    assert found["flag"].startswith(f"measured {mfu:.1%} MFU (causal), ")
     assert (
         f"{predicted['mfu']['causal'] * predicted['step_time_s'] / predicted['step_time_low_s']:.0%}" in found["flag"]
     )
