@@ -30,15 +30,16 @@ _COUNTS: tuple[AttentionCount, ...] = ("causal", "full")
 
 def speed(problem: Problem, measured: Measured, predicted_s: float) -> MeasuredSpeed:
     form, step, conversion = _step_time(problem, measured)
+    given = getattr(measured, form)
     if not SHORTEST_S <= step <= LONGEST_S:
-        raise Invalid(f"measured.{form}", None, f"means a step of {step:.3g} s, which no run has")
+        raise Invalid(f"measured.{form}", given, f"means a step of {step:.3g} s, which no run has")
     if step > _SLOWEST * predicted_s:
         rule = f"means a step of {step:.3g} s and {step / predicted_s:.0f} times the predicted one; check the unit"
-        raise Invalid(f"measured.{form}", None, rule)
+        raise Invalid(f"measured.{form}", given, rule)
     mfu = mfu_of(problem, step)
     if mfu["causal"] > 1:
-        rule = f"means a step of {step:.3g} s and {mfu['causal']:.2f} of the chip's peak; check the unit"
-        raise Invalid(f"measured.{form}", None, rule)
+        rule = f"means a step of {step:.3g} s and {mfu['causal']:.3g} times the chip's peak; check the unit"
+        raise Invalid(f"measured.{form}", given, rule)
     tokens = problem.workload.tokens / step
     return MeasuredSpeed(
         given=form,

@@ -66,6 +66,8 @@ class ReportLogs:
             _require_batch(subject, reading.global_batch)
             _require_tokens(problem, reading.device_tokens)
         (outcome,) = taken(self._store, [(report, received)])
+        if isinstance(outcome, Invalid) and outcome.field.startswith("measured."):
+            raise Invalid("log", outcome.value, f"says {outcome.field.removeprefix('measured.')}, which {outcome.rule}")
         if isinstance(outcome, Exception):
             raise outcome
         described = None if reading is None else _reading(reading, said, report.outcome == "out_of_memory")

@@ -203,7 +203,7 @@ def test_a_slow_run_is_flagged_with_what_was_expected(client) -> None:
     mfu = found["measured"]["mfu"]["causal"]
     assert found["flag"].startswith(f"measured {mfu:.1%} MFU (causal), ")
     assert (
-        f"{predicted['mfu']['causal'] * predicted['step_time_s'] / predicted['step_time_low_s']:.0%}" in found["flag"]
+        f"{predicted['mfu']['causal'] * predicted['step_time_s'] / predicted['step_time_low_s']:.1%}" in found["flag"]
     )
     usual = changed(REPORT, "measured.step_time_s", predicted["step_time_s"])
     assert client.post("/v1/reports", json=usual).json()["flag"] is None
