@@ -216,14 +216,22 @@ class Resolver:
         except UnknownName:
             own = self._rows.catalog.names(kind)
             error = UnknownName(field, name, [*SHIPPED[kind](), *own])
+            base, _, version = name.rpartition("@")
+            if base and (row := self._registered(kind, base)):
+                raise _saying(error, f": {base} has no version {version}, its last is {row.version}") from None
             raise (_with_another_way(error) if kind in ("chips", "clusters") else error) from None
 
 
 def _with_another_way(error: UnknownName) -> UnknownName:
     """What to do with a chip that no catalogue has, instead of all the names of those that it has."""
     near = f"; did you mean {', '.join(error.near)}?" if error.near else ";"
-    way = "the chip of a cluster may be its data sheet, or registered by POST /v1/catalog/chips"
-    error.rule = f"unknown name{near} {way}"
+    return _saying(
+        error, f"{near} the chip of a cluster may be its data sheet, or registered by POST /v1/catalog/chips"
+    )
+
+
+def _saying(error: UnknownName, more: str) -> UnknownName:
+    error.rule = f"unknown name{more}"
     error.args = (f"{error.field} = {error.value!r}: {error.rule}",)
     return error
 

@@ -62,6 +62,7 @@ def test_a_registered_chip_is_used_by_its_latest_version(client) -> None:
     assert latest["request"]["cluster"]["preset"] == "mine@2"
     by_chip = predicted({"chip": "mine", "num_chips": 64})
     assert by_chip["layouts"] == latest["layouts"]
+    assert "mine has no version 3, its last is 2" in predicted({"chip": "mine@3", "num_chips": 64})["detail"]
 
 
 def test_a_registered_cluster_keeps_the_chip_it_was_made_of(client) -> None:
