@@ -138,10 +138,12 @@ def unhidden(found: Pipelining) -> list[str]:
     if line.tokens < line.tokens_needed or exposed < _WORTH_SAYING * best.step_time_s:
         return []
     beside = f"ZeRO {stage} moves it once a step, beside the first forward and the last backward of {m} micro-batches"
-    partly = "only a share of the compute beside it hides it, a layer at a time"
+    partly = "a layer's compute hides no more than a share of its own time, and what it hides slows it down"
     why = beside if stage < 2 and m > 1 else partly
     could = f"{line.tokens:,.0f} tokens a device, {line.tokens_needed:,.0f} needed for data-parallel traffic to hide"
-    return [f"roofline without a pipeline: {could} beside a whole step; {exposed:.3g} s of it is exposed, since {why}"]
+    return [
+        f"roofline without a pipeline: {could} beside a whole step; {exposed:.3g} s is lost to it all the same: {why}"
+    ]
 
 
 def _worth(gap: float, tolerance: float, split: dict[str, float]) -> str:

@@ -9,15 +9,17 @@ from models import catalogue
 from models.profile import SCOPES, Profile, Term
 
 OFFSET_SPREAD = {"stack": 1.0, "generation": 1.0, "chip": 0.5}  # of the spread of the coefficient's own term
+_UNNAMED = "generic"
 _OF_LIBRARIES = ("gemm_16", "gemm_8", "gemm_4")  # all stacks call the same ones, which differ by chip
 
 
 def priors() -> Profile:
-    """The hardware priors with an offset for every scope there is in the catalogue."""
+    """The hardware priors with an offset for every scope there is in the catalogue. The generic stack has none: what
+    runs of several in-house stacks have in common is what all stacks have."""
     base = Profile.from_json(json.loads((files("models") / "data/priors.json").read_text()))
     chips = {chip.id: chip for chip in catalogue.chips().values()}
     scopes = {
-        "stack": sorted({stack.kin for stack in catalogue.stacks().values()}),
+        "stack": sorted({stack.kin for stack in catalogue.stacks().values()} - {_UNNAMED}),
         "generation": sorted({chip.generation for chip in chips.values()}),
         "chip": sorted(chips),
     }

@@ -44,7 +44,7 @@ _SHAPE = (
 
 def choose(run: runs.Run, profile: Profile) -> Layout:
     """The fastest that fits under the first recompute policy, or under any where that never does; what needs least
-    memory if none does.
+    memory if none does. A stack that takes all sequences of a device at once takes as many as fit, or else all.
 
     The measurement plays no part.
     """
@@ -58,6 +58,10 @@ def choose(run: runs.Run, profile: Profile) -> Layout:
         return layouts[0]
     found = predict(run.problem, layouts, profile.coefficients(run.problem.scopes))
     fits = found.fits()
+    if run.problem.stack.usual_sequences and (layouts.pp == 1).all():
+        most = layouts.micro_batch[fits].max() if fits.any() else layouts.micro_batch.max()
+        kept = np.flatnonzero(layouts.micro_batch == most)
+        layouts, found, fits = layouts.take(kept), found.take(kept), fits[kept]
     if not fits.any():
         return layouts[int(np.argmin(found.needed_bytes))]
     first = fits & (layouts.recompute == layouts.recompute[0])

@@ -2,7 +2,8 @@
 
 Only what was run is read into a question: identifiers, titles, notes and measurements never are. What a row leaves
 open is taken from the stack's habits and listed in `assumed`; open micro-batch and recompute are returned as
-alternatives, of which the caller takes the best under the first recompute policy, or where that does not fit of all.
+alternatives, of which the caller takes the best under the first recompute policy, or where that does not fit of all,
+and of a stack that takes all sequences at once the most that fit.
 """
 
 from __future__ import annotations
@@ -437,7 +438,7 @@ def _micro_batches(row: Row, problem: Problem, degrees: Row, assumed: list[str])
     if pp > 1 and share % pp == 0 and _before(problem.stack.one_sequence_since, row):
         return (share // pp,)
     if pp == 1 and problem.stack.usual_sequences:
-        return (share,)  # it takes all sequences of a device at once unless told to accumulate gradients
+        return tuple(divisors(share))  # all sequences of a device at once, or as many as fit
     if problem.stack.launch != "graph" and training.get("recompute") is None and problem.architecture.is_moe:
         return (1,)  # the default of these stacks; who states recompute and no micro-batch has tuned both
     return tuple(d for d in divisors(share) if d <= _LARGEST_MICRO_BATCH)

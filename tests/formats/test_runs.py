@@ -11,7 +11,9 @@ import pytest
 from models import catalogue
 from models.errors import DomainError, Invalid, UnknownName
 from models.hardware import GIB
+from models.profile import shipped_profile
 from models.rules import require_legal
+from service.fit_profile import choose
 from service.formats import runs
 from tests.test_scores import ROW
 
@@ -98,7 +100,10 @@ def test_what_maxtext_trains_on_unless_told_otherwise() -> None:
     assert run.problem.workload.seq_len == 2048
     assert run.problem.workload.global_batch == 12 * run.problem.cluster.num_devices
     assert {"seq_len", "global_batch"} <= set(run.assumed)
-    assert {layout.micro_batch for layout in run.alternatives} == {12}  # no gradients are accumulated
+    assert max(layout.micro_batch for layout in run.alternatives) == 12
+    assert 1 < choose(run, shipped_profile()).micro_batch < 12  # as many as fit
+    small = runs.read({**said, "model": {**said["model"], "num_layers": 4}}, YEAR)
+    assert choose(small, shipped_profile()).micro_batch == 12  # no gradients are accumulated
     with pytest.raises(Invalid, match="not stated"):
         runs.read({**said, "stack": "megatron"}, YEAR)
 
