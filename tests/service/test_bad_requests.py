@@ -46,7 +46,7 @@ BAD_PREDICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (cluster(preset="tpu-v5p", chips_per_domain=8), "invalid", "/cluster/chips_per_domain"),
     (cluster(preset="h100", chips_per_domain=9), "invalid", "/cluster/chips_per_domain"),
     (cluster(preset="h100", speed=1), "invalid", "/cluster/speed"),
-    (cluster(chip="nope"), "unknown-name", "/cluster/chip/peak_tflops"),
+    (cluster(chip="nope"), "unknown-name", "/cluster/chip"),
     (cluster(chip="h100", levels=[LEVEL]), "invalid", "/cluster/num_chips"),
     (cluster(chip="h100", levels=[LEVEL, LEVEL]), "invalid", "/cluster/levels"),
     (cluster(chip="h100", levels=[{**LEVEL, "gb_s_per_chip": -5}]), "invalid", "/cluster/levels/0/gb_s_per_chip"),
