@@ -106,8 +106,8 @@ def choose(
         else:
             failed = failed_gib.get(name, math.inf)
             found.append(_choice(name, problem, profile, constraints, objective, go_on, failed))
-    if all(choice.goodput is not None and choice.goodput <= _HOPELESS for choice in found):
-        kept = max(choice.goodput or 0.0 for choice in found)
+    kept = max((choice.goodput for choice in found if choice.goodput is not None), default=1.0)
+    if kept <= _HOPELESS:
         rule = (
             f"leaves next to no time between failures: of it {kept:.2g} is kept with these checkpoint_s and restart_s"
         )
