@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
 import numpy as np
 
@@ -28,17 +29,27 @@ _LAST = 20  # runs that somebody reported last
 _SOURCES = 200  # that reported last
 
 
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A few runs of each kind of a release, and what they trained under a profile of some year."""
+
+    of: tuple[str | None, float]
+    runs: list[PublishedRun]
+    problems: list[Problem]
+
+
 class Published:
     """A few published runs of each chip and stack, under two profiles: what a calibration does to everything else."""
+
+    _sample: ClassVar[_Sample | None] = None
+    """Read once in a process: a release is the same in every database."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def compared(self, before: Profile, after: Profile) -> Unseen | None:
-        with self._store.reading() as rows:
-            resolver = Resolver(rows)
-            runs = _few_of_each([PublishedRun.model_validate(document) for document in rows.evidence.all()])
-            problems = [resolver.problem(run.question(after.software_year)).problem for run in runs]
+        sample = self._of(after.software_year)
+        runs, problems = sample.runs, sample.problems
         if not runs:
             return None
         theirs = as_published(after)
@@ -51,6 +62,16 @@ class Published:
             spread=np.array([theirs.neighbourhood(problem.neighbourhoods).spread for problem in problems]),
             kinds=tuple((f"chip:{p.cluster.chip.id}", f"stack:{p.stack.kin}") for p in problems),
         )
+
+    def _of(self, software_year: float) -> _Sample:
+        with self._store.reading() as rows:
+            asked, sample = (rows.evidence.release(), software_year), self._sample
+            if sample is None or sample.of != asked:
+                resolver = Resolver(rows)
+                runs = _few_of_each([PublishedRun.model_validate(document) for document in rows.evidence.all()])
+                problems = [resolver.problem(run.question(software_year)).problem for run in runs]
+                Published._sample = sample = _Sample(asked, runs, problems)
+            return sample
 
 
 class Everybody:
