@@ -61,27 +61,27 @@ class Torus:
         return tuple(n == self.wrap_length for n in shape)
 
     def is_slice(self, shape: tuple[int, ...]) -> bool:
-        """Whether a slice may have this shape (shape_for)."""
-        num_chips = math.prod(shape)
-        if num_chips > self.max_chips:
-            return False
-        if self.ndim == 3 and num_chips >= self.wrap_length**3:
-            return all(n % self.wrap_length == 0 for n in shape)
-        return all(n & (n - 1) == 0 for n in shape)
-
-    def shape_for(self, num_chips: int) -> tuple[int, ...] | None:
-        """The most cubic slice shape of `num_chips`, or None if there is none.
+        """Whether a slice may have this shape.
 
         Slices of 3D pods are whole 4x4x4 cubes from 64 chips on; smaller ones, and 2D slices, are powers of two
         (https://cloud.google.com/tpu/docs/v5p, .../v6e).
         """
-        unit = self.wrap_length if self.ndim == 3 and num_chips >= self.wrap_length**3 else 1
+        num_chips = math.prod(shape)
+        unit = self._unit(num_chips)
+        whole = all(n % unit == 0 if unit > 1 else n & (n - 1) == 0 for n in shape)
+        return num_chips <= self.max_chips and whole
+
+    def shape_for(self, num_chips: int) -> tuple[int, ...] | None:
+        """The most cubic slice shape of `num_chips`, or None if there is none."""
+        unit = self._unit(num_chips)
         if num_chips > self.max_chips or num_chips % unit**self.ndim:
             return None
-        shapes = [tuple(unit * n for n in s) for s in _factor_tuples(num_chips // unit**self.ndim, self.ndim)]
-        if unit == 1:
-            shapes = [s for s in shapes if all(n & (n - 1) == 0 for n in s)]
-        return min(shapes, key=lambda shape: (max(shape), sum(shape)), default=None)
+        shapes = (tuple(unit * n for n in s) for s in _factor_tuples(num_chips // unit**self.ndim, self.ndim))
+        return min(filter(self.is_slice, shapes), key=lambda shape: (max(shape), sum(shape)), default=None)
+
+    def _unit(self, num_chips: int) -> int:
+        """What every dim of a slice of so many chips is a multiple of."""
+        return self.wrap_length if self.ndim == 3 and num_chips >= self.wrap_length**3 else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

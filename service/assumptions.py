@@ -160,9 +160,9 @@ def _of_the_cluster(question: Question, resolved: Resolved) -> list[str]:
     lines = []
     if cluster.slice_shape and "torus_shape" not in resolved.request["cluster"]:  # which a name may say too
         lines.append(f"cluster.torus_shape is {'x'.join(map(str, cluster.slice_shape))}, the most cubic slice")
-    if cluster.torus_shape and not all(wraps for _, wraps in cluster.wraps):
-        open_ = " and ".join(str(length) for length, wraps in cluster.wraps if length > 1 and not wraps)
-        lines += [f"the ends of the torus' dims of {open_} are not joined: they are lines"] if open_ else []
+    open_ = [str(length) for length, wraps in cluster.wraps if length > 1 and not wraps]
+    if cluster.torus_shape and open_:
+        lines.append(f"the ends of the torus' dims of {' and '.join(open_)} are not joined: they are lines")
     if cluster.slice_shape and (slices := cluster.num_chips // math.prod(cluster.slice_shape)) > 1:
         lines.append(f"the cluster is {slices} slices, joined by the network")
     if not cluster.slice_shape and "chips_per_domain" not in said:

@@ -13,16 +13,15 @@ from pydantic import ValidationError
 from models.calibration import Calibration, Observation, Unseen, by_source, calibrate
 from models.errors import DomainError
 from models.fleet import as_fleet, drift
-from models.layout import Layouts
 from models.posterior import Posterior
 from models.profile import Profile
 from service.benchmarks import observed
 from service.creation import Created, Save
 from service.errors import Conflict, NothingToLearn
 from service.identifiers import earliest_id
-from service.observations import Observations
+from service.observations import Observations, log_residuals
 from service.profiles import add_version, version_document
-from service.promotion import Everybody, Published, judge, log_times
+from service.promotion import Everybody, Published, judge
 from service.resolution import Resolver
 from service.schemas.profile import CalibrationAnswer, CalibrationRequest, Policy, Promotion, Unusable, Window
 from service.store import Rows, Store
@@ -59,9 +58,11 @@ class _Ground:
         memory is not looked up."""
         if self.base.version == self.active.version:
             return found
-        timed = sorted((o for o in self.observations if o.step_time_s is not None), key=lambda o: o.key)
-        (before,) = log_times([(o.problem, Layouts.of([o.layout])) for o in timed], replaced)
-        return replace(found, unseen=found.unseen and replace(found.unseen, before=before), unseen_memory=None)
+        unseen = found.unseen
+        if unseen is not None:
+            timed = sorted((o for o in self.observations if o.step_time_s is not None), key=lambda o: o.key)
+            unseen = replace(unseen, before=unseen.measured - log_residuals(timed, replaced))
+        return replace(found, unseen=unseen, unseen_memory=None)
 
     def learnt(self) -> dict[str, Any]:
         """Which reports a version from here rests on: how many, and those that came last.

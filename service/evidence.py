@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from models.problem import Problem
 from models.profile import Profile
 from service.measurements import log_ratio, mfu_of, within
 from service.profiles import active_profile
+from service.remembered import Remembered
 from service.resolution import Resolver
 from service.schemas.cluster import ClusterPreset
 from service.schemas.evidence import (
@@ -52,16 +53,14 @@ def seed(store: Store) -> None:
 class _Shelf:
     """The runs of a release. `kinds`: source, model and chip of each; `fitted`: which of them ran."""
 
-    release: str | None
     ids: list[str]
     kinds: list[tuple[str, str, str]]
     fitted: list[bool]
     library: Library
 
     @classmethod
-    def of(cls, release: str | None, runs: Sequence[PublishedRun]) -> _Shelf:
+    def of(cls, runs: Sequence[PublishedRun]) -> _Shelf:
         return cls(
-            release,
             ids=[run.id for run in runs],
             kinds=[(run.source.title, run.model.name, run.chip) for run in runs],
             fitted=[run.outcome == "ok" for run in runs],
@@ -86,10 +85,11 @@ class _Found:
         return cls(run, resolver.problem(run.question(profile.software_year)).problem, distance)
 
 
-class Evidence:
-    _shelf: ClassVar[_Shelf | None] = None
-    """Read once in a process: a release is the same in every database."""
+_shelves = Remembered[str | None, _Shelf](1)
+"""By release, which is the same in every database."""
 
+
+class Evidence:
     def __init__(self, store: Store) -> None:
         self._store = store
 
@@ -117,11 +117,12 @@ class Evidence:
         return [EvidenceShown.of(_answer(one, theirs, wanted)) for one in found.values()]
 
     def _current(self, rows: Rows) -> _Shelf:
-        release, shelf = rows.evidence.release(), self._shelf
-        if shelf is None or shelf.release != release:
-            runs = [PublishedRun.model_validate(document) for document in rows.evidence.all()]
-            Evidence._shelf = shelf = _Shelf.of(release, runs)
-        return shelf
+        release = rows.evidence.release()
+        known = _shelves.among([release])
+        if not known:
+            known = {release: _Shelf.of([PublishedRun.model_validate(document) for document in rows.evidence.all()])}
+            _shelves.add(known)
+        return known[release]
 
 
 def _wanted(rows: Rows, query: EvidenceQuery) -> Traits:

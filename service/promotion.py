@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from models.problem import Problem
 from models.profile import Coefficients, Profile
 from models.step import predict
 from service.observations import Observations, log_residuals
+from service.remembered import Remembered
 from service.resolution import Resolver
 from service.schemas.evidence import PublishedRun
 from service.schemas.profile import Policy, Promotion
@@ -31,18 +31,18 @@ _SOURCES = 200  # that reported last
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A few runs of each kind of a release, and what they trained under a profile of some year."""
+    """A few runs of each kind, and what they trained."""
 
-    of: tuple[str | None, float]
     runs: list[PublishedRun]
     problems: list[Problem]
 
 
+_samples = Remembered[tuple[str | None, float], _Sample](1)
+"""By release, which is the same in every database, and the year that a profile's software is of."""
+
+
 class Published:
     """A few published runs of each chip and stack, under two profiles: what a calibration does to everything else."""
-
-    _sample: ClassVar[_Sample | None] = None
-    """Read once in a process: a release is the same in every database."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -54,7 +54,7 @@ class Published:
             return None
         theirs = as_published(after)
         layouts = [Layouts.of([run.layout.build()]) for run in runs]
-        were, are = log_times(list(zip(problems, layouts, strict=True)), as_published(before), theirs)
+        were, are = _log_times(list(zip(problems, layouts, strict=True)), [as_published(before), theirs])
         return Unseen(
             measured=np.log([run.step_time_s or np.nan for run in runs]),
             before=were,
@@ -65,13 +65,15 @@ class Published:
 
     def _of(self, software_year: float) -> _Sample:
         with self._store.reading() as rows:
-            asked, sample = (rows.evidence.release(), software_year), self._sample
-            if sample is None or sample.of != asked:
+            asked = rows.evidence.release(), software_year
+            known = _samples.among([asked])
+            if not known:
                 resolver = Resolver(rows)
                 runs = _few_of_each([PublishedRun.model_validate(document) for document in rows.evidence.all()])
                 problems = [resolver.problem(run.question(software_year)).problem for run in runs]
-                Published._sample = sample = _Sample(asked, runs, problems)
-            return sample
+                known = {asked: _Sample(runs, problems)}
+                _samples.add(known)
+            return known[asked]
 
 
 class Everybody:
@@ -162,12 +164,12 @@ def _few_of_each(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
     return kept
 
 
-def log_times(pairs: Sequence[tuple[Problem, Layouts]], *profiles: Profile) -> Array:
+def _log_times(pairs: Sequence[tuple[Problem, Layouts]], profiles: Sequence[Profile]) -> Array:
     """Of layouts one by one, under each profile; shape (profiles, layouts)."""
     known = {scopes: _beside(profiles, scopes) for scopes in {problem.scopes for problem, _ in pairs}}
     each = np.zeros(len(profiles), dtype=np.int64)
     times = [predict(problem, x.take(each), known[problem.scopes]).step_time_s for problem, x in pairs]
-    return np.log(np.reshape(times, (len(pairs), len(profiles))).T)
+    return np.log(np.array(times).T)
 
 
 def _beside(profiles: Sequence[Profile], scopes: Sequence[str]) -> Coefficients:
