@@ -15,6 +15,7 @@ from models.array import Array
 FEWEST = 6  # runs before and after a change, at least
 SIGNIFICANT = 0.01
 _POLISHED = 3
+_CLEARLY = 0.5  # of a shift: closer together, runs of one level and another are told apart by chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +116,12 @@ def _pettitt(residuals: Array) -> tuple[int, float]:
 
 
 def _between_levels(residuals: Array, at: int) -> int:
-    """The split near one by ranks, which one odd run beside it may move, that leaves runs closest to their levels."""
-    near = range(max(at - FEWEST, FEWEST), min(at + FEWEST, len(residuals) - FEWEST) + 1)
-    away = [sum(np.abs(side - np.median(side)).sum() for side in np.split(residuals, [split])) for split in near]
-    return near[int(np.argmin(away))]
+    """The split that leaves runs closest to the levels on either side of one by ranks, which an odd run may move; that
+    one where it is hardly better."""
+    before, after = (float(np.median(side)) for side in np.split(residuals, [at]))
+    away = np.cumsum(np.abs(residuals - before) - np.abs(residuals - after))
+    best = FEWEST + int(np.argmin(away[FEWEST - 1 : len(residuals) - FEWEST]))
+    return best if away[at - 1] - away[best - 1] > _CLEARLY * abs(after - before) else at
 
 
 def _repeated(values: Array) -> Array:

@@ -26,7 +26,7 @@ from models.surety import avoiding
 
 _NEVER = 1e-12  # failures an hour
 _LITTLE = 1e-12  # of the time: less is kept of nothing
-_HOPELESS = 1e-6
+_HOPELESS = 1e-6  # of the time: with no more kept anywhere, the question is refused
 _MUCH = 0.9  # of the time: to keep less than that is worth a word
 _STEPS = 8
 _LEAST_PLAIN, _MOST_PLAIN = 1e-4, 1e13

@@ -17,7 +17,7 @@ def series(*parts: tuple[int, float], noise: float = 0.03, seed: int = 0) -> np.
 def test_a_shift_is_found_where_it_was_made(shift: float) -> None:
     (found,) = changes(series((30, 0.0), (20, shift)))
     assert abs(found.index - 30) <= 2
-    assert found.shift == pytest.approx(shift, abs=0.025)
+    assert found.shift == pytest.approx(shift, abs=0.02)
     assert found.p_value < 0.001
 
 

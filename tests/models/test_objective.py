@@ -61,16 +61,20 @@ def test_hours_and_cost_can_be_redone_by_hand() -> None:
     assert choice.usd_per_million_tokens == pytest.approx(choice.usd / 3e4)  # type: ignore[operator]
 
 
-@given(st.floats(1e-9, 0.02), st.floats(1e-3, 86400.0), st.floats(0.0, 1800.0))
+@given(st.floats(1e-9, 1.0), st.floats(1e-3, 86400.0), st.floats(0.0, 1800.0))
 def test_no_other_interval_between_checkpoints_loses_less(rate: float, checkpoint: float, restart: float) -> None:
     objective = Objective(failures_per_chip_hour=rate, checkpoint_s=checkpoint, restart_s=restart)
     constraints = Constraints(allowed={"tp": (1,), "pp": (1,), "cp": (1,)})
-    (choice,) = choose({"small": PLACES["small"]}, PROFILE, constraints, objective)
     between = 3600 / (rate * 8)
 
     def kept(every: float) -> float:
         return every / (between * math.exp(restart / between) * math.expm1((every + checkpoint) / between))
 
+    try:
+        (choice,) = choose({"small": PLACES["small"]}, PROFILE, constraints, objective)
+    except Invalid:  # next to nothing is kept, however often
+        assert all(kept(between * 2.0**power) < 1e-5 for power in range(-8, 4))
+        return
     every = choice.checkpoint_every_s
     assert every is not None
     assert choice.goodput == pytest.approx(kept(every))

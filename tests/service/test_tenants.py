@@ -261,7 +261,7 @@ def test_a_flood_of_one_tenant_weighs_as_one_source(guarded: TestClient, key) ->
     assert {observation.source for _, observation in usable} == {"a"}
 
 
-@pytest.mark.parametrize("flood", [60, 150])
+@pytest.mark.parametrize("flood", [60, 300])
 def test_a_flood_of_one_tenant_is_not_promoted_at_the_cost_of_another(guarded: TestClient, key, flood: int) -> None:
     """Of one whose runs are as predicted, and who reported before or in the same calibration."""
     honest, hostile, operator = key("a"), key("b"), key("platform", "calibrate")
