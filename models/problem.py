@@ -119,6 +119,7 @@ class Problem:
         chip, stack = self.cluster.chip, self.stack
         return (
             f"launch:{self.launch}",
+            f"routing:{'fused' if stack.fused_routing else 'separate'}",
             f"fusion:{'fused' if stack.fused else 'unfused'}",
             f"generation:{chip.generation}",
             f"kernel:{self.kernel}/{chip.generation}",

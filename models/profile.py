@@ -78,7 +78,7 @@ class Coefficients:
     launch_s: Number = _coefficient("positive", "s", "host time of a kernel launch", "launch stack")
     expert_launch_s: Number = _coefficient("positive", "s", "host time of a launch for one expert", "launch stack")
     routing_launches: Number = _coefficient(
-        "positive", "launches", "of routing, dispatch and combination in a sparse layer's forward", "generation stack"
+        "positive", "launches", "of routing, dispatch and combination in a sparse layer's forward", "routing generation stack"
     )
     ageing: Number = _coefficient("positive", "a year", "kernels are slower in older software", "stack")
     routing_ageing: Number = _coefficient("positive", "a year", "permuting tokens is slower in older software", "stack")

@@ -106,6 +106,8 @@ class Stack:
     launch                  "eager", "compiled" or "graph": what a kernel launch costs the host
     captures_experts        steps of sparse models are captured as graphs, whatever `launch` is
     captures_experts_since  the year that began
+    experts_at_once         one grouped kernel multiplies for all experts of a device, and a loop launches none for each
+    fused_routing           router, permutations and dispatch are a few fused kernels
     attention_kernel        a kernel, or who picks it by the chip: "auto" takes the fastest, "pytorch" what eager
                             PyTorch does: FlashAttention-2 before Blackwell (torchtitan models/attention.py), "triton"
                             on Ampere a Triton kernel as fast as FlashAttention's first version
@@ -184,6 +186,8 @@ class Stack:
     launch: Literal["eager", "compiled", "graph"] = "eager"
     captures_experts: bool = False
     captures_experts_since: float | None = None
+    experts_at_once: bool = False
+    fused_routing: bool = False
     flash_since: float | None = None
     one_sequence_since: float | None = None
     usual_seq_len: int | None = None

@@ -35,9 +35,9 @@ _KERNELS = {
     "unfused": "unfused",
 }
 _DRIVEN = {
-    "megatron": ("NeMo", "megatron-bridge"),
-    "fsdp": ("llm-foundry", "llm-foundry"),
-    "in-house": ("HAI-LLM", "deepseek"),
+    "megatron": {"NeMo": "megatron-bridge", "Primus-Turbo": "primus-turbo"},
+    "fsdp": {"llm-foundry": "llm-foundry"},
+    "in-house": {"HAI-LLM": "deepseek"},
 }
 """By the stack of a row: what the name of its framework has in it, and the stack of the catalogue that it then is."""
 _RELEASE = re.compile(r"^(?!.*\bmain\b).*NeMo.*?\b[v(]?(2\d)\.(0[1-9]|1[0-2])\b")
@@ -200,8 +200,9 @@ def _stack(row: Row, assumed: list[str]) -> Stack:
 
 def _stack_name(row: Row) -> str:
     """Rows name Megatron-Core and FSDP whatever drives them; that the name of their framework says."""
-    word, driven = _DRIVEN.get(row["stack"], ("", ""))
-    return driven if word and word in (row.get("framework") or "") else str(row["stack"])
+    driven = _DRIVEN.get(row["stack"], {})
+    framework = row.get("framework") or ""
+    return next((stack for word, stack in driven.items() if word in framework), str(row["stack"]))
 
 
 def _before(year: float | None, row: Row) -> bool:

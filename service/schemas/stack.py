@@ -91,6 +91,10 @@ class StackFields(Wire):
     launch: Literal["eager", "compiled", "graph"] | None = None
     captures_experts: bool | None = None
     """Steps of sparse models are captured as graphs, whatever `launch` is."""
+    experts_at_once: bool | None = None
+    """One grouped kernel multiplies for all experts of a device."""
+    fused_routing: bool | None = None
+    """Router, permutations and dispatch are a few fused kernels."""
     running_balance: bool | None = None
     age_years: Annotated[float, Field(ge=0, le=MOST_YEARS)] | None = None
     """How much older the software is than the newest that profiles are fitted to: kernels and launches are slower, and
