@@ -299,8 +299,8 @@ class Compute:
 
     def _launches(self, layer: Layer) -> tuple[Number, Array | float]:
         """Kernels of a layer's forward: projections, attention, element-wise, and where it is sparse routing and
-        dispatch; and a few for every local expert, from a loop in C++, or for all at once. A conversion goes with every product in a low
-        format."""
+        dispatch; and a few for every local expert, from a loop in C++, or for all at once. A conversion goes with every
+        product in a low format."""
         fused, low = self.problem.stack.fused, self.problem.workload.number_format.gemm_bytes < 2
         products = sum(name != "kv" for name, _, _ in layer.attention.projections(self.h)) + (2 if layer.dense else 0)
         count = products * (3 if low else 1) + 2 + layer.num_norms * (1 if fused else 3) + (4 if fused else 10)

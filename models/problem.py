@@ -39,7 +39,12 @@ class Problem:
     @property
     def launch(self) -> str:
         """What submits kernels: "eager", "compiled" or "graph"."""
-        return "graph" if self.architecture.is_moe and self.stack.captures_experts else self.stack.launch
+        return "graph" if self.is_captured else self.stack.launch
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether a step is replayed as one graph of the device's own, without the gaps that launches leave."""
+        return self.architecture.is_moe and self.stack.captures_experts
 
     @property
     def materialises_scores(self) -> bool:
@@ -119,6 +124,7 @@ class Problem:
         chip, stack = self.cluster.chip, self.stack
         return (
             f"launch:{self.launch}",
+            f"steps:{'captured' if self.is_captured else 'launched'}",
             f"routing:{'fused' if stack.fused_routing else 'separate'}",
             f"fusion:{'fused' if stack.fused else 'unfused'}",
             f"generation:{chip.generation}",

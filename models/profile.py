@@ -78,13 +78,19 @@ class Coefficients:
     launch_s: Number = _coefficient("positive", "s", "host time of a kernel launch", "launch stack")
     expert_launch_s: Number = _coefficient("positive", "s", "host time of a launch for one expert", "launch stack")
     routing_launches: Number = _coefficient(
-        "positive", "launches", "of routing, dispatch and combination in a sparse layer's forward", "routing generation stack"
+        "positive",
+        "launches",
+        "of routing, dispatch and combination in a sparse layer's forward",
+        "routing generation stack",
     )
     ageing: Number = _coefficient("positive", "a year", "kernels are slower in older software", "stack")
     routing_ageing: Number = _coefficient("positive", "a year", "permuting tokens is slower in older software", "stack")
     launch_ageing: Number = _coefficient("positive", "a year", "launches are dearer in older software", "stack")
     compute_overhead: Number = _coefficient(
-        "positive", "of counted compute", "sustained clock, gaps, all that kernels do not explain", "stack chip fleet"
+        "positive",
+        "of counted compute",
+        "sustained clock, gaps, all that kernels do not explain",
+        "steps stack chip fleet",
     )
     scaleup: Number = _coefficient("fraction", "of link rate", "collectives in the scale-up domain", "generation fleet")
     scaleout: Number = _coefficient("fraction", "of NIC rate", "collectives beyond it", "generation stack fleet")

@@ -598,6 +598,31 @@ def test_fusing_norms_and_then_the_rest_saves_time() -> None:
     assert (eager > fused).all()
 
 
+def test_a_kernel_for_all_experts_saves_a_launch_for_each_but_one() -> None:
+    """With an expert on every device there is none to save."""
+    problem = question("qwen3-30b-a3b", chips=128, seq_len=512)
+    rows = Layouts.of([Layout(dp_shard=128, ep=ep, zero_stage=1) for ep in (8, 32, 128)])
+    loop, once = (
+        predict(p, rows, PROFILE.coefficients(p.scopes)).step_time_s
+        for p in (replace(problem, stack=replace(problem.stack, experts_at_once=one)) for one in (False, True))
+    )
+    saved = loop - once
+    assert saved[0] > saved[1] > 0
+    assert saved[2] == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(("model", "saves"), [("qwen3-30b-a3b", True), ("llama-3.1-8b", False)])
+def test_fused_routing_saves_launches_where_there_is_routing(model: str, saves: bool) -> None:
+    problem = question(model, seq_len=512)
+    layout = Layouts.of([Layout(dp_shard=64, zero_stage=1)])
+    separate, fused = (
+        float(predict(p, layout, PROFILE.coefficients(p.scopes)).step_time_s[0])
+        for p in (replace(problem, stack=replace(problem.stack, fused_routing=one)) for one in (False, True))
+    )
+    assert (fused < separate) == saves
+    assert fused <= separate
+
+
 @pytest.mark.parametrize(("kernel", "least"), [("pytorch", "fused"), ("stepwise", "pytorch")])
 def test_a_loss_of_more_kernels_takes_longer(kernel: str, least: str) -> None:
     problem = question("llama-3.2-1b")
