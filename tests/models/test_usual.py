@@ -18,7 +18,7 @@ def test_degrees_alone_make_a_legal_layout(stack: str) -> None:
     found = catalogue.stack(stack)
     problem = Problem(
         architecture=catalogue.architecture("llama-3-8b"),
-        cluster=catalogue.cluster("tpu-v5p" if found.vendors == ("google",) else "h100", 16),
+        cluster=catalogue.cluster({"google": "tpu-v5p", "amd": "mi300x"}.get("".join(found.vendors), "h100"), 16),
         workload=Workload(seq_len=4096, global_batch=64),
         stack=found,
     )
