@@ -63,7 +63,7 @@ def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
     """Why no layout with, or without, a pipeline is in an answer; and whether the constraints have no part in it."""
     problem, constraints = space.problem, space.constraints
     rows = space.trunks[0].rows
-    side = tuple(range(2, problem.architecture.num_layers + 1)) if piped else (1,)
+    side = tuple(range(2, max(problem.architecture.num_layers, 2) + 1)) if piped else (1,)
     if some := tuple(np.unique(rows.pp[(rows.pp > 1) == piped]).tolist()):
         asked = replace(constraints, allowed={**constraints.allowed, "pp": some})
         if Space(problem, asked).has_legal():
@@ -113,7 +113,8 @@ def _unfilled(devices: int, allowed: Allowed) -> str:
     """Why no degrees multiply to so many."""
     least = [min(allowed[axis]) for axis in _AXES if axis in allowed]
     if (product := math.prod(least)) > devices:
-        return f"the least degrees they allow, {' · '.join(map(str, least))} = {product}, exceed the {devices} devices"
+        times = " · ".join(map(str, least)) + f" = {product}" if len(least) > 1 else str(product)
+        return f"the least degrees they allow, {times}, exceed the {devices} devices"
     return f"no degrees they allow multiply to the {devices} devices"
 
 

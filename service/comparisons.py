@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from models.layout import Layout
 from service.assumptions import of_the_layout
 from service.basis import grounds
 from service.deadline import Deadline, nobody
-from service.failures import least_that_failed, out_of_memory
+from service.failures import least_that_failed, left_out, out_of_memory, warnings
 from service.predictions import require_legal
 from service.profiles import wanted_profile
 from service.resolution import Resolver
@@ -39,9 +40,12 @@ class Comparisons:
         )
         go_on = Deadline(request.time_limit_s, require_client)
         first, second = (_side(side, settled.get(name)) for name, side in given.items())
-        failed = least_that_failed(out_of_memory(self._store, problem, profile))
-        found = compare(problem, profile, first, second, go_on, failed)
+        failed = out_of_memory(self._store, problem, profile)
+        found = compare(problem, profile, first, second, go_on, least_that_failed(failed))
         answer = ComparisonAnswer.of(found, problem.cluster.usd_per_hour, grounds(request, resolved, profile))
+        sides = {"first": answer.first.prediction, "second": answer.second.prediction}
+        searched = [prediction.needed_gib for name, prediction in sides.items() if name not in settled]
+        answer.reasons += [*left_out(max(searched, default=math.inf), failed), *warnings(sides, failed)]
         for name, layout in settled.items():
             answer.assumptions.extend(of_the_layout(f"{name}.layout", given[name].layout or layout, layout, problem))
             given[name] = Side(layout=layout)

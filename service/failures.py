@@ -16,20 +16,20 @@ from service.store import Store
 from service.store.reports import ReportFilter
 from service.tables import ReportRow
 
-_LOOKED_AT = 100  # of the newest reports
+_MOST = 10_000  # different runs, of those that were measured last
 _ROUNDING = 0.005
 
-_runs = Remembered[tuple[str, int, str], OutOfMemoryRun | None](10_000)
-"""By profile, version and report, none of which change: predictions beside many reports cost little. None where a
-report no longer means anything to the models."""
+_runs = Remembered[tuple[str, int, str], tuple[LayoutFields, float] | None](2 * _MOST)
+"""Layout and GiB needed, by profile, version and run, none of which change: predictions beside many reports cost
+little. None where a run no longer means anything to the models."""
 
 
 def out_of_memory(store: Store, problem: Problem, profile: Profile) -> list[OutOfMemoryRun]:
-    """On the same chip and stack, of the same model: the newest report of every layout, newest first, but for those
-    that a run disproves which was measured later, is predicted to need as much and ended well."""
+    """On the same chip and stack, of the same model: the last report of every layout, the latest first, but for those
+    that a run disproves which was measured later, is predicted to need as much and had steps."""
     found = list[OutOfMemoryRun]()
-    failed = _newest(store, problem, profile, "out_of_memory")
-    ended = _newest(store, problem, profile, "ok") if failed else []
+    failed = _last(store, problem, profile, ended=False)
+    ended = _last(store, problem, profile, ended=True) if failed else []
     for run in failed:
         if not any(_disproves(one, run) for one in ended) and all(
             (run.needed_gib, run.layout) != (one.needed_gib, one.layout) for one in found
@@ -81,35 +81,38 @@ def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str
     )
 
 
-def _newest(store: Store, problem: Problem, profile: Profile, outcome: str) -> list[OutOfMemoryRun]:
-    """Runs that were reported to end so, newest first."""
+def _last(store: Store, problem: Problem, profile: Profile, *, ended: bool) -> list[OutOfMemoryRun]:
+    """Of every run the last report that it fitted, or that it did not; the latest first."""
     alike = ReportFilter(
-        outcome=outcome,
+        outcome=None if ended else "out_of_memory",
+        ended=ended,
         chip=problem.cluster.chip.id,
         stack=problem.stack.id,
         architecture=problem.architecture.name,
     )
     with store.reading() as rows:
-        keys = [(profile.id, profile.version, id_) for id_ in rows.reports.newest_ids(alike, _LOOKED_AT)]
-        runs = _runs.among(keys)
-        missing = [key for key in keys if key not in runs]
-        usable, _ = Observations(rows).of(rows.reports.named([id_ for *_, id_ in missing]))
+        last = {(profile.id, profile.version, one.run_hash): one for one in rows.reports.last_of_each_run(alike, _MOST)}
+        runs = _runs.among(last)
+        missing = {key: one.id for key, one in last.items() if key not in runs}
+        usable, _ = Observations(rows).of(rows.reports.named([*missing.values()]))
     if missing:
         predicted = _predicted(usable, profile)
-        new = {key: predicted.get(key[2]) for key in missing}
+        new = {key: predicted.get(id_) for key, id_ in missing.items()}
         _runs.add(new)
         runs |= new
-    return [run for key in keys if (run := runs[key]) is not None]
+    return [
+        OutOfMemoryRun(report_id=one.id, measured_at=one.measured_at, layout=run[0], needed_gib=run[1])
+        for key, one in last.items()
+        if (run := runs[key]) is not None
+    ]
 
 
-def _predicted(usable: Sequence[tuple[ReportRow, Observation]], profile: Profile) -> dict[str, OutOfMemoryRun]:
+def _predicted(
+    usable: Sequence[tuple[ReportRow, Observation]], profile: Profile
+) -> dict[str, tuple[LayoutFields, float]]:
+    """By report: the layout, and GiB that it needs."""
     needed = needed_gib([observation for _, observation in usable], profile).tolist()
     return {
-        row.id: OutOfMemoryRun(
-            report_id=row.id,
-            measured_at=row.measured_at,
-            layout=LayoutFields.model_validate(row.document["prediction"]["layout"]),
-            needed_gib=gib,
-        )
+        row.id: (LayoutFields.model_validate(row.document["prediction"]["layout"]), gib)
         for (row, _), gib in zip(usable, needed, strict=True)
     }

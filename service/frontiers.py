@@ -8,7 +8,7 @@ from typing import Any
 from models.frontier import Point, crossings, frontier
 from service.basis import grounds
 from service.deadline import Deadline, nobody
-from service.failures import least_that_failed, out_of_memory
+from service.failures import least_that_failed, left_out, out_of_memory
 from service.profiles import wanted_profile
 from service.resolution import Resolver
 from service.schemas.frontier import CrossingAnswer, FrontierAnswer, FrontierRequest, PointAnswer
@@ -25,12 +25,13 @@ class Frontiers:
             profile = wanted_profile(rows, request.profile)
         grid, go_on = request.grid.axes(), Deadline(request.time_limit_s, require_client)
         constraints = request.constraints.build()
-        failed = least_that_failed(out_of_memory(self._store, resolved.problem, profile))
-        points = frontier(resolved.problem, profile, constraints, grid, go_on, failed)
+        failed = out_of_memory(self._store, resolved.problem, profile)
+        points = frontier(resolved.problem, profile, constraints, grid, go_on, least_that_failed(failed))
+        without = [f"{line}, wherever anything else fits" for line in left_out(0.0, failed)]
         answer = FrontierAnswer(
             points=[PointAnswer.of(point, request.tolerance) for point in points],
             crossings=[CrossingAnswer.of(crossing) for crossing in crossings(points, grid, request.tolerance)],
-            reasons=_reasons(points, grid, request.tolerance),
+            reasons=[*_reasons(points, grid, request.tolerance), *without],
             **grounds(request, resolved, profile),
         )
         answer.request.update(

@@ -1,11 +1,15 @@
-"""Ids: UUID version 7 (RFC 9562), text that sorts by time of creation."""
+"""Ids: UUID version 7 (RFC 9562), text that sorts by time of creation; and what tells equal runs and logs."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
 import uuid
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 
 def earliest_id(at: datetime) -> str:
@@ -20,3 +24,17 @@ def new_id() -> str:
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62
     return str(uuid.UUID(int=value))
+
+
+def run_hash(request: Mapping[str, Any]) -> str:
+    """Of a question with its layout, in whatever order."""
+    return _hash(json.dumps(request, sort_keys=True))
+
+
+def log_hash(log: str, run: str, outcome: str) -> str:
+    """Of a training log with the run that it is said to be of, and how that is said to have ended."""
+    return _hash("\n".join((run, outcome, log)))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

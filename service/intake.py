@@ -19,6 +19,7 @@ from service.basis import basis
 from service.errors import ServiceError
 from service.formats.runs import age_years
 from service.gaps import Gaps
+from service.identifiers import run_hash
 from service.predictions import require_legal
 from service.profiles import active_profile
 from service.resolution import Resolved, Resolver
@@ -136,6 +137,7 @@ class _Intake:
         answer = self._answer(asked, prediction)
         answer.assumptions.extend(of_the_date(submission, asked.subject.question.stack))
         answer.assumptions.extend(of_the_layout(asked.subject.field, asked.open_, asked.subject.layout, asked.problem))
+        document = answer.model_dump(mode="json")
         return {
             "measured_at": answer.measured_at,
             "source": answer.source,
@@ -154,7 +156,8 @@ class _Intake:
             "residual": answer.residual,
             "within_interval": answer.within_interval,
             "submission": asked.received,
-            "document": answer.model_dump(mode="json"),
+            "document": document,
+            "run_hash": run_hash(document["request"]),
         }
 
     def _answer(self, asked: _Asked, prediction: Prediction) -> ReportAnswer:
@@ -179,7 +182,7 @@ class _Intake:
             memory=measurements.memory(submission.memory, prediction) if submission.memory else None,
             failure=submission.failure,
             parts=parts,
-            fit_verdict_agrees=_fit_verdict_agrees(submission.outcome, prediction),
+            fit_verdict_agrees=_fit_verdict_agrees(submission.outcome, step, prediction),
             measured_at=submission.measured_at or datetime.now(UTC),
             source=submission.source,
             flag=self._flag(asked, prediction, step, within),
@@ -256,6 +259,9 @@ def _require_past(submission: ReportSubmission) -> None:
         raise Invalid("measured_at", submission.measured_at.isoformat(), "lies in the future")
 
 
-def _fit_verdict_agrees(outcome: str, prediction: Prediction) -> bool | None:
-    """Nothing shows whether a run would have fitted that failed for other reasons, or was stopped."""
-    return None if outcome in ("crashed", "aborted") else prediction.fits == (outcome == "ok")
+def _fit_verdict_agrees(outcome: str, step_time_s: float | None, prediction: Prediction) -> bool | None:
+    """Nothing shows whether a run would have fitted that failed for other reasons, or was stopped, before a step was
+    measured."""
+    if outcome in ("crashed", "aborted") and step_time_s is None:
+        return None
+    return prediction.fits == (outcome != "out_of_memory")

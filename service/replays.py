@@ -9,16 +9,20 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from models.array import Array
 from models.calibration import Observation
+from models.constraints import Constraints
 from models.errors import DomainError
+from models.hardware import GIB
 from models.layout import Layouts
+from models.margin import Margin
 from models.problem import Problem
 from models.profile import Profile
-from models.step import predict
+from models.step import Predictions, predict
 from service.observations import Observations, log_residuals
 from service.profiles import profile_version
 from service.resolution import Resolver
-from service.schemas.layout import LayoutFields
+from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
 from service.schemas.summary import ReplayAnswer, Replayed, ReplayedLayout, ReplayedReports, ReplayRequest
@@ -32,13 +36,14 @@ _REPORTS = 10  # for each answer
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """An earlier answer: its question, and its predictions as documents and as layouts."""
+    """An earlier answer: its question with its constraints, and its predictions as documents and as layouts."""
 
     row: PredictionRow | RecommendationRow
     ranked: bool
     predictions: list[dict[str, Any]]
     problem: Problem
     layouts: Layouts
+    constraints: Constraints
 
     @classmethod
     def of(cls, resolver: Resolver, row: PredictionRow | RecommendationRow) -> _Asked:
@@ -49,7 +54,8 @@ class _Asked:
             asked |= place_of(document)
         problem = resolver.problem(Question.model_validate(asked)).problem
         layouts = Layouts.of([LayoutFields.model_validate(item["layout"]).build() for item in predictions])
-        return cls(row, ranked, predictions, problem, layouts)
+        constraints = ConstraintFields.model_validate(document["request"]["constraints"] if ranked else {}).build()
+        return cls(row, ranked, predictions, problem, layouts, constraints)
 
 
 class Replays:
@@ -104,6 +110,7 @@ def _replayed(asked: _Asked, profile: Profile) -> Replayed:
     row, ranked = asked.row, asked.ranked
     found = predict(asked.problem, asked.layouts, profile.coefficients(asked.problem.scopes))
     times, fits = found.step_time_s, found.fits()
+    sure = _as_asked(asked, found, profile)
     return Replayed(
         kind="recommendation" if ranked else "prediction",
         id=row.id,
@@ -119,8 +126,15 @@ def _replayed(asked: _Asked, profile: Profile) -> Replayed:
             )
             for i, item in enumerate(asked.predictions)
         ],
-        another_first=ranked and bool(not fits[0] or (times[fits] < times[0]).any()),
+        another_first=ranked and bool(not sure[0] or (times[sure] < times[0]).any()),
     )
+
+
+def _as_asked(asked: _Asked, found: Predictions, profile: Profile) -> Array:
+    """Which layouts fit as surely as the question wants them to, with what it keeps free."""
+    wanted, cluster = asked.constraints, asked.problem.cluster
+    margin = Margin.of(asked.problem, profile, wanted.min_fit_probability)
+    return margin.fits(found.memory, found.host_bytes, cluster, cluster.usable_bytes - wanted.memory_reserve_gib * GIB)
 
 
 def _reports(observations: Sequence[Observation], active: Profile, replayed: Profile) -> ReplayedReports:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from service.faults import of_refusal
 from service.formats import logs
 from service.formats.logs import megatron_arguments
 from service.formats.logs.failure import after_the_last, out_of_memory
+from service.identifiers import log_hash
 from service.intake import taken
 from service.reports import document_of, location
 from service.resolution import Resolver
@@ -71,7 +71,7 @@ class ReportLogs:
         if isinstance(outcome, Exception):
             raise outcome
         described = None if reading is None else _reading(reading, said, report.outcome == "out_of_memory")
-        row = {**outcome, "log_hash": hashlib.sha256(received.encode()).hexdigest()}
+        row = {**outcome, "log_hash": log_hash(submission.log, outcome["run_hash"], outcome["outcome"])}
         beside = {
             "reading": described and described.model_dump(mode="json"),
             "measured_at_from": date.source,
@@ -259,7 +259,7 @@ def _reading(reading: logs.Reading, said: Mapping[str, Any], failed: bool) -> Lo
 
 
 def _save(rows: Rows, report: Columns, beside: Mapping[str, Any]) -> Created:
-    """Once: the same bytes are the same run, and whoever sends them again gets what the first sending got."""
+    """Once: whoever sends a log again, of the same run, gets what the first sending got."""
     rows.lock(f"log:{report['log_hash']}")
     earlier = rows.reports.of_log(report["log_hash"])
     if earlier is not None:

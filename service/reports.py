@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from models import catalogue
-from models.errors import UnknownName
+from models.errors import Invalid, UnknownName
 from service.creation import Created, Save
 from service.cursors import read_cursor, write_cursor
 from service.errors import PreconditionFailed
@@ -117,6 +117,8 @@ def _canonical(rows: Rows, column: _Column, name: str | None) -> str | None:
     """What reports call a thing that goes by this name or alias; unregistered ones go by what reports said."""
     if name is None:
         return None
+    if "@" in name:
+        raise Invalid(column, name, "takes a name without its version: reports are listed for all versions together")
     kind, find = _FIND[column]
     try:
         return find(name)

@@ -131,15 +131,15 @@ class RecommendationRow(Owned, Table):
 
 class ReportRow(Owned, Table):
     """`submission` is what came, as it came, and loaded where it is asked for only; `residual` the log of measured over
-    predicted step time. What has a `withdrawn_at` is kept and counts nowhere. `log_hash`: of the submission of a
-    training log."""
+    predicted step time. What has a `withdrawn_at` is kept and counts nowhere. `run_hash`: of the question and the
+    layout, which all reports of the same run have in common; `log_hash`: of a training log with its run."""
 
     __tablename__ = "reports"
     __table_args__ = (
         _made_under(),
         _listed(__tablename__),
         Index("ix_reports_profile", "profile_id", "profile_version"),
-        Index("ix_reports_alike", "chip", "stack", "architecture", "outcome", "id"),
+        Index("ix_reports_alike", "chip", "stack", "architecture", "outcome", "run_hash", "measured_at"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -162,6 +162,7 @@ class ReportRow(Owned, Table):
     within_interval: Mapped[bool | None]
     withdrawn_at: Mapped[datetime | None]
     log_hash: Mapped[str | None] = mapped_column(index=True)
+    run_hash: Mapped[str] = mapped_column(server_default="")
     submission: Mapped[str] = mapped_column(Text, deferred=True)
     document: Mapped[dict[str, Any]]
 

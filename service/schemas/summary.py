@@ -109,7 +109,8 @@ class Replayed(Document):
     layouts: list[ReplayedLayout]
     """In the order of the stored answer; of a recommendation those that it ranked. Nothing is searched anew."""
     another_first: bool
-    """Of a recommendation: another of its ranked layouts would lead, or the first would not fit."""
+    """Of a recommendation: another of its ranked layouts would lead, or the first would not fit as the question's
+    constraints have it."""
 
 
 class ReplayedReports(Document):

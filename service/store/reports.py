@@ -16,6 +16,7 @@ from service.tables import TENANT, ReportRow
 
 _MEASURED = ReportRow.step_time_s.is_not(None)
 _TELLING = _MEASURED | (ReportRow.outcome == "out_of_memory")
+_ENDED = (ReportRow.outcome == "ok") | (_MEASURED & (ReportRow.outcome != "out_of_memory"))
 _TOGETHER = 10_000  # identifiers in one query: databases bind no more than 32,766 to 65,535
 _AT_A_TIME = 1000
 
@@ -23,7 +24,8 @@ _AT_A_TIME = 1000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFilter:
     """`since`, inclusive, and `until`, exclusive, are of measurement, `received_since` is of when a report came;
-    `measured`: only those with a step time. Those that were withdrawn are left out unless they are asked for."""
+    `measured`: only those with a step time; `ended`: only those that ran well, or some steps before they failed for
+    another reason than memory. Those that were withdrawn are left out unless they are asked for."""
 
     chip: str | None = None
     stack: str | None = None
@@ -36,6 +38,7 @@ class ReportFilter:
     received_since: datetime | None = None
     after_id: str | None = None
     measured: bool = False
+    ended: bool = False
     include_withdrawn: bool = False
 
     def narrow(self, query: Select[Any]) -> Select[Any]:
@@ -52,6 +55,8 @@ class ReportFilter:
             query = query.where(ReportRow.id > self.after_id)
         if not self.include_withdrawn:
             query = query.where(ReportRow.withdrawn_at.is_(None))
+        if self.ended:
+            query = query.where(_ENDED)
         return query.where(_MEASURED) if self.measured else query
 
 
@@ -70,6 +75,15 @@ class Told:
     tenant: str | None
     residual: float | None
     within_interval: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last report of a run."""
+
+    id: str
+    run_hash: str
+    measured_at: datetime
 
 
 class Reports:
@@ -119,9 +133,14 @@ class Reports:
             query = query.where(ReportRow.id < before)
         return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
 
-    def newest_ids(self, wanted: ReportFilter, limit: int) -> Sequence[str]:
-        query = wanted.narrow(select(ReportRow.id))
-        return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
+    def last_of_each_run(self, wanted: ReportFilter, limit: int) -> list[Last]:
+        """Of all reports of the same run the one that was measured last, the latest of them first."""
+        latest = ReportRow.measured_at.desc(), ReportRow.id.desc()
+        place = func.row_number().over(partition_by=ReportRow.run_hash, order_by=latest).label("place")
+        ran = wanted.narrow(select(*(getattr(ReportRow, f.name) for f in fields(Last)), place)).subquery()
+        query = select(*(ran.c[f.name] for f in fields(Last))).where(ran.c.place == 1)
+        query = query.order_by(ran.c.measured_at.desc(), ran.c.id.desc()).limit(limit)
+        return [Last(*row) for row in self._session.execute(query)]
 
     def named(self, ids: Sequence[str]) -> Sequence[ReportRow]:
         """Those of a few ids that there are."""

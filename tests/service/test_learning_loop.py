@@ -115,6 +115,26 @@ def test_a_replay_shows_what_another_version_would_change(client) -> None:
     assert reports["error_replayed"] < 0.03
 
 
+def test_a_replay_asks_for_layouts_as_sure_as_the_question_did(client) -> None:
+    sure = {"constraints": {"min_fit_probability": 0.9}}
+    asked = client.post("/v1/recommendations", json={**QUESTION, **sure}).json()
+    best = asked["fastest"]["prediction"]
+    close = 0.98 * (best["usable_gib"] - best["memory_gib"]["context_gib"])
+    more = {"measured": {"step_time_s": best["step_time_s"]}, "memory": {"reserved_gib": close}}
+    report = {"recommendation_id": asked["id"], "outcome": "ok", **more}
+    assert client.post("/v1/reports", json={"reports": 20 * [report]}).status_code < 300
+    version = client.post("/v1/profiles/default/calibrations").json()["version"]
+    question = {**QUESTION, "layout": best["layout"], "profile": {"version": version}}
+    (now,) = client.post("/v1/predictions", json=question).json()["layouts"]
+    assert now["fits"]
+    assert now["fit_probability"] < 0.9
+    for replayed, another in ((version, True), (1, False)):
+        found = client.post(f"/v1/profiles/default/versions/{replayed}/replay").json()
+        (answer,) = (one for one in found["answers"] if one["id"] == asked["id"])
+        assert answer["another_first"] == another
+        assert answer["layouts"][0]["replayed_fits"]
+
+
 def test_a_replay_of_the_active_version_changes_nothing(client) -> None:
     client.post("/v1/predictions", json=PREDICTION)
     client.post("/v1/reports", json=REPORT)

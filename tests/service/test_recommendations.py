@@ -287,8 +287,11 @@ def test_all_answers_leave_out_what_has_run_out_of_memory(client) -> None:
     sides = {"first": {"constraints": {}}, "second": {"layout": first["fastest"]["prediction"]["layout"]}}
     compared = client.post("/v1/comparisons", json={**QUESTION, **sides}).json()
     assert compared["first"]["prediction"]["layout"] == found["fastest"]["prediction"]["layout"]
+    assert any(reason.startswith("left out:") for reason in compared["reasons"])
+    assert any("second is predicted to need" in reason for reason in compared["reasons"])
     drawn = client.post("/v1/frontiers", json={**QUESTION, "grid": {"scale_up": [1]}}).json()
     (point,) = drawn["points"]
+    assert any(reason.startswith("left out:") for reason in drawn["reasons"])
     times = [point["without_s"], point["with_s"]]
     assert min(times) == pytest.approx(found["fastest"]["prediction"]["step_time_s"])
 
@@ -302,6 +305,50 @@ def test_where_all_that_fits_has_run_out_of_memory_the_answer_warns(client) -> N
     assert again["fastest"]["prediction"]["layout"] == first["fastest"]["prediction"]["layout"]
     assert "this layout" in again["reasons"][0]
     assert report["id"] in again["reasons"][0]
+
+
+@pytest.mark.parametrize("outcome", ["ok", "out_of_memory"])
+def test_many_reports_of_another_run_change_nothing_of_what_ran_out_of_memory(client, outcome: str) -> None:
+    """Neither what stands nor what was disproved, and one report of a run says as much as many."""
+    small, large = (
+        {"dp_shard": 8, "tp": 8, "recompute": "full"},
+        {"dp_replicate": 64, "zero_stage": 0, "micro_batch": 2},
+    )
+    other = {"layout": large} if outcome != "ok" else {"layout": small, "measured": {"step_time_s": 9.0}}
+    others = {"reports": 150 * [{**QUESTION, **other, "outcome": outcome}]}
+    first = client.post("/v1/recommendations", json=QUESTION).json()
+    linked = {"recommendation_id": first["id"]}
+    report = client.post("/v1/reports", json={**linked, "outcome": "out_of_memory"}).json()
+    assert client.post("/v1/reports", json=others).status_code < 300
+    stands = client.post("/v1/recommendations", json=QUESTION).json()
+    assert report["id"] in [run["report_id"] for run in stands["out_of_memory"]]
+    assert report["id"] in stands["reasons"][0]
+    client.post("/v1/reports", json={**linked, "outcome": "ok", "measured": {"step_time_s": 2.4}})
+    assert client.post("/v1/reports", json=others).status_code < 300
+    again = client.post("/v1/recommendations", json=QUESTION).json()
+    assert report["id"] not in [run["report_id"] for run in again["out_of_memory"]]
+    assert again["fastest"]["prediction"]["layout"] == first["fastest"]["prediction"]["layout"]
+
+
+@pytest.mark.parametrize("outcome", ["crashed", "aborted"])
+def test_a_run_that_failed_for_another_reason_disproves_by_its_steps(client, outcome: str) -> None:
+    first = client.post("/v1/recommendations", json=QUESTION).json()
+    linked = {"recommendation_id": first["id"]}
+    client.post("/v1/reports", json={**linked, "outcome": "out_of_memory"})
+    client.post("/v1/reports", json={**linked, "outcome": outcome})
+    assert len(client.post("/v1/recommendations", json=QUESTION).json()["out_of_memory"]) == 1
+    ran = client.post("/v1/reports", json={**linked, "outcome": outcome, "measured": {"step_time_s": 2.4}}).json()
+    assert ran["fit_verdict_agrees"] is True
+    assert client.post("/v1/recommendations", json=QUESTION).json()["out_of_memory"] == []
+
+
+@pytest.mark.parametrize(("chips", "constraints"), [(1, {}), (8, {}), (8, {"pp": 1}), (64, {})])
+def test_a_model_of_one_layer_has_an_answer(client, chips: int, constraints: dict[str, int]) -> None:
+    asked = {**QUESTION, "model": {**SHAPE, "num_layers": 1}, "cluster": {"preset": "h100", "num_chips": chips}}
+    found = client.post("/v1/recommendations", json={**asked, "constraints": constraints})
+    assert found.status_code == 201, found.json()
+    assert found.json()["fastest"]["prediction"]["layout"]["pp"] == 1
+    assert found.json()["pipelining"]["needed"] is not True
 
 
 def test_a_later_run_that_ended_well_disproves_one_out_of_memory(client) -> None:

@@ -240,6 +240,18 @@ def test_the_same_bytes_make_one_report(client) -> None:
     assert len(client.get("/v1/reports").json()["items"]) == 2
 
 
+def test_a_log_of_the_same_run_in_other_words_makes_no_other_report(client) -> None:
+    body = {**PREDICTION, "log": TITAN}
+    first = client.post(ADDRESS, json=body).json()["report"]["id"]
+    turned = dict(reversed(body.items()))
+    aliased = changed(body, "stack", "titan")
+    for other in (turned, aliased, {**body, "source": "me"}, {**body, "framework": "torchtitan"}):
+        found = client.post(ADDRESS, json=other).json()
+        assert (found["repeated"], found["report"]["id"]) == (True, first), other.keys()
+    crashed = client.post(ADDRESS, json={**body, "outcome": "crashed"}).json()
+    assert not crashed["repeated"]
+
+
 def test_a_log_whose_report_was_withdrawn_makes_a_new_one(client) -> None:
     body = {**PREDICTION, "log": TITAN}
     first = client.post(ADDRESS, json=body)

@@ -182,6 +182,8 @@ def test_a_filter_takes_registered_and_reported_names(client) -> None:
     assert client.post("/v1/catalog/chips", json={"name": "mine", "chip": CHIP}).status_code == 201
     assert client.get("/v1/reports?chip=Mine").json()["items"] == []
     assert_problem(client.get("/v1/reports?chip=custom"), "unknown-name")
+    versioned = assert_problem(client.get("/v1/reports?chip=mine@1"), "invalid")
+    assert "without its version" in versioned["errors"][0]["rule"]
     own = changed(REPORT, "cluster", {"chip": CHIP, "num_chips": 64})
     named = client.post("/v1/reports", json=own).json()["catalogue"]["chip"]["name"]
     assert named.startswith("custom-")
@@ -240,6 +242,7 @@ def test_a_run_that_was_stopped_is_no_slow_run(client) -> None:
     assert [stopped[name] for name in ("measured", "residual", "within_interval", "flag")] == [None] * 4
     assert stopped["fit_verdict_agrees"] is None
     after_some = client.post("/v1/reports", json={**REPORT, "outcome": "aborted"}).json()
+    assert after_some["fit_verdict_agrees"] == after_some["prediction"]["fits"]
     assert after_some["residual"] == client.post("/v1/reports", json=REPORT).json()["residual"]
     failed = client.post("/v1/reports", json={**REPORT, "outcome": "aborted", "failure": {"stage": 0}})
     assert_problem(failed, "invalid", "/failure")
