@@ -20,8 +20,8 @@ _MOST = 10_000  # different runs, of those that were measured last
 _ROUNDING = 0.005
 
 _runs = Remembered[tuple[str, int, str], tuple[LayoutFields, float] | None](2 * _MOST)
-"""Layout and GiB needed, by profile, version and run, none of which change: predictions beside many reports cost
-little. None where a run no longer means anything to the models."""
+"""Layout and GiB needed, by profile, version and first report of a run, none of which change: predictions beside many
+reports cost little. None where a run no longer means anything to the models."""
 
 
 def out_of_memory(store: Store, problem: Problem, profile: Profile) -> list[OutOfMemoryRun]:
@@ -91,7 +91,7 @@ def _last(store: Store, problem: Problem, profile: Profile, *, ended: bool) -> l
         architecture=problem.architecture.name,
     )
     with store.reading() as rows:
-        last = {(profile.id, profile.version, one.run_hash): one for one in rows.reports.last_of_each_run(alike, _MOST)}
+        last = {(profile.id, profile.version, one.first_id): one for one in rows.reports.last_of_each_run(alike, _MOST)}
         runs = _runs.among(last)
         missing = {key: one.id for key, one in last.items() if key not in runs}
         usable, _ = Observations(rows).of(rows.reports.named([*missing.values()]))

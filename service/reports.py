@@ -117,8 +117,6 @@ def _canonical(rows: Rows, column: _Column, name: str | None) -> str | None:
     """What reports call a thing that goes by this name or alias; unregistered ones go by what reports said."""
     if name is None:
         return None
-    if "@" in name:
-        raise Invalid(column, name, "takes a name without its version: reports are listed for all versions together")
     kind, find = _FIND[column]
     try:
         return find(name)
@@ -127,6 +125,8 @@ def _canonical(rows: Rows, column: _Column, name: str | None) -> str | None:
     for known in (name, normal(name)):
         if known in own:
             return known
+    if {bare := name.partition("@")[0], normal(bare)} & own:
+        raise Invalid(column, name, "takes a name without its version: reports are listed for all versions together")
     raise UnknownName(column, name, [*SHIPPED[kind](), *own])
 
 

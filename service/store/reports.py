@@ -79,11 +79,11 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The last report of a run."""
+    """The last report of a run, and its first, which stays the same."""
 
     id: str
-    run_hash: str
     measured_at: datetime
+    first_id: str
 
 
 class Reports:
@@ -135,10 +135,11 @@ class Reports:
 
     def last_of_each_run(self, wanted: ReportFilter, limit: int) -> list[Last]:
         """Of all reports of the same run the one that was measured last, the latest of them first."""
-        latest = ReportRow.measured_at.desc(), ReportRow.id.desc()
-        place = func.row_number().over(partition_by=ReportRow.run_hash, order_by=latest).label("place")
-        ran = wanted.narrow(select(*(getattr(ReportRow, f.name) for f in fields(Last)), place)).subquery()
-        query = select(*(ran.c[f.name] for f in fields(Last))).where(ran.c.place == 1)
+        latest, run = (ReportRow.measured_at.desc(), ReportRow.id.desc()), ReportRow.run_hash
+        place = func.row_number().over(partition_by=run, order_by=latest).label("place")
+        first = func.min(ReportRow.id).over(partition_by=run).label("first_id")
+        ran = wanted.narrow(select(ReportRow.id, ReportRow.measured_at, first, place)).subquery()
+        query = select(ran.c.id, ran.c.measured_at, ran.c.first_id).where(ran.c.place == 1)
         query = query.order_by(ran.c.measured_at.desc(), ran.c.id.desc()).limit(limit)
         return [Last(*row) for row in self._session.execute(query)]
 
