@@ -8,7 +8,6 @@ A key is sw_<id>_<secret>, sent as `Authorization: Bearer`. The secret is shown 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import hmac
 import secrets
 import sys
@@ -18,6 +17,7 @@ from datetime import UTC, datetime
 
 from service import database
 from service.errors import NotFound, Unauthenticated
+from service.identifiers import digest
 from service.settings import Misconfigured, from_environment
 from service.store import Store
 from service.tables import ApiKeyRow
@@ -58,7 +58,7 @@ def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
         raise Unauthenticated("The Authorization header must be Bearer and a key, sw_<id>_<secret>.")
     with store.reading() as rows:
         row = rows.api_keys.find(parts[1]) if parts[1].isalnum() and parts[1].isascii() else None
-    known = row is not None and hmac.compare_digest(row.secret_hash, _hash(parts[2]))
+    known = row is not None and hmac.compare_digest(row.secret_hash, digest(parts[2]))
     if row is None or not known or row.revoked_at is not None:
         raise Unauthenticated("The key is not known, or has been revoked.")
     return Caller(row.tenant, frozenset(row.scopes))
@@ -68,7 +68,7 @@ def create(store: Store, tenant: str, scopes: Sequence[str]) -> str:
     """A new key, as its holder will send it."""
     id_, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
     row = ApiKeyRow(
-        id=id_, tenant=tenant, scopes=sorted({*scopes}), secret_hash=_hash(secret), created_at=datetime.now(UTC)
+        id=id_, tenant=tenant, scopes=sorted({*scopes}), secret_hash=digest(secret), created_at=datetime.now(UTC)
     )
     with store.writing() as rows:
         rows.api_keys.add(row)
@@ -78,10 +78,6 @@ def create(store: Store, tenant: str, scopes: Sequence[str]) -> str:
 def revoke(store: Store, id_: str) -> None:
     with store.writing() as rows:
         rows.api_keys.revoke(id_, datetime.now(UTC))
-
-
-def _hash(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def _listed(store: Store) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from service.errors import KeyReused, StillRunning
+from service.identifiers import digest
 from service.store import Rows, Store
 from service.tables import IdempotencyRow
 
@@ -40,7 +40,7 @@ class Key:
 
     @classmethod
     def of(cls, key: str, *parts: str) -> Key:
-        return cls(key, hashlib.sha256("\n".join(parts).encode()).hexdigest())
+        return cls(key, digest(*parts))
 
 
 class Creation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from models.layout import Layout
 from models.prediction import predict_layouts
 from models.problem import Problem
 from models.profile import Profile
+from service.identifiers import digest
 from service.measurements import log_ratio, mfu_of, within
 from service.profiles import active_profile
 from service.remembered import Remembered
@@ -42,7 +42,7 @@ SHOWN = 3
 def seed(store: Store) -> None:
     """Put the shipped runs into a database that has none, or another release's; of several processes one does."""
     text = (files("models") / "data/runs.jsonl").read_text()
-    release = hashlib.sha256(text.encode()).hexdigest()
+    release = digest(text)
     with store.writing() as rows:
         rows.lock("evidence")
         if rows.evidence.release() != release:

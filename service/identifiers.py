@@ -26,15 +26,16 @@ def new_id() -> str:
     return str(uuid.UUID(int=value))
 
 
+def digest(*parts: str) -> str:
+    """SHA-256 of texts, one a line."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
 def run_hash(request: Mapping[str, Any]) -> str:
     """Of a question with its layout, in whatever order."""
-    return _hash(json.dumps(request, sort_keys=True))
+    return digest(json.dumps(request, sort_keys=True))
 
 
 def log_hash(log: str, run: str, outcome: str) -> str:
     """Of a training log with the run that it is said to be of, and how that is said to have ended."""
-    return _hash("\n".join((run, outcome, log)))
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return digest(run, outcome, log)

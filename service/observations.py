@@ -47,7 +47,7 @@ class Observations:
         return usable, unusable
 
     def _observation(self, report: ReportRow) -> Observation:
-        problem, layout = self._ran(report.document["request"])
+        problem, layout = self._ran(report)
         parts = report.document.get("parts") or {}
         failed = report.outcome == "out_of_memory"
         return Observation(
@@ -63,9 +63,9 @@ class Observations:
             group=f"{report.architecture}/{report.chip}/{report.stack}",
         )
 
-    def _ran(self, request: dict[str, Any]) -> tuple[Problem, Layout]:
-        key = json.dumps(request, sort_keys=True)
-        if key not in self._known:
+    def _ran(self, report: ReportRow) -> tuple[Problem, Layout]:
+        if (key := report.run_hash) not in self._known:
+            request = report.document["request"]
             problem = self._problem({name: request[name] for name in Question.model_fields})
             layout = LayoutFields.model_validate(request["layout"]).build()
             require_legal(problem, layout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from models.posterior import Posterior, shipped_posterior
 from models.profile import Profile, shipped_profile
 from service.disclosure import Disclosure
 from service.errors import NotFound, PreconditionFailed
+from service.identifiers import digest
 from service.schemas.profile import (
     CalibrationAnswer,
     Policy,
@@ -165,7 +165,7 @@ def _version_row(
 
 def _content_hash(profile: Profile) -> str:
     content = {**profile.to_json(), "version": None}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest(json.dumps(content, sort_keys=True))
 
 
 def _profile_answer(rows: Rows, profile: ProfileRow) -> ProfileAnswer:

@@ -12,6 +12,7 @@ from sqlalchemy import inspect, text, update
 
 from service import database
 from service.errors import Unavailable
+from service.identifiers import log_hash, run_hash
 from service.profiles import seed
 from service.store import Store
 from service.store.reports import ReportFilter
@@ -131,8 +132,8 @@ def test_earlier_logs_are_known_when_they_come_again(client, database_url: str) 
     database.migrate(engine)
     with Store(engine).reading() as rows:
         (row,) = rows.reports.newest(ReportFilter(), 2)
-        assert row.log_hash
-        assert row.run_hash
+        assert row.run_hash == run_hash(row.document["request"])
+        assert row.log_hash == log_hash(log, row.run_hash, row.outcome)
     engine.dispose()
     assert client.post("/v1/reports/logs", json=sent).json()["repeated"]
 
