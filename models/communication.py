@@ -155,14 +155,17 @@ class Network:
 
     def _ring(self, group: Group) -> Array:
         """Once round a ring of the group: a message passes every member, over slow hops between domains and fast ones
-        within.
+        within; each a step of the ring, which takes what its network needs at least where it leaves a domain.
 
-        NCCL src/graph/tuning.cc: (ranks - nodes) and (nodes - 1) hops; it has no tree for gathers and scatters. The
-        rings of a torus run at the same time, both ways round.
+        NCCL src/graph/tuning.cc: (ranks - nodes) and (nodes - 1) hops, and a network's overhead in every step between
+        nodes; it has no tree for gathers and scatters. The rings of a torus run at the same time, both ways round.
         """
         up, out = self._spread(group)
-        hops = self._around(group) if self._is_torus else (up - 1) * out
-        return hops * self.c.scaleup_hop_s + (out - 1) * self.c.scaleout_hop_s
+        if self._is_torus:
+            return self._around(group) * self.c.scaleup_hop_s + (out - 1) * self.c.scaleout_hop_s
+        step = np.where(out > 1, self.c.ring_step_s, 0.0)
+        fast, slow = np.maximum(self.c.scaleup_hop_s, step), np.maximum(self.c.scaleout_hop_s, step)
+        return (up - 1) * out * fast + (out - 1) * slow
 
     def _tree(self, group: Group) -> Array:
         """Down a tree: logarithmic between domains and within large ones, a chain within small ones."""

@@ -42,7 +42,8 @@ class LayerTime(Columns):
     """Seconds of one layer (or of a model end) for one micro-batch.
 
     `backward` is both halves; `weight` is what weight gradients, which zero-bubble schedules move, add to it.
-    Both have the attention kernel, and the gaps in which the device is `idle`, waiting for the host.
+    Both have the attention kernel, and the gaps in which the device is `idle`, waiting for the host, which takes `host`
+    for forward and twice that for backward.
     """
 
     forward: Array
@@ -52,6 +53,7 @@ class LayerTime(Columns):
     attention_backward: Array
     idle_forward: Array
     idle_backward: Array
+    host: Array
 
     def of_stretches(self, starts: Array, extreme: np.ufunc) -> LayerTime:
         """Of stretches of rows that start there one value each: np.maximum, or np.minimum, of all of them."""
@@ -138,7 +140,8 @@ class Compute:
         backward = _slower(everything.backward, 2 * host)
         idle = forward - everything.forward, backward - everything.backward
         weight = backward - _slower(everything.backward - part.products.weight, 2 * host)
-        once = LayerTime(forward, backward, weight, part.core.forward, part.core.backward, *idle)
+        beside = part.core.forward, part.core.backward, *idle, host + np.zeros_like(forward)
+        once = LayerTime(forward, backward, weight, *beside)
         again = [self._again(self.problem.repeated(policy, layer), forward, part.pieces) for policy in self.policies]
         return LayerTimes(once, np.stack(again)).scaled(self.slower)
 
@@ -152,7 +155,7 @@ class Compute:
         """The look-up of input embeddings: reading and writing, and a scatter backward."""
         size = self.problem.workload.number_format.activation_bytes
         move = self.kernels.move(3 * self.bodies.table.local_tokens * self.h * size)
-        time = LayerTime(move, move, *[np.zeros_like(move)] * 5).scaled(self.slower)
+        time = LayerTime(move, move, *[np.zeros_like(move)] * 6).scaled(self.slower)
         return time.take(self.bodies.code)
 
     def head(self) -> LayerTimes:
@@ -163,7 +166,7 @@ class Compute:
         matmul = kernels.linear_16(x.tokens, self.h, vocab / x.tp)
         kept = vocab / x.tp if self.problem.stack.parallel_loss else vocab
         logits = kernels.move(x.tokens * kept * LOGIT_BYTES[self.problem.stack.loss]) * 0.5
-        zeros = [np.zeros_like(logits)] * 4
+        zeros = [np.zeros_like(logits)] * 5
         none = np.zeros((len(self.policies), len(x)))
         one = LayerTime(matmul.forward + logits, matmul.backward + logits, matmul.weight, *zeros)
         head = LayerTimes(one.scaled(self.slower), none)
@@ -174,7 +177,7 @@ class Compute:
     def _projection(self, x: Shards) -> LayerTimes:
         """Of an MTP module, from what its layer reads to what the layer takes: again, where that layer is."""
         product = self.kernels.linear(x.tokens, 2 * self.h, self.h / x.tp)
-        once = LayerTime(product.forward, product.backward, product.weight, *[np.zeros_like(product.forward)] * 4)
+        once = LayerTime(product.forward, product.backward, product.weight, *[np.zeros_like(product.forward)] * 5)
         once = once.scaled(self.slower)
         last = self.problem.architecture.layers[-1]
         whole = np.array([self.problem.repeated(policy, last).whole for policy in self.policies])

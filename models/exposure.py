@@ -128,10 +128,12 @@ class Exposure:
         return (tensor - early, again - late), left
 
     def _held_up(self, index: int, ahead: Array, back: Array) -> Pair:
-        """How much longer the host takes with a layer's tensor-parallel collectives than the device with all of it."""
-        stalls = self.meshes.stalls(index)
-        again = stalls * (1.0 + self._once_more(self.meshes.tables.shards.repeated[index].tensor))
-        return np.maximum(stalls - ahead, 0.0), np.maximum(again - back, 0.0)
+        """How much longer the host takes with a layer's launches and tensor-parallel collectives than the device with
+        all of it."""
+        host, stalls = self.meshes.times[index].host, self.meshes.stalls(index)
+        repeated = self.meshes.tables.shards.repeated[index]
+        again = 2 * host + self._once_more(repeated.whole) * host + stalls * (1.0 + self._once_more(repeated.tensor))
+        return np.maximum(host + stalls - ahead, 0.0), np.maximum(again - back, 0.0)
 
     def _exposed_context(self, index: int, kernels: Pair, idle: Pair) -> tuple[Pair, Pair]:
         """In forward and backward, and what is hidden there."""
@@ -227,10 +229,14 @@ class Exposure:
         return np.where(self.layouts.pp > 1, self.meshes.send, 0.0)
 
     def waits(self) -> Array | float:
-        """For a node in trouble, with every micro-batch in every stage of the longest chain."""
+        """For a node in trouble, whose every send and receipt takes so much longer: two of both passes for each
+        neighbour of a stage, and one for each hop of filling and draining the pipeline. Without neighbours both passes
+        wait."""
         if not self.problem.cluster.is_all_of_fabric:
             return 0.0
-        return np.asarray((self.micro_batches + self.layouts.pp - 1) * self.c.slow_node_s)
+        x = self.layouts
+        neighbours = x.virtual_stages * np.clip(x.pp - 1, 1, 2)
+        return np.asarray(2 * (self.micro_batches * neighbours + x.pp - 1) * self.c.slow_node_s)
 
     def _offload(self, index: int, forward: Array, backward: Array) -> Pair:
         """What activations take longer than the compute of forward, beside which they leave, or they would pile up, and

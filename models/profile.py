@@ -100,6 +100,9 @@ class Coefficients:
     scaleout_hop_s: Number = _coefficient(
         "positive", "s", "latency of a hop between domains", "generation stack fabric"
     )
+    ring_step_s: Number = _coefficient(
+        "positive", "s", "that a step of a ring takes at least where it leaves the domain", "fabric"
+    )
     stall_s: Number = _coefficient(
         "positive", "s", "host time of a hop of a tensor-parallel collective beside pipeline sends", "stack fabric"
     )
@@ -124,7 +127,7 @@ class Coefficients:
     step_fixed_s: Number = _coefficient("positive", "s", "host work once a step", "stack")
     jitter: Number = _coefficient("positive", "of step time", "per doubling of devices beyond a node", "stack")
     slow_node_s: Number = _coefficient(
-        "positive", "s", "a node in trouble delays every pass of a job that leaves out no node", "fabric"
+        "positive", "s", "a node in trouble delays every send and receipt of jobs that leave out no node", "fabric"
     )
     host_gb_s: Number = _coefficient("positive", "GB/s", "device to host memory, for offload", "generation chip")
     activation_memory: Number = _coefficient("positive", "of counted bytes", "activations as allocated", "stack fleet")

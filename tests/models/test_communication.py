@@ -25,7 +25,7 @@ C = shipped_profile().coefficients(("generation:hopper",))
 def ideal(**changes: float) -> Coefficients:
     """Links at their rate, no latency."""
     perfect = dict.fromkeys(("scaleup", "scaleout", "alltoall"), 1.0)
-    none = dict.fromkeys(("collective_s", "scaleup_hop_s", "scaleout_hop_s"), 0.0)
+    none = dict.fromkeys(("collective_s", "scaleup_hop_s", "scaleout_hop_s", "ring_step_s"), 0.0)
     rest = {name: getattr(C, name) for name in Coefficients.__slots__}
     return Coefficients(**{**rest, **perfect, **none, **changes})
 
@@ -208,6 +208,20 @@ def test_a_ring_waits_at_every_hop_and_a_tree_at_every_doubling() -> None:
     assert network.reduce(group).time(empty)[0] < 2 * network.gather(group).time(empty)[0]
     small = catalogue.cluster("h100", 2)
     assert Network(small.dims, c).reduce(whole(small)).time(empty)[0] == pytest.approx(2e-6)
+
+
+@pytest.mark.parametrize("step", [0.0, 4e-6, 2e-5])
+def test_every_step_of_a_ring_that_leaves_a_node_takes_what_its_network_needs(step: float) -> None:
+    """NCCL src/graph/tuning.cc; and no group is faster for being spread over more nodes."""
+    c = ideal(scaleup_hop_s=1e-6, scaleout_hop_s=1e-5, ring_step_s=step)
+    node, nodes = (catalogue.cluster("dgx-h100-superpod", chips) for chips in (8, 64))
+    network, empty = Network(nodes.dims, c), np.array([0.0])
+    expected = 8 * 7 * max(1e-6, step) + 7 * max(1e-5, step)
+    assert network.gather(whole(nodes)).time(empty)[0] == pytest.approx(expected)
+    assert Network(node.dims, c).gather(whole(node)).time(empty)[0] == pytest.approx(7e-6)
+    rows = Layouts.of([Layout(tp=tp, dp_shard=8, dp_replicate=8 // tp) for tp in (1, 2, 4, 8)])
+    spread = network.gather(groups(nodes, rows, shared=False).dp_shard.table).latency_s
+    assert (np.diff(spread) >= 0).all()
 
 
 @pytest.mark.parametrize(

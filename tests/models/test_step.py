@@ -512,24 +512,26 @@ def test_fp8_operands_are_quantised_in_experts_too() -> None:
 
 
 def test_a_job_of_most_of_a_cluster_waits_for_its_slowest_node() -> None:
-    """Once for every micro-batch in every stage of the longest chain, and not where half of the nodes do without it."""
-    layouts = Layouts.of([Layout(tp=8, pp=4, dp_shard=n, sequence_parallel=True, balanced=True) for n in (8, 16)])
+    """With every send and receipt: a stage has four of a micro-batch where it has two neighbours, two where it has one,
+    and a hop has two to fill and drain the pipeline. Not where half of the nodes do without it."""
+    layouts = [Layout(tp=8, pp=pp, dp_shard=64 // pp, sequence_parallel=True, balanced=True) for pp in (4, 2)]
     added = []
-    for chips, layout in zip((256, 512), layouts, strict=True):
+    for chips, layout in zip((256, 512, 512), (replace(layouts[0], dp_shard=8), *layouts), strict=True):
         cluster = catalogue.cluster("hf-science", chips)
         problem = replace(question(chips=chips), cluster=cluster, stack=catalogue.stack("nanotron"))
         c = replace(PROFILE.coefficients(problem.scopes), jitter=0.0)
         slow, sound = (predict(problem, Layouts.of([layout]), replace(c, slow_node_s=s)) for s in (0.5, 0.0))
         added.append(float(slow.step_time_s[0] - sound.step_time_s[0]))
-    assert added == pytest.approx([0.0, 0.5 * (8 + 4 - 1)])
+    assert added == pytest.approx([0.0, 0.5 * (4 * 8 + 2 * 3), 0.5 * (2 * 4 + 2 * 1)])
 
 
 @pytest.mark.parametrize("micro_batch", [1, 4, 16])
 def test_the_host_s_collectives_hide_beside_what_the_device_does(micro_batch: int) -> None:
-    """A pass takes as long as the host or the device, whichever takes longer; without a pipeline the host is fast."""
+    """A pass takes as long as the host, here of no launches, or the device, whichever takes longer; without a pipeline
+    the host is fast."""
     problem = replace(question(seq_len=2048, global_batch=256), stack=catalogue.stack("nanotron"))
     layouts = [Layout(tp=8, pp=pp, dp_shard=8 // pp, micro_batch=micro_batch, balanced=True) for pp in (1, 2)]
-    c = PROFILE.coefficients(problem.scopes)
+    c = replace(PROFILE.coefficients(problem.scopes), launch_s=0.0)
     hop = 2e-4
     free, held = (predict(problem, Layouts.of(layouts), replace(c, stall_s=s)) for s in (0.0, hop))
     host = 2 * 2 * 7 * hop * (40 * 2) / 2  # forward and backward, two reductions a layer, to and fro over 7 hops
@@ -539,6 +541,18 @@ def test_the_host_s_collectives_hide_beside_what_the_device_does(micro_batch: in
     assert extra[0] == 0
     assert extra[1] <= host
     assert extra[1] == pytest.approx(max(host - device, 0.0), abs=0.1 * device)
+
+
+def test_a_host_launches_kernels_and_waits_for_collectives_one_after_the_other() -> None:
+    problem = replace(question(seq_len=2048, global_batch=256), stack=catalogue.stack("nanotron"))
+    layout = Layouts.of([Layout(tp=8, pp=2, dp_shard=4, balanced=True)])
+    c = replace(PROFILE.coefficients(problem.scopes), jitter=0.0)
+    nothing, launches, waits, both = (
+        float(predict(problem, layout, replace(c, launch_s=launch, stall_s=stall)).step_time_s[0])
+        for launch, stall in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0))
+    )
+    assert both == pytest.approx(launches + waits, rel=1e-3)
+    assert nothing < 1e-2 * min(launches, waits)
 
 
 def test_a_head_ages_with_the_layers() -> None:
