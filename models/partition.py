@@ -27,13 +27,15 @@ class Stages:
     `amounts` (parts, s, u): layers of each kind, then how much of the embedding and of the head a stage has. `index`
     (s, u): the first stage that is like this, which holds no less than the others (models.pipeline.in_flight).
     Padding repeats the last one. Of chunks that are dealt out in rounds, (parts, u): what all those of the first round
-    have, and what the costliest of every round have, together.
+    have, what the costliest of every round have, together, and what the costliest of the last round has that is not
+    the head's.
     """
 
     amounts: Array
     index: Array
     first_round: Array
     slowest: Array
+    last_round: Array
 
     def take(self, rows: Array) -> Stages:
         """Those of some partitions, with no more padding than they need."""
@@ -43,13 +45,14 @@ class Stages:
             self.index[:most].take(rows, axis=1),
             self.first_round.take(rows, axis=1),
             self.slowest.take(rows, axis=1),
+            self.last_round.take(rows, axis=1),
         )
 
     def beside_head(self, kind: int, layers: int) -> Stages:
         """With so many layers of a kind more where the head is."""
         if not layers:
             return self
-        more = [values.copy() for values in (self.amounts, self.first_round, self.slowest)]
+        more = [values.copy() for values in (self.amounts, self.first_round, self.slowest, self.last_round)]
         for values in more:
             values[kind] += layers * values[-1]
         return Stages(more[0], self.index, *more[1:])
@@ -207,12 +210,14 @@ def _held(begin: Array, order: Array, kinds: int) -> Array:
     return np.diff(of_kind[begin], axis=1)
 
 
-def _of_rounds(begin: Array, order: Array, layer_cost: Array, head: float, pp: Array, v: Array) -> tuple[Array, Array]:
-    """`first_round` and `slowest` of Stages; nothing where there is one round."""
-    first, slowest = np.zeros((2, len(layer_cost) + 2, len(pp)))
+def _of_rounds(
+    begin: Array, order: Array, layer_cost: Array, head: float, pp: Array, v: Array
+) -> tuple[Array, Array, Array]:
+    """`first_round`, `slowest` and `last_round` of Stages; nothing where there is one round."""
+    first, slowest, final = np.zeros((3, len(layer_cost) + 2, len(pp)))
     rows = np.flatnonzero(v > 1)
     if not len(rows):
-        return first, slowest
+        return first, slowest, final
     pp, chunks = pp[rows, None], (pp * v)[rows, None]
     held = _held(begin[rows], order, len(layer_cost))
     chunk = np.arange(held.shape[1])
@@ -220,6 +225,9 @@ def _of_rounds(begin: Array, order: Array, layer_cost: Array, head: float, pp: A
     parts = np.stack([*np.moveaxis(held, 2, 0), *ends]).astype(float)
     first[:, rows] = np.where(chunk < pp, parts, 0.0).sum(axis=2)
     cost = np.tensordot([*layer_cost, 0.0, head], parts, axes=1)
+    in_last = (chunk >= chunks - pp) & (chunk < chunks - 1)
+    costliest = np.where(in_last, cost, -1.0).argmax(axis=1)
+    final[:, rows] = np.where(in_last.any(axis=1), parts[:, np.arange(len(rows)), costliest], 0.0)
     at, chunk = np.nonzero(chunk < chunks)
     round_ = at * int(v.max()) + chunk // pp[at, 0]
     by_cost = np.lexsort((cost[at, chunk], round_))
@@ -227,7 +235,7 @@ def _of_rounds(begin: Array, order: Array, layer_cost: Array, head: float, pp: A
     at, chunk = at[costliest], chunk[costliest]
     for part, of in zip(slowest, parts, strict=True):
         part[rows] = np.bincount(at, of[at, chunk], len(rows))
-    return first, slowest
+    return first, slowest, final
 
 
 def _different_stages(

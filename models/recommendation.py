@@ -250,7 +250,7 @@ def _standing_in_the_way(faster: FasterOnFewer | None, seconds: float) -> list[s
     """Where a number of chips divides in few ways, the job may be faster without some of them."""
     if faster is None:
         return []
-    times = f"{faster.step_time_s:.3g} s a step against {seconds:.3g} s"
+    times = f"{faster.step_time_s:.5g} s a step against {seconds:.5g} s"
     return [
         f"{faster.num_chips} chips would be faster: {times}; this answer, and whether it needs a pipeline, is of all "
         f"chips: cluster.num_chips = {faster.num_chips} asks for the other"

@@ -91,9 +91,19 @@ def _fold(p: Problem, x: Layouts) -> Array:
 
 
 def _sequence(p: Problem, x: Layouts) -> Array:
-    """Megatron arguments.py: seq % (2·cp) == 0, for balanced causal chunks; sequence parallelism shards over tp too."""
+    """Megatron arguments.py: seq % (2·cp) == 0, for balanced causal chunks."""
+    return p.workload.seq_len % np.where(x.cp > 1, 2 * x.cp, 1) == 0
+
+
+def _sequence_over_tensor(p: Problem, x: Layouts) -> Array:
+    """Sequence parallelism shards every chunk over tp too."""
     chunks = np.where(x.cp > 1, 2 * x.cp, 1) * np.where(x.sequence_parallel, x.tp, 1)
     return p.workload.seq_len % chunks == 0
+
+
+def _beyond_heads(p: Problem) -> str:
+    """What tp may be with more devices than key-value heads."""
+    return "divide or be a multiple of" if p.stack.replicates_kv_heads else f"stack {p.stack.id} repeats none: divide"
 
 
 def _ties(p: Problem, x: Layouts) -> Array:
@@ -329,8 +339,8 @@ RULES: tuple[Rule, ...] = (
         f"pp({x.pp}) * dp_replicate({x.dp_replicate}) * dp_shard({x.dp_shard}) * cp({x.cp}) * tp({x.tp}) = "
         f"{x.num_devices}, must equal the cluster's {p.cluster.num_devices} devices{_filling(p, x)}")),
     Rule("tensor_divides_heads", "layout.tp", _heads, lambda p, x: (
-        f"tp({x.tp}) must divide the {p.architecture.kinds[0].attention.num_heads} attention heads, and divide or be a "
-        f"multiple of the {p.architecture.kinds[0].attention.num_kv_heads} key-value heads")),
+        f"tp({x.tp}) must divide the {p.architecture.kinds[0].attention.num_heads} attention heads, and "
+        f"{_beyond_heads(p)} the {p.architecture.kinds[0].attention.num_kv_heads} key-value heads")),
     Rule("tensor_divides_widths", "layout.tp", _widths, lambda p, x: (
         f"tp({x.tp}) must divide hidden_size({p.architecture.hidden_size}) and the dense intermediate sizes, "
         f"etp({x.etp}) the expert intermediate size")),
@@ -342,8 +352,10 @@ RULES: tuple[Rule, ...] = (
         f"etp({x.etp}) * ep({x.ep}) must divide dp_shard({x.dp_shard}) * cp({x.cp}) * tp({x.tp})"
         + (" (times dp_replicate without sharding)" if p.stack.expert_folding == "all" else ""))),
     Rule("sequence_divides", "layout.cp", _sequence, lambda p, x: (
-        f"seq_len({p.workload.seq_len}) must be a multiple of 2*cp({x.cp}) where cp > 1, times tp({x.tp}) with "
-        "sequence parallelism")),
+        f"seq_len({p.workload.seq_len}) must be a multiple of 2*cp({x.cp})")),
+    Rule("sequence_divides_over_tensor", "layout.tp", _sequence_over_tensor, lambda p, x: (
+        f"seq_len({p.workload.seq_len}) must be a multiple of " + f"2*cp({x.cp}) times " * (x.cp > 1)
+        + f"tp({x.tp}) with sequence parallelism")),
     Rule("context_divides_heads", "layout.cp", _heads_over_cp, lambda p, x: (
         f"cp({x.cp}) * tp({x.tp}) must divide the attention heads: {p.stack.id} exchanges heads for tokens")),
     Rule("batch_divides", "layout.micro_batch", _batch, lambda p, x: (

@@ -189,7 +189,7 @@ def _lossless(objective: ObjectiveFields) -> list[str]:
 
 def _to_check(advised: dict[str, PredictedLayout]) -> list[str]:
     """What a launch needs beyond its degrees, and what looks like a slip of the request."""
-    spread = "the launcher is told which chunk has which layers (Megatron-Core: pipeline_model_parallel_layout)"
+    spread = "a launcher that does not split so by itself is told (Megatron-Core: pipeline_model_parallel_layout)"
     empty = [name for name, found in advised.items() if 0 in found.layers_per_chunk]
     lines = [f"{name} has a chunk without layers (layers_per_chunk): {spread}" for name in empty]
     beyond = [line for line in advised["the fastest"].provenance.outside if line.startswith("tokens_per_step")]

@@ -112,8 +112,9 @@ class ClusterSize(Wire):
     torus_shape: Annotated[list[Degree], Field(min_length=1, max_length=3)] | None = None
     """The slice; without it the most cubic one."""
     chips_per_domain: Degree | None = None
-    """Chips of each scale-up domain that the job holds, 64 of 72 say. Without it the most, above half a domain, that
-    fill every domain alike; where there is no such number, domains are full and the last one is not."""
+    """Chips of each scale-up domain that the job holds, 64 of 72 say. Without it the most, above half a domain and a
+    multiple of 4 (whole trays), that fill every domain alike; where there is no such number, domains are full and the
+    last one is not."""
     scale_out_gb_s: BandwidthGbS | None = None
     """Beyond the scale-up domain, per chip; without it that of the fabric."""
     usd_per_chip_hour: Price | None = None

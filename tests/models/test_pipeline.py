@@ -225,6 +225,30 @@ def test_dealt_out_in_rounds_the_slowest_stage_has_least(pp: int, v: int, more: 
     assert chunks[0, -1] - chunks[-2, -1] <= 1  # but the head's
 
 
+@given(
+    st.integers(2, 12), st.integers(2, 6), st.integers(0, 90), st.integers(0, 24), st.sampled_from([0.5, 1.0, 2.0, 4.0])
+)
+def test_dealt_out_in_rounds_chunks_take_hardly_longer_than_the_closed_form(
+    pp: int, v: int, more_micro_batches: int, more_layers: int, head: float
+) -> None:
+    """Longer ones in some rounds, on some stages or with the head; and a last group of more micro-batches or fewer."""
+    m, layers, no, yes = pp + more_micro_batches, pp * v + more_layers, np.array([False]), np.array([True])
+    rows = np.array([pp]), np.array([v]), yes
+    begin = boundaries(np.ones(layers), head, *rows, no)[0]
+    seconds = np.diff(begin).astype(float)
+    seconds[-1] += head
+    spans = run(
+        Layout(pp=pp, schedule="interleaved", virtual_stages=v), m, {"F": seconds, "B": 2 * seconds, "W": 0 * seconds}
+    )
+    found = partition(((0, layers),), np.array([1.0]), head, *rows, no, no)
+    costs = np.array([3.0, 0.0, 3 * head])
+    both = np.tensordot(costs, found.amounts, axes=1)
+    of_rounds = [costs @ amounts for amounts in (found.first_round, found.slowest, found.last_round)]
+    times = StageTimes(both / 3, 2 * both / 3, 0.0, np.array([3.0 * (layers + head)]), 0.0, *of_rounds)
+    idle = bubble(np.array([SCHEDULES.index("interleaved")]), *rows[:2], np.array([m]), times)
+    assert max(end for _, end in spans.values()) <= 1.03 * float((m * both + idle).max())
+
+
 def test_in_step_a_round_lasts_as_long_as_its_longest_chunk() -> None:
     """Six layers and a head of three on two stages in two rounds: 2, 2 and 2 layers, then the head alone."""
     no, yes = np.array([False]), np.array([True])

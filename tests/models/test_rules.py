@@ -172,3 +172,32 @@ def test_deepspeed_has_experts_under_zero_3_without_context_parallelism_only(
     asked = problem("mixtral-8x7b", ("h100", 64), "deepspeed", seq_len=4096, global_batch=256)
     layout = Layout(dp_shard=64 // cp, cp=cp, ep=ep, zero_stage=zero_stage)
     _expect(asked, layout, None if legal else "only without context parallelism")
+
+
+@pytest.mark.parametrize(
+    ("stack", "refusal"),
+    [
+        ("megatron", None),
+        ("torchtitan", r"divide the 32 attention heads, and stack torchtitan repeats none: divide the 8"),
+    ],
+)
+def test_heads_that_are_not_repeated_have_to_be_divided(stack: str, refusal: str | None) -> None:
+    asked = problem("llama-3-8b", ("h100", 64), stack, seq_len=4096, global_batch=256)
+    layout = Layout(tp=16, dp_shard=4, sequence_parallel=True, zero_stage=1 if stack == "megatron" else 3)
+    _expect(asked, layout, refusal, "layout.tp")
+
+
+@pytest.mark.parametrize(
+    ("degrees", "refusal", "field"),
+    [
+        ({"cp": 4, "dp_shard": 16}, r"seq_len\(4100\) must be a multiple of 2\*cp\(4\)$", "layout.cp"),
+        ({"tp": 8, "dp_shard": 8}, r"multiple of tp\(8\) with sequence", "layout.tp"),
+        ({"tp": 4, "cp": 2, "dp_shard": 8}, r"multiple of 2\*cp\(2\) times tp\(4\) with sequence", "layout.tp"),
+        ({"tp": 4, "dp_shard": 16}, None, "layout"),
+    ],
+)
+def test_a_sequence_is_divided_by_the_axis_that_is_named(
+    degrees: dict[str, int], refusal: str | None, field: str
+) -> None:
+    asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=4100, global_batch=256)
+    _expect(asked, Layout(**degrees, sequence_parallel="tp" in degrees, zero_stage=1), refusal, field)
