@@ -138,8 +138,8 @@ def _slow_node(problem: Problem, profile: Profile) -> list[str]:
     slow = float(profile.coefficients(problem.scopes).slow_node_s)
     if slow < _WORTH_SAYING_S:
         return []
-    of_it = f"a job that leaves out no node of {problem.cluster.fabric.id} waits {slow:.2g} s with every micro-batch"
-    return [f"{of_it} for a node in trouble, as published runs on all of it did (in jitter_s)"]
+    of_it = f"in jobs that leave out no node of {problem.cluster.fabric.id} every send and receipt of a stage takes"
+    return [f"{of_it} {slow:.2g} s longer, for a node in trouble, as in published runs on all of it (in jitter_s)"]
 
 
 def _text_tower(resolved: Resolved) -> list[str]:
@@ -160,6 +160,9 @@ def _of_the_cluster(question: Question, resolved: Resolved) -> list[str]:
     lines = []
     if cluster.slice_shape and "torus_shape" not in resolved.request["cluster"]:  # which a name may say too
         lines.append(f"cluster.torus_shape is {'x'.join(map(str, cluster.slice_shape))}, the most cubic slice")
+    torus = cluster.fabric.torus
+    if torus and cluster.torus_shape and not torus.is_slice(cluster.torus_shape):
+        lines.append(f"cluster.torus_shape = {list(cluster.torus_shape)} is no slice that is offered by name")
     open_ = [str(length) for length, wraps in cluster.wraps if length > 1 and not wraps]
     if cluster.torus_shape and open_:
         lines.append(f"the ends of the torus' dims of {' and '.join(open_)} are not joined: they are lines")

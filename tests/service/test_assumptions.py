@@ -33,6 +33,7 @@ SAID = [
     (changed(PREDICTION, "workload.token_budget", 1e12), "workload.token_budget has no effect"),
     (changed(PREDICTION, "workload.load_balancing", "bias"), "workload.load_balancing has no effect"),
     ({**on("tpu-v5p", **SHARDED), "cluster": {"preset": "tpu-v5p", "torus_shape": [2, 4, 8]}}, "are not joined"),
+    ({**on("tpu-v5p", **SHARDED), "cluster": {"preset": "tpu-v5p", "torus_shape": [2, 4, 8]}}, "[2, 4, 8] is no slice"),
     (SPARSE, "layout.etp is 1, experts are whole: Megatron-LM, told nothing, cuts them like the rest (etp = 8)"),
     ({**on("h100", dp_shard=64, zero_stage=1), "stack": "nanotron"}, "but not what ZeRO 1 moves once a step"),
 ]
