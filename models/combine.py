@@ -115,10 +115,11 @@ class Combiner:
         rounds = [weighed(amounts, [part.both for part in parts]) for amounts in of_rounds]
         times = pipeline.StageTimes(forward, both - forward, weight[0], exposure.whole_model(), weight[1], *rounds)
         schedule = np.where(x.pp > 1, x.schedule, ONE_F_ONE_B)  # without a pipeline all are alike, and idle nowhere
-        idle = np.where(x.pp > 1, pipeline.bubble(schedule, x.pp, x.virtual_stages, m, times), 0.0)
+        longer = pipeline.waiting(schedule, x.pp, m, times)
+        idle = np.where(x.pp > 1, pipeline.bubble(schedule, x.pp, x.virtual_stages, m, times, longer), 0.0)
         once = self._data_once(times.forward, times.backward)
         optimizer = self._optimizer()
-        sends = exposure.sends(stages.amounts, pipeline.waiting(schedule, x.pp, m, times)) + np.zeros_like(both)
+        sends = exposure.sends(stages.amounts, longer) + np.zeros_like(both)
         last = _largest(m * both + idle + once + optimizer + sends)
         amounts = [_pick(a, last) for a in stages.amounts]
         time = {

@@ -55,6 +55,11 @@ class LayerTime(Columns):
     idle_backward: Array
     host: Array
 
+    @classmethod
+    def plain(cls, forward: Array, backward: Array, weight: Array) -> LayerTime:
+        """Of work without attention that no host holds up."""
+        return cls(forward, backward, weight, *[np.zeros_like(forward)] * 5)
+
     def of_stretches(self, starts: Array, extreme: np.ufunc) -> LayerTime:
         """Of stretches of rows that start there one value each: np.maximum, or np.minimum, of all of them."""
         return LayerTime(*(extreme.reduceat(getattr(self, name), starts) for name in self.__slots__))
@@ -155,8 +160,7 @@ class Compute:
         """The look-up of input embeddings: reading and writing, and a scatter backward."""
         size = self.problem.workload.number_format.activation_bytes
         move = self.kernels.move(3 * self.bodies.table.local_tokens * self.h * size)
-        time = LayerTime(move, move, *[np.zeros_like(move)] * 6).scaled(self.slower)
-        return time.take(self.bodies.code)
+        return LayerTime.plain(move, move, np.zeros_like(move)).scaled(self.slower).take(self.bodies.code)
 
     def head(self) -> LayerTimes:
         """Final norm, output projection and cross-entropy over fp32 logits; MTP modules add a projection and a head
@@ -166,9 +170,8 @@ class Compute:
         matmul = kernels.linear_16(x.tokens, self.h, vocab / x.tp)
         kept = vocab / x.tp if self.problem.stack.parallel_loss else vocab
         logits = kernels.move(x.tokens * kept * LOGIT_BYTES[self.problem.stack.loss]) * 0.5
-        zeros = [np.zeros_like(logits)] * 5
         none = np.zeros((len(self.policies), len(x)))
-        one = LayerTime(matmul.forward + logits, matmul.backward + logits, matmul.weight, *zeros)
+        one = LayerTime.plain(matmul.forward + logits, matmul.backward + logits, matmul.weight)
         head = LayerTimes(one.scaled(self.slower), none)
         if modules:
             head = head.scaled(1 + modules) + self._projection(x).scaled(modules)
@@ -177,8 +180,7 @@ class Compute:
     def _projection(self, x: Shards) -> LayerTimes:
         """Of an MTP module, from what its layer reads to what the layer takes: again, where that layer is."""
         product = self.kernels.linear(x.tokens, 2 * self.h, self.h / x.tp)
-        once = LayerTime(product.forward, product.backward, product.weight, *[np.zeros_like(product.forward)] * 5)
-        once = once.scaled(self.slower)
+        once = LayerTime.plain(product.forward, product.backward, product.weight).scaled(self.slower)
         last = self.problem.architecture.layers[-1]
         whole = np.array([self.problem.repeated(policy, last).whole for policy in self.policies])
         return LayerTimes(once, whole[:, None] * once.forward)

@@ -90,15 +90,18 @@ def _fold(p: Problem, x: Layouts) -> Array:
     return dense % (x.ep * x.etp) == 0
 
 
+def _causal_chunks(x: Layouts) -> Array:
+    return np.where(x.cp > 1, 2 * x.cp, 1)
+
+
 def _sequence(p: Problem, x: Layouts) -> Array:
     """Megatron arguments.py: seq % (2·cp) == 0, for balanced causal chunks."""
-    return p.workload.seq_len % np.where(x.cp > 1, 2 * x.cp, 1) == 0
+    return p.workload.seq_len % _causal_chunks(x) == 0
 
 
 def _sequence_over_tensor(p: Problem, x: Layouts) -> Array:
     """Sequence parallelism shards every chunk over tp too."""
-    chunks = np.where(x.cp > 1, 2 * x.cp, 1) * np.where(x.sequence_parallel, x.tp, 1)
-    return p.workload.seq_len % chunks == 0
+    return p.workload.seq_len % (_causal_chunks(x) * np.where(x.sequence_parallel, x.tp, 1)) == 0
 
 
 def _beyond_heads(p: Problem) -> str:

@@ -58,8 +58,8 @@ class TimelineAnswer(Document):
     pipeline_s: float
     """From the first operation to the last, run one by one."""
     closed_form_s: float | None
-    """The same as the prediction has it; where stages or their chunks are not alike it may be a few percent more,
-    and up to one less. null where not all are shown."""
+    """The same as the prediction has it; where stages or their chunks are not alike it may be a few percent more and
+    a little less, and under zero-bubble schedules with few micro-batches less. null where not all are shown."""
     step_time_s: float
     """As predicted."""
     events: list[EventAnswer]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.layout import SCHEDULES, Layout
 from models.partition import boundaries, partition
-from models.pipeline import StageTimes, bubble, in_flight
+from models.pipeline import StageTimes, bubble, in_flight, waiting
 from models.schedules import run
 from tests.models.simulation import Op, afab, interleaved, one_f_one_b, simulate, zero_bubble
 
@@ -24,7 +24,8 @@ def closed_form(
     f, b = np.array(forward)[:, None], np.array(backward)[:, None]
     both, weights = f + b, np.full_like(f, weight)
     stages = StageTimes(f, b, weights, both.sum(axis=0), weights.sum(axis=0))
-    idle = bubble(np.array([SCHEDULES.index(schedule)]), np.array([len(f)]), np.array([v]), np.array([m]), stages)
+    code, *shape = (np.array([value]) for value in (SCHEDULES.index(schedule), len(f), v, m))
+    idle = bubble(code, *shape, stages, waiting(code, shape[0], shape[-1], stages))
     return float((m * both + idle).max())
 
 
@@ -245,7 +246,8 @@ def test_dealt_out_in_rounds_chunks_take_hardly_longer_than_the_closed_form(
     both = np.tensordot(costs, found.amounts, axes=1)
     of_rounds = [costs @ amounts for amounts in (found.first_round, found.slowest, found.last_round)]
     times = StageTimes(both / 3, 2 * both / 3, 0.0, np.array([3.0 * (layers + head)]), 0.0, *of_rounds)
-    idle = bubble(np.array([SCHEDULES.index("interleaved")]), *rows[:2], np.array([m]), times)
+    code, micro_batches = np.array([SCHEDULES.index("interleaved")]), np.array([m])
+    idle = bubble(code, *rows[:2], micro_batches, times, waiting(code, rows[0], micro_batches, times))
     assert max(end for _, end in spans.values()) <= 1.03 * float((m * both + idle).max())
 
 
