@@ -10,9 +10,10 @@ takes longer. Stages are in step: a round lasts as long as its longest chunk, an
 the work of the slowest stage is idle time. Or what the last stage has done wraps around to the first one's next chunk,
 which began about as many steps before as there are stages, and back: with every group of g micro-batches a path through
 both sees the longer chunks once more and skips the shorter ones, but for the groups that fill and drain the pipeline.
-With chunks as models.partition deals them out the simulation takes 4% less to 1% more for models as they are; where
-layers are few and the head is worth several of them up to a quarter less, and never 3% more (tests). zero_bubble is its
-paper's; stages that take what they can start first take up to 13% longer with as many micro-batches as stages.
+Where it takes longer the path goes to the first stage with a backward pass through all stages instead. With chunks as
+models.partition deals them out the simulation takes 4% less to 1% more for models as they are; where layers are few and
+the head is worth several of them up to a quarter less, and 3% more at most (tests). zero_bubble is its paper's; stages
+that take what they can start first take up to 13% longer with as many micro-batches as stages.
 
 schedule      idle time of stage s, besides m (F+B) of work                       source
 afab          ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                       GPipe, arXiv 1811.06965
@@ -20,7 +21,9 @@ afab          ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                   
 interleaved   Σ(F+B)/v over the other stages, or Σ(F+B) of their chunks of the    arXiv 2104.04473 §2.2
               first round; and m (Σ over rounds of max(F+B) - max of stages), or
               (m/g - 2)((2p-2-g) c - (g-1) d) with c the mean F+B of chunks of the
-              first round and d that of the last round
+              first round and d that of the last round, and, each if more than 0,
+              m/g - 2 times (g+1-p) B of c less (2p-1-g) F of d, and, from the second
+              group on, p-1 times (B of c less d) less F of d
 zero_bubble   Σ(F+B-W) over the other stages (ZB-H1: no stage waits for W), less  arXiv 2401.10241 table 2
               the p-1 W of its own that fill the bubble, with fewer than p
               micro-batches m-1; memory as 1f1b
@@ -96,9 +99,15 @@ def waiting(schedule: Array, pp: Array, micro_batches: Array, times: StageTimes)
     def interleaved() -> Array:
         longer = times.slowest - (times.forward + times.backward).max(axis=0)
         group = micro_batch_group(pp, micro_batches)
-        seen, skipped = (2 * pp - 2 - group) * times.first_round / pp, (group - 1) * times.last_round
-        wrapped = (seen - skipped) * np.maximum(1 / group - 2 / micro_batches, 0.0)
-        return np.maximum(np.maximum(longer, wrapped), 0.0)
+        share = times.backward.sum(axis=0) / (times.forward + times.backward).sum(axis=0)
+        seen, skipped = times.first_round / pp, times.last_round
+        begun, skipped_forward = share * seen - skipped, (1 - share) * skipped
+        wrapped = (2 * pp - 2 - group) * seen - (group - 1) * skipped
+        down = (group + 1 - pp) * share * seen - (2 * pp - 1 - group) * skipped_forward
+        groups = micro_batches / group
+        path = np.maximum(groups - 2, 0.0) * np.maximum(wrapped + np.maximum(down, 0.0), 0.0)
+        path += np.minimum(groups - 1, 1.0) * np.maximum((pp - 1) * begun - skipped_forward, 0.0)
+        return np.maximum(np.maximum(longer, path / micro_batches), 0.0)
 
     return _by_schedule(schedule, np.zeros(len(schedule)), {INTERLEAVED: interleaved})
 
@@ -121,7 +130,8 @@ def bubble(
         return np.asarray(t.total + m1 * slowest - micro_batches * both)
 
     def interleaved() -> Array:
-        filling = np.maximum(fill / virtual_stages, t.first_round - both / virtual_stages)
+        own = np.minimum(both / virtual_stages, t.first_round / pp)  # the head is in the last round
+        filling = np.maximum(fill / virtual_stages, t.first_round - own)
         return filling + micro_batches * waits
 
     def zero() -> Array:

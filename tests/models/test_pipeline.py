@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from models.layout import SCHEDULES, Layout
@@ -229,6 +229,8 @@ def test_dealt_out_in_rounds_the_slowest_stage_has_least(pp: int, v: int, more: 
 @given(
     st.integers(2, 12), st.integers(2, 6), st.integers(0, 90), st.integers(0, 24), st.sampled_from([0.5, 1.0, 2.0, 4.0])
 )
+@example(3, 3, 57, 2, 1.0)  # with three stages the path goes down by a backward pass
+@example(5, 2, 0, 4, 4.0)  # what fills the last stage is no chunk of the mean, which has the head in it
 def test_dealt_out_in_rounds_chunks_take_hardly_longer_than_the_closed_form(
     pp: int, v: int, more_micro_batches: int, more_layers: int, head: float
 ) -> None:
