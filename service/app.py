@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
+from threadpoolctl import threadpool_limits
 
 from service import __version__, database, openapi, problems
 from service.authentication import Authentication
@@ -133,11 +134,12 @@ def _lifespan() -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         services: Services = app.state.services
-        unattended = asyncio.create_task(services.unattended.run())
-        yield
-        unattended.cancel()
-        with suppress(asyncio.CancelledError):
-            await unattended
+        with threadpool_limits(1, user_api="blas"):  # requests are what runs side by side
+            unattended = asyncio.create_task(services.unattended.run())
+            yield
+            unattended.cancel()
+            with suppress(asyncio.CancelledError):
+                await unattended
         services.worker.close()
         services.store.close()
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from models.calibration import Calibration, Observation, calibrate
 from models.errors import DomainError, Invalid
@@ -162,7 +163,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="a folder: profile.json and posterior.json")
     arguments = parser.parse_args()
-    with arguments.runs.open() as lines:
+    with arguments.runs.open() as lines, threadpool_limits(1, user_api="blas"):
         found = fit([json.loads(line) for line in lines])
     for name, text in zip(("profile.json", "posterior.json"), written(found), strict=True):
         (arguments.out / name).write_text(text)

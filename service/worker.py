@@ -12,6 +12,8 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Concatenate, ParamSpec, TypeVar
 
+from threadpoolctl import threadpool_limits
+
 from service import database
 from service.store import Store
 
@@ -88,6 +90,7 @@ def _in_store(
     tenant, sees_all = whose
     store = Store(database.connect(database_url), tenant, sees_all=sees_all)
     try:
-        return task(store, *args, **kwargs)
+        with threadpool_limits(1, user_api="blas"):  # loaded with the task; requests keep their core
+            return task(store, *args, **kwargs)
     finally:
         store.close()

@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 import sqlalchemy
 from sqlalchemy import make_url, text
+from threadpoolctl import threadpool_limits
 
 from service import database
 from service.seeds import seed
@@ -24,6 +25,7 @@ from service.store import Store
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # how fast a machine is, is not tested
 hypothesis.settings.load_profile("untimed")
+threadpool_limits(1, user_api="blas")  # the suite has every core already
 
 OPTIONS = "-c fsync=off -c full_page_writes=off -c listen_addresses=''"
 

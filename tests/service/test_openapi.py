@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -20,11 +21,16 @@ EXAMPLES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def document(shared_client) -> dict[str, Any]:
+    return shared_client.get("/openapi.json").json()
+
+
 @pytest.mark.parametrize(("route", "name"), EXAMPLES)
-def test_every_example_works(client, route: Any, name: str) -> None:
+def test_every_example_works(client, document, route: Any, name: str) -> None:
     client.post("/v1/reports", json=REPORT)
     (method,) = route.methods
-    operation = client.get("/openapi.json").json()["paths"][route.path_format][method.lower()]
+    operation = document["paths"][route.path_format][method.lower()]
     example = operation["requestBody"]["content"]["application/json"]["examples"][name]["value"]
     required = [item for item in operation["parameters"] if item["in"] == "header" and item["required"]]
     headers = {item["name"]: example["value"] for item in required for example in item["examples"].values()}
@@ -33,22 +39,20 @@ def test_every_example_works(client, route: Any, name: str) -> None:
     TypeAdapter(route.response_model).validate_python(answer.json())
 
 
-def test_every_post_with_a_body_has_examples(client) -> None:
-    for path, operations in client.get("/openapi.json").json()["paths"].items():
+def test_every_post_with_a_body_has_examples(document) -> None:
+    for path, operations in document["paths"].items():
         content = operations.get("post", {}).get("requestBody", {}).get("content", {})
         assert all("examples" in media for media in content.values()), path
 
 
-def test_every_operation_is_named_and_described(client) -> None:
-    document = client.get("/openapi.json").json()
+def test_every_operation_is_named_and_described(document) -> None:
     operations = [item for path in document["paths"].values() for item in path.values()]
     names = [operation["operationId"] for operation in operations]
     assert len({*names}) == len(names)
     assert all(operation["description"] for operation in operations)
 
 
-def test_errors_are_documented_as_problems(client) -> None:
-    document = client.get("/openapi.json").json()
+def test_errors_are_documented_as_problems(document) -> None:
     post = document["paths"]["/v1/recommendations"]["post"]["responses"]
     assert {"201", "400", "409", "413", "415", "422", "503"} <= post.keys()
     assert "application/problem+json" in post["422"]["content"]
@@ -74,10 +78,9 @@ def test_errors_are_documented_as_problems(client) -> None:
         ("/v1/catalog/{kind}/{name}", ""),
     ],
 )
-def test_headers_are_documented_where_they_are_sent(client, path: str, query: str) -> None:
+def test_headers_are_documented_where_they_are_sent(client, document, path: str, query: str) -> None:
     for _ in range(2):
         client.post("/v1/reports", json=REPORT)
-    document = client.get("/openapi.json").json()
     known = document["components"]["headers"].keys()
     ids = {"id": client.post("/v1/predictions", json=PREDICTION).json()["id"]}
     if path.startswith("/v1/profiles"):
@@ -90,16 +93,15 @@ def test_headers_are_documented_where_they_are_sent(client, path: str, query: st
     assert (again.status_code == 304) == ("304" in responses)
 
 
-def test_headers_of_what_is_created_are_documented(client) -> None:
-    document = client.get("/openapi.json").json()
+def test_headers_of_what_is_created_are_documented(client, document) -> None:
     for path, body in (("/v1/reports", REPORT), ("/v1/predictions", PREDICTION)):
         _, again = (client.post(path, json=body, headers={"Idempotency-Key": path[4:]}) for _ in range(2))
         documented = document["paths"][path]["post"]["responses"]["201"]["headers"].keys()
         assert documented == {name for name in document["components"]["headers"] if name in again.headers}
 
 
-def test_what_must_be_sent_and_what_may_be_missing_is_documented(client) -> None:
-    paths = client.get("/openapi.json").json()["paths"]
+def test_what_must_be_sent_and_what_may_be_missing_is_documented(client, document) -> None:
+    paths = document["paths"]
     guards = [item for item in paths["/v1/profiles/{id}/policy"]["put"]["parameters"] if item["in"] == "header"]
     assert [(guard["name"], guard["required"]) for guard in guards] == [("if-match", True)]
     assert "application/problem+json" in paths["/problems/{name}"]["get"]["responses"]["404"]["content"]
@@ -109,32 +111,31 @@ def test_what_must_be_sent_and_what_may_be_missing_is_documented(client) -> None
     assert client.get("/v1/reports?format=csv").text.strip().replace(",", ", ") in lines
 
 
-def test_problems_have_the_members_that_are_documented(client) -> None:
-    members = client.get("/openapi.json").json()["components"]["schemas"]["Problem"]["properties"].keys()
+def test_problems_have_the_members_that_are_documented(client, document) -> None:
+    members = document["components"]["schemas"]["Problem"]["properties"].keys()
     large = {**QUESTION, "model": "llama-3.1-405b", "cluster": {"preset": "h100", "num_chips": 8}}
     infeasible = assert_problem(client.post("/v1/recommendations", json=large), "infeasible")
     invalid = assert_problem(client.post("/v1/recommendations", json={}), "invalid")
     assert infeasible.keys() | invalid.keys() == members
 
 
-def test_every_reference_leads_somewhere(client) -> None:
-    answer = client.get("/openapi.json")
-    schemas = answer.json()["components"]["schemas"]
-    references = set(re.findall(r'"#/components/schemas/([^"]+)"', answer.text))
+def test_every_reference_leads_somewhere(document) -> None:
+    schemas = document["components"]["schemas"]
+    references = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
     assert references <= schemas.keys()
     assert not {name for name in schemas if "@" in name}
 
 
-def test_what_takes_a_name_says_how_to_pin_its_version(client) -> None:
-    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+def test_what_takes_a_name_says_how_to_pin_its_version(document) -> None:
+    schemas = document["components"]["schemas"]
     for schema, name in (("PredictionRequest", "model"), ("PredictionRequest", "cluster"), ("ClusterPreset", "preset")):
         assert "name@2" in schemas[schema]["properties"][name]["description"]
 
 
-def test_the_docs_are_served(client) -> None:
-    page = client.get("/docs")
+def test_the_docs_are_served(shared_client) -> None:
+    page = shared_client.get("/docs")
     assert "swagger" in page.text.lower()
     assert "https://" not in page.text + page.headers["content-security-policy"]
     for address in re.findall(r'(?:src|href)="([^"]+)"', page.text):
-        assert client.get(address).status_code == 200, address
-    assert_problem(client.get("/docs/static/nothing.js"), "not-found")
+        assert shared_client.get(address).status_code == 200, address
+    assert_problem(shared_client.get("/docs/static/nothing.js"), "not-found")
