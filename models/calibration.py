@@ -456,7 +456,7 @@ def unidentified_variance(fit: Fit, estimate: Estimate) -> Array:
     """Of each run's log prediction, from the terms that the data said nothing about."""
     variance = np.diag(estimate.covariance)
     unidentified = np.sqrt(variance) >= _IDENTIFIED * fit.spread
-    return np.asarray(estimate.linear.jacobian**2 @ np.where(unidentified, variance, 0.0))
+    return estimate.linear.variance(np.where(unidentified, variance, 0.0))
 
 
 def _central(away: Array, weight: Array) -> float:
@@ -481,7 +481,7 @@ def _runs_behind(fit: Fit) -> Array:
     for group in fit.groups:
         for term in fit.profile.applying(group.problem.scopes):
             if term.key in fit.position:
-                counts[fit.position[term.key]] += len(group.rows)
+                counts[fit.position[term.key]] += len(group.runs)
     return counts
 
 

@@ -25,7 +25,7 @@ from models.array import Array
 from models.layout import Layout, Layouts
 from models.oddities import Oddities
 from models.posterior import Posterior
-from models.problem import Problem
+from models.problem import Problem, numbered
 from models.profile import Profile
 from models.step import Predictions, predict
 
@@ -64,14 +64,36 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Log predictions (runs,) and their Jacobian (runs, terms) around `theta`."""
+    """Log predictions around `theta` and their Jacobian (rows, terms). `row` (runs,): of each run; runs that are
+    predicted alike share one, however many they are."""
 
     theta: Array
-    predicted: Array
+    logs: Array
     jacobian: Array
+    row: Array
 
-    def at(self, theta: Array) -> Array:
-        return self.predicted + self.jacobian @ (theta - self.theta)
+    @property
+    def predicted(self) -> Array:
+        """(runs,)"""
+        return np.asarray(self.logs[self.row])
+
+    def at(self, theta: Array) -> Linear:
+        return replace(self, theta=theta, logs=self.logs + self.jacobian @ (theta - self.theta))
+
+    def pull(self, force: Array) -> Array:
+        """On the terms, of a force on each run's log prediction."""
+        return np.asarray(self.jacobian.T @ self._of_rows(force))
+
+    def normal(self, say: Array) -> Array:
+        """JᵀSJ of all runs, for their weights."""
+        return np.asarray(self.jacobian.T @ (self._of_rows(say)[:, None] * self.jacobian))
+
+    def variance(self, of_terms: Array) -> Array:
+        """Of each run's log prediction, from independent terms."""
+        return np.asarray((self.jacobian**2 @ of_terms)[self.row])
+
+    def _of_rows(self, of_runs: Array) -> Array:
+        return np.bincount(self.row, of_runs, len(self.logs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +112,15 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Targets of one quantity of one problem: which they are, the layouts among them, and which one each has."""
+    """Targets of one quantity of one problem: which they are, the layouts among them, and which one each has.
+    `first`: the row of its first layout in a Jacobian."""
 
     problem: Problem
     quantity: Quantity
-    rows: Array
+    runs: Array
     layouts: Layouts
     code: Array
+    first: int
 
 
 class Fit:
@@ -138,36 +162,40 @@ class Fit:
         self.groups = self._groups()
 
     def _groups(self) -> list[Group]:
-        """Targets of one problem are predicted together."""
-        rows: dict[tuple[Problem, str], list[int]] = {}
-        for i, target in enumerate(self.targets):
-            rows.setdefault((target.problem, target.quantity), []).append(i)
-        return [self._group(problem, self.quantities[name], mine) for (problem, name), mine in rows.items()]
-
-    def _group(self, problem: Problem, quantity: Quantity, rows: list[int]) -> Group:
-        """A layout that ran often is predicted once."""
-        place: dict[Layout, int] = {}
-        code = [place.setdefault(self.targets[i].layout, len(place)) for i in rows]
-        return Group(problem, quantity, np.array(rows), Layouts.of(list(place)), np.array(code))
+        """Targets of one problem are predicted together, and a layout that ran often once."""
+        members: dict[tuple[int, str], list[int]] = {}
+        for i, number in enumerate(numbered([target.problem for target in self.targets])):
+            members.setdefault((number, self.targets[i].quantity), []).append(i)
+        groups, first = list[Group](), 0
+        for (_, quantity), runs in members.items():
+            place: dict[Layout, int] = {}
+            code = [place.setdefault(self.targets[i].layout, len(place)) for i in runs]
+            problem, layouts = self.targets[runs[0]].problem, Layouts.of(list(place))
+            groups.append(Group(problem, self.quantities[quantity], np.array(runs), layouts, np.array(code), first))
+            first += len(place)
+        return groups
 
     def predicted(self, theta: Array, wanted: Array | None = None) -> Array:
         """Log predictions under these terms, of the `wanted` targets (a mask) or all; the others are NaN."""
         profile = self.with_terms(theta)
         result = np.full(len(self.targets), np.nan)
         for group in self.groups:
-            mine = np.ones(len(group.rows), dtype=bool) if wanted is None else wanted[group.rows]
+            mine = np.ones(len(group.runs), dtype=bool) if wanted is None else wanted[group.runs]
             if mine.any():
                 coefficients = profile.coefficients(group.problem.scopes)
                 found = predict(group.problem, group.layouts, coefficients)
-                result[group.rows[mine]] = np.log(group.quantity(found))[group.code[mine]]
+                result[group.runs[mine]] = np.log(group.quantity(found))[group.code[mine]]
         return result
 
     def linearised(self, theta: Array) -> Linear:
         profile = self.with_terms(theta)
-        predicted = np.empty(len(self.targets))
-        jacobian = np.zeros((len(self.targets), len(self.terms)))
+        row = np.empty(len(self.targets), dtype=np.int64)
         for group in self.groups:
-            scopes, rows, layouts, code = group.problem.scopes, group.rows, group.layouts, group.code
+            row[group.runs] = group.first + group.code
+        logs = np.empty(row.max(initial=-1) + 1)
+        jacobian = np.zeros((len(logs), len(self.terms)))
+        for group in self.groups:
+            scopes, layouts = group.problem.scopes, group.layouts
             active = [term for term in profile.applying(scopes) if term.key in self.position]
             n, k = len(layouts), len(active)
             offsets = {}
@@ -177,12 +205,11 @@ class Fit:
                 offsets[term.key] = shift.ravel()
             coefficients = profile.coefficients(scopes, offsets)
             repeated = layouts.take(np.tile(np.arange(n), 2 * k + 1))
-            found = predict(group.problem, repeated, coefficients)
-            logs = np.log(group.quantity(found)).reshape(2 * k + 1, n)
-            columns = np.array([self.position[term.key] for term in active])
-            jacobian[np.ix_(rows, columns)] = ((logs[:k] - logs[k : 2 * k]) / (2 * _STEP)).T[code]
-            predicted[rows] = logs[-1][code]
-        return Linear(theta, predicted, jacobian)
+            found = np.log(group.quantity(predict(group.problem, repeated, coefficients))).reshape(2 * k + 1, n)
+            mine, columns = slice(group.first, group.first + n), [self.position[term.key] for term in active]
+            jacobian[mine, columns] = ((found[:k] - found[k : 2 * k]) / (2 * _STEP)).T
+            logs[mine] = found[-1]
+        return Linear(theta, logs, jacobian, row)
 
     def solve(self) -> Estimate:
         """The estimate, from the profile's terms on."""
@@ -213,7 +240,7 @@ class Fit:
         weight = np.where(dropped, 0.0, self.weight)
         theta = self.reweighted(weight, estimate)
         linear = estimate.linear
-        return self._estimate(Linear(theta, linear.at(theta), linear.jacobian), weight, estimate.noise)
+        return self._estimate(linear.at(theta), weight, estimate.noise)
 
     def left_out(self, labels: Array, estimate: Estimate) -> Array:
         """Log predictions of every target by an estimate that saw none with its label."""
@@ -237,14 +264,14 @@ class Fit:
         """The minimum of the linearised problem at this noise."""
         theta, damped = linear.theta, damping * np.diag(self.precision)
         for _ in range(_REWEIGHTINGS):
-            predicted = linear.at(theta)
+            predicted = linear.at(theta).predicted
             common = self._common(predicted, weight, noise)
             residual, say = self._pull(predicted + common, weight, noise)
             residual = residual + common
-            normal = self.precision + np.diag(damped) + self._normal(linear.jacobian, say)
+            normal = self.precision + np.diag(damped) + self._normal(linear, say)
             pull = self.precision @ (theta - self.mean) + damped * (theta - linear.theta)
             own = residual - self.oddities.common(residual, say)
-            step = np.linalg.solve(normal, linear.jacobian.T @ (say * own) - pull)
+            step = np.linalg.solve(normal, linear.pull(say * own) - pull)
             theta = theta + step
             if np.abs(step / self.spread).max(initial=0.0) < _CLOSE:
                 break
@@ -265,8 +292,8 @@ class Fit:
         """Residuals, less what their models have in common."""
         return self.residual(predicted + self._common(predicted, weight, noise))
 
-    def _normal(self, jacobian: Array, say: Array) -> Array:
-        return np.asarray(jacobian.T @ (say[:, None] * jacobian) - self.oddities.normal(jacobian, say))
+    def _normal(self, linear: Linear, say: Array) -> Array:
+        return linear.normal(say) - self.oddities.normal(linear.jacobian, linear.row, say)
 
     def _pull(self, predicted: Array, weight: Array, noise: Array) -> tuple[Array, Array]:
         """Residuals, and weights of their squares, that have the minimum of the losses; of bounds such that no step
@@ -329,7 +356,7 @@ class Fit:
         common = self._common(linear.predicted, weight, noise)
         spread, noise = self._noise(self.residual(linear.predicted + common), weight)
         information = self._information(linear.predicted + common, weight, noise)
-        normal = self.precision + self._normal(linear.jacobian, information)
+        normal = self.precision + self._normal(linear, information)
         return Estimate(linear, np.linalg.inv(normal), spread, noise)
 
 

@@ -31,11 +31,11 @@ class Oddities:
         """(runs,): z of each run's model."""
         return np.asarray((np.bincount(self.model, say * residual, len(self.spread)) * self._kept(say))[self.model])
 
-    def normal(self, jacobian: Array, say: Array) -> Array:
-        """What knowing no z takes off JᵀSJ."""
-        odd = self.spread[self.model] > 0
-        sums = np.zeros((len(self.spread), jacobian.shape[1]))
-        np.add.at(sums, self.model[odd], say[odd, None] * jacobian[odd])
+    def normal(self, jacobian: Array, row: Array, say: Array) -> Array:
+        """What knowing no z takes off JᵀSJ; `row` (runs,): of the Jacobian, of each run."""
+        odd, whose = self.spread[self.model] > 0, np.zeros((len(self.spread), len(jacobian)))
+        np.add.at(whose, (self.model[odd], row[odd]), say[odd])
+        sums = whose @ jacobian
         return np.asarray(sums.T @ (sums * self._kept(say)[:, None]))
 
     def loss(self, common: Array) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -145,3 +146,10 @@ class Problem:
             "stack": f"{FLEET}:stack:{stack}",
             "pair": f"{FLEET}:{chip}/{stack}",
         }
+
+
+def numbered(problems: Iterable[Problem]) -> list[int]:
+    """A number for each, from 0 in order of appearance; equal ones have the same. What comes again is hashed once."""
+    problems, place = list(problems), dict[Problem, int]()
+    number = {key: place.setdefault(one, len(place)) for key, one in {id(one): one for one in problems}.items()}
+    return [number[id(one)] for one in problems]

@@ -16,7 +16,7 @@ import numpy as np
 
 from models.array import Array
 from models.layout import Layout, Layouts
-from models.problem import Problem
+from models.problem import Problem, numbered
 from models.profile import Profile, Seen, Span
 from models.step import in_gib, predict
 
@@ -139,13 +139,13 @@ def having_seen(profile: Profile, runs: Sequence[Ran]) -> Profile:
     """The profile, with what these runs exercise under it and how far they reach added to what it had seen."""
     seen = Counter(profile.seen_runs)
     spans = {key: (span.low, span.high) for key, span in profile.span_of.items()}
-    for problem, alike in _by_problem(runs).items():
+    for alike in _by_problem(runs):
+        problem = alike[0].problem
         for term, count in _exercised(problem, alike, profile).items():
             for scope in _scopes(problem):
                 seen[term, scope] += count
-        for run in alike:
-            if run.timed:
-                _stretch(spans, problem, run.layout)
+        for layout in {run.layout for run in alike if run.timed}:
+            _stretch(spans, problem, layout)
     return replace(
         profile,
         seen=tuple(Seen(term=term, scope=scope, runs=count) for (term, scope), count in sorted(seen.items()) if count),
@@ -153,11 +153,11 @@ def having_seen(profile: Profile, runs: Sequence[Ran]) -> Profile:
     )
 
 
-def _by_problem(runs: Iterable[Ran]) -> dict[Problem, list[Ran]]:
-    together: dict[Problem, list[Ran]] = {}
-    for run in runs:
-        together.setdefault(run.problem, []).append(run)
-    return together
+def _by_problem(runs: Sequence[Ran]) -> Iterable[list[Ran]]:
+    together: dict[int, list[Ran]] = {}
+    for number, run in zip(numbered(run.problem for run in runs), runs, strict=True):
+        together.setdefault(number, []).append(run)
+    return together.values()
 
 
 def _exercised(problem: Problem, runs: Sequence[Ran], profile: Profile) -> dict[str, int]:

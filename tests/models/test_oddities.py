@@ -7,30 +7,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.fit import Linear
 from models.oddities import Oddities
 
 
-def drawn(seed: int) -> tuple[Oddities, np.ndarray, np.ndarray, np.ndarray]:
+def drawn(seed: int) -> tuple[Oddities, Linear, np.ndarray, np.ndarray]:
+    """Some runs are predicted alike, whosever model they are of."""
     draw = np.random.default_rng(seed)
     runs, models, terms = int(draw.integers(3, 40)), int(draw.integers(1, 6)), int(draw.integers(1, 5))
     model = draw.integers(0, models, runs)
     oddities = Oddities(model, np.where(draw.random(models) < 0.3, 0.0, draw.uniform(0.05, 1.0, models)))
-    return oddities, draw.normal(size=(runs, terms)), draw.normal(size=runs), draw.uniform(0.1, 9.0, runs)
+    rows = int(draw.integers(1, runs + 1))
+    linear = Linear(np.zeros(terms), np.zeros(rows), draw.normal(size=(rows, terms)), draw.integers(0, rows, runs))
+    return oddities, linear, draw.normal(size=runs), draw.uniform(0.1, 9.0, runs)
 
 
 @given(seed=st.integers(0, 10_000))
 def test_integrating_out_is_solving_with_a_column_for_every_model(seed: int) -> None:
-    oddities, jacobian, residual, say = drawn(seed)
-    odd = np.flatnonzero(oddities.spread > 0)
+    oddities, linear, residual, say = drawn(seed)
+    jacobian, odd = linear.jacobian[linear.row], np.flatnonzero(oddities.spread > 0)
     columns = (oddities.model[:, None] == odd).astype(float)
     whole, terms = np.hstack([jacobian, columns]), jacobian.shape[1]
     prior = np.diag(np.concatenate([np.ones(terms), oddities.spread[odd] ** -2.0]))
     both = np.linalg.solve(prior + whole.T @ (say[:, None] * whole), whole.T @ (say * residual))
 
-    normal = np.eye(terms) + jacobian.T @ (say[:, None] * jacobian) - oddities.normal(jacobian, say)
-    found = np.linalg.solve(normal, jacobian.T @ (say * (residual - oddities.common(residual, say))))
+    normal = np.eye(terms) + linear.normal(say) - oddities.normal(linear.jacobian, linear.row, say)
+    found = np.linalg.solve(normal, linear.pull(say * (residual - oddities.common(residual, say))))
     assert found == pytest.approx(both[:terms])
-    left = oddities.common(residual - jacobian @ found, say)
+    left = oddities.common(residual - linear.at(found).predicted, say)
     assert left == pytest.approx(columns @ both[terms:])
     assert oddities.loss(left) == pytest.approx(
         ((both[terms:] / oddities.spread[odd]) ** 2 * np.isin(odd, oddities.model)).sum()
@@ -38,10 +42,10 @@ def test_integrating_out_is_solving_with_a_column_for_every_model(seed: int) -> 
 
 
 def test_models_that_are_as_they_seem_have_nothing_of_their_own() -> None:
-    oddities, jacobian, residual, say = drawn(0)
+    oddities, linear, residual, say = drawn(0)
     plain = Oddities(oddities.model, np.zeros_like(oddities.spread))
     assert not plain.common(residual, say).any()
-    assert not plain.normal(jacobian, say).any()
+    assert not plain.normal(linear.jacobian, linear.row, say).any()
     assert plain.loss(np.zeros_like(residual)) == 0
 
 
@@ -51,6 +55,6 @@ def test_a_thousand_runs_of_one_model_say_no_more_of_its_level_than_its_spread_a
     oddities = Oddities(np.zeros(runs, dtype=int), np.array([spread]))
     jacobian = np.stack([np.ones(runs), np.tile([-1.0, 1.0], runs // 2)], axis=1)
     say = np.full(runs, noise**-2.0)
-    normal = jacobian.T @ (say[:, None] * jacobian) - oddities.normal(jacobian, say)
+    normal = jacobian.T @ (say[:, None] * jacobian) - oddities.normal(jacobian, np.arange(runs), say)
     variance = np.diag(np.linalg.inv(normal))
     assert variance == pytest.approx([spread**2 + noise**2 / runs, noise**2 / runs])
