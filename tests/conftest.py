@@ -23,8 +23,10 @@ from service.seeds import seed
 from service.settings import Settings
 from service.store import Store
 
-hypothesis.settings.register_profile("untimed", deadline=None)  # how fast a machine is, is not tested
-hypothesis.settings.load_profile("untimed")
+# How fast a machine is, is not tested. The suite draws the same examples every time; `make explore` draws new ones.
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("new", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("same")
 threadpool_limits(1, user_api="blas")  # the suite has every core already
 
 OPTIONS = "-c fsync=off -c full_page_writes=off -c listen_addresses=''"
