@@ -43,12 +43,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """`chips` ranks from `first_rank` on run on this node, in `group` of its domain."""
+    """`ranks` from `first_rank` on run on so many `chips` of this node, one a device, in `group` of its domain."""
 
     node: str
     domain: str
     group: int
     first_rank: int
+    ranks: int
     chips: int
 
 
@@ -76,7 +77,7 @@ def allocate(
         total = sum(node.chips for node in nodes)
         raise failure or Infeasible("allocation", f"no legal layout runs on equal groups out of these {total} chips")
     cluster = best.space.problem.cluster
-    hosts, spares = _hosts(nodes, _group(cluster), cluster.num_chips)
+    hosts, spares = _hosts(nodes, cluster)
     return Allocation(cluster=cluster, hosts=hosts, spares=spares)
 
 
@@ -138,19 +139,21 @@ def _most_chips(space: Space) -> tuple[int, int]:
     return -space.problem.cluster.num_chips, -_group(space.problem.cluster)
 
 
-def _hosts(nodes: Sequence[Node], size: int, chips: int) -> tuple[tuple[Host, ...], dict[str, int]]:
+def _hosts(nodes: Sequence[Node], cluster: Cluster) -> tuple[tuple[Host, ...], dict[str, int]]:
+    size, devices = _group(cluster), cluster.chip.devices_per_chip
     hosts: list[Host] = []
     spares = {node.name: node.chips for node in nodes}
-    rank = 0
+    chip = 0
     for domain, members in _domains(nodes):
-        groups = min(sum(node.chips for node in members) // size, (chips - rank) // size)
-        wanted, start = groups * size, rank
+        groups = min(sum(node.chips for node in members) // size, (cluster.num_chips - chip) // size)
+        wanted, start = groups * size, chip
         for node in members:
-            left = min(node.chips, wanted - (rank - start))
+            left = min(node.chips, wanted - (chip - start))
             while left > 0:
-                group = (rank - start) // size
-                taken = min(left, (group + 1) * size - (rank - start))
-                hosts.append(Host(node=node.name, domain=domain, group=group, first_rank=rank, chips=taken))
+                group = (chip - start) // size
+                taken = min(left, (group + 1) * size - (chip - start))
+                ranks = {"first_rank": chip * devices, "ranks": taken * devices}
+                hosts.append(Host(node=node.name, domain=domain, group=group, chips=taken, **ranks))
                 spares[node.name] -= taken
-                rank, left = rank + taken, left - taken
+                chip, left = chip + taken, left - taken
     return tuple(hosts), {name: count for name, count in spares.items() if count}

@@ -78,8 +78,9 @@ def _found(
             failed_gib, problem, side, lambda heeded: search(Space(problem, heeded), profile, Goal(), go_on)
         )
     except NoLegalLayout as none:
-        contradicted = contradiction(problem, side).under(name) if side.allowed else None
-        raise contradicted or Infeasible(*blame(problem, none.rejected)) from none
+        blamed = side.allowed and Space(problem, Constraints()).has_legal()
+        contradicted = contradiction(problem, side).under(name) if blamed else None
+        raise contradicted or Infeasible(*blame(problem)) from none
     return answer.layouts.take(np.array([0])), answer.certificate.exact
 
 

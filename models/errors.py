@@ -96,6 +96,12 @@ class Infeasible(DomainError):
         more = f"{self.detail}; {detail}"
         return Infeasible(self.constraint, more, self.needed, self.available, self.unit, enough_chips, self.blamed)
 
+    def after(self, detail: str) -> Infeasible:
+        """The same, with something to say first, of every value that is blamed too."""
+        blamed = [Invalid(one.field, one.value, f"{detail}: {one.rule}") for one in self.blamed]
+        told = self.needed, self.available, self.unit, self.enough_chips
+        return Infeasible(self.constraint, f"{detail}: {self.detail}", *told, blamed)
+
     def under(self, prefix: str) -> Infeasible:
         """The same error seen from the object that holds what is blamed."""
         if self.blamed:

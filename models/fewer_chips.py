@@ -56,26 +56,26 @@ def search_all_or_fewer(
     """The answer on all chips, or on fewer where no layout uses all."""
     try:
         return space, search(space, profile, goal, go_on), None
-    except NoLegalLayout as none:
-        return _on_fewer(space, profile, goal, none, go_on)
+    except NoLegalLayout:
+        return _on_fewer(space, profile, goal, go_on)
 
 
-def _on_fewer(
-    space: Space, profile: Profile, goal: Goal, none: NoLegalLayout, go_on: GoOn
-) -> tuple[Space, Answer, FewerChips]:
+def _on_fewer(space: Space, profile: Profile, goal: Goal, go_on: GoOn) -> tuple[Space, Answer, FewerChips]:
     """The fastest answer of those tried; not exact where time ran out before all were.
 
-    Constraints that no layout can meet are refused instead: fewer chips than asked for would hide the mistake.
+    Constraints that no layout on all chips can meet, where there are others, are refused instead, saying on how many of
+    the chips one can: fewer than asked for would hide the mistake, and might be faster than the best on all.
     """
     problem, constraints = space.problem, space.constraints
-    if constraints.allowed and Space(problem, Constraints()).has_legal():
-        raise contradiction(problem, constraints)
-    rule, message = blame(problem, none.rejected)
     ways = legal_counts(problem, constraints)
+    if constraints.allowed and Space(problem, Constraints()).has_legal():
+        error, fewer = contradiction(problem, constraints), next(worth_a_try(space, ways), None)
+        raise error.adding(f"{fewer.problem.cluster.num_chips} of the chips have one") if fewer else error
+    rule, message = blame(problem)
     tried = _promising(islice(worth_a_try(space, ways), _TRIED), ways)
     best, failure = fastest_space(tried, profile, goal, go_on)
     if best is None:
-        raise failure or _why_none(problem, constraints) or Infeasible(rule, message)
+        raise failure or _why_none(problem, constraints, message) or Infeasible(rule, message)
     smaller, answer, tried_all = best.space, best.answer, go_on()
     if best.goal != goal:
         known = answer.layouts.take(np.array(answer.ranked[:1]))
@@ -100,13 +100,16 @@ def _promising(spaces: Iterable[Space], ways: Mapping[int, int]) -> list[Space]:
     return sorted(spaces, key=promise, reverse=True)
 
 
-def _why_none(problem: Problem, constraints: Constraints) -> Infeasible | None:
-    """Where fewer chips have layouts, but none that the constraints allow."""
+def _why_none(problem: Problem, constraints: Constraints, message: str) -> Infeasible | None:
+    """Where fewer chips have layouts, but none that the constraints allow; `message`: why not all chips."""
     if not constraints.allowed:
         return None
     free = Constraints()
     unconstrained = next(worth_a_try(Space(problem, free), legal_counts(problem, free)), None)
-    return None if unconstrained is None else contradiction(unconstrained.problem, constraints)
+    if unconstrained is None:
+        return None
+    error = contradiction(unconstrained.problem, constraints)
+    return error.after(f"no legal layout uses all {problem.cluster.num_chips} chips ({message}), and of fewer")
 
 
 def faster_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn) -> FasterOnFewer | None:

@@ -145,7 +145,9 @@ class Chip:
     caveats: str | None = None
 
     def peak_flops(self, dtype: str) -> float:
-        """Dense FLOP/s of one chip at `dtype`."""
+        """Dense FLOP/s of one chip at `dtype`; without TF32 its products are those of fp32."""
+        if dtype == "tf32" and "tf32" not in self.peak_tflops and "fp32" in self.peak_tflops:
+            dtype = "fp32"
         if dtype not in self.peak_tflops:
             have = ", ".join(sorted(self.peak_tflops))
             raise Invalid("workload.precision", dtype, f"{self.name} has no published {dtype} peak (it has {have})")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -48,9 +47,11 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
     )
 
 
-def blame(problem: Problem, rejected: Counter[str]) -> tuple[str, str]:
-    """The rule in the way of using all chips. Where only a pipeline of all chips would divide, it is the batch."""
+def blame(problem: Problem) -> tuple[str, str]:
+    """The rule in the way of using all chips, whatever the constraints. Where only a pipeline of all chips would
+    divide, it is the batch."""
     rule, why = _obstacle(problem, {})
+    _, rejected = Space(problem, Constraints()).trunks
     if rule not in ("batch_divides", "layers_divide") or not rejected["batch_divides"]:
         return rule, why
     batch, chips = problem.workload.global_batch, problem.cluster.num_chips

@@ -13,6 +13,7 @@ from models.problem import Problem
 from models.profile import Profile
 from models.stack import Stack
 from service.resolution import Resolved
+from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
 from service.schemas.question import Question
 from service.schemas.report import Ran
@@ -28,6 +29,7 @@ _PARTS = {"mi250x-gcd": "a GCD, half of an MI250X", "pvc-tile-64gb": "a tile, ha
 _WORTH_SAYING_S = 0.01
 
 _FOR_EXPERTS = ("load_balancing", "routing")
+_NOT_LATENT = ("num_key_value_heads", "head_dim")
 
 
 def assumptions(question: Question, resolved: Resolved, profile: Profile) -> list[str]:
@@ -36,6 +38,7 @@ def assumptions(question: Question, resolved: Resolved, profile: Profile) -> lis
     return [
         *_defaults(question.workload),
         *_without_effect(question.workload, problem),
+        *_of_the_shape(question.model, problem),
         *_software(problem, profile),
         *_text_tower(resolved),
         *_quantized(resolved),
@@ -109,6 +112,17 @@ def _without_effect(workload: WorkloadFields, problem: Problem) -> list[str]:
     return lines
 
 
+def _of_the_shape(model: object, problem: Problem) -> list[str]:
+    """Fields of an explicit shape that others take the place of."""
+    if not isinstance(model, ShapeFields):
+        return []
+    latent = [name for name in _NOT_LATENT if model.mla and name in model.model_fields_set]
+    lines = [f"model.{name} has no effect: model.mla says what heads are" for name in latent]
+    if not any(layer.dense for layer in problem.architecture.kinds):
+        lines.append("model.intermediate_size has no effect: every layer is sparse")
+    return lines
+
+
 def _software(problem: Problem, profile: Profile) -> list[str]:
     """Predictions are of the newest software unless told otherwise: extrapolated where runs are older."""
     age, generation = problem.stack.age_years, problem.cluster.chip.generation
@@ -175,6 +189,8 @@ def _of_the_cluster(question: Question, resolved: Resolved) -> list[str]:
         lines.append(f"cluster.chips_per_domain is {chips}{partly}")
     if "scale_out_gb_s" in said and all(dim.scale == "up" for dim in cluster.dims):
         lines.append("cluster.scale_out_gb_s has no effect: the scale-up links join all chips")
+    if "levels" in said and cluster.slice_shape and all(dim.scale == "up" for dim in cluster.dims):
+        lines.append("cluster.levels has no effect: one slice of the torus holds all chips")
     if (devices := cluster.chip.devices_per_chip) > 1:
         lines.append(f"a chip has {devices} devices: degrees multiply to {cluster.num_devices} devices")
     lines += [f"{dim.name} joins {dim.domain} devices at {dim.gb_s:g} GB/s each" for dim in cluster.dims]

@@ -34,6 +34,9 @@ class Frontiers:
             reasons=[*_reasons(points, grid, request.tolerance), *without],
             **grounds(request, resolved, profile),
         )
+        sized = {"num_chips", "domain"} & grid.keys()
+        if "scale_out" in grid and not sized and not resolved.problem.cluster.scales_out.any():
+            answer.assumptions.append("grid.scale_out has no effect: the scale-up links join all chips")
         answer.request.update(
             grid=request.grid.model_dump(mode="json", exclude_none=True),
             constraints=request.constraints.model_dump(mode="json", exclude_none=True),

@@ -74,9 +74,15 @@ def require_legal(problem: Problem, layouts: Mapping[str, Layout], asked: Mappin
         raise Refused(refused)
 
 
+_BESIDE = {"ep": "etp", "schedule": "virtual_stages"}
+"""Knobs that break the rules of another one, where that was left open."""
+
+
 def _broken(problem: Problem, layout: Layout, name: str, asked: LayoutFields, index: int) -> Invalid:
     rule = RULES[index]
     knob = rule.field.removeprefix("layout").lstrip(".")
+    if knob not in asked.model_fields_set and (other := _BESIDE.get(knob)) in asked.model_fields_set:
+        knob = other
     value = getattr(asked, knob) if knob in asked.model_fields_set else None
     return Invalid(f"{name}.{knob}" if knob else name, value, f"{rule.name}: {rule.message(problem, layout)}")
 

@@ -63,8 +63,9 @@ class HostAnswer(Document):
     group: int
     """Of its domain, from 0."""
     first_rank: int
+    ranks: int
+    """From the first on, one a device."""
     chips: int
-    """As many ranks from the first on, one a chip."""
 
 
 class AllocationAnswer(Document):
@@ -79,7 +80,6 @@ class AllocationAnswer(Document):
     @classmethod
     def of(cls, allocation: Allocation) -> Self:
         hosts = [
-            HostAnswer(node=h.node, domain=h.domain, group=h.group, first_rank=h.first_rank, chips=h.chips)
-            for h in allocation.hosts
+            HostAnswer(**{name: getattr(host, name) for name in HostAnswer.model_fields}) for host in allocation.hosts
         ]
         return cls(chips_per_group=allocation.chips_per_group, hosts=hosts, spares=allocation.spares)

@@ -91,7 +91,8 @@ class ShapeFields(Wire):
         moe = MoeShape(**self.moe.model_dump()) if self.moe else None
         built = Architecture.from_shape(**{**fields, "mla": mla, "moe": moe})
         if moe and not built.is_moe:
-            raise Invalid("moe.first_k_dense", moe.first_k_dense, f"leaves none of the {self.num_layers} layers sparse")
+            name = "first_k_dense" if moe.first_k_dense >= self.num_layers else "moe_layer_freq"
+            raise Invalid(f"moe.{name}", getattr(moe, name), f"leaves none of the {self.num_layers} layers sparse")
         return built
 
 

@@ -171,6 +171,9 @@ class ClusterFields(ClusterSize):
     def fabric(self, chip: Chip) -> Fabric:
         if self.levels is None and self.torus is None:
             return chip.fabric
+        if self.torus and self.levels and self.levels[0].size and self.levels[0].size <= self.torus.max_chips:
+            rule = f"must be above max_chips = {self.torus.max_chips} of the torus: levels join whole slices of it"
+            raise Invalid("levels[0].size", self.levels[0].size, rule)
         return Fabric(
             id="custom",
             levels=tuple(Level(**level.model_dump()) for level in self.levels or ()),

@@ -37,12 +37,16 @@ def racks(*chips: int) -> list[Node]:
 
 
 @settings(max_examples=15)
-@given(st.lists(st.integers(1, 8), min_size=1, max_size=5))
-def test_every_rank_has_one_chip_and_no_node_more_than_it_has(held: list[int]) -> None:
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=5), st.integers(1, 2))
+def test_every_rank_has_one_device_and_no_node_more_than_it_has(held: list[int], devices: int) -> None:
     nodes = [Node(name=f"n{i}", chips=chips, domain=f"n{i}") for i, chips in enumerate(held)]
-    found = allocate(problem("h100", sum(held)), PROFILE, Constraints(), nodes, lambda: True)
-    ranks = [rank for host in found.hosts for rank in range(host.first_rank, host.first_rank + host.chips)]
-    assert ranks == list(range(found.cluster.num_chips))
+    asked = problem("h100", sum(held))
+    chip = replace(asked.cluster.chip, devices_per_chip=devices)
+    asked = replace(asked, cluster=replace(asked.cluster, chip=chip))
+    found = allocate(asked, PROFILE, Constraints(), nodes, lambda: True)
+    ranks = [rank for host in found.hosts for rank in range(host.first_rank, host.first_rank + host.ranks)]
+    assert ranks == list(range(found.cluster.num_devices))
+    assert all(host.ranks == devices * host.chips for host in found.hosts)
     used: Counter[str] = Counter()
     for host in found.hosts:
         used[host.node] += host.chips

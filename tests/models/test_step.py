@@ -696,3 +696,10 @@ def test_a_run_has_the_biases_of_the_shipped_model_of_its_shape() -> None:
     assert (alike.name, alike.vocab_size) == ("run", 201216)
     other = Architecture.from_shape(name="run", vocab_size=201216, **{**shape, "num_layers": 23})  # type: ignore[arg-type]
     assert catalogue.likeness(other) == other
+
+
+def test_without_tf32_products_of_fp32_run_at_the_peak_of_fp32() -> None:
+    old, new = (catalogue.chip(name) for name in ("v100", "h100"))
+    assert "tf32" not in old.peak_tflops
+    assert old.peak_flops("tf32") == old.peak_flops("fp32") == old.peak_tflops["fp32"] * 1e12
+    assert new.peak_flops("tf32") > new.peak_flops("fp32")

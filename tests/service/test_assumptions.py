@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import PREDICTION, changed
+from asking import PREDICTION, SHAPE, changed
 
 from service.resolution import TEXT_TOWERS
 
@@ -22,6 +22,9 @@ def on(preset: str, **layout: Any) -> dict[str, Any]:
 
 SPARSE = {**changed(PREDICTION, "model", "mixtral-8x7b"), "stack": "megatron", "layout": {"tp": 8, "dp_shard": 8}}
 SHARDED = {"dp_shard": 64, "zero_stage": 3}
+MOE = {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 1024}
+MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+TORUS = {"ndim": 3, "max_chips": 64, "gb_s_per_link": 90, "wrap": "cubes", "wrap_length": 4}
 SAID = [
     (on("tpu-v5p", **SHARDED), "usable memory is nominal: all 95 GiB of the data sheet"),
     (on("trn2", **SHARDED), "usable memory is nominal: all 96 GiB of the data sheet"),
@@ -32,6 +35,20 @@ SAID = [
     (changed(PREDICTION, "model", QUANTIZED), "model.quantization_config has no effect: training is in"),
     (changed(PREDICTION, "workload.token_budget", 1e12), "workload.token_budget has no effect"),
     (changed(PREDICTION, "workload.load_balancing", "bias"), "workload.load_balancing has no effect"),
+    (changed(PREDICTION, "model", {**SHAPE, "moe": MOE}), "model.intermediate_size has no effect"),
+    (changed(PREDICTION, "model", {**SHAPE, "mla": MLA, "head_dim": 99}), "model.head_dim has no effect"),
+    (
+        changed(PREDICTION, "model", {**SHAPE, "mla": MLA, "num_key_value_heads": 1}),
+        "model.num_key_value_heads has no effect",
+    ),
+    (
+        changed(
+            on("h100", **SHARDED),
+            "cluster",
+            {"chip": "h100", "num_chips": 64, "torus": TORUS, "levels": [{"gb_s_per_chip": 3}]},
+        ),
+        "cluster.levels has no effect",
+    ),
     ({**on("tpu-v5p", **SHARDED), "cluster": {"preset": "tpu-v5p", "torus_shape": [2, 4, 8]}}, "are not joined"),
     ({**on("tpu-v5p", **SHARDED), "cluster": {"preset": "tpu-v5p", "torus_shape": [2, 4, 8]}}, "[2, 4, 8] is no slice"),
     (SPARSE, "layout.etp is 1, experts are whole: Megatron-LM, told nothing, cuts them like the rest (etp = 8)"),

@@ -62,3 +62,12 @@ def test_constraints_are_held_against_the_fastest_of_all(client) -> None:
 )
 def test_what_is_wrong_is_named(client, sides: dict[str, object], name: str, pointer: str | None) -> None:
     assert_problem(client.post("/v1/comparisons", json={**SMALL, **sides}), name, pointer)
+
+
+def test_constraints_are_not_blamed_where_nothing_is_legal(client) -> None:
+    body = {**QUESTION, "stack": "megatron", "cluster": {"preset": "h100", "num_chips": 47}, "second": {}}
+    refused = [
+        assert_problem(client.post("/v1/comparisons", json={**body, "first": first}), "infeasible")
+        for first in ({}, {"constraints": {"tp": 8}})
+    ]
+    assert refused[0]["detail"] == refused[1]["detail"]

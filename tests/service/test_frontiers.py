@@ -98,3 +98,11 @@ def test_a_frontier_has_two_sides(client, pp: object) -> None:
 def test_a_value_that_a_grid_names_twice_is_one(client) -> None:
     found = client.post("/v1/frontiers", json={**SMALL, "grid": {"scale_out": [1, 1.0]}}).json()
     assert len(found["points"]) == 1
+
+
+@pytest.mark.parametrize(("num_chips", "idle"), [(8, True), (16, False)])
+def test_a_network_that_no_point_uses_is_said_to_have_no_effect(client, num_chips: int, idle: bool) -> None:
+    body = {**changed(QUESTION, "cluster.num_chips", num_chips), "grid": {"scale_out": [0.5, 2]}}
+    answer = client.post("/v1/frontiers", json=body).json()
+    assert any(line.startswith("grid.scale_out has no effect") for line in answer["assumptions"]) == idle
+    assert (len({point["without_s"] for point in answer["points"]}) == 1) == idle

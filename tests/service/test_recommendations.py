@@ -729,3 +729,30 @@ def test_a_list_reads_no_whole_answers(client) -> None:
     assert len(client.get("/v1/recommendations").json()["items"]) == 1
     assert queries
     assert not any("document" in query for query in queries)
+
+
+def test_constraints_that_only_fewer_chips_can_meet_say_how_many(client) -> None:
+    asked = {**QUESTION, "stack": "megatron", "cluster": {"preset": "h100", "num_chips": 50}, "constraints": {"tp": 8}}
+    refused = assert_problem(client.post("/v1/recommendations", json=asked), "infeasible", "/constraints/tp")
+    assert "no legal layout of 50 chips has tp in [8]" in refused["detail"]
+    assert refused["detail"].endswith("48 of the chips have one")
+    assert client.post("/v1/recommendations", json=changed(asked, "cluster.num_chips", 48)).status_code == 201
+
+
+def test_constraints_that_no_number_of_chips_can_meet_are_refused_for_the_number_asked(client) -> None:
+    asked = {**QUESTION, "stack": "megatron", "cluster": {"preset": "h100", "num_chips": 47}, "constraints": {"tp": 47}}
+    refused = assert_problem(client.post("/v1/recommendations", json=asked), "infeasible", "/constraints/tp")
+    assert refused["detail"].startswith("no legal layout uses all 47 chips (")
+
+
+def test_products_of_fp32_run_on_a_chip_without_tf32(client) -> None:
+    asked = changed({**QUESTION, "stack": "megatron"}, "cluster.preset", "v100")
+    asked["workload"] = {"seq_len": 2048, "global_batch": 64, "precision": "fp32"}
+    assert client.post("/v1/recommendations", json=asked).status_code == 201
+
+
+def test_a_level_within_the_torus_is_refused(client) -> None:
+    torus = {"ndim": 3, "max_chips": 64, "gb_s_per_link": 90, "wrap": "cubes", "wrap_length": 4}
+    levels = [{"name": "nvl", "size": 8, "gb_s_per_chip": 450}, {"gb_s_per_chip": 3}]
+    asked = changed(QUESTION, "cluster", {"chip": "h100", "torus": torus, "levels": levels, "num_chips": 128})
+    assert_problem(client.post("/v1/recommendations", json=asked), "invalid", "/cluster/levels/0/size")
