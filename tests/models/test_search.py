@@ -100,9 +100,11 @@ def with_host(cluster: Cluster, gb: float | None) -> Cluster:
 def problems(draw: st.DrawFn) -> Problem:
     chip = draw(st.sampled_from(list(_STACKS)))
     chips = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16] if chip != "tpu-v5p" else [1, 2, 4, 8, 16]))
+    sparse, stack = draw(st.booleans()), draw(st.sampled_from(_STACKS[chip]))
+    assume(not (sparse and chips == 16 and stack == "generic"))  # of which brute force takes a quarter of a minute
     return Problem(
         architecture=small_model(
-            sparse=draw(st.booleans()), layers=draw(st.sampled_from([3, 4, 6])), **draw(st.sampled_from(_UNUSUAL))
+            sparse=sparse, layers=draw(st.sampled_from([3, 4, 6])), **draw(st.sampled_from(_UNUSUAL))
         ),
         cluster=with_host(
             draw(st.sampled_from([catalogue.cluster(chip, chips), any_levels(draw, chip, chips)])),
@@ -114,7 +116,7 @@ def problems(draw: st.DrawFn) -> Problem:
             load_balancing=draw(st.sampled_from(["none", "global_batch_loss"])),
         ),
         stack=replace(
-            catalogue.stack(draw(st.sampled_from(_STACKS[chip]))),
+            catalogue.stack(stack),
             max_virtual_stages=2,
             selective=draw(st.sampled_from(_SELECTIVE)),
             recompute_layers=draw(st.booleans()),
