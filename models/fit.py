@@ -160,6 +160,9 @@ class Fit:
         self.sign = np.array([_SIGNS[t.side] for t in targets])
         self.oddities = _oddities(targets, oddity)
         self.groups = self._groups()
+        self.row = np.empty(len(targets), dtype=np.int64)
+        for group in self.groups:
+            self.row[group.runs] = group.first + group.code
 
     def _groups(self) -> list[Group]:
         """Targets of one problem are predicted together, and a layout that ran often once."""
@@ -189,10 +192,7 @@ class Fit:
 
     def linearised(self, theta: Array) -> Linear:
         profile = self.with_terms(theta)
-        row = np.empty(len(self.targets), dtype=np.int64)
-        for group in self.groups:
-            row[group.runs] = group.first + group.code
-        logs = np.empty(row.max(initial=-1) + 1)
+        logs = np.empty(self.row.max(initial=-1) + 1)
         jacobian = np.zeros((len(logs), len(self.terms)))
         for group in self.groups:
             scopes, layouts = group.problem.scopes, group.layouts
@@ -209,7 +209,7 @@ class Fit:
             mine, columns = slice(group.first, group.first + n), [self.position[term.key] for term in active]
             jacobian[mine, columns] = ((found[:k] - found[k : 2 * k]) / (2 * _STEP)).T
             logs[mine] = found[-1]
-        return Linear(theta, logs, jacobian, row)
+        return Linear(theta, logs, jacobian, self.row)
 
     def solve(self) -> Estimate:
         """The estimate, from the profile's terms on."""

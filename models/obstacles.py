@@ -51,8 +51,10 @@ def blame(problem: Problem) -> tuple[str, str]:
     """The rule in the way of using all chips, whatever the constraints. Where only a pipeline of all chips would
     divide, it is the batch."""
     rule, why = _obstacle(problem, {})
+    if rule not in ("batch_divides", "layers_divide"):
+        return rule, why
     _, rejected = Space(problem, Constraints()).trunks
-    if rule not in ("batch_divides", "layers_divide") or not rejected["batch_divides"]:
+    if not rejected["batch_divides"]:
         return rule, why
     batch, chips = problem.workload.global_batch, problem.cluster.num_chips
     return "batch_divides", (

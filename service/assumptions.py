@@ -187,9 +187,10 @@ def _of_the_cluster(question: Question, resolved: Resolved) -> list[str]:
         rest = cluster.num_chips % chips
         partly = f"; the last domain holds {rest}" if rest and cluster.num_chips > chips else ""
         lines.append(f"cluster.chips_per_domain is {chips}{partly}")
-    if "scale_out_gb_s" in said and all(dim.scale == "up" for dim in cluster.dims):
+    joined = not cluster.scales_out.any()
+    if "scale_out_gb_s" in said and joined:
         lines.append("cluster.scale_out_gb_s has no effect: the scale-up links join all chips")
-    if "levels" in said and cluster.slice_shape and all(dim.scale == "up" for dim in cluster.dims):
+    if "levels" in said and cluster.slice_shape and joined:
         lines.append("cluster.levels has no effect: one slice of the torus holds all chips")
     if (devices := cluster.chip.devices_per_chip) > 1:
         lines.append(f"a chip has {devices} devices: degrees multiply to {cluster.num_devices} devices")
