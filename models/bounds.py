@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 
 import numpy as np
@@ -248,7 +248,7 @@ class CoreBounds:
         near = closest_groups(self.problem.cluster, rows)
         links = None
         if self.problem.workload.global_batch > 1:  # with one micro-batch, how much hides depends on the pipeline
-            links = self.least.within_layers(near)
+            links = partial(self.least.within_layers, near)
         costs = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, shard, near)
         return Exposure(rows, costs).pass_of(parts)
 
@@ -261,7 +261,7 @@ class CoreBounds:
         x, body = trunks.take(first), body[first]
         rows = neutral(len(x)).having(cp=x.cp, tp=x.tp, sequence_parallel=x.sequence_parallel)
         near = closest_groups(self.problem.cluster, rows)
-        links = self.least.context(near)
+        links = partial(self.least.context, near)
         costs, found = MeshCosts(Tables(self.problem, self.c, self.shards, links), rows, self.first[body], near), []
         for kind, (layer, times) in enumerate(zip(self.problem.architecture.kinds, self.shards.times, strict=False)):
             most, least = (times.of_stretches(self.first, of).take(body) for of in (np.maximum, np.minimum))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from copy import copy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from models.array import Array, distinct, picked
 from models.bounds import Bounds, CoreBounds, Variants, slower_shardings
 from models.chains import Chains
-from models.communication import Cost
 from models.complexity import of_policy
 from models.errors import Invalid, TooLarge
 from models.exposure import update_seconds
@@ -23,7 +23,7 @@ from models.margin import Margin
 from models.margin import Memory as MemoryUsed
 from models.memory_bounds import CoreMemory, Memory, MemoryBounds
 from models.mesh import Groups, groups
-from models.mesh_costs import MeshCosts, ShardCosts, Tables, collectives
+from models.mesh_costs import Links, MeshCosts, ShardCosts, Tables, collectives
 from models.problem import Problem
 from models.profile import Coefficients, Profile
 from models.recompute import NONE, Repeated
@@ -237,7 +237,7 @@ class Groundwork:
         legal = self.legal_shardings[variant_class(costs.layouts)].T
         return Bounds(costs, self.policies, self.chains.least_idle[chain]).least(self.fast_shardings, legal)
 
-    def costs(self, layouts: Layouts, shard: Array, placed: Groups, links: dict[str, Cost] | None) -> MeshCosts:
+    def costs(self, layouts: Layouts, shard: Array, placed: Groups, links: Links | None) -> MeshCosts:
         return MeshCosts(Tables(self.problem, self.c, self.shards, links), layouts, shard, placed)
 
     def predict(self, layouts: Layouts) -> Predictions:
@@ -247,7 +247,7 @@ class Groundwork:
             np.all([getattr(shards.table, name)[:, None] == getattr(of, name) for name in names], axis=0).argmax(axis=1)
             for of, names in ((self.bodies, ("tokens", "tp", "sequence_parallel")), (self.experts, ("ep", "etp")))
         )
-        links = collectives(self.problem, placed, self.c)
+        links = partial(collectives, self.problem, placed, self.c)
         return Predictions(self.costs(layouts, shards.spread(self._shard[body, expert]), placed, links))
 
     def cores(self, trunk: Array, expert: Array) -> tuple[Layouts, Array, Array]:

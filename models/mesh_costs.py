@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -16,13 +16,16 @@ from models import memory
 from models.architecture import Layer, Moe
 from models.array import Array, Columns, picked
 from models.communication import Cost, Network
-from models.compute import Compute, LayerTime, routed_tokens, skew
+from models.compute import Compute, LayerTime, LayerTimes, routed_tokens, skew
 from models.layout import Layouts
 from models.mesh import Group, Groups, groups
 from models.problem import Problem
 from models.profile import Coefficients
 from models.recompute import NONE, Repeated
 from models.shard import Shards
+
+Links = Callable[[], dict[str, Cost]]
+"""Costs of collectives by name (collectives)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,67 +60,99 @@ class Repeats:
         return cls(*(np.array([float(getattr(policy, name)) for policy in policies]) for name in cls.__slots__))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ShardCosts:
-    """Every layer kind, the embedding and the head, on each of some shards: no communication.
+    """Every layer kind, the embedding and the head, on each of some shards, worked out when asked for: no
+    communication. `policies`: of recompute, in ascending order, the first of them none. `shared`: whether equal shards
+    cost the same."""
 
-    `policies`: of recompute, in ascending order, the first of them none, and what they do to a layer of each kind.
-    `again`: seconds that each adds to backward, and `kept`: bytes of activations that a layer keeps under it,
-    (policies, n) of each kind. `logits`: bytes of them on the last stage. `routed`: token copies of the experts of each
-    kind.
-    """
-
+    problem: Problem
     shards: Shards
+    c: Coefficients
     policies: Array
-    repeated: list[Repeats]
-    times: list[LayerTime]
-    again: list[Array]
-    kept: list[Array]
-    bytes: list[memory.LayerBytes]
-    logits: Array
-    routed: list[Array]
+    shared: bool
 
     @classmethod
     def of(
         cls, problem: Problem, shards: Shards, c: Coefficients, recompute: Array, *, shared: bool = True
     ) -> ShardCosts:
         """Under the policies that occur in `recompute`, and none."""
-        architecture, zero = problem.architecture, np.zeros(len(shards))
-        policies = np.unique(np.append(recompute, NONE))
-        compute = Compute(problem, shards, c, policies.tolist(), shared=shared)
-        repeated = [[problem.repeated(one, layer) for one in policies.tolist()] for layer in architecture.kinds]
-        layers, head = [compute.layer(layer) for layer in architecture.kinds], compute.head()
-        size = [memory.layer_bytes(problem, layer, shards) for layer in architecture.kinds]
-        embedding, output = memory.end_parameters(architecture, shards)
-        ends = [memory.LayerBytes(dense, zero, dense) for dense in (embedding, output)]
-        routed = [routed_tokens(layer.moe, shards) if layer.moe else zero for layer in architecture.kinds]
-        return cls(
-            shards,
-            policies,
-            [Repeats.of(of_kind) for of_kind in repeated],
-            [*(layer.once for layer in layers), compute.embedding(), head.once],
-            [*(layer.again for layer in layers), np.zeros_like(head.again), head.again],
-            [
-                memory.kept_bytes(problem, layer, shards, of_kind)
-                for layer, of_kind in zip(architecture.kinds, repeated, strict=True)
-            ],
-            size + ends,
-            memory.logit_bytes(problem, shards),
-            routed,
-        )
+        return cls(problem, shards, c, np.unique(np.append(recompute, NONE)), shared)
+
+    @cached_property
+    def times(self) -> list[LayerTime]:
+        return [*(layer.once for layer in self._layers), self._compute.embedding(), self._head.once]
+
+    @cached_property
+    def again(self) -> list[Array]:
+        """Seconds that each policy adds to backward, (policies, n) of each part."""
+        return [*(layer.again for layer in self._layers), np.zeros_like(self._head.again), self._head.again]
+
+    @cached_property
+    def repeated(self) -> list[Repeats]:
+        """What the policies do to a layer of each kind."""
+        return [Repeats.of(of_kind) for of_kind in self._repeated]
+
+    @cached_property
+    def kept(self) -> list[Array]:
+        """Bytes of activations that a layer keeps under each policy, (policies, n) of each kind."""
+        kinds = zip(self._kinds, self._repeated, strict=True)
+        return [memory.kept_bytes(self.problem, layer, self.shards, of_kind) for layer, of_kind in kinds]
+
+    @cached_property
+    def bytes(self) -> list[memory.LayerBytes]:
+        zero, ends = np.zeros(len(self.shards)), memory.end_parameters(self.problem.architecture, self.shards)
+        size = [memory.layer_bytes(self.problem, layer, self.shards) for layer in self._kinds]
+        return [*size, *(memory.LayerBytes(dense, zero, dense) for dense in ends)]
+
+    @cached_property
+    def logits(self) -> Array:
+        """Bytes of them on the last stage."""
+        return memory.logit_bytes(self.problem, self.shards)
+
+    @cached_property
+    def routed(self) -> list[Array]:
+        """Token copies of the experts of each kind."""
+        zero = np.zeros(len(self.shards))
+        return [routed_tokens(layer.moe, self.shards) if layer.moe else zero for layer in self._kinds]
+
+    @property
+    def _kinds(self) -> Sequence[Layer]:
+        return self.problem.architecture.kinds
+
+    @cached_property
+    def _repeated(self) -> list[list[Repeated]]:
+        return [[self.problem.repeated(one, layer) for one in self.policies.tolist()] for layer in self._kinds]
+
+    @cached_property
+    def _compute(self) -> Compute:
+        return Compute(self.problem, self.shards, self.c, self.policies.tolist(), shared=self.shared)
+
+    @cached_property
+    def _layers(self) -> list[LayerTimes]:
+        return [self._compute.layer(layer) for layer in self._kinds]
+
+    @cached_property
+    def _head(self) -> LayerTimes:
+        return self._compute.head()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tables:
-    """What many meshes look up: costs of shards, and of every collective over the groups of its axis.
+    """What many meshes look up: costs of shards, and of every collective over the groups of its axis, worked out when
+    asked for.
 
-    Without collectives communication costs nothing.
+    Without `links` communication costs nothing.
     """
 
     problem: Problem
     c: Coefficients
     shards: ShardCosts
-    collectives: dict[str, Cost] | None
+    links: Links | None
+
+    @cached_property
+    def collectives(self) -> dict[str, Cost] | None:
+        return None if self.links is None else self.links()
 
 
 @dataclass(frozen=True)
@@ -135,7 +170,8 @@ class MeshCosts:
         shards = Shards.of(layouts, problem.workload.seq_len, shared=shared)
         costs = ShardCosts.of(problem, shards.table, c, layouts.recompute, shared=shared)
         placed = groups(problem.cluster, layouts, shared=shared)
-        return cls(Tables(problem, c, costs, collectives(problem, placed, c)), layouts, shards.code, placed)
+        tables = Tables(problem, c, costs, partial(collectives, problem, placed, c))
+        return cls(tables, layouts, shards.code, placed)
 
     def take(self, rows: Array) -> MeshCosts:
         """Those at `rows`, with the traffic if it is worked out; not for coefficients drawn for each layout."""

@@ -15,6 +15,7 @@ simple enough where there is room; the rest of these then in order of the comple
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -198,7 +199,7 @@ class _Search:
         ground = self.ground
         layouts, parent = ground.space.split(cores.layouts)
         near = closest_groups(ground.problem.cluster, layouts)
-        links = ground.least.collectives(near, layouts)
+        links = partial(ground.least.collectives, near, layouts)
         costs = ground.costs(layouts, cores.shard[parent], near, links)
         chain = ground.chain(cores.trunk[parent])
         rows = np.arange(len(layouts))
@@ -220,7 +221,7 @@ class _Search:
         ground, layouts = self.ground, meshes.layouts
         fillings = ground.space.fillings
         near = closest_groups(ground.problem.cluster, layouts)
-        links = ground.least.collectives(near, layouts, apart=True)
+        links = partial(ground.least.collectives, near, layouts, apart=True)
         rows = np.tile(np.arange(len(meshes)), len(fillings))
         axes, block = np.repeat(fillings, len(meshes), axis=0).T
         layouts = layouts.take(rows).having(torus_axes=axes, torus_block=block)
@@ -257,7 +258,7 @@ class _Search:
         self._close(meshes.bound[mesh[~wanted]])
         mesh, place, points = mesh[wanted], place[wanted], points[wanted]
         layouts = meshes.layouts.take(mesh).having(placement=placed.placement[place])
-        seconds = collectives(ground.problem, links, ground.c)
+        seconds = partial(collectives, ground.problem, links, ground.c)
         costs = ground.costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
         chain = meshes.chain[mesh]
         found = Meshes(costs, mesh, chain, points, ground.bounded(costs, chain))

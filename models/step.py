@@ -50,25 +50,43 @@ class Predictions:
     def layouts(self) -> Layouts:
         return self.meshes.layouts
 
-    @property
+    @cached_property
     def time(self) -> dict[str, Array]:
-        return self._terms[0]
+        return self._terms[0] if self._whole is None else self._whole.time()
 
     @property
     def memory(self) -> dict[str, Array]:
-        return self._terms[1]
+        return self._held[0]
 
     @property
     def memory_stage(self) -> Array:
-        return self._terms[2]
+        return self._held[1]
 
     @cached_property
-    def _terms(self) -> tuple[dict[str, Array], dict[str, Array], Array, Array]:
-        """Time, memory and the fullest stage; and what is on the host."""
+    def host_bytes(self) -> Array:
+        return self._terms[2] if self._whole is None else self._whole.host()
+
+    @cached_property
+    def _held(self) -> tuple[dict[str, Array], Array]:
+        """Memory and the fullest stage."""
+        return self._terms[1] if self._whole is None else self._whole.memory()
+
+    @cached_property
+    def _whole(self) -> Combiner | None:
+        """All of them, where they are few enough for their arrays to stay in cache."""
+        meshes, stages = self.meshes, self._stages
+        if len(self.layouts) > _BLOCK and not is_drawn(meshes.c):
+            return None
+        return Combiner(meshes.layouts, meshes, stages.table.take(stages.code))
+
+    @cached_property
+    def _terms(self) -> tuple[dict[str, Array], tuple[dict[str, Array], Array], Array]:
+        """Time, memory with the fullest stage, and what is on the host, of one block after the other."""
         parts = [(rows, (block.time(), *block.memory(), block.host())) for rows, block in self._blocks]
         order, terms = zip(*parts, strict=True)
         times, memories, stages, hosts = zip(*terms, strict=True)
-        return _by_name(order, times), _by_name(order, memories), _joined(order, stages), _joined(order, hosts)
+        held = _by_name(order, memories), _joined(order, stages)
+        return _by_name(order, times), held, _joined(order, hosts)
 
     @cached_property
     def _stages(self) -> Shared[Stages]:
@@ -80,13 +98,10 @@ class Predictions:
 
     @property
     def _blocks(self) -> Iterator[tuple[Array, Combiner]]:
-        """Blocks small enough for their arrays to stay in cache, of layouts that ask for like work."""
-        meshes, stages, n = self.meshes, self._stages, len(self.layouts)
-        if n <= _BLOCK or is_drawn(meshes.c):
-            yield np.arange(n), Combiner(meshes.layouts, meshes, stages.table.take(stages.code))
-            return
+        """Blocks small enough for that, of layouts that ask for like work."""
+        meshes, stages = self.meshes, self._stages
         order = np.argsort(self._work, kind="stable")
-        for start in range(0, n, _BLOCK):
+        for start in range(0, len(order), _BLOCK):
             rows = order[start : start + _BLOCK]
             some = meshes.take(rows)
             yield rows, Combiner(some.layouts, some, stages.table.take(stages.code[rows]))
@@ -115,10 +130,6 @@ class Predictions:
     @property
     def allocated_bytes(self) -> Array:
         return self.reserved_bytes - self.memory["fragmentation_bytes"]
-
-    @property
-    def host_bytes(self) -> Array:
-        return self._terms[3]
 
     def fits(self, reserve_bytes: float = 0.0) -> Array:
         cluster = self.problem.cluster
@@ -163,8 +174,6 @@ def _by_name(rows: Sequence[Array], parts: Sequence[dict[str, Array]]) -> dict[s
 
 def _joined(rows: Sequence[Array], parts: Sequence[Array]) -> Array:
     """The values of blocks, where their rows are."""
-    if len(parts) == 1:
-        return parts[0]
     values = np.empty(sum(map(len, parts)), parts[0].dtype)
     for at, part in zip(rows, parts, strict=True):
         values[at] = part

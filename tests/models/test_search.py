@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import permutations, product
 from typing import Any
 
@@ -414,7 +415,8 @@ def costs_of(problem: Problem, layouts: Layouts, c: Coefficients, policies: Poli
 def unplaced(problem: Problem, placed: MeshCosts) -> MeshCosts:
     """With every axis as close as it can be."""
     closest = closest_groups(problem.cluster, placed.layouts)
-    tables = replace(placed.tables, collectives=LeastCosts(problem, placed.c).collectives(closest, placed.layouts))
+    links = partial(LeastCosts(problem, placed.c).collectives, closest, placed.layouts)
+    tables = replace(placed.tables, links=links)
     return replace(placed, tables=tables, groups=closest)
 
 
@@ -422,8 +424,8 @@ def in_every_filling(problem: Problem, placed: MeshCosts) -> MeshCosts:
     """Those, one filling of a torus after the other."""
     times, closest = len(problem.cluster.numbering.different), closest_groups(problem.cluster, placed.layouts)
     rows = np.tile(np.arange(len(placed.layouts)), times)
-    links = LeastCosts(problem, placed.c).collectives(closest, placed.layouts, apart=True)
-    tables = replace(placed.tables, collectives=links)
+    links = partial(LeastCosts(problem, placed.c).collectives, closest, placed.layouts, apart=True)
+    tables = replace(placed.tables, links=links)
     return replace(placed.take(rows), tables=tables, groups=closest.times(times))
 
 
