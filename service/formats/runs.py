@@ -45,6 +45,8 @@ _MOST = {"max_tp": "tp", "max_cp": "cp", "max_ep": "ep", "max_pp": "pp", "max_vi
 """What a stack goes up to, by the field of a row that may show more."""
 _STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3, "gemini": 3}
 """The ZeRO stage of a kind of data parallelism, by how its name starts."""
+_OPTIMIZERS = {"adafactor": "adafactor", "muon": "muon", "bf16 moments": "adamw_bf16_moments"}
+"""By what its description has in it; all others keep what AdamW keeps."""
 _LARGEST_MICRO_BATCH = 16
 
 
@@ -77,7 +79,7 @@ def _read(row: Row, software_year: float) -> Run:
     training = row["training"]
     architecture = catalogue.likeness(Architecture.from_shape(name="run", **shape(row["model"])))
     cluster = _cluster(row["cluster"])
-    stack = replace(_stack(row, assumed), age_years=_age(row, software_year, assumed))
+    stack = replace(_stack(row, cluster, assumed), age_years=_age(row, software_year, assumed))
     degrees = _degrees(training, cluster, architecture, stack, assumed)
     workload = _workload(training, degrees, cluster, stack, assumed)
     problem = Problem(architecture=architecture, cluster=cluster, workload=workload, stack=stack)
@@ -174,7 +176,7 @@ def _torus_shape(row: Row, n: int) -> tuple[int, ...] | None:
     return dims if n % product == 0 else None
 
 
-def _stack(row: Row, assumed: list[str]) -> Stack:
+def _stack(row: Row, cluster: Cluster, assumed: list[str]) -> Stack:
     training = row["training"]
     try:
         stack = catalogue.stack(_stack_name(row))
@@ -195,7 +197,7 @@ def _stack(row: Row, assumed: list[str]) -> Stack:
         changes["loss"] = "pytorch"
     if not kernel:
         assumed.append("attention_kernel")
-    return replace(stack, **changes, **_shown(stack, training))
+    return replace(stack, **changes, **_shown(stack, training, cluster.chip.vendor))
 
 
 def _stack_name(row: Row) -> str:
@@ -234,9 +236,12 @@ def _year(date: str) -> float:
     return int(year) + ((int(month[:2]) - 0.5) / 12 if month else 0.5)
 
 
-def _shown(stack: Stack, training: Row) -> dict[str, Any]:
-    """A run shows what its build of the stack could do: no sequence parallelism yet, a fork's schedule or degrees."""
+def _shown(stack: Stack, training: Row, vendor: str) -> dict[str, Any]:
+    """A run shows what its build of the stack could do: no sequence parallelism yet, a fork's chips, schedule or
+    degrees."""
     shown: dict[str, Any] = {}
+    if stack.vendors:
+        shown["vendors"] = tuple(dict.fromkeys((*stack.vendors, vendor)))
     if training.get("sequence_parallel") is not None:
         shown["sequence_parallel"] = (True, False)
     for most, degree in _MOST.items():
@@ -244,7 +249,8 @@ def _shown(stack: Stack, training: Row) -> dict[str, Any]:
             shown[most] = max(training[degree], getattr(stack, most))
     schedule = (training.get("pp_schedule") or "").lower()
     if schedule.startswith("zb") or "dualpipe" in schedule:
-        shown["schedules"] = tuple(dict.fromkeys((*stack.schedules, "zero_bubble", "dualpipe")))
+        bubbles = "zero_bubble", "zero_bubble_v", "dualpipe"
+        shown["schedules"] = tuple(dict.fromkeys((*stack.schedules, *bubbles)))
     stage = _stage(training)
     if stage is not None:
         shown["zero_stages"] = tuple(dict.fromkeys((*stack.zero_stages, stage)))
@@ -267,6 +273,8 @@ def _degrees(
     zero, reshard, shard = _sharding(training, stack, dp, pp, assumed)
     ep = (training.get("ep") or 1) if architecture.is_moe else 1
     etp = training.get("etp") or _expert_tensor(stack, architecture, tp, ep)
+    if training.get("etp") is None and dp * cp * tp % (ep * etp):
+        etp = 1  # or the run could not have been
     if training.get("sequence_parallel") is None and tp > 1:
         assumed.append("sequence_parallel")
     sp = training.get("sequence_parallel")
@@ -333,8 +341,8 @@ def _workload(training: Row, degrees: Row, cluster: Cluster, stack: Stack, assum
         raise Invalid("training.global_batch_sequences", None, "not stated, nor a micro-batch to derive it from")
     if training.get("compute_dtype") is None:
         assumed.append("precision")
-    optimizer = training.get("optimizer") or "adamw"
-    name = "adafactor" if "adafactor" in optimizer else "adamw_bf16_moments" if "bf16 moments" in optimizer else "adamw"
+    optimizer = (training.get("optimizer") or "").lower()
+    name = next((name for words, name in _OPTIMIZERS.items() if words in optimizer), "adamw")
     return Workload(
         seq_len=seq_len,
         global_batch=int(batch),
@@ -389,6 +397,8 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
         virtual = max(problem.architecture.num_layers // pp, 1)
     if not text or text == "none":
         assumed.append("schedule")
+    if "zbv" in text:
+        return "zero_bubble_v", 2
     if text.startswith("zb") or "zero" in text:
         return "zero_bubble", 1
     if "dualpipe" in text:

@@ -114,6 +114,8 @@ def test_expert_tensor_parallelism_is_that_of_the_dense_layers_unless_stated() -
     (legacy,) = runs.read(row(model=moe, training=training), YEAR).alternatives
     (folded,) = runs.read(row(model=moe, training={**training, "etp": 1}), YEAR).alternatives
     assert (legacy.etp, folded.etp) == (2, 1)
+    (one_way,) = runs.read(row(model=moe, training={**training, "ep": 8}), YEAR).alternatives
+    assert one_way.etp == 1  # eight ranks hold no eight groups of two
 
 
 @pytest.mark.parametrize(("date", "kernel"), [("2022-06", "fused_softmax"), ("2024-06", "auto"), (None, "auto")])
@@ -162,6 +164,39 @@ def test_a_run_shows_what_its_build_of_the_stack_can(
         require_legal(replace(run.problem, stack=catalogue.stack(stack)), chosen)
     assert {name: getattr(chosen, name) for name in layout} == layout
     require_legal(run.problem, chosen)
+
+
+@pytest.mark.parametrize(("stack", "chip"), [("megatron", "gaudi2"), ("torchtitan", "trainium2"), ("megatron", "pvc")])
+def test_a_run_shows_that_its_build_runs_on_its_chips(stack: str, chip: str) -> None:
+    """Forks do, on chips that the stack of the catalogue does not know."""
+    run = runs.read(row(stack=stack, cluster={"chip": chip}), YEAR)
+    require_legal(run.problem, choose(run, shipped_profile()))
+    with pytest.raises(Invalid, match="runs on chips of"):
+        replace(run.problem, stack=catalogue.stack(stack))
+
+
+@pytest.mark.parametrize(
+    ("stated", "schedule", "chunks"),
+    [("zb-zbv", "zero_bubble_v", 2), ("zbv", "zero_bubble_v", 2), ("zb-1p", "zero_bubble", 1)],
+)
+def test_a_zero_bubble_schedule_may_go_in_a_v(stated: str, schedule: str, chunks: int) -> None:
+    run = runs.read(row(training={"pp": 4, "pp_schedule": stated, "vpp": chunks}), YEAR)
+    assert {(x.schedule, x.virtual_stages) for x in run.alternatives} == {(schedule, chunks)}
+    require_legal(run.problem, run.alternatives[0])
+
+
+@pytest.mark.parametrize(
+    ("stated", "optimizer"),
+    [
+        (None, "adamw"),
+        ("Adam", "adamw"),
+        ("Adafactor", "adafactor"),
+        ("adamw (bf16 moments)", "adamw_bf16_moments"),
+        ("MuonClip", "muon"),
+    ],
+)
+def test_an_optimizer_is_known_by_what_its_description_names(stated: str | None, optimizer: str) -> None:
+    assert runs.read(row(training={"optimizer": stated}), YEAR).problem.workload.optimizer == optimizer
 
 
 def test_nemo_is_megatron_with_gradients_of_16_bits() -> None:
