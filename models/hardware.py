@@ -144,14 +144,17 @@ class Chip:
     sources: tuple[str, ...] = ()
     caveats: str | None = None
 
+    def dtype_of(self, dtype: str) -> str:
+        """In which products of `dtype` are made: without TF32 those of fp32."""
+        return "fp32" if dtype == "tf32" and "tf32" not in self.peak_tflops else dtype
+
     def peak_flops(self, dtype: str) -> float:
-        """Dense FLOP/s of one chip at `dtype`; without TF32 its products are those of fp32."""
-        if dtype == "tf32" and "tf32" not in self.peak_tflops and "fp32" in self.peak_tflops:
-            dtype = "fp32"
-        if dtype not in self.peak_tflops:
+        """Dense FLOP/s of one chip at `dtype`."""
+        made = self.dtype_of(dtype)
+        if made not in self.peak_tflops:
             have = ", ".join(sorted(self.peak_tflops))
             raise Invalid("workload.precision", dtype, f"{self.name} has no published {dtype} peak (it has {have})")
-        return self.peak_tflops[dtype] * 1e12
+        return self.peak_tflops[made] * 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,8 @@ from models.groundwork import Groundwork
 from models.layout import DEGREES, Layouts
 from models.pareto import ROUNDED, staircase
 
+_ROUNDING = 1e-9  # times that differ by less are the same
+
 
 @dataclass
 class Held:
@@ -112,7 +114,7 @@ class Held:
     def answer(self, certificate: Certificate, ground: Groundwork) -> Answer:
         """Of what is held, with how the search went."""
         layouts = Layouts.concatenate(self.layouts)
-        times, points = np.concatenate(self.times), np.concatenate(self.complexities)
+        times, points = _alike(np.concatenate(self.times)), np.concatenate(self.complexities)
         order = np.lexsort((*(getattr(layouts, name) for name in Layouts.__slots__), points, times))
         layouts, times, points = layouts.take(order), times[order], points[order]
         near = np.flatnonzero(times <= self.tolerated)
@@ -143,6 +145,16 @@ def _distinct_meshes(layouts: Layouts, times: Array, top: int, last: float) -> l
         if _told_apart(times[row]) <= _told_apart(last):
             seen.setdefault(_told_apart(times[row]), row)
     return list(seen.values())[:top]
+
+
+def _alike(times: Array) -> Array:
+    """With one time, the least, for all that differ by rounding errors only: which of them is less says nothing."""
+    order = np.argsort(times, kind="stable")
+    ascending = times[order]
+    starts = np.flatnonzero(np.diff(ascending, prepend=0.0) > _ROUNDING * ascending)
+    alike = np.empty_like(times)
+    alike[order] = np.repeat(ascending[starts], np.diff(starts, append=len(times)))
+    return alike
 
 
 def _told_apart(time: float) -> float:

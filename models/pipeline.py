@@ -99,7 +99,8 @@ def waiting(schedule: Array, pp: Array, micro_batches: Array, times: StageTimes)
     def interleaved() -> Array:
         longer = times.slowest - (times.forward + times.backward).max(axis=0)
         group = micro_batch_group(pp, micro_batches)
-        share = times.backward.sum(axis=0) / (times.forward + times.backward).sum(axis=0)
+        forward, backward = times.forward.max(axis=0), times.backward.max(axis=0)
+        share = backward / (forward + backward)
         seen, skipped = times.first_round / pp, times.last_round
         begun, skipped_forward = share * seen - skipped, (1 - share) * skipped
         wrapped = (2 * pp - 2 - group) * seen - (group - 1) * skipped

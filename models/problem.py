@@ -32,6 +32,9 @@ class Problem:
         if precision == "mxfp8" and not {"fp4", "fp6"} & chip.peak_tflops.keys():
             rule = f"needs matrix units that scale by blocks, which come with fp4 or fp6, and {chip.id} has neither"
             raise Invalid("workload.precision", precision, rule)
+        if precision == "nvfp4" and vendor in VENDORS and vendor != "nvidia":
+            rule = f"is a format of NVIDIA's tensor cores, which {chip.id} ({vendor}) does not have"
+            raise Invalid("workload.precision", precision, rule)
 
     @cached_property
     def kernel(self) -> str:

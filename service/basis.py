@@ -41,10 +41,10 @@ def _pinned(question: Question) -> dict[str, Any]:
 
 
 def conventions(problem: Problem) -> Conventions:
-    dtype = problem.workload.number_format.gemm
+    chip, gemm = problem.cluster.chip, problem.workload.number_format.gemm
     return Conventions(
         mfu=_MFU,
-        mfu_peak=MfuPeak(dtype=dtype, tflops_per_chip=problem.cluster.chip.peak_flops(dtype) / 1e12),
+        mfu_peak=MfuPeak(dtype=chip.dtype_of(gemm), tflops_per_chip=chip.peak_flops(gemm) / 1e12),
         interval="central 80%",
         units="GiB = 2^30 bytes; GB = 1e9 bytes; bandwidths one way; times in seconds",
     )

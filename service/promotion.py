@@ -113,7 +113,7 @@ def judge(
         return _kept(
             f"{len(found.outliers)} of {found.observations} reports are outliers: no coefficient explains them"
         )
-    judged = [("step times", found.unseen), ("memory", found.unseen_memory)]
+    judged = [("step times", found.unseen), ("peaks of memory", found.unseen_memory)]
     errors = {what: unseen for what, unseen in judged if unseen is not None}
     if not errors:
         rule = f"fewer than {JUDGED} measured step times, or peaks of memory"

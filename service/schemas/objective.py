@@ -92,6 +92,7 @@ class ChoiceAnswer(Document):
     """The interval that loses least (Young and Daly)."""
     hours: float | None
     usd: float | None
+    """Of the chips that are used, where those are fewer."""
     usd_per_million_tokens: float | None
     meets: bool
     """Deadline and budget are kept."""

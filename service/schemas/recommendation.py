@@ -36,7 +36,8 @@ class RecommendationRequest(PinnedQuestion):
     """Nodes that a scheduler already holds, of the question's cluster: the answer runs on exactly those, or some of
     them. `cluster.num_chips` is then the most to use, and may be left out."""
     include: Annotated[list[Literal["thresholds"]], Field(max_length=1)] = []
-    """"thresholds": how much bandwidth, or how large a domain, would change whether a pipeline is needed."""
+    """"thresholds": how much bandwidth, or how large a domain, would change whether a pipeline is needed; for 3 s at
+    most, unless `time_limit_s` is given, which then holds for these too."""
     time_limit_s: Annotated[float, Field(gt=0, le=60)] = 20.0
     """How long to search at most. Then the answer is the best so far: see `certificate.exact` and `certificate.gap`.
     Where none fits yet a few steps more are taken, which for the largest questions are some seconds."""

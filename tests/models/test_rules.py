@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -201,3 +202,24 @@ def test_a_sequence_is_divided_by_the_axis_that_is_named(
 ) -> None:
     asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=4100, global_batch=256)
     _expect(asked, Layout(**degrees, sequence_parallel="tp" in degrees, zero_stage=1), refusal, field)
+
+
+@pytest.mark.parametrize(
+    ("chip", "precision", "refused"),
+    [
+        ("mi350x", "nvfp4", "NVIDIA's tensor cores"),
+        ("mi350x", "mxfp8", None),
+        ("b200", "nvfp4", None),
+        ("h100", "mxfp8", "scale by blocks"),
+    ],
+)
+def test_formats_of_one_vendor_s_matrix_units_are_refused_on_others(
+    chip: str, precision: str, refused: str | None
+) -> None:
+    asked = problem("llama-3-8b", (chip, 8), "megatron", seq_len=4096, global_batch=64)
+    workload = replace(asked.workload, precision=precision)
+    if refused is None:
+        require_legal(replace(asked, workload=workload), Layout(dp_shard=8, zero_stage=1))
+        return
+    with pytest.raises(Invalid, match=refused):
+        replace(asked, workload=workload)

@@ -76,6 +76,15 @@ def test_many_layouts_at_once_are_each_as_if_alone() -> None:
     assert alone == pytest.approx(list(together), rel=1e-12)
 
 
+def test_a_layout_takes_as_long_beside_others_with_more_kinds_of_stages() -> None:
+    """Stages of 13, 13 and 9 layers in rounds of 3 to 0, and beside them seven stages that all differ."""
+    problem, c = question("qwen3-30b-a3b", 56), shipped_profile().coefficients(())
+    few = Layout(pp=4, dp_shard=14, zero_stage=3, schedule="interleaved", virtual_stages=5, balanced=True)
+    many = Layout(pp=7, dp_shard=8, zero_stage=3, schedule="interleaved", virtual_stages=4, balanced=True)
+    alone, beside = (predict(problem, Layouts.of(layouts), c).step_time_s[0] for layouts in ([few], [few, many]))
+    assert beside == pytest.approx(alone, rel=1e-12)
+
+
 def test_mfu_and_step_time_say_the_same() -> None:
     problem = question()
     for found in predict_layouts(problem, LAYOUTS, PROFILE):

@@ -156,6 +156,13 @@ def test_the_terms_add_up(client) -> None:
     assert found["host_usable_gib"] == pytest.approx(256.0, abs=0.1)
 
 
+@pytest.mark.parametrize(("chip", "dtype"), [("h100", "tf32"), ("v100", "fp32"), ("mi350x", "fp32")])
+def test_products_of_fp32_are_those_that_the_chip_makes(client, chip: str, dtype: str) -> None:
+    asked = changed(changed(PREDICTION, "cluster.preset", chip), "workload.precision", "fp32")
+    found = client.post("/v1/predictions", json={**asked, "stack": "megatron"}).json()
+    assert found["conventions"]["mfu_peak"]["dtype"] == dtype
+
+
 def test_the_answer_says_what_it_rests_on(client) -> None:
     found = client.post("/v1/predictions", json=PREDICTION).json()
     assert found["profile"] == {"id": "default", "version": 1}

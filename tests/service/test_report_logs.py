@@ -228,14 +228,16 @@ def test_a_real_log_of_older_software_is_as_fast_as_predicted(client, name: str)
     assert report["flag"] is None
 
 
-def test_the_same_bytes_make_one_report(client) -> None:
+def test_the_same_lines_make_one_report(client) -> None:
     body = {**PREDICTION, "log": TITAN}
     first, again = (client.post(ADDRESS, json=body) for _ in range(2))
     assert first.json() == {**again.json(), "repeated": False}
     assert again.json()["repeated"]
     assert again.headers["location"] == first.headers["location"]
     assert [answer.headers.get("idempotency-replayed") for answer in (first, again)] == [None, "true"]
-    other = client.post(ADDRESS, json={**body, "log": TITAN + "\n"}).json()
+    for log in (TITAN + "\n", "\ufeff\n" + TITAN, TITAN.replace("\n", "\r\n")):
+        assert client.post(ADDRESS, json={**body, "log": log}).json() == again.json()
+    other = client.post(ADDRESS, json={**body, "log": TITAN[: TITAN.rstrip().rindex("\n")]}).json()
     assert other["report"]["id"] != first.json()["report"]["id"]
     assert len(client.get("/v1/reports").json()["items"]) == 2
 
