@@ -8,9 +8,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from service import heap
 from service.errors import ClientGone, QueueFull, TurnNeverCame
 
 _LOOK_S = 0.25  # how often a waiting request looks whether its client is still there
+_LONG_S = 1.0  # what takes longer may have held hundreds of MiB
 
 Gone = Callable[[], Awaitable[bool]]
 
@@ -59,11 +61,14 @@ class HeavySlots:
         self._admitted += 1
         try:
             await self._turn(gone)
+            began = time.monotonic()
             try:
                 async with Listening(gone).watched() as client:
                     yield client
             finally:
                 self._free.release()
+                if time.monotonic() - began > _LONG_S:
+                    asyncio.get_running_loop().run_in_executor(None, heap.trim)
         finally:
             self._admitted -= 1
 

@@ -21,7 +21,7 @@ LAYERS = (
     "service.faults service.cursors service.remembered",
     "service.formats service.tables",
     "service.schemas service.database",
-    "service.store service.slots service.worker",
+    "service.store service.heap service.slots service.worker",
     "service.slices service.resolution service.assumptions service.basis service.creation service.measurements "
     "service.catalog service.disclosure service.profiles service.predictions service.recommendations service.reports "
     "service.evidence service.comparisons service.frontiers service.subject service.timelines "
