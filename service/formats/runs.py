@@ -272,9 +272,7 @@ def _degrees(
         assumed.append("dp")
     zero, reshard, shard = _sharding(training, stack, dp, pp, assumed)
     ep = (training.get("ep") or 1) if architecture.is_moe else 1
-    etp = training.get("etp") or _expert_tensor(stack, architecture, tp, ep)
-    if training.get("etp") is None and dp * cp * tp % (ep * etp):
-        etp = 1  # or the run could not have been
+    etp = training.get("etp") or _expert_tensor(stack, architecture, tp, ep, dp * cp * tp)
     if training.get("sequence_parallel") is None and tp > 1:
         assumed.append("sequence_parallel")
     sp = training.get("sequence_parallel")
@@ -285,7 +283,10 @@ def _degrees(
     }  # fmt: skip
 
 
-def _expert_tensor(stack: Stack, architecture: Architecture, tp: int, ep: int) -> int:
+def _expert_tensor(stack: Stack, architecture: Architecture, tp: int, ep: int, stage: int) -> int:
+    """As the dense layers are, unless a stage of so many devices could not have been cut so."""
+    if stage % (ep * tp):
+        return 1
     by_habit = ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph"
     return tp if architecture.is_moe and (by_habit or stack.expert_folding == "beside_tensor") else 1
 
