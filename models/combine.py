@@ -181,8 +181,6 @@ class Combiner:
             "activations_bytes": resident * c.activation_memory + np.where(losing, 0.0, recomputed),
             "logits_bytes": np.where(losing, logits, 0.0),
         }
-        if self.problem.stack.lazy_gradients or self.problem.update_bytes:
-            parts |= self._around_update(parts)
         allocated = total(parts.values())
         worst = _largest(allocated)
         held = {name: _pick(value, worst) for name, value in parts.items()}
@@ -203,22 +201,6 @@ class Combiner:
         """In so many bytes of the device, and with the margin in all of it and in what is known of the host."""
         used, _ = self.memory()
         return margin.fits(used, self.host(), self.problem.cluster, capacity)
-
-    def _around_update(self, parts: dict[str, Array]) -> dict[str, Array]:
-        """What takes the place of activations once they are gone: gradients, unless earlier micro-batches left them,
-        and temporaries of the update."""
-        gone, whole = parts["activations_bytes"] + parts["logits_bytes"], parts["gradients_bytes"]
-        early = whole
-        if self.problem.stack.lazy_gradients:
-            early = np.where(self.micro_batches == 1, 0.0, whole)
-        gathered = (self.zero3 & self.layouts.reshard) * parts["parameters_bytes"]  # gone by the time of the update
-        temporary = self.problem.update_bytes * ~self.layouts.offload_optimizer * self._owned
-        more = np.maximum(whole - gone - early + np.maximum(temporary - gathered, 0.0), 0.0)
-        gradients = np.minimum(more, whole - early)
-        return {
-            "gradients_bytes": early + gradients,
-            "optimizer_bytes": parts["optimizer_bytes"] + more - gradients,
-        }
 
     @cached_property
     def _in_flight(self) -> Array:
@@ -280,7 +262,7 @@ class Combiner:
 
     def _gradient_bytes(self, dense: Array, expert: Array) -> Array:
         sharded = (self.layouts.zero_stage >= 2) & ~self.once
-        reduced = sharded * (self.problem.parameter_bytes * self._unit)
+        reduced = sharded * (self.problem.reduced_bytes * self._unit)
         return self.problem.gradient_bytes * self.exposure.shard(dense, expert, sharded) + reduced
 
 

@@ -216,22 +216,22 @@ class MemoryBounds:
     def _worth(self, on_host: Array, *, most: bool = False) -> _Worth:
         """At least, or at `most`."""
         problem, zero = self.problem, self.zero
-        states = self._state_bytes + most * problem.update_bytes
+        states = self._state_bytes
         gathered = (zero == 3) & self.reshard
         reduced = (zero >= 2) & ((self.pp == 1) | gathered | (zero == 2))
         shared = problem.parameter_bytes * ((zero == 3) & (on_host | problem.stack.parameter_shards))
         shared = shared + states * (~on_host & (zero >= 1))
         own = problem.parameter_bytes * ~gathered + states * (~on_host & (zero == 0))
-        gradient = problem.gradient_bytes if most else _gradient_bytes(problem, self.costs.layouts)
+        gradient = problem.gradient_bytes
         copies = self._copies if most else 1
         sharded = (shared + gradient * reduced) * copies
         whole = (own + gradient * ~reduced) * copies
         two = 2 * self._unit
-        fixed = reduced * (gradient > 0) * self._unit + gathered * (two if most else np.minimum(two, self._layer))
+        at_once = gathered * problem.parameter_bytes * (two if most else np.minimum(two, self._layer))
         return _Worth(
             whole + sharded / self.costs.dense_shards,
             whole + sharded / self.costs.expert_shards,
-            problem.parameter_bytes * fixed,
+            reduced * problem.reduced_bytes * self._unit + at_once,
         )
 
     @property
@@ -316,7 +316,7 @@ class CoreMemory:
         states = 0.0
         if not self.policies.savers.offload_optimizer.any():
             states = problem.master_bytes + problem.workload.optimizer_state.moment_bytes
-        gradient = _gradient_bytes(problem, cores)
+        gradient = problem.gradient_bytes
         sharded = states * (most >= 1) + gradient * (most >= 2)
         whole = states * (most == 0) + gradient * (most < 2)
         if not ((shardings.zero_stage == 3) & shardings.reshard).any():
@@ -335,13 +335,6 @@ class CoreMemory:
             most = [(of_kind[0] - of_kind[policy]).take(shard) * scale for of_kind in self.shards.kept]
             held = held + reduce(np.maximum, most)
         return held
-
-
-def _gradient_bytes(problem: Problem, layouts: Layouts) -> Array | float:
-    """Of a gradient, while activations are at their fullest."""
-    if not problem.stack.lazy_gradients:
-        return problem.gradient_bytes
-    return problem.gradient_bytes * (layouts.num_micro_batches(problem.workload.global_batch) > 1)
 
 
 def _fullest(

@@ -66,6 +66,12 @@ class Problem:
         return max(self.stack.gradient_bytes, self.workload.number_format.activation_bytes)
 
     @property
+    def reduced_bytes(self) -> float:
+        """An element of a gradient while it is reduced: as backward leaves it, and as it is sent where that is wider
+        (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, foreach_reduce)."""
+        return self.parameter_bytes + (self.gradient_bytes if self.gradient_bytes > self.parameter_bytes else 0.0)
+
+    @property
     def gather_bytes(self) -> float:
         """An element of a gathered parameter on the wire."""
         number = self.workload.number_format
@@ -77,11 +83,6 @@ class Problem:
     def master_bytes(self) -> float:
         """Of an fp32 copy beside the parameter in use; where that is fp32 itself there is none."""
         return 0.0 if self.parameter_bytes >= 4 else self.workload.optimizer_state.master_bytes
-
-    @property
-    def update_bytes(self) -> float:
-        """Temporaries of the optimizer's update, of a parameter."""
-        return 4.0 if self.cluster.chip.vendor in self.stack.foreach_on else 0.0
 
     def repeated(self, number: int, layer: Layer) -> Repeated:
         """What of a layer a recompute policy does again."""

@@ -97,9 +97,6 @@ class Stack:
     loss                    what makes loss and gradient of logits: one "fused" kernel, PyTorch's cross_entropy
                             "compiled", its several kernels ("pytorch"), or one for every operation ("stepwise")
     loss_since              the year that began; it was `earlier_loss` before
-    lazy_gradients          gradients have no memory before backward computes them: PyTorch's zero_grad(set_to_none)
-    foreach_on              vendors on whose chips PyTorch updates all parameters together by its foreach kernels, with
-                            an fp32 temporary of each, where it has no fused update
     low_precision_activations   inputs of activation functions are kept in the GEMM format (DeepSeek-V3 §3.3.3)
     fused                   norms, activations and rotary are fused kernels (hand-written or compiled)
     fused_norm              norms are, even where the others are not
@@ -178,8 +175,6 @@ class Stack:
     loss: Literal["fused", "compiled", "pytorch", "stepwise"] = "fused"
     loss_since: float | None = None
     earlier_loss: Literal["pytorch", "stepwise"] = "pytorch"
-    lazy_gradients: bool = False
-    foreach_on: tuple[str, ...] = ()
     low_precision_activations: bool = False
     fused: bool = True
     fused_norm: bool = False

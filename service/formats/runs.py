@@ -36,7 +36,7 @@ _KERNELS = {
 }
 _DRIVEN = {
     "megatron": {"NeMo": "megatron-bridge", "Primus-Turbo": "primus-turbo"},
-    "fsdp": {"llm-foundry": "llm-foundry"},
+    "fsdp": {"llm-foundry": "llm-foundry", "fms-fsdp": "fms-fsdp"},
     "in-house": {"HAI-LLM": "deepseek"},
 }
 """By the stack of a row: what the name of its framework has in it, and the stack of the catalogue that it then is."""
@@ -421,12 +421,16 @@ def _recompute(
     text = training.get("recompute")
     if text is None:
         assumed.append("recompute")
-        least, sets = RECOMPUTE.index(problem.stack.default_recompute), {"selective": problem.stack.selective}
+        least = RECOMPUTE.index(problem.stack.default_recompute)
+        of_model = (tuple(filter(problem.has_module, modules)) for modules in problem.stack.selective)
+        sets = {"selective": tuple(dict.fromkeys(filter(None, of_model)))}
         usual = (policy for policy in problem.stack.recompute if RECOMPUTE.index(policy) >= least)
         found = [(policy, modules, 0) for policy in usual for modules in sets.get(policy, ((),))]
-        some = sorted({chunk * eighths // 8 for eighths in range(1, 8)} - {0}) if problem.stack.recompute_layers else []
-        return found + [("full", (), layers) for layers in some]
+        return found + [("full", (), layers) for layers in _eighths(chunk) if problem.stack.recompute_layers]
     policy, _, rest = text.partition(":")
+    if text == "selective" and text not in problem.stack.recompute and problem.stack.recompute_layers:
+        assumed.append("recompute")  # of some layers, as a whole: how many is not said
+        return [("full", (), layers) for layers in (*_eighths(chunk), 0)]
     if policy == "selective":
         named = tuple(name for name in MODULES if name in rest.split(",") and problem.has_module(name))
         return [(policy, named, 0)]
@@ -434,6 +438,11 @@ def _recompute(
         blocks = re.fullmatch(r"block,(\d+) layers", rest)
         return [(policy, (), int(blocks[1]) if blocks else 0)]
     return [("full" if policy.startswith(("full", "custom", "qkv")) else "selective", (), 0)]
+
+
+def _eighths(layers: int) -> list[int]:
+    """From one to seven of them."""
+    return sorted({layers * eighths // 8 for eighths in range(1, 8)} - {0})
 
 
 def _micro_batches(row: Row, problem: Problem, degrees: Row, assumed: list[str]) -> tuple[int, ...]:

@@ -11,8 +11,9 @@ import pytest
 from models import catalogue
 from models.errors import DomainError, Invalid, UnknownName
 from models.hardware import GIB
+from models.layout import Layouts
 from models.profile import shipped_profile
-from models.rules import require_legal
+from models.rules import first_broken, require_legal
 from service.fit_profile import choose
 from service.formats import runs
 from tests.test_scores import ROW
@@ -46,6 +47,15 @@ def test_identifiers_and_measurements_are_no_inputs() -> None:
     assert (one.step_time_s, other.step_time_s) == (1.0, 9.0)
 
 
+def test_checkpointing_of_an_unstated_share_of_layers_takes_the_fewest_that_fit() -> None:
+    """Where a framework has no recompute of modules, "selective" is of layers."""
+    given = row(stack="fsdp", framework="fms-fsdp", training={"recompute": "selective", "data_parallel_kind": "fsdp"})
+    run = runs.read(given, YEAR)
+    assert {x.recompute for x in run.alternatives} == {"full"}
+    assert [x.recompute_layers for x in run.alternatives] == [4, 8, 12, 16, 20, 24, 28, 0]
+    assert "recompute" in run.assumed
+
+
 def test_an_open_schedule_is_plain_or_as_interleaved_as_the_layers_allow() -> None:
     run = runs.read(row(training={"pp": 4}), YEAR)
     assert {(x.schedule, x.virtual_stages) for x in run.alternatives} == {("1f1b", 1), ("interleaved", 8)}
@@ -59,6 +69,15 @@ def test_open_recompute_starts_from_the_default_of_the_stack() -> None:
     assert [policy for policy, _, _ in policies[:6]] == ["none", *["selective"] * 4, "full"]
     assert [layers for _, layers, _ in policies] == [0] * 6 + [4, 8, 12, 16, 20, 24, 28]
     assert {"recompute", "micro_batch"} <= set(run.assumed)
+
+
+@pytest.mark.parametrize("stack", ["in-house", "megatron", "torchtitan", "fsdp", "nanotron"])
+@pytest.mark.parametrize("moe", [None, {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 14336}])
+def test_every_policy_for_open_recompute_is_legal(stack: str, moe: dict[str, int] | None) -> None:
+    """Modules that a stack recomputes and a model does not have are left out."""
+    run = runs.read(row(stack=stack, model={"moe": moe}, training={"recompute": None}), YEAR)
+    assert (first_broken(run.problem, Layouts.of(run.alternatives)) < 0).all()
+    assert "selective" in {x.recompute for x in run.alternatives} or "selective" not in run.problem.stack.recompute
 
 
 def test_dense_runs_have_tuned_an_open_micro_batch_and_sparse_ones_take_the_default() -> None:
