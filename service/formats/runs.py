@@ -8,6 +8,7 @@ and of a stack that takes all sequences at once the most that fit.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -270,7 +271,8 @@ def _degrees(
     if tp * pp * cp * dp != n and n % (tp * pp * cp) == 0:
         dp = n // (tp * pp * cp)
         assumed.append("dp")
-    zero, reshard, shard = _sharding(training, stack, dp, pp, assumed)
+    most = cluster.scale_up_domain // (tp * cp) if cluster.fabric.torus else dp
+    zero, reshard, shard = _sharding(training, stack, dp, pp, most, assumed)
     ep = (training.get("ep") or 1) if architecture.is_moe else 1
     etp = training.get("etp") or _expert_tensor(stack, architecture, tp, ep, dp * cp * tp)
     if training.get("sequence_parallel") is None and tp > 1:
@@ -306,8 +308,11 @@ def _known(training: Row, name: str, assumed: list[str]) -> int:
     return training.get(name) or 1
 
 
-def _sharding(training: Row, stack: Stack, dp: int, pp: int, assumed: list[str]) -> tuple[int, bool, int]:
-    """(ZeRO stage, reshard, degree of sharding)."""
+def _sharding(
+    training: Row, stack: Stack, dp: int, pp: int, of_slice: int, assumed: list[str]
+) -> tuple[int, bool, int]:
+    """(ZeRO stage, reshard, degree of sharding). What is not stated is sharded within a slice, and replicated over
+    slices: MaxText's base.yml has ici_fsdp_parallelism and dcn_data_parallelism at -1."""
     kind, stage = _kind(training), _stage(training)
     if not kind:
         assumed.append("data_parallel_kind")
@@ -318,7 +323,7 @@ def _sharding(training: Row, stack: Stack, dp: int, pp: int, assumed: list[str])
         return stage, True, dp
     size = training.get("fsdp_size")
     named = re.search(r"fsdp\s*(\d+)", kind)
-    size = size or (int(named.group(1)) if named else None) or dp
+    size = size or (int(named.group(1)) if named else None) or (dp if kind else max(math.gcd(dp, of_slice), 1))
     shard = size if dp % size == 0 else dp
     kept = "no reshard" in kind or (pp > 1 and False in stack.reshard)  # what FSDP does under pipelines by default
     return 3, not kept, shard

@@ -289,3 +289,13 @@ def test_a_cluster_that_is_named_is_that_of_the_catalogue() -> None:
     assert with_figures.problem.cluster.fabric.levels[1].gb_s_per_chip == 25
     other_chip = runs.read(row(cluster={**known, "chip": "h200-sxm-141gb"}), YEAR)
     assert other_chip.problem.cluster.fabric.id != "hf-science"
+
+
+def test_sharding_that_is_not_stated_ends_at_a_slice() -> None:
+    """Slices of a torus are replicas unless told otherwise."""
+    cluster = {"chip": "tpu-v6e", "num_chips": 1024, "scaleup_domain": 256, "fabric": None}
+    open_ = row(stack="maxtext", cluster=cluster, training={"data_parallel_kind": None, "dp": 256, "tp": 4, "pp": 1})
+    for kind, degrees in ((None, (4, 64)), ("fsdp", (1, 256))):
+        open_["training"]["data_parallel_kind"] = kind
+        layout = runs.read(open_, YEAR).alternatives[0]
+        assert (layout.dp_replicate, layout.dp_shard) == degrees
