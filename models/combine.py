@@ -32,7 +32,7 @@ TIME_TERMS: dict[str, str] = {
 }
 MEMORY_TERMS: dict[str, str] = {
     "parameters_bytes": "parameters in use, and FSDP's gathered layers",
-    "gradients_bytes": "accumulated gradients",
+    "gradients_bytes": "accumulated gradients, and those of the layer being reduced",
     "optimizer_bytes": "master copy and moments",
     "activations_bytes": "activations of the micro-batches in flight, and the layer being worked on",
     "logits_bytes": "logits and their gradient, where they take more than the layer computed again after them",

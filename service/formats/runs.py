@@ -37,7 +37,7 @@ _KERNELS = {
 }
 _DRIVEN = {
     "megatron": {"NeMo": "megatron-bridge", "Primus-Turbo": "primus-turbo"},
-    "fsdp": {"llm-foundry": "llm-foundry", "fms-fsdp": "fms-fsdp"},
+    "fsdp": {"llm-foundry": "llm-foundry", "(?i)fms.fsdp": "fms-fsdp"},
     "in-house": {"HAI-LLM": "deepseek"},
 }
 """By the stack of a row: what the name of its framework has in it, and the stack of the catalogue that it then is."""
@@ -205,7 +205,7 @@ def _stack_name(row: Row) -> str:
     """Rows name Megatron-Core and FSDP whatever drives them; that the name of their framework says."""
     driven = _DRIVEN.get(row["stack"], {})
     framework = row.get("framework") or ""
-    return next((stack for word, stack in driven.items() if word in framework), str(row["stack"]))
+    return next((stack for words, stack in driven.items() if re.search(words, framework)), str(row["stack"]))
 
 
 def _before(year: float | None, row: Row) -> bool:
@@ -271,10 +271,11 @@ def _degrees(
     if tp * pp * cp * dp != n and n % (tp * pp * cp) == 0:
         dp = n // (tp * pp * cp)
         assumed.append("dp")
-    most = cluster.scale_up_domain // (tp * cp) if cluster.fabric.torus else dp
-    zero, reshard, shard = _sharding(training, stack, dp, pp, most, assumed)
+    zero, reshard, shard = _sharding(training, stack, dp, pp, assumed)
     ep = (training.get("ep") or 1) if architecture.is_moe else 1
     etp = training.get("etp") or _expert_tensor(stack, architecture, tp, ep, dp * cp * tp)
+    if stack.id == "maxtext" and cluster.fabric.torus and not (_kind(training) or training.get("fsdp_size")):
+        shard = _within_slice(cluster, shard, tp * cp, ep * etp)
     if training.get("sequence_parallel") is None and tp > 1:
         assumed.append("sequence_parallel")
     sp = training.get("sequence_parallel")
@@ -283,6 +284,13 @@ def _degrees(
         "tp": tp, "pp": pp, "cp": cp, "dp_shard": shard, "dp_replicate": dp // shard, "ep": ep, "etp": etp,
         "zero_stage": zero, "reshard": reshard, "sequence_parallel": bool(sp and tp > 1),
     }  # fmt: skip
+
+
+def _within_slice(cluster: Cluster, shard: int, beside: int, experts: int) -> int:
+    """What is sharded within a slice and replicated over slices (ici_fsdp_parallelism and dcn_data_parallelism are -1
+    in MaxText's base.yml); or over all of them, where the other axes leave no room in one."""
+    inside = math.gcd(shard, cluster.scale_up_domain // beside)
+    return inside if inside > 1 and inside * beside % experts == 0 else shard
 
 
 def _expert_tensor(stack: Stack, architecture: Architecture, tp: int, ep: int, stage: int) -> int:
@@ -308,11 +316,8 @@ def _known(training: Row, name: str, assumed: list[str]) -> int:
     return training.get(name) or 1
 
 
-def _sharding(
-    training: Row, stack: Stack, dp: int, pp: int, of_slice: int, assumed: list[str]
-) -> tuple[int, bool, int]:
-    """(ZeRO stage, reshard, degree of sharding). What is not stated is sharded within a slice, and replicated over
-    slices: MaxText's base.yml has ici_fsdp_parallelism and dcn_data_parallelism at -1."""
+def _sharding(training: Row, stack: Stack, dp: int, pp: int, assumed: list[str]) -> tuple[int, bool, int]:
+    """(ZeRO stage, reshard, degree of sharding)."""
     kind, stage = _kind(training), _stage(training)
     if not kind:
         assumed.append("data_parallel_kind")
@@ -323,7 +328,7 @@ def _sharding(
         return stage, True, dp
     size = training.get("fsdp_size")
     named = re.search(r"fsdp\s*(\d+)", kind)
-    size = size or (int(named.group(1)) if named else None) or (dp if kind else max(math.gcd(dp, of_slice), 1))
+    size = size or (int(named.group(1)) if named else None) or dp
     shard = size if dp % size == 0 else dp
     kept = "no reshard" in kind or (pp > 1 and False in stack.reshard)  # what FSDP does under pipelines by default
     return 3, not kept, shard
@@ -422,7 +427,8 @@ def _recompute(
     training: Row, problem: Problem, chunk: int, assumed: list[str]
 ) -> list[tuple[str, tuple[str, ...], int]]:
     """Policies, with their modules and, of a full one, how many layers of a chunk: where nothing is stated, what the
-    stack does unless told otherwise, and what recomputes more."""
+    stack does unless told otherwise, and what recomputes more; where a stack has no recompute of modules, "selective"
+    is of some layers."""
     text = training.get("recompute")
     if text is None:
         assumed.append("recompute")
@@ -433,9 +439,11 @@ def _recompute(
         found = [(policy, modules, 0) for policy in usual for modules in sets.get(policy, ((),))]
         return found + [("full", (), layers) for layers in _eighths(chunk) if problem.stack.recompute_layers]
     policy, _, rest = text.partition(":")
-    if text == "selective" and text not in problem.stack.recompute and problem.stack.recompute_layers:
-        assumed.append("recompute")  # of some layers, as a whole: how many is not said
-        return [("full", (), layers) for layers in (*_eighths(chunk), 0)]
+    if policy.startswith("selective") and "selective" not in problem.stack.recompute and problem.stack.recompute_layers:
+        stated = _layers_of(text, chunk)
+        if stated is None:
+            assumed.append("recompute")
+        return [("full", (), layers) for layers in ((*_eighths(chunk), 0) if stated is None else (stated,))]
     if policy == "selective":
         named = tuple(name for name in MODULES if name in rest.split(",") and problem.has_module(name))
         return [(policy, named, 0)]
@@ -443,6 +451,17 @@ def _recompute(
         blocks = re.fullmatch(r"block,(\d+) layers", rest)
         return [(policy, (), int(blocks[1]) if blocks else 0)]
     return [("full" if policy.startswith(("full", "custom", "qkv")) else "selective", (), 0)]
+
+
+def _layers_of(text: str, layers: int) -> int | None:
+    """How many of so many layers a text speaks of: "8 layers", "1/3" or "0.5"; 0 is all, None that it does not say."""
+    count, share = re.search(r"(\d+) layers", text), re.search(r"\b(\d+)/(\d+)\b|\b(0?\.\d+)\b", text)
+    if count:
+        return min(int(count[1]), layers) % layers
+    if share and not (share[2] and int(share[2]) == 0):
+        part = float(share[3]) if share[3] else int(share[1]) / int(share[2])
+        return max(round(min(part, 1.0) * layers), 1) % layers
+    return None
 
 
 def _eighths(layers: int) -> list[int]:

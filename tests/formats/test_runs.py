@@ -6,6 +6,7 @@ import copy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from models import catalogue
@@ -14,6 +15,7 @@ from models.hardware import GIB
 from models.layout import Layouts
 from models.profile import shipped_profile
 from models.rules import first_broken, require_legal
+from models.step import predict
 from service.fit_profile import choose
 from service.formats import runs
 from tests.test_scores import ROW
@@ -47,13 +49,37 @@ def test_identifiers_and_measurements_are_no_inputs() -> None:
     assert (one.step_time_s, other.step_time_s) == (1.0, 9.0)
 
 
-def test_checkpointing_of_an_unstated_share_of_layers_takes_the_fewest_that_fit() -> None:
-    """Where a framework has no recompute of modules, "selective" is of layers."""
-    given = row(stack="fsdp", framework="fms-fsdp", training={"recompute": "selective", "data_parallel_kind": "fsdp"})
-    run = runs.read(given, YEAR)
+@pytest.mark.parametrize("framework", ["fms-fsdp (PyTorch FSDP)", "IBM FMS FSDP", "fms_fsdp"])
+@pytest.mark.parametrize(
+    ("recompute", "layers", "stated"),
+    [
+        ("selective", [4, 8, 12, 16, 20, 24, 28, 0], False),
+        ("selective (some blocks)", [4, 8, 12, 16, 20, 24, 28, 0], False),
+        ("selective:1/4", [8], True),
+        ("selective:0.5", [16], True),
+        ("selective:12 layers", [12], True),
+        ("selective:40 layers", [0], True),
+    ],
+)
+def test_checkpointing_may_be_of_a_share_of_layers(
+    framework: str, recompute: str, layers: list[int], stated: bool
+) -> None:
+    """Where a stack has no recompute of modules."""
+    training = {"recompute": recompute, "data_parallel_kind": "fsdp"}
+    run = runs.read(row(stack="fsdp", framework=framework, training=training), YEAR)
     assert {x.recompute for x in run.alternatives} == {"full"}
-    assert [x.recompute_layers for x in run.alternatives] == [4, 8, 12, 16, 20, 24, 28, 0]
-    assert "recompute" in run.assumed
+    assert [x.recompute_layers for x in run.alternatives] == layers
+    assert ("recompute" not in run.assumed) == stated
+
+
+def test_the_fewest_layers_that_fit_are_checkpointed_where_a_run_does_not_say() -> None:
+    training = {"recompute": "selective", "data_parallel_kind": "fsdp", "micro_batch_size": 2}
+    training |= {"seq_len": 8192, "global_batch_sequences": 16, "grad_accum": 1, "dp": 8, "fsdp_size": 8}
+    run = runs.read(row(stack="fsdp", framework="fms-fsdp", training=training), YEAR)
+    profile = shipped_profile()
+    fits = predict(run.problem, Layouts.of(run.alternatives), profile.coefficients(run.problem.scopes)).fits()
+    assert 0 < fits.sum() < len(fits)
+    assert choose(run, profile) == run.alternatives[int(np.argmax(fits))]
 
 
 def test_an_open_schedule_is_plain_or_as_interleaved_as_the_layers_allow() -> None:
@@ -291,11 +317,28 @@ def test_a_cluster_that_is_named_is_that_of_the_catalogue() -> None:
     assert other_chip.problem.cluster.fabric.id != "hf-science"
 
 
-def test_sharding_that_is_not_stated_ends_at_a_slice() -> None:
+@pytest.mark.parametrize(
+    ("changes", "degrees"),
+    [
+        ({"tp": 4}, (4, 64)),
+        ({"tp": 4, "cp": 2}, (4, 32)),
+        ({"tp": 4, "data_parallel_kind": "fsdp"}, (1, 256)),
+        ({"tp": 4, "fsdp_size": 128}, (2, 128)),
+        ({"tp": 16, "cp": 16}, (1, 4)),  # no room for it within a slice
+        ({"tp": 16, "cp": 32}, (1, 2)),
+    ],
+)
+def test_sharding_that_is_not_stated_ends_at_a_slice(changes: dict[str, Any], degrees: tuple[int, int]) -> None:
     """Slices of a torus are replicas unless told otherwise."""
-    cluster = {"chip": "tpu-v6e", "num_chips": 1024, "scaleup_domain": 256, "fabric": None}
-    open_ = row(stack="maxtext", cluster=cluster, training={"data_parallel_kind": None, "dp": 256, "tp": 4, "pp": 1})
-    for kind, degrees in ((None, (4, 64)), ("fsdp", (1, 256))):
-        open_["training"]["data_parallel_kind"] = kind
-        layout = runs.read(open_, YEAR).alternatives[0]
-        assert (layout.dp_replicate, layout.dp_shard) == degrees
+    cluster = {"chip": "tpu-v6e", "num_chips": 1024, "fabric": None}
+    training = {"data_parallel_kind": None, "dp": None, "pp": 1, **changes}
+    layout = runs.read(row(stack="maxtext", cluster=cluster, training=training), YEAR).alternatives[0]
+    assert (layout.dp_replicate, layout.dp_shard) == degrees
+
+
+def test_experts_on_more_than_a_slice_are_sharded_over_all() -> None:
+    moe = {"num_experts": 128, "experts_per_token": 2, "moe_intermediate_size": 2048}
+    training = {"data_parallel_kind": None, "dp": None, "pp": 1, "tp": 4, "ep": 128}
+    cluster = {"chip": "tpu-v6e", "num_chips": 1024, "fabric": None}
+    run = runs.read(row(stack="maxtext", cluster=cluster, model={"moe": moe}, training=training), YEAR)
+    assert (run.alternatives[0].dp_replicate, run.alternatives[0].dp_shard) == (1, 256)

@@ -485,6 +485,17 @@ def test_a_loss_keeps_what_its_kernels_leave_of_the_logits() -> None:
     assert logits[2] == pytest.approx(logits[0] * 4 * 16 / 6)
 
 
+@pytest.mark.parametrize("stack", ["fsdp", "torchtitan", "fms-fsdp", "llm-foundry", "megatron"])
+def test_gradients_are_there_when_activations_are(stack: str) -> None:
+    """However few micro-batches there are."""
+    problem = on_stack(stack, question(model="llama-3-8b", chips=8))
+    layouts = Layouts.of([Layout(dp_shard=8, zero_stage=3, micro_batch=m) for m in (16, 8, 1)])
+    held = predict(problem, layouts, PROFILE.coefficients(problem.scopes)).memory
+    gradients = problem.gradient_bytes * problem.architecture.parameters.total / 8
+    assert len(set(held["gradients_bytes"])) == 1
+    assert held["gradients_bytes"][0] > gradients
+
+
 def test_fp8_operands_are_quantised_in_experts_too() -> None:
     base = question(model="qwen3-235b-a22b", chips=64)
     layout = Layouts.of([Layout(dp_shard=64, ep=8, zero_stage=1)])
