@@ -19,7 +19,7 @@ from models.architecture import Architecture, MlaShape, MoeShape
 from models.errors import Invalid, UnknownName
 from models.factors import divisors
 from models.flops import AttentionCount, step_time_of
-from models.hardware import GIB, Cluster, Fabric, Level
+from models.hardware import GIB, Cluster, Fabric, Level, Torus
 from models.layout import Layout
 from models.problem import Problem
 from models.recompute import MODULES, RECOMPUTE
@@ -141,7 +141,7 @@ def _cluster(row: Row) -> Cluster:
     if not n:
         raise Invalid("cluster.num_chips", n, "not stated")
     if chip.fabric.torus is not None:
-        return Cluster(chip=chip, fabric=chip.fabric, num_chips=n, torus_shape=_torus_shape(row, n))
+        return Cluster(chip=chip, fabric=chip.fabric, num_chips=n, torus_shape=_torus_shape(row, chip.fabric.torus, n))
     named = _named_fabric(row)
     if named is not None:
         return Cluster(chip=chip, fabric=named, num_chips=n)
@@ -166,15 +166,14 @@ def _named_fabric(row: Row) -> Fabric | None:
     return fabric if catalogue.fabric_chip(fabric.id) == catalogue.chip(row["chip"]).id else None
 
 
-def _torus_shape(row: Row, n: int) -> tuple[int, ...] | None:
+def _torus_shape(row: Row, torus: Torus, n: int) -> tuple[int, ...] | None:
+    """Of a slice, where the row prints it or says that there are several."""
     shape = re.search(r"\b(\d+)x(\d+)(?:x(\d+))?\b", row.get("fabric") or "")
+    slice_ = row.get("scaleup_domain")
     if shape is None:
-        return None
+        return torus.shape_for(slice_) if slice_ and slice_ < n and n % slice_ == 0 else None
     dims = tuple(int(d) for d in shape.groups() if d)
-    product = 1
-    for d in dims:
-        product *= d
-    return dims if n % product == 0 else None
+    return dims if n % math.prod(dims) == 0 else None
 
 
 def _stack(row: Row, cluster: Cluster, assumed: list[str]) -> Stack:

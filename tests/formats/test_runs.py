@@ -330,7 +330,7 @@ def test_a_cluster_that_is_named_is_that_of_the_catalogue() -> None:
 )
 def test_sharding_that_is_not_stated_ends_at_a_slice(changes: dict[str, Any], degrees: tuple[int, int]) -> None:
     """Slices of a torus are replicas unless told otherwise."""
-    cluster = {"chip": "tpu-v6e", "num_chips": 1024, "fabric": None}
+    cluster = {"chip": "tpu-v6e", "num_chips": 1024, "fabric": None, "scaleup_domain": 256}
     training = {"data_parallel_kind": None, "dp": None, "pp": 1, **changes}
     layout = runs.read(row(stack="maxtext", cluster=cluster, training=training), YEAR).alternatives[0]
     assert (layout.dp_replicate, layout.dp_shard) == degrees
@@ -339,6 +339,22 @@ def test_sharding_that_is_not_stated_ends_at_a_slice(changes: dict[str, Any], de
 def test_experts_on_more_than_a_slice_are_sharded_over_all() -> None:
     moe = {"num_experts": 128, "experts_per_token": 2, "moe_intermediate_size": 2048}
     training = {"data_parallel_kind": None, "dp": None, "pp": 1, "tp": 4, "ep": 128}
-    cluster = {"chip": "tpu-v6e", "num_chips": 1024, "fabric": None}
+    cluster = {"chip": "tpu-v6e", "num_chips": 1024, "fabric": None, "scaleup_domain": 256}
     run = runs.read(row(stack="maxtext", cluster=cluster, model={"moe": moe}, training=training), YEAR)
     assert (run.alternatives[0].dp_replicate, run.alternatives[0].dp_shard) == (1, 256)
+
+
+@pytest.mark.parametrize(
+    ("fabric", "domain", "slices"),
+    [
+        ("ICI 3D torus per slice, 2 slices over DCN", 512, 2),
+        ("ICI 3D torus 8x8x8 per slice", None, 2),
+        ("ICI 3D torus", 1024, 1),
+        ("ICI 3D torus", None, 1),
+        ("ICI 3D torus", 300, 1),  # no number of slices
+    ],
+)
+def test_slices_of_a_torus_are_those_that_a_row_prints(fabric: str, domain: int | None, slices: int) -> None:
+    cluster = {"chip": "tpu-v5p", "num_chips": 1024, "fabric": fabric, "scaleup_domain": domain}
+    run = runs.read(row(stack="maxtext", cluster=cluster, training={"dp": None}), YEAR)
+    assert run.problem.cluster.num_devices // run.problem.cluster.scale_up_domain == slices
