@@ -212,12 +212,8 @@ class Combiner:
     @cached_property
     def _states(self) -> Array:
         """Bytes of master copies and moments, wherever they are."""
-        return (self._master_bytes() + self.problem.workload.optimizer_state.moment_bytes) * self._owned
-
-    @cached_property
-    def _owned(self) -> Array:
-        """Parameters that a device updates."""
-        return self.exposure.shard(*self._parameters, self.layouts.zero_stage >= 1)
+        owned = self.exposure.shard(*self._parameters, self.layouts.zero_stage >= 1)
+        return (self._master_bytes() + self.problem.workload.optimizer_state.moment_bytes) * owned
 
     @cached_property
     def _parameters(self) -> tuple[Array, Array]:

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from models import catalogue
@@ -40,7 +41,7 @@ _DRIVEN = {
     "fsdp": {"llm-foundry": "llm-foundry", "(?i)fms.fsdp": "fms-fsdp"},
     "in-house": {"HAI-LLM": "deepseek"},
 }
-"""By the stack of a row: what the name of its framework has in it, and the stack of the catalogue that it then is."""
+"""By the stack of a row: a pattern in the name of its framework, and the stack of the catalogue that it then is."""
 _RELEASE = re.compile(r"^(?!.*\bmain\b).*NeMo.*?\b[v(]?(2\d)\.(0[1-9]|1[0-2])\b")
 _MOST = {"max_tp": "tp", "max_cp": "cp", "max_ep": "ep", "max_pp": "pp", "max_virtual_stages": "vpp"}
 """What a stack goes up to, by the field of a row that may show more."""
@@ -204,7 +205,7 @@ def _stack_name(row: Row) -> str:
     """Rows name Megatron-Core and FSDP whatever drives them; that the name of their framework says."""
     driven = _DRIVEN.get(row["stack"], {})
     framework = row.get("framework") or ""
-    return next((stack for words, stack in driven.items() if re.search(words, framework)), str(row["stack"]))
+    return next((stack for pattern, stack in driven.items() if re.search(pattern, framework)), str(row["stack"]))
 
 
 def _before(year: float | None, row: Row) -> bool:
@@ -454,13 +455,10 @@ def _recompute(
 
 def _layers_of(text: str, layers: int) -> int | None:
     """How many of so many layers a text speaks of: "8 layers", "1/3" or "0.5"; 0 is all, None that it does not say."""
-    count, share = re.search(r"(\d+) layers", text), re.search(r"\b(\d+)/(\d+)\b|\b(0?\.\d+)\b", text)
+    count, share = re.search(r"(\d+) layers", text), re.search(r"\b(\d+/[1-9]\d*|0?\.\d+)\b", text)
     if count:
         return min(int(count[1]), layers) % layers
-    if share and not (share[2] and int(share[2]) == 0):
-        part = float(share[3]) if share[3] else int(share[1]) / int(share[2])
-        return max(round(min(part, 1.0) * layers), 1) % layers
-    return None
+    return max(round(min(float(Fraction(share[1])), 1.0) * layers), 1) % layers if share else None
 
 
 def _eighths(layers: int) -> list[int]:
