@@ -113,6 +113,7 @@ class Stack:
                             there were as many of them as stages
     usual_seq_len           tokens of a sequence that it trains on unless told otherwise
     usual_sequences         sequences a device, likewise; all of a device's at once, without accumulating gradients
+    usual_sharding          of parameters (ZeRO 3), likewise: over the devices of a "slice", replicated over slices
     age_years               how far behind the newest software that profiles were fitted to
     like                    the stack that it is but for what is said here, and whose coefficients it shares
     ties_in_pipeline        a pipeline may have its first and last stage share the embedding of a model that ties it
@@ -187,6 +188,7 @@ class Stack:
     one_sequence_since: float | None = None
     usual_seq_len: int | None = None
     usual_sequences: int | None = None
+    usual_sharding: Literal["slice"] | None = None
     age_years: float = 0.0
     ties_in_pipeline: bool = True
     running_balance: bool = False

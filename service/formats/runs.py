@@ -274,7 +274,7 @@ def _degrees(
     zero, reshard, shard = _sharding(training, stack, dp, pp, assumed)
     ep = (training.get("ep") or 1) if architecture.is_moe else 1
     etp = training.get("etp") or _expert_tensor(stack, architecture, tp, ep, dp * cp * tp)
-    if stack.id == "maxtext" and cluster.fabric.torus and not (_kind(training) or training.get("fsdp_size")):
+    if stack.usual_sharding and cluster.fabric.torus and not (_kind(training) or training.get("fsdp_size")):
         shard = _within_slice(cluster, shard, tp * cp, ep * etp)
     if training.get("sequence_parallel") is None and tp > 1:
         assumed.append("sequence_parallel")
@@ -287,8 +287,8 @@ def _degrees(
 
 
 def _within_slice(cluster: Cluster, shard: int, beside: int, experts: int) -> int:
-    """What is sharded within a slice and replicated over slices (ici_fsdp_parallelism and dcn_data_parallelism are -1
-    in MaxText's base.yml); or over all of them, where the other axes leave no room in one."""
+    """What is sharded within a slice and replicated over slices; or over all of them, where the other axes leave no
+    room in one."""
     inside = math.gcd(shard, cluster.scale_up_domain // beside)
     return inside if inside > 1 and inside * beside % experts == 0 else shard
 
@@ -321,7 +321,7 @@ def _sharding(training: Row, stack: Stack, dp: int, pp: int, assumed: list[str])
     kind, stage = _kind(training), _stage(training)
     if not kind:
         assumed.append("data_parallel_kind")
-        stage = 1 if 1 in stack.zero_stages and stack.id != "maxtext" else 3
+        stage = 1 if 1 in stack.zero_stages and not stack.usual_sharding else 3
     if stage == 0:
         return 0, True, 1
     if stage in (1, 2):
