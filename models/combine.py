@@ -171,7 +171,8 @@ class Combiner:
         resident = self._in_flight
         if x.offload_activations.any():
             resident = np.where(x.offload_activations, np.minimum(2 * self._kept_layer, resident), resident)
-        logits = (stages.amounts[-1] > 0) * (self.meshes.logits * c.logit_memory)
+        has_head = stages.amounts[-1] > 0
+        logits = has_head * (self.meshes.logits * c.logit_memory)
         recomputed = self.exposure.working() * c.activation_memory
         losing = logits > recomputed  # logits are gone before the first layer is computed again
         parts = {
@@ -179,7 +180,7 @@ class Combiner:
             "gradients_bytes": self._gradient_bytes(dense, expert),
             "optimizer_bytes": ~x.offload_optimizer * self._states,
             "activations_bytes": resident * c.activation_memory + np.where(losing, 0.0, recomputed),
-            "logits_bytes": np.where(losing, logits, 0.0),
+            "logits_bytes": np.where(losing, logits, 0.0) + has_head * self.meshes.kept_logits,
         }
         allocated = total(parts.values())
         worst = _largest(allocated)

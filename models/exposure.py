@@ -252,9 +252,9 @@ class Exposure:
         return self.share * kept + (1 - self.share) * self.meshes.kept(index)
 
     def working(self) -> Array:
-        """Bytes of the activations of a layer while it is computed again."""
+        """Bytes of the activations of a layer while it is computed again, and of what it gathers."""
         most = [self.meshes.kept(i) - self.meshes.kept(i, self.policy) for i in range(self.meshes.kinds)]
-        return reduce(np.maximum, most)
+        return reduce(np.maximum, most) + self.meshes.whole_keys
 
     def data_once(self) -> list[tuple[Array, Array]]:
         """Of each part, once a step: (parameters gathered, gradients reduced), nothing hidden."""

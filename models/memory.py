@@ -69,8 +69,18 @@ def logit_bytes(problem: Problem, x: Shards) -> Array:
     size: Array | int = LOGIT_BYTES[stack.loss]
     if stack.loss == "pytorch" and stack.parallel_loss:
         size = np.where(x.tp > 1, PARALLEL_LOGIT_BYTES, size)
-    shards = x.tp if stack.parallel_loss else 1
-    return np.asarray(x.tokens * problem.architecture.vocab_size / shards * size * heads)
+    return np.asarray(_logits(problem, x) * (size * heads / stack.loss_chunks))
+
+
+def kept_logit_bytes(problem: Problem, x: Shards) -> Array:
+    """Of a micro-batch, where a last stage keeps them (torch.distributed.pipelining schedules.py merges the outputs of
+    all micro-batches and returns them; from memory)."""
+    element = problem.workload.number_format.activation_bytes
+    return np.asarray(_logits(problem, x) * (element * problem.stack.keeps_logits))
+
+
+def _logits(problem: Problem, x: Shards) -> Array:
+    return np.asarray(x.tokens * problem.architecture.vocab_size / (x.tp if problem.stack.parallel_loss else 1))
 
 
 def kept_bytes(problem: Problem, layer: Layer, x: Shards, policies: Sequence[Repeated]) -> Array:

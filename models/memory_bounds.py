@@ -205,7 +205,8 @@ class MemoryBounds:
         layers, none = self._kept(recompute[:, None]), self._kept(NONE)
         one = reduce(np.minimum, layers) * (not self._may_be_empty)
         working = reduce(np.maximum, [before - after for before, after in zip(none, layers, strict=True)])
-        losing = np.maximum(self._logits, working)
+        working = working + self.costs.whole_keys * self.c.activation_memory
+        losing = np.maximum(self._logits, working) + self.costs.kept_logits
         mean = np.where(self.pp == 1, losing, working)
         if not offload:
             return _Activations(layers, mean, losing + one, losing)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 
 import numpy as np
 
@@ -109,6 +109,11 @@ class ShardCosts:
     def logits(self) -> Array:
         """Bytes of them on the last stage."""
         return memory.logit_bytes(self.problem, self.shards)
+
+    @cached_property
+    def kept_logits(self) -> Array:
+        """Bytes of those of a micro-batch that a pipeline's last stage keeps."""
+        return memory.kept_logit_bytes(self.problem, self.shards)
 
     @cached_property
     def routed(self) -> list[Array]:
@@ -222,6 +227,25 @@ class MeshCosts:
         return self._of_shard(self.tables.shards.logits)
 
     @cached_property
+    def kept_logits(self) -> Array:
+        """Of all micro-batches, until a step ends."""
+        x = self.layouts
+        kept = x.num_micro_batches(self.problem.workload.global_batch) * self._of_shard(self.tables.shards.kept_logits)
+        return np.where(x.pp > 1, kept, 0.0)
+
+    @cached_property
+    def whole_keys(self) -> Array:
+        """Bytes of a layer's keys and values of whole sequences, where context parallelism gathers them, and of their
+        gradients before those are scattered."""
+        x, workload = self.layouts, self.problem.workload
+        if self.problem.stack.context != "allgather":
+            return np.zeros(len(x))
+        attentions = [layer.attention for layer in self.problem.architecture.kinds]
+        largest = reduce(np.maximum, [attention.kv_dim * attention.kv_share(x.tp) for attention in attentions])
+        both = 2 * largest * workload.number_format.activation_bytes
+        return np.where(x.cp > 1, x.micro_batch * workload.seq_len * both, 0.0)
+
+    @cached_property
     def dense_shards(self) -> Array:
         g = self.groups.sharding
         return g.spread(g.table.degree)
@@ -310,6 +334,7 @@ class MeshCosts:
         keys = attention.kv_dim * attention.kv_share(x.tp)
         if self.problem.stack.context == "ulysses":
             heads = attention.num_heads * (attention.head_dim + attention.v_head_dim) / x.tp
+            keys = np.maximum(keys, x.cp * attention.kv_dim / attention.num_kv_heads)  # repeated: every rank needs one
             return self._at("cp").time(self._tokens * (heads + keys) * self._element)
         reach = min(attention.window or seq_len, seq_len)
         share = np.minimum(reach / (seq_len / x.cp), x.cp)

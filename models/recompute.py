@@ -50,8 +50,10 @@ class Repeated:
 
     @property
     def tensor(self) -> float:
-        """Of forward's tensor-parallel traffic: that of one of two blocks goes with the feed-forward network."""
-        return 1.0 if self.whole else 0.5 if self.pieces & {"dense", "experts"} else 0.0
+        """Of forward's tensor-parallel traffic: that of one of two blocks goes with the feed-forward network, and
+        products of `alternate_mm` gather again what they read in both, of which nothing is scattered again
+        (torchtitan/distributed/activation_checkpoint.py saves what reduce_scatter_tensor gave)."""
+        return 1.0 if self.whole else 0.5 if self.pieces & {"dense", "experts", "ends", "dense_half"} else 0.0
 
     @property
     def context(self) -> float:

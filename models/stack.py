@@ -97,6 +97,10 @@ class Stack:
     loss                    what makes loss and gradient of logits: one "fused" kernel, PyTorch's cross_entropy
                             "compiled", its several kernels ("pytorch"), or one for every operation ("stepwise")
     loss_since              the year that began; it was `earlier_loss` before
+    loss_chunks             parts of a micro-batch that head and loss work on one after the other
+    loss_chunks_since       the year that began; all at once before
+    keeps_logits            a pipeline's last stage keeps those of all micro-batches until a step ends
+    keeps_logits_until      the year that ended
     low_precision_activations   inputs of activation functions are kept in the GEMM format (DeepSeek-V3 §3.3.3)
     fused                   norms, activations and rotary are fused kernels (hand-written or compiled)
     fused_norm              norms are, even where the others are not
@@ -109,6 +113,7 @@ class Stack:
                             PyTorch does: FlashAttention-2 before Blackwell (torchtitan models/attention.py), "triton"
                             on Ampere a Triton kernel as fast as FlashAttention's first version
     flash_since             the year its default attention became a flash kernel; a fused softmax before
+    fastest_since           the year it became the fastest that PyTorch has ("auto"); what PyTorch picks before
     one_sequence_since      the year its pipelines' micro-batches became one sequence unless told otherwise; before,
                             there were as many of them as stages
     usual_seq_len           tokens of a sequence that it trains on unless told otherwise
@@ -175,6 +180,10 @@ class Stack:
     parallel_loss: bool = True
     loss: Literal["fused", "compiled", "pytorch", "stepwise"] = "fused"
     loss_since: float | None = None
+    loss_chunks: int = 1
+    loss_chunks_since: float | None = None
+    keeps_logits: bool = False
+    keeps_logits_until: float | None = None
     earlier_loss: Literal["pytorch", "stepwise"] = "pytorch"
     low_precision_activations: bool = False
     fused: bool = True
@@ -185,6 +194,7 @@ class Stack:
     experts_at_once: bool = False
     fused_routing: bool = False
     flash_since: float | None = None
+    fastest_since: float | None = None
     one_sequence_since: float | None = None
     usual_seq_len: int | None = None
     usual_sequences: int | None = None
@@ -212,7 +222,10 @@ class Stack:
         """With the attention, the loss, the launches, the overlap and the dispatcher that it had then."""
         earlier: tuple[tuple[float | None, str, Any], ...] = (
             (self.flash_since, "attention_kernel", "fused_softmax"),
+            (self.fastest_since, "attention_kernel", "pytorch"),
             (self.loss_since, "loss", self.earlier_loss),
+            (self.loss_chunks_since, "loss_chunks", 1),
+            (self.keeps_logits_until, "keeps_logits", True),
             (self.captures_experts_since, "captures_experts", False),
             (self.overlap_expert_since, "overlap_expert", False),
             (self.deduplicated_since, "dispatcher", "alltoall"),
