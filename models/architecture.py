@@ -112,6 +112,8 @@ class Moe:
 
     `selection_bias`: the per-expert bias of DeepSeek's auxiliary-loss-free balancing. It is updated by rule,
     not by gradient; checkpoints carry it, `transformers` counts it as a buffer, and so it is not a parameter.
+    A token's experts are of `groups_per_token` of `num_groups` groups, each of which holds as many in a row (as
+    DeepSeek-V2's are, arXiv 2405.04434 §2.2.2).
     """
 
     num_experts: int
@@ -123,6 +125,20 @@ class Moe:
     router_bias: bool = False
     shared_gate: bool = False
     selection_bias: bool = False
+    num_groups: int = 1
+    groups_per_token: int = 1
+
+    def domains_in_reach(self, domains: Array) -> Array:
+        """Of so many domains that hold as many experts each, how many the groups of a token lie in, on average."""
+        if self.groups_per_token == self.num_groups:
+            return domains
+        apart = np.maximum(domains / self.num_groups, 1.0)  # domains that a group lies in
+        together = np.maximum(self.num_groups / domains, 1.0)  # groups in a domain
+        missed = np.ones_like(apart)  # by all groups of a token, drawn one after the other
+        for drawn in range(self.groups_per_token):
+            left = self.num_groups - drawn
+            missed = missed * np.clip((left - together) / left, 0.0, 1.0)
+        return np.where(together > 1, domains * (1 - missed), self.groups_per_token * apart)
 
     @property
     def expert(self) -> Mlp:
@@ -370,7 +386,7 @@ class MoeShape:
     """Which layers are sparse and how: the first `first_k_dense` are dense, then every `moe_layer_freq`-th is sparse.
 
     With `moe_layer_freq` n > 1 the last layer of each group of n is the sparse one (Llama-4 Maverick, n = 2). `bias`:
-    of the router and of every expert (gpt-oss).
+    of the router and of every expert (gpt-oss). `num_groups`, `groups_per_token`: as of Moe.
     """
 
     num_experts: int
@@ -381,6 +397,8 @@ class MoeShape:
     first_k_dense: int = 0
     moe_layer_freq: int = 1
     bias: bool = False
+    num_groups: int = 1
+    groups_per_token: int = 1
 
     def covers(self, index: int) -> bool:
         return index >= self.first_k_dense and (index + 1) % self.moe_layer_freq == 0
@@ -397,6 +415,8 @@ class MoeShape:
             gated=gated,
             bias=self.bias,
             router_bias=self.bias,
+            num_groups=self.num_groups,
+            groups_per_token=self.groups_per_token,
         )
 
 

@@ -10,7 +10,7 @@ from models import pipeline
 from models.array import Array, Shared, distinct, total
 from models.exposure import Exposure, straggling, weighed
 from models.hardware import GIB
-from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE_V, Layouts
+from models.layout import DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE_V, Layouts
 from models.margin import Margin
 from models.mesh_costs import MeshCosts
 from models.partition import Stages, boundaries, partition
@@ -140,8 +140,9 @@ class Combiner:
     def _data_once(self, forward: Array, backward: Array) -> Array:
         """Gradient reduction behind the last micro-batch's backward, parameter gather behind the first forward."""
         gathers, scatters = zip(*self.exposure.data_once(), strict=True)
-        hide, amounts = self.exposure.hide_once, self._parameter_amounts
-        return hide(weighed(amounts, gathers), forward) + hide(weighed(amounts, scatters), backward)
+        hide, amounts, x = self.exposure.hide_once, self._parameter_amounts, self.layouts
+        chunks = np.where(x.schedule == INTERLEAVED, x.virtual_stages, 1)
+        return hide(weighed(amounts, gathers), forward, chunks) + hide(weighed(amounts, scatters), backward, chunks)
 
     def _optimizer(self) -> Array:
         """Clip, update, and Muon's products."""

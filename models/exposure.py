@@ -102,8 +102,10 @@ class Exposure:
                 ahead, back = np.maximum(ahead - hidden[0], 0.0), np.maximum(back - hidden[1], 0.0)
         free = ahead + back
         if not self.once.all():
-            in_forward, in_backward, hides = self._exposed_data(self.meshes.traffic[index], ahead, back)
-            forward, free, terms["data_s"] = forward + in_forward, free - hides, in_forward + in_backward
+            copied = self._copied(index)
+            exposed, hides = self._exposed_data(self.meshes.traffic[index], ahead + copied[0], back + copied[1])
+            forward, free = forward + copied[0] + exposed[0], free - hides
+            terms["data_s"] = total(copied) + total(exposed)
         if is_layer and self.problem.architecture.kinds[index].moe:
             sent, received, hides = self._exposed_experts(index, free)
             forward, free, terms["expert_s"] = forward + sent, free - hides, sent + received
@@ -172,7 +174,14 @@ class Exposure:
         again = np.max([kind.expert for kind in self.meshes.tables.shards.repeated], axis=0)
         return (another & (again[self.policy] == 0)) * (1 - 1 / self.micro_batches)
 
-    def _exposed_data(self, traffic: Traffic, forward: Array, backward: Array) -> tuple[Array, Array, Array]:
+    def _copied(self, index: int) -> Pair:
+        """Where parameters are gathered or gradients reduced every time (ZeRO 2 and 3), what copies beside that take in
+        forward and backward. Once a step they are nothing beside the update."""
+        gathered, reduced = self.meshes.copies(index)
+        before = ~self.once & self.zero3
+        return before * gathered, (before & self.layouts.reshard) * gathered + ~self.once * reduced
+
+    def _exposed_data(self, traffic: Traffic, forward: Array, backward: Array) -> tuple[Pair, Array]:
         """Per micro-batch, where parameters are gathered or gradients reduced every time (ZeRO 2 and 3): in forward and
         backward, and what is hidden."""
         before, again = ~self.once & self.zero3, ~self.once & self.zero3 & self.layouts.reshard
@@ -180,15 +189,16 @@ class Exposure:
         early, late = before * ahead, ~self.once * traffic.scatter + again * ahead
         in_forward, in_backward = self.hide(early, forward), self.hide(late, backward)
         hidden = early + late - in_forward - in_backward
-        return before * traffic.stuck + in_forward, again * traffic.stuck + in_backward, hidden
+        return (before * traffic.stuck + in_forward, again * traffic.stuck + in_backward), hidden
 
     def hide(self, traffic: Array, window: Array | float) -> Array:
         """What `window` seconds of compute leave exposed of data-parallel traffic."""
         return exposed_data(self.problem, self.c, traffic, window)
 
-    def hide_once(self, traffic: Array, window: Array | float) -> Array:
-        """The same of what comes once a step."""
-        exposed = self.hide(traffic, window)
+    def hide_once(self, traffic: Array, window: Array, chunks: Array | int) -> Array:
+        """The same of what comes once a step, of stages in so many interleaved chunks."""
+        group = np.minimum(self.layouts.pp, self.micro_batches)
+        exposed = exposed_once(self.problem, self.c, traffic, window, chunks, group)
         if self.stack.overlap_zero1:
             return exposed
         return np.where(self.layouts.zero_stage == 1, traffic, exposed)
@@ -308,6 +318,18 @@ def exposed_data(problem: Problem, c: Coefficients, traffic: Array, window: Arra
     if not problem.stack.overlap_data:
         return traffic
     return np.asarray(traffic - np.minimum(traffic, c.data_overlap * window) * (1 - c.interference))
+
+
+def exposed_once(
+    problem: Problem, c: Coefficients, traffic: Array, window: Array, chunks: Array | int, group: Array
+) -> Array:
+    """The same of traffic once a step beside `window` seconds of a pass: of one of so many interleaved chunks beside
+    its own part of it, of each other beside those of a whole group of micro-batches that pass it (Megatron-Core
+    pipeline_parallel/schedules.py, param_sync_func and grad_sync_func)."""
+    exposed, chunks = exposed_data(problem, c, traffic, window), np.where(group > 1, chunks, 1)
+    if (chunks == 1).all():
+        return exposed
+    return np.asarray((exposed + (chunks - 1) * exposed_data(problem, c, traffic, group * window)) / chunks)
 
 
 def update_seconds(problem: Problem, c: Coefficients) -> tuple[Number, Number]:

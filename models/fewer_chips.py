@@ -114,6 +114,14 @@ def _why_none(problem: Problem, constraints: Constraints, message: str) -> Infea
 
 def faster_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn) -> FasterOnFewer | None:
     """A smaller number of chips, with more ways to divide it, on which a step takes less than `seconds`."""
+    best = best_with_fewer(space, profile, seconds, go_on)
+    if best is None:
+        return None
+    return FasterOnFewer(num_chips=best.space.problem.cluster.num_chips, step_time_s=best.step_time_s)
+
+
+def best_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn) -> Best | None:
+    """The best of those numbers."""
     cluster = space.problem.cluster
     ways, devices = legal_counts(space.problem, space.constraints), cluster.num_devices
     half = {count: many for count, many in ways.items() if 2 * count >= devices}
@@ -121,9 +129,7 @@ def faster_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoO
     whole = map(space.on, _whole_domains(cluster))
     tried = _promising(chain(whole, islice(more_ways, _LOOKED_AT)), ways)
     best, _ = fastest_space(tried, profile, Goal(faster_than=seconds), go_on)
-    if best is None:
-        return None
-    return FasterOnFewer(num_chips=best.space.problem.cluster.num_chips, step_time_s=best.step_time_s)
+    return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +188,12 @@ def built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
         except Invalid:
             continue
         yield smaller
+
+
+def with_chips(problem: Problem, chips: int) -> Problem:
+    """The same on so many of its chips."""
+    (cluster,) = built(problem.cluster, np.array([chips * problem.cluster.chip.devices_per_chip]))
+    return replace(problem, cluster=cluster)
 
 
 def _whole_domains(cluster: Cluster) -> list[Cluster]:

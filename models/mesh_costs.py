@@ -250,6 +250,13 @@ class MeshCosts:
         g = self.groups.sharding
         return g.spread(g.table.degree)
 
+    def copies(self, part: int) -> tuple[Array, Array]:
+        """Seconds of the copies beside collectives of what is sharded of a part: a gather's, and a reduction's."""
+        size, rate = self.bytes[part], self.problem.cluster.memory_bytes_s * self.c.memory
+        sharded = ((self.dense_shards > 1) * size.dense + (self.expert_shards > 1) * size.expert) / rate
+        gathered, reduced = self.problem.copied_bytes
+        return gathered * sharded, reduced * sharded
+
     @cached_property
     def expert_shards(self) -> Array:
         g = self.groups.edp
@@ -431,29 +438,29 @@ def of_axes(problem: Problem, network: Network) -> dict[str, tuple[str, Callable
     }
     if problem.stack.dispatcher == "allgather":
         return costs | {"ep": ("ep", network.gather)}
-    chosen = {layer.moe.experts_per_token for layer in problem.architecture.kinds if layer.moe}
+    routed = {layer.moe.experts_per_token: layer.moe for layer in problem.architecture.kinds if layer.moe}
 
-    def dispatch(experts: int) -> Callable[[Group], Cost]:
-        return lambda group: network.all_to_all(group, _copies(problem, group, experts))
+    def dispatch(moe: Moe) -> Callable[[Group], Cost]:
+        return lambda group: network.all_to_all(group, _copies(problem, group, moe))
 
-    return costs | {f"ep{k}": ("ep", dispatch(k)) for k in chosen}
+    return costs | {f"ep{k}": ("ep", dispatch(moe)) for k, moe in routed.items()}
 
 
-def _copies(problem: Problem, group: Group, chosen: int) -> list[Array] | None:
-    """Share of the `chosen` copies of a token that cross each dim when a domain receives it once; the dims of a torus
-    are none.
+def _copies(problem: Problem, group: Group, moe: Moe) -> list[Array] | None:
+    """Share of the copies of a token that cross each dim when a domain receives it once; the dims of a torus are none.
 
-    With D domains a token that picks k experts at random meets D(1 - (1 - 1/D)^k) of them; node-limited
-    routing caps that at M (DeepSeek-V3 report §2.1.2).
+    Of D domains within reach of its groups a token that picks k experts at random meets D(1 - (1 - 1/D)^k);
+    node-limited routing caps that at M (DeepSeek-V3 report §2.1.2).
     """
     if problem.stack.dispatcher != "deduplicated":
         return None
     members, limit, shares = group.members, problem.stack.node_limit, list[Array]()
+    chosen = moe.experts_per_token
     for d, dim in enumerate(problem.cluster.dims):
         if d == 0 or dim.kind == "ring":
             shares.append(np.ones_like(members[0]))
             continue
-        domains = np.prod(members[d:], axis=0)
+        domains = moe.domains_in_reach(np.prod(members[d:], axis=0))
         met = domains * (1 - (1 - 1 / domains) ** chosen)
         if limit is not None and dim.scale == "out":
             met = np.minimum(met, limit)

@@ -9,11 +9,9 @@ import numpy as np
 from models.answer import Goal, GoOn, NothingFaster
 from models.constraints import Constraints
 from models.errors import Infeasible, TooLarge
-from models.fewer_chips import built
-from models.groundwork import NoLegalLayout
+from models.fewer_chips import built, search_all_or_fewer
 from models.problem import Problem
 from models.profile import Profile
-from models.search import search
 from models.space import Space
 
 _DOUBLINGS = 6
@@ -24,19 +22,23 @@ _WHATEVER = Goal(faster_than=1e30)
 def with_enough_chips(
     error: Infeasible, problem: Problem, profile: Profile, constraints: Constraints, go_on: GoOn
 ) -> Infeasible:
-    """The error, with the least number of chips that holds the model, of two times, four times, … as many."""
+    """The error, with the least number of chips that holds the model, of two times, four times, … as many, or of fewer
+    where no layout uses all of those."""
     cluster, most = problem.cluster, 1
     for larger in built(cluster, cluster.num_devices << np.arange(1, _DOUBLINGS + 1)):
         if not go_on():
             return error
         times = larger.num_chips // cluster.num_chips
+        whole = Space(replace(problem, cluster=larger), constraints)
         try:
-            search(Space(replace(problem, cluster=larger), constraints), profile, _WHATEVER, go_on)
+            space, *_ = search_all_or_fewer(whole, profile, _WHATEVER, go_on)
         except TooLarge:
             return error
-        except (NothingFaster, NoLegalLayout):
+        except (NothingFaster, Infeasible):
             most = times if go_on() else most
             continue
-        enough = f"{larger.num_chips} chips, {times} times as many, have a layout that fits"
-        return error.adding(enough, enough_chips=larger.num_chips)
+        chips = space.problem.cluster.num_chips
+        of = "" if chips == larger.num_chips else f"{chips} of "
+        enough = f"{of}{larger.num_chips} chips, {times} times as many, have a layout that fits"
+        return error.adding(enough, enough_chips=chips)
     return error if most == 1 else error.adding(f"{most} times as many chips would not help")

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from models.answer import Goal, GoOn, to_the_end
+from models.answer import Answer, Goal, GoOn, to_the_end
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid, OutOfTime, TooLarge
-from models.fewer_chips import search_all_or_fewer
+from models.fewer_chips import best_with_fewer, search_all_or_fewer
 from models.prediction import predict_layouts
 from models.problem import Problem
 from models.profile import Profile
@@ -66,12 +66,14 @@ class Objective:
 class Choice:
     """One cluster. `goodput`: the share of time that is not lost to failures; `checkpoint_every_s`, None without
     failures. Figures are None where no layout is legal and fits, `refused` says why; `meets`: every limit is kept.
-    `chips_used` are fewer than its `num_chips` where no layout uses all."""
+    `chips_used` are fewer than its `num_chips` where no layout uses all, or fewer are faster: with all a step takes
+    `all_chips_s`."""
 
     name: str
     chip: str
     num_chips: int
     chips_used: int | None = None
+    all_chips_s: float | None = None
     step_time_s: float | None = None
     step_time_low_s: float | None = None
     step_time_high_s: float | None = None
@@ -80,6 +82,7 @@ class Choice:
     goodput: float | None = None
     checkpoint_every_s: float | None = None
     hours: float | None = None
+    usd_per_chip_hour: float | None = None
     usd: float | None = None
     usd_per_million_tokens: float | None = None
     meets: bool = False
@@ -239,11 +242,8 @@ def _choice(
     chip, chips = problem.cluster.chip.id, problem.cluster.num_chips
     price = _price(name, problem, objective)
     try:
-        space, answer, _ = avoiding(
-            failed_gib,
-            problem,
-            constraints,
-            lambda heeded: search_all_or_fewer(Space(problem, heeded), profile, Goal(), go_on),
+        space, answer, slower = avoiding(
+            failed_gib, problem, constraints, lambda heeded: _best_of(Space(problem, heeded), profile, go_on)
         )
     except Infeasible as error:
         exact = not isinstance(error, OutOfTime)
@@ -266,6 +266,7 @@ def _choice(
         chip=chip,
         num_chips=chips,
         chips_used=used,
+        all_chips_s=slower,
         step_time_s=seconds,
         step_time_low_s=found.step_time_low_s,
         step_time_high_s=found.step_time_high_s,
@@ -274,11 +275,21 @@ def _choice(
         goodput=goodput,
         checkpoint_every_s=every,
         hours=hours,
+        usd_per_chip_hour=price,
         usd=usd,
         usd_per_million_tokens=per_million,
         exact=answer.certificate.exact,
     )
     return replace(choice, meets=_excess(choice, objective) <= 1)
+
+
+def _best_of(space: Space, profile: Profile, go_on: GoOn) -> tuple[Space, Answer, float | None]:
+    """The answer on all chips, or on fewer where no layout uses all; or on fewer that are faster, and then what a step
+    takes with all of them."""
+    found, answer, fewer = search_all_or_fewer(space, profile, Goal(), go_on)
+    seconds = float(answer.times[0])
+    faster = None if fewer else best_with_fewer(found, profile, seconds, go_on)
+    return (faster.space, faster.answer, seconds) if faster else (found, answer, None)
 
 
 def _price(name: str, problem: Problem, objective: Objective) -> float | None:

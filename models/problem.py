@@ -29,6 +29,8 @@ class Problem:
             rule = f"runs on chips of {', '.join(stack.vendors)}, not on {self.cluster.chip.id} ({vendor})"
             raise Invalid("stack", stack.id, rule)
         chip, precision = self.cluster.chip, self.workload.precision
+        if lacking := stack.lacks_kernel(chip.generation):
+            raise Invalid("stack.attention_kernel", self.kernel, lacking)
         if precision == "mxfp8" and not {"fp4", "fp6"} & chip.peak_tflops.keys():
             rule = f"needs matrix units that scale by blocks, which come with fp4 or fp6, and {chip.id} has neither"
             raise Invalid("workload.precision", precision, rule)
@@ -70,6 +72,17 @@ class Problem:
         """An element of a gradient while it is reduced: as backward leaves it, and as it is sent where that is wider
         (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, foreach_reduce)."""
         return self.parameter_bytes + (self.gradient_bytes if self.gradient_bytes > self.parameter_bytes else 0.0)
+
+    @property
+    def copied_bytes(self) -> tuple[float, float]:
+        """Read and written for an element of what is sharded, by copies beside its collectives: when it is gathered,
+        and when its gradient is reduced."""
+        cast = self.parameter_bytes + self.gradient_bytes
+        if self.stack.shards == "each":
+            return 2 * self.gather_bytes, cast
+        if self.stack.shards == "flat":
+            return 0.0, 2 * self.parameter_bytes + (cast if self.gradient_bytes > self.parameter_bytes else 0.0)
+        return 0.0, 0.0
 
     @property
     def gather_bytes(self) -> float:

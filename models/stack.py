@@ -34,6 +34,14 @@ _PICKED = {
     "triton": {**_PYTORCH, "ampere": "flash1"},
 }
 """By the generation of the chip; FlashAttention-2 on others."""
+_RUNS_ON: dict[str, tuple[str, ...]] = {
+    "flash3": ("hopper",),
+    "flash4": ("hopper", "blackwell"),
+    "cudnn": ("ampere", "ada", "hopper", "blackwell"),
+    "splash": ("tpu",),
+}
+"""The generations that a kernel is written for; other kernels run wherever somebody ported them."""
+_HAS_OWN = ("tpu", "volta")  # generations that FlashAttention does not run on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +101,10 @@ class Stack:
     whole_gradients         ZeRO 1 all-reduces gradients, where others scatter what each device will update
     parameter_shards        ZeRO 3 keeps shards of the parameters in use beside the fp32 ones (Rajbhandari et al., arXiv
                             1910.02054 §5: 16 bytes of states a parameter), which others gather from
+    shards                  how ZeRO 3 keeps a layer: its tensors "in_place"; "flat", as views of one tensor whose
+                            gradients are joined, and cast where they are sent wider (FullyShardedDataParallel); or
+                            "each", copied out of what was gathered and into what is reduced (fully_shard,
+                            torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)
     parallel_loss           with tp > 1 the loss works on each device's part of the vocabulary, not on gathered logits
     loss                    what makes loss and gradient of logits: one "fused" kernel, PyTorch's cross_entropy
                             "compiled", its several kernels ("pytorch"), or one for every operation ("stepwise")
@@ -177,6 +189,7 @@ class Stack:
     gather_bytes: float = 2
     whole_gradients: bool = False
     parameter_shards: bool = False
+    shards: Literal["in_place", "flat", "each"] = "in_place"
     parallel_loss: bool = True
     loss: Literal["fused", "compiled", "pytorch", "stepwise"] = "fused"
     loss_since: float | None = None
@@ -249,8 +262,23 @@ class Stack:
         return tuple(name for name in MODULES if name in mine)
 
     @property
+    def most_chunks(self) -> int:
+        """That its interleaved schedule cuts a stage into."""
+        return self.max_virtual_stages if "interleaved" in self.schedules else 1
+
+    @property
     def splits_by_threshold(self) -> bool:
         return self.partition == "threshold"
+
+    def lacks_kernel(self, generation: str) -> str | None:
+        """Why its attention kernel does not run on a chip generation, if it is known not to."""
+        kernel = self.kernel_on(generation)
+        known = {name for names in _RUNS_ON.values() for name in names} | set(_HAS_OWN)
+        if kernel in _RUNS_ON and generation in known and generation not in _RUNS_ON[kernel]:
+            return f"runs on chips of {' and '.join(_RUNS_ON[kernel])} only, not of {generation}"
+        if kernel in ("flash1", "flash2") and generation in _HAS_OWN:
+            return f"does not run on chips of {generation}"
+        return None
 
     def kernel_on(self, generation: str) -> str:
         """The attention kernel this stack picks on a chip generation."""

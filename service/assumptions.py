@@ -48,9 +48,9 @@ def assumptions(question: Question, resolved: Resolved, profile: Profile) -> lis
         *_slow_node(problem, profile),
         *of_the_chip(problem.cluster.chip, profile),
         *(_of_a_shipped_chip(problem.cluster.chip) if shipped else ()),
-        _kernel(problem),
+        _kernel(resolved),
         _overlap(problem.stack),
-        _gradients(problem),
+        _gradients(resolved),
     ]
 
 
@@ -224,8 +224,12 @@ def _price(resolved: Resolved) -> list[str]:
     return [f"a chip of {used.name} costs {chip.usd_per_chip_hour:g} USD an hour, as {where} has it"]
 
 
-def _gradients(problem: Problem) -> str:
-    return f"gradients are kept and reduced in {problem.gradient_bytes:g} bytes each, as {problem.stack.id} does"
+def _gradients(resolved: Resolved) -> str:
+    problem = resolved.problem
+    whose = "the request says" if "gradient_bytes" in resolved.used.stack.changes else f"{problem.stack.id} does"
+    if problem.gradient_bytes > problem.stack.gradient_bytes:
+        whose = f"workload.precision = {problem.workload.precision} has them"
+    return f"gradients are kept and reduced in {problem.gradient_bytes:g} bytes each, as {whose}"
 
 
 def _overlap(stack: Stack) -> str:
@@ -238,5 +242,9 @@ def _overlap(stack: Stack) -> str:
     return f"{stack.id} hides traffic beside compute{told}{apart}: {knobs} = false where it is off"
 
 
-def _kernel(problem: Problem) -> str:
-    return f"attention runs on {problem.kernel}, what {problem.stack.id} picks on {problem.cluster.chip.generation}"
+def _kernel(resolved: Resolved) -> str:
+    problem = resolved.problem
+    whose = f"what {problem.stack.id} picks on {problem.cluster.chip.generation}"
+    if resolved.used.stack.changes.get("attention_kernel") == problem.kernel:
+        whose = "as the request says"
+    return f"attention runs on {problem.kernel}, {whose}"

@@ -14,7 +14,7 @@ from models.stack import Stack
 from service.assumptions import of_the_chip
 from service.creation import Created, Save
 from service.cursors import read_cursor, write_cursor
-from service.errors import NameReserved, NotFound
+from service.errors import NameReserved, NameTaken, NotFound
 from service.profiles import active_profile
 from service.resolution import SHIPPED, Resolver, normal, pinned
 from service.schemas.catalog import (
@@ -31,6 +31,9 @@ from service.slices import is_slice
 from service.store import Rows, Store
 from service.tables import CatalogRow
 
+_OTHER: dict[OwnKind, OwnKind] = {"chips": "clusters", "clusters": "chips"}
+"""What a preset may name as well: a name is of one kind."""
+_SHARED: dict[OwnKind, str] = dict.fromkeys(_OTHER, "presets")
 _INDEX: dict[Kind, Any] = {
     "chips": catalogue.chips,
     "clusters": catalogue.fabrics,
@@ -74,7 +77,10 @@ class Catalog:
             content = _content(Resolver(rows), entry)
 
         def save(rows: Rows) -> Created:
-            rows.lock(f"catalog:{kind}:{entry.name}")
+            rows.lock(f"catalog:{_SHARED.get(kind, kind)}:{entry.name}")
+            other = _OTHER.get(kind)
+            if other and rows.catalog.find(other, entry.name, None):
+                raise NameTaken(other, entry.name)
             last = rows.catalog.find(kind, entry.name, None)
             version = last.version + 1 if last else 1
             row = CatalogRow(kind=kind, name=entry.name, version=version, created_at=datetime.now(UTC), entry=content)

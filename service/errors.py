@@ -6,6 +6,7 @@ ServiceError
 ├── Forbidden            the key is not for this
 ├── Conflict             the state of things forbids it
 │   ├── NameReserved     a shipped catalogue entry has this name
+│   ├── NameTaken        a registered entry of another kind has it
 │   └── StillRunning     the first request with this Idempotency-Key has not finished
 ├── NothingToLearn       a calibration finds no usable report
 ├── KeyReused            this Idempotency-Key came with another request before
@@ -61,6 +62,11 @@ class Conflict(ServiceError):
 class NameReserved(Conflict):
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(f"{name} names an entry of the shipped catalogue of {kind}; choose another name.")
+
+
+class NameTaken(Conflict):
+    def __init__(self, other: str, name: str) -> None:
+        super().__init__(f"{name} is registered among the {other}, and a preset may name either; choose another name.")
 
 
 class StillRunning(Conflict):

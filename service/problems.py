@@ -117,6 +117,7 @@ _OF_EXCEPTION: dict[type[Exception], str] = {
     errors.Forbidden: "forbidden",
     errors.Conflict: "conflict",
     errors.NameReserved: "name-reserved",
+    errors.NameTaken: "name-reserved",
     errors.StillRunning: "still-running",
     errors.NothingToLearn: "nothing-to-learn",
     errors.KeyReused: "key-reused",

@@ -134,13 +134,28 @@ def experts(
     num_experts, per_token = cfg.size(count), cfg.size(top_k)
     if per_token > num_experts:
         raise cfg.invalid(top_k, f"must be at most {cfg.where(count)} = {num_experts}")
+    num_groups, chosen = _groups(cfg, num_experts, per_token)
     return Moe(
         num_experts=num_experts,
         experts_per_token=per_token,
         intermediate_size=cfg.size(width),
         shared_intermediate_size=shared * cfg.size(width),
         selection_bias=selection_bias,
+        num_groups=num_groups,
+        groups_per_token=chosen,
     )
+
+
+def _groups(cfg: Config, num_experts: int, per_token: int) -> tuple[int, int]:
+    """Of experts, and of how many of them a token's are."""
+    if cfg.null("n_group") or cfg.null("topk_group"):
+        return 1, 1
+    groups, chosen = cfg.size("n_group", 1), cfg.size("topk_group", 1)
+    if num_experts % groups:
+        raise cfg.invalid("n_group", f"must divide {num_experts} experts")
+    if chosen > groups or per_token > chosen * (num_experts // groups):
+        raise cfg.invalid("topk_group", f"must be of n_group = {groups} groups that hold {per_token} experts")
+    return groups, chosen
 
 
 def num_shared(cfg: Config, key: str = "n_shared_experts") -> int:

@@ -77,7 +77,9 @@ class ChoiceAnswer(Document):
     chip: str
     num_chips: int
     chips_used: int | None
-    """Fewer where no layout uses all."""
+    """Fewer where no layout uses all, or where fewer are faster."""
+    all_chips_s: float | None = None
+    """A step with all of them, where fewer are faster."""
     step_time_s: float | None
     step_time_low_s: float | None = None
     """With `step_time_high_s` its 80% interval."""
@@ -91,6 +93,8 @@ class ChoiceAnswer(Document):
     checkpoint_every_s: float | None
     """The interval that loses least (Young and Daly)."""
     hours: float | None
+    usd_per_chip_hour: float | None = None
+    """The request's, or the catalogue's."""
     usd: float | None
     """Of the chips that are used, where those are fewer."""
     usd_per_million_tokens: float | None

@@ -77,13 +77,15 @@ class StackFields(Wire):
     attention_kernel: Kernel | None = None
     whole_gradients: bool | None = None
     """ZeRO 1 all-reduces gradients, where others scatter what each device will update."""
-    gradient_bytes: Annotated[float, Field(gt=0, le=8)] | None = None
+    gradient_bytes: Annotated[float, Field(ge=2, le=8)] | None = None
     gather_bytes: Bytes | None = None
     parameter_shards: bool | None = None
     """ZeRO 3 keeps shards of the parameters in use beside the fp32 ones."""
     parallel_loss: bool | None = None
     loss: Literal["fused", "compiled", "pytorch", "stepwise"] | None = None
     """What makes loss and gradient of logits; it decides how many bytes of each are moved, and alive together."""
+    loss_chunks: Annotated[int, Field(ge=1, le=64)] | None = None
+    """Parts of a micro-batch that head and loss work on one after the other."""
     low_precision_activations: bool | None = None
     fused: bool | None = None
     fused_norm: bool | None = None

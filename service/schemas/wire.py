@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Self, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
 
 from models.errors import Invalid
 from service.pointers import TAG
@@ -42,8 +53,20 @@ Label = Annotated[str, StringConstraints(max_length=500)]
 
 Degree = Annotated[int, Field(ge=1, le=10**6)]
 Size = Annotated[int, Field(ge=1, le=2**24)]
+
+
+def _written_out(value: object) -> object:
+    """A number of seconds or milliseconds would be guessed at."""
+    if isinstance(value, datetime) or (isinstance(value, str) and _DATE.match(value.strip())):
+        return value
+    raise ValueError("must be a date and a time of day with a zone, such as 2026-01-31T12:00:00Z")
+
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 Instant = Annotated[
-    AwareDatetime, Field(strict=False, ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(9000, 1, 1, tzinfo=UTC))
+    AwareDatetime,
+    Field(strict=False, ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(9000, 1, 1, tzinfo=UTC)),
+    BeforeValidator(_written_out),
 ]
 """A time with its zone."""
 

@@ -163,6 +163,8 @@ def _moe(given: _Arguments, layers: int) -> dict[str, int | bool]:
         "first_k_dense": first,
         "moe_layer_freq": period,
         "bias": given.flag("add_bias_linear"),
+        "num_groups": given.optional("moe_router_num_groups") or 1,
+        "groups_per_token": given.optional("moe_router_group_topk") or 1,
         **_shared_expert(given),
     }
 
