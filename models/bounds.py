@@ -32,13 +32,15 @@ from models.exposure import (
     context_sent,
     exposed_context,
     exposed_once,
+    interleaved_chunks,
     norm_seconds,
     overlaps,
     straggling,
     update_seconds,
     weighed,
+    window_passes,
 )
-from models.layout import DUALPIPE, INTERLEAVED, ONE_F_ONE_B, Layouts
+from models.layout import DUALPIPE, ONE_F_ONE_B, Layouts
 from models.least_costs import LeastCosts
 from models.mesh import closest_groups
 from models.mesh_costs import MeshCosts, ShardCosts, Tables
@@ -152,9 +154,8 @@ class Bounds:
     def hides(self, mesh: Array, schedules: Layouts) -> Array:
         """Of every second that a pass takes longer, how much more traffic once a step hides at most, on some of the
         meshes under these schedules."""
-        chunks = np.where(schedules.schedule == INTERLEAVED, schedules.virtual_stages, 1)
         group = np.minimum(self.pp, self.m)[mesh]
-        return np.asarray(self.hideable * (1 + (chunks - 1) * group) / chunks)
+        return np.asarray(self.hideable * window_passes(interleaved_chunks(schedules), group))
 
     def least(self, shardings: Layouts, legal: Array) -> Array:
         """Step time under the best of these shardings that are legal (shardings, n), without recompute and offload:

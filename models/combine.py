@@ -8,9 +8,9 @@ import numpy as np
 
 from models import pipeline
 from models.array import Array, Shared, distinct, total
-from models.exposure import Exposure, straggling, weighed
+from models.exposure import Exposure, interleaved_chunks, straggling, weighed
 from models.hardware import GIB
-from models.layout import DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE_V, Layouts
+from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE_V, Layouts
 from models.margin import Margin
 from models.mesh_costs import MeshCosts
 from models.partition import Stages, boundaries, partition
@@ -139,10 +139,11 @@ class Combiner:
 
     def _data_once(self, forward: Array, backward: Array) -> Array:
         """Gradient reduction behind the last micro-batch's backward, parameter gather behind the first forward."""
-        gathers, scatters = zip(*self.exposure.data_once(), strict=True)
         hide, amounts, x = self.exposure.hide_once, self._parameter_amounts, self.layouts
-        chunks = np.where(x.schedule == INTERLEAVED, x.virtual_stages, 1)
-        return hide(weighed(amounts, gathers), forward, chunks) + hide(weighed(amounts, scatters), backward, chunks)
+        gathers, scatters = (weighed(amounts, work) for work in zip(*self.exposure.data_once(), strict=True))
+        chunks = interleaved_chunks(x)
+        beside = np.where(self.problem.stack.reduces_whole_chunks, chunks == 1, 1)
+        return hide(gathers, forward, chunks) + hide(scatters, backward, chunks, beside)
 
     def _optimizer(self) -> Array:
         """Clip, update, and Muon's products."""
@@ -256,7 +257,15 @@ class Combiner:
         if self.zero3.any():
             held = np.where(self.zero3 & x.reshard, np.minimum(2 * self._unit, held), held)
             held = held + shards * self.exposure.shard(dense, expert, self.zero3)
-        return self.problem.parameter_bytes * held
+        return self.problem.parameter_bytes * held + self._operands()
+
+    def _operands(self) -> Array | float:
+        """Copies of the parameters of layers in the format of GEMMs, where none are gathered."""
+        if not self.problem.operand_bytes:
+            return 0.0
+        layers = self._parameter_amounts[: self.meshes.kinds]
+        size = [size.dense + size.expert for size in self.meshes.bytes[: self.meshes.kinds]]
+        return np.where(self.zero3, 0.0, self.problem.operand_bytes * weighed(layers, size))
 
     def _gradient_bytes(self, dense: Array, expert: Array) -> Array:
         sharded = (self.layouts.zero_stage >= 2) & ~self.once

@@ -184,8 +184,13 @@ class MemoryBounds:
         layers = layers + self.flying * each + states.mean + activations.mean
         return np.maximum(layers, states.last + activations.last), layers, each
 
+    def _of_layers(self, worth: _Worth, copies: int = 1) -> list[Array]:
+        """Of each kind, with the copies that its GEMMs read."""
+        operands = self.problem.operand_bytes * (self.zero < 3) * copies
+        return [worth.of(size) + operands * (size.dense + size.expert) for size in self.layers]
+
     def _states(self, worth: _Worth) -> _States:
-        layers, (embedding, head) = [worth.of(size) for size in self.layers], map(worth.of, self.ends)
+        layers, (embedding, head) = self._of_layers(worth), map(worth.of, self.ends)
         tied = self.problem.architecture.tie_word_embeddings
         ends = head + np.where((self.pp == 1) | tied, embedding, 0.0)
         last = layers[self.problem.architecture.runs[-1][0]]
@@ -196,7 +201,7 @@ class MemoryBounds:
 
     def _most(self, worth: _Worth) -> _States:
         """At most of a layer of each kind, and of what a stage has besides, here as `last`."""
-        layers, ends = [worth.of(size) for size in self.layers], [worth.of(size) for size in self.ends]
+        layers, ends = self._of_layers(worth, self._copies), [worth.of(size) for size in self.ends]
         fixed = np.asarray(worth.fixed)
         return _States(layers, fixed, total(ends) + fixed)
 

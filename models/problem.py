@@ -63,6 +63,12 @@ class Problem:
         return self.workload.number_format.activation_bytes
 
     @property
+    def operand_bytes(self) -> float:
+        """Copies of a parameter of a layer that GEMMs read, beside the one in use."""
+        number = self.workload.number_format
+        return 2 * number.gemm_bytes if self.stack.keeps_operands and number.gemm_bytes < 2 else 0.0
+
+    @property
     def gradient_bytes(self) -> float:
         """An element of the accumulated gradient, in memory and on the wire."""
         return max(self.stack.gradient_bytes, self.workload.number_format.activation_bytes)

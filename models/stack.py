@@ -99,6 +99,10 @@ class Stack:
     gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand format. fp32 training
                             moves four bytes whatever these say
     whole_gradients         ZeRO 1 all-reduces gradients, where others scatter what each device will update
+    reduces_whole_chunks    of interleaved chunks gradients are reduced once the last pass is over, on all stages at
+                            once (what --no-align-grad-reduce of Megatron-LM turns off), not as that goes
+    keeps_operands          beside parameters in use there are their copies in the format of GEMMs, as they are and
+                            transposed (Transformer Engine's weight cache, without --fp8-param-gather)
     parameter_shards        ZeRO 3 keeps shards of the parameters in use beside the fp32 ones (Rajbhandari et al., arXiv
                             1910.02054 §5: 16 bytes of states a parameter), which others gather from
     shards                  how ZeRO 3 keeps a layer: its tensors "in_place"; "flat", as views of one tensor whose
@@ -188,6 +192,8 @@ class Stack:
     gradient_bytes: float = 4
     gather_bytes: float = 2
     whole_gradients: bool = False
+    reduces_whole_chunks: bool = False
+    keeps_operands: bool = False
     parameter_shards: bool = False
     shards: Literal["in_place", "flat", "each"] = "in_place"
     parallel_loss: bool = True

@@ -263,8 +263,10 @@ def _save(rows: Rows, report: Columns, beside: Mapping[str, Any]) -> Created:
     rows.lock(f"log:{report['log_hash']}")
     earlier = rows.reports.of_log(report["log_hash"])
     if earlier is not None:
-        return Created(
-            location(earlier.id), {**beside, "repeated": True, "report": document_of(earlier)}, replayed=True
-        )
+        kept = {**beside, "repeated": True, "report": document_of(earlier), "notes": beside["notes"]}
+        if beside["measured_at_from"] == "request" and report["measured_at"] != earlier.measured_at:
+            was = f"the report is of {earlier.measured_at:%Y-%m-%d %H:%M:%S}, as it was first sent: withdraw it to send"
+            kept["notes"] = [*beside["notes"], f"{was} the log with another measured_at"]
+        return Created(location(earlier.id), kept, replayed=True)
     (stored,) = rows.reports.add([report])
     return Created(location(stored["id"]), {**beside, "repeated": False, "report": stored["document"]})

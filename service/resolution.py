@@ -196,6 +196,8 @@ class Resolver:
             fabric = fields.fabric(chip.value)
         own = fields.levels is None and fields.torus is None
         used = chip.used if own else EntryUsed(name=fabric.id, source="given")
+        if own and isinstance(fields.chip, str):  # which is what its name as a preset means
+            return chip, Part(fabric, used, {"preset": fabric.id if used.source == "shipped" else chip.form})
         return chip, Part(fabric, used, {"chip": chip.form, **links})
 
     def stack(self, form: str | StackFields) -> Part[Stack]:
@@ -205,7 +207,8 @@ class Resolver:
         used = EntryUsed(name=base.id, source="shipped")
         if isinstance(form, str):
             return Part(base, used, base.id)
-        return Part(form.build(base), used, {"name": base.id, **form.changes()})
+        changes = form.changes()
+        return Part(form.build(base), used, {"name": base.id, **changes} if changes else base.id)
 
     def _registered(self, kind: Kind, name: str) -> CatalogRow | None:
         return self._rows.catalog.named(kind, normal(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -11,12 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import catalogue
+from models.architecture import Moe
 from models.communication import Network
 from models.hardware import Cluster
 from models.layout import AXES, PLACEMENTS, TORUS_AXES, TORUS_BLOCKS, Layout, Layouts
 from models.mesh import Group, closest_groups, groups
+from models.mesh_costs import MeshCosts
+from models.problem import Problem
 from models.profile import Coefficients, shipped_profile
 from models.rules import BY_NAME
+from models.workload import Workload
 from tests.benchmarks.problems import problem
 
 C = shipped_profile().coefficients(("generation:hopper",))
@@ -268,3 +272,35 @@ def test_a_network_as_fast_as_scale_up_links_is_a_network_still() -> None:
     up, out = cluster.fabric.levels
     alike = replace(cluster, fabric=replace(cluster.fabric, levels=(up, replace(out, gb_s_per_chip=up.gb_s_per_chip))))
     assert [(dim.scale, dim.domain) for dim in alike.dims] == [("up", 8), ("out", 64)]
+
+
+@pytest.mark.parametrize("groups", [(8, 4), (8, 3), (4, 2), (1, 1)])
+@pytest.mark.parametrize("domains", [1, 2, 4, 8, 16])
+def test_groups_of_experts_reach_as_many_domains_as_their_choices_do(groups: tuple[int, int], domains: int) -> None:
+    """The mean over every choice of groups, experts dealt out to groups and to domains in a row."""
+    count, chosen = groups
+    moe = Moe(num_experts=64, experts_per_token=4, intermediate_size=8, num_groups=count, groups_per_token=chosen)
+    expert = np.arange(64)
+    group, domain = expert * count // 64, expert * domains // 64
+    reached = [len(set(domain[np.isin(group, some)])) for some in combinations(range(count), chosen)]
+    assert moe.domains_in_reach(np.array([float(domains)]))[0] == pytest.approx(np.mean(reached))
+
+
+def test_a_token_of_few_groups_is_sent_to_fewer_nodes() -> None:
+    """DeepSeek-V3's 8 experts of 4 of 8 groups, on 8 nodes: 4 (1 - (3/4)^8) of them, not 8 (1 - (7/8)^8)."""
+    model = catalogue.architecture("deepseek-v3")
+    (moe,) = {layer.moe for layer in model.kinds if layer.moe}
+    free = replace(moe, num_groups=1, groups_per_token=1)
+    everywhere = [replace(layer, feed_forward=free) if layer.moe else layer for layer in model.layers]
+    rows = Layouts.of([Layout(ep=64, dp_shard=64, zero_stage=1)])
+    costs = []
+    for architecture in (model, replace(model, layers=tuple(everywhere))):
+        problem = Problem(
+            architecture=architecture,
+            cluster=catalogue.cluster("h100", 64),
+            workload=Workload(seq_len=4096, global_batch=64),
+            stack=catalogue.stack("megatron"),
+        )
+        costs.append(MeshCosts.of(problem, rows, shipped_profile().coefficients(problem.scopes))._at("ep8").byte_s[0])
+    met = [4 * (1 - 0.75**8), 8 * (1 - 0.875**8)]
+    assert costs[0] / costs[1] == pytest.approx(met[0] / met[1])

@@ -72,6 +72,15 @@ def test_as_many_chips_as_are_said_to_do_will_do_and_half_of_them_will_not(quest
         on(question, enough // 2)
 
 
+def test_of_twice_an_odd_number_of_chips_some_may_be_enough() -> None:
+    """7 H100 cannot hold it, and no layout uses 14; 8 of those can."""
+    question = problem("llama-3.1-70b", ("h100", 7), "fsdp", seq_len=8192, global_batch=1024)
+    with pytest.raises(Infeasible, match="8 of 14 chips, 2 times as many, have a layout that fits") as refused:
+        recommend(question, PROFILE)
+    assert refused.value.enough_chips == 8
+    assert on(question, 8).fastest.prediction.fits
+
+
 def on(question: Problem, chips: int):
     cluster = replace(question.cluster, num_chips=chips, torus_shape=None)
     return recommend(replace(question, cluster=cluster), PROFILE)

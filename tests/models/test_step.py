@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from models import catalogue
 from models.architecture import Architecture, Moe, MoeShape
 from models.compute import SETTLED_YEARS, Compute, busiest
+from models.errors import Invalid
+from models.exposure import exposed_once
 from models.flops import model_flops
 from models.kernels import Kernels
 from models.layout import Layout, Layouts
@@ -584,8 +586,9 @@ def test_natural_routing_is_free_where_every_device_has_all_experts() -> None:
 @pytest.mark.parametrize(
     ("stack", "generation", "kernel"),
     [
-        ("torchtitan", "hopper", "flash2"),
+        ("torchtitan", "hopper", "cudnn"),
         ("torchtitan", "blackwell", "cudnn"),
+        ("fsdp", "hopper", "flash2"),
         ("megatron", "hopper", "cudnn"),
         ("megatron", "cdna3", "flash2"),
         ("maxtext", "tpu", "splash"),
@@ -596,6 +599,138 @@ def test_natural_routing_is_free_where_every_device_has_all_experts() -> None:
 )
 def test_a_stack_or_pytorch_picks_the_attention_kernel(stack: str, generation: str, kernel: str) -> None:
     assert catalogue.stack(stack).kernel_on(generation) == kernel
+
+
+@pytest.mark.parametrize(
+    ("kernel", "chip", "runs"),
+    [("splash", "h100", False), ("cudnn", "v5p", False), ("flash2", "v5p", False), ("flash3", "a100", False),
+     ("flash3", "h100", True), ("flash2", "mi300x", True), ("cudnn", "b200", True), ("unfused", "v5p", True)],
+)  # fmt: skip
+def test_an_attention_kernel_runs_on_the_chips_that_it_is_written_for(kernel: str, chip: str, runs: bool) -> None:
+    base = question(model="llama-3-8b", chips=64)
+    cluster = catalogue.cluster(chip, 64)
+    if runs:
+        assert replace(on_stack("generic", base, attention_kernel=kernel), cluster=cluster).kernel == kernel
+    else:
+        with pytest.raises(Invalid, match=f"stack.attention_kernel.*{kernel}"):
+            replace(base, cluster=cluster, stack=replace(catalogue.stack("generic"), attention_kernel=kernel))
+
+
+def test_torchtitan_is_what_it_was_at_the_time() -> None:
+    """Of its releases 0.2.0 brought cuDNN's attention, 0.2.1 stages without all logits, 0.3.0 a loss in parts."""
+    ever = catalogue.stack("torchtitan")
+    then = {year: ever.as_of(year) for year in (2025.0, 2025.85, 2026.0, 2026.75)}
+    assert [stack.kernel_on("hopper") for stack in then.values()] == ["flash2", "cudnn", "cudnn", "cudnn"]
+    assert [stack.keeps_logits for stack in then.values()] == [True, True, False, False]
+    assert [stack.loss_chunks for stack in then.values()] == [1, 1, 1, 8]
+
+
+def test_a_loss_in_parts_keeps_a_part_of_the_logits() -> None:
+    base = question(model="llama-3-8b", chips=8)
+    rows = Layouts.of([Layout(dp_shard=8, zero_stage=3, recompute="full", micro_batch=4)])
+    problems = [on_stack("torchtitan", base, loss_chunks=chunks) for chunks in (1, 2)]
+    c = PROFILE.coefficients(problems[0].scopes)
+    whole, half = (predict(p, rows, c).memory["logits_bytes"][0] for p in problems)
+    assert half == pytest.approx(whole / 2)
+
+
+def test_a_last_stage_that_keeps_logits_has_those_of_all_micro_batches() -> None:
+    """In 16 bits, a device's part of the vocabulary."""
+    base = question(model="llama-3-8b", chips=16, global_batch=64)
+    rows = Layouts.of([Layout(pp=2, tp=2, dp_shard=4, zero_stage=2, sequence_parallel=True), Layout(dp_shard=16)])
+    problems = [on_stack("torchtitan", base, keeps_logits=keeps) for keeps in (False, True)]
+    c = PROFILE.coefficients(problems[0].scopes)
+    without, kept = (predict(p, rows, c) for p in problems)
+    assert kept.memory_stage[0] == 1
+    assert kept.memory["logits_bytes"][0] >= 16 * 8192 * 128256 / 2 * 2
+    assert kept.allocated_bytes[1] == without.allocated_bytes[1]
+
+
+def test_gathered_keys_and_values_are_whole_while_a_layer_runs() -> None:
+    """And so are their gradients: 2 x 2 bytes for each of 8 x 2 x 128 elements of 131,072 tokens. A small vocabulary,
+    or the logits before them would be more."""
+    base = question(model="llama-3-8b", chips=16, seq_len=131072, global_batch=1)
+    base = replace(base, architecture=replace(base.architecture, vocab_size=1024))
+    rows = Layouts.of([Layout(cp=16, recompute="full"), Layout(dp_shard=16)])
+    ways = [on_stack("axlearn", base, context=context) for context in ("ring", "allgather")]
+    c = PROFILE.coefficients(ways[0].scopes)
+    ring, gathered = (predict(p, rows, c).memory["activations_bytes"] for p in ways)
+    assert gathered[0] - ring[0] == pytest.approx(131072 * 2048 * 4 * c.activation_memory)
+    assert gathered[1] == ring[1]
+
+
+def test_ulysses_repeats_key_value_heads_that_are_fewer_than_ranks() -> None:
+    """Llama-3-8B has 8: of 32 ranks each needs one, so that as much is sent as of a model with 32."""
+    base = on_stack("deepspeed", question(model="llama-3-8b", chips=32, global_batch=1, seq_len=32768))
+    wide = replace(base.architecture.kinds[0].attention, num_kv_heads=32)
+    layers = tuple(replace(layer, attention=wide) for layer in base.architecture.layers)
+    many = replace(base, architecture=replace(base.architecture, layers=layers))
+    sent = {}
+    for cp in (8, 32):
+        rows = Layouts.of([Layout(cp=cp, dp_shard=32 // cp)])
+        c = PROFILE.coefficients(base.scopes)
+        sent[cp] = [MeshCosts.of(p, rows, c).context_traffic(p.architecture.kinds[0])[0] for p in (base, many)]
+    assert sent[32][0] == pytest.approx(sent[32][1])
+    assert sent[8][0] < sent[8][1]
+
+
+@pytest.mark.parametrize(("stack", "copied"), [("torchtitan", 2 * 4 + 6), ("fsdp", 10), ("fms-fsdp", 4)])
+def test_fsdp_copies_what_it_gathers_and_reduces(stack: str, copied: int) -> None:
+    """fully_shard out of what it gathered, twice (2 + 2 bytes), and into what it reduces (2 + 4); one flat tensor joins
+    gradients (2 + 2), and casts them where they are sent wider (2 + 4). Beside any amount of compute."""
+    base = on_stack(stack, question(model="llama-3-8b", chips=64, global_batch=256))
+    rows = Layouts.of([Layout(dp_shard=64, zero_stage=3, micro_batch=4, recompute="full")])
+    c = PROFILE.coefficients(base.scopes)
+    copying, in_place = (
+        predict(p, rows, c).time["data_s"][0]
+        for p in (base, replace(base, stack=replace(base.stack, shards="in_place")))
+    )
+    bytes_s = base.cluster.memory_bytes_s * c.memory
+    layers = base.architecture.parameters.total - 2 * 128256 * 4096
+    ends = copying - in_place - copied * layers / bytes_s
+    assert 0 <= ends <= copied * 2 * 128256 * 4096 / bytes_s * 1.001
+
+
+def test_copies_of_weights_for_gemms_take_memory_with_fp8_only() -> None:
+    """Two bytes a parameter of a layer, beside those of the one in use; none where it is itself in fp8."""
+    rows = Layouts.of([Layout(tp=8, dp_shard=8, zero_stage=1, sequence_parallel=True)])
+    held = {}
+    for precision in ("bf16", "fp8"):
+        for stack in ("megatron", "megatron-bridge"):
+            problem = on_stack(stack, question(model="llama-3-8b", precision=precision))
+            c = PROFILE.coefficients(problem.scopes)
+            held[precision, stack] = predict(problem, rows, c).memory["parameters_bytes"][0]
+    more = held["fp8", "megatron"] - held["bf16", "megatron"]
+    layers = catalogue.architecture("llama-3-8b").parameters.total - 2 * 128256 * 4096
+    assert more == pytest.approx(2 * layers / 8, rel=1e-3)
+    assert held["fp8", "megatron-bridge"] == held["bf16", "megatron-bridge"]
+
+
+def test_products_computed_again_gather_again_and_scatter_nothing() -> None:
+    """torchtitan's selective recompute, of half the tensor-parallel traffic of forward."""
+    base = on_stack("torchtitan", question(model="llama-3-8b", chips=8, global_batch=8), overlap_tensor=False)
+    knobs = ({}, {"recompute": "selective"}, {"recompute": "full"})
+    rows = Layouts.of([Layout(tp=8, sequence_parallel=True, **knob) for knob in knobs])  # type: ignore[arg-type]
+    none, selective, full = predict(base, rows, PROFILE.coefficients(base.scopes)).time["tensor_s"]
+    assert selective / none == pytest.approx(1.25)
+    assert full / none == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("traffic", [0.5, 2.0, 50.0])
+def test_chunks_hide_their_traffic_beside_groups_of_micro_batches(traffic: float) -> None:
+    """All but one of v; that one beside its own part of the pass, or, reduced when the pass is over, beside nothing."""
+    problem = question()
+    c = PROFILE.coefficients(problem.scopes)
+    seconds, window, group = np.array([traffic]), np.ones(1), np.array([8])
+
+    def exposed(chunks: int, beside: int = 1) -> float:
+        return float(exposed_once(problem, c, seconds, window, chunks, group, beside)[0])
+
+    alone, i, hides = exposed(1), c.interference, c.data_overlap
+    assert alone == pytest.approx(traffic - min(traffic, hides) * (1 - i))
+    assert exposed(4) <= alone
+    assert exposed(4) == pytest.approx((alone + 3 * (traffic - min(traffic, 8 * hides) * (1 - i))) / 4)
+    assert exposed(4, beside=0) - exposed(4) == pytest.approx((traffic - alone) / 4)
 
 
 def test_fusing_norms_and_then_the_rest_saves_time() -> None:

@@ -111,6 +111,18 @@ def test_shipped_names_are_reserved(client, kind: str, body: dict) -> None:
     assert_problem(answer, "name-reserved")
 
 
+def test_a_name_is_of_a_chip_or_of_a_cluster(client) -> None:
+    """A preset may name either: what it means must not change when the other kind is registered."""
+    chip, hall = {"name": "one", "chip": CHIP}, {"name": "one", "cluster": {"chip": "h100", "levels": LEVELS}}
+    for first, second in (((chip, "chips"), (hall, "clusters")), ((hall, "clusters"), (chip, "chips"))):
+        name = f"of-{first[1]}"
+        assert client.post(f"/v1/catalog/{first[1]}", json={**first[0], "name": name}).status_code == 201
+        refused = client.post(f"/v1/catalog/{second[1]}", json={**second[0], "name": name})
+        assert refused.status_code == 409
+        assert f"{name} is registered among the {first[1]}" in assert_problem(refused, "name-reserved")["detail"]
+        assert client.post(f"/v1/catalog/{first[1]}", json={**first[0], "name": name}).json()["version"] == 2
+
+
 @pytest.mark.parametrize(
     ("kind", "body", "pointer"),
     [

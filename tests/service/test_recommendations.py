@@ -475,6 +475,36 @@ def test_of_several_places_those_that_keep_the_limits_are_compared(client) -> No
     assert f"then {found['choices'][1]['name']}" in found["reasons"][0]
 
 
+def test_a_place_is_judged_by_the_best_that_it_can_do(client) -> None:
+    """On 100 chips all of which are used a step takes twice as long as on 96 of them: the deadline is kept with those,
+    and those are what is recommended."""
+    body = {
+        **QUESTION,
+        "cluster": {"preset": "gb200", "num_chips": 100},
+        "workload": {"seq_len": 8192, "global_batch": 128},
+    }
+    all_chips = client.post("/v1/recommendations", json=body).json()
+    fewer = all_chips["faster_on_fewer"]
+    between = (fewer["step_time_s"] + all_chips["fastest"]["prediction"]["step_time_s"]) / 2
+    hours = 1e12 / (128 * 8192) * between / 3600
+    objective = {"minimize": "time", "tokens": 1e12, "deadline_hours": hours}
+    found = client.post("/v1/recommendations", json={**body, "objective": objective}).json()
+    (choice,) = found["choices"]
+    assert choice["meets"]
+    assert choice["num_chips"] == 100
+    assert choice["chips_used"] == found["chips_used"] == fewer["num_chips"]
+    assert choice["step_time_s"] == found["fastest"]["prediction"]["step_time_s"] == pytest.approx(fewer["step_time_s"])
+    assert choice["all_chips_s"] == all_chips["fastest"]["prediction"]["step_time_s"]
+    assert any(f"{100 - fewer['num_chips']} of the 100 chips are left out" in reason for reason in found["reasons"])
+
+
+def test_every_place_has_the_price_that_it_is_ranked_by(client) -> None:
+    cluster = {"preset": "a100", "num_chips": 16}
+    body = {**SMALL, "alternatives": {"clusters": [cluster]}, "objective": {"minimize": "cost", "tokens": 1e9}}
+    for choice in client.post("/v1/recommendations", json=body).json()["choices"]:
+        assert choice["usd"] == pytest.approx(choice["usd_per_chip_hour"] * choice["chips_used"] * choice["hours"])
+
+
 def test_a_price_that_is_given_goes_before_that_of_the_objective(client) -> None:
     dear = {"preset": "a100", "num_chips": 16, "usd_per_chip_hour": 9.0}
     body = {**SMALL, "alternatives": {"clusters": [dear]}, "objective": {"tokens": 1e9, "usd_per_chip_hour": 3.0}}

@@ -247,9 +247,16 @@ def test_a_log_of_the_same_run_in_other_words_makes_no_other_report(client) -> N
     first = client.post(ADDRESS, json=body).json()["report"]["id"]
     turned = dict(reversed(body.items()))
     aliased = changed(body, "stack", "titan")
-    for other in (turned, aliased, {**body, "source": "me"}, {**body, "framework": "torchtitan"}):
+    named = changed(body, "stack", {"name": body["stack"] if isinstance(body["stack"], str) else body["stack"]["name"]})
+    cluster = {name: value for name, value in body["cluster"].items() if name != "preset"}
+    by_chip = changed(body, "cluster", {**cluster, "chip": body["cluster"]["preset"]})
+    others = (turned, aliased, named, by_chip, {**body, "source": "me"}, {**body, "framework": "torchtitan"})
+    for other in others:
         found = client.post(ADDRESS, json=other).json()
         assert (found["repeated"], found["report"]["id"]) == (True, first), other.keys()
+    dated = client.post(ADDRESS, json={**body, "measured_at": "2026-01-31T12:00:00Z"}).json()
+    assert dated["repeated"]
+    assert any("withdraw it to send the log with another measured_at" in note for note in dated["notes"])
     crashed = client.post(ADDRESS, json={**body, "outcome": "crashed"}).json()
     assert not crashed["repeated"]
 
