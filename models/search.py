@@ -262,14 +262,18 @@ class _Search:
         costs = ground.costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
         chain = meshes.chain[mesh]
         found = Meshes(costs, mesh, chain, points, ground.bounded(costs, chain))
-        for rows, _ in growing(np.argsort(found.bound, kind="stable"), self._first_placed, _MESHES):
+        for rows, rest in growing(np.argsort(found.bound, kind="stable"), self._first_placed, _MESHES):
+            if self._is_stopped(found.bound, rest):
+                return
             if len(left := self._wanted(found.take(rows))):
                 self._bounded(left)
 
     def _bounded(self, meshes: Meshes) -> None:
         """Bound every variant of placed meshes, then with every schedule."""
         leaves = self._leaves(meshes)
-        for rows, _ in growing(np.argsort(leaves.bound, kind="stable"), self._first_leaves, _LEAVES):
+        for rows, rest in growing(np.argsort(leaves.bound, kind="stable"), self._first_leaves, _LEAVES):
+            if self._is_stopped(leaves.bound, rest):
+                return
             if len(left := self._wanted(leaves.take(rows))):
                 self._evaluate(meshes, left)
 
@@ -392,11 +396,15 @@ class _Search:
         self._close(np.array([bound]))
         return False
 
+    def _is_stopped(self, bounds: Array, rest: Array) -> bool:
+        """Whether, with something in hand, the search ends within a sweep; `rest`: what would be left of it."""
+        return self._is_limited and not self._may_go_on(float(bounds[rest].min()))
+
     def _has_time(self) -> bool:
         if self.go_on():
             return True
         self.last_steps -= 1
-        return self.last_steps >= 0 and not np.isfinite(self.held.best)
+        return self.last_steps >= 0 and not self._is_limited
 
     def _count(self, found: Outcome) -> None:
         self.looked_at += len(found.evaluated)
