@@ -42,10 +42,11 @@ def thresholds(
     go_on: GoOn,
     failed_gib: float = math.inf,
 ) -> list[Threshold]:
-    """For every axis that the fabric has. `failed_gib`: with which a run like these has run out of memory."""
+    """For every axis that the fabric has; none where it is not known whether a pipeline is needed as things are.
+    `failed_gib`: with which a run like these has run out of memory."""
     survey = Survey(problem, profile, constraints, go_on, failed_gib)
     here = survey.point({})
-    if here.gap is None:
+    if here.gap is None or not here.exact:
         return []
     cluster, found = problem.cluster, []
     rates = {dim.scale: dim.gb_s * cluster.chip.devices_per_chip for dim in reversed(cluster.dims)}

@@ -34,6 +34,8 @@ _PRINTED_BY: dict[str, set[str]] = {
 """The stacks whose runs print each kind of log."""
 _SETTLED = ("model", "workload", "layout")
 """What a log may say itself."""
+_LEFT = {"cluster": "cluster.num_chips"}
+"""What may be left open of a part that has to be given."""
 _EARLIEST = datetime(2015, 1, 1, tzinfo=UTC)
 _ZONES_DIFFER = timedelta(days=1)
 """At most, of a clock that does not say its zone; and clocks differ."""
@@ -220,7 +222,7 @@ def _require_agreement(problem: Problem, subject: Subject, said: Mapping[str, An
     for part, name, ran, answered in [*compared, ("cluster", "chips", said["num_chips"], problem.cluster.num_devices)]:
         if ran != answered:
             where = "what it is linked to" if linked else "the request"
-            remedy = f"report it with its own {part}" if linked else f"leave {part} to the log"
+            remedy = f"report it with its own {part}" if linked else f"leave {_LEFT.get(part, part)} to the log"
             raise Invalid("log", None, f"ran {name} = {ran} where {where} has {answered}: {remedy}")
 
 

@@ -225,8 +225,8 @@ class RecommendationAnswer(Basis):
     the request has neither alternatives nor an objective."""
     out_of_memory: list[OutOfMemoryRun]
     """Layouts of the same model that were reported out of memory on this chip and stack, but for those that a later
-    run disproves. What needs as much may be recommended again while the active profile predicts that it fits; then the
-    first of `reasons` says so."""
+    run disproves. What needs as much is left out of the answer, unless nothing else fits; then the first of `reasons`
+    says so."""
     evidence: list[EvidenceShown]
     """The nearest published runs, one of a model, chip and source, beside what is predicted of them. They inform the
     reader, not the prediction."""

@@ -97,7 +97,7 @@ def test_numbers_of_chips_that_there_was_no_time_for_are_owned_up_to(asked: int)
 
     found = recommend(llama(37, 48), PROFILE, go_on=go_on)
     assert found.fewer_chips is not None
-    assert found.certificate.exact == (left > 0)
+    assert found.certificate.exact or left <= 0  # which may be when the proof is done
     best, most = whole.fastest.prediction.step_time_s, found.fastest.prediction.step_time_s
     assert best <= most <= best * (1 + found.certificate.gap) * (1 + 1e-9)
 

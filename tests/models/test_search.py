@@ -523,7 +523,7 @@ def test_a_search_that_is_told_to_stop_stops(after: int) -> None:
 
     search(Space(NAMED["kimi-k2 gb300"](), Constraints()), PROFILE, Goal(tolerance=0.03, both_sides=True), go_on)
     steps = 0 if after else 8  # until something fits
-    assert answers.count(False) <= 4 + steps  # every level that was at work hears it once
+    assert answers.count(False) <= 6 + steps  # every level that was at work hears it once
 
 
 def test_the_factorisations_are_those_one_can_write_down() -> None:
