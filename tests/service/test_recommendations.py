@@ -219,8 +219,10 @@ def test_a_report_names_a_layout_as_the_recommendation_does(client) -> None:
     assert [item["choice"] for item in client.get("/v1/reports").json()["items"][::2]] == ["fastest", "simplest"]
     lines = csv.DictReader(io.StringIO(client.get("/v1/reports?format=csv").text))
     assert [(line["choice"], line["rank"]) for line in lines][:2] == [("fastest", "1"), ("simplest", "")]
-    assert made["surer"] is None
-    assert_problem(client.post("/v1/reports", json={**ran, "choice": "surer"}), "invalid", "/choice")
+    sure = client.post("/v1/recommendations", json={**QUESTION, "constraints": {"min_fit_probability": 0.95}}).json()
+    assert sure["surer"] is None
+    surer = {**ran, "recommendation_id": sure["id"], "choice": "surer"}
+    assert_problem(client.post("/v1/reports", json=surer), "invalid", "/choice")
     assert_problem(client.post("/v1/reports", json={**ran, "choice": "simplest", "rank": 1}), "invalid", "/choice")
 
 
