@@ -25,6 +25,7 @@ SHARDED = {"dp_shard": 64, "zero_stage": 3}
 MOE = {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 1024}
 MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 TORUS = {"ndim": 3, "max_chips": 64, "gb_s_per_link": 90, "wrap": "cubes", "wrap_length": 4}
+OWN = {"name": "torchtitan", "attention_kernel": "flash2", "gradient_bytes": 2.0}
 SAID = [
     (on("tpu-v5p", **SHARDED), "usable memory is nominal: all 95 GiB of the data sheet"),
     (on("trn2", **SHARDED), "usable memory is nominal: all 96 GiB of the data sheet"),
@@ -53,6 +54,8 @@ SAID = [
     ({**on("tpu-v5p", **SHARDED), "cluster": {"preset": "tpu-v5p", "torus_shape": [2, 4, 8]}}, "[2, 4, 8] is no slice"),
     (SPARSE, "layout.etp is 1, experts are whole: Megatron-LM, told nothing, cuts them like the rest (etp = 8)"),
     ({**on("h100", dp_shard=64, zero_stage=1), "stack": "nanotron"}, "but not what ZeRO 1 moves once a step"),
+    ({**PREDICTION, "stack": OWN}, "attention runs on flash2, as the request says"),
+    ({**PREDICTION, "stack": OWN}, "gradients are kept and reduced in 2 bytes each, as the request says"),
 ]
 
 
@@ -75,6 +78,19 @@ def test_what_a_prediction_takes_for_granted_is_said_when_it_applies(shared_clie
 
     assert said in lines(body)
     assert said not in lines(PREDICTION)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "attention runs on cudnn, what torchtitan picks on hopper",
+        "torchtitan hides traffic beside compute when it is told to (enable_async_tensor_parallel)",
+        "gradients are kept and reduced in 4 bytes each, as torchtitan does",
+    ],
+)
+def test_what_a_stack_does_by_itself_is_said_to_be_its_own(shared_client, said: str) -> None:
+    lines = shared_client.post("/v1/predictions", json=PREDICTION).json()["assumptions"]
+    assert any(line.startswith(said) for line in lines)
 
 
 def test_load_balancing_of_experts_is_not_said_to_be_idle(shared_client) -> None:

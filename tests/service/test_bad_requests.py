@@ -260,6 +260,7 @@ def test_where_a_field_is_unknown_the_known_ones_are_told(
     assert not elsewhere & {*names.split(", ")}
 
 
+GROUPED = {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 1024, "groups_per_token": 1}
 WHAT_WAS_GIVEN: list[tuple[str, dict[str, Any], str, Any]] = [
     ("predictions", changed(PREDICTION, "workload.precision", "nvfp4"), "/workload/precision", "nvfp4"),
     ("predictions", changed(PREDICTION, "layouts", [LAYOUT]), "/layout", "an object with 3 members"),
@@ -270,6 +271,26 @@ WHAT_WAS_GIVEN: list[tuple[str, dict[str, Any], str, Any]] = [
     ("reports", without(REPORT, "measured"), "/measured", None),
     ("reports", changed(REPORT, "measured.step_time_s", 1e-5), "/measured/step_time_s", 1e-5),
     ("reports", changed(REPORT, "prediction_id", "x"), "/model", "llama-3.1-8b"),
+    ("reports", {**REPORT, "measured_at": 1700000000}, "/measured_at", 1700000000),
+    ("reports", {**REPORT, "measured_at": "1700000000.5"}, "/measured_at", "1700000000.5"),
+    (
+        "predictions",
+        {**PREDICTION, "stack": {"name": "megatron", "gradient_bytes": 1.0}},
+        "/stack/gradient_bytes",
+        1.0,
+    ),
+    (
+        "predictions",
+        {**PREDICTION, "stack": {"name": "megatron", "attention_kernel": "splash"}},
+        "/stack/attention_kernel",
+        "splash",
+    ),
+    (
+        "predictions",
+        {**PREDICTION, "model": {**SHAPE, "moe": {**GROUPED, "num_groups": 3}}},
+        "/model/moe",
+        "an object with 5 members",
+    ),
 ]
 
 
