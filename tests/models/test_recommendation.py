@@ -359,11 +359,12 @@ def test_the_documented_order_of_complexity_is_the_one_that_counts() -> None:
 
 
 def test_what_simplicity_costs_is_a_number() -> None:
-    found = recommend(NAMED["llama-3.1-405b"](), PROFILE)
+    found = recommend(NAMED["gpt3-175b 1600"](), PROFILE)
     times = [one.prediction.step_time_s for one in (found.fastest, found.simplest)]
     assert 0 < found.simplest_gap == times[1] / times[0] - 1 <= 0.03
-    assert f"{found.simplest_gap:.2%} slower" in found.reasons[1]
-    found = recommend(NAMED["llama-3.1-405b"](), PROFILE, tolerance=1.0)
+    (named,) = [reason for reason in found.reasons if reason.startswith("simplest within")]
+    assert f"{found.simplest_gap:.2%} slower" in named
+    found = recommend(NAMED["gpt3-175b 1600"](), PROFILE, tolerance=1.0)
     dropped = found.fastest.complexity_terms.keys() - found.simplest.complexity_terms.keys()
     assert dropped
     (named,) = [reason for reason in found.reasons if reason.startswith("simplest within")]
