@@ -31,14 +31,12 @@ from models.exposure import (
     Exposure,
     context_sent,
     exposed_context,
-    exposed_once,
-    interleaved_chunks,
+    exposed_data,
     norm_seconds,
     overlaps,
     straggling,
     update_seconds,
     weighed,
-    window_passes,
 )
 from models.layout import DUALPIPE, ONE_F_ONE_B, Layouts
 from models.least_costs import LeastCosts
@@ -151,12 +149,6 @@ class Bounds:
         self.jitter = 1 + straggling(self.problem, self.c, x.num_devices)
         self.hideable = self.c.data_overlap * (1 - self.c.interference) if self.stack.overlap_data else 0.0
 
-    def hides(self, mesh: Array, schedules: Layouts) -> Array:
-        """Of every second that a pass takes longer, how much more traffic once a step hides at most, on some of the
-        meshes under these schedules."""
-        group = np.minimum(self.pp, self.m)[mesh]
-        return np.asarray(self.hideable * window_passes(interleaved_chunks(schedules), group))
-
     def least(self, shardings: Layouts, legal: Array) -> Array:
         """Step time under the best of these shardings that are legal (shardings, n), without recompute and offload:
         they only add work, and what either lets hide is no more."""
@@ -195,16 +187,12 @@ class Bounds:
         """Of Times, but for jitter."""
         mean = exposure.whole_model() / self.pp
         traffic, update = (weighed(exposure.amounts, work) / self.pp for work in zip(*once, strict=True))
-        step = mean * (self.m + self.least_idle) + self._exposed(exposure, traffic, mean) + update
+        step = mean * (self.m + self.least_idle) + exposure.hide_once(traffic, mean) + update
         sends = exposure.sends()
         step = step + sends + exposure.hops()
         device, host = update_seconds(self.problem, self.c)
         on_host = update * np.maximum(host / device - 1, 0.0)  # where the device is the faster
         return step + self._besides(exposure), mean, on_host, exposure.sends_beside_more(sends)
-
-    def _exposed(self, exposure: Exposure, traffic: Array, mean: Array) -> Array:
-        """Of traffic once a step, under the schedule that hides most."""
-        return exposure.hide_once(traffic, mean, self.stack.most_chunks)
 
     def _besides(self, exposure: Exposure) -> Array:
         """What a step takes whatever the policy."""
@@ -295,6 +283,5 @@ class CoreBounds:
         )
         traffic = (dense * of_dense_s + expert * of_expert_s) / x.pp
         update = (dense / replicas + expert / of_experts) / x.pp * min(update_seconds(problem, c))
-        exposed = exposed_once(problem, c, traffic, mean, problem.stack.most_chunks, np.minimum(x.pp, m))
-        once = exposed + update + norm_seconds(c, n) + c.step_fixed_s
+        once = exposed_data(problem, c, traffic, mean) + update + norm_seconds(c, n) + c.step_fixed_s
         return np.asarray((mean * (m + idle) + once) * (1 + straggling(problem, c, n)))

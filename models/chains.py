@@ -97,7 +97,9 @@ class Chains:
         m = self.micro_batches[:, None]
         return np.where(np.isin(self.schedules.schedule, _BUBBLE_FREE), m, m - 1 / self.schedules.virtual_stages)
 
-    def beyond(self, chain: Array, schedule: Array, both: Array, once: Array, hides: Array, sends: Array) -> Array:
+    def beyond(
+        self, chain: Array, schedule: Array, both: Array, once: Array, hides: Array | float, sends: Array
+    ) -> Array:
         """Seconds that a step takes at least beyond what the mean of the stages bounds, by its heaviest stage; of parts
         with `both` passes and work `once` a step, (parts, n), a pass of which `hides` a share. It may hide all `sends`
         that the mean does not."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from models import pipeline
 from models.array import Array, Shared, distinct, total
-from models.exposure import Exposure, interleaved_chunks, straggling, weighed
+from models.exposure import Exposure, straggling, weighed
 from models.hardware import GIB
 from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE_V, Layouts
 from models.margin import Margin
@@ -139,11 +139,9 @@ class Combiner:
 
     def _data_once(self, forward: Array, backward: Array) -> Array:
         """Gradient reduction behind the last micro-batch's backward, parameter gather behind the first forward."""
-        hide, amounts, x = self.exposure.hide_once, self._parameter_amounts, self.layouts
-        gathers, scatters = (weighed(amounts, work) for work in zip(*self.exposure.data_once(), strict=True))
-        chunks = interleaved_chunks(x)
-        beside = np.where(self.problem.stack.reduces_whole_chunks, chunks == 1, 1)
-        return hide(gathers, forward, chunks) + hide(scatters, backward, chunks, beside)
+        gathers, scatters = zip(*self.exposure.data_once(), strict=True)
+        hide, amounts = self.exposure.hide_once, self._parameter_amounts
+        return hide(weighed(amounts, gathers), forward) + hide(weighed(amounts, scatters), backward)
 
     def _optimizer(self) -> Array:
         """Clip, update, and Muon's products."""

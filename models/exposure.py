@@ -13,7 +13,7 @@ import numpy as np
 
 from models.array import Array, total
 from models.kernels import slower_in_chunks
-from models.layout import DUALPIPE, INTERLEAVED, ZERO_BUBBLE_V, Layouts
+from models.layout import DUALPIPE, ZERO_BUBBLE_V, Layouts
 from models.mesh_costs import MeshCosts, Traffic
 from models.problem import Problem
 from models.profile import Coefficients, Number
@@ -195,29 +195,22 @@ class Exposure:
         """What `window` seconds of compute leave exposed of data-parallel traffic."""
         return exposed_data(self.problem, self.c, traffic, window)
 
-    def hide_once(self, traffic: Array, window: Array, chunks: Array | int, beside: Array | int = 1) -> Array:
-        """The same of what comes once a step, of stages in so many interleaved chunks, of which one has `beside` its
-        own part of the window, or none."""
-        exposed = exposed_once(self.problem, self.c, traffic, window, chunks, self._group, beside)
+    def hide_once(self, traffic: Array, window: Array | float) -> Array:
+        """The same of what comes once a step."""
+        exposed = self.hide(traffic, window)
         if self.stack.overlap_zero1:
             return exposed
         return np.where(self.layouts.zero_stage == 1, traffic, exposed)
 
-    @property
-    def _group(self) -> Array:
-        """Micro-batches that pass an interleaved chunk before the next one, nearly."""
-        return np.minimum(self.layouts.pp, self.micro_batches)
-
     def sends(self, stages: Array | None = None, waiting: Array | float = 0.0) -> Array:
         """Exposed per-micro-batch sends of a step; beside what `stages` compute, amounts of every part (s, n) each, and
-        wait, or what the mean of them computes. Not beside the passes that traffic once a step runs beside."""
+        wait, or what the mean of them computes. The first micro-batch has nothing to run beside."""
         every, most = self._sends
         if not self._hides_sends:
             return every
         parts = [part.free for part in self.parts]
         free = weighed(self.amounts, parts) / self.layouts.pp if stages is None else weighed(stages, parts)
-        apart = window_passes(interleaved_chunks(self.layouts), self._group)
-        return np.asarray(every - np.minimum(most, (self.micro_batches - apart) * (free + waiting)))
+        return np.asarray(every - np.minimum(most, (self.micro_batches - 1) * (free + waiting)))
 
     def sends_beside_more(self, exposed: Array) -> Array:
         """Of sends that are exposed, those that more to run beside would hide."""
@@ -324,34 +317,6 @@ def exposed_data(problem: Problem, c: Coefficients, traffic: Array, window: Arra
     if not problem.stack.overlap_data:
         return traffic
     return np.asarray(traffic - np.minimum(traffic, c.data_overlap * window) * (1 - c.interference))
-
-
-def interleaved_chunks(layouts: Layouts) -> Array:
-    """Of a stage; 1 under other schedules."""
-    return np.where(layouts.schedule == INTERLEAVED, layouts.virtual_stages, 1)
-
-
-def window_passes(chunks: Array, group: Array) -> Array:
-    """Passes of a whole stage that traffic once a step runs beside (exposed_once)."""
-    return np.asarray((1 + (chunks - 1) * group) / chunks)
-
-
-def exposed_once(
-    problem: Problem,
-    c: Coefficients,
-    traffic: Array,
-    window: Array,
-    chunks: Array | int,
-    group: Array,
-    beside: Array | int = 1,
-) -> Array:
-    """The same of traffic once a step beside `window` seconds of a pass: of one of so many interleaved chunks `beside`
-    its own part of it, or nothing, of each other beside those of a whole group of micro-batches that pass it
-    (Megatron-Core pipeline_parallel/schedules.py, param_sync_func and grad_sync_func)."""
-    exposed, chunks = exposed_data(problem, c, traffic, beside * window), np.where(group > 1, chunks, 1)
-    if (chunks == 1).all():
-        return exposed
-    return np.asarray((exposed + (chunks - 1) * exposed_data(problem, c, traffic, group * window)) / chunks)
 
 
 def update_seconds(problem: Problem, c: Coefficients) -> tuple[Number, Number]:

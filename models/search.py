@@ -289,8 +289,7 @@ class _Search:
         self._close(times.step[some & ~wanted])
         variant, mesh = np.nonzero(fits & (some & wanted)[ground.variants.of])
         leaves = self._wanted(self._scheduled(meshes, room, times, variant, mesh))
-        hides = bounds.hides(leaves.mesh, ground.policies.schedules.take(leaves.schedule))
-        beyond = self._beyond(meshes, leaves, times, parts, hides)
+        beyond = self._beyond(meshes, leaves, times, parts, bounds.hideable)
         return self._wanted(leaves.having(bound=leaves.bound + beyond))
 
     def _scheduled(self, meshes: Meshes, room: Room, times: Times, variant: Array, mesh: Array) -> Leaves:
@@ -309,7 +308,7 @@ class _Search:
         points += meshes.piped[mesh] * ground.schedule_points[schedule]
         return Leaves(mesh, schedule, variant, meshes.piped[mesh], points, bound)
 
-    def _beyond(self, meshes: Meshes, leaves: Leaves, times: Times, parts: Parts, hides: Array) -> Array:
+    def _beyond(self, meshes: Meshes, leaves: Leaves, times: Times, parts: Parts, hides: Array | float) -> Array:
         """What the heaviest stage, or an update on the host, adds to the bounds of leaves."""
         ground = self.ground
         mesh, key = leaves.mesh, ground.variants.of[leaves.variant]

@@ -99,8 +99,6 @@ class Stack:
     gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand format. fp32 training
                             moves four bytes whatever these say
     whole_gradients         ZeRO 1 all-reduces gradients, where others scatter what each device will update
-    reduces_whole_chunks    of interleaved chunks gradients are reduced once the last pass is over, on all stages at
-                            once (what --no-align-grad-reduce of Megatron-LM turns off), not as that goes
     keeps_operands          beside parameters in use there are their copies in the format of GEMMs, as they are and
                             transposed (Transformer Engine's weight cache, without --fp8-param-gather)
     parameter_shards        ZeRO 3 keeps shards of the parameters in use beside the fp32 ones (Rajbhandari et al., arXiv
@@ -192,7 +190,6 @@ class Stack:
     gradient_bytes: float = 4
     gather_bytes: float = 2
     whole_gradients: bool = False
-    reduces_whole_chunks: bool = False
     keeps_operands: bool = False
     parameter_shards: bool = False
     shards: Literal["in_place", "flat", "each"] = "in_place"
@@ -266,11 +263,6 @@ class Stack:
         """Those that it can recompute."""
         mine = {name for names in (*self.selective, self.recompute_modules) for name in names}
         return tuple(name for name in MODULES if name in mine)
-
-    @property
-    def most_chunks(self) -> int:
-        """That its interleaved schedule cuts a stage into."""
-        return self.max_virtual_stages if "interleaved" in self.schedules else 1
 
     @property
     def splits_by_threshold(self) -> bool:

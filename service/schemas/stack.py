@@ -79,8 +79,6 @@ class StackFields(Wire):
     """ZeRO 1 all-reduces gradients, where others scatter what each device will update."""
     gradient_bytes: Annotated[float, Field(ge=2, le=8)] | None = None
     gather_bytes: Bytes | None = None
-    reduces_whole_chunks: bool | None = None
-    """Of interleaved chunks gradients are reduced once the last pass is over, not as it goes."""
     keeps_operands: bool | None = None
     """Weights are kept in the format of GEMMs too, as they are and transposed."""
     parameter_shards: bool | None = None

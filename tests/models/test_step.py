@@ -13,7 +13,6 @@ from models import catalogue
 from models.architecture import Architecture, Moe, MoeShape
 from models.compute import SETTLED_YEARS, Compute, busiest
 from models.errors import Invalid
-from models.exposure import exposed_once
 from models.flops import model_flops
 from models.kernels import Kernels
 from models.layout import Layout, Layouts
@@ -714,23 +713,6 @@ def test_products_computed_again_gather_again_and_scatter_nothing() -> None:
     none, selective, full = predict(base, rows, PROFILE.coefficients(base.scopes)).time["tensor_s"]
     assert selective / none == pytest.approx(1.25)
     assert full / none == pytest.approx(1.5)
-
-
-@pytest.mark.parametrize("traffic", [0.5, 2.0, 50.0])
-def test_chunks_hide_their_traffic_beside_groups_of_micro_batches(traffic: float) -> None:
-    """All but one of v; that one beside its own part of the pass, or, reduced when the pass is over, beside nothing."""
-    problem = question()
-    c = PROFILE.coefficients(problem.scopes)
-    seconds, window, group = np.array([traffic]), np.ones(1), np.array([8])
-
-    def exposed(chunks: int, beside: int = 1) -> float:
-        return float(exposed_once(problem, c, seconds, window, chunks, group, beside)[0])
-
-    alone, i, hides = exposed(1), c.interference, c.data_overlap
-    assert alone == pytest.approx(traffic - min(traffic, hides) * (1 - i))
-    assert exposed(4) <= alone
-    assert exposed(4) == pytest.approx((alone + 3 * (traffic - min(traffic, 8 * hides) * (1 - i))) / 4)
-    assert exposed(4, beside=0) - exposed(4) == pytest.approx((traffic - alone) / 4)
 
 
 def test_fusing_norms_and_then_the_rest_saves_time() -> None:
