@@ -386,7 +386,7 @@ class MoeShape:
     """Which layers are sparse and how: the first `first_k_dense` are dense, then every `moe_layer_freq`-th is sparse.
 
     With `moe_layer_freq` n > 1 the last layer of each group of n is the sparse one (Llama-4 Maverick, n = 2). `bias`:
-    of the router and of every expert (gpt-oss). `num_groups`, `groups_per_token`: as of Moe.
+    of the router and of every expert (gpt-oss). `num_groups`, `groups_per_token`: as of Moe, all unless given.
     """
 
     num_experts: int
@@ -398,7 +398,7 @@ class MoeShape:
     moe_layer_freq: int = 1
     bias: bool = False
     num_groups: int = 1
-    groups_per_token: int = 1
+    groups_per_token: int | None = None
 
     def covers(self, index: int) -> bool:
         return index >= self.first_k_dense and (index + 1) % self.moe_layer_freq == 0
@@ -416,7 +416,7 @@ class MoeShape:
             bias=self.bias,
             router_bias=self.bias,
             num_groups=self.num_groups,
-            groups_per_token=self.groups_per_token,
+            groups_per_token=self.num_groups if self.groups_per_token is None else self.groups_per_token,
         )
 
 

@@ -22,7 +22,7 @@ TIME_TERMS: dict[str, str] = {
     "tensor_s": "exposed tensor-parallel traffic",
     "context_s": "exposed context-parallel traffic",
     "expert_s": "exposed expert all-to-all",
-    "data_s": "exposed data-parallel traffic: FSDP gathers, gradient reduction, parameter gather",
+    "data_s": "exposed data-parallel traffic: FSDP gathers and its copies, gradient reduction, parameter gather",
     "pipeline_s": "exposed sends between stages",
     "bubble_s": "idle time of the slowest stage: pipeline fill and drain",
     "offload_s": "exposed traffic to host memory",

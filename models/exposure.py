@@ -104,7 +104,7 @@ class Exposure:
         if not self.once.all():
             copied = self._copied(index)
             exposed, hides = self._exposed_data(self.meshes.traffic[index], ahead + copied[0], back + copied[1])
-            forward, free = forward + copied[0] + exposed[0], free - hides
+            forward, free = forward + copied[0] + exposed[0], free + total(copied) - hides
             terms["data_s"] = total(copied) + total(exposed)
         if is_layer and self.problem.architecture.kinds[index].moe:
             sent, received, hides = self._exposed_experts(index, free)

@@ -293,7 +293,7 @@ class MeshCosts:
 
     def _at(self, name: str) -> Cost:
         """A collective's cost for every mesh."""
-        axis = {"tp_reduce": "tp", "send": "pp"}.get(name, name.rstrip("0123456789"))
+        axis = {"tp_reduce": "tp", "send": "pp"}.get(name, name.partition(":")[0])
         return (self.tables.collectives or {})[name].take(getattr(self.groups, axis).code)
 
     @cached_property
@@ -359,7 +359,7 @@ class MeshCosts:
     def _dispatch(self, moe: Moe) -> Array:
         fmt = self.problem.workload.number_format
         out = fmt.gemm_bytes if self.problem.stack.dispatcher == "deduplicated" else fmt.activation_bytes
-        cost = self._at(f"ep{moe.experts_per_token}")
+        cost = self._at(dispatch_name(moe))
         sent = self._local_tokens * moe.experts_per_token * self.problem.architecture.hidden_size
         both = sent * (out + fmt.activation_bytes) * cost.byte_s + 2 * cost.latency_s
         return np.asarray(both * skew(self.problem, self.c, moe, self.layouts.ep))
@@ -438,12 +438,17 @@ def of_axes(problem: Problem, network: Network) -> dict[str, tuple[str, Callable
     }
     if problem.stack.dispatcher == "allgather":
         return costs | {"ep": ("ep", network.gather)}
-    routed = {layer.moe.experts_per_token: layer.moe for layer in problem.architecture.kinds if layer.moe}
+    routed = {dispatch_name(layer.moe): layer.moe for layer in problem.architecture.kinds if layer.moe}
 
     def dispatch(moe: Moe) -> Callable[[Group], Cost]:
         return lambda group: network.all_to_all(group, _copies(problem, group, moe))
 
-    return costs | {f"ep{k}": ("ep", dispatch(moe)) for k, moe in routed.items()}
+    return costs | {name: ("ep", dispatch(moe)) for name, moe in routed.items()}
+
+
+def dispatch_name(moe: Moe) -> str:
+    """What the collective of a kind of experts is called."""
+    return f"ep:{moe.experts_per_token}:{moe.groups_per_token}:{moe.num_groups}"
 
 
 def _copies(problem: Problem, group: Group, moe: Moe) -> list[Array] | None:

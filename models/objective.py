@@ -289,7 +289,10 @@ def _best_of(space: Space, profile: Profile, go_on: GoOn) -> tuple[Space, Answer
     found, answer, fewer = search_all_or_fewer(space, profile, Goal(), go_on)
     seconds = float(answer.times[0])
     faster = None if fewer else best_with_fewer(found, profile, seconds, go_on)
-    return (faster.space, faster.answer, seconds) if faster else (found, answer, None)
+    if faster:
+        return faster.space, faster.answer, seconds
+    known = fewer is not None or go_on()  # whether fewer chips were looked at
+    return found, answer if known else answer.inexact(found.problem.at_peak_s), None
 
 
 def _price(name: str, problem: Problem, objective: Objective) -> float | None:

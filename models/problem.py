@@ -29,7 +29,7 @@ class Problem:
             rule = f"runs on chips of {', '.join(stack.vendors)}, not on {self.cluster.chip.id} ({vendor})"
             raise Invalid("stack", stack.id, rule)
         chip, precision = self.cluster.chip, self.workload.precision
-        if lacking := stack.lacks_kernel(chip.generation):
+        if vendor in VENDORS and (lacking := stack.lacks_kernel(chip.generation, vendor)):
             raise Invalid("stack.attention_kernel", self.kernel, lacking)
         if precision == "mxfp8" and not {"fp4", "fp6"} & chip.peak_tflops.keys():
             rule = f"needs matrix units that scale by blocks, which come with fp4 or fp6, and {chip.id} has neither"

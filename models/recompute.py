@@ -25,6 +25,8 @@ FULL = 2 * STACKS_OWN
 PIECES = ("norm", "dense_act", "expert_act", "attention", "up", "ends", "dense", "dense_half", "experts")
 """What a layer's forward consists of where it can be computed again by itself: `up` and `ends` are projections of
 attention (of MLA; of keys and of the output), `dense_half` the products of an MLP that `alternate_mm` leaves out."""
+_INPUTS = "inputs"
+"""What tensor parallelism gathers for the products that `alternate_mm` leaves out: traffic, and no work."""
 
 
 def policy(recompute: str, modules: Collection[str] = ()) -> int:
@@ -53,7 +55,7 @@ class Repeated:
         """Of forward's tensor-parallel traffic: that of one of two blocks goes with the feed-forward network, and
         products of `alternate_mm` gather again what they read in both, of which nothing is scattered again
         (torchtitan/distributed/activation_checkpoint.py saves what reduce_scatter_tensor gave)."""
-        return 1.0 if self.whole else 0.5 if self.pieces & {"dense", "experts", "ends", "dense_half"} else 0.0
+        return 1.0 if self.whole else 0.5 if self.pieces & {"dense", "experts", _INPUTS} else 0.0
 
     @property
     def context(self) -> float:
@@ -86,5 +88,5 @@ def _pieces(module: str, layer: Layer) -> set[str]:
         return {"up"} if layer.attention.is_mla else set()
     if module == "alternate_mm":
         up_or_ends = "up" if layer.attention.is_mla else "ends"
-        return {up_or_ends, "dense_half"} if layer.dense else {up_or_ends}
+        return {up_or_ends, _INPUTS, *({"dense_half"} if layer.dense else ())}
     return {"layernorm": {"norm"}, "core_attn": {"attention"}}[module]

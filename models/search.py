@@ -396,7 +396,7 @@ class _Search:
         return False
 
     def _is_stopped(self, bounds: Array, rest: Array) -> bool:
-        """Whether, with something in hand, the search ends within a sweep; `rest`: what would be left of it."""
+        """Whether, with a time to prune against, the search ends within a sweep; `rest`: what would be left of it."""
         return self._is_limited and not self._may_go_on(float(bounds[rest].min()))
 
     def _has_time(self) -> bool:

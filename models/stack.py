@@ -42,6 +42,7 @@ _RUNS_ON: dict[str, tuple[str, ...]] = {
 }
 """The generations that a kernel is written for; other kernels run wherever somebody ported them."""
 _HAS_OWN = ("tpu", "volta")  # generations that FlashAttention does not run on
+_KNOWN = {*_HAS_OWN, *(name for names in _RUNS_ON.values() for name in names)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,14 +269,15 @@ class Stack:
     def splits_by_threshold(self) -> bool:
         return self.partition == "threshold"
 
-    def lacks_kernel(self, generation: str) -> str | None:
-        """Why its attention kernel does not run on a chip generation, if it is known not to."""
+    def lacks_kernel(self, generation: str, vendor: str) -> str | None:
+        """Why its attention kernel does not run on a chip of a generation; on chips of vendors and generations that
+        nothing is known of all do."""
         kernel = self.kernel_on(generation)
-        known = {name for names in _RUNS_ON.values() for name in names} | set(_HAS_OWN)
-        if kernel in _RUNS_ON and generation in known and generation not in _RUNS_ON[kernel]:
-            return f"runs on chips of {' and '.join(_RUNS_ON[kernel])} only, not of {generation}"
+        runs_on = _RUNS_ON.get(kernel)
+        if runs_on and generation not in runs_on and (vendor not in ("nvidia", "google") or generation in _KNOWN):
+            return f"runs on chips of {' and '.join(runs_on)} only, not of {generation}"
         if kernel in ("flash1", "flash2") and generation in _HAS_OWN:
-            return f"does not run on chips of {generation}"
+            return f"does not run on chips of {generation}: {_PYTORCH[generation]} does"
         return None
 
     def kernel_on(self, generation: str) -> str:

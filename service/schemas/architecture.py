@@ -43,7 +43,8 @@ class MoeFields(Wire):
     """Of the router and of every expert, as gpt-oss has."""
     num_groups: Annotated[int, Field(ge=1, le=1024)] = 1
     """Of experts; a token's are of `groups_per_token` of them, as DeepSeek-V3's are of 4 of 8."""
-    groups_per_token: Annotated[int, Field(ge=1, le=1024)] = 1
+    groups_per_token: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """All of them unless given."""
 
     @model_validator(mode="after")
     def _enough_experts(self) -> Self:
@@ -51,9 +52,10 @@ class MoeFields(Wire):
             raise ValueError(f"experts_per_token must be at most num_experts = {self.num_experts}")
         if self.num_experts % self.num_groups:
             raise ValueError(f"num_groups must divide num_experts = {self.num_experts}")
-        if self.groups_per_token > self.num_groups:
+        chosen = self.num_groups if self.groups_per_token is None else self.groups_per_token
+        if chosen > self.num_groups:
             raise ValueError(f"groups_per_token must be at most num_groups = {self.num_groups}")
-        reach = self.groups_per_token * (self.num_experts // self.num_groups)
+        reach = chosen * (self.num_experts // self.num_groups)
         if self.experts_per_token > reach:
             raise ValueError(f"experts_per_token must be at most the {reach} experts of groups_per_token groups")
         return self

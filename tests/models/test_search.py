@@ -60,7 +60,8 @@ _UNUSUAL: list[dict[str, Any]] = [
 
 
 def small_model(*, sparse: bool, layers: int, **unusual: Any) -> Architecture:
-    moe = MoeShape(num_experts=4, experts_per_token=2, moe_intermediate_size=512, first_k_dense=1) if sparse else None
+    shape = {"num_experts": 4, "experts_per_token": 2, "num_groups": 2, "groups_per_token": 1}
+    moe = MoeShape(**shape, moe_intermediate_size=512, first_k_dense=1) if sparse else None
     return Architecture.from_shape(
         name="small", num_layers=layers, hidden_size=1024, intermediate_size=2816, num_attention_heads=8,
         num_key_value_heads=4, vocab_size=32000, moe=moe, **unusual,
@@ -116,10 +117,15 @@ def problems(draw: st.DrawFn) -> Problem:
             seq_len=draw(st.sampled_from([1024, 4096, 32768])),
             global_batch=draw(st.sampled_from([4, 6, 16, 48])),
             load_balancing=draw(st.sampled_from(["none", "global_batch_loss"])),
+            precision=draw(st.sampled_from(["bf16", "fp8"] if chip in ("h100-sxm-80gb", "mi300x") else ["bf16"])),
         ),
         stack=replace(
             catalogue.stack(stack),
             max_virtual_stages=2,
+            keeps_logits=draw(st.booleans()),
+            keeps_operands=draw(st.booleans()),
+            loss_chunks=draw(st.sampled_from([1, 8])),
+            shards=draw(st.sampled_from(["in_place", "flat", "each"])),
             selective=draw(st.sampled_from(_SELECTIVE)),
             recompute_layers=draw(st.booleans()),
             whole_gradients=draw(st.booleans()),

@@ -603,6 +603,7 @@ def test_a_stack_or_pytorch_picks_the_attention_kernel(stack: str, generation: s
 @pytest.mark.parametrize(
     ("kernel", "chip", "runs"),
     [("splash", "h100", False), ("cudnn", "v5p", False), ("flash2", "v5p", False), ("flash3", "a100", False),
+     ("cudnn", "mi300x", False), ("splash", "trn2", False), ("flash3", "gaudi3", False),
      ("flash3", "h100", True), ("flash2", "mi300x", True), ("cudnn", "b200", True), ("unfused", "v5p", True)],
 )  # fmt: skip
 def test_an_attention_kernel_runs_on_the_chips_that_it_is_written_for(kernel: str, chip: str, runs: bool) -> None:
@@ -671,6 +672,25 @@ def test_ulysses_repeats_key_value_heads_that_are_fewer_than_ranks() -> None:
         sent[cp] = [MeshCosts.of(p, rows, c).context_traffic(p.architecture.kinds[0])[0] for p in (base, many)]
     assert sent[32][0] == pytest.approx(sent[32][1])
     assert sent[8][0] < sent[8][1]
+
+
+@pytest.mark.parametrize("seq_len", [256, 1024, 8192])
+def test_no_more_is_exposed_of_sends_than_there_is(seq_len: int) -> None:
+    """However much of a layer FSDP's copies take, beside which its collectives run too."""
+    problem = on_stack("torchtitan", question(model="llama-3-8b", chips=64, seq_len=seq_len, global_batch=512))
+    knobs: dict[str, object] = {
+        "pp": 2,
+        "dp_shard": 32,
+        "schedule": "interleaved",
+        "virtual_stages": 2,
+        "zero_stage": 3,
+    }
+    rows = Layouts.of([Layout(**knobs)])  # type: ignore[arg-type]
+    c = PROFILE.coefficients(problem.scopes)
+    meshes = MeshCosts.of(problem, rows, c)
+    every = 2 * rows.num_micro_batches(512) * 2 * meshes.send
+    exposed = predict(problem, rows, c).time["pipeline_s"]
+    assert 0 <= exposed[0] <= every[0] * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("stack", "copied"), [("torchtitan", 2 * 4 + 6), ("fsdp", 10), ("fms-fsdp", 4)])

@@ -163,10 +163,15 @@ def _moe(given: _Arguments, layers: int) -> dict[str, int | bool]:
         "first_k_dense": first,
         "moe_layer_freq": period,
         "bias": given.flag("add_bias_linear"),
-        "num_groups": given.optional("moe_router_num_groups") or 1,
-        "groups_per_token": given.optional("moe_router_group_topk") or 1,
+        **_groups(given),
         **_shared_expert(given),
     }
+
+
+def _groups(given: _Arguments) -> dict[str, int]:
+    """Of experts; without --moe-router-group-topk they limit nothing."""
+    groups, chosen = given.optional("moe_router_num_groups"), given.optional("moe_router_group_topk")
+    return {"num_groups": groups, "groups_per_token": chosen} if groups and chosen else {}
 
 
 def _shared_expert(given: _Arguments) -> dict[str, int]:

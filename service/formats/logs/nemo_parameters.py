@@ -20,6 +20,7 @@ _SAME = (
     "virtual_pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size",
     "expert_tensor_parallel_size", "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels",
     "num_query_groups", "sequence_parallel", "fp8", "qk_layernorm", "moe_router_topk", "moe_ffn_hidden_size",
+    "moe_router_num_groups", "moe_router_group_topk",
 )  # fmt: skip
 _RENAMED = {
     "data/seq_length": "seq_length",
