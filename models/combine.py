@@ -180,8 +180,10 @@ class Combiner:
             "gradients_bytes": self._gradient_bytes(dense, expert),
             "optimizer_bytes": ~x.offload_optimizer * self._states,
             "activations_bytes": resident * c.activation_memory + np.where(losing, 0.0, recomputed),
-            "logits_bytes": np.where(losing, logits, 0.0) + has_head * self.meshes.kept_logits,
+            "logits_bytes": np.where(losing, logits, 0.0),
         }
+        if self.problem.stack.keeps_logits:
+            parts["logits_bytes"] = parts["logits_bytes"] + has_head * self.meshes.kept_logits
         allocated = total(parts.values())
         worst = _largest(allocated)
         held = {name: _pick(value, worst) for name, value in parts.items()}

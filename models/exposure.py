@@ -102,10 +102,12 @@ class Exposure:
                 ahead, back = np.maximum(ahead - hidden[0], 0.0), np.maximum(back - hidden[1], 0.0)
         free = ahead + back
         if not self.once.all():
-            copied = self._copied(index)
-            exposed, hides = self._exposed_data(self.meshes.traffic[index], ahead + copied[0], back + copied[1])
-            forward, free = forward + copied[0] + exposed[0], free + total(copied) - hides
-            terms["data_s"] = total(copied) + total(exposed)
+            data: Array | float = 0.0
+            if any(self.problem.copied_bytes):
+                before, after = self._copied(index)
+                ahead, back, forward, data = ahead + before, back + after, forward + before, before + after
+            exposed, hides = self._exposed_data(self.meshes.traffic[index], ahead, back)
+            forward, free, terms["data_s"] = forward + exposed[0], ahead + back - hides, data + total(exposed)
         if is_layer and self.problem.architecture.kinds[index].moe:
             sent, received, hides = self._exposed_experts(index, free)
             forward, free, terms["expert_s"] = forward + sent, free - hides, sent + received
@@ -263,7 +265,8 @@ class Exposure:
     def working(self) -> Array:
         """Bytes of the activations of a layer while it is computed again, and of what it gathers."""
         most = [self.meshes.kept(i) - self.meshes.kept(i, self.policy) for i in range(self.meshes.kinds)]
-        return reduce(np.maximum, most) + self.meshes.whole_keys
+        largest = reduce(np.maximum, most)
+        return largest + self.meshes.whole_keys if self.stack.context == "allgather" else largest
 
     def data_once(self) -> list[tuple[Array, Array]]:
         """Of each part, once a step: (parameters gathered, gradients reduced), nothing hidden."""

@@ -186,6 +186,8 @@ class MemoryBounds:
 
     def _of_layers(self, worth: _Worth, copies: int = 1) -> list[Array]:
         """Of each kind, with the copies that its GEMMs read."""
+        if not self.problem.operand_bytes:
+            return [worth.of(size) for size in self.layers]
         operands = self.problem.operand_bytes * (self.zero < 3) * copies
         return [worth.of(size) + operands * (size.dense + size.expert) for size in self.layers]
 
@@ -210,8 +212,11 @@ class MemoryBounds:
         layers, none = self._kept(recompute[:, None]), self._kept(NONE)
         one = reduce(np.minimum, layers) * (not self._may_be_empty)
         working = reduce(np.maximum, [before - after for before, after in zip(none, layers, strict=True)])
-        working = working + self.costs.whole_keys * self.c.activation_memory
-        losing = np.maximum(self._logits, working) + self.costs.kept_logits
+        if self.problem.stack.context == "allgather":
+            working = working + self.costs.whole_keys * self.c.activation_memory
+        losing = np.maximum(self._logits, working)
+        if self.problem.stack.keeps_logits:
+            losing = losing + self.costs.kept_logits
         mean = np.where(self.pp == 1, losing, working)
         if not offload:
             return _Activations(layers, mean, losing + one, losing)
