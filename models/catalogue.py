@@ -126,8 +126,8 @@ def _plain_layer(layer: Layer) -> Layer:
     attention = replace(layer.attention, qkv_bias=False, output_bias=False, qk_norm=False, sinks=False)
     block = replace(layer.feed_forward, bias=False)
     if isinstance(block, Moe):
-        block = replace(block, router_bias=False, shared_gate=False, selection_bias=False)
-        block = replace(block, num_groups=1, groups_per_token=1)
+        plain = {"router_bias": False, "shared_gate": False, "selection_bias": False}
+        block = replace(block, **plain, num_groups=1, groups_per_token=1)
     return replace(layer, attention=attention, feed_forward=block, num_norms=2, norm_bias=False)
 
 

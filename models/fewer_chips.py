@@ -121,7 +121,7 @@ def faster_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoO
 
 
 def best_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn) -> Best | None:
-    """The best of those numbers."""
+    """The answer on that number of chips."""
     cluster = space.problem.cluster
     ways, devices = legal_counts(space.problem, space.constraints), cluster.num_devices
     half = {count: many for count, many in ways.items() if 2 * count >= devices}

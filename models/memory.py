@@ -75,8 +75,7 @@ def logit_bytes(problem: Problem, x: Shards) -> Array:
 def kept_logit_bytes(problem: Problem, x: Shards) -> Array:
     """Of a micro-batch, where a last stage keeps them (torch.distributed.pipelining schedules.py merges the outputs of
     all micro-batches and returns them; from memory)."""
-    element = problem.workload.number_format.activation_bytes
-    return np.asarray(_logits(problem, x) * (element * problem.stack.keeps_logits))
+    return np.asarray(_logits(problem, x) * problem.workload.number_format.activation_bytes)
 
 
 def _logits(problem: Problem, x: Shards) -> Array:

@@ -238,8 +238,6 @@ class MeshCosts:
         """Bytes of a layer's keys and values of whole sequences, where context parallelism gathers them, and of their
         gradients before those are scattered."""
         x, workload = self.layouts, self.problem.workload
-        if self.problem.stack.context != "allgather":
-            return np.zeros(len(x))
         attentions = [layer.attention for layer in self.problem.architecture.kinds]
         largest = reduce(np.maximum, [attention.kv_dim * attention.kv_share(x.tp) for attention in attentions])
         both = 2 * largest * workload.number_format.activation_bytes

@@ -33,7 +33,6 @@ from service.tables import CatalogRow
 
 _OTHER: dict[OwnKind, OwnKind] = {"chips": "clusters", "clusters": "chips"}
 """What a preset may name as well: a name is of one kind."""
-_SHARED: dict[OwnKind, str] = dict.fromkeys(_OTHER, "presets")
 _INDEX: dict[Kind, Any] = {
     "chips": catalogue.chips,
     "clusters": catalogue.fabrics,
@@ -77,8 +76,8 @@ class Catalog:
             content = _content(Resolver(rows), entry)
 
         def save(rows: Rows) -> Created:
-            rows.lock(f"catalog:{_SHARED.get(kind, kind)}:{entry.name}")
             other = _OTHER.get(kind)
+            rows.lock(f"catalog:{'presets' if other else kind}:{entry.name}")
             if other and rows.catalog.find(other, entry.name, None):
                 raise NameTaken(other, entry.name)
             last = rows.catalog.find(kind, entry.name, None)

@@ -265,7 +265,7 @@ def _save(rows: Rows, report: Columns, beside: Mapping[str, Any]) -> Created:
     rows.lock(f"log:{report['log_hash']}")
     earlier = rows.reports.of_log(report["log_hash"])
     if earlier is not None:
-        kept = {**beside, "repeated": True, "report": document_of(earlier), "notes": beside["notes"]}
+        kept = {**beside, "repeated": True, "report": document_of(earlier)}
         if beside["measured_at_from"] == "request" and report["measured_at"] != earlier.measured_at:
             was = f"the report is of {earlier.measured_at:%Y-%m-%d %H:%M:%S}, as it was first sent: withdraw it to send"
             kept["notes"] = [*beside["notes"], f"{was} the log with another measured_at"]
