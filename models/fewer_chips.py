@@ -222,7 +222,7 @@ def _degrees(problem: Problem) -> dict[str, Array]:
     """What each axis may have by itself."""
     stack, layers = problem.stack, problem.architecture.num_layers
     tp, cp, pp = (np.arange(1, most + 1) for most in (stack.max_tp, stack.max_cp, layers))
-    for rule in ("tensor_divides_heads", "tensor_divides_widths"):
+    for rule in ("tensor_divides_heads", "tensor_divides_widths", "whole_blocks"):
         tp = tp[_obeyed(problem, rule, "tp", tp)]
     for rule in ("sequence_divides", "context_divides_heads"):
         cp = cp[_obeyed(problem, rule, "cp", cp)]

@@ -72,6 +72,28 @@ def _widths(p: Problem, x: Layouts) -> Array:
     return ok
 
 
+def _blocks(p: Problem, x: Layouts) -> Array:
+    """Experts' tokens are padded, their weights are not."""
+    block = p.workload.number_format.block if p.stack.whole_blocks else 1
+    if block == 1:
+        return np.ones(len(x), dtype=bool)
+    return np.all([side % (block * degree) == 0 for side, degree in _sides(p, x)], axis=0)
+
+
+def _sides(p: Problem, x: Layouts) -> list[tuple[int, Array]]:
+    """Sides of the weights of layers, each with what splits it."""
+    hidden, one = p.architecture.hidden_size, np.ones_like(x.tp)
+    sides = [(hidden, one)]
+    for layer in p.architecture.kinds:
+        a = layer.attention
+        split = (a.num_heads * a.head_dim, a.num_heads * a.v_head_dim)
+        sides += [(side, x.tp) for side in split]
+        sides += [(rank, one) for rank in (a.q_lora_rank, a.kv_lora_rank) if rank]
+        sides += [(layer.dense.intermediate_size, x.tp)] if layer.dense else []
+        sides += [(layer.moe.intermediate_size, x.etp)] if layer.moe else []
+    return sides
+
+
 def _experts(p: Problem, x: Layouts) -> Array:
     counts = [layer.moe.num_experts for layer in p.architecture.kinds if layer.moe]
     if not counts:
@@ -347,6 +369,10 @@ RULES: tuple[Rule, ...] = (
     Rule("tensor_divides_widths", "layout.tp", _widths, lambda p, x: (
         f"tp({x.tp}) must divide hidden_size({p.architecture.hidden_size}) and the dense intermediate sizes, "
         f"etp({x.etp}) the expert intermediate size")),
+    Rule("whole_blocks", "layout.tp", _blocks, lambda p, x: (
+        f"stack {p.stack.id} needs widths that are multiples of {p.workload.number_format.block} under "
+        f"{p.workload.precision}, on every device: hidden_size({p.architecture.hidden_size}), of attention and dense "
+        f"layers over tp({x.tp}), of experts over etp({x.etp})")),
     Rule("experts_divide", "layout.ep", _experts, lambda p, x: (
         f"ep({x.ep}) must divide the number of experts, and ep and etp be 1 in a dense model")),
     Rule("experts_fold_over_dense_axes", "layout.ep", _fold, lambda p, x: (

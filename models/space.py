@@ -42,11 +42,11 @@ from models.recompute import FULL, named
 from models.rules import BY_NAME, equal_data_parallel, fits_torus
 
 MOST_TRUNKS = 1_000_000  # held at a time
-_DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "sequence_divides",
-                 "sequence_divides_over_tensor", "context_divides_heads", "sequence_parallel_offered",
-                 "moe_needs_sequence_parallel", "tied_embedding_in_pipeline", "mtp_offered",
-                 "batch_divides")  # fmt: skip
-_EXPERT_RULES = ("degrees_offered", "experts_divide", "tensor_divides_widths")
+_DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "whole_blocks",
+                 "sequence_divides", "sequence_divides_over_tensor", "context_divides_heads",
+                 "sequence_parallel_offered", "moe_needs_sequence_parallel", "tied_embedding_in_pipeline",
+                 "mtp_offered", "batch_divides")  # fmt: skip
+_EXPERT_RULES = ("degrees_offered", "experts_divide", "tensor_divides_widths", "whole_blocks")
 SCHEDULE_RULES = ("schedule_offered", "schedule_shape", "partition_offered", "layers_divide",
                   "balancing_needs_all_forwards_first", "accumulation_offered")  # fmt: skip
 _SHARDING_RULES = ("sharding_offered", "reshard_offered", "muon_offered")

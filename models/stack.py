@@ -100,6 +100,9 @@ class Stack:
     gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand format. fp32 training
                             moves four bytes whatever these say
     whole_gradients         ZeRO 1 all-reduces gradients, where others scatter what each device will update
+    whole_blocks            what a device has of a weight in a format below 16 bits has sides that are multiples of the
+                            format's block, or kernels refuse it (Transformer Engine pytorch/utils.py and
+                            pytorch/tensor/mxfp8_tensor.py); others pad it or leave it in 16 bits
     keeps_operands          beside parameters in use there are their copies in the format of GEMMs, as they are and
                             transposed (Transformer Engine's weight cache, without --fp8-param-gather)
     parameter_shards        ZeRO 3 keeps shards of the parameters in use beside the fp32 ones (Rajbhandari et al., arXiv
@@ -191,6 +194,7 @@ class Stack:
     gradient_bytes: float = 4
     gather_bytes: float = 2
     whole_gradients: bool = False
+    whole_blocks: bool = False
     keeps_operands: bool = False
     parameter_shards: bool = False
     shards: Literal["in_place", "flat", "each"] = "in_place"

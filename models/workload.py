@@ -17,7 +17,8 @@ MAX_BATCH = 10**7
 
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
-    """`gemm`: the peak that linear layers run at. `gemm_bytes`: an operand element on the wire and in cache.
+    """`gemm`: the peak that linear layers run at. `gemm_bytes`: an operand element on the wire and in cache. `block`:
+    the sides of an operand that kernels take are multiples of it.
 
     Activations, parameters in use and attention stay at 2 bytes (4 for fp32) in every recipe here.
     """
@@ -25,15 +26,16 @@ class NumberFormat:
     gemm: str
     gemm_bytes: float
     activation_bytes: float
+    block: int = 1
 
 
 NUMBER_FORMATS: dict[str, NumberFormat] = {
     "fp32": NumberFormat("tf32", 4, 4),
     "fp16": NumberFormat("fp16", 2, 2),
     "bf16": NumberFormat("bf16", 2, 2),
-    "fp8": NumberFormat("fp8", 1, 2),
-    "mxfp8": NumberFormat("fp8", 1 + 1 / 32, 2),  # one shared scale byte for 32 elements (OCP MX v1.0)
-    "nvfp4": NumberFormat("fp4", 0.5 + 1 / 16, 2),  # one scale byte for 16 elements
+    "fp8": NumberFormat("fp8", 1, 2, 16),  # Transformer Engine pytorch/utils.py, assert_dim_for_fp8_exec
+    "mxfp8": NumberFormat("fp8", 1 + 1 / 32, 2, 32),  # one shared scale byte for 32 elements (OCP MX v1.0)
+    "nvfp4": NumberFormat("fp4", 0.5 + 1 / 16, 2, 16),  # one scale byte for 16 elements
     "int8": NumberFormat("int8", 1, 2),
 }
 

@@ -79,6 +79,8 @@ class StackFields(Wire):
     """ZeRO 1 all-reduces gradients, where others scatter what each device will update."""
     gradient_bytes: Annotated[float, Field(ge=2, le=8)] | None = None
     gather_bytes: Bytes | None = None
+    whole_blocks: bool | None = None
+    """Weights in fp8, mxfp8 or nvfp4 need sides on a device that are multiples of 16, 32 or 16."""
     keeps_operands: bool | None = None
     """Weights are kept in the format of GEMMs too, as they are and transposed."""
     parameter_shards: bool | None = None

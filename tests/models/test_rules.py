@@ -223,3 +223,30 @@ def test_formats_of_one_vendor_s_matrix_units_are_refused_on_others(
         return
     with pytest.raises(Invalid, match=refused):
         replace(asked, workload=workload)
+
+
+@pytest.mark.parametrize(
+    ("stack", "precision", "tp", "refused"),
+    [
+        ("megatron", "mxfp8", 8, r"multiples of 32 under mxfp8.* over tp\(8\)"),  # 29568 / 8 = 115.5 · 32
+        ("megatron", "mxfp8", 4, None),
+        ("megatron", "fp8", 8, None),  # 231 · 16
+        ("megatron", "bf16", 8, None),
+        ("torchtitan", "mxfp8", 8, None),
+    ],
+)
+def test_transformer_engine_takes_whole_blocks(stack: str, precision: str, tp: int, refused: str | None) -> None:
+    """MXFP8 has 32 elements to a scale; fp8 products take multiples of 16."""
+    asked = problem("qwen2.5-72b", ("b200", 64), stack, seq_len=4096, global_batch=64)
+    asked = replace(asked, workload=replace(asked.workload, precision=precision))
+    zero = 3 if stack == "torchtitan" else 1
+    layout = Layout(dp_shard=64 // tp, tp=tp, sequence_parallel=True, zero_stage=zero)
+    _expect(asked, layout, refused, "layout.tp")
+
+
+@pytest.mark.parametrize(("etp", "refused"), [(1, None), (2, None), (4, r"experts over etp\(4\)")])
+def test_so_do_its_experts(etp: int, refused: str | None) -> None:
+    """2880 elements of gpt-oss are 90 blocks."""
+    asked = problem("gpt-oss-120b", ("b200", 64), "megatron", seq_len=4096, global_batch=64, precision="mxfp8")
+    layout = Layout(dp_shard=16, tp=4, etp=etp, ep=4, sequence_parallel=True, zero_stage=1)
+    _expect(asked, layout, refused, "layout.tp")

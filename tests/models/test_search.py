@@ -53,18 +53,19 @@ _UNUSUAL: list[dict[str, Any]] = [
     {"tie_word_embeddings": True},
     {"mtp_layers": 1},
     {"num_norms": 1},
+    {"intermediate_size": 2832},  # an odd number of blocks of 16
     {"sliding_window": 512, "full_attention_period": 2},
     {"mla": MlaShape(kv_lora_rank=256, q_lora_rank=384, qk_nope_head_dim=64, qk_rope_head_dim=32, v_head_dim=64)},
 ]
 """What else may tell a model from Llama."""
 
 
-def small_model(*, sparse: bool, layers: int, **unusual: Any) -> Architecture:
+def small_model(*, sparse: bool, layers: int, intermediate_size: int = 2816, **unusual: Any) -> Architecture:
     shape = {"num_experts": 4, "experts_per_token": 2, "num_groups": 2, "groups_per_token": 1}
     moe = MoeShape(**shape, moe_intermediate_size=512, first_k_dense=1) if sparse else None
     return Architecture.from_shape(
-        name="small", num_layers=layers, hidden_size=1024, intermediate_size=2816, num_attention_heads=8,
-        num_key_value_heads=4, vocab_size=32000, moe=moe, **unusual,
+        name="small", num_layers=layers, hidden_size=1024, intermediate_size=intermediate_size,
+        num_attention_heads=8, num_key_value_heads=4, vocab_size=32000, moe=moe, **unusual,
     )  # fmt: skip
 
 
@@ -124,6 +125,7 @@ def problems(draw: st.DrawFn) -> Problem:
             max_virtual_stages=2,
             keeps_logits=draw(st.booleans()),
             keeps_operands=draw(st.booleans()),
+            whole_blocks=draw(st.booleans()),
             loss_chunks=draw(st.sampled_from([1, 8])),
             shards=draw(st.sampled_from(["in_place", "flat", "each"])),
             selective=draw(st.sampled_from(_SELECTIVE)),
