@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -164,18 +164,22 @@ def changed(problem: Problem, at: Mapping[str, float]) -> Problem:
 
 
 def crossings(points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float) -> list[Crossing]:
-    """Where the gap crosses the tolerance along the first axis."""
-    first, *rest = grid
-    found = []
+    """Where the gap crosses the tolerance, along each axis in turn."""
+    return [crossing for axis in grid for crossing in _along(axis, points, grid, tolerance)]
+
+
+def _along(
+    axis: str, points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float
+) -> Iterator[Crossing]:
+    rest = [name for name in grid if name != axis]
     for place in product(*(grid[name] for name in rest)):
         row = [p for p in points if all(p.at[name] == value for name, value in zip(rest, place, strict=True))]
-        row.sort(key=lambda p: p.at[first])
-        for a, b in zip(row, row[1:], strict=False):
+        row.sort(key=lambda p: p.at[axis])
+        for a, b in pairwise(row):
             if a.gap is None or b.gap is None or a.is_simple(tolerance) == b.is_simple(tolerance):
                 continue
             one_sided = None in (a.without_s, a.with_s, b.without_s, b.with_s)
             share = 0.5 if one_sided else (tolerance - a.gap) / (b.gap - a.gap)
-            above, below = a.at[first], b.at[first]
+            above, below = a.at[axis], b.at[axis]
             estimate, at = above + share * (below - above), dict(zip(rest, place, strict=True))
-            found.append(Crossing(axis=first, at=at, above=above, below=below, estimate=estimate))
-    return found
+            yield Crossing(axis=axis, at=at, above=above, below=below, estimate=estimate)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -12,6 +11,7 @@ from typing import Any
 
 from service.errors import KeyReused, StillRunning
 from service.identifiers import digest
+from service.owner import is_gone, new_token
 from service.store import Rows, Store
 from service.tables import IdempotencyRow
 
@@ -60,7 +60,7 @@ class Creation:
         """`prepare` computes outside of any transaction; what it returns is committed with the answer to the key."""
         if key is None:
             return self._run(prepare, lambda rows, created: None)
-        token = uuid.uuid4().hex
+        token = new_token()
         if (earlier := self._claim(key, token)) is not None:
             return earlier
         with self._released_on_failure(key, token):
@@ -105,7 +105,7 @@ class Creation:
             raise KeyReused
         if row.location is not None and row.document is not None:
             return Created(row.location, row.document, replayed=True)
-        if row.claimed_at > now - self._in_flight:
+        if row.claimed_at > now - self._in_flight and not is_gone(row.token):
             raise StillRunning
         return None
 

@@ -1,4 +1,5 @@
-"""Whether runs of one kind have become slower or faster, beyond what differs in what they trained."""
+"""Whether runs of one kind have become slower or faster, beyond what differs in what they trained and on whose
+machines."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from service.tables import ReportRow
 
 Kind = tuple[str, str, str, str]
 Run = tuple[ReportRow, float, int]
-"""A report, its residual, and which question it is about."""
+"""A report, its residual, and which question it is about, of whose machines."""
 
 
 class Drift:
@@ -38,7 +39,8 @@ class Drift:
         questions: dict[Any, int] = {}
         for (report, ran), residual in zip(usable, residuals, strict=True):
             kind = report.chip, report.fabric, report.stack, family_of(report.architecture)
-            question = questions.setdefault((ran.problem, ran.layout), len(questions))
+            asked = ran.problem, ran.layout, report.tenant, report.source
+            question = questions.setdefault(asked, len(questions))
             together[kind].append((report, float(residual), question))
         series = [_series(kind, runs) for kind, runs in sorted(together.items())]
         return DriftAnswer(

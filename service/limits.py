@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from contextlib import suppress
 
@@ -14,6 +15,7 @@ from service.problems import of_service_error
 
 _SLOWEST = 1000  # bytes a second: whoever sends some now and then would otherwise never be done
 _SMALL = 2**18  # bytes of a body that is read however many others are held
+_PAUSE_S = 1.0  # after which a client whose body is refused has stopped sending it
 _TIMES = 16  # the largest body: so much is held of all, and dropped of one that is refused
 
 
@@ -78,12 +80,12 @@ class _Body:
         most = self._came + _TIMES * self._limit.max_bytes
         with suppress(BodyTooSlow):
             while self._more and self._came < most:
-                await self._next()
+                await self._next(_PAUSE_S)
 
-    async def _next(self) -> Message:
+    async def _next(self, most_s: float = math.inf) -> Message:
         left_s = self._began + self._limit.wait_s + self._came / _SLOWEST - time.monotonic()
         try:
-            message = await asyncio.wait_for(self._receive(), min(left_s, self._limit.wait_s))
+            message = await asyncio.wait_for(self._receive(), min(left_s, self._limit.wait_s, most_s))
         except TimeoutError:
             raise BodyTooSlow(self._limit.wait_s) from None
         self._came += len(message.get("body", b""))

@@ -75,7 +75,7 @@ TYPES: dict[str, ProblemType] = {
         "The first request with this key still runs",
         409,
         "Try again later with the same Idempotency-Key. If the process that ran it was killed, the key is free again "
-        "after SHARDWRIGHT_IDEMPOTENCY_IN_FLIGHT_S, 15 minutes unless set.",
+        "at once on its own host, elsewhere after SHARDWRIGHT_IDEMPOTENCY_IN_FLIGHT_S, 15 minutes unless set.",
     ),
     "nothing-to-learn": ProblemType(
         "Nothing to learn", 422, "No report or benchmark is left that can teach: `detail` says what there is."

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import ValidationError
 
-from models.errors import Invalid
+from models import catalogue
+from models.catalogue import frozen
+from models.errors import Invalid, UnknownName
 from models.problem import Problem
 from service.creation import Created, Save
 from service.faults import of_refusal
@@ -77,7 +80,7 @@ class ReportLogs:
         beside = {
             "reading": described and described.model_dump(mode="json"),
             "measured_at_from": date.source,
-            "notes": [*date.notes, *_doubts(reading)],
+            "notes": [*date.notes, *_doubts(reading), *_differences(problem, reading, linked=submission.is_linked)],
         }
         return lambda rows: _save(rows, row, beside)
 
@@ -174,14 +177,23 @@ def _report(submission: LogSubmission, said: Mapping[str, Any], reading: logs.Re
         given = {**{name: said[name] for name in _SETTLED if name in said}, **given}
         if "num_chips" in said and not {"num_chips", "torus_shape"} & given["cluster"].keys():
             given["cluster"]["num_chips"] = said["num_chips"]
-        if "layout" in said and submission.layout is None and "stack" in given:
-            given["stack"] = _able(given["stack"], given["layout"])
+        if reading is not None and "layout" in said and submission.layout is None and "stack" in given:
+            given["stack"] = _able(given["stack"], megatron_arguments.abilities(reading.arguments))
     if reading is None:
         return given
     measured: dict[str, Any] = {"measured": {reading.unit: reading.value}}
     if reading.memory_gib is not None:
         measured["memory"] = {f"{reading.memory_kind}_gib": reading.memory_gib}
     return {**given, **measured}
+
+
+def _differences(problem: Problem, reading: logs.Reading | None, *, linked: bool) -> Iterator[str]:
+    """What a log shows of its stack that is not so in the report."""
+    shown = megatron_arguments.abilities(reading.arguments) if linked and reading and reading.arguments else {}
+    for name, value in shown.items():
+        predicted = getattr(problem.stack, name)
+        if frozen(value) != predicted and name != "sequence_parallel":
+            yield f"it ran with stack.{name} = {value} where what it is linked to has {predicted}"
 
 
 def _doubts(reading: logs.Reading | None) -> list[str]:
@@ -192,7 +204,7 @@ def _doubts(reading: logs.Reading | None) -> list[str]:
 def _changes_of_speed(reading: logs.Reading) -> Iterator[str]:
     if len(reading.levels) > 1:
         levels = ", ".join(f"{level.value:.4g} from step {level.first_step}" for level in reading.levels)
-        yield f"the speed changed for good ({reading.unit}: {levels}), and the report is of all steps together"
+        yield f"the speed changed for good ({reading.unit}: {levels}), and the report has that of the middle step"
 
 
 def _rests_on_few(reading: logs.Reading) -> Iterator[str]:
@@ -203,11 +215,14 @@ def _rests_on_few(reading: logs.Reading) -> Iterator[str]:
     yield f"{rests}: withdraw the report if that is not how the run went"
 
 
-def _able(stack: str | Mapping[str, Any], layout: Mapping[str, Any]) -> str | Mapping[str, Any]:
-    """The stack, which runs without sequence parallelism if the log shows that it did."""
-    if layout["tp"] == 1 or layout["sequence_parallel"]:
-        return stack
-    return {"sequence_parallel": [True, False], **({"name": stack} if isinstance(stack, str) else stack)}
+def _able(stack: str | Mapping[str, Any], shown: Mapping[str, Any]) -> str | Mapping[str, Any]:
+    """The stack as the log shows it, where that is not what it does anyway; what the request says goes before."""
+    given = {"name": stack} if isinstance(stack, str) else stack
+    with suppress(UnknownName):  # which is refused when it is resolved
+        usual = catalogue.stack(given["name"])
+        shown = {name: value for name, value in shown.items() if frozen(value) != getattr(usual, name)}
+    able = {**shown, **given}
+    return stack if able == given else able
 
 
 def _require_agreement(problem: Problem, subject: Subject, said: Mapping[str, Any], *, linked: bool) -> None:

@@ -66,7 +66,7 @@ def read(text: str, operation: Operation | None = None) -> Table:
             "nccl_tests", None, f"holds no line of an nccl-tests table that could be read ({unread} could not)"
         )
     sizes, seconds = zip(*rows, strict=True)
-    operation = operation or _operation(lines)
+    operation = _operation(lines, operation)
     _require_reduction(operation, reduced)
     return Table(operation, _ranks(lines), _devices(lines), sizes, seconds, unread)
 
@@ -87,9 +87,14 @@ def _time(group: list[str]) -> float | None:
     return None if wrong or not 0 < seconds < _LONGEST_S else seconds
 
 
-def _operation(lines: list[str]) -> Operation:
+def _operation(lines: list[str], asked: Operation | None) -> Operation:
+    """What the output names; what is asked for may say which where it names none or several."""
     named = [match[1].lower() for line in lines for match in _NAMED.finditer(line)]
     found = {_NAMES[name] for name in named if name in _NAMES}
+    if asked is not None:
+        if len(found) == 1 and asked not in found:
+            raise Invalid("operation", asked, f"is not what the output names: {min(found)}")
+        return asked
     if len(found) == 1:
         return found.pop()
     other = next((name for name in named if name in _OTHERS), None)

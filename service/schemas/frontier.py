@@ -113,5 +113,5 @@ class FrontierAnswer(Grounds):
     points: list[PointAnswer]
     """The last axis of the grid fastest."""
     crossings: list[CrossingAnswer]
-    """Where the gap crosses the tolerance along the first axis."""
+    """Where the gap crosses the tolerance along each axis."""
     reasons: list[str]

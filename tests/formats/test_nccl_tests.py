@@ -68,6 +68,11 @@ def test_a_collective_that_is_not_known_is_asked_for(head: str) -> None:
     assert read(head + LINE, "reduce_scatter").operation == "reduce_scatter"
 
 
+def test_another_collective_than_the_output_names_is_refused() -> None:
+    with pytest.raises(Invalid, match="is not what the output names: all_reduce"):
+        read("# Collective test starting: all_reduce_perf\n" + HEAD + LINE, "reduce_scatter")
+
+
 def test_what_reduces_nothing_has_no_operator() -> None:
     with pytest.raises(Invalid, match="redop sum"):
         read(LINE, "all_gather")

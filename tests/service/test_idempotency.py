@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,6 +14,7 @@ from asking import PREDICTION, REPORT, assert_problem, changed
 from service import database
 from service.creation import Created, Creation, Key
 from service.errors import KeyReused, StillRunning, Unavailable
+from service.owner import is_gone, new_token
 from service.store import Store
 from service.tables import IdempotencyRow
 
@@ -117,6 +121,33 @@ def test_the_key_of_a_crashed_process_is_taken_over(store: Store) -> None:
         rows.keys.release(KEY.key, "crashed")
     claimed(store, timedelta(seconds=61))
     assert creation(store).create(KEY, make({"by": "second"})).document == {"by": "second"}
+
+
+def test_the_key_of_a_process_that_is_gone_from_this_host_is_free_at_once(store: Store) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    host, here, started, request = new_token().rsplit("/", 3)
+    claimed(store, timedelta(0), "/".join((host, str(ended.pid), started, request)))
+    assert creation(store).create(KEY, make({"by": "second"})).document == {"by": "second"}
+
+
+@pytest.mark.parametrize(
+    ("host", "pid", "started", "gone"),
+    [
+        ("mine", "mine", "mine", False),
+        ("mine", "mine", "before", True),
+        ("mine", "of the one above", "before", False),
+        ("elsewhere", "mine", "before", False),
+        ("mine", "99999999999999999999", "before", False),
+        ("mine", "", "", False),
+    ],
+)
+def test_only_of_this_host_is_a_process_known_to_be_gone(host: str, pid: str, started: str, gone: bool) -> None:
+    mine = dict(zip(("host", "pid", "started"), new_token().rsplit("/", 3), strict=False))
+    parts = {"host": host, "pid": pid, "started": started}
+    parts = {name: mine[name] if value == "mine" else value for name, value in parts.items()}
+    parts["pid"] = str(os.getppid()) if pid == "of the one above" else parts["pid"]
+    assert is_gone("/".join((*parts.values(), "request"))) == gone
 
 
 def test_who_was_taken_for_dead_creates_nothing(store: Store) -> None:

@@ -15,7 +15,9 @@ from service import evidence, intake, replays
 START = datetime(2026, 3, 2, 8, tzinfo=UTC)
 
 
-def runs(client, factors: list[float], question: dict[str, Any] = PREDICTION, **more: Any) -> None:
+def runs(
+    client, factors: list[float], question: dict[str, Any] = PREDICTION, since: datetime = START, **more: Any
+) -> None:
     """One every hour, each so many times what is predicted."""
     predicted = client.post("/v1/predictions", json=question).json()["layouts"][0]["step_time_s"]
     reports = [
@@ -23,7 +25,7 @@ def runs(client, factors: list[float], question: dict[str, Any] = PREDICTION, **
             **question,
             "outcome": "ok",
             "measured": {"step_time_s": predicted * factor},
-            "measured_at": (START + timedelta(hours=hour)).isoformat(),
+            "measured_at": (since + timedelta(hours=hour)).isoformat(),
             **more,
         }
         for hour, factor in enumerate(factors)
@@ -54,6 +56,17 @@ def test_a_cluster_that_got_slower_is_named_with_the_time(client) -> None:
     assert abs(datetime.fromisoformat(change["since"]) - (START + timedelta(hours=30))) <= timedelta(hours=2)
     assert "6% slower since Tuesday, 03 March 2026" in first["sentence"]
     assert found["runs"] == 100
+
+
+def test_slower_machines_that_begin_to_report_are_no_change(client) -> None:
+    runs(client, wobble(60), source="east")
+    runs(client, wobble(30, 1.15), since=START + timedelta(hours=30), source="west")
+    (series,) = drift(client)["series"]
+    assert series["changes"] == []
+    runs(client, wobble(30, 1.25), since=START + timedelta(hours=60), source="west")
+    (series,) = drift(client)["series"]
+    (change,) = series["changes"]
+    assert change["slower"] == pytest.approx(0.087, abs=0.02)
 
 
 def test_few_runs_are_not_said_to_have_kept_their_level(client) -> None:

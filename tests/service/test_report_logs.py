@@ -314,6 +314,47 @@ def test_a_log_without_sequence_parallelism_shows_what_its_stack_can_do(client) 
     assert found["request"]["layout"]["tp"] == 4
 
 
+_SWITCHES = """
+  attention_backend ............................... AttnBackend.unfused
+  cross_entropy_loss_fusion ....................... False
+  grad_reduce_in_bf16 ............................. True
+  moe_token_dispatcher_type ....................... allgather
+  overlap_grad_reduce ............................. False
+  overlap_param_gather ............................ False
+  tp_comm_overlap ................................. False
+-------------------- end of arguments"""
+
+
+def test_the_switches_of_a_megatron_log_are_those_of_its_stack(client) -> None:
+    """But of experts, which the model does not have; and what the request says goes before."""
+    log = MEGATRON.replace("\n-------------------- end of arguments", _SWITCHES)
+    found = client.post(ADDRESS, json={**CLUSTER, "log": log}).json()["report"]
+    shown = {
+        "attention_kernel": "unfused", "loss": "stepwise", "gradient_bytes": 2,
+        "overlap_data": False, "overlap_tensor": False,
+    }  # fmt: skip
+    assert found["request"]["stack"] == {"name": "megatron", **shown}
+    body = {**CLUSTER, "stack": {"name": "megatron", "overlap_data": True}, "log": log}
+    found = client.post(ADDRESS, json=body).json()["report"]
+    assert found["request"]["stack"] == {"name": "megatron", **shown, "overlap_data": True}
+
+
+def test_switches_as_the_stack_has_them_change_nothing(client) -> None:
+    on = _SWITCHES.replace("False", "True").replace("AttnBackend.unfused", "AttnBackend.auto")
+    log = MEGATRON.replace("\n-------------------- end of arguments", on.replace("bf16 ...", "bf16_not ..."))
+    assert client.post(ADDRESS, json={**CLUSTER, "log": log}).json()["report"]["request"]["stack"] == "megatron"
+
+
+def test_switches_that_are_not_those_of_what_a_log_is_linked_to_are_told(client) -> None:
+    body = {**QUESTION, "cluster": {"preset": "h100", "num_chips": 64}, "stack": "megatron"}
+    layout = {"tp": 4, "pp": 2, "dp_shard": 8, "zero_stage": 1, "sequence_parallel": True}
+    asked = {**body, "workload": {"seq_len": 8192, "global_batch": 128}, "model": "llama-3-8b", "layout": layout}
+    prediction = client.post("/v1/predictions", json=asked).json()
+    log = MEGATRON.replace("\n-------------------- end of arguments", _SWITCHES)
+    answer = client.post(ADDRESS, json={"prediction_id": prediction["id"], "log": log}).json()
+    assert "it ran with stack.overlap_tensor = False where what it is linked to has True" in answer["notes"]
+
+
 def test_what_the_request_says_goes_before_the_arguments(client) -> None:
     body = {**CLUSTER, "model": "llama-3.1-8b", "log": MEGATRON}
     assert client.post(ADDRESS, json=body).json()["report"]["request"]["model"] == "llama-3-8b"

@@ -17,6 +17,7 @@ NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:e[-+]?\d{1,4})?|[-+]?(?
 
 _REACH = 4000
 _HEAD = 300
+_HEAD_OF_STAMP = 80
 _COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,32}[ -/]{0,4}[@-~]")
 _RANK = re.compile(r"\[(?:rank|default|pod/)[^\]\s]{0,120}\]|^\s{0,20}\d{1,6}:(?=\s)")
 _STAMP = re.compile(r"\b(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?(Z|[-+]\d\d:?\d\d)?(?![\d:])")
@@ -84,6 +85,11 @@ class Log:
                 inside = last not in line
             elif inside:
                 yield Line(number, line.rstrip("\r"))
+
+    @property
+    def stamp(self) -> datetime | None:
+        """The last one with which a line begins, but for what a logger puts before it."""
+        return next(filter(None, (stamp(line[:_HEAD_OF_STAMP]) for line in reversed(self._lines))), None)
 
     @property
     def is_text(self) -> bool:

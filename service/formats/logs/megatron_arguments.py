@@ -32,6 +32,13 @@ _MISSING = {
 _OPTIMIZERS = {"adam": "adamw", "sgd": "sgd_momentum", "muon": "muon", "dist_muon": "muon"}
 _HALVES = ("bf16", "fp16", "torch.bfloat16", "torch.float16")
 _ZERO_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_OVERLAPS = {
+    "overlap_data": ("overlap_grad_reduce", "overlap_param_gather"),
+    "overlap_tensor": ("tp_comm_overlap",),
+    "overlap_expert": ("overlap_moe_expert_parallel_comm",),
+}
+"""Switches of a stack, and the arguments of which any turns each on."""
+_DISPATCHERS = {"allgather": "allgather", "alltoall": "alltoall", "flex": "deduplicated"}
 _UNEVEN = ("pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 _SPLIT_WITH_ENDS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 
@@ -89,6 +96,33 @@ def question(arguments: Mapping[str, str]) -> Mapping[str, Any]:
     layout = _layout(given, layers)
     chips = layout["tp"] * layout["pp"] * layout["cp"] * layout["dp_shard"] * layout["dp_replicate"]
     return {"model": _model(given, layers), "workload": _workload(given), "layout": layout, "num_chips": chips}
+
+
+def abilities(arguments: Mapping[str, str]) -> dict[str, Any]:
+    """What the arguments say of the stack, in the words of its wire form; of those that the dump does not have, and of
+    what the run has no use for, nothing."""
+    given = _Arguments(arguments)
+    able: dict[str, Any] = _overlaps(given, "overlap_data")
+    if given.count("tensor_model_parallel_size", 1) > 1:
+        able |= _overlaps(given, "overlap_tensor")
+        able |= {} if given.flag("sequence_parallel") else {"sequence_parallel": [True, False]}
+    if given.word("num_experts") is not None:
+        able |= _overlaps(given, "overlap_expert")
+        if dispatcher := _DISPATCHERS.get(given.word("moe_token_dispatcher_type") or ""):
+            able["dispatcher"] = dispatcher
+    if given.flag("grad_reduce_in_bf16"):
+        able["gradient_bytes"] = 2
+    if (given.word("attention_backend") or "").endswith("unfused"):
+        able["attention_kernel"] = "unfused"
+    if given.word("cross_entropy_loss_fusion") is not None:
+        able["loss"] = "fused" if given.flag("cross_entropy_loss_fusion") else "stepwise"
+    return able
+
+
+def _overlaps(given: _Arguments, name: str) -> dict[str, bool]:
+    """Whether it does, where the dump has an argument that turns it on."""
+    stated = [argument for argument in _OVERLAPS[name] if given.word(argument) is not None]
+    return {name: any(map(given.flag, stated))} if stated else {}
 
 
 def _model(given: _Arguments, layers: int) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import accumulate
 from statistics import median
 from typing import Literal, get_args
 
@@ -49,7 +50,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """`value` is the median of the steps used, `low` and `high` their 10th and 90th percentile, all in `unit`.
+    """`value` is the median of the steps used, or of the level that the middle one has; `low` and `high` are their 10th
+    and 90th percentile, all in `unit`.
 
     `left_out`: for each reason the steps not used, so that these and `steps_used` add up to `steps_found`.
     `restarts`: how often the step number went back. `global_batch`: sequences of those used, where printed.
@@ -58,7 +60,7 @@ class Reading:
     `levels`: more than one where the speed changed for good, by 3% or more (levels.py).
     `unread`: lines that look like steps and could not be read, at most 20. `arguments`: as Megatron
     names them.
-    `stamp`: the date and time printed beside the last step used, where there is one.
+    `stamp`: the date and time printed beside the last step used; where steps have none, the last of another line.
     """
 
     framework: Framework
@@ -94,7 +96,8 @@ def read(text: str, framework: str | None = None, global_batch: int | None = Non
     arguments = _ARGUMENTS[name](log) if name in _ARGUMENTS else {}
     said = arguments.get("global_batch_size", "")
     asked = global_batch or (int(said) if _WHOLE.fullmatch(said) else None)
-    return _reading(name, found[name], select(found[name].runs, asked), arguments)
+    reading = _reading(name, found[name], select(found[name].runs, asked), arguments)
+    return reading if reading.stamp else replace(reading, stamp=log.stamp)
 
 
 def _named(log: Log, found: Mapping[Framework, Found], framework: str) -> Framework:
@@ -139,19 +142,20 @@ def _reading(name: Framework, found: Found, selection: Selection, arguments: Map
     if not selection.used:
         why = ", ".join(f"{count} {reason}" for reason, count in selection.left_out.items())
         raise Invalid("log", None, f"has {_steps(name, found)} and none to use: {why}")
-    low, value, high = np.percentile([step.value for step in selection.used], [10, 50, 90]).tolist()
+    low, high = np.percentile([step.value for step in selection.used], [10, 90]).tolist()
+    levels = tuple(_levels(selection.used))
     tokens = [step.tokens for step in selection.used if step.tokens is not None and math.isfinite(step.tokens)]
     kind: MemoryKind | None = next((kind for kind in ("reserved", "allocated") if kind in found.peaks), None)
     return Reading(
         framework=name,
         unit=_UNITS.get(name, "step_time_s"),
-        value=value,
+        value=_typical(selection.used, levels),
         low=low,
         high=high,
         steps_found=found.runs.count,
         steps_used=len(selection.used),
         left_out=selection.left_out,
-        levels=tuple(_levels(selection.used)),
+        levels=levels,
         restarts=len(found.runs.stretches) - 1,
         global_batch=selection.batch,
         device_tokens=median(tokens) if tokens else None,
@@ -161,6 +165,16 @@ def _reading(name: Framework, found: Found, selection: Selection, arguments: Map
         arguments=arguments,
         stamp=selection.used[-1].stamp,
     )
+
+
+def _typical(steps: Sequence[Step], levels: Sequence[Level]) -> float:
+    """Between levels there may be a time that no step had."""
+    values = [step.value for step in steps]
+    if len(levels) == 1:
+        return median(values)
+    middle = sorted(range(len(values)), key=values.__getitem__)[(len(values) - 1) // 2]
+    ends = accumulate(level.steps for level in levels)
+    return next(level.value for level, end in zip(levels, ends, strict=True) if middle < end)
 
 
 def _levels(steps: Sequence[Step]) -> Iterator[Level]:

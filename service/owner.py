@@ -1,0 +1,35 @@
+"""Which process runs a request, and whether it is gone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+
+_STARTED = uuid.uuid4().hex
+"""Tells this process from earlier ones of its number, as in a container that is started again."""
+
+
+def new_token() -> str:
+    """Of a request of this process."""
+    return "/".join((_host(), str(os.getpid()), _STARTED, uuid.uuid4().hex))
+
+
+def is_gone(token: str) -> bool:
+    """Whether the process that a token is of ran on this host and does not any more; of others nobody here knows."""
+    host, pid, started, *_ = (*token.rsplit("/", 3), "", "", "")
+    if host != _host() or not pid.isdecimal():
+        return False
+    if int(pid) == os.getpid():
+        return started != _STARTED
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # it is somebody else's
+        return False
+    return False
+
+
+def _host() -> str:
+    return socket.gethostname()[:64]
