@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from asking import PREDICTION, QUESTION, REPORT, assert_problem
+from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter
 
 from service.problems import TYPES
@@ -37,6 +38,14 @@ def test_every_example_works(client, document, route: Any, name: str) -> None:
     answer = client.request(method, route.path_format.format(id="default", version=1), json=example, headers=headers)
     assert answer.status_code == (route.status_code or 200), answer.text
     TypeAdapter(route.response_model).validate_python(answer.json())
+
+
+@pytest.mark.parametrize(("route", "name"), EXAMPLES)
+def test_every_example_is_what_its_schema_says(document, route: Any, name: str) -> None:
+    (method,) = route.methods
+    content = document["paths"][route.path_format][method.lower()]["requestBody"]["content"]["application/json"]
+    schema = {**content["schema"], "components": document["components"]}
+    Draft202012Validator(schema).validate(content["examples"][name]["value"])
 
 
 def test_every_post_with_a_body_has_examples(document) -> None:
