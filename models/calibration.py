@@ -18,7 +18,7 @@ from models.diagnosis import exposed_s
 from models.fit import Estimate, Fit, Quantity, Side, Target
 from models.layout import Layout
 from models.posterior import Posterior
-from models.problem import Problem
+from models.problem import Problem, numbered
 from models.profile import FLEET, KINDS, MEMORY_COEFFICIENTS, Z80, Key, Neighbourhood, Profile, Term, to_natural
 from models.provenance import Ran, having_seen, quantities
 
@@ -167,9 +167,9 @@ def time_fit(
 def memory_fit(
     profile: Profile, observations: Sequence[Observation], posterior: Posterior, *, fresh: bool = False
 ) -> Fit:
-    """Measured peaks; runs that did not fit needed at least the device's memory, the others at most. Of published runs
-    a measured peak says enough; of a fleet's own one that fitted is beside it the answer to those that are said not
-    to have."""
+    """Measured peaks; runs that did not fit needed at least the device's memory, the others at most: said once of a
+    layout, however often it ran. Of published runs a measured peak says enough; of a fleet's own one that fitted is
+    beside it the answer to those that are said not to have."""
     targets = []
     for o in _sorted(observations):
         if o.step_time_s is None and o.memory_bytes is None and not o.out_of_memory:
@@ -181,7 +181,23 @@ def memory_fit(
             targets.append(_target(o, "needed", float(o.problem.cluster.usable_bytes), side))
     scatter = profile.memory_neighbourhood(("all",)).spread if fresh else None
     caution = _caution(profile.memory_neighbourhoods, targets) if fresh else 1.0
+    targets = _said_once(targets)
     return Fit(profile, targets, MEMORY_COEFFICIENTS, _MEMORY, posterior, scatter=scatter, caution=caution)
+
+
+def _said_once(targets: Sequence[Target]) -> list[Target]:
+    """Bounds that a source repeats of one layout weigh together what the heaviest of them does: what a layout needs is
+    the same every time."""
+    alike = [
+        None if t.side == "equal" else (number, t.layout, t.side, t.source)
+        for number, t in zip(numbered([t.problem for t in targets]), targets, strict=True)
+    ]
+    weights: dict[object, list[float]] = {}
+    for key, target in zip(alike, targets, strict=True):
+        weights.setdefault(key, []).append(target.weight)
+    share = {key: max(of) / (sum(of) or 1.0) for key, of in weights.items()}
+    pairs = zip(alike, targets, strict=True)
+    return [target if key is None else replace(target, weight=target.weight * share[key]) for key, target in pairs]
 
 
 def _timed(
@@ -454,8 +470,8 @@ def beyond(profile: Profile, fit: Fit, unseen: Array, outside: Array) -> float:
 
 def unidentified_variance(fit: Fit, estimate: Estimate) -> Array:
     """Of each run's log prediction, from the terms that the data said nothing about."""
-    variance = np.diag(estimate.covariance)
-    unidentified = np.sqrt(variance) >= _IDENTIFIED * fit.spread
+    variance, published = np.diag(estimate.covariance), np.array([not term.is_of_fleet for term in fit.terms])
+    unidentified = (np.sqrt(variance) >= _IDENTIFIED * fit.spread) & published
     return estimate.linear.variance(np.where(unidentified, variance, 0.0))
 
 

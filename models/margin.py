@@ -44,7 +44,7 @@ class Margin:
     def of(cls, problem: Problem, profile: Profile, probability: float = EVEN) -> Margin:
         variances = dict.fromkeys(_SCALES, 0.0)
         for term in profile.covering(problem.scopes).applying(problem.scopes):
-            if term.coefficient in variances and not term.runs:
+            if term.coefficient in variances and term.is_unknown:
                 variances[term.coefficient] += term.spread**2
         return cls(profile.memory_neighbourhood(problem.neighbourhoods), variances, probability)
 

@@ -167,7 +167,7 @@ def _variances(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
     What is hidden can only slow a step down: a half that is narrower towards less is that narrow.
     """
     n, generator = len(layouts), np.random.default_rng(0)
-    terms = [term for term in profile.applying(problem.scopes) if not term.runs]
+    terms = [term for term in profile.applying(problem.scopes) if term.is_unknown]
     draws = {term.key: np.tile(term.spread * generator.standard_normal(_DRAWS), n) for term in terms}
     repeated = layouts.take(np.repeat(np.arange(n), _DRAWS))
     drawn = predict(problem, repeated, profile.coefficients(problem.scopes, draws))

@@ -181,6 +181,15 @@ class Term:
     def key(self) -> Key:
         return self.coefficient, self.scope
 
+    @property
+    def is_of_fleet(self) -> bool:
+        return self.scope.startswith(f"{FLEET}:")
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether no run says anything of it. What tells one fleet from others is part of how far runs scatter."""
+        return not self.runs and not self.is_of_fleet
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbourhood:

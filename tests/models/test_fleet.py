@@ -9,13 +9,17 @@ from functools import cache
 import numpy as np
 import pytest
 
+from models import catalogue
 from models.calibration import MOST_OF_A_SOURCE, Calibration, Observation, by_source, calibrate
 from models.fleet import DRIFT, as_fleet, as_published, drift
-from models.layout import Layouts
+from models.layout import Layout, Layouts
 from models.posterior import Posterior, shipped_posterior
+from models.prediction import log_spreads
+from models.problem import Problem
 from models.profile import Neighbourhood, Profile, shipped_profile
-from models.step import predict
+from models.step import Predictions, predict
 from tests.benchmarks.coverage import Fleet, World, as_modelled, covered, questions, worlds
+from tests.benchmarks.problems import problem
 
 QUIET = World(0.05, as_modelled)
 
@@ -137,6 +141,48 @@ def test_what_was_learnt_may_drift() -> None:
     at = loose.keys.index(key)
     before, after = (np.linalg.inv(p.precision)[at, at] for p in (known.posterior, loose))
     assert after == pytest.approx(before + added[key])
+
+
+def _layout_that_just_fits() -> tuple[Problem, Layout]:
+    asked = problem("llama-3.1-405b", ("h100", 2048), "megatron", seq_len=8192, global_batch=2048)
+    return asked, Layout(pp=16, dp_shard=16, tp=8, sequence_parallel=True, zero_stage=1, micro_batch=2)
+
+
+def test_that_a_layout_fitted_is_said_once_however_often_it_ran() -> None:
+    """Fifty runs tell no more of what it needs than one does; that they ran shortens no measured peak."""
+    asked, layout = _layout_that_just_fits()
+    before = float(_predicted(asked, layout, shipped_profile()).needed_bytes[0])
+    chip = asked.cluster.chip
+    chip = replace(chip, memory_gb=chip.memory_gb * 1.01 * before / asked.cluster.usable_bytes)
+    tight = replace(asked, cluster=replace(asked.cluster, chip=chip))
+
+    def needed(runs: int) -> float:
+        profile = as_fleet(shipped_profile(), {tight})
+        seen = [Observation(key=f"{i:02d}", problem=tight, layout=layout, step_time_s=20.0) for i in range(runs)]
+        found = calibrate(profile, seen, "x", shipped_posterior()).profile
+        return float(_predicted(tight, layout, found).needed_bytes[0])
+
+    once, often = needed(1), needed(50)
+    assert often < before
+    assert before - often < 2 * (before - once)
+
+
+def test_one_report_makes_nothing_less_sure() -> None:
+    """Not of its own kind, whose step it measured as predicted, and not of another stack."""
+    asked, layout = _layout_that_just_fits()
+    other = replace(asked, stack=catalogue.stack("torchtitan"))
+    time = predict(asked, Layouts.of([layout]), shipped_profile().coefficients(asked.scopes)).step_time_s[0]
+    profile = as_fleet(shipped_profile(), {asked})
+    seen = [Observation(key="0", problem=asked, layout=layout, step_time_s=float(time))]
+    found = calibrate(profile, seen, "x", shipped_posterior()).profile
+    for of, place in ((asked, layout), (other, Layout(dp_shard=256, tp=8, sequence_parallel=True, zero_stage=3))):
+        before, after = (log_spreads(_predicted(of, place, p), p) for p in (shipped_profile(), found))
+        for one, then in zip(before, after, strict=True):
+            assert then <= one * (1 + 1e-9)
+
+
+def _predicted(asked: Problem, layout: Layout, profile: Profile) -> Predictions:
+    return predict(asked, Layouts.of([layout]), profile.coefficients(asked.scopes))
 
 
 def test_a_posterior_is_integrated_over_what_is_not_asked() -> None:
