@@ -17,7 +17,7 @@ from models.array import Array, Columns, Shared, total
 from models.kernels import Kernels, Passes, joined
 from models.problem import Problem
 from models.profile import Coefficients, Number
-from models.recompute import PIECES, Repeated
+from models.recompute import LAST, PIECES, Repeated
 from models.shard import Shards
 
 OLDEST_YEARS = 3.0  # older software is treated as this old: dates further back come with other chips and models
@@ -120,7 +120,9 @@ class Compute:
     ) -> None:
         self.problem, self.shards, self.c, self.policies = problem, shards, c, policies
         kinds = problem.architecture.kinds
-        self.repeated = {piece for p in policies for kind in kinds for piece in problem.repeated(p, kind).pieces}
+        done = [problem.repeated(policy, kind) for policy in policies for kind in kinds]
+        self.repeated = {piece for what in done for piece in what.pieces}
+        self.repeated |= {LAST for what in done if what.whole and what.but_last}
         self.h = problem.architecture.hidden_size
         self.kernels = Kernels(problem, c)
         self.bodies: Shared[Shards] = shards.bodies(shared=shared)
@@ -153,7 +155,7 @@ class Compute:
     @staticmethod
     def _again(what: Repeated, forward: Array, pieces: dict[str, Array]) -> Array:
         if what.whole:
-            return forward
+            return forward - pieces[LAST] if what.but_last else forward
         return np.asarray(sum((pieces[name] for name in PIECES if name in what.pieces), np.zeros_like(forward)))
 
     def embedding(self) -> LayerTime:
@@ -191,8 +193,10 @@ class Compute:
         if dense := layer.dense:
             mlp = self._dense(dense, x)
             products = products + mlp
-            pieces["dense"] = lambda: mlp.forward - self._half(dense, attention, x)
-            pieces["dense_half"] = lambda: self._half(dense, attention, x)
+            left = self._down(dense, x).forward * self.problem.leaves_last(layer)
+            pieces[LAST] = lambda: left
+            pieces["dense"] = lambda: mlp.forward - left - self._half(dense, attention, x, left)
+            pieces["dense_half"] = lambda: self._half(dense, attention, x, left)
         core = self.kernels.attention(attention, x.tokens, attention.num_heads / x.tp)
         pieces["attention"] = lambda: core.forward
         pieces["up"] = lambda: self._up_projections(attention, x)
@@ -207,15 +211,16 @@ class Compute:
 
     def _dense(self, dense: Mlp, x: Shards) -> Passes:
         width = dense.intermediate_size / x.tp
-        up = self.kernels.linear(x.tokens, self.h, width * (dense.matrices - 1))
-        return up + self.kernels.linear(x.tokens, width, self.h)
+        return self.kernels.linear(x.tokens, self.h, width * (dense.matrices - 1)) + self._down(dense, x)
 
-    def _half(self, dense: Mlp, attention: Attention, x: Shards) -> Array:
-        """Forward of the products of an MLP that are the second, fourth and so on of their layer: after queries, keys,
-        values and output, or after five of MLA."""
-        width = dense.intermediate_size / x.tp
-        up = self.kernels.linear(x.tokens, self.h, width).forward
-        down = self.kernels.linear(x.tokens, width, self.h).forward
+    def _down(self, dense: Mlp, x: Shards) -> Passes:
+        return self.kernels.linear(x.tokens, dense.intermediate_size / x.tp, self.h)
+
+    def _half(self, dense: Mlp, attention: Attention, x: Shards, left: Array) -> Array:
+        """Forward of the products of an MLP that are the second, fourth and so on of their layer, after queries, keys,
+        values and output, or after five of MLA; less what is `left` of the last."""
+        up = self.kernels.linear(x.tokens, self.h, dense.intermediate_size / x.tp).forward
+        down = self._down(dense, x).forward - left
         if attention.is_mla:
             return up + down if dense.gated else up
         return up if dense.gated else down

@@ -124,7 +124,7 @@ class Exposure:
         that have come (userbuffers of Transformer Engine); `beside`: what all but attention takes, gaps and all."""
         tensor, _, _ = self.meshes.layer_traffic[index]
         again = tensor * (1.0 + self._once_more(self.meshes.tables.shards.repeated[index].tensor))
-        if not self.stack.overlap_tensor:
+        if not self.problem.overlaps_tensor:
             return (tensor, again), idle
         hides, most = self.layouts.sequence_parallel & ~self.meshes.tensor_across_domains, self.c.tensor_overlap
         early, late = hides * np.minimum(most * tensor, beside[0]), hides * np.minimum(most * again, beside[1])

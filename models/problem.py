@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from models.architecture import Architecture, Layer
@@ -53,6 +53,11 @@ class Problem:
         return self.architecture.is_moe and self.stack.captures_experts
 
     @property
+    def overlaps_tensor(self) -> bool:
+        """Whether tensor-parallel traffic runs beside compute."""
+        return self.stack.overlap_tensor and self.workload.precision not in self.stack.overlap_tensor_not_in
+
+    @property
     def materialises_scores(self) -> bool:
         """Whether the attention kernel writes the scores of all pairs of tokens to memory."""
         return self.kernel in ("unfused", "fused_softmax")
@@ -93,10 +98,7 @@ class Problem:
     @property
     def gather_bytes(self) -> float:
         """An element of a gathered parameter on the wire."""
-        number = self.workload.number_format
-        return max(
-            self.stack.gather_bytes, number.activation_bytes if number.activation_bytes > 2 else number.gemm_bytes
-        )
+        return max(self.stack.gather_bytes, self.workload.number_format.gathered_bytes)
 
     @property
     def master_bytes(self) -> float:
@@ -105,7 +107,14 @@ class Problem:
 
     def repeated(self, number: int, layer: Layer) -> Repeated:
         """What of a layer a recompute policy does again."""
-        return repeated(policy("selective", self.stack.selective[0]) if number == STACKS_OWN else number, layer)
+        number = policy("selective", self.stack.selective[0]) if number == STACKS_OWN else number
+        return replace(repeated(number, layer), but_last=self.leaves_last(layer))
+
+    def leaves_last(self, layer: Layer) -> bool:
+        """Whether recompute leaves out the down-projection of a layer's dense MLP or shared expert: only a residual
+        sum follows, no norm or gate whose backward would need it."""
+        gated = layer.moe is not None and layer.moe.shared_gate
+        return not self.stack.recomputes_last and layer.dense is not None and layer.num_norms <= 2 and not gated
 
     def has_module(self, name: str) -> bool:
         """Whether some layer has it (models.recompute.MODULES)."""

@@ -25,6 +25,8 @@ FULL = 2 * STACKS_OWN
 PIECES = ("norm", "dense_act", "expert_act", "attention", "up", "ends", "dense", "dense_half", "experts")
 """What a layer's forward consists of where it can be computed again by itself: `up` and `ends` are projections of
 attention (of MLA; of keys and of the output), `dense_half` the products of an MLP that `alternate_mm` leaves out."""
+LAST = "last"
+"""The last product of a dense feed-forward network, which compilers leave out where nothing of backward needs it."""
 _INPUTS = "inputs"
 """What tensor parallelism gathers for the products that `alternate_mm` leaves out: traffic, and no work."""
 
@@ -45,17 +47,21 @@ def named(number: int) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """What of a layer is done again: all of it, or some pieces."""
+    """What of a layer is done again: all of it, or some pieces; `but_last`: less the last product of a dense network
+    (Problem.leaves_last)."""
 
     whole: bool
     pieces: frozenset[str]
+    but_last: bool = False
 
     @property
     def tensor(self) -> float:
         """Of forward's tensor-parallel traffic: that of one of two blocks goes with the feed-forward network, and
         products of `alternate_mm` gather again what they read in both, of which nothing is scattered again
-        (torchtitan/distributed/activation_checkpoint.py saves what reduce_scatter_tensor gave)."""
-        return 1.0 if self.whole else 0.5 if self.pieces & {"dense", "experts", _INPUTS} else 0.0
+        (torchtitan/distributed/activation_checkpoint.py saves what reduce_scatter_tensor gave). Nor is what a last
+        product would have given: a quarter."""
+        last = 0.25 if self.but_last and (self.whole or "dense" in self.pieces) else 0.0
+        return (1.0 if self.whole else 0.5 if self.pieces & {"dense", "experts", _INPUTS} else 0.0) - last
 
     @property
     def context(self) -> float:

@@ -86,6 +86,7 @@ class Stack:
     deduplicated_since      the year it began to send one per domain; a copy per expert before
     node_limit              a token is routed to at most this many scale-up domains (DeepSeek-V3 §2.1.2: 4)
     overlap_*               whether the traffic of that axis runs beside compute
+    overlap_tensor_not_in   formats of GEMMs in which tensor-parallel traffic does not
     overlap_zero1           with data parallelism beside compute, what ZeRO 1 scatters and gathers once a step is too
     overlap_expert_since    the year that all-to-alls of experts began to run beside another micro-batch
     overlap_switches        what it has to be told for that, where it does not by itself
@@ -94,6 +95,8 @@ class Stack:
                             transformer_config.py)
     selective               modules that it recomputes together (models.recompute.MODULES), its own choice first
     recompute_modules       others that it can be told to recompute
+    recomputes_last         of a layer that is computed again its last product is too, of which backward needs nothing
+                            (torch/utils/checkpoint.py stops early, and compilers leave it out)
     recompute_layers        may recompute the first few layers of a stage only
     gather_unit             what FSDP gathers at a time: a layer, or (XLA) a weight matrix
     gradient_bytes          an element of the accumulated gradient, in memory and on the wire
@@ -136,6 +139,7 @@ class Stack:
                             there were as many of them as stages
     usual_seq_len           tokens of a sequence that it trains on unless told otherwise
     usual_sequences         sequences a device, likewise; all of a device's at once, without accumulating gradients
+    usual_mtp               trains the multi-token prediction of a model that has it, likewise
     usual_sharding          of parameters (ZeRO 3), likewise: over the devices of a "slice", replicated over slices
     age_years               how far behind the newest software that profiles were fitted to
     like                    the stack that it is but for what is said here, and whose coefficients it shares
@@ -178,6 +182,7 @@ class Stack:
     overlap_data: bool = True
     overlap_zero1: bool = True
     overlap_tensor: bool = False
+    overlap_tensor_not_in: tuple[str, ...] = ()
     overlap_expert: bool = False
     overlap_expert_since: float | None = None
     overlap_pipeline: bool = True
@@ -186,6 +191,7 @@ class Stack:
     default_recompute: str = "none"
     selective: tuple[tuple[str, ...], ...] = (("layernorm", "mlp_act", "moe_act", "mla_up_proj"),)
     recompute_modules: tuple[str, ...] = ()
+    recomputes_last: bool = True
     recompute_layers: bool = False
     offload: tuple[str, ...] = ()
     offload_alone: bool = False
@@ -219,6 +225,7 @@ class Stack:
     one_sequence_since: float | None = None
     usual_seq_len: int | None = None
     usual_sequences: int | None = None
+    usual_mtp: bool = True
     usual_sharding: Literal["slice"] | None = None
     age_years: float = 0.0
     ties_in_pipeline: bool = True

@@ -28,6 +28,12 @@ class NumberFormat:
     activation_bytes: float
     block: int = 1
 
+    @property
+    def gathered_bytes(self) -> float:
+        """An element of a parameter that is gathered as GEMMs read it: with scales by blocks, before it is brought to
+        its format (Megatron-Core distributed_data_parallel.py, torchao float8 and mx_formats)."""
+        return self.gemm_bytes if self.gemm_bytes in (1, 2) else self.activation_bytes
+
 
 NUMBER_FORMATS: dict[str, NumberFormat] = {
     "fp32": NumberFormat("tf32", 4, 4),

@@ -11,7 +11,6 @@ from models.compute import OLDEST_YEARS
 from models.hardware import Chip
 from models.problem import Problem
 from models.profile import Profile
-from models.stack import Stack
 from service.resolution import Resolved
 from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
@@ -49,7 +48,7 @@ def assumptions(question: Question, resolved: Resolved, profile: Profile) -> lis
         *of_the_chip(problem.cluster.chip, profile),
         *(_of_a_shipped_chip(problem.cluster.chip) if shipped else ()),
         _kernel(resolved),
-        _overlap(problem.stack),
+        _overlap(problem),
         _gradients(resolved),
     ]
 
@@ -232,8 +231,11 @@ def _gradients(resolved: Resolved) -> str:
     return f"gradients are kept and reduced in {problem.gradient_bytes:g} bytes each, as {whose}"
 
 
-def _overlap(stack: Stack) -> str:
+def _overlap(problem: Problem) -> str:
+    stack = problem.stack
     hidden = [axis for axis in ("data", "tensor", "expert", "pipeline") if getattr(stack, f"overlap_{axis}")]
+    if stack.overlap_tensor and not problem.overlaps_tensor:
+        hidden.remove("tensor")
     if not hidden:
         return f"no traffic runs beside compute: {stack.id} has it so"
     told = f" when it is told to ({', '.join(stack.overlap_switches)})" if stack.overlap_switches else ""

@@ -82,6 +82,8 @@ def _read(row: Row, software_year: float) -> Run:
     architecture = catalogue.likeness(Architecture.from_shape(name="run", **shape(row["model"])))
     cluster = _cluster(row["cluster"])
     stack = replace(_stack(row, cluster, assumed), age_years=_age(row, software_year, assumed))
+    if not stack.usual_mtp:
+        architecture = replace(architecture, mtp_layers=0)
     degrees = _degrees(training, cluster, architecture, stack, assumed)
     workload = _workload(training, degrees, cluster, stack, assumed)
     problem = Problem(architecture=architecture, cluster=cluster, workload=workload, stack=stack)
@@ -367,7 +369,6 @@ def _alternatives(row: Row, problem: Problem, degrees: dict[str, Any], assumed: 
     training = row["training"]
     pp, layers = degrees["pp"], problem.architecture.num_layers
     offload = (training.get("offload") or "").lower()
-    to_host = "decoder_layer" in offload or "activations" in offload or "offload" in (training.get("recompute") or "")
     filled = along_whole_dims(problem, Layout(**degrees))
     return tuple(
         Layout(
@@ -380,7 +381,7 @@ def _alternatives(row: Row, problem: Problem, degrees: dict[str, Any], assumed: 
             recompute=recompute,
             recompute_modules=modules,
             recompute_layers=first if layers % (pp * virtual) == 0 and first * pp * virtual < layers else 0,
-            offload_activations=to_host,
+            offload_activations=_to_host(training),
             offload_optimizer="optimizer" in offload,
         )
         for schedule, virtual in _schedules(training, problem, pp, assumed)
@@ -448,9 +449,19 @@ def _recompute(
         named = tuple(name for name in MODULES if name in rest.split(",") and problem.has_module(name))
         return [(policy, named, 0)]
     if policy in RECOMPUTE:
-        blocks = re.fullmatch(r"block,(\d+) layers", rest)
-        return [(policy, (), int(blocks[1]) if blocks else 0)]
+        of_block = re.fullmatch(r"block,(\d+) layers", rest)
+        return [(policy, (), int(of_block[1]) if of_block else 0)]
+    if policy == "custom" and not _to_host(training):  # keeps what it names, and no row says what
+        assumed.append("recompute")
+        most = tuple(filter(problem.has_module, problem.stack.selective[-1]))
+        return [("selective", most, 0), ("full", (), 0)]
     return [("full" if policy.startswith(("full", "custom", "qkv")) else "selective", (), 0)]
+
+
+def _to_host(training: Row) -> bool:
+    """Whether activations go there."""
+    offload = (training.get("offload") or "").lower()
+    return "decoder_layer" in offload or "activations" in offload or "offload" in (training.get("recompute") or "")
 
 
 def _layers_of(text: str, layers: int) -> int | None:

@@ -11,6 +11,7 @@ from pydantic import Discriminator, Field, Tag
 from models.catalogue import frozen
 from models.profile import shipped_profile
 from models.stack import Kernel, Stack
+from models.workload import Precision
 from service.pointers import TAG
 from service.schemas.layout import Modules, Placement, Recompute, Schedule, ZeroStage
 from service.schemas.wire import Degree, Name, Wire
@@ -61,6 +62,8 @@ class StackFields(Wire):
     overlap_data: bool | None = None
     overlap_zero1: bool | None = None
     overlap_tensor: bool | None = None
+    overlap_tensor_not_in: list[Precision] | None = None
+    """Formats in which tensor-parallel traffic does not run beside compute."""
     overlap_expert: bool | None = None
     overlap_pipeline: bool | None = None
     recompute: Annotated[list[Recompute], Field(min_length=1)] | None = None
@@ -70,6 +73,8 @@ class StackFields(Wire):
     """Sets of modules that it recomputes together, its own choice first."""
     recompute_modules: Modules | None = None
     """Others that it can be told to recompute."""
+    recomputes_last: bool | None = None
+    """Of a layer that is computed again its last product is too, of which backward needs nothing."""
     recompute_layers: bool | None = None
     """Whether it may recompute the first few layers of a chunk only."""
     offload: list[Literal["activations", "optimizer"]] | None = None

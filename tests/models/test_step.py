@@ -732,7 +732,7 @@ def test_products_computed_again_gather_again_and_scatter_nothing() -> None:
     rows = Layouts.of([Layout(tp=8, sequence_parallel=True, **knob) for knob in knobs])  # type: ignore[arg-type]
     none, selective, full = predict(base, rows, PROFILE.coefficients(base.scopes)).time["tensor_s"]
     assert selective / none == pytest.approx(1.25)
-    assert full / none == pytest.approx(1.5)
+    assert full / none == pytest.approx(1.375)  # what the last product would give is not scattered again
 
 
 def test_fusing_norms_and_then_the_rest_saves_time() -> None:
