@@ -21,7 +21,7 @@ from models.mesh_costs import MeshCosts
 from models.prediction import predict_layouts
 from models.problem import Problem
 from models.profile import Newest, shipped_profile
-from models.recompute import NONE, policy
+from models.recompute import FULL, NONE, policy
 from models.rules import require_legal
 from models.shard import Shards
 from models.step import TIME_TERMS, predict
@@ -691,6 +691,31 @@ def test_no_more_is_exposed_of_sends_than_there_is(seq_len: int) -> None:
     every = 2 * rows.num_micro_batches(512) * 2 * meshes.send
     exposed = predict(problem, rows, c).time["pipeline_s"]
     assert 0 <= exposed[0] <= every[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("model", "left_out"),
+    [
+        ("llama-3-8b", True),
+        ("deepseek-v3", True),  # of the shared expert; the experts' own is there for the router's gradient
+        ("mixtral-8x7b", False),
+        ("gemma-2-9b", False),  # a norm follows
+    ],
+)
+def test_a_last_product_that_nothing_needs_is_not_computed_again(model: str, left_out: bool) -> None:
+    """The down-projection, of a whole layer and of its MLP alone."""
+    base = on_stack("torchtitan", question(model=model, chips=8, global_batch=8))
+    whole = on_stack("torchtitan", base, recomputes_last=True)
+    policies = [NONE, policy("selective", ["moe", "mlp"]), FULL]
+    shards = Shards.of(Layouts.of([Layout(dp_shard=8, zero_stage=3)]), 8192).table
+    c, layer = PROFILE.coefficients(base.scopes), base.architecture.kinds[-1]
+    less, more = (Compute(p, shards, c, policies).layer(layer).again[:, 0] for p in (base, whole))
+    down = 0.0
+    if left_out:
+        assert layer.dense is not None
+        product = Kernels(base, c).linear(shards.tokens, layer.dense.intermediate_size, base.architecture.hidden_size)
+        down = float(product.forward[0] * Compute(base, shards, c, policies).slower)
+    assert more - less == pytest.approx([0.0, down, down])
 
 
 @pytest.mark.parametrize(("stack", "copied"), [("torchtitan", 2 * 4 + 6), ("fsdp", 10), ("fms-fsdp", 4)])
