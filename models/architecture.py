@@ -161,18 +161,25 @@ class Moe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One transformer layer. `num_norms` counts the norms on the residual stream; `parallel`: attention and the
-    feed-forward network read the same stream, and their outputs are added up before they are reduced."""
+    """One transformer layer. `num_norms` counts the norms on the residual stream, two of which stand before attention
+    and feed-forward network, or behind them (`post_norms`); `parallel`: attention and the feed-forward network read the
+    same stream, and their outputs are added up before they are reduced."""
 
     attention: Attention
     feed_forward: Mlp | Moe
     num_norms: int = 2
+    post_norms: bool = False
     norm_bias: bool = False
     parallel: bool = False
 
     @property
     def dense(self) -> Mlp | None:
         return self.feed_forward if isinstance(self.feed_forward, Mlp) else self.feed_forward.shared
+
+    @property
+    def norm_follows(self) -> bool:
+        """Whether what the feed-forward network gives is normalised before it is added."""
+        return self.post_norms or self.num_norms > 2
 
     @property
     def moe(self) -> Moe | None:

@@ -6,7 +6,7 @@ where there are too few of those, a stretch of time.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -186,18 +186,17 @@ def memory_fit(
 
 
 def _said_once(targets: Sequence[Target]) -> list[Target]:
-    """Bounds that a source repeats of one layout weigh together what the heaviest of them does: what a layout needs is
-    the same every time."""
+    """Bounds that a source repeats of one layout weigh together no more than one run does: what a layout needs is the
+    same every time."""
     alike = [
         None if t.side == "equal" else (number, t.layout, t.side, t.source)
         for number, t in zip(numbered([t.problem for t in targets]), targets, strict=True)
     ]
-    weights: dict[object, list[float]] = {}
+    together: defaultdict[object, float] = defaultdict(float)
     for key, target in zip(alike, targets, strict=True):
-        weights.setdefault(key, []).append(target.weight)
-    share = {key: max(of) / (sum(of) or 1.0) for key, of in weights.items()}
+        together[key] += target.weight
     pairs = zip(alike, targets, strict=True)
-    return [target if key is None else replace(target, weight=target.weight * share[key]) for key, target in pairs]
+    return [t if key is None else replace(t, weight=t.weight / max(together[key], 1.0)) for key, t in pairs]
 
 
 def _timed(

@@ -128,7 +128,7 @@ def _plain_layer(layer: Layer) -> Layer:
     if isinstance(block, Moe):
         plain = {"router_bias": False, "shared_gate": False, "selection_bias": False}
         block = replace(block, **plain, num_groups=1, groups_per_token=1)
-    return replace(layer, attention=attention, feed_forward=block, num_norms=2, norm_bias=False)
+    return replace(layer, attention=attention, feed_forward=block, num_norms=2, norm_bias=False, post_norms=False)
 
 
 def chip_from(entry: Mapping[str, Any]) -> Chip:

@@ -108,13 +108,15 @@ class Problem:
     def repeated(self, number: int, layer: Layer) -> Repeated:
         """What of a layer a recompute policy does again."""
         number = policy("selective", self.stack.selective[0]) if number == STACKS_OWN else number
-        return replace(repeated(number, layer), but_last=self.leaves_last(layer))
+        but_last = self.leaves_last(layer)
+        unsent = 0.0 if not but_last or layer.moe else 0.5 if layer.parallel else 0.25
+        return replace(repeated(number, layer), but_last=but_last, unsent=unsent)
 
     def leaves_last(self, layer: Layer) -> bool:
         """Whether recompute leaves out the down-projection of a layer's dense MLP or shared expert: only a residual
         sum follows, no norm or gate whose backward would need it."""
         gated = layer.moe is not None and layer.moe.shared_gate
-        return not self.stack.recomputes_last and layer.dense is not None and layer.num_norms <= 2 and not gated
+        return not (self.stack.recomputes_last or layer.dense is None or layer.norm_follows or gated)
 
     def has_module(self, name: str) -> bool:
         """Whether some layer has it (models.recompute.MODULES)."""

@@ -47,21 +47,24 @@ def named(number: int) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """What of a layer is done again: all of it, or some pieces; `but_last`: less the last product of a dense network
-    (Problem.leaves_last)."""
+    """What of a layer is done again: all of it, or some pieces. `but_last`: less the last product of a dense network
+    (Problem.leaves_last), which would bring `unsent` of forward's tensor-parallel traffic."""
 
     whole: bool
     pieces: frozenset[str]
     but_last: bool = False
+    unsent: float = 0.0
 
     @property
     def tensor(self) -> float:
-        """Of forward's tensor-parallel traffic: that of one of two blocks goes with the feed-forward network, and
-        products of `alternate_mm` gather again what they read in both, of which nothing is scattered again
-        (torchtitan/distributed/activation_checkpoint.py saves what reduce_scatter_tensor gave). Nor is what a last
-        product would have given: a quarter."""
-        last = 0.25 if self.but_last and (self.whole or "dense" in self.pieces) else 0.0
-        return (1.0 if self.whole else 0.5 if self.pieces & {"dense", "experts", _INPUTS} else 0.0) - last
+        """Of forward's tensor-parallel traffic: each of two blocks gathers and scatters. That of one goes with the
+        feed-forward network; products of `alternate_mm` gather again what they read in both, of which nothing is
+        scattered again (torchtitan/distributed/activation_checkpoint.py saves what reduce_scatter_tensor gave)."""
+        if self.whole:
+            return 1.0 - self.unsent
+        network = bool(self.pieces & {"dense", "experts"})
+        gathered = 0.5 if _INPUTS in self.pieces else 0.25 * network
+        return gathered + 0.25 * network - ("dense" in self.pieces) * min(self.unsent, 0.25)
 
     @property
     def context(self) -> float:

@@ -139,7 +139,6 @@ class Stack:
                             there were as many of them as stages
     usual_seq_len           tokens of a sequence that it trains on unless told otherwise
     usual_sequences         sequences a device, likewise; all of a device's at once, without accumulating gradients
-    usual_mtp               trains the multi-token prediction of a model that has it, likewise
     usual_sharding          of parameters (ZeRO 3), likewise: over the devices of a "slice", replicated over slices
     age_years               how far behind the newest software that profiles were fitted to
     like                    the stack that it is but for what is said here, and whose coefficients it shares
@@ -225,7 +224,6 @@ class Stack:
     one_sequence_since: float | None = None
     usual_seq_len: int | None = None
     usual_sequences: int | None = None
-    usual_mtp: bool = True
     usual_sharding: Literal["slice"] | None = None
     age_years: float = 0.0
     ties_in_pipeline: bool = True

@@ -1,4 +1,8 @@
-"""Which process runs a request, and whether it is gone."""
+"""Which process runs a request, and whether it is gone.
+
+A process is told by its number among those that share its list of processes: a container has a list of its own,
+whatever name it gives its host.
+"""
 
 from __future__ import annotations
 
@@ -32,4 +36,8 @@ def is_gone(token: str) -> bool:
 
 
 def _host() -> str:
-    return socket.gethostname()[:64]
+    """Of the list of processes, where the system says which that is (pid_namespaces(7))."""
+    try:
+        return f"{socket.gethostname()[:64]} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()[:64]

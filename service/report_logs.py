@@ -60,7 +60,7 @@ class ReportLogs:
         submission.require_one_subject(settled=_SETTLED if said else ())
         date = _date(submission, reading, datetime.now(UTC))
         dated = {} if date.at is None else {"measured_at": date.at}
-        report = _submitted({**_report(submission, said, reading), **dated})
+        report = _submitted({**_report(submission, said, reading, date.at), **dated})
         with self._store.reading() as rows:
             subject = of_report(rows, report)
             problem = Resolver(rows).problem(subject.question).problem
@@ -169,7 +169,9 @@ def _ended(log: str, reading: logs.Reading) -> bool:
     return False
 
 
-def _report(submission: LogSubmission, said: Mapping[str, Any], reading: logs.Reading | None) -> dict[str, Any]:
+def _report(
+    submission: LogSubmission, said: Mapping[str, Any], reading: logs.Reading | None, at: datetime | None
+) -> dict[str, Any]:
     """The report that the log is, in the words of POST /v1/reports."""
     given = submission.model_dump(mode="json", exclude_unset=True, exclude={"log", "framework", "outcome"})
     given["outcome"] = _outcome(submission, reading)
@@ -177,8 +179,8 @@ def _report(submission: LogSubmission, said: Mapping[str, Any], reading: logs.Re
         given = {**{name: said[name] for name in _SETTLED if name in said}, **given}
         if "num_chips" in said and not {"num_chips", "torus_shape"} & given["cluster"].keys():
             given["cluster"]["num_chips"] = said["num_chips"]
-        if reading is not None and "layout" in said and submission.layout is None and "stack" in given:
-            given["stack"] = _able(given["stack"], megatron_arguments.abilities(reading.arguments))
+        if reading is not None and said and "stack" in given:
+            given["stack"] = _able(given["stack"], megatron_arguments.abilities(reading.arguments), at)
     if reading is None:
         return given
     measured: dict[str, Any] = {"measured": {reading.unit: reading.value}}
@@ -215,12 +217,15 @@ def _rests_on_few(reading: logs.Reading) -> Iterator[str]:
     yield f"{rests}: withdraw the report if that is not how the run went"
 
 
-def _able(stack: str | Mapping[str, Any], shown: Mapping[str, Any]) -> str | Mapping[str, Any]:
-    """The stack as the log shows it, where that is not what it does anyway; what the request says goes before."""
+def _able(stack: str | Mapping[str, Any], shown: Mapping[str, Any], at: datetime | None) -> str | Mapping[str, Any]:
+    """The stack as the log shows it, where that is not what it does anyway, now and then; what the request says goes
+    before."""
     given = {"name": stack} if isinstance(stack, str) else stack
     with suppress(UnknownName):  # which is refused when it is resolved
         usual = catalogue.stack(given["name"])
-        shown = {name: value for name, value in shown.items() if frozen(value) != getattr(usual, name)}
+        then = usual if at is None else usual.as_of(at.year + (at.month - 1) / 12)
+        usually = {name: {getattr(usual, name), getattr(then, name)} for name in shown}
+        shown = {name: value for name, value in shown.items() if {frozen(value)} != usually[name]}
     able = {**shown, **given}
     return stack if able == given else able
 

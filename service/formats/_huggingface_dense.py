@@ -137,7 +137,8 @@ def olmo2(cfg: Config) -> Architecture:
         qk_norm=True,
         qk_norm_all_heads=True,
     )
-    return decoder(cfg, layered(cfg, block, every(4) if cfg.model_type == "olmo3" else None), gated(cfg))
+    windows = every(4) if cfg.model_type == "olmo3" else None
+    return decoder(cfg, layered(cfg, block, windows), gated(cfg), post_norms=True)
 
 
 def cohere(cfg: Config) -> Architecture:

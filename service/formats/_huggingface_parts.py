@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from models.architecture import Architecture, Attention, Layer, Mlp, Moe
 from models.errors import Invalid, Unsupported
@@ -190,12 +191,14 @@ def decoder(
     num_norms: int = 2,
     norm_bias: bool = False,
     parallel: bool = False,
+    post_norms: bool = False,
 ) -> Architecture:
     """The stack; `tied` is what the family means by an absent tie_word_embeddings, `parallel`: attention and MLP run
-    side by side."""
+    side by side; `post_norms`: each is followed by its norm."""
     blocks = [feed_forward] * len(attentions) if isinstance(feed_forward, (Mlp, Moe)) else feed_forward
+    norms: dict[str, Any] = {"num_norms": num_norms, "norm_bias": norm_bias, "post_norms": post_norms}
     layers = (
-        Layer(attention=block, feed_forward=mlp, num_norms=num_norms, norm_bias=norm_bias, parallel=parallel)
+        Layer(attention=block, feed_forward=mlp, parallel=parallel, **norms)
         for block, mlp in zip(attentions, blocks, strict=True)
     )
     return Architecture(

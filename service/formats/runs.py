@@ -82,8 +82,6 @@ def _read(row: Row, software_year: float) -> Run:
     architecture = catalogue.likeness(Architecture.from_shape(name="run", **shape(row["model"])))
     cluster = _cluster(row["cluster"])
     stack = replace(_stack(row, cluster, assumed), age_years=_age(row, software_year, assumed))
-    if not stack.usual_mtp:
-        architecture = replace(architecture, mtp_layers=0)
     degrees = _degrees(training, cluster, architecture, stack, assumed)
     workload = _workload(training, degrees, cluster, stack, assumed)
     problem = Problem(architecture=architecture, cluster=cluster, workload=workload, stack=stack)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import Invalid
+from models.parts import Operation
 from service.formats.nccl_tests import read
 
 SAMPLE = Path(__file__).parents[2].parent / "shared" / "training_logs" / "nccl-tests-all-reduce-8xh100.txt"
@@ -60,17 +61,18 @@ def test_newer_output_names_the_collective(name: str, operation: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "head", ["", "# Collective test starting: broadcast_perf\n", "all_reduce_perf alltoall_perf\n"]
+    ("head", "operation"), [("", "reduce_scatter"), ("all_reduce_perf alltoall_perf\n", "all_reduce")]
 )
-def test_a_collective_that_is_not_known_is_asked_for(head: str) -> None:
+def test_a_collective_that_is_not_known_is_asked_for(head: str, operation: Operation) -> None:
     with pytest.raises(Invalid, match="operation"):
         read(head + LINE)
-    assert read(head + LINE, "reduce_scatter").operation == "reduce_scatter"
+    assert read(head + LINE, operation).operation == operation
 
 
-def test_another_collective_than_the_output_names_is_refused() -> None:
-    with pytest.raises(Invalid, match="is not what the output names: all_reduce"):
-        read("# Collective test starting: all_reduce_perf\n" + HEAD + LINE, "reduce_scatter")
+@pytest.mark.parametrize("name", ["all_reduce_perf", "broadcast_perf", "all_reduce_perf alltoall_perf"])
+def test_another_collective_than_the_output_names_is_refused(name: str) -> None:
+    with pytest.raises(Invalid, match=f"is not what the output names: .*{name[:8]}"):
+        read(f"# Collective test starting: {name}\n" + HEAD + LINE, "reduce_scatter")
 
 
 def test_what_reduces_nothing_has_no_operator() -> None:

@@ -159,12 +159,13 @@ def test_that_a_layout_fitted_is_said_once_however_often_it_ran() -> None:
     def needed(runs: int) -> float:
         profile = as_fleet(shipped_profile(), {tight})
         seen = [Observation(key=f"{i:02d}", problem=tight, layout=layout, step_time_s=20.0) for i in range(runs)]
-        found = calibrate(profile, seen, "x", shipped_posterior()).profile
+        found = calibrate(profile, by_source(seen), "x", shipped_posterior()).profile
         return float(_predicted(tight, layout, found).needed_bytes[0])
 
-    once, often = needed(1), needed(50)
+    once, often, more = needed(1), needed(50), needed(400)
     assert often < before
     assert before - often < 2 * (before - once)
+    assert more == pytest.approx(often, rel=0.01)
 
 
 def test_one_report_makes_nothing_less_sure() -> None:

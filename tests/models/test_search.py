@@ -126,6 +126,7 @@ def problems(draw: st.DrawFn) -> Problem:
             keeps_logits=draw(st.booleans()),
             keeps_operands=draw(st.booleans()),
             whole_blocks=draw(st.booleans()),
+            recomputes_last=draw(st.booleans()),
             loss_chunks=draw(st.sampled_from([1, 8])),
             shards=draw(st.sampled_from(["in_place", "flat", "each"])),
             selective=draw(st.sampled_from(_SELECTIVE)),
@@ -146,6 +147,7 @@ _SELECTIVE = [
         ("mlp", "mlp_act", "moe"),
         ("shared_experts",),
     ),
+    (("alternate_mm",), ("alternate_mm", "mlp"), ("mlp",)),
 ]
 
 # Brute force over every knob at once takes long: each case pins what another leaves free.

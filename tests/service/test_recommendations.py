@@ -237,7 +237,7 @@ def test_a_report_on_fewer_chips_than_asked_is_of_those_that_were_used(client) -
 @pytest.mark.parametrize(
     ("stack", "modules", "said"),
     [
-        ("maxtext", ["core_attn"], "maxtext recomputes the modules"),
+        ("maxtext", ["alternate_mm"], "maxtext recomputes the modules"),
         ("deepspeed", ["core_attn"], "deepspeed recomputes none, full"),
         ("megatron", ["moe_act"], "no layer of llama-3-8b has moe_act"),
     ],

@@ -92,6 +92,7 @@ def test_a_change_of_speed_is_owned_up_to(client) -> None:
     made = client.post(ADDRESS, json={**CLUSTER, "log": MEGATRON.split(" iteration ")[0] + "".join(lines)})
     (note,) = made.json()["notes"]
     assert "changed for good (step_time_s: 3.001 from step 2, 4.201 from step 61)" in note
+    assert made.json()["reading"]["value"] == pytest.approx(3.001, abs=1e-3)
 
 
 def test_a_log_is_a_report_of_what_the_request_describes(client) -> None:
@@ -337,6 +338,43 @@ def test_the_switches_of_a_megatron_log_are_those_of_its_stack(client) -> None:
     body = {**CLUSTER, "stack": {"name": "megatron", "overlap_data": True}, "log": log}
     found = client.post(ADDRESS, json=body).json()["report"]
     assert found["request"]["stack"] == {"name": "megatron", **shown, "overlap_data": True}
+
+
+def test_switches_hold_of_older_software_too(client) -> None:
+    """Which did not hide experts' traffic by itself, nor send a token once to a domain."""
+    sparse = MEGATRON.replace("num_experts ..................................... None", (
+        "num_experts ..... 8\n  moe_router_topk ..... 2\n  moe_token_dispatcher_type ..... flex\n  expert_model_parallel_size ..... 8\n"
+        "  overlap_moe_expert_parallel_comm ..... True\n  expert_tensor_parallel_size ..... 1"
+    ))  # fmt: skip
+    body = {**CLUSTER, "log": sparse, "measured_at": "2025-01-15T00:00:00Z"}
+    stack = client.post(ADDRESS, json=body).json()["report"]["request"]["stack"]
+    assert (stack["dispatcher"], stack["overlap_expert"]) == ("deduplicated", True)
+
+
+def test_switches_that_cannot_be_read_are_none(client) -> None:
+    odd = _SWITCHES.replace("overlap_grad_reduce ............................. False", "overlap_grad_reduce ... 1")
+    log = MEGATRON.replace("\n-------------------- end of arguments", odd)
+    assert client.post(ADDRESS, json={**CLUSTER, "log": log}).status_code == 201
+
+
+def test_switches_count_beside_a_layout_that_the_request_gives(client) -> None:
+    log = MEGATRON.replace("\n-------------------- end of arguments", _SWITCHES)
+    first = client.post(ADDRESS, json={**CLUSTER, "log": log}).json()
+    whole = {**CLUSTER, **{name: first["report"]["request"][name] for name in ("model", "workload", "layout")}}
+    again = client.post(ADDRESS, json={**whole, "log": log}).json()
+    assert again["repeated"]
+    assert again["report"]["id"] == first["report"]["id"]
+
+
+def test_a_log_is_dated_by_the_lines_around_its_steps(client) -> None:
+    lines = "".join(
+        f"[NeMo I 2026-01-2{n} 01:00:00 nemo_logging:393] saved\nTraining epoch 0, iteration {n}/9 | global_step: {n} | "
+        f"reduced_train_loss: 11.0 | train_step_timing in s: 4.0\n"
+        for n in range(1, 7)
+    )
+    described = {**PREDICTION, "stack": "megatron"}
+    found = client.post(ADDRESS, json={**described, "log": lines}).json()
+    assert (found["measured_at_from"], found["report"]["measured_at"][:10]) == ("log", "2026-01-26")
 
 
 def test_switches_as_the_stack_has_them_change_nothing(client) -> None:

@@ -7,7 +7,8 @@ other arguments, so that most of what a script leaves out is there.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,30 +100,39 @@ def question(arguments: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def abilities(arguments: Mapping[str, str]) -> dict[str, Any]:
-    """What the arguments say of the stack, in the words of its wire form; of those that the dump does not have, and of
-    what the run has no use for, nothing."""
-    given = _Arguments(arguments)
-    able: dict[str, Any] = _overlaps(given, "overlap_data")
+    """What the arguments say of the stack, in the words of its wire form; of those that the dump does not have, that
+    cannot be read, and that the run has no use for, nothing."""
+    found: dict[str, Any] = {}
+    with suppress(Invalid):
+        for name, value in _abilities(_Arguments(arguments)):
+            found[name] = value
+    return found
+
+
+def _abilities(given: _Arguments) -> Iterator[tuple[str, Any]]:
     if given.count("tensor_model_parallel_size", 1) > 1:
-        able |= _overlaps(given, "overlap_tensor")
-        able |= {} if given.flag("sequence_parallel") else {"sequence_parallel": [True, False]}
-    if given.word("num_experts") is not None:
-        able |= _overlaps(given, "overlap_expert")
+        if not given.flag("sequence_parallel"):
+            yield "sequence_parallel", [True, False]
+        yield from _overlaps(given, "overlap_tensor")
+    if not given.flag("use_torch_fsdp2"):  # whose own overlap these arguments do not switch
+        yield from _overlaps(given, "overlap_data")
+    if given.word("num_experts") is not None and given.count("expert_model_parallel_size", 1) > 1:
+        yield from _overlaps(given, "overlap_expert")
         if dispatcher := _DISPATCHERS.get(given.word("moe_token_dispatcher_type") or ""):
-            able["dispatcher"] = dispatcher
-    if given.flag("grad_reduce_in_bf16"):
-        able["gradient_bytes"] = 2
+            yield "dispatcher", dispatcher
+    if given.word("grad_reduce_in_bf16") is not None:
+        yield "gradient_bytes", 2 if given.flag("grad_reduce_in_bf16") else 4
     if (given.word("attention_backend") or "").endswith("unfused"):
-        able["attention_kernel"] = "unfused"
+        yield "attention_kernel", "unfused"
     if given.word("cross_entropy_loss_fusion") is not None:
-        able["loss"] = "fused" if given.flag("cross_entropy_loss_fusion") else "stepwise"
-    return able
+        yield "loss", "fused" if given.flag("cross_entropy_loss_fusion") else "stepwise"
 
 
-def _overlaps(given: _Arguments, name: str) -> dict[str, bool]:
+def _overlaps(given: _Arguments, name: str) -> Iterator[tuple[str, bool]]:
     """Whether it does, where the dump has an argument that turns it on."""
     stated = [argument for argument in _OVERLAPS[name] if given.word(argument) is not None]
-    return {name: any(map(given.flag, stated))} if stated else {}
+    if stated:
+        yield name, any(map(given.flag, stated))
 
 
 def _model(given: _Arguments, layers: int) -> dict[str, Any]:
