@@ -342,10 +342,12 @@ def test_the_switches_of_a_megatron_log_are_those_of_its_stack(client) -> None:
 
 def test_switches_hold_of_older_software_too(client) -> None:
     """Which did not hide experts' traffic by itself, nor send a token once to a domain."""
-    sparse = MEGATRON.replace("num_experts ..................................... None", (
-        "num_experts ..... 8\n  moe_router_topk ..... 2\n  moe_token_dispatcher_type ..... flex\n  expert_model_parallel_size ..... 8\n"
-        "  overlap_moe_expert_parallel_comm ..... True\n  expert_tensor_parallel_size ..... 1"
-    ))  # fmt: skip
+    arguments = {
+        "num_experts": 8, "moe_router_topk": 2, "moe_token_dispatcher_type": "flex", "expert_model_parallel_size": 8,
+        "expert_tensor_parallel_size": 1, "overlap_moe_expert_parallel_comm": True,
+    }  # fmt: skip
+    dense = "num_experts ..................................... None"
+    sparse = MEGATRON.replace(dense, "\n  ".join(f"{name} ..... {value}" for name, value in arguments.items()))
     body = {**CLUSTER, "log": sparse, "measured_at": "2025-01-15T00:00:00Z"}
     stack = client.post(ADDRESS, json=body).json()["report"]["request"]["stack"]
     assert (stack["dispatcher"], stack["overlap_expert"]) == ("deduplicated", True)
@@ -368,8 +370,8 @@ def test_switches_count_beside_a_layout_that_the_request_gives(client) -> None:
 
 def test_a_log_is_dated_by_the_lines_around_its_steps(client) -> None:
     lines = "".join(
-        f"[NeMo I 2026-01-2{n} 01:00:00 nemo_logging:393] saved\nTraining epoch 0, iteration {n}/9 | global_step: {n} | "
-        f"reduced_train_loss: 11.0 | train_step_timing in s: 4.0\n"
+        f"[NeMo I 2026-01-2{n} 01:00:00 nemo_logging:393] saved\n"
+        f"Training epoch 0, iteration {n}/9 | global_step: {n} | reduced_train_loss: 11.0 | train_step_timing in s: 4.0\n"
         for n in range(1, 7)
     )
     described = {**PREDICTION, "stack": "megatron"}
