@@ -77,20 +77,23 @@ def _blocks(p: Problem, x: Layouts) -> Array:
     block = p.workload.number_format.block if p.stack.whole_blocks else 1
     if block == 1:
         return np.ones(len(x), dtype=bool)
-    return np.all([side % (block * degree) == 0 for side, degree in _sides(p, x)], axis=0)
+    return np.all([(side + np.zeros(len(x))) % block == 0 for side in _sides(p, x)], axis=0)
 
 
-def _sides(p: Problem, x: Layouts) -> list[tuple[int, Array]]:
-    """Sides of the weights of layers, each with what splits it."""
-    hidden, one = p.architecture.hidden_size, np.ones_like(x.tp)
-    sides = [(hidden, one)]
+def _sides(p: Problem, x: Layouts) -> list[Array | float]:
+    """Sides of the weights of layers on a device, of those projections too that it computes at once."""
+    hidden = p.architecture.hidden_size
+    sides: list[Array | float] = [hidden, *([hidden / x.tp] if p.architecture.mtp_layers else [])]
     for layer in p.architecture.kinds:
         a = layer.attention
-        split = (a.num_heads * a.head_dim, a.num_heads * a.v_head_dim)
-        sides += [(side, x.tp) for side in split]
-        sides += [(rank, one) for rank in (a.q_lora_rank, a.kv_lora_rank) if rank]
-        sides += [(layer.dense.intermediate_size, x.tp)] if layer.dense else []
-        sides += [(layer.moe.intermediate_size, x.etp)] if layer.moe else []
+        queries, values = a.num_heads * a.head_dim / x.tp, a.num_heads * a.v_head_dim / x.tp
+        if a.kv_lora_rank is None:
+            sides += [queries + a.kv_dim * a.kv_share(x.tp), values]
+        else:
+            sides += [queries, values, a.kv_lora_rank, a.kv_lora_rank + a.rope_head_dim]
+            sides += [a.q_lora_rank] if a.q_lora_rank else []
+        sides += [layer.dense.intermediate_size / x.tp] if layer.dense else []
+        sides += [layer.moe.intermediate_size / x.etp] if layer.moe else []
     return sides
 
 

@@ -371,7 +371,7 @@ def test_switches_count_beside_a_layout_that_the_request_gives(client) -> None:
 def test_a_log_is_dated_by_the_lines_around_its_steps(client) -> None:
     lines = "".join(
         f"[NeMo I 2026-01-2{n} 01:00:00 nemo_logging:393] saved\n"
-        f"Training epoch 0, iteration {n}/9 | global_step: {n} | reduced_train_loss: 11.0 | train_step_timing in s: 4.0\n"
+        f"Training epoch 0 | global_step: {n} | reduced_train_loss: 11.0 | train_step_timing in s: 4.0\n"
         for n in range(1, 7)
     )
     described = {**PREDICTION, "stack": "megatron"}
