@@ -89,6 +89,24 @@ def test_an_open_schedule_is_plain_or_as_interleaved_as_the_layers_allow() -> No
     assert {x.schedule for x in stated.alternatives} == {"1f1b"}
 
 
+@pytest.mark.parametrize(
+    ("recompute", "offload", "policies"),
+    [
+        ("custom", "none", [("selective", ("layernorm", "mlp")), ("full", ())]),
+        ("custom", "decoder_layer_input", [("full", ())]),
+        ("minimal", None, [("selective", ())]),
+        ("full", None, [("full", ())]),
+    ],
+)
+def test_a_custom_policy_of_maxtext_keeps_attention_if_that_fits(
+    recompute: str, offload: str | None, policies: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    training = {"recompute": recompute, "offload": offload, "data_parallel_kind": "fsdp"}
+    run = runs.read(row(stack="maxtext", training=training), YEAR)
+    assert list(dict.fromkeys((x.recompute, x.recompute_modules) for x in run.alternatives)) == policies
+    assert ("recompute" in run.assumed) == (len(policies) > 1)
+
+
 def test_open_recompute_starts_from_the_default_of_the_stack() -> None:
     run = runs.read(row(training={"recompute": None, "micro_batch_size": None}), YEAR)
     policies = list(dict.fromkeys((x.recompute, x.recompute_layers, x.recompute_modules) for x in run.alternatives))

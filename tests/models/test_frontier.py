@@ -14,7 +14,7 @@ from models import catalogue
 from models.answer import Goal
 from models.constraints import Constraints
 from models.errors import Infeasible
-from models.frontier import Survey, crossings, frontier
+from models.frontier import Point, Survey, crossings, frontier
 from models.groundwork import NoLegalLayout
 from models.hardware import Cluster
 from models.problem import Problem
@@ -194,3 +194,19 @@ def test_the_points_of_a_frontier_are_searches_of_their_own(
     points = frontier(question, PROFILE, Constraints(), grid)
     assert [list(point.at.values()) for point in points] == [list(values) for values in product(*grid.values())]
     assert points == [Survey(question, PROFILE, Constraints()).point(point.at) for point in points]
+
+
+def test_the_gap_crosses_along_every_axis() -> None:
+    """Of a grid of two by two one corner needs a pipeline: one crossing along each axis, to its neighbours."""
+
+    def point(a: float, b: float) -> Point:
+        gap = 0.07 if (a, b) == (1.0, 2.0) else 0.0
+        at, layouts = {"scale_up": a, "scale_out": b}, dict.fromkeys(("without", "with_pp"))
+        return Point(at=at, without_s=1 + gap, with_s=1.0, gap=gap, exact=True, **layouts)
+
+    grid = {"scale_up": [1.0, 3.0], "scale_out": [2.0, 4.0]}
+    found = crossings([point(a, b) for a in grid["scale_up"] for b in grid["scale_out"]], grid, 0.035)
+    assert [(one.axis, one.at, one.above, one.below, one.estimate) for one in found] == [
+        ("scale_up", {"scale_out": 2.0}, 1.0, 3.0, pytest.approx(2.0)),
+        ("scale_out", {"scale_up": 1.0}, 2.0, 4.0, pytest.approx(3.0)),
+    ]

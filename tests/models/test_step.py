@@ -750,6 +750,17 @@ def test_copies_of_weights_for_gemms_take_memory_with_fp8_only() -> None:
     assert held["fp8", "megatron-bridge"] == held["bf16", "megatron-bridge"]
 
 
+def test_tensor_parallel_traffic_hides_beside_no_nvfp4() -> None:
+    """Transformer Engine's userbuffers take 16 bits, fp8 and mxfp8."""
+    rows = Layouts.of([Layout(tp=8, sequence_parallel=True)])
+    for precision, hides in (("mxfp8", True), ("nvfp4", False)):
+        base = replace(question(model="llama-3-8b", global_batch=8), cluster=catalogue.cluster("b200", 8))
+        base = replace(base, workload=replace(base.workload, precision=precision))
+        apart = replace(base, stack=replace(base.stack, overlap_tensor=False))
+        seconds = [predict(p, rows, PROFILE.coefficients(p.scopes)).time["tensor_s"][0] for p in (base, apart)]
+        assert (seconds[0] < 0.9 * seconds[1]) == hides
+
+
 def test_products_computed_again_gather_again_and_scatter_nothing() -> None:
     """torchtitan's selective recompute, of half the tensor-parallel traffic of forward."""
     base = on_stack("torchtitan", question(model="llama-3-8b", chips=8, global_batch=8), overlap_tensor=False)
