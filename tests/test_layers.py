@@ -18,7 +18,7 @@ MODULES = {
 LAYERS = (
     "models",
     "service.settings service.deadline service.identifiers service.errors service.pointers service.known_fields "
-    "service.faults service.cursors service.remembered",
+    "service.faults service.cursors service.remembered service.owner",
     "service.formats service.tables",
     "service.schemas service.database",
     "service.store service.heap service.slots service.worker",

@@ -592,11 +592,12 @@ def test_what_one_alternative_cannot_run_refuses_that_one(
 
 def test_a_constraint_that_the_stack_of_one_alternative_does_not_know_refuses_that_one(client) -> None:
     body = {**SMALL, "stack": "megatron", "constraints": {"recompute_modules": ["core_attn"]}}
-    other = {"preset": "v5p-32", "stack": "maxtext"}
+    place = {"preset": "h200", "num_chips": 16}
+    other = {**place, "stack": "torchtitan"}
     found = client.post("/v1/recommendations", json={**body, "alternatives": {"clusters": [other]}}).json()
     assert [choice["name"] for choice in found["choices"]] == ["cluster", "alternatives.clusters[0]"]
-    assert found["choices"][1]["refused"].startswith("constraints.recompute_modules: stack maxtext recomputes")
-    nowhere = {**body, "stack": "maxtext", "cluster": {"preset": "v5p-32"}, "alternatives": {"clusters": [other]}}
+    assert found["choices"][1]["refused"].startswith("constraints.recompute_modules: stack torchtitan recomputes")
+    nowhere = {**body, "stack": "torchtitan", "cluster": place, "alternatives": {"clusters": [other]}}
     answer = client.post("/v1/recommendations", json=nowhere)
     assert_problem(answer, "invalid", "/constraints/recompute_modules")
 
