@@ -19,7 +19,7 @@ from models.fit import Estimate, Fit, Quantity, Side, Target
 from models.layout import Layout
 from models.posterior import Posterior
 from models.problem import Problem, numbered
-from models.profile import FLEET, KINDS, MEMORY_COEFFICIENTS, Z80, Key, Neighbourhood, Profile, Term, to_natural
+from models.profile import KINDS, MEMORY_COEFFICIENTS, Z80, Key, Neighbourhood, Profile, Term, is_of_fleet, to_natural
 from models.provenance import Ran, having_seen, quantities
 
 OUTLIER_SPREADS = 4.0
@@ -233,7 +233,7 @@ def _away(fit: Fit, estimate: Estimate) -> dict[str, float]:
 def _caution(kinds: Sequence[Neighbourhood], targets: Sequence[Target]) -> float:
     """By how much runs of machines of one's own are trusted less as long as there are few, which do not tell how far
     they scatter: as far as published ones, or more."""
-    seen = len(targets) + sum(one.runs for one in kinds if one.scope.startswith(f"{FLEET}:"))
+    seen = len(targets) + sum(one.runs for one in kinds if is_of_fleet(one.scope))
     return float(np.sqrt(1 + _UNSURE / max(seen, 1)))
 
 
@@ -469,7 +469,7 @@ def beyond(profile: Profile, fit: Fit, unseen: Array, outside: Array) -> float:
 
 def unidentified_variance(fit: Fit, estimate: Estimate) -> Array:
     """Of each run's log prediction, from the terms that the data said nothing about."""
-    variance, published = np.diag(estimate.covariance), np.array([not term.is_of_fleet for term in fit.terms])
+    variance, published = np.diag(estimate.covariance), np.array([not is_of_fleet(term.scope) for term in fit.terms])
     unidentified = (np.sqrt(variance) >= _IDENTIFIED * fit.spread) & published
     return estimate.linear.variance(np.where(unidentified, variance, 0.0))
 

@@ -191,12 +191,13 @@ class Compute:
         attention, pieces = layer.attention, dict[str, Callable[[], Array]]()
         products = self._projections(attention, x)
         if dense := layer.dense:
-            mlp = self._dense(dense, x)
+            up, down = self._dense(dense, x)
+            mlp = up + down
             products = products + mlp
-            left = self._down(dense, x).forward * self.problem.leaves_last(layer)
+            left = down.forward * self.problem.leaves_last(layer)
             pieces[LAST] = lambda: left
-            pieces["dense"] = lambda: mlp.forward - left - self._half(dense, attention, x, left)
-            pieces["dense_half"] = lambda: self._half(dense, attention, x, left)
+            pieces["dense"] = lambda: mlp.forward - left - self._half(dense, attention, x, down.forward - left)
+            pieces["dense_half"] = lambda: self._half(dense, attention, x, down.forward - left)
         core = self.kernels.attention(attention, x.tokens, attention.num_heads / x.tp)
         pieces["attention"] = lambda: core.forward
         pieces["up"] = lambda: self._up_projections(attention, x)
@@ -209,18 +210,16 @@ class Compute:
         """Those that some policy computes again."""
         return {name: seconds() for name, seconds in pieces.items() if name in self.repeated}
 
-    def _dense(self, dense: Mlp, x: Shards) -> Passes:
+    def _dense(self, dense: Mlp, x: Shards) -> tuple[Passes, Passes]:
+        """Up, with a gate's product, and down."""
         width = dense.intermediate_size / x.tp
-        return self.kernels.linear(x.tokens, self.h, width * (dense.matrices - 1)) + self._down(dense, x)
+        up = self.kernels.linear(x.tokens, self.h, width * (dense.matrices - 1))
+        return up, self.kernels.linear(x.tokens, width, self.h)
 
-    def _down(self, dense: Mlp, x: Shards) -> Passes:
-        return self.kernels.linear(x.tokens, dense.intermediate_size / x.tp, self.h)
-
-    def _half(self, dense: Mlp, attention: Attention, x: Shards, left: Array) -> Array:
+    def _half(self, dense: Mlp, attention: Attention, x: Shards, down: Array) -> Array:
         """Forward of the products of an MLP that are the second, fourth and so on of their layer, after queries, keys,
-        values and output, or after five of MLA; less what is `left` of the last."""
+        values and output, or after five of MLA; `down`: what is done again of the last."""
         up = self.kernels.linear(x.tokens, self.h, dense.intermediate_size / x.tp).forward
-        down = self._down(dense, x).forward - left
         if attention.is_mla:
             return up + down if dense.gated else up
         return up if dense.gated else down

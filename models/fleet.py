@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from models.problem import Problem
-from models.profile import FLEET, Key, Neighbourhood, Profile, Term
+from models.profile import Key, Neighbourhood, Profile, Term, is_of_fleet
 
 Scoped = TypeVar("Scoped", Term, Neighbourhood)
 DRIFT = 0.5  # of the spread that an offset begins with, from one calibration to the next
@@ -69,7 +69,7 @@ def _of_fleet(profile: Profile) -> Iterator[tuple[Term, float]]:
 
 
 def _kind(scope: str) -> str | None:
-    if not scope.startswith(f"{FLEET}:"):
+    if not is_of_fleet(scope):
         return None
     kind = scope.split(":")[1]
     return kind if kind in ("all", "chip", "stack") else "pair"
@@ -86,4 +86,4 @@ def as_published(profile: Profile) -> Profile:
 
 
 def _of_others(scoped: tuple[Scoped, ...]) -> tuple[Scoped, ...]:
-    return tuple(one for one in scoped if not one.scope.startswith(f"{FLEET}:"))
+    return tuple(one for one in scoped if not is_of_fleet(one.scope))

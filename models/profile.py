@@ -29,6 +29,10 @@ FLEET = "fleet"
 Z80 = 1.2815515655446004  # half of a central 80% interval of a normal distribution, in standard deviations
 
 
+def is_of_fleet(scope: str) -> bool:
+    return scope.startswith(f"{FLEET}:")
+
+
 def _coefficient(kind: str, unit: str, doc: str, scopes: str) -> Any:
     return field(metadata={"kind": kind, "unit": unit, "doc": doc, "scopes": tuple(scopes.split())})
 
@@ -182,13 +186,9 @@ class Term:
         return self.coefficient, self.scope
 
     @property
-    def is_of_fleet(self) -> bool:
-        return self.scope.startswith(f"{FLEET}:")
-
-    @property
     def is_unknown(self) -> bool:
         """Whether no run says anything of it. What tells one fleet from others is part of how far runs scatter."""
-        return not self.runs and not self.is_of_fleet
+        return not self.runs and not is_of_fleet(self.scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

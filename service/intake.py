@@ -218,11 +218,16 @@ def _refused(outcomes: dict[int, Columns | Refusal], i: int) -> Iterator[None]:
         outcomes[i] = refusal
 
 
+def software_age(at: datetime, software_year: float) -> float:
+    """Years, to the month."""
+    return round(age_years(f"{at:%Y-%m}", software_year), 2)
+
+
 def _as_old_as_measured(submission: ReportSubmission, subject: Subject, software_year: float) -> Subject:
     """What a report is linked to has its software already; to the month, so that runs of one question stay together."""
     if submission.is_linked or submission.measured_at is None:
         return subject
-    years = round(age_years(f"{submission.measured_at:%Y-%m}", software_year), 2)
+    years = software_age(submission.measured_at, software_year)
     question = subject.question
     return replace(subject, question=question.model_copy(update={"stack": aged(question.stack, years)}))
 

@@ -30,8 +30,8 @@ def is_gone(token: str) -> bool:
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):  # it is somebody else's
-        return False
+    except (OSError, OverflowError):
+        pass  # it is somebody else's, or no number of a process
     return False
 
 

@@ -14,16 +14,18 @@ from models import catalogue
 from models.catalogue import frozen
 from models.errors import Invalid, UnknownName
 from models.problem import Problem
+from models.profile import shipped_profile
 from service.creation import Created, Save
 from service.faults import of_refusal
 from service.formats import logs
 from service.formats.logs import megatron_arguments
 from service.formats.logs.failure import after_the_last, out_of_memory
 from service.identifiers import log_hash
-from service.intake import taken
+from service.intake import software_age, taken
 from service.reports import document_of, location
 from service.resolution import Resolver
 from service.schemas.report import DateSource, LogReading, LogSubmission, Outcome, ReportSubmission
+from service.schemas.stack import StackFields
 from service.store import Rows, Store
 from service.store.arrivals import Columns
 from service.subject import Subject, of_report
@@ -223,7 +225,8 @@ def _able(stack: str | Mapping[str, Any], shown: Mapping[str, Any], at: datetime
     given = {"name": stack} if isinstance(stack, str) else stack
     with suppress(UnknownName):  # which is refused when it is resolved
         usual = catalogue.stack(given["name"])
-        then = usual if at is None else usual.as_of(at.year + (at.month - 1) / 12)
+        years = 0.0 if at is None else software_age(at, shipped_profile().software_year)
+        then = StackFields(name=usual.id, age_years=years).build(usual)
         usually = {name: {getattr(usual, name), getattr(then, name)} for name in shown}
         shown = {name: value for name, value in shown.items() if {frozen(value)} != usually[name]}
     able = {**shown, **given}

@@ -91,15 +91,14 @@ def _operation(lines: list[str], asked: Operation | None) -> Operation:
     """What the output names; what is asked for may say which where it names none or several."""
     named = [match[1].lower() for line in lines for match in _NAMED.finditer(line)]
     found = {_NAMES[name] for name in named if name in _NAMES}
-    if asked in found or (asked and not named):
-        return asked
-    if asked is None and len(found) == 1:
-        return found.pop()
     other = next((name for name in named if name in _OTHERS), None)
-    if asked and (found or other):
-        raise Invalid("operation", asked, f"is not what the output names: {', '.join(sorted(found) or [str(other)])}")
-    if asked:
+    if asked is not None:
+        if asked not in found and (found or other):
+            rule = f"is not what the output names: {', '.join(sorted(found) or [str(other)])}"
+            raise Invalid("operation", asked, rule)
         return asked
+    if len(found) == 1:
+        return found.pop()
     uses = ", ".join(get_args(Operation))
     rule = f"is of {other}, which no layout has: their traffic is of {uses}" if other else _UNNAMED
     raise Invalid("operation", other, rule)

@@ -447,8 +447,8 @@ def _recompute(
         named = tuple(name for name in MODULES if name in rest.split(",") and problem.has_module(name))
         return [(policy, named, 0)]
     if policy in RECOMPUTE:
-        of_block = re.fullmatch(r"block,(\d+) layers", rest)
-        return [(policy, (), int(of_block[1]) if of_block else 0)]
+        blocks = re.fullmatch(r"block,(\d+) layers", rest)
+        return [(policy, (), int(blocks[1]) if blocks else 0)]
     if policy == "custom" and not _to_host(training):  # keeps what it names, and no row says what
         assumed.append("recompute")
         most = tuple(filter(problem.has_module, problem.stack.selective[-1]))

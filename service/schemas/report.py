@@ -322,7 +322,7 @@ class LogReading(Document):
     unit: Unit
     """What the log prints."""
     value: float
-    """The median of the steps used."""
+    """The median of the steps used; where the speed changed for good, of the level that the middle one has."""
     low: float
     """With `high` the central 80% of them."""
     high: float
@@ -332,7 +332,7 @@ class LogReading(Document):
     """Why steps were not used, and how many."""
     levels: list[LogLevel]
     """More than one where the speed changed for good, by 3% or more, with several steps on either side: six, and ten
-    or a tenth of all. The report is of all of them together; send the lines of one level to report that."""
+    or a tenth of all. Send the lines of one level to report that."""
     restarts: int
     global_batch: int | None
     """Sequences of the steps used, where the log prints them: of a ramp-up those that the run is asked to have."""
@@ -350,11 +350,12 @@ class LogAnswer(Document):
     reading: LogReading | None
     """Null where the run ended out of memory before any step."""
     measured_at_from: DateSource
-    """What says when it ran: the request, the date that the log prints beside the last step used (read as UTC where it
-    names no zone), or that the log came now."""
+    """What says when it ran: the request, the date that the log prints beside the last step used, or the last one that
+    another line begins with (read as UTC where it names no zone), or that the log came now."""
     notes: list[str]
     """A date of the log that was ignored, as it lies before 2015 or in the future; a step time that rests on fewer than
-    three steps, or on less than half of those found; a speed that changed for good."""
+    three steps, or on less than half of those found; a speed that changed for good; switches among its arguments that
+    are not those of what it is linked to."""
     repeated: bool
     """The same bytes came before: `report` is the one they made then, and nothing was stored. The answer also has the
     header `Idempotency-Replayed`. Bytes whose report was withdrawn make a new one."""
