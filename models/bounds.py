@@ -4,11 +4,15 @@ A step is over when its last stage is. Let x be F+B of a stage with all that a m
 x over the stages (the whole model's, over pp) and m the micro-batches. A stage takes m·x, idles, and has work once a
 step; the last takes no less than any stage, nor than the mean of all.
 
-- Without zero-bubble schedules a stage idles for (pp·μ - x)/v or more, so that m·x and the bubble are (m - 1/v)·x +
-  pp·μ/v: on average (m + (pp-1)/v)·μ. Zero-bubble schedules: m·μ.
+- Under afab and interleaved schedules a stage idles for (pp·μ - x)/v or more, so that m·x and the bubble are
+  (m - 1/v)·x + pp·μ/v: on average (m + (pp-1)/v)·μ. Zero-bubble schedules: m·μ.
+- Under 1F1B all wait until the passes are done (models.pipeline.one_f_one_b). With m > pp that takes m·x + b + 2·a -
+  k·x or more, b and a what the stages before and the k after one of x take together: of the heaviest, a - k·x is no
+  less than -pp·(x - μ), so that it is (m + pp - 1)·μ + (m - 1 - pp)·(x - μ). With m <= pp it is pp·μ + (m - 1)·x/2 or
+  more: one micro-batch through all stages, and the others' forwards, or their backwards, on one.
 - Of traffic t once a step, max(i·t, t - (1-i)·h·x) or more is exposed: i what overlap costs, h what of x can hide. That
   is convex, so the mean of it is no less than what the means of t and x give. The update is linear in what is updated.
-- With a partition, its heaviest stage may bound more than the mean: x - μ counts m - 1/v or m times, of which
+- With a partition, its heaviest stage may bound more than the mean: x - μ counts so many times, of which
   (1-i)·h may hide more traffic; and it may have less traffic and less to update than the mean.
 - F+B is taken with every all-to-all hidden as far as any schedule can. All grows with x, since m >= 1 >= (1-i)·h.
 - Traffic hides beside what is computed: more of that, or of what hides before, lets hide no more than it adds, so that

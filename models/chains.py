@@ -13,7 +13,7 @@ import numpy as np
 
 from models.array import Array, distinct, picked, ragged, total
 from models.combine import partitions
-from models.layout import DUALPIPE, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
+from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
 from models.partition import Stages
 from models.pipeline import in_flight
 from models.problem import Problem
@@ -36,7 +36,7 @@ class Chains:
     @cached_property
     def idle(self) -> Array:
         """Mean passes that a stage idles, at least."""
-        return np.where(self.legal, idle(self.schedules, self.pp).T, np.inf)
+        return np.where(self.legal, idle(self.schedules, self.pp, self.micro_batches).T, np.inf)
 
     @cached_property
     def least_idle(self) -> Array:
@@ -94,8 +94,10 @@ class Chains:
     @cached_property
     def _times(self) -> Array:
         """How many times a step takes longer by what a pass of a stage takes beyond the mean."""
-        m = self.micro_batches[:, None]
-        return np.where(np.isin(self.schedules.schedule, _BUBBLE_FREE), m, m - 1 / self.schedules.virtual_stages)
+        m, pp, schedule = self.micro_batches[:, None], self.pp[:, None], self.schedules.schedule
+        plain = np.where(m > pp, m - 1 - pp, (m - 1) / 2)
+        usual = np.where(np.isin(schedule, _BUBBLE_FREE), m, m - 1 / self.schedules.virtual_stages)
+        return np.where(schedule == ONE_F_ONE_B, plain, usual)
 
     def beyond(
         self, chain: Array, schedule: Array, both: Array, once: Array, hides: Array | float, sends: Array
@@ -108,10 +110,11 @@ class Chains:
         return np.maximum(longer + np.minimum(total(excess * once), 0.0) - sends, 0.0)
 
 
-def idle(schedules: Layouts, pp: Array) -> Array:
+def idle(schedules: Layouts, pp: Array, m: Array) -> Array:
     """(schedules, n): mean passes that each idles, at least."""
-    free = np.isin(schedules.schedule, _BUBBLE_FREE)
-    return np.where(free, 0.0, 1 / schedules.virtual_stages)[:, None] * (pp - 1)
+    free, plain = (np.isin(schedules.schedule, kinds)[:, None] for kinds in (_BUBBLE_FREE, ONE_F_ONE_B))
+    usual = np.where(free, 0.0, (pp - 1) / schedules.virtual_stages[:, None])
+    return np.where(plain, np.where(m > pp, pp - 1, pp - (m + 1) / 2), usual)
 
 
 def flying(schedules: Layouts, pp: Array, m: Array, legal: Array) -> Array:

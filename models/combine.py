@@ -93,7 +93,8 @@ class Combiner:
     # -- time ---------------------------------------------------------------------------------------------------
 
     def time(self) -> dict[str, Array]:
-        """Seconds by term, on the stage that is last to finish its own work, waiting, reduction and update."""
+        """Seconds by term, on the stage that is last to finish its own work, waiting, reduction and update; where all
+        wait for the last of the passes (models.pipeline.ends_together), passes are those of the slowest stage."""
         return self._time[0]
 
     @property
@@ -113,15 +114,17 @@ class Combiner:
             weight = weighed(stages.amounts, weights), weighed(exposure.amounts, weights)
         of_rounds = stages.first_round, stages.slowest, stages.last_round
         rounds = [weighed(amounts, [part.both for part in parts]) for amounts in of_rounds]
-        times = pipeline.StageTimes(forward, both - forward, weight[0], exposure.whole_model(), weight[1], *rounds)
+        whole, sequence = (exposure.whole_model(), weight[1]), (stages.sequence, stages.code)
+        times = pipeline.StageTimes(forward, both - forward, weight[0], *whole, *sequence, *rounds)
         schedule = np.where(x.pp > 1, x.schedule, ONE_F_ONE_B)  # without a pipeline all are alike, and idle nowhere
         longer = pipeline.waiting(schedule, x.pp, m, times)
-        idle = np.where(x.pp > 1, pipeline.bubble(schedule, x.pp, x.virtual_stages, m, times, longer), 0.0)
+        idle = pipeline.bubble(schedule, x.pp, x.virtual_stages, m, times, longer)
         once = self._data_once(times.forward, times.backward)
         optimizer = self._optimizer()
         sends = exposure.sends(stages.amounts, longer) + np.zeros_like(both)
         last = _largest(m * both + idle + once + optimizer + sends)
-        amounts = [_pick(a, last) for a in stages.amounts]
+        slow = np.where(pipeline.ends_together(schedule), _largest(both), last)
+        amounts = [_pick(a, slow) for a in stages.amounts]
         time = {
             name: m * total(a * part.terms[name] for a, part in zip(amounts, parts, strict=True) if name in part.terms)
             for name in ("compute_s", "recompute_s", "tensor_s", "context_s", "expert_s", "data_s", "offload_s")
@@ -129,7 +132,7 @@ class Combiner:
         exposed = _pick(once, last)
         time["data_s"] = time["data_s"] + exposed
         time["pipeline_s"] = _pick(sends, last)
-        time["bubble_s"] = np.maximum(_pick(idle, last), 0.0) + exposure.hops()
+        time["bubble_s"] = np.maximum(_pick(idle, slow), 0.0) + exposure.hops()
         time["optimizer_s"] = _pick(optimizer, last)
         time["fixed_s"] = np.zeros(len(x)) + self.c.step_fixed_s
         waits = exposure.waits()

@@ -2,10 +2,10 @@
 
 Closed forms, with F, B, W the forward, full backward and weight-gradient seconds a micro-batch spends on a stage,
 m micro-batches and p stages. A discrete-event simulation of the same schedules agrees (tests): for any stages
-under afab, for equal stages under 1f1b, interleaved, (F = W, as in its paper) zero_bubble, (W <= I <= F) dualpipe and
-(m >= 2p-1, W <= F <= I) zero_bubble_v, and closely for others; with unequal stages 1f1b and interleaved are upper
-bounds, or nearly, since a slow early stage hides part of its fill behind warm-up forwards. Interleaved chunks that
-differ fill and drain the pipeline with those of the first round, and wait for each other in one of two ways, whichever
+under afab and 1f1b, for equal stages under interleaved, (F = W, as in its paper) zero_bubble, (W <= I <= F) dualpipe
+and (m >= 2p-1, W <= F <= I) zero_bubble_v, and closely for others; with unequal stages interleaved is an upper bound,
+or nearly, since a slow early stage hides part of its fill behind warm-up forwards. Interleaved chunks that differ fill
+and drain the pipeline with those of the first round, and wait for each other in one of two ways, whichever
 takes longer. Stages are in step: a round lasts as long as its longest chunk, and what that takes over all rounds beyond
 the work of the slowest stage is idle time. Or what the last stage has done wraps around to the first one's next chunk,
 which began about as many steps before as there are stages, and back: with every group of g micro-batches a path through
@@ -17,7 +17,7 @@ that take what they can start first take up to 13% longer with as many micro-bat
 
 schedule      idle time of stage s, besides m (F+B) of work                       source
 afab          ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                       GPipe, arXiv 1811.06965
-1f1b          Σ(F+B) over the other stages                                        arXiv 2006.09503
+1f1b          that of one_f_one_b less m (F+B): with equal stages (p-1)(F+B)       arXiv 2006.09503
 interleaved   Σ(F+B)/v over the other stages, or Σ(F+B) of their chunks of the    arXiv 2104.04473 §2.2
               first round; and m (Σ over rounds of max(F+B) - max of stages), or
               (m/g - 2)((2p-2-g) c - (g-1) d) with c the mean F+B of chunks of the
@@ -42,21 +42,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.array import Array
-from models.layout import AFAB, DUALPIPE, INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V
+from models.layout import AFAB, DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V
+
+_STAGES_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
     """Seconds of a micro-batch: forward, backward and its weight gradients on the different stages, (s, n); both
-    passes, and weight gradients, of all stages, (n,). Weight gradients may be 0 where no schedule moves them. Of chunks
-    dealt out in rounds, both passes of all in the first round, of the slowest of every round, and of the slowest of the
-    last round but the head's, (n,); 0 where chunks are alike."""
+    passes, and weight gradients, of all stages, (n,). Weight gradients may be 0 where no schedule moves them.
+    `sequence`, `partition`: which of the different stages each stage is (`sequence` and `code` of
+    models.partition.Stages). Of chunks dealt out in rounds, both passes of all in the first round, of the slowest of
+    every round, and of the slowest of the last round but the head's, (n,); 0 where chunks are alike."""
 
     forward: Array
     backward: Array
     weight: Array | float
     total: Array
     total_weight: Array | float
+    sequence: Array
+    partition: Array
     first_round: Array | float = 0.0
     slowest: Array | float = 0.0
     last_round: Array | float = 0.0
@@ -92,6 +97,11 @@ def in_flight(schedule: Array, stage: Array, pp: Array, virtual_stages: Array, m
     return _by_schedule(schedule, np.minimum(pp - stage, micro_batches).astype(float), others)
 
 
+def ends_together(schedule: Array) -> Array:
+    """Whether stages are taken to do what comes once a step when the last of them has done its passes."""
+    return np.isin(schedule, (ONE_F_ONE_B, AFAB))
+
+
 def waiting(schedule: Array, pp: Array, micro_batches: Array, times: StageTimes) -> Array:
     """Seconds of a micro-batch in which the slowest stage waits for longer chunks, of other stages or of other rounds,
     (n,), under an interleaved schedule. Others count no such time."""
@@ -118,12 +128,39 @@ def moves_weight_gradients(schedule: Array) -> bool:
     return bool(np.isin(schedule, (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)).any())
 
 
+def one_f_one_b(pp: Array, micro_batches: Array, forward: Array, backward: Array) -> Array:
+    """Seconds of pipelines under 1F1B, (n,), with what each of their stages takes, (s, n) of which the first `pp`.
+
+    A step lasts as long as the longest path through operations that wait for each other, which stays on one stage
+    while that alternates. Until then, with k micro-batches ahead (pp less the stage's number, m at most), a stage waits
+    for its own k forwards, or for k forwards of a later one and what the first backward takes from there; of forwards
+    for those of every stage up to it, and k - 1 more of the slowest of them. From its last forward on it is the same
+    with time turned round. Where all m go ahead, one of both ways leads through other stages.
+    """
+    ahead = np.minimum(pp - np.arange(len(forward))[:, None], micro_batches)
+    own_start, start = _before_alternating(forward, backward, ahead)
+    own_end, end = _before_alternating(backward, forward, ahead)
+    alternating = start + (micro_batches - ahead) * (forward + backward) + end
+    one_way = np.maximum(own_start + end, start + own_end)
+    return np.asarray(np.where(micro_batches > ahead, alternating, one_way).max(axis=0))
+
+
+def _before_alternating(first: Array, then: Array, ahead: Array) -> tuple[Array, Array]:
+    """When each stage has done its own first passes, and when it may go on with the other kind, (s, n)."""
+    own = np.cumsum(first, axis=0) + (ahead - 1) * np.maximum.accumulate(first)
+    back = np.cumsum(then, axis=0)
+    return own, np.maximum.accumulate((own + back)[::-1])[::-1] - back
+
+
 def bubble(
     schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Array, times: StageTimes, waits: Array
 ) -> Array:
-    """Seconds that each stage is idle in a step, (s, n), with what it `waits` for longer chunks (waiting)."""
+    """Seconds that each stage is idle in a step, (s, n), with what it `waits` for longer chunks (waiting). Under afab
+    and 1f1b until the last of them has done its passes."""
     t, m1 = times, micro_batches - 1
     both = t.forward + t.backward
+    if (pp == 1).all():
+        return np.zeros_like(both)
     fill = t.total - both
 
     def afab() -> Array:
@@ -150,14 +187,32 @@ def bubble(
         overlapping = both - 2 * t.weight + np.maximum(t.forward, t.backward - t.weight)
         return np.asarray(np.maximum((pp / 2 - 1) * overlapping, 0.0))
 
+    def plain() -> Array:
+        return np.asarray(_plain(pp, micro_batches, t, schedule == ONE_F_ONE_B) - micro_batches * both)
+
     others: dict[int, Callable[[], Array]] = {
         AFAB: afab,
+        ONE_F_ONE_B: plain,
         INTERLEAVED: interleaved,
         ZERO_BUBBLE: zero,
         ZERO_BUBBLE_V: zero_v,
         DUALPIPE: dual,
     }
-    return _by_schedule(schedule, fill, others)
+    return np.where(pp > 1, _by_schedule(schedule, np.zeros_like(both), others), 0.0)
+
+
+def _plain(pp: Array, micro_batches: Array, times: StageTimes, rows: Array) -> Array:
+    """Of `rows` (a mask) with a pipeline, their seconds under 1F1B, (n,)."""
+    found = np.zeros(len(pp))
+    rows = np.flatnonzero(rows & (pp > 1))
+    rows = rows[np.argsort(pp[rows], kind="stable")]
+    for some in np.array_split(rows, 1 + int(pp[rows].sum()) // _STAGES_AT_ONCE):
+        count = pp[some]
+        stages = times.sequence[times.partition[some], : count.max(initial=1)].T
+        there = np.arange(len(stages))[:, None] < count
+        passes = (np.where(there, values[stages, some], 0.0) for values in (times.forward, times.backward))
+        found[some] = one_f_one_b(count, micro_batches[some], *passes)
+    return found
 
 
 def _by_schedule(schedule: Array, usual: Array, others: Mapping[int, Callable[[], Array]]) -> Array:

@@ -1,7 +1,7 @@
 """A step as it passes: which stage computes what when, by running its schedule operation by operation.
 
 The closed forms of models.pipeline give the length of a step at once; here every forward, backward and weight gradient
-has its place. Where stages differ the two may differ: 1F1B's closed form is an upper bound.
+has its place. Where stages differ the two may differ, but for 1F1B and all forwards before all backwards.
 """
 
 from __future__ import annotations

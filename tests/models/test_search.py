@@ -366,7 +366,7 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     variant = position(policies.shardings, layouts, SHARDING_KNOBS) * len(policies.savers) + saver
     variants = Variants.of_policies(policies)
     m = layouts.num_micro_batches(problem.workload.global_batch)
-    least_idle = idle(policies.schedules, layouts.pp)[schedule, rows]
+    least_idle = idle(policies.schedules, layouts.pp, m)[schedule, rows]
     wanted = np.ones((len(variants.keys), n), dtype=bool)
 
     placed = Bounds(costs_of(problem, layouts, c, policies), policies, least_idle)

@@ -104,14 +104,15 @@ def within(found: Timeline, low: float, high: float) -> bool:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.summary())
 def test_the_closed_form_is_about_as_long(layout: Layout) -> None:
-    """Exact without a pipeline; an upper bound for unequal stages; the greedy order is not the best for the rest."""
+    """Exact for plain schedules, here even with sends; an upper bound for interleaved chunks that differ; the greedy
+    order is not the best for the rest."""
     found = timeline(GENERIC, PROFILE, usual(GENERIC, layout, ()))
-    if layout.pp == 1:
+    if layout.schedule in ("1f1b", "afab"):
         assert within(found, 1 - 1e-9, 1 + 1e-9)
-    elif layout.schedule in ("1f1b", "afab", "interleaved"):
-        assert within(found, 0.8, 1 + 1e-9)
+    elif layout.schedule == "interleaved":
+        assert within(found, 0.98, 1 + 1e-9)
     else:
-        assert within(found, 0.8, 1.2)
+        assert within(found, 0.95, 1.05)
 
 
 @settings(max_examples=10)
