@@ -5,7 +5,12 @@ x over the stages (the whole model's, over pp) and m the micro-batches. A stage 
 step; the last takes no less than any stage, nor than the mean of all.
 
 - Under afab and interleaved schedules a stage idles for (pp·μ - x)/v or more, so that m·x and the bubble are
-  (m - 1/v)·x + pp·μ/v: on average (m + (pp-1)/v)·μ. Zero-bubble schedules: m·μ.
+  (m - 1/v)·x + pp·μ/v: on average (m + (pp-1)/v)·μ.
+- Let weight gradients W be w·x at most, of any part of the model: what moving them saves is no more than they take, and
+  F+B no less than what it computes. Then F+B-W is (1-w)·x or more, and the larger of F and I half of that.
+  zero_bubble: less n = min(m, pp)-1 of its own W, a stage idles for pp·(μ - w·μ) - x - (n-1)·w·x or more, on average
+  ((pp-1)·(1-w) - n·w)·μ. dualpipe: (pp/2-1)·(3/2·(1-w) - w)·x. zero_bubble_v: (pp-1)/4·(1-w)·x, and
+  ((pp-1 - n/2)·(1-w) - w·max(m-pp, 0))·x. None idles for less than nothing.
 - Under 1F1B all wait until the passes are done (models.pipeline.one_f_one_b). With m > pp that takes m·x + b + 2·a -
   k·x or more, b and a what the stages before and the k after one of x take together: of the heaviest, a - k·x is no
   less than -pp·(x - μ), so that it is (m + pp - 1)·μ + (m - 1 - pp)·(x - μ). With m <= pp it is pp·μ + (m - 1)·x/2 or

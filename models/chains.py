@@ -19,24 +19,30 @@ from models.pipeline import in_flight
 from models.problem import Problem
 
 _AT_ONCE = 1 << 20  # stages of chains under schedules
-_BUBBLE_FREE = (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)  # their bubble is bounded by nothing here
 
 
 @dataclass(frozen=True)
 class Chains:
     """Chains of `pp` stages with `micro_batches` (chains,), under those of some `schedules` (as layouts that differ in
-    nothing else) that are `legal` (chains, schedules). Figures of both have that shape, of chains alone (chains,)."""
+    nothing else) that are `legal` (chains, schedules). Figures of both have that shape, of chains alone (chains,).
+    `weights`: the largest share of a pass that is weight gradients."""
 
     problem: Problem
     schedules: Layouts
     pp: Array
     micro_batches: Array
     legal: Array
+    weights: float = 1.0
+
+    @cached_property
+    def _passes(self) -> tuple[Array, Array]:
+        idle, times = passes(self.schedules, self.pp, self.micro_batches, self.weights)
+        return idle.T, times.T
 
     @cached_property
     def idle(self) -> Array:
         """Mean passes that a stage idles, at least."""
-        return np.where(self.legal, idle(self.schedules, self.pp, self.micro_batches).T, np.inf)
+        return np.where(self.legal, self._passes[0], np.inf)
 
     @cached_property
     def least_idle(self) -> Array:
@@ -91,14 +97,6 @@ class Chains:
         whole = np.array([*self.problem.architecture.layers_trained, 1.0, 1.0])
         return np.asarray(most[:, code] - (whole[:, None] / self.pp)[:, :, None])
 
-    @cached_property
-    def _times(self) -> Array:
-        """How many times a step takes longer by what a pass of a stage takes beyond the mean."""
-        m, pp, schedule = self.micro_batches[:, None], self.pp[:, None], self.schedules.schedule
-        plain = np.where(m > pp, m - 1 - pp, (m - 1) / 2)
-        usual = np.where(np.isin(schedule, _BUBBLE_FREE), m, m - 1 / self.schedules.virtual_stages)
-        return np.where(schedule == ONE_F_ONE_B, plain, usual)
-
     def beyond(
         self, chain: Array, schedule: Array, both: Array, once: Array, hides: Array | float, sends: Array
     ) -> Array:
@@ -106,15 +104,32 @@ class Chains:
         with `both` passes and work `once` a step, (parts, n), a pass of which `hides` a share. It may hide all `sends`
         that the mean does not."""
         excess = picked(self._excess, chain, schedule)
-        longer = (picked(self._times, chain, schedule) - hides) * np.maximum(total(excess * both), 0.0)
+        longer = (picked(self._passes[1], chain, schedule) - hides) * np.maximum(total(excess * both), 0.0)
         return np.maximum(longer + np.minimum(total(excess * once), 0.0) - sends, 0.0)
 
 
-def idle(schedules: Layouts, pp: Array, m: Array) -> Array:
-    """(schedules, n): mean passes that each idles, at least."""
-    free, plain = (np.isin(schedules.schedule, kinds)[:, None] for kinds in (_BUBBLE_FREE, ONE_F_ONE_B))
-    usual = np.where(free, 0.0, (pp - 1) / schedules.virtual_stages[:, None])
-    return np.where(plain, np.where(m > pp, pp - 1, pp - (m + 1) / 2), usual)
+def passes(schedules: Layouts, pp: Array, m: Array, weights: float) -> tuple[Array, Array]:
+    """(schedules, n) each: mean passes that every schedule idles at least, and how many times a step takes longer by
+    what a pass of one stage takes beyond the mean. `weights`: weight gradients' largest share of a pass.
+    models.bounds has the proofs."""
+    v, w, apart = schedules.virtual_stages[:, None], weights, 1 - weights
+    idle, times = (pp - 1) / v, m - 1 / v + 0 * pp
+    ahead = np.maximum(np.minimum(m, pp) - 1, 1)
+    few, many = (pp - 1) - (np.minimum(m, pp) - 1) / 2, np.maximum(m - pp, 0)
+    plain = np.where(m > pp, pp - 1, pp - (m + 1) / 2), np.where(m > pp, m - 1 - pp, (m - 1) / 2)
+    zero = (pp - 1) * apart - ahead * w
+    in_v = np.maximum((pp - 1) * apart / 4, few * apart - many * w)
+    both = np.maximum((pp / 2 - 1) * (1.5 - 2.5 * w), 0.0)
+    others = {
+        ONE_F_ONE_B: plain,
+        ZERO_BUBBLE: (np.maximum(zero, 0.0), np.where(zero > 0, m - 1 - (ahead - 1) * w, m)),
+        ZERO_BUBBLE_V: (in_v, m + in_v),
+        DUALPIPE: (both, m + both),
+    }
+    for code, (least, longer) in others.items():
+        mine = (schedules.schedule == code)[:, None]
+        idle, times = np.where(mine, least, idle), np.where(mine, longer, times)
+    return idle, times
 
 
 def flying(schedules: Layouts, pp: Array, m: Array, legal: Array) -> Array:

@@ -133,6 +133,7 @@ class Groundwork:
             raise TooLarge(self.problem.cluster.num_chips, count, "shards of a layer", MOST_SHARDS)
         shards = self._crossed(bodies.table)
         self.shards = ShardCosts.of(self.problem, shards, self.c, self.policies.savers.recompute)
+        self.chains = replace(self.chains, weights=self.shards.weights)
         self._cost_links()
         self.memory = CoreMemory(self.problem, self.shards, self.c, self.policies)
         device, host = update_seconds(self.problem, self.c)

@@ -19,7 +19,7 @@ from models.answer import Answer, Goal, NothingFaster
 from models.architecture import Architecture, MlaShape, MoeShape
 from models.array import Array
 from models.bounds import Bounds, CoreBounds, Variants, slower_shardings
-from models.chains import Chains, idle
+from models.chains import Chains, passes
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid, OutOfTime
 from models.exposure import recomputed
@@ -366,14 +366,16 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     variant = position(policies.shardings, layouts, SHARDING_KNOBS) * len(policies.savers) + saver
     variants = Variants.of_policies(policies)
     m = layouts.num_micro_batches(problem.workload.global_batch)
-    least_idle = idle(policies.schedules, layouts.pp, m)[schedule, rows]
+    shards = Shards.of(layouts, problem.workload.seq_len)
+    costs = ShardCosts.of(problem, shards.table, c, policies.savers.recompute)
+    least_idle = passes(policies.schedules, layouts.pp, m, costs.weights)[0][schedule, rows]
     wanted = np.ones((len(variants.keys), n), dtype=bool)
 
     placed = Bounds(costs_of(problem, layouts, c, policies), policies, least_idle)
     near = Bounds(unplaced(problem, placed.costs), policies, least_idle)
     needed = predict(problem, layouts, c).needed_bytes  # with no more memory than that, it has to recompute so much
     its_own = schedule[:, None] == np.arange(len(policies.schedules))
-    chains = Chains(problem, policies.schedules, layouts.pp, m, its_own)
+    chains = Chains(problem, policies.schedules, layouts.pp, m, its_own, costs.weights)
     held, longest = chains.flying[rows, schedule], chains.longest
     host = problem.cluster.host_bytes
     enough, too_little = needed * (1 + 1e-12), needed * (1 - 1e-6)
@@ -406,12 +408,10 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     for bounds in (placed, near):
         yield bounds.least(shardings, legal), (none.layers + held * none.each)[variant, rows]
 
-    shards = Shards.of(layouts, problem.workload.seq_len)
-    costs = ShardCosts.of(problem, shards.table, c, policies.savers.recompute)
     cores = CoreBounds(problem, costs, c, LeastCosts(problem, c, layouts.ep, layouts.etp), np.arange(len(shards.table)))
     unsplit = replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones(n, dtype=int))
-    passes = cores.passes[shards.code] + cores.context(layouts, shards.code)
-    time = cores.time(passes, unsplit, least_idle, cores.dense[shards.code], cores.expert[shards.code])
+    each = cores.passes[shards.code] + cores.context(layouts, shards.code)
+    time = cores.time(each, unsplit, least_idle, cores.dense[shards.code], cores.expert[shards.code])
     yield time, CoreMemory(problem, costs, c, policies).memory(shards.code, unsplit, held)
 
 
