@@ -13,8 +13,9 @@ step; the last takes no less than any stage, nor than the mean of all.
   ((pp-1 - n/2)·(1-w) - w·max(m-pp, 0))·x. None idles for less than nothing.
 - Under 1F1B all wait until the passes are done (models.pipeline.one_f_one_b). With m > pp that takes m·x + b + 2·a -
   k·x or more, b and a what the stages before and the k after one of x take together: of the heaviest, a - k·x is no
-  less than -pp·(x - μ), so that it is (m + pp - 1)·μ + (m - 1 - pp)·(x - μ). With m <= pp it is pp·μ + (m - 1)·x/2 or
-  more: one micro-batch through all stages, and the others' forwards, or their backwards, on one.
+  less than -pp·(x - μ), so that it is (m + pp - 1)·μ + (m - 1 - pp)·(x - μ), which is less for any other stage. With
+  m <= pp it is pp·μ + (m - 1)·x/2 or more: one micro-batch through all stages, and the others' forwards, or their
+  backwards, on one.
 - Of traffic t once a step, max(i·t, t - (1-i)·h·x) or more is exposed: i what overlap costs, h what of x can hide. That
   is convex, so the mean of it is no less than what the means of t and x give. The update is linear in what is updated.
 - With a partition, its heaviest stage may bound more than the mean: x - μ counts so many times, of which

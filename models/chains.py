@@ -112,21 +112,18 @@ def passes(schedules: Layouts, pp: Array, m: Array, weights: float) -> tuple[Arr
     """(schedules, n) each: mean passes that every schedule idles at least, and how many times a step takes longer by
     what a pass of one stage takes beyond the mean. `weights`: weight gradients' largest share of a pass.
     models.bounds has the proofs."""
-    v, w, apart = schedules.virtual_stages[:, None], weights, 1 - weights
-    idle, times = (pp - 1) / v, m - 1 / v + 0 * pp
-    ahead = np.maximum(np.minimum(m, pp) - 1, 1)
-    few, many = (pp - 1) - (np.minimum(m, pp) - 1) / 2, np.maximum(m - pp, 0)
-    plain = np.where(m > pp, pp - 1, pp - (m + 1) / 2), np.where(m > pp, m - 1 - pp, (m - 1) / 2)
-    zero = (pp - 1) * apart - ahead * w
-    in_v = np.maximum((pp - 1) * apart / 4, few * apart - many * w)
-    both = np.maximum((pp / 2 - 1) * (1.5 - 2.5 * w), 0.0)
-    others = {
-        ONE_F_ONE_B: plain,
-        ZERO_BUBBLE: (np.maximum(zero, 0.0), np.where(zero > 0, m - 1 - (ahead - 1) * w, m)),
-        ZERO_BUBBLE_V: (in_v, m + in_v),
-        DUALPIPE: (both, m + both),
+    v, n, w, others = schedules.virtual_stages[:, None], np.minimum(m, pp) - 1, weights, 1 - weights
+    zero = (pp - 1) * others - n * w
+    zero_v = np.maximum((pp - 1) / 4 * others, (pp - 1 - n / 2) * others - np.maximum(m - pp, 0) * w)
+    dual = np.maximum((pp / 2 - 1) * (1.5 * others - w), 0.0)
+    of_schedule = {
+        ONE_F_ONE_B: (np.where(m > pp, pp - 1, pp - (m + 1) / 2), np.where(m > pp, m - 1 - pp, (m - 1) / 2)),
+        ZERO_BUBBLE: (np.maximum(zero, 0.0), np.where(zero > 0, m - 1 - (n - 1) * w, m)),
+        ZERO_BUBBLE_V: (zero_v, m + zero_v),
+        DUALPIPE: (dual, m + dual),
     }
-    for code, (least, longer) in others.items():
+    idle, times = np.broadcast_arrays((pp - 1) / v, m - 1 / v)
+    for code, (least, longer) in of_schedule.items():
         mine = (schedules.schedule == code)[:, None]
         idle, times = np.where(mine, least, idle), np.where(mine, longer, times)
     return idle, times

@@ -114,8 +114,8 @@ class Combiner:
             weight = weighed(stages.amounts, weights), weighed(exposure.amounts, weights)
         of_rounds = stages.first_round, stages.slowest, stages.last_round
         rounds = [weighed(amounts, [part.both for part in parts]) for amounts in of_rounds]
-        whole, sequence = (exposure.whole_model(), weight[1]), (stages.sequence, stages.code)
-        times = pipeline.StageTimes(forward, both - forward, weight[0], *whole, *sequence, *rounds)
+        whole, order = (exposure.whole_model(), weight[1]), (stages.order, stages.code)
+        times = pipeline.StageTimes(forward, both - forward, weight[0], *whole, *order, *rounds)
         schedule = np.where(x.pp > 1, x.schedule, ONE_F_ONE_B)  # without a pipeline all are alike, and idle nowhere
         longer = pipeline.waiting(schedule, x.pp, m, times)
         idle = pipeline.bubble(schedule, x.pp, x.virtual_stages, m, times, longer)

@@ -59,6 +59,8 @@ class Groundwork:
     Invalid if nothing is left of a device's memory.
     """
 
+    chains: Chains
+
     def __init__(self, space: Space, profile: Profile) -> None:
         self.space, self.problem = space, space.problem
         self.c: Coefficients = profile.coefficients(self.problem.scopes)

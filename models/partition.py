@@ -21,20 +21,40 @@ _TRIED = 8
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """The stages of some partitions one after the other: which of the different ones each is, `kind` (most stages,
+    partitions), and where stretches of stages that are alike begin and end, `corners` (most of them, partitions), of
+    which padding repeats the last."""
+
+    kind: Array
+    corners: Array
+
+    @classmethod
+    def of(cls, kind: Array, pp: Array) -> Order:
+        """Of kinds (partitions, most stages)."""
+        stage, last = np.arange(kind.shape[1]), pp[:, None] - 1
+        differs = np.diff(kind, axis=1, prepend=-1) != 0
+        begins, ends = differs | (stage == 0), np.roll(differs, -1, axis=1) | (stage == last)
+        corner = np.where((begins | ends) & (stage <= last), stage, last)
+        most = 1 + int((corner < last).sum(axis=1).max())
+        return cls(np.ascontiguousarray(kind.T), np.ascontiguousarray(np.sort(corner, axis=1)[:, :most].T))
+
+
+@dataclass(frozen=True, slots=True)
 class Stages:
     """The different stages of u partitions, at most s each.
 
     `amounts` (parts, s, u): layers of each kind, then how much of the embedding and of the head a stage has. `index`
     (s, u): the first stage that is like this, which holds no less than the others (models.pipeline.in_flight).
-    Padding repeats the last one. `sequence` (partitions, most stages): of every partition they were taken from, which
-    of the different stages each stage is; `code` (u,): the partition of each. Of chunks that are dealt out in rounds,
-    (parts, u): what all those of the first round have, what the costliest of every round have, together, and what the
-    costliest of the last round has that is not the head's.
+    Padding repeats the last one. `order`: how they follow each other, of every partition that they were taken from;
+    `code` (u,): which of those each is. Of chunks that are dealt out in rounds, (parts, u): what all those of the first
+    round have, what the costliest of every round have, together, and what the costliest of the last round has that is
+    not the head's.
     """
 
     amounts: Array
     index: Array
-    sequence: Array
+    order: Order
     code: Array
     first_round: Array
     slowest: Array
@@ -46,7 +66,7 @@ class Stages:
         return Stages(
             self.amounts[:, :most].take(rows, axis=2),
             self.index[:most].take(rows, axis=1),
-            self.sequence,
+            self.order,
             self.code.take(rows),
             self.first_round.take(rows, axis=1),
             self.slowest.take(rows, axis=1),
@@ -60,7 +80,7 @@ class Stages:
         more = [values.copy() for values in (self.amounts, self.first_round, self.slowest, self.last_round)]
         for values in more:
             values[kind] += layers * values[-1]
-        return Stages(more[0], self.index, self.sequence, self.code, *more[1:])
+        return Stages(more[0], self.index, self.order, self.code, *more[1:])
 
     @property
     def different(self) -> Array:
@@ -91,9 +111,9 @@ def partition(
     order = np.repeat([kind for kind, _ in runs], [count for _, count in runs])
     costs = layer_cost[order]
     begin = boundaries(costs, head_cost, pp, virtual_stages, balanced, folded, by_threshold=by_threshold)
-    found, index, sequence = _different_stages(begin, order, len(layer_cost), pp, mirrored, folded)
+    found, index, kind = _different_stages(begin, order, len(layer_cost), pp, mirrored, folded)
     rounds = _of_rounds(begin, order, layer_cost, head_cost, pp, virtual_stages)
-    return Stages(found, index, sequence, np.arange(len(pp)), *rounds)
+    return Stages(found, index, Order.of(kind, pp), np.arange(len(pp)), *rounds)
 
 
 def boundaries(
@@ -247,7 +267,7 @@ def _of_rounds(
 def _different_stages(
     begin: Array, order: Array, kinds: int, pp: Array, mirrored: Array, folded: Array
 ) -> tuple[Array, Array, Array]:
-    """`amounts`, `index` and `sequence` of Stages."""
+    """`amounts` and `index` of Stages, and `kind` of their Order."""
     rows, width = len(pp), int(pp.max())
     held = _held(begin, order, kinds)
     place = np.arange(rows)[:, None] * width + stage_of(np.arange(held.shape[1]), pp[:, None], folded[:, None])
@@ -262,12 +282,12 @@ def _different_stages(
 
     row, stage = np.nonzero(stage < pp[:, None])
     row, stage = row[::-1], stage[::-1]  # of stages that are alike, `distinct` names the last it meets
-    alike, kind = distinct(row, *((2 * part[row, stage]).astype(np.int64) for part in parts))
+    alike, code = distinct(row, *((2 * part[row, stage]).astype(np.int64) for part in parts))
     by_stage = np.lexsort((stage[alike], row[alike]))
     start = np.searchsorted(row[alike[by_stage]], np.arange(rows + 1))
-    sequence = np.zeros((rows, width), dtype=np.int64)
-    sequence[row, stage] = np.argsort(by_stage)[kind] - start[row]
+    kind = np.zeros((rows, width), dtype=np.int64)
+    kind[row, stage] = np.argsort(by_stage)[code] - start[row]
     row, stage = row[alike[by_stage]], stage[alike[by_stage]]
     most = np.diff(start).max()
     pick = np.minimum(start[:-1] + np.arange(most)[:, None], start[1:] - 1)
-    return parts[:, row[pick], stage[pick]], stage[pick], sequence
+    return parts[:, row[pick], stage[pick]], stage[pick], kind

@@ -41,26 +41,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.array import Array
+from models.array import Array, picked
 from models.layout import AFAB, DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V
-
-_STAGES_AT_ONCE = 1 << 16
+from models.partition import Order
 
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
     """Seconds of a micro-batch: forward, backward and its weight gradients on the different stages, (s, n); both
     passes, and weight gradients, of all stages, (n,). Weight gradients may be 0 where no schedule moves them.
-    `sequence`, `partition`: which of the different stages each stage is (`sequence` and `code` of
-    models.partition.Stages). Of chunks dealt out in rounds, both passes of all in the first round, of the slowest of
-    every round, and of the slowest of the last round but the head's, (n,); 0 where chunks are alike."""
+    `order`, `partition`: how stages follow each other, and whose order each is (`code` of models.partition.Stages). Of
+    chunks dealt out in rounds, both passes of all in the first round, of the slowest of every round, and of the slowest
+    of the last round but the head's, (n,); 0 where chunks are alike."""
 
     forward: Array
     backward: Array
     weight: Array | float
     total: Array
     total_weight: Array | float
-    sequence: Array
+    order: Order
     partition: Array
     first_round: Array | float = 0.0
     slowest: Array | float = 0.0
@@ -128,28 +127,42 @@ def moves_weight_gradients(schedule: Array) -> bool:
     return bool(np.isin(schedule, (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)).any())
 
 
-def one_f_one_b(pp: Array, micro_batches: Array, forward: Array, backward: Array) -> Array:
-    """Seconds of pipelines under 1F1B, (n,), with what each of their stages takes, (s, n) of which the first `pp`.
+def one_f_one_b(pp: Array, micro_batches: Array, stage: Array, forward: Array, backward: Array) -> Array:
+    """Seconds of pipelines under 1F1B, (n,), of which some stages are given, (s, n) in their order: their number and
+    times, which are also those of the ones between a stage and the one given before it. They have to be the first and
+    the last of every stretch of stages that are alike; a stretch ends as well with the last stage ahead of which all
+    micro-batches go.
 
     A step lasts as long as the longest path through operations that wait for each other, which stays on one stage
     while that alternates. Until then, with k micro-batches ahead (pp less the stage's number, m at most), a stage waits
     for its own k forwards, or for k forwards of a later one and what the first backward takes from there; of forwards
     for those of every stage up to it, and k - 1 more of the slowest of them. From its last forward on it is the same
-    with time turned round. Where all m go ahead, one of both ways leads through other stages.
+    with time turned round. Where all m go ahead, one of both ways leads through other stages. All that is linear from
+    stage to stage that is alike, or the larger of what is, so that it is largest at an end.
     """
-    ahead = np.minimum(pp - np.arange(len(forward))[:, None], micro_batches)
-    own_start, start = _before_alternating(forward, backward, ahead)
-    own_end, end = _before_alternating(backward, forward, ahead)
+    ahead = np.minimum(pp - stage, micro_batches)
+    steps = np.diff(stage, axis=0, prepend=-1)
+    forwards, backwards = np.cumsum(steps * forward, axis=0), np.cumsum(steps * backward, axis=0)
+    own_start, start = _before_alternating(forwards, forward, backwards, ahead)
+    own_end, end = _before_alternating(backwards, backward, forwards, ahead)
     alternating = start + (micro_batches - ahead) * (forward + backward) + end
     one_way = np.maximum(own_start + end, start + own_end)
     return np.asarray(np.where(micro_batches > ahead, alternating, one_way).max(axis=0))
 
 
-def _before_alternating(first: Array, then: Array, ahead: Array) -> tuple[Array, Array]:
-    """When each stage has done its own first passes, and when it may go on with the other kind, (s, n)."""
-    own = np.cumsum(first, axis=0) + (ahead - 1) * np.maximum.accumulate(first)
-    back = np.cumsum(then, axis=0)
-    return own, np.maximum.accumulate((own + back)[::-1])[::-1] - back
+def _before_alternating(firsts: Array, first: Array, thens: Array, ahead: Array) -> tuple[Array, Array]:
+    """When stages have done their own first passes, and when they may go on with the other kind, (s, n); `firsts`,
+    `thens`: of all stages up to each."""
+    own = firsts + (ahead - 1) * _largest_so_far(first)
+    return own, _largest_so_far((own + thens)[::-1])[::-1] - thens
+
+
+def _largest_so_far(values: Array) -> Array:
+    """np.maximum.accumulate, which takes longer over few rows."""
+    found = values.copy()
+    for before, row in zip(found, found[1:], strict=False):
+        np.maximum(before, row, out=row)
+    return found
 
 
 def bubble(
@@ -203,15 +216,19 @@ def bubble(
 
 def _plain(pp: Array, micro_batches: Array, times: StageTimes, rows: Array) -> Array:
     """Of `rows` (a mask) with a pipeline, their seconds under 1F1B, (n,)."""
-    found = np.zeros(len(pp))
-    rows = np.flatnonzero(rows & (pp > 1))
-    rows = rows[np.argsort(pp[rows], kind="stable")]
-    for some in np.array_split(rows, 1 + int(pp[rows].sum()) // _STAGES_AT_ONCE):
-        count = pp[some]
-        stages = times.sequence[times.partition[some], : count.max(initial=1)].T
-        there = np.arange(len(stages))[:, None] < count
-        passes = (np.where(there, values[stages, some], 0.0) for values in (times.forward, times.backward))
-        found[some] = one_f_one_b(count, micro_batches[some], *passes)
+    found, few = np.zeros(len(pp)), micro_batches < pp
+    for mine in (rows & few, rows & ~few):
+        some = np.flatnonzero(mine & (pp > 1))
+        if not len(some):
+            continue
+        count, m, partition = pp[some], micro_batches[some], times.partition[some]
+        stage = times.order.corners.take(partition, axis=1)
+        if few[some[0]]:
+            last = count - m
+            stage = np.sort(np.concatenate([stage, [last, np.minimum(last + 1, count - 1)]]), axis=0)
+        kind = picked(times.order.kind, stage, partition)
+        passes = (picked(values, kind, some) for values in (times.forward, times.backward))
+        found[some] = one_f_one_b(count, m, stage, *passes)
     return found
 
 

@@ -58,10 +58,10 @@ class TimelineAnswer(Document):
     pipeline_s: float
     """From the first operation to the last, run one by one."""
     closed_form_s: float | None
-    """The same as the prediction has it; where stages or their chunks are not alike it may be a few percent more and
-    a little less. Under zero-bubble schedules it is the formula for stages that are alike: with an uneven split and two
-    micro-batches a stage or fewer up to 17% less than this order takes, with more 2 or 3%, and in a V up to a quarter
-    more. null where not all are shown."""
+    """The same as the prediction has it. Under 1f1b and afab they differ by sends only (less than 1%); where
+    interleaved chunks are not alike this may be a few percent more and a little less. Under zero-bubble schedules it is
+    the formula for stages that are alike: with an uneven split and two micro-batches a stage or fewer up to 17% less
+    than this order takes, with more 2 or 3%, and in a V up to a quarter more. null where not all are shown."""
     step_time_s: float
     """As predicted."""
     events: list[EventAnswer]

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from models.layout import SCHEDULES, Layout
-from models.partition import boundaries, partition
+from models.partition import Order, boundaries, partition
 from models.pipeline import StageTimes, bubble, in_flight, waiting
 from models.schedules import run
 from tests.models.simulation import Op, afab, interleaved, one_f_one_b, simulate, zero_bubble
@@ -23,8 +23,8 @@ def closed_form(
 ) -> float:
     f, b = np.array(forward)[:, None], np.array(backward)[:, None]
     both, weights = f + b, np.full_like(f, weight)
-    sequence = np.arange(len(f))[None], np.zeros(1, dtype=int)
-    stages = StageTimes(f, b, weights, both.sum(axis=0), weights.sum(axis=0), *sequence)
+    order = Order.of(np.arange(len(f))[None], np.array([len(f)])), np.zeros(1, dtype=int)
+    stages = StageTimes(f, b, weights, both.sum(axis=0), weights.sum(axis=0), *order)
     code, *shape = (np.array([value]) for value in (SCHEDULES.index(schedule), len(f), v, m))
     idle = bubble(code, *shape, stages, waiting(code, shape[0], shape[-1], stages))
     return float((m * both + idle).max())
@@ -55,6 +55,28 @@ def test_one_forward_one_backward_takes_what_the_simulation_takes(
 
     made = simulate(one_f_one_b(len(forward), m), duration, len(forward)).makespan
     assert made == pytest.approx(closed_form("1f1b", forward, backward, m), rel=1e-12)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=1, max_size=4),
+    st.integers(1, 20),
+    st.lists(st.tuples(st.floats(0.1, 3.0), st.floats(0.1, 3.0)), min_size=3, max_size=3),
+)
+def test_so_it_does_where_the_ends_of_stretches_of_stages_stand_for_the_rest(
+    stretches: list[tuple[int, int]], m: int, seconds: list[tuple[float, float]]
+) -> None:
+    kind = np.repeat(*np.array(stretches).T)
+    pp, one = np.array([len(kind)]), np.array([m])
+    forward, backward = (np.array(column)[:, None] for column in zip(*seconds, strict=True))
+    f, b = forward[kind, 0], backward[kind, 0]
+    order = Order.of(kind[None], pp), np.zeros(1, dtype=int)
+    times = StageTimes(forward, backward, 0.0, np.array([(f + b).sum()]), 0.0, *order)
+    code = np.array([SCHEDULES.index("1f1b")])
+    made = simulate(one_f_one_b(len(kind), m), lambda op: float((f if op[0] == "F" else b)[op[2]]), len(kind)).makespan
+    assert len(kind) == 1 or made == pytest.approx(
+        m * (forward + backward)[0] + bubble(code, pp, np.ones(1), one, times, np.zeros(1))[0], rel=1e-12
+    )
 
 
 @given(st.integers(1, 8), st.integers(1, 16), st.floats(0.5, 3.0))
@@ -246,8 +268,8 @@ def test_dealt_out_in_rounds_chunks_take_hardly_longer_than_the_closed_form(
     costs = np.array([3.0, 0.0, 3 * head])
     both = np.tensordot(costs, found.amounts, axes=1)
     of_rounds = [costs @ amounts for amounts in (found.first_round, found.slowest, found.last_round)]
-    sequence = found.sequence, found.code
-    times = StageTimes(both / 3, 2 * both / 3, 0.0, np.array([3.0 * (layers + head)]), 0.0, *sequence, *of_rounds)
+    order = found.order, found.code
+    times = StageTimes(both / 3, 2 * both / 3, 0.0, np.array([3.0 * (layers + head)]), 0.0, *order, *of_rounds)
     code, micro_batches = np.array([SCHEDULES.index("interleaved")]), np.array([m])
     idle = bubble(code, *rows[:2], micro_batches, times, waiting(code, rows[0], micro_batches, times))
     assert max(end for _, end in spans.values()) <= 1.03 * float((m * both + idle).max())

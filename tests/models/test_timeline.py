@@ -104,8 +104,8 @@ def within(found: Timeline, low: float, high: float) -> bool:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.summary())
 def test_the_closed_form_is_about_as_long(layout: Layout) -> None:
-    """Exact for plain schedules, here even with sends; an upper bound for interleaved chunks that differ; the greedy
-    order is not the best for the rest."""
+    """Exact for plain schedules, of this model even with sends; an upper bound for interleaved chunks that differ; the
+    greedy order is not the best for the rest."""
     found = timeline(GENERIC, PROFILE, usual(GENERIC, layout, ()))
     if layout.schedule in ("1f1b", "afab"):
         assert within(found, 1 - 1e-9, 1 + 1e-9)
