@@ -3,8 +3,10 @@
 An equal number of layers each; or balanced by their costs. Of one chunk a stage, so that the largest is least. Of
 several, dealt out to the stages in rounds, so that the largest stage is least, then the sum over rounds of each round's
 largest chunk (models.pipeline), among splits that give every stage but the last, which has the head, as even a number
-of layers as can be, and every stage as even chunks as can be, the larger ones first. The head's chunk may have no
-layer, as in Megatron-LM's splits and Llama 3's (arXiv 2407.21783 §3.3.2).
+of layers as can be, one more to the late ones or, where layers differ, to the early ones, and every stage as even
+chunks as can be, the larger ones first. In a V the first stage has both ends: so that the largest stage is least, then
+the largest chunk, among splits that give all others as even a number of layers. The head's chunk may have no layer, as
+in Megatron-LM's splits and Llama 3's (arXiv 2407.21783 §3.3.2).
 """
 
 from __future__ import annotations
@@ -130,10 +132,13 @@ def boundaries(
     chunks = pp * virtual_stages
     begin = np.ceil(np.arange(int(chunks.max()) + 1) * len(layers) / chunks[:, None]).astype(np.int64)
     begin = np.minimum(begin, len(layers))
-    rounds = balanced & (virtual_stages > 1) & (pp > 1) & ~folded & (not by_threshold)
+    several = balanced & (virtual_stages > 1) & (pp > 1) & (not by_threshold)
+    rounds, v_shaped = several & ~folded, several & folded & (len(layers) >= chunks)
     if rounds.any():
         begin[rounds] = _in_rounds(layers, head, pp[rounds], virtual_stages[rounds], begin.shape[1])
-    whole = balanced & ~rounds
+    for row in np.flatnonzero(v_shaped).tolist():
+        begin[row] = _in_v(layers, head, int(pp[row]), begin.shape[1])
+    whole = balanced & ~rounds & ~v_shaped
     if whole.any():
         split = _thresholds if by_threshold else _balanced
         begin[whole] = split(layers, head, chunks[whole], begin.shape[1])
@@ -181,9 +186,41 @@ def _in_rounds(layers: Array, head: float, pp: Array, v: Array, width: int) -> A
     chunk = np.arange(width - 1)
     stage, round_ = chunk % pp, chunk // pp
     of_last = np.where(round_ < v - 1, _evenly((on_last - ending)[:, None], v - 1, round_), ending[:, None])
-    counts = np.where(stage == pp - 1, of_last, _evenly(each + (stage >= pp - 1 - more), v, round_))
-    begin = np.concatenate([np.zeros((len(pp), 1)), np.cumsum(counts, axis=1)], axis=1).astype(np.int64)
-    return np.where(np.arange(width) < pp * v, begin, n)
+    splits = []
+    for has_more in (stage >= pp - 1 - more, stage < more):
+        counts = np.where(stage == pp - 1, of_last, _evenly(each + has_more, v, round_))
+        begin = np.concatenate([np.zeros((len(pp), 1)), np.cumsum(counts, axis=1)], axis=1).astype(np.int64)
+        splits.append(np.where(np.arange(width) < pp * v, begin, n))
+    late, early = (_slowest(begin, layers, stage, pp) for begin in splits)  # the head is on the last stage of both
+    return np.where((early < late * (1 - 1e-9))[:, None], splits[1], splits[0])
+
+
+def _slowest(begin: Array, layers: Array, stage: Array, pp: Array) -> Array:
+    """What the layers of the costliest stage but the last cost, (u,), with the `stage` of every chunk."""
+    upto = np.concatenate([[0.0], np.cumsum(layers)])
+    rows, width = stage.shape
+    place = (np.arange(rows)[:, None] * width + stage).ravel()
+    cost = np.bincount(place, np.diff(upto[begin], axis=1).ravel(), rows * width).reshape(rows, width)
+    return np.asarray(np.where(np.arange(width) < pp - 1, cost, 0.0).max(axis=1))
+
+
+def _in_v(layers: Array, head: float, pp: int, width: int) -> Array:
+    """Where the chunks of a V begin (width,)."""
+    n, most = len(layers), len(layers) // (2 * pp) + 2
+    first, last, early = (grid.ravel()[:, None] for grid in np.indices((most, most + 1, 2)))
+    first = first + 1
+    each, more = np.divmod(n - first - last, pp - 1)
+    stage = np.arange(1, pp)
+    held = each + np.where(early == 1, stage <= more, stage >= pp - more)
+    counts = np.concatenate([first, (held + 1) // 2, held[:, ::-1] // 2, last], axis=1)
+    begin = np.concatenate([np.zeros_like(first), np.cumsum(counts, axis=1)], axis=1)
+    upto = np.concatenate([[0.0], np.cumsum(layers)])
+    chunks = np.diff(upto[np.minimum(begin, n)], axis=1)
+    chunks[:, -1] += head
+    stages = chunks[:, :pp] + chunks[:, : pp - 1 : -1]
+    slowest = np.where(each[:, 0] >= 2, stages.max(axis=1), np.inf)
+    best = np.lexsort((chunks.max(axis=1), np.round(slowest / upto[-1], 9)))[0]
+    return np.concatenate([begin[best, :-1], np.full(width - 2 * pp, n)])
 
 
 def _last_stages(n: int, head: float, pp: Array, v: Array) -> tuple[Array, Array]:

@@ -13,7 +13,8 @@ both sees the longer chunks once more and skips the shorter ones, but for the gr
 Where it takes longer the path goes to the first stage with a backward pass through all stages instead. With chunks as
 models.partition deals them out the simulation takes 4% less to 1% more for models as they are; where layers are few and
 the head is worth several of them up to a quarter less, and 3% more at most (tests). zero_bubble is its paper's; stages
-that take what they can start first take up to 13% longer with as many micro-batches as stages.
+that are alike and take what they can start first take up to 13% longer with as many micro-batches as stages, others up
+to 22% (docs/model.md).
 
 schedule      idle time of stage s, besides m (F+B) of work                       source
 afab          ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                       GPipe, arXiv 1811.06965

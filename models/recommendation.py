@@ -19,7 +19,7 @@ from models.more_chips import with_enough_chips
 from models.obstacles import forbidden_schedules, why_none
 from models.pareto import pareto_front, steps_of
 from models.pipelining import Pipelining, pipelined, roofline, unhidden
-from models.prediction import Prediction, on_host
+from models.prediction import Prediction, on_host, unlike_chunks
 from models.problem import Problem
 from models.profile import Profile
 from models.provenance import DECISIVE
@@ -193,7 +193,7 @@ def _reasons(
         f"probability of {_percent(best.fit_probability)}"
     )
     reasons += _fitting(best, surer, answer.certificate.exact)
-    reasons += [*_unsupported(best), *_uneven(best)]
+    reasons += [*_unsupported(best), *unlike_chunks(best)]
     if fewer:
         reasons.append(fewer.message)
     if not answer.certificate.exact:
@@ -239,17 +239,6 @@ def _unsupported(best: Prediction) -> list[str]:
     without = " and ".join(f"constraints.{knob} = 1" for knob in knobs)
     asks = f"; {without} asks for the fastest layout without" if without else ""
     return [f"evidence: no run on such chips or this stack had {' or '.join(unseen)}, which rest on priors{asks}"]
-
-
-def _uneven(best: Prediction) -> list[str]:
-    """Of formulas that are for stages that are alike."""
-    if not best.layout.schedule.startswith("zero_bubble") or len({*best.layers_per_chunk}) == 1:
-        return []
-    chunks = "-".join(map(str, best.layers_per_chunk))
-    return [
-        f"schedule: the formula of {best.layout.schedule} is for chunks that are alike; these have {chunks} layers: "
-        "look at the timeline, which runs one order of it, before this is launched for its speed"
-    ]
 
 
 def _percent(probability: float) -> str:

@@ -31,7 +31,8 @@ def run(layout: Layout, m: int, seconds: dict[str, Array]) -> dict[tuple[Operati
     code, pp, v = SCHEDULES.index(layout.schedule), layout.pp, layout.virtual_stages
     seconds = seconds | {"I": seconds["B"] - seconds["W"]}
     if code == ZERO_BUBBLE:
-        return _greedy(pp, m, seconds)
+        moved, plain = _greedy(pp, m, seconds), _in_order(_plain(pp, m, afab=False), pp, seconds)
+        return min(moved, plain, key=lambda found: max(end for _, end in found.values()))
     if code == INTERLEAVED:
         orders = _interleaved(pp, m, v)
     elif code == ZERO_BUBBLE_V:
@@ -223,7 +224,8 @@ def _in_order(
 
 def _greedy(pp: int, m: int, seconds: dict[str, Array]) -> dict[tuple[Operation, int], Span]:
     """ZB-H1 (arXiv 2401.10241 §3): a stage takes what it can start first, backward before forward before weight
-    gradients, with no more micro-batches in flight than under 1F1B."""
+    gradients, with no more micro-batches in flight than under 1F1B. Where stages differ much that may take longer than
+    weight gradients in their places."""
     ends: dict[Operation, float] = {}
     found: dict[tuple[Operation, int], Span] = {}
     clock, count = [0.0] * pp, [dict.fromkeys("FIW", 0) for _ in range(pp)]

@@ -64,6 +64,8 @@ def of_the_layout(name: str, given: LayoutFields, settled: LayoutFields, problem
     """Knobs that the stack settled, and one whose default is another in launchers."""
     changed = [knob for knob in LayoutFields.model_fields if getattr(given, knob) != getattr(settled, knob)]
     lines = [f"{name}.{knob} is {getattr(settled, knob)}: the stack's own" for knob in changed]
+    if settled.pp > 1 and "balanced" not in given.model_fields_set and not settled.balanced:
+        lines.append(f"{name}.balanced is False: as many layers on every stage, as the stack has it where they divide")
     sparse = problem.architecture.is_moe and problem.stack.expert_tensor_parallel
     if sparse and "etp" not in given.model_fields_set and settled.tp > settled.etp == 1:
         like = f"Megatron-LM, told nothing, cuts them like the rest (etp = {settled.tp})"

@@ -7,7 +7,7 @@ from typing import Any
 
 from models.errors import Invalid
 from models.layout import Layout, Layouts
-from models.prediction import predict_layouts
+from models.prediction import predict_layouts, unlike_chunks
 from models.problem import Problem
 from models.rules import RULES, first_broken
 from service.answer_pages import answer_page, brief
@@ -37,13 +37,14 @@ class Predictions:
         asked = {name: fields.settled(resolved.problem) for name, fields in open_.items()}
         layouts = {name: fields.build() for name, fields in asked.items()}
         require_legal(resolved.problem, layouts, open_)
-        predictions = map(PredictedLayout.of, predict_layouts(resolved.problem, [*layouts.values()], profile))
-        predicted = dict(zip(layouts, predictions, strict=True))
+        found = dict(zip(layouts, predict_layouts(resolved.problem, [*layouts.values()], profile), strict=True))
+        predicted = {name: PredictedLayout.of(prediction) for name, prediction in found.items()}
+        cautions = [f"{name}: {said}" for name, prediction in found.items() for said in unlike_chunks(prediction)]
         failed = out_of_memory(self._store, resolved.problem, profile)
         answer = PredictionAnswer(
             layouts=[*predicted.values()],
             out_of_memory=failed,
-            warnings=warnings(predicted, failed),
+            warnings=[*warnings(predicted, failed), *cautions],
             **basis(request, resolved, profile),
         )
         for name, fields in asked.items():

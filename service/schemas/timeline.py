@@ -59,9 +59,9 @@ class TimelineAnswer(Document):
     """From the first operation to the last, run one by one."""
     closed_form_s: float | None
     """The same as the prediction has it. Under 1f1b and afab they differ by sends only (less than 1%); where
-    interleaved chunks are not alike this may be a few percent more and a little less. Under zero-bubble schedules it is
-    the formula for stages that are alike: with an uneven split and two micro-batches a stage or fewer up to 17% less
-    than this order takes, with more 2 or 3%, and in a V up to a quarter more. null where not all are shown."""
+    interleaved chunks are not alike this may be up to a tenth more and a little less. Under zero-bubble schedules it is
+    the formula for stages that are alike: with an uneven split up to 22% less than this order takes, in a V up to 9%
+    less and two fifths more; DualPipe's is up to 15% more. null where not all are shown."""
     step_time_s: float
     """As predicted."""
     events: list[EventAnswer]

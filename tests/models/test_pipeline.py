@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from models.array import Array
 from models.layout import SCHEDULES, Layout
 from models.partition import Order, boundaries, partition
 from models.pipeline import StageTimes, bubble, in_flight, waiting
@@ -273,6 +274,31 @@ def test_dealt_out_in_rounds_chunks_take_hardly_longer_than_the_closed_form(
     code, micro_batches = np.array([SCHEDULES.index("interleaved")]), np.array([m])
     idle = bubble(code, *rows[:2], micro_batches, times, waiting(code, rows[0], micro_batches, times))
     assert max(end for _, end in spans.values()) <= 1.03 * float((m * both + idle).max())
+
+
+@given(st.integers(2, 3), st.integers(0, 5), st.floats(0.0, 6.0), st.integers(0, 3))
+def test_in_a_v_the_slowest_stage_has_least(pp: int, more: int, head: float, cheap: int) -> None:
+    """Of every split that leaves no chunk but the head's without a layer; within a layer where layers differ."""
+    layers = np.where(np.arange(2 * pp + more) < cheap, 1.0, 2.5)
+    n, yes = len(layers), np.array([True])
+
+    def slowest(begin: Array) -> float:
+        chunks = np.array([layers[a:b].sum() for a, b in pairwise(begin)])
+        chunks[-1] += head
+        return float((chunks[:pp] + chunks[::-1][:pp]).max())
+
+    cuts = ((0, *cut, n) for cut in combinations(range(1, n + 1), 2 * pp - 1))
+    best = min(slowest(np.array(cut)) for cut in cuts)
+    made = slowest(boundaries(layers, head, np.array([pp]), np.array([2]), yes, yes)[0][: 2 * pp + 1])
+    assert made <= best * (1 + 1e-9) + (2.5 if cheap else 0.0)
+
+
+def test_a_stage_of_cheap_layers_takes_one_more() -> None:
+    """DeepSeek-V3's three dense layers among 61 on seven stages: no other has ten sparse ones."""
+    layers, no, yes = np.where(np.arange(61) < 3, 1.0, 2.5), np.array([False]), np.array([True])
+    begin = boundaries(layers, 2.0, np.array([7]), np.array([2]), yes, no)[0]
+    held = np.array([layers[a:b].sum() for a, b in pairwise(begin)]).reshape(2, 7).sum(axis=0)
+    assert held[:-1].max() == 9 * 2.5
 
 
 def test_in_step_a_round_lasts_as_long_as_its_longest_chunk() -> None:

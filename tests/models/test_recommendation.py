@@ -374,15 +374,15 @@ def test_what_simplicity_costs_is_a_number() -> None:
 
 
 def test_of_layouts_that_differ_by_rounding_the_plain_schedule_is_taken() -> None:
-    """All forwards first takes as long as 1f1b, to the last digit but one, and holds 34 GiB more."""
-    found = recommend(
-        problem("llama-3-70b", ("a100-pcie-80gb", 96), "nanotron", seq_len=2048, global_batch=64), PROFILE
-    )
+    """All forwards first takes as long as 1f1b where the last stage is slowest, to the last digit but one, and holds 29
+    GiB more."""
+    plain = Constraints(allowed={"schedule": ("1f1b", "afab"), "balanced": (False,), "pp": (2, 4, 8)})
+    found = recommend(problem("llama-3-70b", ("h100", 64), "generic", seq_len=2048, global_batch=64), PROFILE, plain)
     assert found.fastest.prediction.layout.schedule == "1f1b"
     other = replace(found.fastest.prediction.layout, schedule="afab")
     (afab,) = predict_layouts(found.problem, [other], PROFILE)
     assert afab.step_time_s == pytest.approx(found.fastest.prediction.step_time_s, rel=1e-12)
-    assert afab.needed_gib > found.fastest.prediction.needed_gib + 30
+    assert afab.needed_gib > found.fastest.prediction.needed_gib + 25
 
 
 @pytest.mark.parametrize("balanced", [True, False])
