@@ -203,7 +203,7 @@ _NEEDS = {
 
 _GROUPS = {
     "any": "pp of them or more",
-    "equal": "a multiple of the number of groups, which is how often pp goes into them",
+    "equal": "pp of them or more, and a multiple of how often pp goes into their number",
     "stages": "a multiple of pp",
 }
 
@@ -439,7 +439,8 @@ RULES: tuple[Rule, ...] = (
         f"sequence parallelism goes with tp > 1; stack {p.stack.id} then has it "
         + " or ".join("on" if value else "off" for value in p.stack.sequence_parallel))),
     Rule("moe_needs_sequence_parallel", "layout.sequence_parallel", _moe_sequence_parallel, lambda p, x: (
-        f"experts with tp({x.tp}) > 1 need sequence_parallel")),
+        f"experts with tp({x.tp}) > 1 need sequence_parallel"
+        + ("" if True in p.stack.sequence_parallel else f", which stack {p.stack.id} does not have: tp must be 1"))),
     Rule("recompute_offered", "layout.recompute", _recompute_offered, lambda p, x: (
         f"stack {p.stack.id} recomputes {', '.join(p.stack.recompute)}, not {x.recompute}")),
     Rule("modules_offered", "layout.recompute_modules", _modules_offered, lambda p, x: (
