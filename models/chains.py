@@ -32,7 +32,7 @@ class Chains:
     pp: Array
     micro_batches: Array
     legal: Array
-    weights: float = 1.0
+    weights: float
 
     @cached_property
     def _passes(self) -> tuple[Array, Array]:

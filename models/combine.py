@@ -10,7 +10,7 @@ from models import pipeline
 from models.array import Array, Shared, distinct, total
 from models.exposure import Exposure, straggling, weighed
 from models.hardware import GIB
-from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE_V, Layouts
+from models.layout import DUALPIPE, ZERO_BUBBLE_V, Layouts
 from models.margin import Margin
 from models.mesh_costs import MeshCosts
 from models.partition import Stages, boundaries, partition
@@ -116,14 +116,13 @@ class Combiner:
         rounds = [weighed(amounts, [part.both for part in parts]) for amounts in of_rounds]
         whole, order = (exposure.whole_model(), weight[1]), (stages.order, stages.code)
         times = pipeline.StageTimes(forward, both - forward, weight[0], *whole, *order, *rounds)
-        schedule = np.where(x.pp > 1, x.schedule, ONE_F_ONE_B)  # without a pipeline all are alike, and idle nowhere
-        longer = pipeline.waiting(schedule, x.pp, m, times)
-        idle = pipeline.bubble(schedule, x.pp, x.virtual_stages, m, times, longer)
+        longer = pipeline.waiting(x.schedule, x.pp, m, times)
+        idle = pipeline.bubble(x.schedule, x.pp, x.virtual_stages, m, times, longer)
         once = self._data_once(times.forward, times.backward)
         optimizer = self._optimizer()
         sends = exposure.sends(stages.amounts, longer) + np.zeros_like(both)
         last = _largest(m * both + idle + once + optimizer + sends)
-        slow = np.where(pipeline.ends_together(schedule), _largest(both), last)
+        slow = np.where(pipeline.ends_together(x.schedule), _largest(both), last)
         amounts = [_pick(a, slow) for a in stages.amounts]
         time = {
             name: m * total(a * part.terms[name] for a, part in zip(amounts, parts, strict=True) if name in part.terms)

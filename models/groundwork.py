@@ -59,8 +59,6 @@ class Groundwork:
     Invalid if nothing is left of a device's memory.
     """
 
-    chains: Chains
-
     def __init__(self, space: Space, profile: Profile) -> None:
         self.space, self.problem = space, space.problem
         self.c: Coefficients = profile.coefficients(self.problem.scopes)
@@ -84,9 +82,11 @@ class Groundwork:
         self.rejected += Counter({name: count * meshes * every for name, count in refused.items()})
         meshes *= len(self.experts)
         self.rejected += Counter({name: count * meshes for name, count in unwanted.items()})
-        self._drop_schedules()
+        legal = self._drop_schedules()
         self._drop_offload()
         self._cost()
+        pipelines = self.trunks.pp, self.trunks.micro_batches
+        self.chains = Chains(self.problem, self.policies.schedules, *pipelines, legal, self.shards.weights)
 
     def as_sure(self, probability: float) -> Groundwork:
         """The same where layouts have to fit with that probability, which is nothing to what is legal and costs."""
@@ -135,7 +135,6 @@ class Groundwork:
             raise TooLarge(self.problem.cluster.num_chips, count, "shards of a layer", MOST_SHARDS)
         shards = self._crossed(bodies.table)
         self.shards = ShardCosts.of(self.problem, shards, self.c, self.policies.savers.recompute)
-        self.chains = replace(self.chains, weights=self.shards.weights)
         self._cost_links()
         self.memory = CoreMemory(self.problem, self.shards, self.c, self.policies)
         device, host = update_seconds(self.problem, self.c)
@@ -196,17 +195,16 @@ class Groundwork:
         self.key_points = np.full(len(self.variants.keys), np.iinfo(np.int64).max)
         np.minimum.at(self.key_points, self.variants.of, self.variant_points)
 
-    def _drop_schedules(self) -> None:
-        """Those that no trunk may have."""
+    def _drop_schedules(self) -> Array:
+        """Those that no trunk may have; returns which of the others each chain may, (chains, schedules)."""
         x = self.trunks
         used = np.asarray(x.legal.any(axis=0))
         meshes = np.bincount(x.chains, self.splits, len(x.pp)).astype(np.int64) * len(self.experts)
         each = len(self.policies.shardings) * int(self.policies.counts.sum())
         dropped = first_refusals(x.breaks[:, ~used], meshes)
         self.rejected += Counter({name: count * each for name, count in dropped.items()})
-        schedules = self.policies.schedules.take(used)
-        self.policies = replace(self.policies, schedules=schedules)
-        self.chains = Chains(self.problem, schedules, x.pp, x.micro_batches, x.legal[:, used])
+        self.policies = replace(self.policies, schedules=self.policies.schedules.take(used))
+        return np.asarray(x.legal[:, used])
 
     def _drop_offload(self) -> None:
         """Of the optimizer, where no host can hold it; but not all that there is, for the answer to say why."""

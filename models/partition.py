@@ -161,7 +161,7 @@ def _thresholds(layers: Array, head: float, chunks: Array, width: int) -> Array:
 def _balanced(layers: Array, head: float, chunks: Array, width: int) -> Array:
     """Where chunks begin (u, width), and the number of layers from the last one's end on, so that the largest chunk is
     least: of the sums that stretches of layers have, several tried at once."""
-    upto = np.concatenate([[0.0], np.cumsum(layers)])
+    upto = _up_to(layers)
     upto[-1] += head
     sums = np.unique((upto[None, :] - upto[:, None])[np.triu_indices(len(upto), 1)])
     least = np.maximum(upto[-1] / chunks, max(float(layers[:-1].max(initial=0)), float(layers[-1]) + head))
@@ -189,7 +189,7 @@ def _in_rounds(layers: Array, head: float, pp: Array, v: Array, width: int) -> A
     splits = []
     for has_more in (stage >= pp - 1 - more, stage < more):
         counts = np.where(stage == pp - 1, of_last, _evenly(each + has_more, v, round_))
-        begin = np.concatenate([np.zeros((len(pp), 1)), np.cumsum(counts, axis=1)], axis=1).astype(np.int64)
+        begin = _up_to(counts).astype(np.int64)
         splits.append(np.where(np.arange(width) < pp * v, begin, n))
     late, early = (_slowest(begin, layers, stage, pp) for begin in splits)  # the head is on the last stage of both
     return np.where((early < late * (1 - 1e-9))[:, None], splits[1], splits[0])
@@ -197,10 +197,9 @@ def _in_rounds(layers: Array, head: float, pp: Array, v: Array, width: int) -> A
 
 def _slowest(begin: Array, layers: Array, stage: Array, pp: Array) -> Array:
     """What the layers of the costliest stage but the last cost, (u,), with the `stage` of every chunk."""
-    upto = np.concatenate([[0.0], np.cumsum(layers)])
     rows, width = stage.shape
     place = (np.arange(rows)[:, None] * width + stage).ravel()
-    cost = np.bincount(place, np.diff(upto[begin], axis=1).ravel(), rows * width).reshape(rows, width)
+    cost = np.bincount(place, np.diff(_up_to(layers)[begin], axis=1).ravel(), rows * width).reshape(rows, width)
     return np.asarray(np.where(np.arange(width) < pp - 1, cost, 0.0).max(axis=1))
 
 
@@ -213,14 +212,19 @@ def _in_v(layers: Array, head: float, pp: int, width: int) -> Array:
     stage = np.arange(1, pp)
     held = each + np.where(early == 1, stage <= more, stage >= pp - more)
     counts = np.concatenate([first, (held + 1) // 2, held[:, ::-1] // 2, last], axis=1)
-    begin = np.concatenate([np.zeros_like(first), np.cumsum(counts, axis=1)], axis=1)
-    upto = np.concatenate([[0.0], np.cumsum(layers)])
+    begin, upto = _up_to(counts), _up_to(layers)
     chunks = np.diff(upto[np.minimum(begin, n)], axis=1)
     chunks[:, -1] += head
     stages = chunks[:, :pp] + chunks[:, : pp - 1 : -1]
     slowest = np.where(each[:, 0] >= 2, stages.max(axis=1), np.inf)
     best = np.lexsort((chunks.max(axis=1), np.round(slowest / upto[-1], 9)))[0]
     return np.concatenate([begin[best, :-1], np.full(width - 2 * pp, n)])
+
+
+def _up_to(values: Array) -> Array:
+    """Their sums up to each, beginning with nothing, along the last axis."""
+    nothing = np.zeros_like(values, shape=(*values.shape[:-1], 1))
+    return np.concatenate([nothing, np.cumsum(values, axis=-1)], axis=-1)
 
 
 def _last_stages(n: int, head: float, pp: Array, v: Array) -> tuple[Array, Array]:

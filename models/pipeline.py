@@ -170,7 +170,7 @@ def bubble(
     schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Array, times: StageTimes, waits: Array
 ) -> Array:
     """Seconds that each stage is idle in a step, (s, n), with what it `waits` for longer chunks (waiting). Under afab
-    and 1f1b until the last of them has done its passes."""
+    and 1f1b until the last of them has done its passes; without a pipeline nowhere."""
     t, m1 = times, micro_batches - 1
     both = t.forward + t.backward
     if (pp == 1).all():
@@ -202,7 +202,7 @@ def bubble(
         return np.asarray(np.maximum((pp / 2 - 1) * overlapping, 0.0))
 
     def plain() -> Array:
-        return np.asarray(_plain(pp, micro_batches, t, schedule == ONE_F_ONE_B) - micro_batches * both)
+        return np.asarray(_plain(pp, micro_batches, t, (schedule == ONE_F_ONE_B) & (pp > 1)) - micro_batches * both)
 
     others: dict[int, Callable[[], Array]] = {
         AFAB: afab,
@@ -216,15 +216,15 @@ def bubble(
 
 
 def _plain(pp: Array, micro_batches: Array, times: StageTimes, rows: Array) -> Array:
-    """Of `rows` (a mask) with a pipeline, their seconds under 1F1B, (n,)."""
-    found, few = np.zeros(len(pp)), micro_batches < pp
-    for mine in (rows & few, rows & ~few):
-        some = np.flatnonzero(mine & (pp > 1))
+    """Of `rows` (a mask) their seconds under 1F1B, (n,)."""
+    found = np.zeros(len(pp))
+    for few in (True, False):
+        some = np.flatnonzero(rows & ((micro_batches < pp) == few))
         if not len(some):
             continue
         count, m, partition = pp[some], micro_batches[some], times.partition[some]
         stage = times.order.corners.take(partition, axis=1)
-        if few[some[0]]:
+        if few:
             last = count - m
             stage = np.sort(np.concatenate([stage, [last, np.minimum(last + 1, count - 1)]]), axis=0)
         kind = picked(times.order.kind, stage, partition)

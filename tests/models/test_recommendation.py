@@ -382,7 +382,7 @@ def test_of_layouts_that_differ_by_rounding_the_plain_schedule_is_taken() -> Non
     other = replace(found.fastest.prediction.layout, schedule="afab")
     (afab,) = predict_layouts(found.problem, [other], PROFILE)
     assert afab.step_time_s == pytest.approx(found.fastest.prediction.step_time_s, rel=1e-12)
-    assert afab.needed_gib > found.fastest.prediction.needed_gib + 25
+    assert afab.needed_gib > found.fastest.prediction.needed_gib + 29
 
 
 @pytest.mark.parametrize("balanced", [True, False])
