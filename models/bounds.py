@@ -7,15 +7,20 @@ step; the last takes no less than any stage, nor than the mean of all.
 - Under afab and interleaved schedules a stage idles for (pp·μ - x)/v or more, so that m·x and the bubble are
   (m - 1/v)·x + pp·μ/v: on average (m + (pp-1)/v)·μ.
 - Let weight gradients W be w·x at most, of any part of the model: what moving them saves is no more than they take, and
-  F+B no less than what it computes. Then F+B-W is (1-w)·x or more, and the larger of F and I half of that.
-  zero_bubble: less n = min(m, pp)-1 of its own W, a stage idles for pp·(μ - w·μ) - x - (n-1)·w·x or more, on average
-  ((pp-1)·(1-w) - n·w)·μ. dualpipe: (pp/2-1)·(3/2·(1-w) - w)·x. zero_bubble_v: (pp-1)/4·(1-w)·x, and
-  ((pp-1 - n/2)·(1-w) - w·max(m-pp, 0))·x. None idles for less than nothing.
-- Under 1F1B all wait until the passes are done (models.pipeline.one_f_one_b). With m > pp that takes m·x + b + 2·a -
+  F+B no less than what it computes. Then F+I = F+B-W is (1-w)·x or more, and the larger of F and I half of that.
+  zero_bubble_v: with y the mean of the other stages, μ - (x-μ)/(pp-1), and n = min(m, pp)-1, a stage idles for
+  (pp-1)/4·(1-w)·y or more, and for ((pp-1 - n/2)·(1-w) - w·max(m-pp, 0))·y. dualpipe: for
+  (3/2·(1-w) - w)·(pp·μ - 2x)/2. None idles for less than nothing.
+- Under 1F1B all wait until the passes are done (models.makespan.one_f_one_b). With m > pp that takes m·x + b + 2·a -
   k·x or more, b and a what the stages before and the k after one of x take together: of the heaviest, a - k·x is no
   less than -pp·(x - μ), so that it is (m + pp - 1)·μ + (m - 1 - pp)·(x - μ), which is less for any other stage. With
   m <= pp it is pp·μ + (m - 1)·x/2 or more: one micro-batch through all stages, and the others' forwards, or their
   backwards, on one.
+- Under zero_bubble they do too (models.makespan.zero_bubble). With m > pp a path goes down all stages and up to the
+  second one, whose last forward before weight gradients goes down again; with one that is m-pp micro-batches later,
+  which alternate on any one stage, it goes on down, and up to the first: 2·Σ(F+I) less those of the first stage, and
+  (m-pp)·x; with x of the heaviest, which the first is not above, (pp·(1-2w) - 1 + m)·μ + (m-pp-1)·(x-μ). With m <= pp,
+  as under 1F1B, (1-w)·(pp·μ + (m-1)·x/2) or more.
 - Of traffic t once a step, max(i·t, t - (1-i)·h·x) or more is exposed: i what overlap costs, h what of x can hide. That
   is convex, so the mean of it is no less than what the means of t and x give. The update is linear in what is updated.
 - With a partition, its heaviest stage may bound more than the mean: x - μ counts so many times, of which

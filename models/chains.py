@@ -112,15 +112,17 @@ def passes(schedules: Layouts, pp: Array, m: Array, weights: float) -> tuple[Arr
     """(schedules, n) each: mean passes that every schedule idles at least, and how many times a step takes longer by
     what a pass of one stage takes beyond the mean. `weights`: weight gradients' largest share of a pass.
     models.bounds has the proofs."""
-    v, n, w, others = schedules.virtual_stages[:, None], np.minimum(m, pp) - 1, weights, 1 - weights
-    zero = (pp - 1) * others - n * w
-    zero_v = np.maximum((pp - 1) / 4 * others, (pp - 1 - n / 2) * others - np.maximum(m - pp, 0) * w)
-    dual = np.maximum((pp / 2 - 1) * (1.5 * others - w), 0.0)
+    v, w, others = schedules.virtual_stages[:, None], weights, 1 - weights
+    zero = np.where(m > pp, pp * (others - w) - 1, (pp + (m - 1) / 2) * others - m)
+    beside_zero = np.where(m > pp, m - 1 - pp, (m - 1) / 2 * others)
+    begun, late = (np.minimum(m, pp) - 1) / 2, np.maximum(m - pp, 0)
+    zero_v = np.maximum((pp - 1) / 4 * others, (pp - 1 - begun) * others - late * w)
+    dual = np.maximum(1.5 * others - w, 0.0)
     of_schedule = {
         ONE_F_ONE_B: (np.where(m > pp, pp - 1, pp - (m + 1) / 2), np.where(m > pp, m - 1 - pp, (m - 1) / 2)),
-        ZERO_BUBBLE: (np.maximum(zero, 0.0), np.where(zero > 0, m - 1 - (n - 1) * w, m)),
-        ZERO_BUBBLE_V: (zero_v, m + zero_v),
-        DUALPIPE: (dual, m + dual),
+        ZERO_BUBBLE: (np.maximum(zero, 0.0), np.where(zero > 0, beside_zero, m)),
+        ZERO_BUBBLE_V: (zero_v, m - zero_v / np.maximum(pp - 1, 1)),
+        DUALPIPE: ((pp / 2 - 1) * dual, m - dual),
     }
     idle, times = np.broadcast_arrays((pp - 1) / v, m - 1 / v)
     for code, (least, longer) in of_schedule.items():

@@ -114,7 +114,8 @@ class Combiner:
             weight = weighed(stages.amounts, weights), weighed(exposure.amounts, weights)
         of_rounds = stages.first_round, stages.slowest, stages.last_round
         rounds = [weighed(amounts, [part.both for part in parts]) for amounts in of_rounds]
-        whole, order = (exposure.whole_model(), weight[1]), (stages.order, stages.code)
+        all_forward = weighed(exposure.amounts, [part.forward for part in parts])
+        whole, order = (all_forward, exposure.whole_model(), weight[1]), (stages.order, stages.code)
         times = pipeline.StageTimes(forward, both - forward, weight[0], *whole, *order, *rounds)
         longer = pipeline.waiting(x.schedule, x.pp, m, times)
         idle = pipeline.bubble(x.schedule, x.pp, x.virtual_stages, m, times, longer)

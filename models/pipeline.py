@@ -2,8 +2,8 @@
 
 Closed forms, with F, B, W the forward, full backward and weight-gradient seconds a micro-batch spends on a stage,
 m micro-batches and p stages. A discrete-event simulation of the same schedules agrees (tests): for any stages
-under afab and 1f1b, for equal stages under interleaved, (F = W, as in its paper) zero_bubble, (W <= I <= F) dualpipe
-and (m >= 2p-1, W <= F <= I) zero_bubble_v, and closely for others; with unequal stages interleaved is an upper bound,
+under afab, 1f1b and zero_bubble, for equal stages under interleaved, (W <= I <= F) dualpipe and (m >= 2p-1,
+W <= F <= I) zero_bubble_v, and closely for others; with unequal stages interleaved is an upper bound,
 or nearly, since a slow early stage hides part of its fill behind warm-up forwards. Interleaved chunks that differ fill
 and drain the pipeline with those of the first round, and wait for each other in one of two ways, whichever
 takes longer. Stages are in step: a round lasts as long as its longest chunk, and what that takes over all rounds beyond
@@ -12,45 +12,48 @@ which began about as many steps before as there are stages, and back: with every
 both sees the longer chunks once more and skips the shorter ones, but for the groups that fill and drain the pipeline.
 Where it takes longer the path goes to the first stage with a backward pass through all stages instead. With chunks as
 models.partition deals them out the simulation takes 4% less to 1% more for models as they are; where layers are few and
-the head is worth several of them up to a quarter less, and 3% more at most (tests). zero_bubble is its paper's; stages
-that are alike and take what they can start first take up to 13% longer with as many micro-batches as stages, others up
-to 22% (docs/model.md).
+the head is worth several of them up to a quarter less, and 3% more at most (tests). A V and DualPipe fill and drain the
+pipeline with the mean of the other stages, or with those of the other half: upper bounds, or nearly (docs/model.md).
 
 schedule      idle time of stage s, besides m (F+B) of work                       source
 afab          ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                       GPipe, arXiv 1811.06965
-1f1b          that of one_f_one_b less m (F+B): with equal stages (p-1)(F+B)       arXiv 2006.09503
+1f1b          what one_f_one_b of models.makespan takes less m (F+B): with equal  arXiv 2006.09503
+              stages (p-1)(F+B)
 interleaved   Σ(F+B)/v over the other stages, or Σ(F+B) of their chunks of the    arXiv 2104.04473 §2.2
               first round; and m (Σ over rounds of max(F+B) - max of stages), or
               (m/g - 2)((2p-2-g) c - (g-1) d) with c the mean F+B of chunks of the
               first round and d that of the last round, and, each if more than 0,
               m/g - 2 times (g+1-p) B of c less (2p-1-g) F of d, and, from the second
               group on, p-1 times (B of c less d) less F of d
-zero_bubble   Σ(F+B-W) over the other stages (ZB-H1: no stage waits for W), less  arXiv 2401.10241 table 2
-              the p-1 W of its own that fill the bubble, with fewer than p
-              micro-batches m-1; memory as 1f1b
-zero_bubble_v with I = B-W, of a whole stage, half of                             ScheduleZBVZeroBubble of PyTorch
+zero_bubble   the same of its zero_bubble: with equal stages, m >= p and W <= F   arXiv 2401.10241 table 2 (ZB-H1)
+              (p-1)(F+B-2W); as many micro-batches in flight on every stage as on
+              the first
+zero_bubble_v with I = B-W, of the mean of the other stages, half of              ScheduleZBVZeroBubble of PyTorch
               2(p-1)(F+I) - (min(m,p)-1)(F + min(F,I)) - 2W max(m-p,0), or of     (torch.distributed.pipelining)
               (p-1) max(I, 2I-2W, 2F-I) if that is more
-dualpipe      (p/2-1)(F+B-2W + max(F,I)), which is (p/2-1)(F+B + B - 3W) where    arXiv 2412.19437 table 2
-              I is no less than F
+dualpipe      half of Σ(F+B-2W + max(F,I)) over the stages but the two that       arXiv 2412.19437 table 2
+              are like this one: with equal ones (p/2-1)(F+B + B-3W) where I is
+              no less than F
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from models.array import Array, picked
 from models.layout import AFAB, DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V
+from models.makespan import one_f_one_b, turns, zero_bubble
 from models.partition import Order
 
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Seconds of a micro-batch: forward, backward and its weight gradients on the different stages, (s, n); both
-    passes, and weight gradients, of all stages, (n,). Weight gradients may be 0 where no schedule moves them.
+    """Seconds of a micro-batch: forward, backward and its weight gradients on the different stages, (s, n); forward,
+    both passes, and weight gradients of all stages, (n,). Weight gradients may be 0 where no schedule moves them.
     `order`, `partition`: how stages follow each other, and whose order each is (`code` of models.partition.Stages). Of
     chunks dealt out in rounds, both passes of all in the first round, of the slowest of every round, and of the slowest
     of the last round but the head's, (n,); 0 where chunks are alike."""
@@ -58,6 +61,7 @@ class StageTimes:
     forward: Array
     backward: Array
     weight: Array | float
+    total_forward: Array
     total: Array
     total_weight: Array | float
     order: Order
@@ -91,6 +95,7 @@ def in_flight(schedule: Array, stage: Array, pp: Array, virtual_stages: Array, m
     others: dict[int, Callable[[], Array]] = {
         AFAB: lambda: micro_batches,
         INTERLEAVED: interleaved,
+        ZERO_BUBBLE: lambda: np.minimum(pp, micro_batches),
         ZERO_BUBBLE_V: lambda: np.minimum(pp, micro_batches),
         DUALPIPE: lambda: np.minimum(pp + 1, micro_batches),
     }
@@ -99,7 +104,7 @@ def in_flight(schedule: Array, stage: Array, pp: Array, virtual_stages: Array, m
 
 def ends_together(schedule: Array) -> Array:
     """Whether stages are taken to do what comes once a step when the last of them has done its passes."""
-    return np.isin(schedule, (ONE_F_ONE_B, AFAB))
+    return np.isin(schedule, (ONE_F_ONE_B, AFAB, ZERO_BUBBLE))
 
 
 def waiting(schedule: Array, pp: Array, micro_batches: Array, times: StageTimes) -> Array:
@@ -128,44 +133,6 @@ def moves_weight_gradients(schedule: Array) -> bool:
     return bool(np.isin(schedule, (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)).any())
 
 
-def one_f_one_b(pp: Array, micro_batches: Array, stage: Array, forward: Array, backward: Array) -> Array:
-    """Seconds of pipelines under 1F1B, (n,), of which some stages are given, (s, n) in their order: their number and
-    times, which are also those of the ones between a stage and the one given before it. They have to be the first and
-    the last of every stretch of stages that are alike; a stretch ends as well with the last stage ahead of which all
-    micro-batches go.
-
-    A step lasts as long as the longest path through operations that wait for each other, which stays on one stage
-    while that alternates. Until then, with k micro-batches ahead (pp less the stage's number, m at most), a stage waits
-    for its own k forwards, or for k forwards of a later one and what the first backward takes from there; of forwards
-    for those of every stage up to it, and k - 1 more of the slowest of them. From its last forward on it is the same
-    with time turned round. Where all m go ahead, one of both ways leads through other stages. All that is linear from
-    stage to stage that is alike, or the larger of what is, so that it is largest at an end.
-    """
-    ahead = np.minimum(pp - stage, micro_batches)
-    steps = np.diff(stage, axis=0, prepend=-1)
-    forwards, backwards = np.cumsum(steps * forward, axis=0), np.cumsum(steps * backward, axis=0)
-    own_start, start = _before_alternating(forwards, forward, backwards, ahead)
-    own_end, end = _before_alternating(backwards, backward, forwards, ahead)
-    alternating = start + (micro_batches - ahead) * (forward + backward) + end
-    one_way = np.maximum(own_start + end, start + own_end)
-    return np.asarray(np.where(micro_batches > ahead, alternating, one_way).max(axis=0))
-
-
-def _before_alternating(firsts: Array, first: Array, thens: Array, ahead: Array) -> tuple[Array, Array]:
-    """When stages have done their own first passes, and when they may go on with the other kind, (s, n); `firsts`,
-    `thens`: of all stages up to each."""
-    own = firsts + (ahead - 1) * _largest_so_far(first)
-    return own, _largest_so_far((own + thens)[::-1])[::-1] - thens
-
-
-def _largest_so_far(values: Array) -> Array:
-    """np.maximum.accumulate, which takes longer over few rows."""
-    found = values.copy()
-    for before, row in zip(found, found[1:], strict=False):
-        np.maximum(before, row, out=row)
-    return found
-
-
 def bubble(
     schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Array, times: StageTimes, waits: Array
 ) -> Array:
@@ -186,50 +153,56 @@ def bubble(
         filling = np.maximum(fill / virtual_stages, t.first_round - own)
         return filling + micro_batches * waits
 
-    def zero() -> Array:
-        others, own = t.total_weight - t.weight, np.minimum(m1, pp - 1) * t.weight
-        return np.maximum(fill - others - own, 0.0)
+    def plain() -> Array:
+        return np.asarray(_makespan(pp, micro_batches, t, schedule) - micro_batches * both)
 
     def zero_v() -> Array:
-        to_input = t.backward - t.weight
-        begun = (np.minimum(micro_batches, pp) - 1) * (t.forward + np.minimum(t.forward, to_input))
-        few = 2 * (pp - 1) * (t.forward + to_input) - begun - 2 * t.weight * np.maximum(micro_batches - pp, 0)
-        many = np.maximum(np.maximum(to_input, 2 * (to_input - t.weight)), 2 * t.forward - to_input)
+        forward, to_input, weight = (others / np.maximum(pp - 1, 1) for others in _of_others(t, 1))
+        begun = (np.minimum(micro_batches, pp) - 1) * (forward + np.minimum(forward, to_input))
+        few = 2 * (pp - 1) * (forward + to_input) - begun - 2 * weight * np.maximum(micro_batches - pp, 0)
+        many = np.maximum(np.maximum(to_input, 2 * (to_input - weight)), 2 * forward - to_input)
         return np.asarray(np.maximum(few, (pp - 1) * many) / 2)
 
     def dual() -> Array:
-        overlapping = both - 2 * t.weight + np.maximum(t.forward, t.backward - t.weight)
-        return np.asarray(np.maximum((pp / 2 - 1) * overlapping, 0.0))
-
-    def plain() -> Array:
-        return np.asarray(_plain(pp, micro_batches, t, (schedule == ONE_F_ONE_B) & (pp > 1)) - micro_batches * both)
+        forward, to_input, weight = _of_others(t, 2)
+        return np.asarray(np.maximum(forward + to_input - weight + np.maximum(forward, to_input), 0.0) / 2)
 
     others: dict[int, Callable[[], Array]] = {
         AFAB: afab,
         ONE_F_ONE_B: plain,
         INTERLEAVED: interleaved,
-        ZERO_BUBBLE: zero,
+        ZERO_BUBBLE: plain,
         ZERO_BUBBLE_V: zero_v,
         DUALPIPE: dual,
     }
     return np.where(pp > 1, _by_schedule(schedule, np.zeros_like(both), others), 0.0)
 
 
-def _plain(pp: Array, micro_batches: Array, times: StageTimes, rows: Array) -> Array:
-    """Of `rows` (a mask) their seconds under 1F1B, (n,)."""
+def _of_others(times: StageTimes, alike: int) -> tuple[Array, Array, Array]:
+    """Forward, input and weight gradients of all stages but so many that are like each, (s, n)."""
+    t = times
+    both, weight = t.total - alike * (t.forward + t.backward), np.asarray(t.total_weight - alike * t.weight)
+    forward = t.total_forward - alike * t.forward
+    return forward, both - forward - weight, weight
+
+
+def _makespan(pp: Array, micro_batches: Array, times: StageTimes, schedule: Array) -> Array:
+    """Of pipelines under 1F1B and ZB-H1 their seconds, (n,); 0 of others."""
     found = np.zeros(len(pp))
-    for few in (True, False):
-        some = np.flatnonzero(rows & ((micro_batches < pp) == few))
+    for code, few in product((ONE_F_ONE_B, ZERO_BUBBLE), (True, False)):
+        some = np.flatnonzero((schedule == code) & (pp > 1) & ((micro_batches < pp) == few))
         if not len(some):
             continue
         count, m, partition = pp[some], micro_batches[some], times.partition[some]
         stage = times.order.corners.take(partition, axis=1)
-        if few:
-            last = count - m
-            stage = np.sort(np.concatenate([stage, [last, np.minimum(last + 1, count - 1)]]), axis=0)
+        stage = turns(count, m, stage) if few else stage
         kind = picked(times.order.kind, stage, partition)
-        passes = (picked(values, kind, some) for values in (times.forward, times.backward))
-        found[some] = one_f_one_b(count, m, stage, *passes)
+        forward, backward = (picked(values, kind, some) for values in (times.forward, times.backward))
+        if code == ONE_F_ONE_B:
+            found[some] = one_f_one_b(count, m, stage, forward, backward)
+        else:
+            weight = picked(np.asarray(times.weight), kind, some)
+            found[some] = zero_bubble(count, m, stage, forward, backward - weight, weight)
     return found
 
 

@@ -64,7 +64,7 @@ class Prediction:
 
 def unlike_chunks(found: Prediction) -> list[str]:
     """Of a formula that is for chunks that are alike (models.pipeline)."""
-    if not found.layout.schedule.startswith("zero_bubble") or len({*found.layers_per_chunk}) == 1:
+    if found.layout.schedule != "zero_bubble_v" or len({*found.layers_per_chunk}) == 1:
         return []
     chunks = "-".join(map(str, found.layers_per_chunk))
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.array import Array
@@ -30,11 +30,10 @@ def run(layout: Layout, m: int, seconds: dict[str, Array]) -> dict[tuple[Operati
     """(start, end) of every operation, with the stage that it runs on; `seconds` of "F", "B" and "W" on each chunk."""
     code, pp, v = SCHEDULES.index(layout.schedule), layout.pp, layout.virtual_stages
     seconds = seconds | {"I": seconds["B"] - seconds["W"]}
-    if code == ZERO_BUBBLE:
-        moved, plain = _greedy(pp, m, seconds), _in_order(_plain(pp, m, afab=False), pp, seconds)
-        return min(moved, plain, key=lambda found: max(end for _, end in found.values()))
     if code == INTERLEAVED:
         orders = _interleaved(pp, m, v)
+    elif code == ZERO_BUBBLE:
+        orders = [_zero_bubble(pp, m, stage) for stage in range(pp)]
     elif code == ZERO_BUBBLE_V:
         orders = [_zero_bubble_v(pp, m, stage) for stage in range(pp)]
     elif code == DUALPIPE:
@@ -73,6 +72,19 @@ def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
             order.append((Operation("B", i, chunk * pp + d),))
         orders.append(order)
     return orders
+
+
+def _zero_bubble(pp: int, m: int, stage: int) -> list[Block]:
+    """1F1B, with the weight gradients of each micro-batch after the input gradients of one that is as many later as the
+    stage's number (arXiv 2401.10241 §3.1; ScheduleInterleavedZeroBubble of torch/distributed/pipelining/schedules.py).
+    """
+    ahead = min(pp - stage, m)
+    order: list[Block] = [(Operation("F", i, stage),) for i in range(ahead)]
+    for i in range(m):
+        order.append((Operation("I", i, stage),))
+        order += [(Operation("W", i - stage, stage),)] if i >= stage else []
+        order += [(Operation("F", ahead + i, stage),)] if ahead + i < m else []
+    return order + [(Operation("W", i, stage),) for i in range(max(m - stage, 0), m)]
 
 
 def _zero_bubble_v(pp: int, m: int, stage: int) -> list[Block]:
@@ -220,33 +232,3 @@ def _in_order(
     if position != [len(order) for order in orders]:
         raise RuntimeError("the schedule waits for itself")
     return found
-
-
-def _greedy(pp: int, m: int, seconds: dict[str, Array]) -> dict[tuple[Operation, int], Span]:
-    """ZB-H1 (arXiv 2401.10241 §3): a stage takes what it can start first, backward before forward before weight
-    gradients, with no more micro-batches in flight than under 1F1B. Where stages differ much that may take longer than
-    weight gradients in their places."""
-    ends: dict[Operation, float] = {}
-    found: dict[tuple[Operation, int], Span] = {}
-    clock, count = [0.0] * pp, [dict.fromkeys("FIW", 0) for _ in range(pp)]
-    while len(found) < 3 * pp * m:
-        start, stage, _, op = min(_startable(pp, m, count, clock, ends), key=lambda choice: choice[:3])
-        clock[stage] = ends[op] = start + float(seconds[op.kind][op.chunk])
-        found[op, stage] = start, clock[stage]
-        count[stage][op.kind] += 1
-    return found
-
-
-def _startable(
-    pp: int, m: int, count: Sequence[dict[str, int]], clock: Sequence[float], ends: dict[Operation, float]
-) -> Iterator[tuple[float, int, int, Operation]]:
-    """(when, stage, rank of the kind, operation) of what could be next."""
-    for stage, done in enumerate(count):
-        for rank, kind in enumerate("IFW"):
-            full = kind == "F" and done["F"] - done["I"] >= pp - stage
-            if done[kind] == m or full:
-                continue
-            op = Operation(kind, done[kind], stage)
-            needs = _needs(op, pp)
-            if all(need in ends for need in needs):
-                yield max([clock[stage], *(ends[need] for need in needs)]), stage, rank, op

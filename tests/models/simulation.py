@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-Op = tuple[str, int, int]  # kind "F" or "B", micro-batch, chunk of the model
+Op = tuple[str, int, int]  # kind "F", "B", or "I" and "W" for a backward in two, micro-batch, chunk of the model
 
 
 @dataclass(frozen=True)
 class Result:
     makespan: float
-    peak: list[int]  # forwards without their backward, at most, per device
+    peak: list[int]  # forwards whose backward is not done, at most, per device
 
 
 def simulate(orders: Sequence[Sequence[Op]], duration: Callable[[Op], float], chunks: int) -> Result:
-    """Run the orders. Forward of chunk c needs forward of c - 1; backward of c needs backward of c + 1."""
+    """Run the orders. Forward of chunk c needs forward of c - 1; backward of c, or its input gradient, that of c + 1;
+    a weight gradient its input gradient."""
     done: dict[Op, float] = {}
     position, clock = [0] * len(orders), [0.0] * len(orders)
     held, peak = [0] * len(orders), [0] * len(orders)
@@ -34,7 +35,7 @@ def simulate(orders: Sequence[Sequence[Op]], duration: Callable[[Op], float], ch
                     break
                 begin = max([clock[device], *(done[need] for need in needs)])
                 clock[device] = done[op] = begin + duration(op)
-                held[device] += 1 if op[0] == "F" else -1
+                held[device] += {"F": 1, "I": 0}.get(op[0], -1)
                 peak[device] = max(peak[device], held[device])
                 position[device] += 1
                 moved = True
@@ -47,7 +48,9 @@ def _needs(op: Op, chunks: int) -> list[Op]:
     kind, micro_batch, chunk = op
     if kind == "F":
         return [("F", micro_batch, chunk - 1)] if chunk else []
-    later = [("B", micro_batch, chunk + 1)] if chunk + 1 < chunks else []
+    if kind == "W":
+        return [("I", micro_batch, chunk)]
+    later = [(kind, micro_batch, chunk + 1)] if chunk + 1 < chunks else []
     return [("F", micro_batch, chunk), *later]
 
 
@@ -87,7 +90,20 @@ def interleaved(pp: int, m: int, v: int) -> list[list[Op]]:
     return orders
 
 
-def zero_bubble(pp: int, m: int, forward: float, to_input: float, to_weight: float) -> float:
+def zero_bubble(pp: int, m: int) -> list[list[Op]]:
+    """1F1B whose device d does the weight gradient of each micro-batch after d more input gradients, or at the end."""
+    orders = []
+    for d, order in enumerate(one_f_one_b(pp, m)):
+        split: list[Op] = []
+        for kind, i, _ in order:
+            split.append(("I" if kind == "B" else kind, i, d))
+            if kind == "B" and i >= d:
+                split.append(("W", i - d, d))
+        orders.append(split + [("W", i, d) for i in range(m) if ("W", i, d) not in split])
+    return orders
+
+
+def greedy_zero_bubble(pp: int, m: int, forward: float, to_input: float, to_weight: float) -> float:
     """The makespan of ZB-H1 (arXiv 2401.10241 §2.2) on equal stages: a device takes what it can start first, a backward
     before a forward before a weight gradient, with no more micro-batches in flight than under 1F1B."""
     clock, done = [0.0] * pp, dict[Op, float]()

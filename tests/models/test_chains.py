@@ -34,7 +34,8 @@ def test_a_step_is_no_shorter_than_any_stage_bounds(
     """Each stage with its own pass, share of forward, and share of the largest weight gradients that there may be."""
     name, virtual = schedule
     if name == "dualpipe":
-        stages += stages[-1:] * (len(stages) % 2)
+        stages += stages[::-1]
+        m += 2 * len(stages)
     both, forward, weight = np.array(stages).T
     forward = forward * both
     weight = np.minimum(weights * weight * both, both - forward)
@@ -44,6 +45,7 @@ def test_a_step_is_no_shorter_than_any_stage_bounds(
         forward[:, None],
         (both - forward)[:, None],
         weight[:, None],
+        np.array([forward.sum()]),
         np.array([both.sum()]),
         np.array([weight.sum()]),
         Order.of(np.arange(len(stages))[None], pp),

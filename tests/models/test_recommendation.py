@@ -386,8 +386,8 @@ def test_of_layouts_that_differ_by_rounding_the_plain_schedule_is_taken() -> Non
 
 
 @pytest.mark.parametrize("balanced", [True, False])
-def test_a_zero_bubble_split_into_unlike_chunks_says_what_its_formula_is_for(balanced: bool) -> None:
-    question = problem("llama-3-8b", ("h100", 8), "deepseek", seq_len=4096, global_batch=64)
-    forced = Constraints(allowed={"schedule": ("zero_bubble",), "pp": (4,), "balanced": (balanced,)})
+def test_a_v_split_into_unlike_chunks_says_what_its_formula_is_for(balanced: bool) -> None:
+    question = problem("llama-3-8b", ("h100", 8), "generic", seq_len=4096, global_batch=64)
+    forced = Constraints(allowed={"schedule": ("zero_bubble_v",), "pp": (4,), "balanced": (balanced,)})
     found = recommend(question, PROFILE, forced)
-    assert any(reason.startswith("schedule: the formula of zero_bubble") for reason in found.reasons) == balanced
+    assert any(reason.startswith("schedule: the formula of zero_bubble_v") for reason in found.reasons) == balanced

@@ -1,0 +1,109 @@
+"""Makespans of pipelines: the longest path through operations that wait for each other, in closed form.
+
+An operation waits for the one before it on its stage, and for that of the neighbour which gives it what it needs. Few
+of the paths through all of them can be the longest. What each takes is linear from stage to stage that is alike, or the
+larger of what is, so that it is largest where a stretch of such stages begins or ends, or where one of the things it
+counts turns. Pipelines are given by those stages, (s, n) in their order, with times that are also those of the stages
+between one and the one given before it; their number and micro-batches are (n,).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from models.array import Array
+
+
+def turns(pp: Array, micro_batches: Array, corners: Array) -> Array:
+    """The stages to be given of pipelines with fewer micro-batches than stages, whose stretches begin and end at
+    `corners` (s, n)."""
+    few, last = pp - micro_batches, pp - 1
+    more = [few, few + 1, micro_batches, corners - few, corners + few]
+    return np.sort(np.concatenate([corners, *(np.clip(np.atleast_2d(at), 0, last) for at in more)]), axis=0)
+
+
+def one_f_one_b(pp: Array, micro_batches: Array, stage: Array, forward: Array, backward: Array) -> Array:
+    """Seconds of pipelines under 1F1B, (n,).
+
+    The longest path stays on one stage while that alternates. Until then, with k micro-batches ahead (pp less the
+    stage's number, m at most), a stage waits for its own k forwards, or for k forwards of a later one and what the
+    first backward takes from there; of forwards for those of every stage up to it, and k - 1 more of the slowest of
+    them. From its last forward on it is the same with time turned round. Where all m go ahead, one of both ways leads
+    through other stages.
+    """
+    ahead = np.minimum(pp - stage, micro_batches)
+    steps = np.diff(stage, axis=0, prepend=-1)
+    forwards, backwards = np.cumsum(steps * forward, axis=0), np.cumsum(steps * backward, axis=0)
+    own_start, start = _before_alternating(forwards, forward, backwards, ahead)
+    own_end, end = _before_alternating(backwards, backward, forwards, ahead)
+    alternating = start + (micro_batches - ahead) * (forward + backward) + end
+    one_way = np.maximum(own_start + end, start + own_end)
+    return np.asarray(np.where(micro_batches > ahead, alternating, one_way).max(axis=0))
+
+
+def zero_bubble(pp: Array, micro_batches: Array, stage: Array, forward: Array, to_input: Array, weight: Array) -> Array:
+    """Seconds of pipelines under ZB-H1, (n,), which is 1F1B of forwards and input gradients, with the weight gradients
+    of every micro-batch after the input gradients of a later one: as many later as the stage's number.
+
+    Before its first weight gradients a stage alternates, or waits for another one that does (_until_weights); a path
+    then stays on one stage until the last forward; from there, or from a later stage that this forward goes on to,
+    input gradients go up, on the slowest stage as many times as are left, and the stage where they end has as many
+    weight gradients left as its number (_after_forwards).
+    """
+    m, f, i, w = micro_batches, forward, to_input, weight
+    steps = np.diff(stage, axis=0, prepend=-1)
+    forwards, inputs = np.cumsum(steps * f, axis=0), np.cumsum(steps * i, axis=0)
+    begun = _until_weights(pp, m, stage, f, i, forwards, inputs)
+    ending = _after_forwards(pp, m, stage, i, w, inputs - i)
+    steady = begun + np.maximum(m - pp, 0) * (f + i + w)
+    passed_on = np.where(m > pp, _largest_so_far(steady - i - forwards) + forwards + i, steady)
+    return np.asarray((np.maximum(steady, passed_on) + ending).max(axis=0))
+
+
+def _until_weights(
+    pp: Array, micro_batches: Array, stage: Array, forward: Array, to_input: Array, forwards: Array, inputs: Array
+) -> Array:
+    """When stages have done what comes before their first weight gradients, (s, n); `forwards` and `inputs`: of all
+    stages up to each. One waits for a later one that alternates as long as there are forwards and then has only input
+    gradients, as have those on the way back; or for an earlier one, of which the last forward comes down to the later
+    one."""
+    ahead, due = np.minimum(pp - stage, micro_batches), np.minimum(stage, micro_batches - 1)
+    alternating, both, up = np.minimum(pp, micro_batches) - ahead, forward + to_input, inputs - to_input
+    own, start = _before_alternating(forwards, forward, inputs, ahead)
+    comes_down = np.where(alternating > 0, start + alternating * both, own) - forwards
+    found, earlier = np.full_like(own, -np.inf), np.full_like(own[0], -np.inf)
+    for at in range(len(stage)):
+        some, largest = np.minimum(due[: at + 1], alternating[at]), _largest_so_far(to_input[at::-1])[::-1]
+        by_itself = start[at] + some * both[at]
+        by_earlier = np.where(due[: at + 1] >= alternating[at], earlier + forwards[at], -np.inf)
+        on_the_way = to_input[at] + (due[: at + 1] - some) * largest + up[at] - up[: at + 1]
+        found[: at + 1] = np.maximum(found[: at + 1], np.maximum(by_itself, by_earlier) + on_the_way)
+        earlier = np.maximum(earlier, comes_down[at])
+    return found
+
+
+def _after_forwards(pp: Array, micro_batches: Array, stage: Array, to_input: Array, weight: Array, up: Array) -> Array:
+    """What comes after the first weight gradients but for what takes turns with forwards, (s, n); `up`: input gradients
+    of all stages before each."""
+    left, both = np.maximum(np.minimum(pp, micro_batches) - 1 - stage, 0), to_input + weight
+    at_end = np.minimum(stage + 1, micro_batches) * weight
+    found = np.zeros_like(both)
+    for at in range(len(stage)):
+        ending = left[at:] * _largest_so_far(both[at:]) + up[at:] - up[at] + at_end[at]
+        found[at:] = np.maximum(found[at:], ending)
+    return found
+
+
+def _before_alternating(firsts: Array, first: Array, thens: Array, ahead: Array) -> tuple[Array, Array]:
+    """When stages have done their own first passes, and when they may go on with the other kind, (s, n); `firsts`,
+    `thens`: of all stages up to each."""
+    own = firsts + (ahead - 1) * _largest_so_far(first)
+    return own, _largest_so_far((own + thens)[::-1])[::-1] - thens
+
+
+def _largest_so_far(values: Array) -> Array:
+    """np.maximum.accumulate, which takes longer over few rows."""
+    found = values.copy()
+    for before, row in zip(found, found[1:], strict=False):
+        np.maximum(before, row, out=row)
+    return found
