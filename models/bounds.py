@@ -14,13 +14,16 @@ step; the last takes no less than any stage, nor than the mean of all.
 - Under 1F1B all wait until the passes are done (models.makespan.one_f_one_b). With m > pp that takes m·x + b + 2·a -
   k·x or more, b and a what the stages before and the k after one of x take together: of the heaviest, a - k·x is no
   less than -pp·(x - μ), so that it is (m + pp - 1)·μ + (m - 1 - pp)·(x - μ), which is less for any other stage. With
-  m <= pp it is pp·μ + (m - 1)·x/2 or more: one micro-batch through all stages, and the others' forwards, or their
-  backwards, on one.
+  m <= pp a micro-batch passes all stages, and the others' forwards, or their backwards, one: pp·μ + (m - 1)·x/2 or
+  more; or the last one comes down from where it meets the first on its way up: pp·μ + Σx over the last m - 1 stages,
+  which the others leave (m - 1)·μ - (pp - m + 1)·(x - μ) or more for. A mean of both, such that x - μ is not in it, is
+  pp·μ·(1 + (m - 1)/(2·pp - m + 1)).
 - Under zero_bubble they do too (models.makespan.zero_bubble). With m > pp a path goes down all stages and up to the
   second one, whose last forward before weight gradients goes down again; with one that is m-pp micro-batches later,
-  which alternate on any one stage, it goes on down, and up to the first: 2·Σ(F+I) less those of the first stage, and
-  (m-pp)·x; with x of the heaviest, which the first is not above, (pp·(1-2w) - 1 + m)·μ + (m-pp-1)·(x-μ). With m <= pp,
-  as under 1F1B, (1-w)·(pp·μ + (m-1)·x/2) or more.
+  which alternate on any one stage, it goes on down, and up to the first, and ends with its weight gradients:
+  (m-pp)·x and 2·Σ(F+I), less F+I-W of the first stage, which is 2pp·(1-w)·μ - (1-2w)·x or more, with x of the heaviest:
+  (m + (pp-1)·(1-2w))·μ + (m-pp - (1-2w))·(x-μ). With m <= pp
+  it is 1F1B's, of F+I.
 - Of traffic t once a step, max(i·t, t - (1-i)·h·x) or more is exposed: i what overlap costs, h what of x can hide. That
   is convex, so the mean of it is no less than what the means of t and x give. The update is linear in what is updated.
 - With a partition, its heaviest stage may bound more than the mean: x - μ counts so many times, of which

@@ -113,13 +113,14 @@ def passes(schedules: Layouts, pp: Array, m: Array, weights: float) -> tuple[Arr
     what a pass of one stage takes beyond the mean. `weights`: weight gradients' largest share of a pass.
     models.bounds has the proofs."""
     v, w, others = schedules.virtual_stages[:, None], weights, 1 - weights
-    zero = np.where(m > pp, pp * (others - w) - 1, (pp + (m - 1) / 2) * others - m)
-    beside_zero = np.where(m > pp, m - 1 - pp, (m - 1) / 2 * others)
+    few = pp + pp * np.maximum(m - 1, 0) / np.maximum(2 * pp - m + 1, 1)  # passes in all of no more than pp
+    zero = np.where(m > pp, (pp - 1) * (others - w), few * others - m)
+    beside_zero = np.where(m > pp, m - pp - others + w, 0)
     begun, late = (np.minimum(m, pp) - 1) / 2, np.maximum(m - pp, 0)
     zero_v = np.maximum((pp - 1) / 4 * others, (pp - 1 - begun) * others - late * w)
     dual = np.maximum(1.5 * others - w, 0.0)
     of_schedule = {
-        ONE_F_ONE_B: (np.where(m > pp, pp - 1, pp - (m + 1) / 2), np.where(m > pp, m - 1 - pp, (m - 1) / 2)),
+        ONE_F_ONE_B: (np.where(m > pp, pp - 1, few - m), np.where(m > pp, m - 1 - pp, 0)),
         ZERO_BUBBLE: (np.maximum(zero, 0.0), np.where(zero > 0, beside_zero, m)),
         ZERO_BUBBLE_V: (zero_v, m - zero_v / np.maximum(pp - 1, 1)),
         DUALPIPE: ((pp / 2 - 1) * dual, m - dual),
