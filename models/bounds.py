@@ -7,10 +7,11 @@ step; the last takes no less than any stage, nor than the mean of all.
 - Under afab and interleaved schedules a stage idles for (pp·μ - x)/v or more, so that m·x and the bubble are
   (m - 1/v)·x + pp·μ/v: on average (m + (pp-1)/v)·μ.
 - Let weight gradients W be w·x at most, of any part of the model: what moving them saves is no more than they take, and
-  F+B no less than what it computes. Then F+I = F+B-W is (1-w)·x or more, and the larger of F and I half of that.
+  F+B no less than what it computes. Then F+I = F+B-W is (1-w)·x or more.
   zero_bubble_v: with y the mean of the other stages, μ - (x-μ)/(pp-1), and n = min(m, pp)-1, a stage idles for
   (pp-1)/4·(1-w)·y or more, and for ((pp-1 - n/2)·(1-w) - w·max(m-pp, 0))·y. dualpipe: for
-  (3/2·(1-w) - w)·(pp·μ - 2x)/2. None idles for less than nothing.
+  F+I-W and the larger of F and I - F/(pp/2-1) of the others, which is ((3/2 - 1/(2pp-2))·(1-w) - w)·(pp·μ - 2x)/2 or
+  more. None idles for less than nothing.
 - Under 1F1B all wait until the passes are done (models.makespan.one_f_one_b). With m > pp that takes m·x + b + 2·a -
   k·x or more, b and a what the stages before and the k after one of x take together: of the heaviest, a - k·x is no
   less than -pp·(x - μ), so that it is (m + pp - 1)·μ + (m - 1 - pp)·(x - μ), which is less for any other stage. With

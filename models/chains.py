@@ -118,7 +118,7 @@ def passes(schedules: Layouts, pp: Array, m: Array, weights: float) -> tuple[Arr
     beside_zero = np.where(m > pp, m - pp - others + w, 0)
     begun, late = (np.minimum(m, pp) - 1) / 2, np.maximum(m - pp, 0)
     zero_v = np.maximum((pp - 1) / 4 * others, (pp - 1 - begun) * others - late * w)
-    dual = np.maximum(1.5 * others - w, 0.0)
+    dual = np.maximum((1 + (pp - 2) / (2 * np.maximum(pp - 1, 1))) * others - w, 0.0)
     of_schedule = {
         ONE_F_ONE_B: (np.where(m > pp, pp - 1, few - m), np.where(m > pp, m - 1 - pp, 0)),
         ZERO_BUBBLE: (np.maximum(zero, 0.0), np.where(zero > 0, beside_zero, m)),

@@ -2,8 +2,8 @@
 
 Closed forms, with F, B, W the forward, full backward and weight-gradient seconds a micro-batch spends on a stage,
 m micro-batches and p stages. A discrete-event simulation of the same schedules agrees (tests): for any stages
-under afab, 1f1b and zero_bubble, for equal stages under interleaved, (W <= I <= F) dualpipe and (m >= 2p-1,
-W <= F <= I) zero_bubble_v, and closely for others; with unequal stages interleaved is an upper bound,
+under afab, 1f1b and zero_bubble, for equal stages under interleaved, dualpipe and (m >= 2p-1, W <= F <= I)
+zero_bubble_v, and closely for others; with unequal stages interleaved is an upper bound,
 or nearly, since a slow early stage hides part of its fill behind warm-up forwards. Interleaved chunks that differ fill
 and drain the pipeline with those of the first round, and wait for each other in one of two ways, whichever
 takes longer. Stages are in step: a round lasts as long as its longest chunk, and what that takes over all rounds beyond
@@ -31,9 +31,9 @@ zero_bubble   the same of its zero_bubble: with equal stages, m >= p and W <= F 
 zero_bubble_v with I = B-W, of the mean of the other stages, half of              ScheduleZBVZeroBubble of PyTorch
               2(p-1)(F+I) - (min(m,p)-1)(F + min(F,I)) - 2W max(m-p,0), or of     (torch.distributed.pipelining)
               (p-1) max(I, 2I-2W, 2F-I) if that is more
-dualpipe      half of Σ(F+B-2W + max(F,I)) over the stages but the two that       arXiv 2412.19437 table 2
-              are like this one: with equal ones (p/2-1)(F+B + B-3W) where I is
-              no less than F
+dualpipe      with F, I and W of all the other stages of a half and F1 their  arXiv 2412.19437 table 2
+              mean F, max(2F, F+I - F1) + max(I-W, 0): with equal ones and F = I
+              (p/2-1)(F+B + B-3W)
 """
 
 from __future__ import annotations
@@ -164,8 +164,9 @@ def bubble(
         return np.asarray(np.maximum(few, (pp - 1) * many) / 2)
 
     def dual() -> Array:
-        forward, to_input, weight = _of_others(t, 2)
-        return np.asarray(np.maximum(forward + to_input - weight + np.maximum(forward, to_input), 0.0) / 2)
+        forward, to_input, weight = (others / 2 for others in _of_others(t, 2))
+        one = forward / np.maximum(pp / 2 - 1, 1)
+        return np.asarray(np.maximum(2 * forward, forward + to_input - one) + np.maximum(to_input - weight, 0.0))
 
     others: dict[int, Callable[[], Array]] = {
         AFAB: afab,

@@ -140,19 +140,15 @@ def simulated(layout: Layout, m: int, forward: float, to_input: float, weight: f
     return max(end for _, end in spans.values())
 
 
-@given(st.integers(1, 6), st.integers(0, 20), st.lists(st.floats(0.1, 3.0), min_size=3, max_size=3))
-def test_dualpipe_takes_what_its_published_order_takes(half: int, more: int, seconds: list[float]) -> None:
-    """Its table 2 where F = I; with an input gradient longer than F it stays below."""
+@given(st.integers(1, 6), st.integers(0, 20), operations)
+def test_dualpipe_takes_what_its_published_order_takes(
+    half: int, more: int, seconds: tuple[float, float, float]
+) -> None:
     pp, m = 2 * half, 4 * half + 2 * more
-    weight, *others = sorted(seconds)
-    for forward, to_input in (others[::-1], [others[0]] * 2, others):
-        made = simulated(Layout(pp=pp, schedule="dualpipe"), m, forward, to_input, weight)
-        closed = closed_form("dualpipe", [forward] * pp, [to_input + weight] * pp, m, weight=weight)
-        if forward >= to_input:
-            assert made == pytest.approx(closed)
-        else:
-            assert closed - (to_input - forward) * half <= made * (1 + 1e-9)
-            assert made <= closed * (1 + 1e-9)
+    forward, to_input, weight = seconds
+    made = simulated(Layout(pp=pp, schedule="dualpipe"), m, forward, to_input, weight)
+    closed = closed_form("dualpipe", [forward] * pp, [to_input + weight] * pp, m, weight=weight)
+    assert made == pytest.approx(closed)
 
 
 @given(st.integers(1, 8), st.integers(1, 40), st.lists(st.floats(0.1, 3.0), min_size=3, max_size=3))
