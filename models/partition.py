@@ -5,8 +5,9 @@ several, dealt out to the stages in rounds, so that the largest stage is least, 
 largest chunk (models.pipeline), among splits that give every stage but the last, which has the head, as even a number
 of layers as can be, one more to the late ones or, where layers differ, to the early ones, and every stage as even
 chunks as can be, the larger ones first. In a V the first stage has both ends: so that the largest stage is least, then
-the largest chunk, among splits that give all others as even a number of layers. The head's chunk may have no layer, as
-in Megatron-LM's splits and Llama 3's (arXiv 2407.21783 §3.3.2).
+the largest chunk, among splits that give all others as even a number of layers. Dealt out in rounds, the head's chunk
+may have no layer, and, where there are two layers fewer than chunks, neither has the embedding's, as in Megatron-LM's
+splits and Llama 3's (arXiv 2407.21783 §3.3.2).
 """
 
 from __future__ import annotations
@@ -186,9 +187,11 @@ def _in_rounds(layers: Array, head: float, pp: Array, v: Array, width: int) -> A
     chunk = np.arange(width - 1)
     stage, round_ = chunk % pp, chunk // pp
     of_last = np.where(round_ < v - 1, _evenly((on_last - ending)[:, None], v - 1, round_), ending[:, None])
-    splits = []
-    for has_more in (stage >= pp - 1 - more, stage < more):
+    bare, splits = n < pp * v - 1, []  # both ends without a layer
+    late = stage >= pp - 1 - more
+    for has_more in (late, np.where(bare, late, stage < more)):
         counts = np.where(stage == pp - 1, of_last, _evenly(each + has_more, v, round_))
+        counts = np.where(bare & (stage == 0), round_ > 0, counts)
         begin = _up_to(counts).astype(np.int64)
         splits.append(np.where(np.arange(width) < pp * v, begin, n))
     late, early = (_slowest(begin, layers, stage, pp) for begin in splits)  # the head is on the last stage of both
@@ -231,7 +234,7 @@ def _last_stages(n: int, head: float, pp: Array, v: Array) -> tuple[Array, Array
     """How many of n layers the last stage has, and its last chunk beside the head, which is worth so many, (u,): of
     equally good numbers the most, since the stages before hold more micro-batches."""
     last = np.arange(n, -1, -1)
-    most = np.minimum(n - v * (pp - 1), n // pp + 1)
+    most = np.minimum(n - v * (pp - 1) + (n < pp * v - 1), n // pp + 1)
     others = -(-(n - last) // (pp - 1)[:, None])
     stages = np.where((last <= most[:, None]) & (last >= v[:, None] - 1), np.maximum(others, last + head), np.inf)
     row, at = np.nonzero(stages <= stages.min(axis=1, keepdims=True) * (1 + 1e-12))

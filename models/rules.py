@@ -162,7 +162,8 @@ def _accumulation(p: Problem, x: Layouts) -> Array:
 def _layers(p: Problem, x: Layouts) -> Array:
     chunks = x.pp * x.virtual_stages
     layers = p.architecture.num_layers
-    return np.where(x.balanced, chunks <= layers, layers % chunks == 0)
+    ends = 2 * (x.schedule == INTERLEAVED)  # which may be chunks by themselves (models.partition)
+    return np.where(x.balanced, chunks <= layers + ends, layers % chunks == 0)
 
 
 def _partition_offered(p: Problem, x: Layouts) -> Array:
@@ -394,7 +395,8 @@ RULES: tuple[Rule, ...] = (
         f"global_batch({p.workload.global_batch}) must be a multiple of dp({x.dp}) * micro_batch({x.micro_batch})")),
     Rule("layers_divide", "layout.pp", _layers, lambda p, x: (
         f"{p.architecture.num_layers} layers must give each of pp({x.pp}) * virtual_stages({x.virtual_stages}) chunks "
-        + ("at least one" if x.balanced else "the same number"))),
+        + ("the same number" if not x.balanced else "but the first and last at least one" if x.schedule == "interleaved"
+            else "at least one"))),
     Rule("tied_embedding_in_pipeline", "layout.pp", _ties, lambda p, x: (
         f"stack {p.stack.id} has no pipeline for a model that ties its embedding to its head (tie_word_embeddings)")),
     Rule("mtp_offered", "layout.pp", _multi_token_prediction, lambda p, x: (

@@ -261,7 +261,7 @@ def test_stages_fill_up_to_a_threshold_as_in_nanotron(runs: list[tuple[int, int]
     assert np.diff(begin[0]).tolist() == held
 
 
-@given(st.integers(2, 8), st.integers(2, 6), st.integers(0, 60), st.floats(0.0, 6.0))
+@given(st.integers(2, 8), st.integers(2, 6), st.integers(-1, 60), st.floats(0.0, 6.0))
 def test_dealt_out_in_rounds_the_slowest_stage_has_least(pp: int, v: int, more: int, head: float) -> None:
     """Against every number of layers that the last stage, with the head, may have."""
     layers, no, yes = pp * v + more, np.array([False]), np.array([True])
@@ -277,8 +277,19 @@ def test_dealt_out_in_rounds_the_slowest_stage_has_least(pp: int, v: int, more: 
     assert chunks[0, -1] - chunks[-2, -1] <= 1  # but the head's
 
 
+@given(st.integers(2, 12), st.integers(2, 6), st.floats(0.0, 6.0))
+def test_ends_may_be_chunks_by_themselves(pp: int, v: int, head: float) -> None:
+    layers, no, yes = pp * v - 2, np.array([False]), np.array([True])
+    begin = boundaries(np.ones(layers), head, np.array([pp]), np.array([v]), yes, no)[0]
+    assert np.diff(begin).tolist() == [0, *[1] * layers, 0]
+
+
 @given(
-    st.integers(2, 12), st.integers(2, 6), st.integers(0, 90), st.integers(0, 24), st.sampled_from([0.5, 1.0, 2.0, 4.0])
+    st.integers(2, 12),
+    st.integers(2, 6),
+    st.integers(0, 90),
+    st.integers(-2, 24),
+    st.sampled_from([0.5, 1.0, 2.0, 4.0]),
 )
 @example(3, 3, 57, 2, 1.0)  # with three stages the path goes down by a backward pass
 @example(5, 2, 0, 4, 4.0)  # what fills the last stage is no chunk of the mean, which has the head in it
