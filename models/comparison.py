@@ -14,7 +14,7 @@ from models.errors import Infeasible
 from models.groundwork import NoLegalLayout
 from models.layout import AXES, Layout, Layouts
 from models.obstacles import blame, contradiction
-from models.prediction import on_host, unlike_chunks
+from models.prediction import on_host
 from models.problem import Problem
 from models.profile import Profile
 from models.search import search
@@ -108,7 +108,6 @@ def _reasons(one: Candidate, other: Candidate, time: dict[str, float], memory: d
     for name, terms_ in zip(("first", "second"), only, strict=True):
         if terms_:
             reasons.append(f"only the {name} has {', '.join(terms_)}")
-    reasons += [f"the {name}: {said}" for name, p in (("first", a), ("second", b)) for said in unlike_chunks(p)]
     return tuple(reasons)
 
 

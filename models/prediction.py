@@ -62,17 +62,6 @@ class Prediction:
     provenance: Provenance
 
 
-def unlike_chunks(found: Prediction) -> list[str]:
-    """Of a formula that is for chunks that are alike (models.pipeline)."""
-    if found.layout.schedule != "zero_bubble_v" or len({*found.layers_per_chunk}) == 1:
-        return []
-    chunks = "-".join(map(str, found.layers_per_chunk))
-    return [
-        f"schedule: the formula of {found.layout.schedule} is for chunks that are alike; these have {chunks} layers: "
-        "look at the timeline, which runs one order of it, before this is launched for its speed"
-    ]
-
-
 class Spreads(NamedTuple):
     """Standard deviations of log step times, towards less and towards more, and of the logs of memory reserved; of
     shape (n,)."""

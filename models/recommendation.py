@@ -19,7 +19,7 @@ from models.more_chips import with_enough_chips
 from models.obstacles import forbidden_schedules, why_none
 from models.pareto import pareto_front, steps_of
 from models.pipelining import Pipelining, pipelined, roofline, unhidden
-from models.prediction import Prediction, on_host, unlike_chunks
+from models.prediction import Prediction, on_host
 from models.problem import Problem
 from models.profile import Profile
 from models.provenance import DECISIVE
@@ -193,7 +193,7 @@ def _reasons(
         f"probability of {_percent(best.fit_probability)}"
     )
     reasons += _fitting(best, surer, answer.certificate.exact)
-    reasons += [*_unsupported(best), *unlike_chunks(best)]
+    reasons += _unsupported(best)
     if fewer:
         reasons.append(fewer.message)
     if not answer.certificate.exact:

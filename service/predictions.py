@@ -7,7 +7,7 @@ from typing import Any
 
 from models.errors import Invalid
 from models.layout import Layout, Layouts
-from models.prediction import predict_layouts, unlike_chunks
+from models.prediction import predict_layouts
 from models.problem import Problem
 from models.rules import RULES, first_broken
 from service.answer_pages import answer_page, brief
@@ -39,12 +39,11 @@ class Predictions:
         require_legal(resolved.problem, layouts, open_)
         found = dict(zip(layouts, predict_layouts(resolved.problem, [*layouts.values()], profile), strict=True))
         predicted = {name: PredictedLayout.of(prediction) for name, prediction in found.items()}
-        cautions = [f"{name}: {said}" for name, prediction in found.items() for said in unlike_chunks(prediction)]
         failed = out_of_memory(self._store, resolved.problem, profile)
         answer = PredictionAnswer(
             layouts=[*predicted.values()],
             out_of_memory=failed,
-            warnings=[*warnings(predicted, failed), *cautions],
+            warnings=warnings(predicted, failed),
             **basis(request, resolved, profile),
         )
         for name, fields in asked.items():

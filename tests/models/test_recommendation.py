@@ -383,11 +383,3 @@ def test_of_layouts_that_differ_by_rounding_the_plain_schedule_is_taken() -> Non
     (afab,) = predict_layouts(found.problem, [other], PROFILE)
     assert afab.step_time_s == pytest.approx(found.fastest.prediction.step_time_s, rel=1e-12)
     assert afab.needed_gib > found.fastest.prediction.needed_gib + 29
-
-
-@pytest.mark.parametrize("balanced", [True, False])
-def test_a_v_split_into_unlike_chunks_says_what_its_formula_is_for(balanced: bool) -> None:
-    question = problem("llama-3-8b", ("h100", 8), "generic", seq_len=4096, global_batch=64)
-    forced = Constraints(allowed={"schedule": ("zero_bubble_v",), "pp": (4,), "balanced": (balanced,)})
-    found = recommend(question, PROFILE, forced)
-    assert any(reason.startswith("schedule: the formula of zero_bubble_v") for reason in found.reasons) == balanced

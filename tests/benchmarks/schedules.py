@@ -1,0 +1,64 @@
+"""How long pipelines take in closed form and operation by operation.
+
+    python -m tests.benchmarks.schedules
+
+Of models as they are, in stages that differ: a timeline's length over that of the closed form, less one. Every schedule
+of the generic stack, balanced and even splits, 2 to 16 stages of 8 H100 each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from models import catalogue
+from models.layout import Layout, Layouts
+from models.problem import Problem
+from models.profile import shipped_profile
+from models.rules import first_broken
+from models.timeline import timeline
+from models.usual import usual
+from models.workload import Workload
+
+MODELS = "deepseek-v3", "kimi-k2", "qwen3-235b-a22b", "llama-3.1-405b", "llama-3.1-8b", "gpt-3-175b"
+SCHEDULES = (
+    ("1f1b", 1), ("afab", 1), ("zero_bubble", 1), ("zero_bubble_v", 2), ("dualpipe", 1), ("interleaved", 2),
+    ("interleaved", 3), ("interleaved", 4),
+)  # fmt: skip
+PER_STAGE = 0.5, 1, 2, 4, 8
+DATA_PARALLEL = 8
+_OPEN = "schedule", "virtual_stages", "balanced"
+
+
+def excess(schedule: str, virtual_stages: int, *, balanced: bool) -> Iterator[float]:
+    """Of every pipeline that is legal."""
+    for model, pp, per_stage in product(MODELS, (2, 4, 8, 16), PER_STAGE):
+        micro_batches = int(pp * per_stage)
+        problem = Problem(
+            architecture=catalogue.architecture(model),
+            cluster=catalogue.cluster("h100", pp * DATA_PARALLEL),
+            workload=Workload(seq_len=4096, global_batch=micro_batches * DATA_PARALLEL),
+            stack=catalogue.stack("generic"),
+        )
+        knobs = {"schedule": schedule, "virtual_stages": virtual_stages, "balanced": balanced}
+        layout = usual(problem, Layout(pp=pp, dp_shard=DATA_PARALLEL, **knobs), _OPEN)
+        if first_broken(problem, Layouts.of([layout]))[0] >= 0:
+            continue
+        found = timeline(problem, shipped_profile(), layout, micro_batches)
+        if found.closed_form_s is not None:
+            yield found.pipeline_s / found.closed_form_s - 1
+
+
+def main() -> None:
+    print("| schedule | split | pipelines | least | 10th | median | 90th | most |\n|---|---|---|---|---|---|---|---|")
+    for (schedule, virtual_stages), balanced in product(SCHEDULES, (True, False)):
+        beyond = list(excess(schedule, virtual_stages, balanced=balanced))
+        spread = " | ".join(f"{share:+.1%}" for share in np.percentile(beyond, [0, 10, 50, 90, 100]))
+        name = f"{schedule} x{virtual_stages}" if virtual_stages > 1 else schedule
+        print(f"| {name} | {'balanced' if balanced else 'even'} | {len(beyond)} | {spread} |")
+
+
+if __name__ == "__main__":
+    main()
