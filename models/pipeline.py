@@ -136,8 +136,8 @@ def moves_weight_gradients(schedule: Array) -> bool:
 def bubble(
     schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Array, times: StageTimes, waits: Array
 ) -> Array:
-    """Seconds that each stage is idle in a step, (s, n), with what it `waits` for longer chunks (waiting). Under afab
-    and 1f1b until the last of them has done its passes; without a pipeline nowhere."""
+    """Seconds that each stage is idle in a step, (s, n), with what it `waits` for longer chunks (waiting). Where they
+    end together until the last of them has done its passes; without a pipeline nowhere."""
     t, m1 = times, micro_batches - 1
     both = t.forward + t.backward
     if (pp == 1).all():
