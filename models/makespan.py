@@ -17,9 +17,9 @@ from models.array import Array
 def turns(pp: Array, micro_batches: Array, corners: Array) -> Array:
     """The stages to be given of pipelines with fewer micro-batches than stages, whose stretches begin and end at
     `corners` (s, n)."""
-    few, last = pp - micro_batches, pp - 1
-    more = [few, few + 1, micro_batches, corners - few, corners + few]
-    return np.sort(np.concatenate([corners, *(np.clip(np.atleast_2d(at), 0, last) for at in more)]), axis=0)
+    few = pp - micro_batches
+    more = (np.clip(corners + by, 0, pp - 1) for by in (-few, few))
+    return np.sort(np.concatenate([corners, *more]), axis=0)
 
 
 def one_f_one_b(pp: Array, micro_batches: Array, stage: Array, forward: Array, backward: Array) -> Array:
@@ -57,7 +57,7 @@ def zero_bubble(pp: Array, micro_batches: Array, stage: Array, forward: Array, t
     ending = _after_forwards(pp, m, stage, i, w, inputs - i)
     steady = begun + np.maximum(m - pp, 0) * (f + i + w)
     passed_on = np.where(m > pp, _largest_so_far(steady - i - forwards) + forwards + i, steady)
-    return np.asarray((np.maximum(steady, passed_on) + ending).max(axis=0))
+    return np.asarray((passed_on + ending).max(axis=0))
 
 
 def _until_weights(

@@ -12,8 +12,9 @@ which began about as many steps before as there are stages, and back: with every
 both sees the longer chunks once more and skips the shorter ones, but for the groups that fill and drain the pipeline.
 Where it takes longer the path goes to the first stage with a backward pass through all stages instead. With chunks as
 models.partition deals them out the simulation takes 4% less to 1% more for models as they are; where layers are few and
-the head is worth several of them up to a quarter less, and 3% more at most (tests). A V and DualPipe fill and drain the
-pipeline with the mean of the other stages, or with those of the other half: upper bounds, or nearly (docs/model.md).
+the head is worth several of them up to two fifths less, and 3% more at most (tests), but up to a fifth where few layers
+are of two kinds. A V and DualPipe fill and drain the pipeline with the mean of the other stages, or with those of the
+other half (docs/model.md has how near that is).
 
 schedule      idle time of stage s, besides m (F+B) of work                       source
 afab          ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                       GPipe, arXiv 1811.06965
@@ -25,8 +26,8 @@ interleaved   Σ(F+B)/v over the other stages, or Σ(F+B) of their chunks of the
               first round and d that of the last round, and, each if more than 0,
               m/g - 2 times (g+1-p) B of c less (2p-1-g) F of d, and, from the second
               group on, p-1 times (B of c less d) less F of d
-zero_bubble   the same of its zero_bubble: with equal stages, m >= p and W <= F   arXiv 2401.10241 table 2 (ZB-H1)
-              (p-1)(F+B-2W); as many micro-batches in flight on every stage as on
+zero_bubble   the same of its zero_bubble: with equal stages, m >= p and W at     arXiv 2401.10241 table 2 (ZB-H1)
+              most F and B-W (p-1)(F+B-2W); as many micro-batches in flight on every stage as on
               the first
 zero_bubble_v with I = B-W, of the mean of the other stages, half of              ScheduleZBVZeroBubble of PyTorch
               2(p-1)(F+I) - (min(m,p)-1)(F + min(F,I)) - 2W max(m-p,0), or of     (torch.distributed.pipelining)

@@ -1,8 +1,8 @@
 """A step as it passes: which stage computes what when, by running its schedule operation by operation.
 
 The closed forms of models.pipeline give the length of a step at once; here every forward, backward and weight gradient
-has its place. Where stages differ the two may differ; under 1F1B and with all forwards first only by sends, of which
-the closed form counts those of the longest path.
+has its place. Where stages differ the two may differ; under 1F1B, ZB-H1 and with all forwards first only by sends, of
+which the closed form counts those of 1F1B's longest path.
 """
 
 from __future__ import annotations

@@ -404,7 +404,7 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
     text, chunks = (training.get("pp_schedule") or "").lower(), training.get("vpp")
     virtual = chunks if isinstance(chunks, int) else 1
     if isinstance(chunks, str) and "max" in chunks:
-        virtual = -(-problem.architecture.num_layers // pp)
+        virtual = _one_layer_each(problem.architecture.num_layers, pp)
     if not text or text == "none":
         assumed.append("schedule")
     if "zbv" in text:
@@ -417,10 +417,16 @@ def _schedule(training: Row, problem: Problem, pp: int, assumed: list[str]) -> t
         return "interleaved", virtual
     if "interleav" in text or text == "1f1b-i":
         assumed.append("virtual_stages")
-        layers = problem.architecture.num_layers
-        fitting = [v for v in range(2, 9) if 0 in (layers % (pp * v), (layers + 2) % (pp * v))]  # or with both ends
+        layers = problem.architecture.num_layers  # embedding and head may count as two more
+        fitting = [v for v in range(2, 9) if 0 in (layers % (pp * v), (layers + 2) % (pp * v))]
         return "interleaved", fitting[-1] if fitting else 2
     return ("afab", 1) if problem.stack.schedules[0] == "afab" else ("1f1b", 1)
+
+
+def _one_layer_each(layers: int, pp: int) -> int:
+    """Chunks of a stage: embedding and head may be two by themselves."""
+    most = -(-layers // pp)
+    return most if most * pp <= layers + 2 else max(layers // pp, 1)
 
 
 def _recompute(

@@ -58,10 +58,9 @@ class TimelineAnswer(Document):
     pipeline_s: float
     """From the first operation to the last, run one by one."""
     closed_form_s: float | None
-    """The same as the prediction has it. Under 1f1b and afab they differ by sends only (less than 1%); where
-    interleaved chunks are not alike this may be up to a tenth more and a little less. Under zero-bubble schedules it is
-    the formula for stages that are alike: with an uneven split up to 22% less than this order takes, in a V up to 9%
-    less and two fifths more; DualPipe's is up to 15% more. null where not all are shown."""
+    """The same as the prediction has it. Under 1f1b, afab and zero_bubble they differ by sends only (2% at most);
+    where chunks are not alike an interleaved schedule's, a V's and DualPipe's may be a tenth more or a little less
+    (docs/model.md has figures). null where not all are shown."""
     step_time_s: float
     """As predicted."""
     events: list[EventAnswer]

@@ -2,13 +2,13 @@
 
     python -m tests.benchmarks.schedules
 
-Of models as they are, in stages that differ: a timeline's length over that of the closed form, less one. Every schedule
-of the generic stack, balanced and even splits, 2 to 16 stages of 8 H100 each.
+Of large and small models as they are, in stages that differ: a timeline's length over that of the closed form, less
+one. Every schedule of the generic stack, balanced and even splits, 2 to 16 stages of 8 H100 each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import numpy as np
@@ -22,20 +22,21 @@ from models.timeline import timeline
 from models.usual import usual
 from models.workload import Workload
 
-MODELS = "deepseek-v3", "kimi-k2", "qwen3-235b-a22b", "llama-3.1-405b", "llama-3.1-8b", "gpt-3-175b"
+MODELS = "deepseek-v3", "kimi-k2", "qwen3-235b-a22b", "llama-3.1-405b", "gpt-3-175b"
+SMALL = "llama-3.1-8b", "llama-3.2-1b", "gemma-2-9b"
 SCHEDULES = (
     ("1f1b", 1), ("afab", 1), ("zero_bubble", 1), ("zero_bubble_v", 2), ("dualpipe", 1), ("interleaved", 2),
     ("interleaved", 3), ("interleaved", 4),
 )  # fmt: skip
-PER_STAGE = 0.5, 1, 2, 4, 8
+PER_STAGE = 0, 0.5, 1, 2, 4, 8  # at least one micro-batch
 DATA_PARALLEL = 8
 _OPEN = "schedule", "virtual_stages", "balanced"
 
 
-def excess(schedule: str, virtual_stages: int, *, balanced: bool) -> Iterator[float]:
+def excess(models: Sequence[str], schedule: str, virtual_stages: int, *, balanced: bool) -> Iterator[float]:
     """Of every pipeline that is legal."""
-    for model, pp, per_stage in product(MODELS, (2, 4, 8, 16), PER_STAGE):
-        micro_batches = int(pp * per_stage)
+    for model, pp, per_stage in product(models, (2, 4, 8, 16), PER_STAGE):
+        micro_batches = max(int(pp * per_stage), 1)
         problem = Problem(
             architecture=catalogue.architecture(model),
             cluster=catalogue.cluster("h100", pp * DATA_PARALLEL),
@@ -52,12 +53,14 @@ def excess(schedule: str, virtual_stages: int, *, balanced: bool) -> Iterator[fl
 
 
 def main() -> None:
-    print("| schedule | split | pipelines | least | 10th | median | 90th | most |\n|---|---|---|---|---|---|---|---|")
-    for (schedule, virtual_stages), balanced in product(SCHEDULES, (True, False)):
-        beyond = list(excess(schedule, virtual_stages, balanced=balanced))
+    print("| schedule | split | models | pipelines | least | 10th | median | 90th | most |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    of_size = {"large": MODELS, "small": SMALL}
+    for (schedule, virtual_stages), balanced, (size, models) in product(SCHEDULES, (True, False), of_size.items()):
+        beyond = list(excess(models, schedule, virtual_stages, balanced=balanced))
         spread = " | ".join(f"{share:+.1%}" for share in np.percentile(beyond, [0, 10, 50, 90, 100]))
         name = f"{schedule} x{virtual_stages}" if virtual_stages > 1 else schedule
-        print(f"| {name} | {'balanced' if balanced else 'even'} | {len(beyond)} | {spread} |")
+        print(f"| {name} | {'balanced' if balanced else 'even'} | {size} | {len(beyond)} | {spread} |")
 
 
 if __name__ == "__main__":

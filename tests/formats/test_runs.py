@@ -248,6 +248,21 @@ def test_a_zero_bubble_schedule_may_go_in_a_v(stated: str, schedule: str, chunks
     require_legal(run.problem, run.alternatives[0])
 
 
+@pytest.mark.parametrize(("layers", "pp", "chunks"), [(22, 8, 3), (61, 8, 7), (64, 8, 8), (126, 16, 8), (62, 16, 4)])
+def test_one_layer_a_chunk_may_leave_both_ends_without(layers: int, pp: int, chunks: int) -> None:
+    training = {"pp": pp, "pp_schedule": "1f1b-i", "vpp": "max: 1 layer per chunk", "micro_batch_size": 1}
+    training |= {"global_batch_sequences": 2 * pp, "dp": 1, "tp": 1}
+    run = runs.read(row(model={"num_layers": layers}, cluster={"num_chips": pp}, training=training), YEAR)
+    assert {x.virtual_stages for x in run.alternatives} == {chunks}
+    require_legal(run.problem, choose(run, shipped_profile()))
+
+
+@pytest.mark.parametrize(("layers", "chunks"), [(48, 6), (46, 6), (94, 8), (61, 2)])
+def test_where_only_interleaving_is_stated_ends_may_count_as_layers(layers: int, chunks: int) -> None:
+    run = runs.read(row(model={"num_layers": layers}, training={"pp": 4, "pp_schedule": "interleaved"}), YEAR)
+    assert {x.virtual_stages for x in run.alternatives} == {chunks}
+
+
 @pytest.mark.parametrize(
     ("stated", "optimizer"),
     [
