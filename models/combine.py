@@ -13,7 +13,7 @@ from models.hardware import GIB
 from models.layout import DUALPIPE, ZERO_BUBBLE_V, Layouts
 from models.margin import Margin
 from models.mesh_costs import MeshCosts
-from models.partition import Stages, boundaries, partition
+from models.partition import Stages, boundaries, facing, partition
 from models.problem import Problem
 
 TIME_TERMS: dict[str, str] = {
@@ -50,10 +50,11 @@ def partitions(problem: Problem, layouts: Layouts) -> Shared[Stages]:
     """Layers over stages, by forward FLOPs; one table entry for every (stages, chunks, policy). Those of multi-token
     prediction are where the head is."""
     x = layouts
-    mirrored, folded = x.schedule == DUALPIPE, x.schedule == ZERO_BUBBLE_V
-    first, code = distinct(x.pp, x.virtual_stages, x.balanced, mirrored, folded)
+    paired = x.schedule == DUALPIPE, x.schedule == ZERO_BUBBLE_V
+    columns = x.pp, x.virtual_stages, x.balanced, *paired, pipeline.level(x.schedule)
+    first, code = distinct(*columns)
     weights, head = problem.forward_flops
-    parts = (x.pp[first], x.virtual_stages[first], x.balanced[first], mirrored[first], folded[first])
+    parts = [column[first] for column in columns]
     runs, by_threshold = problem.architecture.runs, problem.stack.splits_by_threshold
     found = partition(runs, np.array(weights), head, *parts, by_threshold=by_threshold)
     return Shared(found.beside_head(runs[-1][0], problem.architecture.mtp_layers), code)
@@ -63,17 +64,12 @@ def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]
     """Of each layout's partition, the kinds of the layers of each chunk, in the order of the model."""
     weights, head = problem.forward_flops
     kinds = np.repeat(*(np.array(column) for column in zip(*problem.architecture.runs, strict=True)))
-    chunks, folded = layouts.pp * layouts.virtual_stages, layouts.schedule == ZERO_BUBBLE_V
-    first, code = distinct(layouts.pp, layouts.virtual_stages, layouts.balanced, folded)
-    begin = boundaries(
-        np.array(weights)[kinds],
-        head,
-        layouts.pp[first],
-        layouts.virtual_stages[first],
-        layouts.balanced[first],
-        folded[first],
-        by_threshold=problem.stack.splits_by_threshold,
-    )
+    x = layouts
+    chunks, faces = x.pp * x.virtual_stages, facing(x.pp, x.schedule == DUALPIPE, x.schedule == ZERO_BUBBLE_V)
+    columns = x.pp, x.virtual_stages, x.balanced, faces, pipeline.level(x.schedule)
+    first, code = distinct(*columns)
+    shape = [column[first] for column in columns]
+    begin = boundaries(np.array(weights)[kinds], head, *shape, by_threshold=problem.stack.splits_by_threshold)
     cuts = [row[1:count] for row, count in zip(begin[code], chunks.tolist(), strict=True)]
     return [[chunk.tolist() for chunk in np.split(kinds, cut)] for cut in cuts]
 

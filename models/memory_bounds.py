@@ -275,7 +275,8 @@ class MemoryBounds:
         """Whether the last of several chunks may have the head only: the last stage then has another layer than the
         last."""
         schedules = self.policies.schedules
-        return bool((schedules.balanced & (schedules.virtual_stages > 1)).any())
+        several = (schedules.virtual_stages > 1) | (schedules.schedule == DUALPIPE)
+        return bool((schedules.balanced & several).any())
 
     @cached_property
     def _layer(self) -> Array:

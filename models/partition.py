@@ -1,13 +1,15 @@
 """How layers fall on the stages of a pipeline: contiguous chunks, one or several to a stage.
 
-An equal number of layers each; or balanced by their costs. Of one chunk a stage, so that the largest is least. Of
-several, dealt out to the stages in rounds, so that the largest stage is least, then the sum over rounds of each round's
-largest chunk (models.pipeline), among splits that give every stage but the last, which has the head, as even a number
-of layers as can be, one more to the late ones or, where layers differ, to the early ones, and every stage as even
-chunks as can be, the larger ones first. In a V the first stage has both ends: so that the largest stage is least, then
-the largest chunk, among splits that give all others as even a number of layers. Dealt out in rounds, the head's chunk
-may have no layer, and, where there are two layers fewer than chunks, neither has the embedding's, as in Megatron-LM's
-splits and Llama 3's (arXiv 2407.21783 §3.3.2).
+An equal number of layers each; or balanced by their costs. Of one chunk a stage, so that the largest is least, with as
+few layers on the early ones as that allows, which hold most micro-batches, or, where all hold as many, so that the
+largest but the last is least too. Of several, dealt out to the stages in rounds, so that the largest stage is least,
+then the sum over rounds of each round's largest chunk (models.pipeline), among splits that give every stage but the
+last, which has the head, as even a number of layers as can be, one more to the late ones or, where layers differ, to
+the early ones, and every stage as even chunks as can be, the larger ones first. In a V the first stage has both ends,
+as have the outermost of DualPipe: so that the largest stage is least, then the largest chunk, among splits that give
+all others as even a number of layers. Dealt out in rounds, the head's chunk may have no layer, and, where there are two
+layers fewer than chunks, neither has the embedding's, as in Megatron-LM's splits and Llama 3's (arXiv 2407.21783
+§3.3.2).
 """
 
 from __future__ import annotations
@@ -100,6 +102,7 @@ def partition(
     balanced: Array,
     mirrored: Array,
     folded: Array,
+    level: Array | bool = False,
     *,
     by_threshold: bool = False,
 ) -> Stages:
@@ -109,14 +112,20 @@ def partition(
     that are `balanced` get a split by these costs, or that of nanotron, `by_threshold`; the others an equal number of
     layers.
     `mirrored` rows (DualPipe) hold chunk i and chunk p-1-i on device i, `folded` ones (two chunks in a V) chunk i and
-    chunk 2p-1-i.
+    chunk 2p-1-i. Stages of `level` ones hold as many micro-batches each.
     """
     order = np.repeat([kind for kind, _ in runs], [count for _, count in runs])
     costs = layer_cost[order]
-    begin = boundaries(costs, head_cost, pp, virtual_stages, balanced, folded, by_threshold=by_threshold)
+    shape = pp, virtual_stages, balanced, facing(pp, mirrored, folded), level
+    begin = boundaries(costs, head_cost, *shape, by_threshold=by_threshold)
     found, index, kind = _different_stages(begin, order, len(layer_cost), pp, mirrored, folded)
     rounds = _of_rounds(begin, order, layer_cost, head_cost, pp, virtual_stages)
     return Stages(found, index, Order.of(kind, pp), np.arange(len(pp)), *rounds)
+
+
+def facing(pp: Array, mirrored: Array, folded: Array) -> Array:
+    """How many chunks from either end on lie on stages with one from the other end; 0 where none do."""
+    return np.where(mirrored, pp // 2, np.where(folded, pp, 0))
 
 
 def boundaries(
@@ -125,7 +134,8 @@ def boundaries(
     pp: Array,
     virtual_stages: Array,
     balanced: Array,
-    folded: Array,
+    facing: Array,
+    level: Array | bool = False,
     *,
     by_threshold: bool = False,
 ) -> Array:
@@ -133,16 +143,19 @@ def boundaries(
     chunks = pp * virtual_stages
     begin = np.ceil(np.arange(int(chunks.max()) + 1) * len(layers) / chunks[:, None]).astype(np.int64)
     begin = np.minimum(begin, len(layers))
-    several = balanced & (virtual_stages > 1) & (pp > 1) & (not by_threshold)
-    rounds, v_shaped = several & ~folded, several & folded & (len(layers) >= chunks)
+    rounds = balanced & (virtual_stages > 1) & (pp > 1) & (facing == 0) & (not by_threshold)
+    v_shaped = balanced & (facing > 1) & (len(layers) >= chunks) & (not by_threshold)
     if rounds.any():
         begin[rounds] = _in_rounds(layers, head, pp[rounds], virtual_stages[rounds], begin.shape[1])
     for row in np.flatnonzero(v_shaped).tolist():
-        begin[row] = _in_v(layers, head, int(pp[row]), begin.shape[1])
+        begin[row] = _in_v(layers, head, int(facing[row]), begin.shape[1])
     whole = balanced & ~rounds & ~v_shaped
     if whole.any():
         split = _thresholds if by_threshold else _balanced
         begin[whole] = split(layers, head, chunks[whole], begin.shape[1])
+    for row in np.flatnonzero(whole & level & (chunks > 2) & (not by_threshold)).tolist():
+        others = chunks[row] - 1
+        begin[row, : others + 1] = _balanced(layers[: begin[row, others]], 0.0, others[None], int(others) + 1)[0]
     return begin
 
 

@@ -103,6 +103,11 @@ def in_flight(schedule: Array, stage: Array, pp: Array, virtual_stages: Array, m
     return _by_schedule(schedule, np.minimum(pp - stage, micro_batches).astype(float), others)
 
 
+def level(schedule: Array) -> Array:
+    """Whether every stage holds as many micro-batches as the first, of schedules with a chunk a stage."""
+    return np.isin(schedule, (AFAB, ZERO_BUBBLE))
+
+
 def ends_together(schedule: Array) -> Array:
     """Whether stages are taken to do what comes once a step when the last of them has done its passes."""
     return np.isin(schedule, (ONE_F_ONE_B, AFAB, ZERO_BUBBLE))

@@ -301,7 +301,7 @@ def _layers_message(p: Problem, x: Layout) -> str:
     if x.offload_activations:
         return f"recompute_layers({x.recompute_layers}) does not go with offload_activations; 0 recomputes all layers"
     if x.balanced:
-        return f"recompute_layers({x.recompute_layers}) needs chunks of as many layers, not a balanced split; 0 is all"
+        return f"recompute_layers({x.recompute_layers}) needs an even split (balanced: false); 0 recomputes all layers"
     chunk = p.architecture.num_layers // (x.pp * x.virtual_stages)
     return f"recompute_layers({x.recompute_layers}) must be less than the {chunk} layers of a chunk; 0 is all of them"
 
@@ -395,8 +395,8 @@ RULES: tuple[Rule, ...] = (
         f"global_batch({p.workload.global_batch}) must be a multiple of dp({x.dp}) * micro_batch({x.micro_batch})")),
     Rule("layers_divide", "layout.pp", _layers, lambda p, x: (
         f"{p.architecture.num_layers} layers must give each of pp({x.pp}) * virtual_stages({x.virtual_stages}) chunks "
-        + ("the same number" if not x.balanced else "but the first and last at least one" if x.schedule == "interleaved"
-            else "at least one"))),
+        + ("the same number" if not x.balanced and x.pp * x.virtual_stages <= p.architecture.num_layers
+            else "but the first and last at least one" if x.schedule == "interleaved" else "at least one on average"))),
     Rule("tied_embedding_in_pipeline", "layout.pp", _ties, lambda p, x: (
         f"stack {p.stack.id} has no pipeline for a model that ties its embedding to its head (tie_word_embeddings)")),
     Rule("mtp_offered", "layout.pp", _multi_token_prediction, lambda p, x: (

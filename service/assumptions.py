@@ -14,6 +14,7 @@ from models.profile import Profile
 from service.resolution import Resolved
 from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
+from service.schemas.prediction import PredictedLayout
 from service.schemas.question import Question
 from service.schemas.report import Ran
 from service.schemas.stack import StackForm
@@ -71,6 +72,14 @@ def of_the_layout(name: str, given: LayoutFields, settled: LayoutFields, problem
         like = f"Megatron-LM, told nothing, cuts them like the rest (etp = {settled.tp})"
         lines.append(f"{name}.etp is 1, experts are whole: {like}")
     return lines
+
+
+def of_the_chunks(name: str, found: PredictedLayout) -> list[str]:
+    """Of a split that leaves some without a layer."""
+    if 0 not in found.layers_per_chunk:
+        return []
+    told = "a launcher that does not split so by itself is told (Megatron-Core: pipeline_model_parallel_layout)"
+    return [f"{name} has a chunk without layers (layers_per_chunk): {told}"]
 
 
 def of_the_date(report: Ran, settled: StackForm) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from models.comparison import compare
 from models.constraints import Constraints
 from models.layout import Layout
-from service.assumptions import of_the_layout
+from service.assumptions import of_the_chunks, of_the_layout
 from service.basis import grounds
 from service.deadline import Deadline, nobody
 from service.failures import least_that_failed, left_out, out_of_memory, warnings
@@ -46,6 +46,8 @@ class Comparisons:
         sides = {"first": answer.first.prediction, "second": answer.second.prediction}
         searched = [prediction.needed_gib for name, prediction in sides.items() if name not in settled]
         answer.reasons += [*left_out(max(searched, default=math.inf), failed), *warnings(sides, failed)]
+        for name, side in sides.items():
+            answer.assumptions += of_the_chunks(f"the {name}", side)
         for name, layout in settled.items():
             answer.assumptions.extend(of_the_layout(f"{name}.layout", given[name].layout or layout, layout, problem))
             given[name] = Side(layout=layout)

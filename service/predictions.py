@@ -11,7 +11,7 @@ from models.prediction import predict_layouts
 from models.problem import Problem
 from models.rules import RULES, first_broken
 from service.answer_pages import answer_page, brief
-from service.assumptions import of_the_layout
+from service.assumptions import of_the_chunks, of_the_layout
 from service.basis import basis
 from service.creation import Created, Save
 from service.errors import Refused
@@ -47,7 +47,8 @@ class Predictions:
             **basis(request, resolved, profile),
         )
         for name, fields in asked.items():
-            answer.assumptions.extend(of_the_layout(name, open_[name], fields, resolved.problem))
+            answer.assumptions += of_the_layout(name, open_[name], fields, resolved.problem)
+            answer.assumptions += of_the_chunks(name, predicted[name])
         answer.request["layouts"] = [fields.model_dump(mode="json") for fields in asked.values()]
         return lambda rows: _save(rows, answer)
 

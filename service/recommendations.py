@@ -18,7 +18,7 @@ from models.profile import Profile
 from models.recommendation import Recommendation, recommend
 from models.thresholds import thresholds
 from service.answer_pages import answer_page, brief
-from service.assumptions import of_the_leaves
+from service.assumptions import of_the_chunks, of_the_leaves
 from service.basis import basis
 from service.creation import Created, Save
 from service.deadline import Deadline, nobody
@@ -199,9 +199,7 @@ def _lossless(objective: ObjectiveFields) -> list[str]:
 
 def _to_check(advised: dict[str, PredictedLayout]) -> list[str]:
     """What a launch needs beyond its degrees, and what looks like a slip of the request."""
-    spread = "a launcher that does not split so by itself is told (Megatron-Core: pipeline_model_parallel_layout)"
-    empty = [name for name, found in advised.items() if 0 in found.layers_per_chunk]
-    lines = [f"{name} has a chunk without layers (layers_per_chunk): {spread}" for name in empty]
+    lines = [line for name, found in advised.items() for line in of_the_chunks(name, found)]
     beyond = [line for line in advised["the fastest"].provenance.outside if line.startswith("tokens_per_step")]
     if any(" is beyond " in line and line.endswith(" any run") for line in beyond):
         lines.append(f"{beyond[0]}: check that workload.global_batch counts sequences, not tokens")

@@ -64,7 +64,7 @@ class LayoutFields(Wire):
     schedule: Schedule = "1f1b"
     """Left out: 1f1b where the stack and the recipe have it, else the first of the stack's that the recipe allows."""
     virtual_stages: Degree = 1
-    """Model chunks a device holds."""
+    """Model chunks a device holds in one direction: 1 under dualpipe, which has one in each."""
     balanced: bool = False
     """Layers over stages so that the slowest is fastest, not an equal number. Left out with pp > 1: as the stack has
     it."""

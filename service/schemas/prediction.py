@@ -283,5 +283,4 @@ class PredictionAnswer(Basis):
     """Layouts of the same model that were reported out of memory on this chip and stack, but for those that a later run
     disproves."""
     warnings: list[str] = []
-    """Of each layout that needs as much memory as one of those, or whose step time rests on a formula for chunks of
-    layers that are alike, as its own are not."""
+    """Of each layout that needs as much memory as one of those."""

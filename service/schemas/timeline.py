@@ -59,8 +59,8 @@ class TimelineAnswer(Document):
     """From the first operation to the last, run one by one."""
     closed_form_s: float | None
     """The same as the prediction has it. Under 1f1b, afab and zero_bubble they differ by sends only (2% at most);
-    where chunks are not alike an interleaved schedule's, a V's and DualPipe's may be a tenth more or a little less
-    (docs/model.md has figures). null where not all are shown."""
+    where chunks differ, embedding and head among them, an interleaved schedule's, a V's and DualPipe's may be a tenth
+    more or some percent less (docs/model.md has figures). null where not all are shown."""
     step_time_s: float
     """As predicted."""
     events: list[EventAnswer]

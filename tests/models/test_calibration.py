@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
 from models import catalogue
+from models.array import Array
 from models.calibration import Observation, calibrate
 from models.compute import deviation
 from models.layout import Layout, Layouts
@@ -208,9 +210,30 @@ def test_runs_that_did_not_fit_raise_the_memory_of_their_kind() -> None:
         return float(predict(problem, Layouts.of([layout]), profile.coefficients(problem.scopes)).reserved_bytes[0])
 
     failed = [Observation(key=str(i), problem=problem, layout=layout, out_of_memory=True) for i in range(20)]
-    measured = [Observation(key=str(i), problem=problem, layout=layout, memory_bytes=60e9) for i in range(20)]
     assert reserved(PROFILE) < problem.cluster.usable_bytes
     assert reserved(calibrate(PROFILE, failed).profile) > reserved(PROFILE)
+
+
+def test_layouts_that_all_hold_twice_as_much_are_believed() -> None:
+    problem = Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster("h100", 8),
+        workload=Workload(seq_len=8192, global_batch=64),
+        stack=catalogue.stack("torchtitan"),
+    )
+    layouts = [
+        Layout(dp_shard=8 // tp, tp=tp, zero_stage=3, recompute=policy, micro_batch=size, sequence_parallel=tp > 1)
+        for tp, policy, size in product((1, 2, 4), ("none", "full"), (1, 2, 4))
+    ]
+
+    def reserved(profile: Profile) -> Array:
+        return predict(problem, Layouts.of(layouts), profile.coefficients(problem.scopes)).reserved_bytes
+
+    before = reserved(PROFILE)
+    measured = [
+        Observation(key=str(i), problem=problem, layout=layout, memory_bytes=2 * float(held))
+        for i, (layout, held) in enumerate(zip(layouts, before, strict=True))
+    ]
     learnt = calibrate(PROFILE, measured)
-    assert abs(reserved(learnt.profile) - 60e9) < 0.5 * abs(reserved(PROFILE) - 60e9)
+    assert reserved(learnt.profile) == pytest.approx(2 * before, rel=0.1)
     assert (learnt.memory_error_after or 1.0) < (learnt.memory_error_before or 0.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from models.array import Array
 from models.layout import SCHEDULES, Layout
-from models.partition import Order, boundaries, partition
+from models.partition import Order, boundaries, facing, partition
 from models.pipeline import StageTimes, bubble, in_flight, waiting
 from models.schedules import run
 from tests.models.simulation import Op, afab, greedy_zero_bubble, interleaved, one_f_one_b, simulate, zero_bubble
@@ -318,21 +318,45 @@ def test_dealt_out_in_rounds_chunks_take_hardly_longer_than_the_closed_form(
     assert 0.6 * closed <= max(end for _, end in spans.values()) <= 1.03 * closed
 
 
-@given(st.integers(2, 3), st.integers(0, 5), st.floats(0.0, 6.0), st.integers(0, 3))
-def test_in_a_v_the_slowest_stage_has_least(pp: int, more: int, head: float, cheap: int) -> None:
-    """Of every split that leaves no chunk but the head's without a layer; within a layer where layers differ."""
-    layers = np.where(np.arange(2 * pp + more) < cheap, 1.0, 2.5)
+@given(st.booleans(), st.integers(2, 3), st.integers(0, 5), st.floats(0.0, 6.0), st.integers(0, 3))
+def test_with_both_ends_on_one_the_slowest_stage_has_least(
+    mirrored: bool, pairs: int, more: int, head: float, cheap: int
+) -> None:
+    """In a V and under DualPipe. Of every split that leaves no chunk but the head's without a layer; within a layer
+    where layers differ."""
+    layers = np.where(np.arange(2 * pairs + more) < cheap, 1.0, 2.5)
     n, yes = len(layers), np.array([True])
 
     def slowest(begin: Array) -> float:
         chunks = np.array([layers[a:b].sum() for a, b in pairwise(begin)])
         chunks[-1] += head
-        return float((chunks[:pp] + chunks[::-1][:pp]).max())
+        return float((chunks[:pairs] + chunks[::-1][:pairs]).max())
 
-    cuts = ((0, *cut, n) for cut in combinations(range(1, n + 1), 2 * pp - 1))
+    cuts = ((0, *cut, n) for cut in combinations(range(1, n + 1), 2 * pairs - 1))
     best = min(slowest(np.array(cut)) for cut in cuts)
-    made = slowest(boundaries(layers, head, np.array([pp]), np.array([2]), yes, yes)[0][: 2 * pp + 1])
+    pp, virtual = (2 * pairs, 1) if mirrored else (pairs, 2)
+    pp_, faces = np.array([pp]), facing(np.array([pp]), np.array([mirrored]), np.array([not mirrored]))
+    made = slowest(boundaries(layers, head, pp_, np.array([virtual]), yes, faces)[0][: 2 * pairs + 1])
     assert made <= best * (1 + 1e-9) + (2.5 if cheap else 0.0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), min_size=1, max_size=3),
+    st.floats(0.0, 6.0),
+    st.integers(2, 7),
+)
+def test_where_all_hold_as_many_micro_batches_no_stage_is_larger_than_it_has_to_be(
+    runs: list[tuple[int, int]], head: float, pp: int
+) -> None:
+    layers = np.array([[1.0, 2.5][kind] for kind, count in runs for _ in range(count)])
+    if len(layers) < pp:
+        return
+    rows = np.array([pp]), np.array([1]), np.array([True]), np.array([0])
+    level, plain = (boundaries(layers, head, *rows, np.array([flat]))[0] for flat in (True, False))
+    assert level[-2] == plain[-2]
+    chunks = [layers[a:b].sum() for a, b in pairwise(level)][:-1]
+    cuts = ((0, *cut, int(level[-2])) for cut in combinations(range(1, int(level[-2])), pp - 2))
+    assert max(chunks) == pytest.approx(min(max(layers[a:b].sum() for a, b in pairwise(cut)) for cut in cuts))
 
 
 def test_a_stage_of_cheap_layers_takes_one_more() -> None:
