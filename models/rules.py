@@ -212,12 +212,17 @@ _GROUPS = {
 _PLAIN = {"any": "", "stages": " and at least pp micro-batches", "multiple": " and a multiple of pp micro-batches"}
 
 
+def _schedules_message(p: Problem, x: Layout) -> str:
+    return f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}"
+
+
 def _shape_message(p: Problem, x: Layout) -> str:
+    plain = ("1f1b", "afab") if x.pp == 1 else ()
+    if x.schedule not in (*p.stack.schedules, *plain):
+        return _schedules_message(p, x)
     if x.pp == 1:
         got = f"got {x.schedule} with virtual_stages({x.virtual_stages})"
         return f"without a pipeline the schedule is 1f1b or afab, with virtual_stages(1); {got}"
-    if x.schedule not in p.stack.schedules:
-        return f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}"
     if x.virtual_stages > p.stack.max_virtual_stages:
         return f"stack {p.stack.id} runs at most {p.stack.max_virtual_stages} virtual stages, not {x.virtual_stages}"
     m = max(p.workload.global_batch // (x.dp * x.micro_batch), 1)
@@ -228,7 +233,7 @@ def _shape_message(p: Problem, x: Layout) -> str:
 
 def _schedule_offered(p: Problem, x: Layouts) -> Array:
     offered = [SCHEDULES.index(name) for name in p.stack.schedules]
-    return np.isin(x.schedule, offered) | (x.pp == 1)
+    return np.isin(x.schedule, offered) | ((x.pp == 1) & np.isin(x.schedule, (ONE_F_ONE_B, AFAB)))
 
 
 def _balancing(p: Problem, x: Layouts) -> Array:
@@ -393,6 +398,8 @@ RULES: tuple[Rule, ...] = (
         f"cp({x.cp}) * tp({x.tp}) must divide the attention heads: {p.stack.id} exchanges heads for tokens")),
     Rule("batch_divides", "layout.micro_batch", _batch, lambda p, x: (
         f"global_batch({p.workload.global_batch}) must be a multiple of dp({x.dp}) * micro_batch({x.micro_batch})")),
+    Rule("schedule_offered", "layout.schedule", _schedule_offered, _schedules_message),
+    Rule("schedule_shape", "layout.schedule", _schedule_shape, _shape_message),
     Rule("layers_divide", "layout.pp", _layers, lambda p, x: (
         f"{p.architecture.num_layers} layers must give each of pp({x.pp}) * virtual_stages({x.virtual_stages}) chunks "
         + ("the same number" if not x.balanced and x.pp * x.virtual_stages <= p.architecture.num_layers
@@ -408,9 +415,6 @@ RULES: tuple[Rule, ...] = (
     Rule("partition_offered", "layout.balanced", _partition_offered, lambda p, x: (
         "an uneven split needs pp > 1" if x.pp == 1 else f"stack {p.stack.id} splits layers "
         + ("by their cost" if p.stack.splits_by_threshold else "evenly only"))),
-    Rule("schedule_shape", "layout.schedule", _schedule_shape, _shape_message),
-    Rule("schedule_offered", "layout.schedule", _schedule_offered, lambda p, x: (
-        f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}")),
     Rule("balancing_needs_all_forwards_first", "layout.schedule", _balancing, lambda p, x: (
         f"load_balancing({p.workload.load_balancing}), an auxiliary loss over the global batch, needs every forward "
         "before the first backward: one micro-batch, or the all-forward-all-backward schedule (afab)"

@@ -210,7 +210,8 @@ def test_a_report_names_a_layout_as_the_recommendation_does(client) -> None:
     assert report["prediction"]["layout"] == made["simplest"]["prediction"]["layout"]
     layouts = [one["prediction"]["layout"] for one in made["ranked"]]
     assert (report["choice"], layouts[report["rank"] - 1]) == ("simplest", report["prediction"]["layout"])
-    large = {**changed(QUESTION, "workload.global_batch", 256), "model": "llama-3-70b", "stack": "megatron", "top": 1}
+    large = {**changed(QUESTION, "workload.global_batch", 256), "model": "llama-3-70b", "stack": "megatron"}
+    large |= {"top": 1, "tolerance": 0.2}
     one_ranked = client.post("/v1/recommendations", json=large).json()["id"]
     beyond = {"recommendation_id": one_ranked, "outcome": "crashed", "choice": "simplest"}
     assert client.post("/v1/reports", json=beyond).json()["rank"] is None
