@@ -23,7 +23,10 @@ step; the last takes no less than any stage, nor than the mean of all.
   second one, whose last forward before weight gradients goes down again; with one that is m-pp micro-batches later,
   which alternate on any one stage, it goes on down, and up to the first, and ends with its weight gradients:
   (m-pp)·x and 2·Σ(F+I), less F+I-W of the first stage, which is 2pp·(1-w)·μ - (1-2w)·x or more, with x of the heaviest:
-  (m + (pp-1)·(1-2w))·μ + (m-pp - (1-2w))·(x-μ), if w is a half or less. With m <= pp it is 1F1B's, of F+I.
+  (m + (pp-1)·(1-2w))·μ + (m-pp - (1-2w))·(x-μ), if w is a half or less. With m <= pp it is 1F1B's, of
+  F+I; or the second of its two ways, after which the first stage has weight gradients left, and is left μ -
+  (pp-1)·(x-μ) or more by the others: ((pp+m-1)·(1-w) + w)·μ - ((pp-m+1)·(1-w) + (pp-1)·w)·(x-μ); in a mean with m·x,
+  such that x-μ is not in it.
 - Of traffic t once a step, max(i·t, t - (1-i)·h·x) or more is exposed: i what overlap costs, h what of x can hide. That
   is convex, so the mean of it is no less than what the means of t and x give. The update is linear in what is updated.
 - With a partition, its heaviest stage may bound more than the mean: x - μ counts so many times, of which

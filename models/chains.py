@@ -114,7 +114,9 @@ def passes(schedules: Layouts, pp: Array, m: Array, weights: float) -> tuple[Arr
     models.bounds has the proofs."""
     v, w, others = schedules.virtual_stages[:, None], weights, 1 - weights
     few = pp + pp * np.maximum(m - 1, 0) / np.maximum(2 * pp - m + 1, 1)  # passes in all of no more than pp
-    zero = np.where(m > pp, (pp - 1) * (others - w), few * others - m)
+    of_mean, of_heaviest = (pp + m - 1) * others + w, (pp - m + 1) * others + (pp - 1) * w
+    last = m * (of_mean + of_heaviest) / (m + of_heaviest)
+    zero = np.where(m > pp, (pp - 1) * (others - w), np.maximum(few * others, last) - m)
     beside_zero = np.where(m > pp, m - pp - others + w, 0)
     begun, late = (np.minimum(m, pp) - 1) / 2, np.maximum(m - pp, 0)
     zero_v = np.maximum((pp - 1) / 4 * others, (pp - 1 - begun) * others - late * w)
