@@ -212,14 +212,7 @@ _GROUPS = {
 _PLAIN = {"any": "", "stages": " and at least pp micro-batches", "multiple": " and a multiple of pp micro-batches"}
 
 
-def _schedules_message(p: Problem, x: Layout) -> str:
-    return f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}"
-
-
 def _shape_message(p: Problem, x: Layout) -> str:
-    plain = ("1f1b", "afab") if x.pp == 1 else ()
-    if x.schedule not in (*p.stack.schedules, *plain):
-        return _schedules_message(p, x)
     if x.pp == 1:
         got = f"got {x.schedule} with virtual_stages({x.virtual_stages})"
         return f"without a pipeline the schedule is 1f1b or afab, with virtual_stages(1); {got}"
@@ -398,7 +391,8 @@ RULES: tuple[Rule, ...] = (
         f"cp({x.cp}) * tp({x.tp}) must divide the attention heads: {p.stack.id} exchanges heads for tokens")),
     Rule("batch_divides", "layout.micro_batch", _batch, lambda p, x: (
         f"global_batch({p.workload.global_batch}) must be a multiple of dp({x.dp}) * micro_batch({x.micro_batch})")),
-    Rule("schedule_offered", "layout.schedule", _schedule_offered, _schedules_message),
+    Rule("schedule_offered", "layout.schedule", _schedule_offered, lambda p, x: (
+        f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}")),
     Rule("schedule_shape", "layout.schedule", _schedule_shape, _shape_message),
     Rule("layers_divide", "layout.pp", _layers, lambda p, x: (
         f"{p.architecture.num_layers} layers must give each of pp({x.pp}) * virtual_stages({x.virtual_stages}) chunks "

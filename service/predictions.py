@@ -37,8 +37,8 @@ class Predictions:
         asked = {name: fields.settled(resolved.problem) for name, fields in open_.items()}
         layouts = {name: fields.build() for name, fields in asked.items()}
         require_legal(resolved.problem, layouts, open_)
-        found = dict(zip(layouts, predict_layouts(resolved.problem, [*layouts.values()], profile), strict=True))
-        predicted = {name: PredictedLayout.of(prediction) for name, prediction in found.items()}
+        predictions = map(PredictedLayout.of, predict_layouts(resolved.problem, [*layouts.values()], profile))
+        predicted = dict(zip(layouts, predictions, strict=True))
         failed = out_of_memory(self._store, resolved.problem, profile)
         answer = PredictionAnswer(
             layouts=[*predicted.values()],

@@ -197,13 +197,17 @@ def test_runs_said_to_be_out_of_memory_that_need_little_are_named_and_move_littl
     assert {alarm.key for alarm in alarms} <= set(learnt.outliers)
 
 
-def test_runs_that_did_not_fit_raise_the_memory_of_their_kind() -> None:
-    problem = Problem(
+def on_one_node(global_batch: int) -> Problem:
+    return Problem(
         architecture=catalogue.architecture("llama-3-8b"),
         cluster=catalogue.cluster("h100", 8),
-        workload=Workload(seq_len=8192, global_batch=16),
+        workload=Workload(seq_len=8192, global_batch=global_batch),
         stack=catalogue.stack("torchtitan"),
     )
+
+
+def test_runs_that_did_not_fit_raise_the_memory_of_their_kind() -> None:
+    problem = on_one_node(16)
     layout = Layout(dp_shard=8, zero_stage=3, recompute="full", micro_batch=2)
 
     def reserved(profile: Profile) -> float:
@@ -215,12 +219,7 @@ def test_runs_that_did_not_fit_raise_the_memory_of_their_kind() -> None:
 
 
 def test_layouts_that_all_hold_twice_as_much_are_believed() -> None:
-    problem = Problem(
-        architecture=catalogue.architecture("llama-3-8b"),
-        cluster=catalogue.cluster("h100", 8),
-        workload=Workload(seq_len=8192, global_batch=64),
-        stack=catalogue.stack("torchtitan"),
-    )
+    problem = on_one_node(64)
     layouts = [
         Layout(dp_shard=8 // tp, tp=tp, zero_stage=3, recompute=policy, micro_batch=size, sequence_parallel=tp > 1)
         for tp, policy, size in product((1, 2, 4), ("none", "full"), (1, 2, 4))
