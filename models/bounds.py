@@ -14,23 +14,21 @@ step; the last takes no less than any stage, nor than the mean of all.
   more. None idles for less than nothing.
 - Under 1F1B all wait until the passes are done (models.makespan.one_f_one_b). With m > pp that takes m·x + b + 2·a -
   k·x or more, b and a what the stages before and the k after one of x take together: of the heaviest, a - k·x is no
-  less than -pp·(x - μ), so that it is (m + pp - 1)·μ + (m - 1 - pp)·(x - μ), which is less for any other stage. With
-  m <= pp a micro-batch passes all stages, and the others' forwards, or their backwards, one: pp·μ + (m - 1)·x/2 or
-  more; or the last one comes down from where it meets the first on its way up: pp·μ + Σx over the last m - 1 stages,
-  which the others leave (m - 1)·μ - (pp - m + 1)·(x - μ) or more for. A mean of both, such that x - μ is not in it, is
-  pp·μ·(1 + (m - 1)/(2·pp - m + 1)).
+  less than -pp·(x - μ), so that it is (m + pp - 1)·μ + (m - 1 - pp)·(x - μ), which is less for any other stage.
 - Under zero_bubble they do too (models.makespan.zero_bubble). With m > pp a path goes down all stages and up to the
   second one, whose last forward before weight gradients goes down again; with one that is m-pp micro-batches later,
   which alternate on any one stage, it goes on down, and up to the first, and ends with its weight gradients:
   (m-pp)·x and 2·Σ(F+I), less F+I-W of the first stage, which is 2pp·(1-w)·μ - (1-2w)·x or more, with x of the heaviest:
-  (m + (pp-1)·(1-2w))·μ + (m-pp - (1-2w))·(x-μ), if w is a half or less. With m <= pp it is 1F1B's, of
-  F+I; or the second of its two ways, after which the first stage has weight gradients left, and is left μ -
-  (pp-1)·(x-μ) or more by the others: ((pp+m-1)·(1-w) + w)·μ - ((pp-m+1)·(1-w) + (pp-1)·w)·(x-μ); in a mean with m·x,
-  such that x-μ is not in it.
+  (m + (pp-1)·(1-2w))·μ + (m-pp - (1-2w))·(x-μ), if w is a half or less.
+- With m <= pp, under both, what each stage has decides (models.few). A micro-batch passes all stages, and the others'
+  forwards, or their backwards, any one of them: Σx + (m - 1)·x/2 or more; or the last one comes down from where it
+  meets the first on its way up: Σx, and once more that of the last m - 1 stages. Under zero_bubble it is the same of
+  F+I, after which the first stage has weight gradients left.
 - Of traffic t once a step, max(i·t, t - (1-i)·h·x) or more is exposed: i what overlap costs, h what of x can hide. That
   is convex, so the mean of it is no less than what the means of t and x give. The update is linear in what is updated.
 - With a partition, its heaviest stage may bound more than the mean: x - μ counts so many times, of which
-  (1-i)·h may hide more traffic; and it may have less traffic and less to update than the mean.
+  (1-i)·h may hide more traffic; and it may have less traffic and less to update than the mean. Where all wait until
+  the passes are done, what comes then is no less than the mean stage's.
 - F+B is taken with every all-to-all hidden as far as any schedule can. All grows with x, since m >= 1 >= (1-i)·h.
 - Traffic hides beside what is computed: more of that, or of what hides before, lets hide no more than it adds, so that
   x grows with compute and with every traffic. Sends hide beside what a stage computes, up to a limit: what is left is

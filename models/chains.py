@@ -13,9 +13,10 @@ import numpy as np
 
 from models.array import Array, distinct, picked, ragged, total
 from models.combine import partitions
+from models.few import Ways
 from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
 from models.partition import Stages
-from models.pipeline import in_flight
+from models.pipeline import ends_together, in_flight
 from models.problem import Problem
 
 _AT_ONCE = 1 << 20  # stages of chains under schedules
@@ -37,7 +38,36 @@ class Chains:
     @cached_property
     def _passes(self) -> tuple[Array, Array]:
         idle, times = passes(self.schedules, self.pp, self.micro_batches, self.weights)
-        return idle.T, times.T
+        number, ways = self._few
+        few = number > 0
+        m = np.broadcast_to(self.micro_batches[:, None], few.shape)[few]
+        idle, times = idle.T.copy(), times.T.copy()
+        idle[few], times[few] = np.maximum(ways.mean_passes - m, 0.0), 0.0
+        return idle, times
+
+    @cached_property
+    def _few(self) -> tuple[Array, Ways]:
+        """Those with few micro-batches (models.few): the number of each plus one, or 0, (chains, schedules)."""
+        x = self.schedules
+        passed = (x.schedule == ONE_F_ONE_B) | (x.schedule == ZERO_BUBBLE)
+        few = self.legal & passed & ((self.pp > 1) & (self.micro_batches <= self.pp))[:, None]
+        number, (chain, schedule) = np.zeros(few.shape, dtype=np.int64), np.nonzero(few)
+        number[few] = 1 + np.arange(len(chain))
+        pp, m, moved = self.pp[chain], self.micro_batches[chain], x.schedule[schedule] == ZERO_BUBBLE
+        table, code = self._partitions
+        some, of = distinct(code[few])
+        some = code[few][some]
+        return number, Ways.of(table.take(some), self._heaviest[some], of, pp, m, moved, self.weights)
+
+    @cached_property
+    def _ways_beyond(self) -> Array:
+        """With few micro-batches, what each way takes beyond what `idle` counts, (ways, parts, 1 + them); the first has
+        none."""
+        number, ways = self._few
+        m = np.broadcast_to(self.micro_batches[:, None], number.shape)
+        counted = (m + self._passes[0])[number > 0]
+        beyond = ways.longer_than(counted)
+        return np.concatenate([np.zeros((*beyond.shape[:2], 1)), beyond], axis=2)
 
     @cached_property
     def idle(self) -> Array:
@@ -88,42 +118,52 @@ class Chains:
         return np.asarray(np.where(self.legal, layers[code], 0.0).max(axis=1))
 
     @cached_property
+    def _whole(self) -> Array:
+        """Of every part, what the model has."""
+        return np.array([*self.problem.architecture.layers_trained, 1.0, 1.0])
+
+    @cached_property
+    def _heaviest(self) -> Array:
+        """Which of its stages has most, of every partition."""
+        weights, head = self.problem.forward_flops
+        return np.tensordot([*weights, 0.0, head], self._partitions[0].amounts, axes=1).argmax(axis=0)
+
+    @cached_property
     def _excess(self) -> Array:
         """What the heaviest stage has beyond the mean of the stages, (parts, chains, schedules)."""
         table, code = self._partitions
-        weights, head = self.problem.forward_flops
-        heaviest = np.tensordot([*weights, 0.0, head], table.amounts, axes=1).argmax(axis=0)
-        most = np.take_along_axis(table.amounts, heaviest[None, None], axis=1)[:, 0]
-        whole = np.array([*self.problem.architecture.layers_trained, 1.0, 1.0])
-        return np.asarray(most[:, code] - (whole[:, None] / self.pp)[:, :, None])
+        most = np.take_along_axis(table.amounts, self._heaviest[None, None], axis=1)[:, 0]
+        return np.asarray(most[:, code] - (self._whole[:, None] / self.pp)[:, :, None])
 
     def beyond(
         self, chain: Array, schedule: Array, both: Array, once: Array, hides: Array | float, sends: Array
     ) -> Array:
-        """Seconds that a step takes at least beyond what the mean of the stages bounds, by its heaviest stage; of parts
-        with `both` passes and work `once` a step, (parts, n), a pass of which `hides` a share. It may hide all `sends`
-        that the mean does not."""
-        excess = picked(self._excess, chain, schedule)
-        longer = (picked(self._passes[1], chain, schedule) - hides) * np.maximum(total(excess * both), 0.0)
-        return np.maximum(longer + np.minimum(total(excess * once), 0.0) - sends, 0.0)
+        """Seconds that a step takes at least beyond what the mean of the stages bounds, by how layers are split; of
+        parts with `both` passes and work `once` a step, (parts, n), a pass of which `hides` a share. A stage that does
+        not wait for the others to do that may hide all `sends` that the mean does not."""
+        excess, times = picked(self._excess, chain, schedule), picked(self._passes[1], chain, schedule)
+        own = np.maximum(total(excess * both), 0.0)
+        apart = (times - hides) * own + np.minimum(total(excess * once), 0.0) - sends
+        found = np.where(ends_together(self.schedules.schedule)[schedule], times * own, np.maximum(apart, 0.0))
+        few = picked(self._few[0], chain, schedule)
+        if few.any():
+            for way in self._ways_beyond:
+                found = np.maximum(found, total(way.take(few, axis=1) * both))
+        return found
 
 
 def passes(schedules: Layouts, pp: Array, m: Array, weights: float) -> tuple[Array, Array]:
     """(schedules, n) each: mean passes that every schedule idles at least, and how many times a step takes longer by
-    what a pass of one stage takes beyond the mean. `weights`: weight gradients' largest share of a pass.
-    models.bounds has the proofs."""
+    what a pass of one stage takes beyond the mean, however layers are split. `weights`: weight gradients' largest share
+    of a pass. models.bounds has the proofs."""
     v, w, others = schedules.virtual_stages[:, None], weights, 1 - weights
-    few = pp + pp * np.maximum(m - 1, 0) / np.maximum(2 * pp - m + 1, 1)  # passes in all of no more than pp
-    of_mean, of_heaviest = (pp + m - 1) * others + w, (pp - m + 1) * others + (pp - 1) * w
-    last = m * (of_mean + of_heaviest) / (m + of_heaviest)
-    zero = np.where(m > pp, (pp - 1) * (others - w), np.maximum(few * others, last) - m)
-    beside_zero = np.where(m > pp, m - pp - others + w, 0)
+    zero = np.where(m > pp, (pp - 1) * (others - w), 0.0)
     begun, late = (np.minimum(m, pp) - 1) / 2, np.maximum(m - pp, 0)
     zero_v = np.maximum((pp - 1) / 4 * others, (pp - 1 - begun) * others - late * w)
     dual = np.maximum((1 + (pp - 2) / (2 * np.maximum(pp - 1, 1))) * others - w, 0.0)
     of_schedule = {
-        ONE_F_ONE_B: (np.where(m > pp, pp - 1, few - m), np.where(m > pp, m - 1 - pp, 0)),
-        ZERO_BUBBLE: (np.maximum(zero, 0.0), np.where(zero > 0, beside_zero, m)),
+        ONE_F_ONE_B: (np.where(m > pp, pp - 1, 0), np.where(m > pp, m - 1 - pp, m)),
+        ZERO_BUBBLE: (np.maximum(zero, 0.0), np.where(zero > 0, m - pp - others + w, m)),
         ZERO_BUBBLE_V: (zero_v, m - zero_v / np.maximum(pp - 1, 1)),
         DUALPIPE: ((pp / 2 - 1) * dual, m - dual),
     }

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from models.array import Array
 from models.chains import passes
+from models.few import Ways
 from models.layout import SCHEDULES, Layouts
-from models.partition import Order
+from models.partition import Order, Stages
 from models.pipeline import StageTimes, bubble, waiting
 from models.space import neutral
 
@@ -62,6 +63,49 @@ def test_a_step_of_equal_stages_takes_what_bounds_it(
     share = weights + forward * (1 - 3 * weights)
     step, idle, _ = made_and_bound(schedule, one, share * one, weights * one, pp + more, weights)
     assert step == pytest.approx(pp + more + idle)
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(["1f1b", "zero_bubble"]),
+    st.lists(st.tuples(st.floats(0.01, 10.0), shares, shares), min_size=2, max_size=12),
+    st.integers(0, 11),
+    shares,
+)
+def test_with_few_micro_batches_it_is_no_shorter_than_any_way(
+    name: str, stages: list[tuple[float, float, float]], fewer: int, weights: float
+) -> None:
+    """Each stage has a part of the model that no other has."""
+    pp, m = len(stages), max(len(stages) - fewer, 1)
+    both, forward, weight = np.array(stages).T
+    weight = np.minimum(weights * weight * both, both - forward * both)
+    step, *_ = made_and_bound((name, 1), both, forward * both, weight, m, weights)
+    ways = few_ways(name, np.eye(pp), int(both.argmax()), m, weights)
+    assert (ways.passes[:, :, 0] @ both).max() <= step * (1 + 1e-9)
+    assert ways.mean_passes[0] * both.mean() <= step * (1 + 1e-9)
+    beyond = ways.longer_than(ways.mean_passes)[:, :, 0] @ both
+    assert ways.mean_passes[0] * both.mean() + beyond == pytest.approx(ways.passes[:, :, 0] @ both)
+
+
+@given(st.integers(2, 12), st.integers(0, 11), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_with_few_micro_batches_a_step_of_equal_stages_takes_what_bounds_it(
+    pp: int, fewer: int, forward: float, weight: float
+) -> None:
+    m, weights, one = max(pp - fewer, 1), weight / 3, np.ones(pp)
+    for name, moved in (("1f1b", 0.0), ("zero_bubble", weights)):
+        share = weights + forward * (1 - 3 * weights)
+        step, *_ = made_and_bound((name, 1), one, share * one, moved * one, m, weights)
+        assert step == pytest.approx(few_ways(name, np.ones((1, pp)), 0, m, weights).mean_passes[0])
+
+
+def few_ways(name: str, amounts: Array, heaviest: int, m: int, weights: float) -> Ways:
+    """Of one pipeline, with amounts (parts, stages)."""
+    pp = np.array([amounts.shape[1]])
+    stage, rest = np.arange(int(pp[0])), np.zeros((len(amounts), 1))
+    order = Order.of(stage[None], pp)
+    stages = Stages(amounts[:, :, None], stage[:, None], order, np.zeros(1, dtype=int), rest, rest, rest)
+    moved = np.array([name == "zero_bubble"])
+    return Ways.of(stages, np.array([heaviest]), np.zeros(1, dtype=int), pp, np.array([m]), moved, weights)
 
 
 @given(st.integers(1, 6), st.integers(0, 20), st.floats(0.0, 0.3))

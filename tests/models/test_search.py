@@ -19,7 +19,7 @@ from models.answer import Answer, Goal, NothingFaster
 from models.architecture import Architecture, MlaShape, MoeShape
 from models.array import Array
 from models.bounds import Bounds, CoreBounds, Variants, slower_shardings
-from models.chains import Chains, passes
+from models.chains import Chains
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid, OutOfTime
 from models.exposure import recomputed
@@ -368,14 +368,14 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     m = layouts.num_micro_batches(problem.workload.global_batch)
     shards = Shards.of(layouts, problem.workload.seq_len)
     costs = ShardCosts.of(problem, shards.table, c, policies.savers.recompute)
-    least_idle = passes(policies.schedules, layouts.pp, m, costs.weights)[0][schedule, rows]
+    its_own = schedule[:, None] == np.arange(len(policies.schedules))
+    chains = Chains(problem, policies.schedules, layouts.pp, m, its_own, costs.weights)
+    least_idle = chains.idle[rows, schedule]
     wanted = np.ones((len(variants.keys), n), dtype=bool)
 
     placed = Bounds(costs_of(problem, layouts, c, policies), policies, least_idle)
     near = Bounds(unplaced(problem, placed.costs), policies, least_idle)
     needed = predict(problem, layouts, c).needed_bytes  # with no more memory than that, it has to recompute so much
-    its_own = schedule[:, None] == np.arange(len(policies.schedules))
-    chains = Chains(problem, policies.schedules, layouts.pp, m, its_own, costs.weights)
     held, longest = chains.flying[rows, schedule], chains.longest
     host = problem.cluster.host_bytes
     enough, too_little = needed * (1 + 1e-12), needed * (1 - 1e-6)
