@@ -6,24 +6,25 @@ step; the last takes no less than any stage, nor than the mean of all.
 
 - Under afab and interleaved schedules a stage idles for (pp·μ - x)/v or more, so that m·x and the bubble are
   (m - 1/v)·x + pp·μ/v: on average (m + (pp-1)/v)·μ.
-- Let weight gradients W be w·x at most, of any part of the model: what moving them saves is no more than they take, and
-  F+B no less than what it computes. Then F+I = F+B-W is (1-w)·x or more.
-  zero_bubble_v: with y the mean of the other stages, μ - (x-μ)/(pp-1), and n = min(m, pp)-1, a stage idles for
-  (pp-1)/4·(1-w)·y or more, and for ((pp-1 - n/2)·(1-w) - w·max(m-pp, 0))·y. dualpipe: for
-  F+I-W and the larger of F and I - F/(pp/2-1) of the others, which is ((3/2 - 1/(2pp-2))·(1-w) - w)·(pp·μ - 2x)/2 or
-  more. None idles for less than nothing.
 - Under 1F1B all wait until the passes are done (models.makespan.one_f_one_b). With m > pp that takes m·x + b + 2·a -
   k·x or more, b and a what the stages before and the k after one of x take together: of the heaviest, a - k·x is no
   less than -pp·(x - μ), so that it is (m + pp - 1)·μ + (m - 1 - pp)·(x - μ), which is less for any other stage.
-- Under zero_bubble they do too (models.makespan.zero_bubble). With m > pp a path goes down all stages and up to the
-  second one, whose last forward before weight gradients goes down again; with one that is m-pp micro-batches later,
-  which alternate on any one stage, it goes on down, and up to the first, and ends with its weight gradients:
-  (m-pp)·x and 2·Σ(F+I), less F+I-W of the first stage, which is 2pp·(1-w)·μ - (1-2w)·x or more, with x of the heaviest:
-  (m + (pp-1)·(1-2w))·μ + (m-pp - (1-2w))·(x-μ), if w is a half or less.
-- With m <= pp, under both, what each stage has decides (models.few). A micro-batch passes all stages, and the others'
-  forwards, or their backwards, any one of them: Σx + (m - 1)·x/2 or more; or the last one comes down from where it
-  meets the first on its way up: Σx, and once more that of the last m - 1 stages. Under zero_bubble it is the same of
-  F+I, after which the first stage has weight gradients left.
+- What else bounds a step depends on what each stage has, and on weight gradients W: what moving them saves is no more
+  than they take. models.ways counts passes F+B of every part of the model, and how many are without W.
+  1f1b, zero_bubble with m <= pp: a micro-batch passes all stages, and the others' forwards, or their backwards, any one
+  of them: Σx + (m - 1)·x/2 or more; or the last one comes down from where it meets the first on its way up: Σx, and
+  once more that of the last m - 1 stages. Under zero_bubble it is the same of F+I, after which the first stage has
+  weight gradients left.
+  zero_bubble with m > pp (models.makespan.zero_bubble): a path goes down all stages and up to the second one, whose last
+  forward before weight gradients goes down again; with one that is m-pp micro-batches later, which alternate on any one
+  stage, it goes on down, and up to the first, and ends with its weight gradients: (m-pp)·x and 2·Σ(F+I), less F+I-W of
+  the first stage. With stages alternating in turn, one of the m-pp on the first and the others on the mean one, that is
+  (m-pp-1)·μ + 2·Σx, less 2·W of all stages but the first.
+  zero_bubble_v: with n = min(m, pp)-1, a stage idles for (pp-1)/4 of F+I of the mean of the others, or more, and for
+  pp-1 - n/2 of that, less max(m-pp, 0) of their W. dualpipe: for F+I-W and the larger of F and I - F/(pp/2-1) of the
+  others of its half, which is 3/2 - 1/(2pp-2) of their F+I, less W, or more. None idles for less than nothing.
+  With W a share of the whole model's passes, and no larger one of any part than the largest of any shard, the mean
+  stage's passes have a bound whatever the parts take: that of the part of which a way has least.
 - Of traffic t once a step, max(i·t, t - (1-i)·h·x) or more is exposed: i what overlap costs, h what of x can hide. That
   is convex, so the mean of it is no less than what the means of t and x give. The update is linear in what is updated.
 - With a partition, its heaviest stage may bound more than the mean: x - μ counts so many times, of which
@@ -46,6 +47,7 @@ from itertools import product
 import numpy as np
 
 from models.array import Array, distinct, total
+from models.chains import Chains
 from models.exposure import (
     Exposure,
     context_sent,
@@ -139,30 +141,34 @@ def slower_shardings(problem: Problem, shardings: Layouts, legal: Array) -> Arra
 @dataclass(frozen=True, slots=True)
 class Times:
     """Arrays of shape (keys, n): the least step time, infinite where it was not asked for; what each mean pass of
-    idleness adds to it; what an update on the host takes longer than one on the device; and sends that are exposed
-    beside the mean of the stages, but might hide beside one with more to compute."""
+    idleness adds to it; what an update on the host takes longer than one on the device; sends that are exposed beside
+    the mean of the stages, but might hide beside one with more to compute; and the row of idle passes that was taken
+    (models.chains.Chains.row)."""
 
     step: Array
     pass_s: Array
     on_host: Array
     sends: Array
+    row: Array
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Seconds of every part of the model, (parts, keys, n): F+B, and once a step traffic and update."""
+    """Seconds of every part of the model, (parts, keys, n): F+B, and once a step traffic and update; and of its weight
+    gradients, (parts, n)."""
 
     both: Array
     once: Array
+    weights: Array
 
 
 class Bounds:
     """Bounds for n meshes, placed or as close as can be, under every choice of sharding and saver of some policies;
-    `least_idle`: mean passes that any of their schedules idles."""
+    `chain`: which of the chains each is."""
 
-    def __init__(self, costs: MeshCosts, policies: Policies, least_idle: Array) -> None:
+    def __init__(self, costs: MeshCosts, policies: Policies, chains: Chains, chain: Array) -> None:
         self.problem, self.costs, self.c, self.stack = costs.problem, costs, costs.c, costs.problem.stack
-        self.policies, self.least_idle = policies, least_idle
+        self.policies, self.chains, self.chain = policies, chains, chain
         x = costs.layouts
         self.pp, self.m = x.pp, x.num_micro_batches(self.problem.workload.global_batch)
         self.jitter = 1 + straggling(self.problem, self.c, x.num_devices)
@@ -173,14 +179,16 @@ class Bounds:
         they only add work, and what either lets hide is no more."""
         under = self._under(shardings.zero_stage[:, None], shardings.reshard[:, None], np.array(False))
         exposure = Exposure(under, self.costs, policy=0)
-        step, *_ = self._step(exposure, self._once(exposure))
-        return np.asarray(np.where(legal, step, np.inf).min(axis=0) * self.jitter)
+        times = self._step(exposure, self._once(exposure))
+        return np.asarray(np.where(legal, times.step, np.inf).min(axis=0) * self.jitter)
 
     def time(self, variants: Variants, wanted: Array, share: Array) -> tuple[Times, Parts]:
         """For every variant that some row of `wanted` (keys, n) asks for, with at least that share of its layers
         recomputed: every more only adds work."""
-        times = Times(np.full(wanted.shape, np.inf), *np.zeros((3, *wanted.shape)))
-        parts = Parts(*np.zeros((2, self.costs.kinds + 2, *wanted.shape)))
+        pass_s, on_host, sends = np.zeros((3, *wanted.shape))
+        times = Times(np.full(wanted.shape, np.inf), pass_s, on_host, sends, np.zeros(wanted.shape, dtype=np.int64))
+        both, work = np.zeros((2, self.costs.kinds + 2, *wanted.shape))
+        parts = Parts(both, work, np.stack([weight * self.jitter for weight in self._weights]))
         if not wanted.any():
             return times, parts
         asked = np.any(wanted, axis=1).reshape(variants.shape)
@@ -195,23 +203,31 @@ class Bounds:
             None if (least == 1).all() else least,
         )
         once = self._once(exposure)
-        for name, value in zip(Times.__slots__, self._step(exposure, once), strict=True):
-            getattr(times, name).reshape(every)[at] = value * self.jitter
-        for i, work in enumerate(once):
+        found = self._step(exposure, once)
+        for name in ("step", "pass_s", "on_host", "sends"):
+            getattr(times, name).reshape(every)[at] = getattr(found, name) * self.jitter
+        times.row.reshape(every)[at] = found.row
+        for i, (traffic, update) in enumerate(once):
             parts.both[i].reshape(every)[at] = exposure.parts[i].both * self.jitter
-            parts.once[i].reshape(every)[at] = sum(work) * self.jitter
+            parts.once[i].reshape(every)[at] = (traffic + update) * self.jitter
         return times, parts
 
-    def _step(self, exposure: Exposure, once: list[tuple[Array, Array]]) -> tuple[Array, Array, Array, Array]:
-        """Of Times, but for jitter."""
-        mean = exposure.whole_model() / self.pp
+    def _step(self, exposure: Exposure, once: list[tuple[Array, Array]]) -> Times:
+        """But for jitter."""
+        whole = exposure.whole_model()
+        mean, row = whole / self.pp, self.chains.row(weighed(exposure.amounts, self._weights), whole)
         traffic, update = (weighed(exposure.amounts, work) / self.pp for work in zip(*once, strict=True))
-        step = mean * (self.m + self.least_idle) + exposure.hide_once(traffic, mean) + update
+        step = mean * (self.m + self.chains.least_idle[row, self.chain]) + exposure.hide_once(traffic, mean) + update
         sends = exposure.sends()
         step = step + sends + exposure.hops()
         device, host = update_seconds(self.problem, self.c)
         on_host = update * np.maximum(host / device - 1, 0.0)  # where the device is the faster
-        return step + self._besides(exposure), mean, on_host, exposure.sends_beside_more(sends)
+        return Times(step + self._besides(exposure), mean, on_host, exposure.sends_beside_more(sends), row)
+
+    @property
+    def _weights(self) -> list[Array]:
+        """Weight gradients of every part, which are no less than what moving them saves."""
+        return [times.weight for times in self.costs.times]
 
     def _besides(self, exposure: Exposure) -> Array:
         """What a step takes whatever the policy."""
@@ -248,6 +264,7 @@ class CoreBounds:
         self.first = first
         self.passes = self._passes()
         amounts = [*problem.architecture.layers_trained, 1.0, 1.0]
+        self.weights = weighed(amounts, [times.weight for times in shards.times])
         self.dense, self.expert = (
             weighed(amounts, [getattr(size, name) for size in shards.bytes]) for name in ("dense", "expert")
         )

@@ -13,12 +13,13 @@ import numpy as np
 
 from models.array import Array, distinct, picked, ragged, total
 from models.combine import partitions
-from models.few import Ways
-from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V, Layouts
+from models.layout import ONE_F_ONE_B, Layouts
 from models.partition import Stages
-from models.pipeline import ends_together, in_flight
+from models.pipeline import ends_together, in_flight, moves_weight_gradients
 from models.problem import Problem
+from models.ways import Split, Ways, has_ways
 
+_SHARES = 33  # of weight gradients in a pass, for which a chain's idle passes are known
 _AT_ONCE = 1 << 20  # stages of chains under schedules
 
 
@@ -26,57 +27,69 @@ _AT_ONCE = 1 << 20  # stages of chains under schedules
 class Chains:
     """Chains of `pp` stages with `micro_batches` (chains,), under those of some `schedules` (as layouts that differ in
     nothing else) that are `legal` (chains, schedules). Figures of both have that shape, of chains alone (chains,).
-    `weights`: the largest share of a pass that is weight gradients."""
+    `weights` (parts,): the largest share of a pass of each part that is weight gradients."""
 
     problem: Problem
     schedules: Layouts
     pp: Array
     micro_batches: Array
     legal: Array
-    weights: float
+    weights: Array
+
+    @cached_property
+    def _shares(self) -> Array:
+        """Of weight gradients in a pass of the whole model, for which `idle` is known, each no less than the last."""
+        most = float(self.weights.max())
+        return (
+            np.linspace(0.0, most, _SHARES)
+            if most > 0 and moves_weight_gradients(self.schedules.schedule)
+            else np.zeros(1)
+        )
+
+    def row(self, weights: Array, both: Array) -> Array:
+        """Where `idle` is for chains in which weight gradients of so many seconds are part of so long passes."""
+        last = len(self._shares) - 1
+        if not last:
+            return np.zeros(np.broadcast_shapes(weights.shape, both.shape), dtype=np.int64)
+        return np.minimum(np.ceil(weights / both * (last / self._shares[-1])), last).astype(np.int64)
 
     @cached_property
     def _passes(self) -> tuple[Array, Array]:
-        idle, times = passes(self.schedules, self.pp, self.micro_batches, self.weights)
-        number, ways = self._few
-        few = number > 0
+        idle, times = passes(self.schedules, self.pp, self.micro_batches)
+        few = self._number > 0
         m = np.broadcast_to(self.micro_batches[:, None], few.shape)[few]
-        idle, times = idle.T.copy(), times.T.copy()
-        idle[few], times[few] = np.maximum(ways.mean_passes - m, 0.0), 0.0
-        return idle, times
+        idle, times = np.tile(idle.T, (len(self._shares), 1, 1)), times.T.copy()
+        idle[:, few], times[few] = np.maximum(self._ways.mean_passes(self._shares, self.weights) - m, 0.0), 0.0
+        return np.where(self.legal, idle, np.inf), times
 
     @cached_property
-    def _few(self) -> tuple[Array, Ways]:
-        """Those with few micro-batches (models.few): the number of each plus one, or 0, (chains, schedules)."""
-        x = self.schedules
-        passed = (x.schedule == ONE_F_ONE_B) | (x.schedule == ZERO_BUBBLE)
-        few = self.legal & passed & ((self.pp > 1) & (self.micro_batches <= self.pp))[:, None]
-        number, (chain, schedule) = np.zeros(few.shape, dtype=np.int64), np.nonzero(few)
-        number[few] = 1 + np.arange(len(chain))
-        pp, m, moved = self.pp[chain], self.micro_batches[chain], x.schedule[schedule] == ZERO_BUBBLE
+    def _number(self) -> Array:
+        """Of those that have ways (models.ways) the number plus one, or 0, (chains, schedules)."""
+        pp, m = self.pp[:, None], self.micro_batches[:, None]
+        some = self.legal & has_ways(self.schedules.schedule, pp, m)
+        number = np.zeros(some.shape, dtype=np.int64)
+        number[some] = 1 + np.arange(int(some.sum()))
+        return number
+
+    @cached_property
+    def _ways(self) -> Ways:
         table, code = self._partitions
-        some, of = distinct(code[few])
-        some = code[few][some]
-        return number, Ways.of(table.take(some), self._heaviest[some], of, pp, m, moved, self.weights)
+        chain, schedule = np.nonzero(self._number)
+        own = code[chain, schedule]
+        some, of = distinct(own)
+        some = own[some]
+        split = Split.of(table.take(some), self._heaviest[some], of, self.pp[chain], self.micro_batches[chain])
+        return Ways.of(self.schedules.schedule[schedule], split)
 
-    @cached_property
-    def _ways_beyond(self) -> Array:
-        """With few micro-batches, what each way takes beyond what `idle` counts, (ways, parts, 1 + them); the first has
-        none."""
-        number, ways = self._few
-        m = np.broadcast_to(self.micro_batches[:, None], number.shape)
-        counted = (m + self._passes[0])[number > 0]
-        beyond = ways.longer_than(counted)
-        return np.concatenate([np.zeros((*beyond.shape[:2], 1)), beyond], axis=2)
-
-    @cached_property
+    @property
     def idle(self) -> Array:
-        """Mean passes that a stage idles, at least."""
-        return np.where(self.legal, self._passes[0], np.inf)
+        """Mean passes that a stage idles, at least, (rows, chains, schedules): see `row`."""
+        return self._passes[0]
 
     @cached_property
     def least_idle(self) -> Array:
-        return np.asarray(self.idle.min(axis=1))
+        """Under any schedule, (rows, chains)."""
+        return np.asarray(self.idle.min(axis=2))
 
     @cached_property
     def flying(self) -> Array:
@@ -136,42 +149,47 @@ class Chains:
         return np.asarray(most[:, code] - (self._whole[:, None] / self.pp)[:, :, None])
 
     def beyond(
-        self, chain: Array, schedule: Array, both: Array, once: Array, hides: Array | float, sends: Array
+        self,
+        chain: Array,
+        schedule: Array,
+        row: Array,
+        both: Array,
+        weights: Array,
+        once: Array,
+        hides: Array | float,
+        sends: Array,
     ) -> Array:
-        """Seconds that a step takes at least beyond what the mean of the stages bounds, by how layers are split; of
-        parts with `both` passes and work `once` a step, (parts, n), a pass of which `hides` a share. A stage that does
-        not wait for the others to do that may hide all `sends` that the mean does not."""
+        """Seconds that a step takes at least beyond what `idle` in its row bounds, by how layers are split; of parts
+        with `both` passes, weight gradients and work `once` a step, (parts, n), a pass of which `hides` a share. A
+        stage that does not wait for the others to do that may hide all `sends` that the mean does not."""
         excess, times = picked(self._excess, chain, schedule), picked(self._passes[1], chain, schedule)
         own = np.maximum(total(excess * both), 0.0)
-        apart = (times - hides) * own + np.minimum(total(excess * once), 0.0) - sends
-        found = np.where(ends_together(self.schedules.schedule)[schedule], times * own, np.maximum(apart, 0.0))
-        few = picked(self._few[0], chain, schedule)
-        if few.any():
-            for way in self._ways_beyond:
-                found = np.maximum(found, total(way.take(few, axis=1) * both))
+        apart = np.minimum(total(excess * once), 0.0) - sends - hides * own
+        together = ends_together(self.schedules.schedule)[schedule]
+        found = np.maximum(times * own + np.where(together, 0.0, apart), 0.0)
+        number = picked(self._number, chain, schedule)
+        some = np.flatnonzero(number)
+        if len(some):
+            idle = picked(self.idle, chain[some], schedule[some])[row[some], np.arange(len(some))]
+            counted = (
+                (self.micro_batches[chain[some]] + idle)
+                * total(self._whole[:, None] * both[:, some])
+                / self.pp[chain[some]]
+            )
+            longer = self._ways.seconds(number[some] - 1, both[:, some], weights[:, some]) - counted
+            found[some] = np.maximum(found[some], longer + np.where(together[some], 0.0, apart[some]))
         return found
 
 
-def passes(schedules: Layouts, pp: Array, m: Array, weights: float) -> tuple[Array, Array]:
-    """(schedules, n) each: mean passes that every schedule idles at least, and how many times a step takes longer by
-    what a pass of one stage takes beyond the mean, however layers are split. `weights`: weight gradients' largest share
-    of a pass. models.bounds has the proofs."""
-    v, w, others = schedules.virtual_stages[:, None], weights, 1 - weights
-    zero = np.where(m > pp, (pp - 1) * (others - w), 0.0)
-    begun, late = (np.minimum(m, pp) - 1) / 2, np.maximum(m - pp, 0)
-    zero_v = np.maximum((pp - 1) / 4 * others, (pp - 1 - begun) * others - late * w)
-    dual = np.maximum((1 + (pp - 2) / (2 * np.maximum(pp - 1, 1))) * others - w, 0.0)
-    of_schedule = {
-        ONE_F_ONE_B: (np.where(m > pp, pp - 1, 0), np.where(m > pp, m - 1 - pp, m)),
-        ZERO_BUBBLE: (np.maximum(zero, 0.0), np.where(zero > 0, m - pp - others + w, m)),
-        ZERO_BUBBLE_V: (zero_v, m - zero_v / np.maximum(pp - 1, 1)),
-        DUALPIPE: ((pp / 2 - 1) * dual, m - dual),
-    }
+def passes(schedules: Layouts, pp: Array, m: Array) -> tuple[Array, Array]:
+    """(schedules, n) each, of schedules that move no weight gradients: mean passes that every schedule idles at least,
+    and how many times a step takes longer by what a pass of one stage takes beyond the mean, however layers are split.
+    models.bounds has the proofs."""
+    v = schedules.virtual_stages[:, None]
+    one_way = (schedules.schedule == ONE_F_ONE_B)[:, None]
     idle, times = np.broadcast_arrays((pp - 1) / v, m - 1 / v)
-    for code, (least, longer) in of_schedule.items():
-        mine = (schedules.schedule == code)[:, None]
-        idle, times = np.where(mine, least, idle), np.where(mine, longer, times)
-    return idle, times
+    many = m > pp
+    return np.where(one_way, np.where(many, pp - 1, 0), idle), np.where(one_way, np.where(many, m - 1 - pp, m), times)
 
 
 def flying(schedules: Layouts, pp: Array, m: Array, legal: Array) -> Array:

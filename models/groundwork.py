@@ -236,7 +236,7 @@ class Groundwork:
     def bounded(self, costs: MeshCosts, chain: Array) -> Array:
         """The time that meshes take at least, whatever the policy."""
         legal = self.legal_shardings[variant_class(costs.layouts)].T
-        return Bounds(costs, self.policies, self.chains.least_idle[chain]).least(self.fast_shardings, legal)
+        return Bounds(costs, self.policies, self.chains, chain).least(self.fast_shardings, legal)
 
     def costs(self, layouts: Layouts, shard: Array, placed: Groups, links: Links | None) -> MeshCosts:
         return MeshCosts(Tables(self.problem, self.c, self.shards, links), layouts, shard, placed)

@@ -84,10 +84,10 @@ class ShardCosts:
         return [*(layer.once for layer in self._layers), self._compute.embedding(), self._head.once]
 
     @property
-    def weights(self) -> float:
-        """Of what a part takes without communication, its weight gradients are no larger share on any shard."""
+    def weights(self) -> Array:
+        """Of what each part takes without communication, its weight gradients are no larger share on any shard."""
         shares = (t.weight / np.maximum(t.forward + t.backward, np.finfo(float).tiny) for t in self.times)
-        return max(float(share.max()) for share in shares)
+        return np.array([float(share.max()) for share in shares])
 
     @cached_property
     def again(self) -> list[Array]:

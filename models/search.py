@@ -106,8 +106,10 @@ class _Search:
         prune against; the others at the end. Returns those that are left."""
         ground = self.ground
         rows, experts = ground.trunks.rows, len(ground.experts)
-        bounds, idle = ground.bounds, ground.chains.least_idle[ground.trunks.chains]
-        least = np.minimum.reduceat(bounds.passes, ground.first_shard)[ground.body] + ground.context
+        bounds, body = ground.bounds, ground.body
+        least = np.minimum.reduceat(bounds.passes, ground.first_shard)[body] + ground.context
+        weights = np.maximum.reduceat(bounds.weights, ground.first_shard)[body]
+        idle = ground.chains.least_idle[ground.chains.row(weights, least), ground.trunks.chains]
         bound = bounds.time(least, rows, idle, bounds.dense[ground.first_shard][ground.body])
         points = of_degrees(rows)
         order = np.argsort(bound, kind="stable")
@@ -186,8 +188,9 @@ class _Search:
         fits = memory <= ground.at_most
         self.pruned_by_memory += int(ground.splits[trunk[~fits]].sum()) * len(ground.policies)
         layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
-        bounds, idle = ground.bounds, ground.chains.least_idle[ground.chain(trunk)]
+        bounds, chains = ground.bounds, ground.chains
         least = bounds.passes[shard] + ground.context[trunk]
+        idle = chains.least_idle[chains.row(bounds.weights[shard], least), ground.chain(trunk)]
         bound = bounds.time(least, layouts, idle, bounds.dense[shard], bounds.expert[shard])
         found = self._wanted(Cores(layouts, trunk, shard, bound))
         return replace(found, layouts=ground.layouts(found.trunk, found.shard))  # those of the others can go
@@ -282,7 +285,7 @@ class _Search:
         ground = self.ground
         room = ground.room(meshes)
         fits, share = room.fits[:, room.of], ground.variants.least_of(room.memory.share)[:, room.of]
-        bounds = Bounds(meshes.costs, ground.policies, ground.chains.least_idle[meshes.chain])
+        bounds = Bounds(meshes.costs, ground.policies, ground.chains, meshes.chain)
         some = ground.variants.any_of(fits)
         times, parts = bounds.time(ground.variants, some, share)
         wanted = self.held.wanted(times.step, meshes.piped, meshes.points + ground.key_points[:, None])
@@ -302,7 +305,9 @@ class _Search:
         fits = room.fit(variant, mesh, more, ground.at_most)
         fits &= picked(room.needless, variant, room.of[mesh]) < picked(chains.flying_first, chain, schedule)
         variant, mesh, chain, schedule = variant[fits], mesh[fits], chain[fits], schedule[fits]
-        key, idle = ground.variants.of[variant], picked(chains.idle, chain, schedule) - chains.least_idle[chain]
+        key = ground.variants.of[variant]
+        row = picked(times.row, key, mesh)
+        idle = chains.idle[row, chain, schedule] - chains.least_idle[row, chain]
         bound = picked(times.step, key, mesh) + idle * picked(times.pass_s, key, mesh)
         points = meshes.points[mesh] + ground.variant_points[variant]
         points += meshes.piped[mesh] * ground.schedule_points[schedule]
@@ -313,8 +318,12 @@ class _Search:
         ground = self.ground
         mesh, key = leaves.mesh, ground.variants.of[leaves.variant]
         both, once = (picked(values, key, mesh) for values in (parts.both, parts.once))
-        sends = picked(times.sends, key, mesh)
-        beyond = ground.chains.beyond(meshes.chain[mesh], leaves.schedule, both, once, hides, sends)
+        row, sends, weights = (
+            picked(times.row, key, mesh),
+            picked(times.sends, key, mesh),
+            parts.weights.take(mesh, axis=1),
+        )
+        beyond = ground.chains.beyond(meshes.chain[mesh], leaves.schedule, row, both, weights, once, hides, sends)
         return np.maximum(beyond, ground.on_host[leaves.variant] * picked(times.on_host, key, mesh))
 
     # -- layouts ------------------------------------------------------------------------------------------------

@@ -370,11 +370,10 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     costs = ShardCosts.of(problem, shards.table, c, policies.savers.recompute)
     its_own = schedule[:, None] == np.arange(len(policies.schedules))
     chains = Chains(problem, policies.schedules, layouts.pp, m, its_own, costs.weights)
-    least_idle = chains.idle[rows, schedule]
     wanted = np.ones((len(variants.keys), n), dtype=bool)
 
-    placed = Bounds(costs_of(problem, layouts, c, policies), policies, least_idle)
-    near = Bounds(unplaced(problem, placed.costs), policies, least_idle)
+    placed = Bounds(costs_of(problem, layouts, c, policies), policies, chains, rows)
+    near = Bounds(unplaced(problem, placed.costs), policies, chains, rows)
     needed = predict(problem, layouts, c).needed_bytes  # with no more memory than that, it has to recompute so much
     held, longest = chains.flying[rows, schedule], chains.longest
     host = problem.cluster.host_bytes
@@ -394,15 +393,17 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
         times, parts = bounds.time(variants, wanted, shares)
         key = variants.of[variant]
         yield times.step[key, rows], memory.least[variant, rows]
-        both, once, sends = parts.both[:, key, rows], parts.once[:, key, rows], times.sends[key, rows]
-        beyond = chains.beyond(rows, schedule, both, once, bounds.hideable, sends)
+        row, both, once = times.row[key, rows], parts.both[:, key, rows], parts.once[:, key, rows]
+        hidden = bounds.hideable, times.sends[key, rows]
+        beyond = chains.beyond(rows, schedule, row, both, parts.weights, once, *hidden)
         more = np.maximum(beyond, layouts.offload_optimizer * times.on_host[key, rows])
         yield times.step[key, rows] + more, memory.least[variant, rows]
     none = MemoryBounds(near.costs, policies, np.zeros(n), longest, np.inf, np.inf, host).memory()
     kept = ~slower_shardings(problem, policies.shardings, np.ones((1, len(policies.shardings)), dtype=bool))
     shardings, legal = policies.shardings.take(kept), np.ones((int(kept.sum()), n), dtype=bool)
     fillings, apart = problem.cluster.numbering.different, in_every_filling(problem, placed.costs)
-    filled = Bounds(apart, policies, np.tile(least_idle, len(fillings))).least(shardings, np.tile(legal, len(fillings)))
+    filled = Bounds(apart, policies, chains, np.tile(rows, len(fillings)))
+    filled = filled.least(shardings, np.tile(legal, len(fillings)))
     its_own = (layouts.torus_axes == fillings[:, :1]) & (layouts.torus_block == fillings[:, 1:])
     yield np.where(its_own, filled.reshape(len(fillings), n), 0.0).max(axis=0), none.least[variant, rows]
     for bounds in (placed, near):
@@ -411,6 +412,7 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     cores = CoreBounds(problem, costs, c, LeastCosts(problem, c, layouts.ep, layouts.etp), np.arange(len(shards.table)))
     unsplit = replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones(n, dtype=int))
     each = cores.passes[shards.code] + cores.context(layouts, shards.code)
+    least_idle = chains.least_idle[chains.row(cores.weights[shards.code], each), rows]
     time = cores.time(each, unsplit, least_idle, cores.dense[shards.code], cores.expert[shards.code])
     yield time, CoreMemory(problem, costs, c, policies).memory(shards.code, unsplit, held)
 
