@@ -15,8 +15,8 @@ step; the last takes no less than any stage, nor than the mean of all.
   of them: Σx + (m - 1)·x/2 or more; or the last one comes down from where it meets the first on its way up: Σx, and
   once more that of the last m - 1 stages. Under zero_bubble it is the same of F+I, after which the first stage has
   weight gradients left.
-  zero_bubble with m > pp (models.makespan.zero_bubble): a path goes down all stages and up to the second one, whose last
-  forward before weight gradients goes down again; with one that is m-pp micro-batches later, which alternate on any one
+  zero_bubble with m > pp (models.makespan.zero_bubble): a path goes down all stages and up to the second one, whose
+  last forward before weight gradients goes down again; with one that is m-pp micro-batches later, which alternate on any one
   stage, it goes on down, and up to the first, and ends with its weight gradients: (m-pp)·x and 2·Σ(F+I), less F+I-W of
   the first stage. With stages alternating in turn, one of the m-pp on the first and the others on the mean one, that is
   (m-pp-1)·μ + 2·Σx, less 2·W of all stages but the first.
