@@ -16,10 +16,10 @@ step; the last takes no less than any stage, nor than the mean of all.
   once more that of the last m - 1 stages. Under zero_bubble it is the same of F+I, after which the first stage has
   weight gradients left.
   zero_bubble with m > pp (models.makespan.zero_bubble): a path goes down all stages and up to the second one, whose
-  last forward before weight gradients goes down again; with one that is m-pp micro-batches later, which alternate on any one
-  stage, it goes on down, and up to the first, and ends with its weight gradients: (m-pp)·x and 2·Σ(F+I), less F+I-W of
-  the first stage. With stages alternating in turn, one of the m-pp on the first and the others on the mean one, that is
-  (m-pp-1)·μ + 2·Σx, less 2·W of all stages but the first.
+  last forward before weight gradients goes down again; with one that is m-pp micro-batches later, which alternate on
+  any one stage, it goes on down, and up to the first, and ends with its weight gradients: (m-pp)·x and 2·Σ(F+I), less
+  F+I-W of the first stage. With stages alternating in turn, one of the m-pp on the first and the others on the mean
+  one, that is (m-pp-1)·μ + 2·Σx, less 2·W of all stages but the first.
   zero_bubble_v: with n = min(m, pp)-1, a stage idles for (pp-1)/4 of F+I of the mean of the others, or more, and for
   pp-1 - n/2 of that, less max(m-pp, 0) of their W. dualpipe: for F+I-W and the larger of F and I - F/(pp/2-1) of the
   others of its half, which is 3/2 - 1/(2pp-2) of their F+I, less W, or more. None idles for less than nothing.
