@@ -148,6 +148,20 @@ class Chains:
         most = np.take_along_axis(table.amounts, self._heaviest[None, None], axis=1)[:, 0]
         return np.asarray(most[:, code] - (self._whole[:, None] / self.pp)[:, :, None])
 
+    @cached_property
+    def _in_rounds(self) -> Array:
+        """Whether chunks that are dealt out in rounds differ."""
+        table, code = self._partitions
+        return np.asarray(self.legal & (table.slowest.sum(axis=0) > 0)[code])
+
+    @cached_property
+    def _rounds(self) -> tuple[Array, Array]:
+        """What the slowest chunks of all rounds have beyond the mean of the stages, and any stage has beyond that at
+        least, (parts, chains, schedules) each."""
+        table, code = self._partitions
+        mean = (self._whole[:, None] / self.pp)[:, :, None]
+        return table.slowest[:, code] - mean, table.amounts.min(axis=1)[:, code] - mean
+
     def beyond(
         self,
         chain: Array,
@@ -167,6 +181,10 @@ class Chains:
         apart = np.minimum(total(excess * once), 0.0) - sends - hides * own
         together = ends_together(self.schedules.schedule)[schedule]
         found = np.maximum(times * own + np.where(together, 0.0, apart), 0.0)
+        if len(some := np.flatnonzero(picked(self._in_rounds, chain, schedule))):
+            slowest, least = (picked(of, chain[some], schedule[some]) for of in self._rounds)
+            in_step = (times[some] - hides) * total(slowest * both[:, some]) + total(least * once[:, some])
+            found[some] = np.maximum(found[some], in_step - sends[some])
         number = picked(self._number, chain, schedule)
         some = np.flatnonzero(number)
         if len(some):

@@ -7,44 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
-import numpy as np
-
-from models.answer import Answer, Goal, GoOn, to_the_end
+from models.answer import GoOn, to_the_end
 from models.constraints import Constraints
-from models.errors import Infeasible, Invalid, OutOfTime
-from models.groundwork import NoLegalLayout
-from models.layout import Layout
-from models.pipelining import is_needed
+from models.errors import Invalid
 from models.problem import Problem
 from models.profile import Profile
-from models.search import search, search_on
-from models.space import Space
-from models.surety import avoiding
+from models.survey import LINKS, Block, Point, Survey, late
 
-AXES = ("scale_up", "scale_out", "domain", "num_chips", "layers")
+AXES = (*LINKS, "domain", "num_chips", "layers")
 """Times the bandwidth within a scale-up domain, and between them; chips in a domain; chips, the batch as it is; times
 the layers of the model."""
-
-_MORE_THAN_LINKS = ("layers", "num_chips")  # changed last, since what else changes is shared
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """The best without and with a pipeline at one place of the grid; None where none is legal and fits, `refused` why.
-    `gap`: time without / time with - 1; infinite where only a pipeline will do, -1 where none will."""
-
-    at: dict[str, float]
-    without_s: float | None
-    with_s: float | None
-    without: Layout | None
-    with_pp: Layout | None
-    gap: float | None
-    exact: bool
-    refused: str | None = None
-
-    def is_simple(self, tolerance: float) -> bool:
-        """There are layouts, and no pipeline is needed."""
-        return self.gap is not None and not is_needed(self.gap, tolerance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +30,6 @@ class Crossing:
     above: float
     below: float
     estimate: float
-
-
-_NOTHING: dict[str, None] = dict.fromkeys(("without_s", "with_s", "without", "with_pp", "gap"))
 
 
 def frontier(
@@ -80,87 +49,21 @@ def frontier(
         problem.cluster.fabric.require_domain("grid.domain", list(grid["domain"]))
     if (pp := constraints.allowed.get("pp")) and len({degree > 1 for degree in pp}) == 1:
         raise Invalid("constraints.pp", list(pp), "leaves one side: a frontier lies between pipelines and none")
-    places = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    survey, points = Survey(problem, profile, constraints, go_on, failed_gib), dict[int, Point]()
-    for i in sorted(range(len(places)), key=lambda i: [places[i].get(name, 0.0) for name in _MORE_THAN_LINKS]):
-        if points and not go_on():
-            points[i] = Point(at=places[i], **_NOTHING, exact=False, refused="time ran out before this point")
-        else:
-            points[i] = survey.point(places[i])
-    return [points[i] for i in range(len(places))]
+    survey = Survey(problem, profile, constraints, go_on, failed_gib)
+    found: dict[tuple[float, ...], Point] = {}
+    for block in _blocks(grid):
+        for point in survey.points(block) if not found or go_on() else map(late, block.places):
+            at = {name: point.at[name] for name in grid}
+            found[tuple(at.values())] = replace(point, at=at)
+    return [found[values] for values in product(*grid.values())]
 
 
-class Survey:
-    """Exact searches, one after the other, at places of a grid: each with what of the one before still holds."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        profile: Profile,
-        constraints: Constraints,
-        go_on: GoOn = to_the_end,
-        failed_gib: float = math.inf,
-    ) -> None:
-        self.problem, self.profile, self.constraints = problem, profile, constraints
-        self.go_on, self.failed_gib = go_on, failed_gib
-        self._before: Answer | None = None
-
-    def point(self, at: Mapping[str, float]) -> Point:
-        """For both sides of pp = 1."""
-        try:
-            answer = self._answer(changed(self.problem, at))
-        except NoLegalLayout:
-            return Point(at=dict(at), **_NOTHING, exact=True, refused="no layout is legal")
-        except (Infeasible, Invalid) as error:
-            return Point(at=dict(at), **_NOTHING, exact=not isinstance(error, OutOfTime), refused=str(error))
-        times = [None if row is None else float(answer.times[row]) for row in (answer.without, answer.with_pp)]
-        layouts = [None if row is None else answer.layouts[row] for row in (answer.without, answer.with_pp)]
-        return Point(
-            at=dict(at),
-            without_s=times[0],
-            with_s=times[1],
-            without=layouts[0],
-            with_pp=layouts[1],
-            gap=_gap(times[0], times[1]),
-            exact=answer.certificate.exact,
-        )
-
-    def _answer(self, problem: Problem) -> Answer:
-        """Between other links the same layouts are legal and fit."""
-        goal, before = Goal(both_sides=True), self._before
-        ground = before and before.ground.linked(problem)
-        if before and ground:
-            rows = [row for row in (before.without, before.with_pp) if row is not None]
-            answer = search_on(ground, goal, self.go_on, before.layouts.take(np.array(rows)))
-        else:
-            answer = avoiding(
-                self.failed_gib,
-                problem,
-                self.constraints,
-                lambda heeded: search(Space(problem, heeded), self.profile, goal, self.go_on),
-            )
-        self._before = answer
-        return answer
-
-
-def _gap(without: float | None, with_pp: float | None) -> float:
-    if without is None:
-        return float("inf")
-    return -1.0 if with_pp is None else without / with_pp - 1
-
-
-def changed(problem: Problem, at: Mapping[str, float]) -> Problem:
-    """The problem at a place of a grid."""
-    cluster = problem.cluster.changed(
-        scale_up=at.get("scale_up", 1.0),
-        scale_out=at.get("scale_out", 1.0),
-        domain=int(at["domain"]) if "domain" in at else None,
-        num_chips=int(at["num_chips"]) if "num_chips" in at else None,
-    )
-    architecture = problem.architecture
-    if "layers" in at:
-        architecture = architecture.with_layers(at["layers"])
-    return replace(problem, cluster=cluster, architecture=architecture)
+def _blocks(grid: Mapping[str, Sequence[float]]) -> Iterator[Block]:
+    """Of places that differ in how fast links are only; number of chips and layers are changed last."""
+    others = [name for name in reversed(AXES) if name in grid and name not in LINKS]
+    factors = {name: tuple(sorted(set(grid[name]))) for name in LINKS if name in grid}
+    for values in product(*(sorted(set(grid[name])) for name in others)):
+        yield Block(dict(zip(others, values, strict=True)), factors)
 
 
 def crossings(points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float) -> list[Crossing]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from copy import copy
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -106,7 +106,8 @@ class Groundwork:
             return None
         other = copy(self)
         other.problem, other.space = problem, self.space.linked(problem)
-        other._cost_links()
+        for name in ("least", "bounds", "context"):
+            vars(other).pop(name, None)
         return other
 
     def fits(self, memory: MemoryUsed, on_host: Array) -> Array:
@@ -135,7 +136,6 @@ class Groundwork:
             raise TooLarge(self.problem.cluster.num_chips, count, "shards of a layer", MOST_SHARDS)
         shards = self._crossed(bodies.table)
         self.shards = ShardCosts.of(self.problem, shards, self.c, self.policies.savers.recompute)
-        self._cost_links()
         self.memory = CoreMemory(self.problem, self.shards, self.c, self.policies)
         device, host = update_seconds(self.problem, self.c)
         self.variants = Variants.of_policies(self.policies)
@@ -176,10 +176,18 @@ class Groundwork:
             folds &= rows.tp[trunks][:, None] == x.etp
         return np.asarray(folds)
 
-    def _cost_links(self) -> None:
-        self.least = LeastCosts(self.problem, self.c, self.experts.ep, self.experts.etp, fillings=self.space.fillings)
-        self.bounds = CoreBounds(self.problem, self.shards, self.c, self.least, self.first_shard)
-        self.context = self.bounds.context(self.trunks.rows, self.body)
+    @cached_property
+    def least(self) -> LeastCosts:
+        return LeastCosts(self.problem, self.c, self.experts.ep, self.experts.etp, fillings=self.space.fillings)
+
+    @cached_property
+    def bounds(self) -> CoreBounds:
+        return CoreBounds(self.problem, self.shards, self.c, self.least, self.first_shard)
+
+    @cached_property
+    def context(self) -> Array:
+        """What context parallelism adds at least to a pass, of every trunk."""
+        return self.bounds.context(self.trunks.rows, self.body)
 
     @property
     def places_freely(self) -> bool:

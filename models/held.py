@@ -28,6 +28,8 @@ class Held:
     fastest: dict[tuple[int, ...], float] = field(default_factory=dict)
     last: float = np.inf
     """Up to here the ranking is complete: the least that the last of as many as are asked for ever took."""
+    all_within: Array | None = None
+    """All that take no longer are held, by whether they have a pipeline."""
     front: tuple[Array, Array] = field(default_factory=lambda: (np.zeros(0, dtype=np.int64), np.zeros(0)))
     """Within the tolerance: complexities, and the least time with no more."""
 
@@ -96,6 +98,8 @@ class Held:
 
     def limit(self, piped: Array) -> Array:
         """Layouts slower than this, by whether they have a pipeline, are not among the fastest."""
+        if self.all_within is not None:
+            return self.all_within.take(piped)
         limits = np.full(2, max(min(self.last, self.tolerated), self.best))
         if self.goal.both_sides:
             limits = np.maximum(limits, self.sides)

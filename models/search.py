@@ -76,6 +76,15 @@ def search_on(ground: Groundwork, goal: Goal, go_on: GoOn, known: Layouts | None
     return answer
 
 
+def search_all(ground: Groundwork, limits: Array, most: int, go_on: GoOn) -> tuple[Layouts, Array] | None:
+    """All layouts that fit and take no longer than the limit for those without and with a pipeline, and how complex
+    each is; None if it had to look at more than `most` for that, or there was no time."""
+    held = Held(Goal(both_sides=True), best=float(limits.max()), all_within=limits)
+    search = _Search(ground, held, go_on, most)
+    search.fastest()
+    return (Layouts.concatenate(held.layouts), np.concatenate(held.complexities)) if search.exact else None
+
+
 def _reached(ground: Groundwork, known: Layouts) -> tuple[Array, Array]:
     """Of those that fit: whether each has a pipeline, and its step time."""
     found = ground.predict(known)
@@ -84,8 +93,8 @@ def _reached(ground: Groundwork, known: Layouts) -> tuple[Array, Array]:
 
 
 class _Search:
-    def __init__(self, ground: Groundwork, held: Held, go_on: GoOn) -> None:
-        self.ground, self.held, self.go_on = ground, held, go_on
+    def __init__(self, ground: Groundwork, held: Held, go_on: GoOn, most: int = _MOST_LAYOUTS) -> None:
+        self.ground, self.held, self.go_on, self.most = ground, held, go_on, most
         self.rejected, self.pruned_by_memory = ground.rejected.copy(), ground.pruned_by_memory
         self.evaluated, self.over_memory, self.looked_at = 0, 0, 0
         self.closing_bound = np.inf
@@ -93,7 +102,7 @@ class _Search:
         self.last_steps = 0 if self._knows_limit else _LAST_STEPS
 
     def run(self) -> Answer:
-        cores = self._fastest()
+        cores = self.fastest()
         if not self.held.layouts:
             raise self._nothing()
         self._simplest(cores)
@@ -101,7 +110,7 @@ class _Search:
 
     # -- trunks and cores ---------------------------------------------------------------------------------------
 
-    def _fastest(self) -> Cores:
+    def fastest(self) -> Cores:
         """Cross blocks of trunks in order of their bound. The best cores are opened at once until there is a time to
         prune against; the others at the end. Returns those that are left."""
         ground = self.ground
@@ -398,7 +407,7 @@ class _Search:
 
     def _may_go_on(self, bound: float) -> bool:
         """Unless the caller stops the search or it has looked at too much; `bound`: of all that would be left."""
-        if self.looked_at <= _MOST_LAYOUTS and self._has_time():
+        if self.looked_at <= self.most and self._has_time():
             return True
         self.exact = False
         self._close(np.array([bound]))

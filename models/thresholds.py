@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from models.answer import GoOn
 from models.constraints import Constraints
-from models.frontier import Point, Survey
 from models.problem import Problem
 from models.profile import Profile
+from models.survey import Point, Survey
 
 _FARTHEST = 16.0  # times as much, or as little
 _DOUBLED = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0), (8.0, _FARTHEST))

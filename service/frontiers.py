@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from models.frontier import Point, crossings, frontier
+from models.frontier import crossings, frontier
+from models.survey import Point
 from service.basis import grounds
 from service.deadline import Deadline, nobody
 from service.failures import least_that_failed, left_out, out_of_memory

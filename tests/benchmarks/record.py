@@ -17,9 +17,9 @@ from typing import Any
 
 from models.constraints import Constraints
 from models.errors import DomainError
-from models.frontier import Point, Survey
 from models.layout import Layout
 from models.profile import Profile, shipped_profile
+from models.survey import Point, Survey
 from service.fit_profile import choose
 from service.formats import runs
 

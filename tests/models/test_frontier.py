@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from models import catalogue
+from models import catalogue, survey
 from models.answer import Goal
 from models.constraints import Constraints
 from models.errors import Infeasible
-from models.frontier import Point, Survey, crossings, frontier
+from models.frontier import crossings, frontier
 from models.groundwork import NoLegalLayout
 from models.hardware import Cluster
 from models.problem import Problem
@@ -22,6 +22,7 @@ from models.profile import shipped_profile
 from models.search import search
 from models.space import Space
 from models.step import predict
+from models.survey import Block, Point, Survey
 from models.thresholds import thresholds
 from models.workload import Workload
 from tests.benchmarks.problems import NAMED, problem
@@ -172,9 +173,29 @@ def test_a_threshold_lies_between_two_searches_that_differ(name: str) -> None:
 def test_a_search_after_others_finds_what_it_finds_by_itself(question: Problem, values: list[float], axis: str) -> None:
     places = [{axis: float(int(4 * value)) if axis == "num_chips" else value} for value in values]
     places = [place for place in places if axis != "num_chips" or place[axis] >= 1]
-    survey = Survey(question, PROFILE, Constraints())
+    one_after_the_other = Survey(question, PROFILE, Constraints())
     for place in places:
-        assert survey.point(place) == Survey(question, PROFILE, Constraints()).point(place)
+        assert one_after_the_other.point(place) == Survey(question, PROFILE, Constraints()).point(place)
+
+
+@pytest.mark.parametrize(("few", "most"), [(2_000, 100_000), (1, 100_000), (2_000, 0)])
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
+@given(problems(), st.sampled_from([0.01, 0.3, 1.0]), st.sampled_from([1.01, 1.3, 4.0]))
+def test_the_places_of_a_block_are_searches_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, few: int, most: int, question: Problem, slowest: float, times: float
+) -> None:
+    """Whether layouts are shared by all of them, by ever fewer, or by none."""
+    monkeypatch.setattr(survey, "_FEW", few)
+    monkeypatch.setattr(survey, "_MOST", most)
+    factors = {axis: tuple(slowest * times**i for i in range(4)) for axis in ("scale_up", "scale_out")}
+    block = Block({}, factors)
+    points = list(Survey(question, PROFILE, Constraints()).points(block))
+    found = {tuple(point.at.values()): point for point in points}
+    assert len(points) == len(found) == len(block) == 16
+    for place in block.places:
+        point, alone = found[tuple(place.values())], Survey(question, PROFILE, Constraints()).point(place)
+        assert (point.without, point.with_pp, point.refused) == (alone.without, alone.with_pp, alone.refused)
+        assert (point.without_s, point.with_s) == (alone.without_s, alone.with_s)
 
 
 @pytest.mark.parametrize(
