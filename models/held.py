@@ -41,7 +41,9 @@ class Held:
         for side in range(2):
             self.sides[side] = min(self.sides[side], float(times[piped == side].min(initial=np.inf)))
         self.best = min(self.best, float(times.min(initial=np.inf)))
-        near = times <= np.maximum(self.limit(piped), self.tolerated)
+        near = times <= self.limit(piped)
+        if self.all_within is None:
+            near |= times <= self.tolerated
         if not near.any():
             return
         layouts, times = layouts.take(near).gathered(), times[near]
@@ -111,6 +113,8 @@ class Held:
 
     def wanted(self, bound: Array, piped: Array, points: Array) -> Array:
         """Whether what has this least time and least complexity may be in the answer."""
+        if self.all_within is not None:
+            return self.fast(bound, piped)
         simpler = np.searchsorted(self.front[0], points, side="right")
         limits = np.concatenate([[self.tolerated], self.front[1]])
         return self.fast(bound, piped) | ((bound < limits.take(simpler)) & (bound < self.goal.faster_than))

@@ -14,6 +14,7 @@ simple enough where there is room; the rest of these then in order of the comple
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -83,6 +84,17 @@ def search_all(ground: Groundwork, limits: Array, most: int, go_on: GoOn) -> tup
     search = _Search(ground, held, go_on, most)
     search.fastest()
     return (Layouts.concatenate(held.layouts), np.concatenate(held.complexities)) if search.exact else None
+
+
+def finds_any(ground: Groundwork, limits: Array, go_on: GoOn) -> bool | None:
+    """Whether any layout fits and takes no longer than the limit for those without and with a pipeline; None if there
+    was no time to tell."""
+    goal = Goal(both_sides=True, faster_than=float(limits.max()) * (1 + 1e-9))
+    held = Held(goal, all_within=limits)
+    search = _Search(ground, held, go_on)
+    with suppress(NothingFaster):
+        search.fastest()
+    return True if held.layouts else False if search.exact else None
 
 
 def _reached(ground: Groundwork, known: Layouts) -> tuple[Array, Array]:

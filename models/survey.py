@@ -24,12 +24,12 @@ from models.layout import Layout, Layouts
 from models.pipelining import is_needed
 from models.problem import Problem
 from models.profile import Profile
-from models.search import search, search_all, search_on
+from models.search import finds_any, search, search_all, search_on
 from models.space import Space
 from models.surety import avoiding
 
 LINKS = "scale_up", "scale_out"
-_SPREAD = 1.2  # of the times of a layout at the places of a block, less where that was too much
+_SPREAD = 1.3  # of the times of a layout at the places of a block, less where that was too much
 _SLACK = 1.01  # faster links make a layout slower by 0.1% at most (tests), where unlike stages take turns in being last
 _MOST = 100_000  # looked at for those that may be the best somewhere in a block
 _FEW = 2_000  # predicted at every place; where there are more, the half of a block needs fewer of them
@@ -131,6 +131,22 @@ class Survey:
     def point(self, at: Mapping[str, float]) -> Point:
         found = self._tried(at)
         return found if isinstance(found, Point) else Point.of(at, found)
+
+    def is_simple(self, at: Mapping[str, float], tolerance: float) -> tuple[bool | None, bool]:
+        """Whether no pipeline is needed at a place, None where there are no layouts, and whether that is proved. Where
+        only links differ from a place that was searched, it is as the best layouts there say, unless others that are
+        fast enough say otherwise."""
+        problem, before = changed(self.problem, at), self._before
+        ground = before and before.ground.linked(problem)
+        if before and ground and before.without is not None and before.with_pp is not None:
+            without, with_pp = ground.predict(before.layouts.take(_sides(before))).step_time_s.tolist()
+            simple = not is_needed(_gap(without, with_pp), tolerance)
+            slower = with_pp * (1 + tolerance), without / (1 + tolerance)
+            limits = np.where([simple, not simple], -np.inf, slower) * (1 + 1e-9)
+            if finds_any(ground, limits, self.go_on) is False:
+                return simple, True
+        point = self.point(at)
+        return None if point.gap is None else point.is_simple(tolerance), point.exact
 
     def points(self, block: Block) -> Iterator[Point]:
         """Of every place, in any order."""

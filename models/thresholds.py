@@ -72,18 +72,18 @@ class _Asked:
         for holds, changes in _STEPS:
             if not self.survey.go_on():
                 return self._found(needed, self.value, None, False)
-            found = self._at(changes)
-            exact = exact and found.exact
-            if self._differs(found, needed):
+            simple, proved = self._at(changes)
+            exact = exact and proved
+            if simple == needed:
                 return self._bisected(needed, holds, changes, exact)
         return self._found(needed, self.value, None, exact)
 
     def _bisected(self, needed: bool, holds: float, changes: float, exact: bool) -> Threshold:
         while max(holds / changes, changes / holds) > _CLOSE and self.survey.go_on():
             middle = (holds * changes) ** 0.5
-            found = self._at(middle)
-            exact = exact and found.exact
-            holds, changes = (holds, middle) if self._differs(found, needed) else (middle, changes)
+            simple, proved = self._at(middle)
+            exact = exact and proved
+            holds, changes = (holds, middle) if simple == needed else (middle, changes)
         exact = exact and max(holds / changes, changes / holds) <= _CLOSE
         return self._found(needed, holds * self.value, changes * self.value, exact)
 
@@ -95,18 +95,15 @@ class _Asked:
         for factor in (2.0, 0.5):
             size = holds = self.value
             while self.survey.go_on() and least <= (size := int(size * factor)) <= largest:
-                found = self._at(size)
-                exact = exact and found.exact
-                if self._differs(found, needed):
+                simple, proved = self._at(size)
+                exact = exact and proved
+                if simple == needed:
                     return self._found(needed, holds, size, exact)
                 holds = size
         return self._found(needed, self.value, None, exact and self.survey.go_on())
 
-    def _at(self, place: float) -> Point:
-        return self.survey.point({self.axis: place})
-
-    def _differs(self, found: Point, needed: bool) -> bool:
-        return found.gap is not None and found.is_simple(self.tolerance) == needed
+    def _at(self, place: float) -> tuple[bool | None, bool]:
+        return self.survey.is_simple({self.axis: place}, self.tolerance)
 
     def _found(self, needed: bool, holds_at: float, changes_at: float | None, exact: bool) -> Threshold:
         return Threshold(

@@ -178,6 +178,18 @@ def test_a_search_after_others_finds_what_it_finds_by_itself(question: Problem, 
         assert one_after_the_other.point(place) == Survey(question, PROFILE, Constraints()).point(place)
 
 
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(problems(), st.permutations([1.0, 0.1, 3.0, 0.8]), st.sampled_from([0.0, 0.03, 0.5]))
+def test_whether_a_place_is_simple_is_what_its_point_says(
+    question: Problem, values: list[float], tolerance: float
+) -> None:
+    one_after_the_other = Survey(question, PROFILE, Constraints())
+    for axis, value in product(("scale_up", "scale_out"), values):
+        point = Survey(question, PROFILE, Constraints()).point({axis: value})
+        simple = None if point.gap is None else point.is_simple(tolerance)
+        assert one_after_the_other.is_simple({axis: value}, tolerance) == (simple, True)
+
+
 @pytest.mark.parametrize(("few", "most"), [(2_000, 100_000), (1, 100_000), (2_000, 0)])
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(problems(), st.sampled_from([0.01, 0.3, 1.0]), st.sampled_from([1.01, 1.3, 4.0]))
