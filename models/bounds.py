@@ -5,8 +5,10 @@ x over the stages (the whole model's, over pp) and m the micro-batches. A stage 
 step; the last takes no less than any stage, nor than the mean of all.
 
 - Under afab and interleaved schedules a stage idles for (pp·μ - x)/v or more, so that m·x and the bubble are
-  (m - 1/v)·x + pp·μ/v: on average (m + (pp-1)/v)·μ. Where chunks differ the slowest stage waits for the slowest ones of
-  all rounds: what they take counts like an x, beside what any stage has once a step.
+  (m - 1/v)·x + pp·μ/v: on average (m + (pp-1)/v)·μ. Where interleaved chunks differ the slowest stage waits until m
+  times the slowest chunks of all rounds, s, are done, if that is more than m·x: with the larger of both for x the same
+  holds, and it grows with that, so that it holds for s; but what that stage has once a step, and hides of it, is not
+  known to be more than the least of any.
 - Under 1F1B all wait until the passes are done (models.makespan.one_f_one_b). With m > pp that takes m·x + b + 2·a -
   k·x or more, b and a what the stages before and the k after one of x take together: of the heaviest, a - k·x is no
   less than -pp·(x - μ), so that it is (m + pp - 1)·μ + (m - 1 - pp)·(x - μ), which is less for any other stage.

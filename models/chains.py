@@ -13,13 +13,13 @@ import numpy as np
 
 from models.array import Array, distinct, picked, ragged, total
 from models.combine import partitions
-from models.layout import ONE_F_ONE_B, Layouts
+from models.layout import INTERLEAVED, ONE_F_ONE_B, Layouts
 from models.partition import Stages
 from models.pipeline import ends_together, in_flight, moves_weight_gradients
 from models.problem import Problem
 from models.ways import Split, Ways, has_ways
 
-_SHARES = 33  # of weight gradients in a pass, for which a chain's idle passes are known
+_ROWS = 33  # of weight gradients in a pass, for which a chain's idle passes are known
 _AT_ONCE = 1 << 20  # stages of chains under schedules
 
 
@@ -39,12 +39,8 @@ class Chains:
     @cached_property
     def _shares(self) -> Array:
         """Of weight gradients in a pass of the whole model, for which `idle` is known, each no less than the last."""
-        most = float(self.weights.max())
-        return (
-            np.linspace(0.0, most, _SHARES)
-            if most > 0 and moves_weight_gradients(self.schedules.schedule)
-            else np.zeros(1)
-        )
+        most = float(self.weights.max()) if moves_weight_gradients(self.schedules.schedule) else 0.0
+        return np.linspace(0.0, most, _ROWS if most else 1)
 
     def row(self, weights: Array, both: Array) -> Array:
         """Where `idle` is for chains in which weight gradients of so many seconds are part of so long passes."""
@@ -149,10 +145,12 @@ class Chains:
         return np.asarray(most[:, code] - (self._whole[:, None] / self.pp)[:, :, None])
 
     @cached_property
-    def _in_rounds(self) -> Array:
-        """Whether chunks that are dealt out in rounds differ."""
+    def _waits(self) -> Array:
+        """Under which of them stages wait for the slowest chunks of all rounds (models.pipeline.waiting), (chains,
+        schedules)."""
         table, code = self._partitions
-        return np.asarray(self.legal & (table.slowest.sum(axis=0) > 0)[code])
+        interleaved = self.schedules.schedule == INTERLEAVED
+        return np.asarray(self.legal & interleaved & (table.slowest.sum(axis=0) > 0)[code])
 
     @cached_property
     def _rounds(self) -> tuple[Array, Array]:
@@ -179,24 +177,28 @@ class Chains:
         excess, times = picked(self._excess, chain, schedule), picked(self._passes[1], chain, schedule)
         own = np.maximum(total(excess * both), 0.0)
         apart = np.minimum(total(excess * once), 0.0) - sends - hides * own
-        together = ends_together(self.schedules.schedule)[schedule]
-        found = np.maximum(times * own + np.where(together, 0.0, apart), 0.0)
-        if len(some := np.flatnonzero(picked(self._in_rounds, chain, schedule))):
-            slowest, least = (picked(of, chain[some], schedule[some]) for of in self._rounds)
-            in_step = (times[some] - hides) * total(slowest * both[:, some]) + total(least * once[:, some])
-            found[some] = np.maximum(found[some], in_step - sends[some])
-        number = picked(self._number, chain, schedule)
-        some = np.flatnonzero(number)
-        if len(some):
-            idle = picked(self.idle, chain[some], schedule[some])[row[some], np.arange(len(some))]
-            counted = (
-                (self.micro_batches[chain[some]] + idle)
-                * total(self._whole[:, None] * both[:, some])
-                / self.pp[chain[some]]
-            )
-            longer = self._ways.seconds(number[some] - 1, both[:, some], weights[:, some]) - counted
-            found[some] = np.maximum(found[some], longer + np.where(together[some], 0.0, apart[some]))
+        apart = np.where(ends_together(self.schedules.schedule)[schedule], 0.0, apart)
+        found = np.maximum(times * own + apart, 0.0)
+        if len(some := np.flatnonzero(picked(self._waits, chain, schedule))):
+            pair = chain[some], schedule[some]
+            waiting = self._by_rounds(*pair, times[some] - hides, both[:, some], once[:, some]) - sends[some]
+            found[some] = np.maximum(found[some], waiting)
+        if len(some := np.flatnonzero(picked(self._number, chain, schedule))):
+            longest = self._by_ways(chain[some], schedule[some], row[some], both[:, some], weights[:, some])
+            found[some] = np.maximum(found[some], longest + apart[some])
         return found
+
+    def _by_rounds(self, chain: Array, schedule: Array, times: Array, both: Array, once: Array) -> Array:
+        """What a step takes longer because of the slowest chunks of all rounds, each pass of which counts so many
+        `times`; whichever stage has least once a step."""
+        slowest, least = (picked(of, chain, schedule) for of in self._rounds)
+        return np.maximum(times, 0.0) * np.maximum(total(slowest * both), 0.0) + total(least * once)
+
+    def _by_ways(self, chain: Array, schedule: Array, row: Array, both: Array, weights: Array) -> Array:
+        """What the longest way takes beyond what `idle` counts."""
+        counted = self.micro_batches[chain] + self.idle[row, chain, schedule]
+        mean = total(self._whole[:, None] * both) / self.pp[chain]
+        return self._ways.seconds(picked(self._number, chain, schedule) - 1, both, weights) - counted * mean
 
 
 def passes(schedules: Layouts, pp: Array, m: Array) -> tuple[Array, Array]:

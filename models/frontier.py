@@ -75,7 +75,7 @@ def _along(
     axis: str, points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float
 ) -> Iterator[Crossing]:
     rest = [name for name in grid if name != axis]
-    for place in product(*(grid[name] for name in rest)):
+    for place in product(*(dict.fromkeys(grid[name]) for name in rest)):
         row = [p for p in points if all(p.at[name] == value for name, value in zip(rest, place, strict=True))]
         row.sort(key=lambda p: p.at[axis])
         for a, b in pairwise(row):

@@ -41,6 +41,7 @@ from models.space import (
 from models.step import Predictions
 
 MOST_CORES = 30_000_000  # looked at in one search
+_OF_LINKS = "least", "bounds", "context"  # which are worked out anew for others
 MOST_SHARDS = 300_000  # of a layer, tabulated: 2 GiB
 
 
@@ -106,7 +107,7 @@ class Groundwork:
             return None
         other = copy(self)
         other.problem, other.space = problem, self.space.linked(problem)
-        for name in ("least", "bounds", "context"):
+        for name in _OF_LINKS:
             vars(other).pop(name, None)
         return other
 

@@ -29,7 +29,7 @@ class Held:
     last: float = np.inf
     """Up to here the ranking is complete: the least that the last of as many as are asked for ever took."""
     all_within: Array | None = None
-    """All that take no longer are held, by whether they have a pipeline."""
+    """If given, all that take no longer are held instead, by whether they have a pipeline."""
     front: tuple[Array, Array] = field(default_factory=lambda: (np.zeros(0, dtype=np.int64), np.zeros(0)))
     """Within the tolerance: complexities, and the least time with no more."""
 

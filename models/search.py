@@ -14,7 +14,6 @@ simple enough where there is room; the rest of these then in order of the comple
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -79,11 +78,13 @@ def search_on(ground: Groundwork, goal: Goal, go_on: GoOn, known: Layouts | None
 
 def search_all(ground: Groundwork, limits: Array, most: int, go_on: GoOn) -> tuple[Layouts, Array] | None:
     """All layouts that fit and take no longer than the limit for those without and with a pipeline, and how complex
-    each is; None if it had to look at more than `most` for that, or there was no time."""
+    each is; None if there are none, if it had to look at more than `most` for that, or if there was no time."""
     held = Held(Goal(both_sides=True), best=float(limits.max()), all_within=limits)
     search = _Search(ground, held, go_on, most)
     search.fastest()
-    return (Layouts.concatenate(held.layouts), np.concatenate(held.complexities)) if search.exact else None
+    if not (search.exact and held.layouts):
+        return None
+    return Layouts.concatenate(held.layouts), np.concatenate(held.complexities)
 
 
 def finds_any(ground: Groundwork, limits: Array, go_on: GoOn) -> bool | None:
@@ -92,8 +93,7 @@ def finds_any(ground: Groundwork, limits: Array, go_on: GoOn) -> bool | None:
     goal = Goal(both_sides=True, faster_than=float(limits.max()) * (1 + 1e-9))
     held = Held(goal, all_within=limits)
     search = _Search(ground, held, go_on)
-    with suppress(NothingFaster):
-        search.fastest()
+    search.fastest()
     return True if held.layouts else False if search.exact else None
 
 
@@ -115,16 +115,16 @@ class _Search:
 
     def run(self) -> Answer:
         cores = self.fastest()
-        if not self.held.layouts:
+        if cores is None or not self.held.layouts:
             raise self._nothing()
         self._simplest(cores)
         return self.held.answer(self._certificate(), self.ground)
 
     # -- trunks and cores ---------------------------------------------------------------------------------------
 
-    def fastest(self) -> Cores:
+    def fastest(self) -> Cores | None:
         """Cross blocks of trunks in order of their bound. The best cores are opened at once until there is a time to
-        prune against; the others at the end. Returns those that are left."""
+        prune against; the others at the end. Returns those that are left, of those that may be in the answer."""
         ground = self.ground
         rows, experts = ground.trunks.rows, len(ground.experts)
         bounds, body = ground.bounds, ground.body
@@ -150,7 +150,7 @@ class _Search:
             if not self._is_limited:
                 opened[self._open_best(cores, opened, _PROBED)] = True
         if cores is None:
-            raise self._nothing()
+            return None
         size = _MESHES if self._knows_limit else _PROBED
         while len(best := self._open_best(cores, opened, size)):
             opened[best] = True

@@ -1,8 +1,8 @@
 """Exact searches at many places: what the fabric, the cluster or the model could be.
 
-Between other links the same layouts are legal and fit, and with faster ones none is slower. So where the slowest links
-of a block of places have an answer, no place in it has one that takes longer at the fastest: all layouts that take no
-longer than that there are found in one search, and at every other place they have only to be predicted.
+Between other links the same layouts are legal and fit, and with faster ones none is slower, within _SLACK. So where the
+slowest links of a block of places have an answer, no place in it has one that takes longer at the fastest: all layouts
+that take no longer than that there are found in one search, and at every other place they have only to be predicted.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class Block:
         first, *_, last = self.places
         return first, last
 
-    def fastest(self, axis: str) -> dict[str, float]:
-        """The slowest place but for one axis."""
+    def faster_along(self, axis: str) -> dict[str, float]:
+        """The slowest place, with the fastest links of one axis."""
         return self.places[0] | {axis: self.factors[axis][-1]}
 
     def halves(self, axis: str) -> tuple[Block, Block]:
@@ -168,7 +168,7 @@ class Survey:
             yield from map(late, others)
             return
         axis, spread = max(((axis, self._gain(block, axis, slowest)) for axis in block.factors), key=lambda one: one[1])
-        if spread <= self._spread and len(others) > 1:
+        if spread < self._spread and len(others) > 1:
             if every := self._every(block, slowest):
                 yield from (point for point in self._among(block, *every, slowest) if point.at != first)
                 return
@@ -183,7 +183,7 @@ class Survey:
         if len(block.factors[axis]) == 1:
             return 0.0
         rows = _sides(slowest)
-        faster = self._times(slowest, block.fastest(axis), slowest.layouts.take(rows))
+        faster = self._times(slowest, block.faster_along(axis), slowest.layouts.take(rows))
         return float((slowest.times[rows] / faster).max())
 
     def _every(self, block: Block, slowest: Answer) -> tuple[Layouts, Array] | None:

@@ -17,6 +17,7 @@ from models.array import Array, picked, total
 from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V
 from models.partition import Stages
 
+_COUNT = 4
 _SHARES = 0.0, 0.1, 0.25, 0.5, 1.0
 """Of two ways that a step takes no less than, any mean is one too."""
 
@@ -27,7 +28,7 @@ Way = tuple[Array, Array]
 @dataclass(frozen=True, slots=True)
 class Split:
     """Pipelines with m micro-batches, and of every part (parts, n) what all stages have, the first, that with most, and
-    the last m - 1."""
+    the last m - 1. models.bounds has why the ways of each schedule, _COUNT of them, are no longer than a step."""
 
     pp: Array
     m: Array
@@ -71,7 +72,7 @@ class Split:
         return [*ways, (self.m * self.most, 0.0 * self.most)]
 
     def zero_bubble_v(self) -> list[Way]:
-        """Of a stage, the mean one or the heaviest, with what it idles for the others."""
+        """Of the mean stage, then of the heaviest, in two ways each, with what it idles for the others."""
         others = np.maximum(self.pp - 1, 1)
         begun, late = (np.minimum(self.m, self.pp) - 1) / 2, np.maximum(self.m - self.pp, 0)
         idles = (0.25, 0.25), (1 - begun / others, 1 - begun / others + late / others)
@@ -83,7 +84,7 @@ class Split:
         ]
 
     def dualpipe(self) -> list[Way]:
-        """The same with half of all but itself and the stage that is like it; or without idling."""
+        """Of the mean stage, then of the heaviest: with what it idles for the others of its half, or without."""
         both = 1 + (self.pp - 2) / (2 * np.maximum(self.pp - 1, 1))
         ways = []
         for own in (self.mean, self.most):
@@ -106,7 +107,7 @@ class Ways:
     @classmethod
     def of(cls, schedule: Array, split: Split) -> Ways:
         """Under schedules for which there are such ways (has_ways)."""
-        passes = np.empty((4, *split.whole.shape))
+        passes = np.empty((_COUNT, *split.whole.shape))
         without = np.zeros_like(passes)
         few = split.m <= split.pp
         passed, zero = np.isin(schedule, (ONE_F_ONE_B, ZERO_BUBBLE)), schedule == ZERO_BUBBLE

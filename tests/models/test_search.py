@@ -450,9 +450,11 @@ def position(of: Layouts, layouts: Layouts, knobs: Sequence[str]) -> Array:
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
-@given(problems(), st.sampled_from(PINNED))
-def test_no_bound_exceeds_what_it_bounds(problem: Problem, pinned: dict[str, tuple[object, ...]]) -> None:
+@given(problems(), st.sampled_from(PINNED), st.sampled_from([1, 2, 4]))
+def test_no_bound_exceeds_what_it_bounds(problem: Problem, pinned: dict[str, tuple[object, ...]], layers: int) -> None:
+    """Of models so many times as deep, too."""
     assume(offers(problem, pinned))
+    problem = replace(problem, architecture=problem.architecture.with_layers(layers))
     constraints = Constraints(allowed=pinned)
     parts = list(legal(problem, constraints))
     layouts = Layouts.concatenate(parts) if parts else Layouts.of([])
