@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.array import Array
-from models.chains import passes
+from models.chains import Chains, passes
+from models.constraints import Constraints
 from models.layout import SCHEDULES, Layouts
 from models.partition import Order, Stages
 from models.pipeline import StageTimes, bubble, waiting
-from models.space import neutral
+from models.space import Space, neutral
 from models.ways import Split, Ways, has_ways
+from tests.benchmarks.problems import problem
 
 shares = st.floats(0.0, 1.0)
 stage_times = st.lists(st.tuples(st.floats(0.01, 10.0), shares, shares), min_size=2, max_size=12)
@@ -112,6 +114,25 @@ def test_so_it_does_in_a_v_with_few_micro_batches(pp: int, fewer: int, weights: 
     m, one = max(pp - fewer, 1), np.ones(pp)
     step = made("zero_bubble_v", 2, one, (1 - weights) / 2 * one, weights * one, m)
     assert least("zero_bubble_v", pp, m, weights) == pytest.approx(step)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([2, 4, 8]), st.sampled_from([1, 4, 64]))
+def test_what_may_hide_more_is_bounded_by_no_more(seed: int, pp: int, m: int) -> None:
+    """By its heaviest stage, by its slowest chunks, or by its ways, under every schedule."""
+    question = problem("deepseek-v3", ("h100", 64), "generic", seq_len=4096, global_batch=64)
+    offered = Space(question, Constraints()).policies.schedules
+    schedules = offered.take(offered.balanced & (pp * offered.virtual_stages <= question.architecture.num_layers))
+    legal = np.ones((1, len(schedules)), dtype=bool)
+    parts, every = len(question.architecture.kinds) + 2, np.arange(len(schedules))
+    chains = Chains(question, schedules, np.array([pp]), np.array([m]), legal, np.full(parts, 0.4))
+    draw, row = np.random.default_rng(seed), np.zeros(len(schedules), dtype=int)
+    both, once = draw.random((2, parts, len(schedules)))
+    (hides, more), (sends, longer) = np.sort(draw.random(2)), np.sort(draw.random((2, len(schedules))), axis=0)
+    work = row, every, row, both, 0.4 * both * draw.random(both.shape), once
+    least = chains.beyond(*work, hides, sends)
+    assert (least >= 0).all()
+    for other in ((more, sends), (hides, longer), (more, longer)):
+        assert (chains.beyond(*work, *other) <= least).all()
 
 
 def made(name: str, virtual: int, both: Array, forward: Array, weight: Array, m: int) -> float:

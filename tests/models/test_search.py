@@ -27,7 +27,7 @@ from models.factors import factorisations, ordered_factorisations
 from models.groundwork import NoLegalLayout
 from models.hardware import GIB, Cluster, Level
 from models.held import Held
-from models.layout import Layouts
+from models.layout import SCHEDULES, Layouts
 from models.least_costs import LeastCosts
 from models.memory_bounds import CoreMemory, MemoryBounds
 from models.mesh import closest_groups
@@ -455,7 +455,23 @@ def test_no_bound_exceeds_what_it_bounds(problem: Problem, pinned: dict[str, tup
     """Of models so many times as deep, too."""
     assume(offers(problem, pinned))
     problem = replace(problem, architecture=problem.architecture.with_layers(layers))
-    constraints = Constraints(allowed=pinned)
+    agree_with_bounds(problem, Constraints(allowed=pinned))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@given(problems(), st.sampled_from([2, 4, 8]), st.sampled_from([(2,), (3,), (4,)]))
+def test_no_bound_of_a_pipeline_exceeds_what_it_bounds(
+    schedule: str, problem: Problem, layers: int, pp: tuple[int, ...]
+) -> None:
+    """Of deeper models, whose layers fall on stages and chunks in every way."""
+    architecture, cluster = problem.architecture.with_layers(layers), problem.cluster.changed(num_chips=12)
+    deep = replace(problem, architecture=architecture, cluster=cluster, stack=catalogue.stack("generic"))
+    allowed = {"schedule": (schedule,), "pp": pp, "zero_stage": (1,), "recompute": ("none", "full"), "cp": (1,)}
+    agree_with_bounds(deep, Constraints(allowed=allowed | {"offload_activations": (False,)}))
+
+
+def agree_with_bounds(problem: Problem, constraints: Constraints) -> None:
     parts = list(legal(problem, constraints))
     layouts = Layouts.concatenate(parts) if parts else Layouts.of([])
     if not len(layouts):
