@@ -191,7 +191,7 @@ def test_a_search_after_others_finds_what_it_finds_by_itself(question: Problem, 
         assert one_after_the_other.point(place) == Survey(question, PROFILE, Constraints()).point(place)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.permutations([1.0, 0.1, 3.0, 0.8]), st.sampled_from([0.0, 0.03, 0.5]))
 def test_whether_a_place_is_simple_is_what_its_point_says(
     question: Problem, values: list[float], tolerance: float
@@ -204,7 +204,7 @@ def test_whether_a_place_is_simple_is_what_its_point_says(
 
 
 @pytest.mark.parametrize(("few", "most"), [(2_000, 100_000), (1, 100_000), (2_000, 0)])
-@settings(max_examples=12, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, suppress_health_check=list(HealthCheck))
 @given(problems(), st.sampled_from([0.01, 0.3, 1.0]), st.sampled_from([1.01, 1.3, 4.0]))
 def test_the_places_of_a_block_are_searches_of_their_own(
     monkeypatch: pytest.MonkeyPatch, few: int, most: int, question: Problem, slowest: float, times: float

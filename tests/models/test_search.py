@@ -459,7 +459,7 @@ def test_no_bound_exceeds_what_it_bounds(problem: Problem, pinned: dict[str, tup
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from([2, 4, 8]), st.sampled_from([(2,), (3,), (4,)]))
 def test_no_bound_of_a_pipeline_exceeds_what_it_bounds(
     schedule: str, problem: Problem, layers: int, pp: tuple[int, ...]
