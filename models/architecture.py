@@ -271,6 +271,11 @@ class Architecture:
         last = self.runs[-1][0]
         return tuple(count + self.mtp_layers * (kind == last) for kind, count in enumerate(self.layers_of_kinds))
 
+    @property
+    def parts_trained(self) -> list[float]:
+        """Of every part of the model: of its layers as many of each kind, of the embedding and of the head one."""
+        return [*self.layers_trained, 1.0, 1.0]
+
     def has_experts(self, part: int) -> bool:
         """Whether a part of the model does: a kind of layer, or after them the embedding or the head."""
         return part < len(self.kinds) and self.kinds[part].moe is not None

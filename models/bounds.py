@@ -266,7 +266,7 @@ class CoreBounds:
         self.problem, self.c, self.shards, self.least = problem, c, shards, least
         self.first = first
         self.passes = self._passes()
-        amounts = [*problem.architecture.layers_trained, 1.0, 1.0]
+        amounts = problem.architecture.parts_trained
         self.weights = weighed(amounts, [times.weight for times in shards.times])
         self.dense, self.expert = (
             weighed(amounts, [getattr(size, name) for size in shards.bytes]) for name in ("dense", "expert")

@@ -52,28 +52,28 @@ class Chains:
     @cached_property
     def _passes(self) -> tuple[Array, Array]:
         idle, times = passes(self.schedules, self.pp, self.micro_batches)
-        few = self._number > 0
-        m = np.broadcast_to(self.micro_batches[:, None], few.shape)[few]
+        some = self._number >= 0
+        m = np.broadcast_to(self.micro_batches[:, None], some.shape)[some]
         idle, times = np.tile(idle.T, (len(self._shares), 1, 1)), times.T.copy()
-        idle[:, few], times[few] = np.maximum(self._ways.mean_passes(self._shares, self.weights) - m, 0.0), 0.0
+        idle[:, some], times[some] = np.maximum(self._ways.mean_passes(self._shares, self.weights) - m, 0.0), 0.0
         return np.where(self.legal, idle, np.inf), times
 
     @cached_property
     def _number(self) -> Array:
-        """Of those that have ways (models.ways) the number plus one, or 0, (chains, schedules)."""
+        """Of those that have ways (models.ways), from 0 on; -1 of others, (chains, schedules)."""
         pp, m = self.pp[:, None], self.micro_batches[:, None]
         some = self.legal & has_ways(self.schedules.schedule, pp, m)
-        number = np.zeros(some.shape, dtype=np.int64)
-        number[some] = 1 + np.arange(int(some.sum()))
+        number = np.full(some.shape, -1)
+        number[some] = np.arange(int(some.sum()))
         return number
 
     @cached_property
     def _ways(self) -> Ways:
         table, code = self._partitions
-        chain, schedule = np.nonzero(self._number)
+        chain, schedule = np.nonzero(self._number >= 0)
         own = code[chain, schedule]
-        some, of = distinct(own)
-        some = own[some]
+        first, of = distinct(own)
+        some = own[first]
         split = Split.of(table.take(some), self._heaviest[some], of, self.pp[chain], self.micro_batches[chain])
         return Ways.of(self.schedules.schedule[schedule], split)
 
@@ -129,7 +129,7 @@ class Chains:
     @cached_property
     def _whole(self) -> Array:
         """Of every part, what the model has."""
-        return np.array([*self.problem.architecture.layers_trained, 1.0, 1.0])
+        return np.array(self.problem.architecture.parts_trained)
 
     @cached_property
     def _heaviest(self) -> Array:
@@ -183,7 +183,7 @@ class Chains:
             pair = chain[some], schedule[some]
             waiting = self._by_rounds(*pair, times[some] - hides, both[:, some], once[:, some]) - sends[some]
             found[some] = np.maximum(found[some], waiting)
-        if len(some := np.flatnonzero(picked(self._number, chain, schedule))):
+        if len(some := np.flatnonzero(picked(self._number, chain, schedule) >= 0)):
             longest = self._by_ways(chain[some], schedule[some], row[some], both[:, some], weights[:, some])
             found[some] = np.maximum(found[some], longest + apart[some])
         return found
@@ -198,7 +198,7 @@ class Chains:
         """What the longest way takes beyond what `idle` counts."""
         counted = self.micro_batches[chain] + self.idle[row, chain, schedule]
         mean = total(self._whole[:, None] * both) / self.pp[chain]
-        return self._ways.seconds(picked(self._number, chain, schedule) - 1, both, weights) - counted * mean
+        return self._ways.seconds(picked(self._number, chain, schedule), both, weights) - counted * mean
 
 
 def passes(schedules: Layouts, pp: Array, m: Array) -> tuple[Array, Array]:

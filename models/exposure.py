@@ -77,7 +77,7 @@ class Exposure:
     @property
     def amounts(self) -> list[float]:
         """Layers of each kind in the whole model, and one of each end."""
-        return [*self.problem.architecture.layers_trained, 1.0, 1.0]
+        return self.problem.architecture.parts_trained
 
     def _part(self, index: int, *, weight: bool = True) -> Part:
         t, again = self.meshes.times[index], self.again(index)

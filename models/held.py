@@ -29,7 +29,7 @@ class Held:
     last: float = np.inf
     """Up to here the ranking is complete: the least that the last of as many as are asked for ever took."""
     all_within: Array | None = None
-    """If given, all that take no longer are held instead, by whether they have a pipeline."""
+    """If given, all that take no longer are held instead, by whether they have a pipeline; nothing is tolerated."""
     front: tuple[Array, Array] = field(default_factory=lambda: (np.zeros(0, dtype=np.int64), np.zeros(0)))
     """Within the tolerance: complexities, and the least time with no more."""
 
@@ -41,9 +41,7 @@ class Held:
         for side in range(2):
             self.sides[side] = min(self.sides[side], float(times[piped == side].min(initial=np.inf)))
         self.best = min(self.best, float(times.min(initial=np.inf)))
-        near = times <= self.limit(piped)
-        if self.all_within is None:
-            near |= times <= self.tolerated
+        near = times <= np.maximum(self.limit(piped), self.tolerated)
         if not near.any():
             return
         layouts, times = layouts.take(near).gathered(), times[near]
@@ -96,7 +94,7 @@ class Held:
     def tolerated(self) -> float:
         """Layouts slower than this are no part of the ranking, nor simple enough to make up for it. What is slower by a
         rounding error is not: bounds are summed in another order than the times that they bound."""
-        return self.best * (1 + self.goal.tolerance) * ROUNDED
+        return self.best * (1 + self.goal.tolerance) * ROUNDED if self.all_within is None else -np.inf
 
     def limit(self, piped: Array) -> Array:
         """Layouts slower than this, by whether they have a pipeline, are not among the fastest."""
@@ -113,8 +111,6 @@ class Held:
 
     def wanted(self, bound: Array, piped: Array, points: Array) -> Array:
         """Whether what has this least time and least complexity may be in the answer."""
-        if self.all_within is not None:
-            return self.fast(bound, piped)
         simpler = np.searchsorted(self.front[0], points, side="right")
         limits = np.concatenate([[self.tolerated], self.front[1]])
         return self.fast(bound, piped) | ((bound < limits.take(simpler)) & (bound < self.goal.faster_than))

@@ -79,10 +79,8 @@ def search_on(ground: Groundwork, goal: Goal, go_on: GoOn, known: Layouts | None
 def search_all(ground: Groundwork, limits: Array, most: int, go_on: GoOn) -> tuple[Layouts, Array] | None:
     """All layouts that fit and take no longer than the limit for those without and with a pipeline, and how complex
     each is; None if there are none, if it had to look at more than `most` for that, or if there was no time."""
-    held = Held(Goal(both_sides=True), best=float(limits.max()), all_within=limits)
-    search = _Search(ground, held, go_on, most)
-    search.fastest()
-    if not (search.exact and held.layouts):
+    exact, held = _within(ground, limits, most, go_on)
+    if not (exact and held.layouts):
         return None
     return Layouts.concatenate(held.layouts), np.concatenate(held.complexities)
 
@@ -90,11 +88,16 @@ def search_all(ground: Groundwork, limits: Array, most: int, go_on: GoOn) -> tup
 def finds_any(ground: Groundwork, limits: Array, go_on: GoOn) -> bool | None:
     """Whether any layout fits and takes no longer than the limit for those without and with a pipeline; None if there
     was no time to tell."""
-    goal = Goal(both_sides=True, faster_than=float(limits.max()) * (1 + 1e-9))
-    held = Held(goal, all_within=limits)
-    search = _Search(ground, held, go_on)
+    exact, held = _within(ground, limits, _MOST_LAYOUTS, go_on)
+    return bool(held.layouts) if exact or held.layouts else None
+
+
+def _within(ground: Groundwork, limits: Array, most: int, go_on: GoOn) -> tuple[bool, Held]:
+    """Whether a search of all that take no longer than the limits came to its end, and what it holds."""
+    held = Held(Goal(both_sides=True), best=float(limits.max()), all_within=limits)
+    search = _Search(ground, held, go_on, most)
     search.fastest()
-    return True if held.layouts else False if search.exact else None
+    return search.exact, held
 
 
 def _reached(ground: Groundwork, known: Layouts) -> tuple[Array, Array]:
@@ -131,7 +134,7 @@ class _Search:
         least = np.minimum.reduceat(bounds.passes, ground.first_shard)[body] + ground.context
         weights = np.maximum.reduceat(bounds.weights, ground.first_shard)[body]
         idle = ground.chains.least_idle[ground.chains.row(weights, least), ground.trunks.chains]
-        bound = bounds.time(least, rows, idle, bounds.dense[ground.first_shard][ground.body])
+        bound = bounds.time(least, rows, idle, bounds.dense[ground.first_shard][body])
         points = of_degrees(rows)
         order = np.argsort(bound, kind="stable")
         cores: Cores | None = None
@@ -338,12 +341,8 @@ class _Search:
         """What the heaviest stage, or an update on the host, adds to the bounds of leaves."""
         ground = self.ground
         mesh, key = leaves.mesh, ground.variants.of[leaves.variant]
-        both, once = (picked(values, key, mesh) for values in (parts.both, parts.once))
-        row, sends, weights = (
-            picked(times.row, key, mesh),
-            picked(times.sends, key, mesh),
-            parts.weights.take(mesh, axis=1),
-        )
+        row, both, once, sends = (picked(of, key, mesh) for of in (times.row, parts.both, parts.once, times.sends))
+        weights = parts.weights.take(mesh, axis=1)
         beyond = ground.chains.beyond(meshes.chain[mesh], leaves.schedule, row, both, weights, once, hides, sends)
         return np.maximum(beyond, ground.on_host[leaves.variant] * picked(times.on_host, key, mesh))
 
