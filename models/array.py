@@ -89,32 +89,45 @@ class Shared(Generic[T]):
 def distinct(*columns: Array) -> tuple[Array, Array]:
     """What rows differ: (position of one row of each kind, the kind of each row). Columns hold non-negative integers
     or truth values."""
-    code, kinds = _codes(columns[0])
+    code, kinds = _numbers(columns[0])
+    few = _few(code) if len(code) > _SORTED else _MOST
     for column in columns[1:]:
-        more, count = _codes(column)
+        more, count = _numbers(column)
+        if count == 1:
+            continue
+        if kinds * count > few:
+            (code, kinds), (more, count) = _codes(code, kinds), _codes(more, count)
         code, kinds = code * count + more, kinds * count
-        if kinds > _FEW:
-            code, kinds = _codes(code)
-    code, kinds = _codes(code)
+    code, kinds = _codes(code, kinds)
     first = np.empty(kinds, dtype=np.int64)
     first[code] = np.arange(len(code))
     return first, code
 
 
-_FEW = 1 << 40
+_MOST = 1 << 62
+_SORTED = 1 << 16  # so many rows are sorted sooner than counted column by column
 
 
-def _codes(column: Array) -> tuple[Array, int]:
-    """Consecutive numbers in place of values, in their order, and how many there are."""
+def _few(rows: Array) -> int:
+    """Numbers that are counted sooner than so many rows are sorted."""
+    return 8 * len(rows) + 1024
+
+
+def _numbers(column: Array) -> tuple[Array, int]:
+    """A column as numbers from 0 on, and how many there may be."""
     most = int(column.max(initial=0))
     if len(column) and column.min() == most:
         return np.zeros(len(column), dtype=np.int64), 1
-    if most > 8 * len(column) + 1024:
-        values, code = np.unique(column, return_inverse=True)
+    return column.astype(np.int64, copy=False), most + 1
+
+
+def _codes(number: Array, count: int) -> tuple[Array, int]:
+    """Consecutive numbers in place of others, of so many, in their order; and how many there are."""
+    if count > _few(number):
+        values, code = np.unique(number, return_inverse=True)
         return code.ravel(), len(values)
-    place = column.astype(np.int64, copy=False)
-    number = np.cumsum(np.bincount(place, minlength=1) > 0) - 1
-    return number.take(place), int(number[-1]) + 1
+    place = np.cumsum(np.bincount(number, minlength=1) > 0) - 1
+    return place.take(number), int(place[-1]) + 1
 
 
 def nothing_shared(rows: int) -> tuple[Array, Array]:

@@ -273,15 +273,17 @@ class Combiner:
 
 
 def _largest(values: Array) -> Array:
-    """For each layout, the first of its stages with the most; (s, n) to (n,)."""
-    largest, at = values[0], np.zeros(values.shape[1], dtype=np.int64)
+    """For each layout, the first of its stages with the most; (s, n) to (n,), where it stands in all values."""
+    count = values.shape[1]
+    own = np.arange(count)
+    largest, at = values[0], own
     for stage in range(1, len(values)):
         more = values[stage] > largest
-        at[more] = stage
+        at = np.where(more, own + stage * count, at)
         largest = np.maximum(largest, values[stage])
     return at
 
 
-def _pick(values: Array, stage: Array) -> Array:
-    """Of (s, n) values, each layout's at its stage."""
-    return np.asarray(values.reshape(-1)[stage * values.shape[1] + np.arange(values.shape[1])])
+def _pick(values: Array, at: Array) -> Array:
+    """Of (s, n) values, each layout's where its stage stands in them (_largest)."""
+    return values.reshape(-1).take(at)

@@ -105,12 +105,12 @@ def in_flight(schedule: Array, stage: Array, pp: Array, virtual_stages: Array, m
 
 def level(schedule: Array) -> Array:
     """Whether every stage holds as many micro-batches as the first, of schedules with a chunk a stage."""
-    return np.isin(schedule, (AFAB, ZERO_BUBBLE))
+    return (schedule == AFAB) | (schedule == ZERO_BUBBLE)
 
 
 def ends_together(schedule: Array) -> Array:
     """Whether stages are taken to do what comes once a step when the last of them has done its passes."""
-    return np.isin(schedule, (ONE_F_ONE_B, AFAB, ZERO_BUBBLE))
+    return (schedule == ONE_F_ONE_B) | level(schedule)
 
 
 def waiting(schedule: Array, pp: Array, micro_batches: Array, times: StageTimes) -> Array:
@@ -136,7 +136,7 @@ def waiting(schedule: Array, pp: Array, micro_batches: Array, times: StageTimes)
 
 def moves_weight_gradients(schedule: Array) -> bool:
     """Whether some of the schedules fill their bubble with weight gradients."""
-    return bool(np.isin(schedule, (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE)).any())
+    return any((schedule == code).any() for code in (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE))
 
 
 def bubble(

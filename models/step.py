@@ -82,11 +82,12 @@ class Predictions:
     @cached_property
     def _terms(self) -> tuple[dict[str, Array], tuple[dict[str, Array], Array], Array]:
         """Time, memory with the fullest stage, and what is on the host, of one block after the other."""
-        parts = [(rows, (block.time(), *block.memory(), block.host())) for rows, block in self._blocks]
-        order, terms = zip(*parts, strict=True)
-        times, memories, stages, hosts = zip(*terms, strict=True)
-        held = _by_name(order, memories), _joined(order, stages)
-        return _by_name(order, times), held, _joined(order, hosts)
+        order, place = np.argsort(self._work, kind="stable"), np.empty(len(self.layouts), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        found = [(block.time(), *block.memory(), block.host()) for block in self._blocks(order)]
+        times, memories, stages, hosts = zip(*found, strict=True)
+        held = _by_name(memories, place), _joined(stages, place)
+        return _by_name(times, place), held, _joined(hosts, place)
 
     @cached_property
     def _stages(self) -> Shared[Stages]:
@@ -96,19 +97,18 @@ class Predictions:
     def layers_per_chunk(self) -> list[tuple[int, ...]]:
         return [tuple(map(len, chunks)) for chunks in layers_of_chunks(self.problem, self.layouts)]
 
-    @property
-    def _blocks(self) -> Iterator[tuple[Array, Combiner]]:
-        """Blocks small enough for that, of layouts that ask for like work."""
+    def _blocks(self, order: Array) -> Iterator[Combiner]:
+        """Blocks small enough for that, of layouts in this order."""
         meshes, stages = self.meshes, self._stages
-        order = np.argsort(self._work, kind="stable")
         for start in range(0, len(order), _BLOCK):
             rows = order[start : start + _BLOCK]
             some = meshes.take(rows)
-            yield rows, Combiner(some.layouts, some, stages.table.take(stages.code[rows]))
+            yield Combiner(some.layouts, some, stages.table.take(stages.code[rows]))
 
     @property
     def _work(self) -> Array:
-        """What decides how much there is to do for a layout, as a number."""
+        """What decides how much there is to do for a layout, as a number: blocks of layouts that ask for like work take
+        less."""
         x, stages = self.layouts, self._stages
         work = stages.spread(stages.table.different)
         for knob, most in ((x.schedule, len(SCHEDULES)), (x.zero_stage, 4), (x.offload_activations, 2)):
@@ -168,13 +168,10 @@ def predict(problem: Problem, layouts: Layouts, c: Coefficients) -> Predictions:
     return Predictions(MeshCosts.of(problem, layouts, c))
 
 
-def _by_name(rows: Sequence[Array], parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    return {name: _joined(rows, [part[name] for part in parts]) for name in parts[0]}
+def _by_name(parts: Sequence[dict[str, Array]], place: Array) -> dict[str, Array]:
+    return {name: _joined([part[name] for part in parts], place) for name in parts[0]}
 
 
-def _joined(rows: Sequence[Array], parts: Sequence[Array]) -> Array:
-    """The values of blocks, where their rows are."""
-    values = np.empty(sum(map(len, parts)), parts[0].dtype)
-    for at, part in zip(rows, parts, strict=True):
-        values[at] = part
-    return values
+def _joined(parts: Sequence[Array], place: Array) -> Array:
+    """The values of blocks, one after the other, from which each row takes that at its place."""
+    return np.concatenate(parts).take(place)
