@@ -23,9 +23,13 @@ step; the last takes no less than any stage, nor than the mean of all.
   any one stage, it goes on down, and up to the first, and ends with its weight gradients: (m-pp)·x and 2·Σ(F+I), less
   F+I-W of the first stage. With stages alternating in turn, one of the m-pp on the first and the others on the mean
   one, that is (m-pp-1)·μ + 2·Σx, less 2·W of all stages but the first.
-  zero_bubble_v: with n = min(m, pp)-1, a stage idles for (pp-1)/4 of F+I of the mean of the others, or more, and for
-  pp-1 - n/2 of that, less max(m-pp, 0) of their W. dualpipe: for F+I-W and the larger of F and I - F/(pp/2-1) of the
-  others of its half, which is 3/2 - 1/(2pp-2) of their F+I, less W, or more. None idles for less than nothing.
+  zero_bubble_v: with n = min(m, pp)-1 and k = min(max(m-pp, 0), pp-1) a stage idles for (pp-1)/4 of F+I of the mean
+  of the others, or more, and for pp-1 - n/2 of that, less k of their W. Where m <= pp the second is a path of
+  models.makespan.zero_bubble_v, and the first no more than it. Else let d be pp-1 and e be d-k; as that counts, the
+  second, (d, d, -2k), lies between (0, 2d, -2k) and (d+k-1, e+1, -2k), and the first, (d/2, d/2, 0), between
+  (d+k-1, 1-k, 0) and (0, d, 0), which is between (0, d+e, -e) and (0, e+1, k-1).
+  dualpipe: for F+I-W and the larger of F and I - F/(pp/2-1) of the others of its half, which is 3/2 - 1/(2pp-2) of
+  their F+I, less W, or more. In neither a stage idles for less than nothing.
   With W a share of the whole model's passes, and no larger one of any part than the largest of any shard, the mean
   stage's passes have a bound whatever the parts take: that of the part of which a way has least.
 - Of traffic t once a step, max(i·t, t - (1-i)·h·x) or more is exposed: i what overlap costs, h what of x can hide. That

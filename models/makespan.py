@@ -60,6 +60,45 @@ def zero_bubble(pp: Array, micro_batches: Array, stage: Array, forward: Array, t
     return np.asarray((passed_on + ending).max(axis=0))
 
 
+def zero_bubble_v(pp: Array, micro_batches: Array) -> Array:
+    """Of pipelines of equal chunks in a V, how many more forwards, input and weight gradients of a chunk than one stage
+    has the longest paths take, (paths, 3, n): whatever those take, one of these paths is the longest.
+
+    Found by walking the longest path through the operations of ScheduleZBVZeroBubble for random times of the three.
+    With as many micro-batches as stages, or fewer, few begin before all have to wait for the first to come back; with
+    twice as many, or more, stages alternate once they are `full`, which more of them does not change.
+    """
+    others, none = pp - 1, np.zeros_like(pp)
+    n, full = np.minimum(micro_batches, pp) - 1, np.clip(micro_batches - pp, 0, pp - 1)
+    short = others - full
+    few = (
+        (2 * (others - n), 2 * others, none),
+        (2 * others - n, 2 * others - n, none),
+        (2 * others, 2 * (others - n), -2 * n),
+        (2 * others, 2 * others - 3 * n, -n),
+    )
+    many = (
+        (none, 2 * others, -2 * full),
+        (none, 2 * short, none),
+        (none, others + short, -short),
+        (none, short + 1, full - 1),
+        (short + 1, none, full - 1),
+        (short, short, none),
+        (others + full - 1, 1 - full, none),
+        (others + full - 1, short + 1, -2 * full),
+        (others + full - 1, short - full + 1, -short),
+        (others + full, -full, none - 1),
+        (others + full, short, -2 * full - 1),
+        (others + full, short - full, -full),
+        (others + full, short - full, -short - 1),
+        (2 * others, none, -2 * others - 1),
+        (2 * others, -others, -np.minimum(others, 2 * short + 1)),
+        (2 * others, -full, -np.minimum(2 * others - full, 3 * short + 1)),
+    )
+    padded = np.array([*few, *few[-1:] * (len(many) - len(few))])
+    return np.where(micro_batches > pp, np.array(many), padded)
+
+
 def _until_weights(
     pp: Array, micro_batches: Array, stage: Array, forward: Array, to_input: Array, forwards: Array, inputs: Array
 ) -> Array:

@@ -1,20 +1,19 @@
 """Pipeline schedules: what is in flight, and the bubble.
 
 Closed forms, with F, B, W the forward, full backward and weight-gradient seconds a micro-batch spends on a stage,
-m micro-batches and p stages. A discrete-event simulation of the same schedules agrees (tests): for any stages
-under afab, 1f1b and zero_bubble, for equal stages under interleaved, dualpipe and (m >= 2p-1, W <= F <= I)
-zero_bubble_v, and closely for others; with unequal stages interleaved is an upper bound,
-or nearly, since a slow early stage hides part of its fill behind warm-up forwards. Interleaved chunks that differ fill
-and drain the pipeline with those of the first round, and wait for each other in one of two ways, whichever
-takes longer. Stages are in step: a round lasts as long as its longest chunk, and what that takes over all rounds beyond
-the work of the slowest stage is idle time. Or what the last stage has done wraps around to the first one's next chunk,
-which began about as many steps before as there are stages, and back: with every group of g micro-batches a path through
-both sees the longer chunks once more and skips the shorter ones, but for the groups that fill and drain the pipeline.
-Where it takes longer the path goes to the first stage with a backward pass through all stages instead. With chunks as
-models.partition deals them out the simulation takes 4% less to 1% more for models as they are; where layers are few and
-the head is worth several of them up to two fifths less, and 3% more at most (tests), but up to a fifth where few layers
-are of two kinds. A V and DualPipe fill and drain the pipeline with the mean of the other stages, or with those of the
-other half (docs/model.md has how near that is).
+m micro-batches and p stages. A discrete-event simulation of the same schedules agrees (tests): for any stages under
+afab, 1f1b and zero_bubble, for equal chunks under interleaved, dualpipe and zero_bubble_v, and closely for others; with
+unequal stages interleaved is an upper bound, or nearly, since a slow early stage hides part of its fill behind warm-up
+forwards. Interleaved chunks that differ fill and drain the pipeline with those of the first round, and wait for each
+other in one of two ways, whichever takes longer. Stages are in step: a round lasts as long as its longest chunk, and
+what that takes over all rounds beyond the work of the slowest stage is idle time. Or what the last stage has done wraps
+around to the first one's next chunk, which began about as many steps before as there are stages, and back: with every
+group of g micro-batches a path through both sees the longer chunks once more and skips the shorter ones, but for the
+groups that fill and drain the pipeline. Where it takes longer the path goes to the first stage with a backward pass
+through all stages instead. With chunks as models.partition deals them out the simulation takes 4% less to 1% more for
+models as they are; where layers are few and the head is worth several of them up to two fifths less, and 3% more at
+most (tests), but up to a fifth where few layers are of two kinds. A V and DualPipe fill and drain the pipeline with the
+mean of the other stages, or with those of the other half (docs/model.md has how near that is).
 
 schedule      idle time of stage s, besides m (F+B) of work                       source
 afab          ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                       GPipe, arXiv 1811.06965
@@ -27,11 +26,10 @@ interleaved   Σ(F+B)/v over the other stages, or Σ(F+B) of their chunks of the
               m/g - 2 times (g+1-p) B of c less (2p-1-g) F of d, and, from the second
               group on, p-1 times (B of c less d) less F of d
 zero_bubble   the same of its zero_bubble: with equal stages, m >= p and W at     arXiv 2401.10241 table 2 (ZB-H1)
-              most F and B-W (p-1)(F+B-2W); as many micro-batches in flight on every stage as on
-              the first
-zero_bubble_v with I = B-W, of the mean of the other stages, half of              ScheduleZBVZeroBubble of PyTorch
-              2(p-1)(F+I) - (min(m,p)-1)(F + min(F,I)) - 2W max(m-p,0), or of     (torch.distributed.pipelining)
-              (p-1) max(I, 2I-2W, 2F-I) if that is more
+              most F and B-W (p-1)(F+B-2W); as many micro-batches in flight on
+              every stage as on the first
+zero_bubble_v the longest path of its zero_bubble_v, of chunks that take what     ScheduleZBVZeroBubble of PyTorch
+              those of the other stages take in the mean                          (torch.distributed.pipelining)
 dualpipe      with F, I and W of all the other stages of a half and F1 their  arXiv 2412.19437 table 2
               mean F, max(2F, F+I - F1) + max(I-W, 0): with equal ones and F = I
               (p/2-1)(F+B + B-3W)
@@ -41,13 +39,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 
 import numpy as np
 
-from models.array import Array, picked
+from models.array import Array, picked, total
 from models.layout import AFAB, DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V
-from models.makespan import one_f_one_b, turns, zero_bubble
+from models.makespan import one_f_one_b, turns, zero_bubble, zero_bubble_v
 from models.partition import Order
 
 
@@ -163,11 +162,8 @@ def bubble(
         return np.asarray(_makespan(pp, micro_batches, t, schedule) - micro_batches * both)
 
     def zero_v() -> Array:
-        forward, to_input, weight = (others / np.maximum(pp - 1, 1) for others in _of_others(t, 1))
-        begun = (np.minimum(micro_batches, pp) - 1) * (forward + np.minimum(forward, to_input))
-        few = 2 * (pp - 1) * (forward + to_input) - begun - 2 * weight * np.maximum(micro_batches - pp, 0)
-        many = np.maximum(np.maximum(to_input, 2 * (to_input - weight)), 2 * forward - to_input)
-        return np.asarray(np.maximum(few, (pp - 1) * many) / 2)
+        others = np.array([part / np.maximum(2 * (pp - 1), 1) for part in _of_others(t, 1)])
+        return np.asarray(reduce(np.maximum, (total(path[:, None] * others) for path in zero_bubble_v(pp, micro_batches))))
 
     def dual() -> Array:
         forward, to_input, weight = (others / 2 for others in _of_others(t, 2))

@@ -74,7 +74,7 @@ class Split:
     def zero_bubble_v(self) -> list[Way]:
         """Of the mean stage, then of the heaviest, in two ways each, with what it idles for the others."""
         others = np.maximum(self.pp - 1, 1)
-        begun, late = (np.minimum(self.m, self.pp) - 1) / 2, np.maximum(self.m - self.pp, 0)
+        begun, late = (np.minimum(self.m, self.pp) - 1) / 2, np.clip(self.m - self.pp, 0, self.pp - 1)
         idles = (0.25, 0.25), (1 - begun / others, 1 - begun / others + late / others)
         stages = self.mean, self.most
         return [
