@@ -163,7 +163,8 @@ def bubble(
 
     def zero_v() -> Array:
         others = np.array([part / np.maximum(2 * (pp - 1), 1) for part in _of_others(t, 1)])
-        return np.asarray(reduce(np.maximum, (total(path[:, None] * others) for path in zero_bubble_v(pp, micro_batches))))
+        paths = zero_bubble_v(pp, micro_batches)
+        return np.asarray(reduce(np.maximum, (total(path[:, None] * others) for path in paths)))
 
     def dual() -> Array:
         forward, to_input, weight = (others / 2 for others in _of_others(t, 2))
