@@ -205,11 +205,13 @@ def _groups(
 
 
 def _without_twins(groups: Shared[Group]) -> Shared[Group]:
-    """With one entry for all that join their members by the same links: fillings of a torus may come to that."""
-    members = groups.table.members
-    columns = np.concatenate([members, np.where(members > 1, groups.table.stride, 1)])
+    """With one entry for all that join their members by the same links, and are whole or not: fillings of a torus may
+    come to that."""
+    table = groups.table
+    members = table.members
+    columns = np.concatenate([members, np.where(members > 1, table.stride, 1), table.whole[None]])
     _, first, code = np.unique(columns, axis=1, return_index=True, return_inverse=True)
-    return Shared(groups.table.take(first), code.ravel()[groups.code])
+    return Shared(table.take(first), code.ravel()[groups.code])
 
 
 def every_stride(cluster: Cluster, degree: Array, filled: Array) -> tuple[Group, int]:

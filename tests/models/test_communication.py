@@ -165,6 +165,36 @@ def test_members_lie_where_counting_along_a_torus_puts_them(
             assert set(np.diff(places)) == {apart}
 
 
+@pytest.mark.parametrize(("chips", "shape"), [(24, (2, 2, 2)), (24, (1, 2, 4)), (48, (2, 2, 4)), (40, (2, 4, 1))])
+@given(st.integers(0, 2**32 - 1))
+def test_a_group_is_the_same_among_others(chips: int, shape: tuple[int, ...], seed: int) -> None:
+    """Of several slices of a torus, whose number need not be a power of two; in any filling."""
+    cluster = replace(catalogue.cluster("tpu-v5p", chips), torus_shape=shape)
+    fillings = cluster.numbering.fillings
+    divisors = [d for d in range(1, chips + 1) if chips % d == 0]
+    degrees = [d for d in product(divisors, repeat=4) if chips % np.prod(d) == 0]
+    random = np.random.default_rng(seed)
+    layouts = []
+    for tp, cp, shard, pp in random.permutation(degrees)[:20].tolist():
+        order, length = fillings[random.integers(len(fillings))]
+        layouts.append(
+            Layout(
+                tp=tp, cp=cp, dp_shard=shard, pp=pp, dp_replicate=chips // (tp * cp * shard * pp), ep=cp,
+                placement=PLACEMENTS[random.integers(len(PLACEMENTS))], torus_axes=TORUS_AXES[order],
+                torus_block=int(length),
+            )
+        )  # fmt: skip
+    together = groups(cluster, Layouts.of(layouts))
+    for row, layout in enumerate(layouts):
+        alone = groups(cluster, Layouts.of([layout]))
+        for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "edp"):
+            mine, own = getattr(together, axis), getattr(alone, axis).table
+            mine = mine.table.take(mine.code[[row]])
+            assert (mine.whole, mine.degree) == (own.whole, own.degree)
+            assert (mine.members == own.members).all()
+            assert (mine.stride == own.stride)[own.members > 1].all()
+
+
 def counted(lengths: dict[str, int], order: tuple[str, ...], block: int) -> list[tuple[int, ...]]:
     """Coordinates (x, y, z) of one device after the other."""
     found = []

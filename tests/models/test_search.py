@@ -85,7 +85,7 @@ def any_levels(draw: st.DrawFn, chip: str, chips: int) -> Cluster:
     found = catalogue.cluster(chip, chips)
     if found.fabric.torus is not None:
         torus = replace(found.fabric.torus, wrap_length=draw(st.sampled_from([2, 4])))
-        shapes = [s for s in product([1, 2, 4, 8], repeat=3) if np.prod(s) == chips]
+        shapes = [s for s in product([1, 2, 4, 8], repeat=3) if chips % np.prod(s) == 0 and 2 * np.prod(s) >= chips / 3]
         shape = draw(st.sampled_from(shapes))
         return replace(found, fabric=replace(found.fabric, torus=torus), torus_shape=shape)
     levels = tuple(
@@ -102,7 +102,7 @@ def with_host(cluster: Cluster, gb: float | None) -> Cluster:
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     chip = draw(st.sampled_from(list(_STACKS)))
-    chips = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16] if chip != "tpu-v5p" else [1, 2, 4, 8, 16]))
+    chips = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16] if chip != "tpu-v5p" else [1, 2, 4, 6, 8, 12, 16]))
     sparse, stack = draw(st.booleans()), draw(st.sampled_from(_STACKS[chip]))
     if settings.get_current_profile_name() == "same":  # brute force of these takes a quarter of a minute each
         assume(not (sparse and chips == 16 and stack == "generic"))
@@ -227,7 +227,7 @@ UNSURE = PROFILE.with_terms(
 """Memory of which no run says anything: layouts are as unsure to fit as the parts are large that it scales."""
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     problems(),
     st.sampled_from(PINNED),
@@ -449,7 +449,7 @@ def position(of: Layouts, layouts: Layouts, knobs: Sequence[str]) -> Array:
     return np.array([place[key] for key in mine])
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from(PINNED), st.sampled_from([1, 2, 4]))
 def test_no_bound_exceeds_what_it_bounds(problem: Problem, pinned: dict[str, tuple[object, ...]], layers: int) -> None:
     """Of models so many times as deep, too."""
