@@ -68,44 +68,48 @@ class _Asked:
 
     def threshold(self, here: Point) -> Threshold:
         needed = not here.is_simple(self.tolerance)
-        exact = here.exact
         for holds, changes in _STEPS:
-            if not self.survey.go_on():
-                return self._found(needed, self.value, None, False)
-            simple, proved = self._at(changes)
-            exact = exact and proved
-            if simple == needed:
-                return self._bisected(needed, holds, changes, exact)
-        return self._found(needed, self.value, None, exact)
+            changed = self._changed(needed, changes)
+            if changed is None:
+                return self._found(needed, self.value, None, exact=False)
+            if changed:
+                return self._bisected(needed, holds, changes)
+        return self._found(needed, self.value, None, exact=True)
 
-    def _bisected(self, needed: bool, holds: float, changes: float, exact: bool) -> Threshold:
-        while max(holds / changes, changes / holds) > _CLOSE and self.survey.go_on():
+    def _bisected(self, needed: bool, holds: float, changes: float) -> Threshold:
+        while wide := max(holds / changes, changes / holds) > _CLOSE:
             middle = (holds * changes) ** 0.5
-            simple, proved = self._at(middle)
-            exact = exact and proved
-            holds, changes = (holds, middle) if simple == needed else (middle, changes)
-        exact = exact and max(holds / changes, changes / holds) <= _CLOSE
-        return self._found(needed, holds * self.value, changes * self.value, exact)
+            changed = self._changed(needed, middle)
+            if changed is None:
+                break
+            holds, changes = (holds, middle) if changed else (middle, changes)
+        return self._found(needed, holds * self.value, changes * self.value, exact=not wide)
 
     def domains(self, here: Point) -> Threshold:
         """Domains twice, four times … as large, then half and a quarter, until one changes it."""
-        needed, exact = not here.is_simple(self.tolerance), here.exact
+        needed = not here.is_simple(self.tolerance)
         largest = min(self.survey.problem.cluster.num_chips, self.value * _FARTHEST)
         least = max(self.value / _FARTHEST, 1)
         for factor in (2.0, 0.5):
             size = holds = self.value
-            while self.survey.go_on() and least <= (size := int(size * factor)) <= largest:
-                simple, proved = self._at(size)
-                exact = exact and proved
-                if simple == needed:
-                    return self._found(needed, holds, size, exact)
+            while least <= (size := int(size * factor)) <= largest:
+                changed = self._changed(needed, size)
+                if changed is None:
+                    return self._found(needed, self.value, None, exact=False)
+                if changed:
+                    return self._found(needed, holds, size, exact=True)
                 holds = size
-        return self._found(needed, self.value, None, exact and self.survey.go_on())
+        return self._found(needed, self.value, None, exact=True)
 
-    def _at(self, place: float) -> tuple[bool | None, bool]:
-        return self.survey.is_simple({self.axis: place}, self.tolerance)
+    def _changed(self, needed: bool, place: float) -> bool | None:
+        """Whether what is `needed` here is not so there, or the other way round; None where time ran out before that
+        was known."""
+        if not self.survey.go_on():
+            return None
+        simple, proved = self.survey.is_simple({self.axis: place}, self.tolerance)
+        return simple == needed if proved else None
 
-    def _found(self, needed: bool, holds_at: float, changes_at: float | None, exact: bool) -> Threshold:
+    def _found(self, needed: bool, holds_at: float, changes_at: float | None, *, exact: bool) -> Threshold:
         return Threshold(
             axis=self.axis, needed=needed, value=self.value, holds_at=holds_at, changes_at=changes_at, exact=exact
         )

@@ -166,6 +166,30 @@ def test_where_the_gap_crosses_the_tolerance_lies_between_the_points_on_either_s
     assert crossings([*points[3:], *points[:3]], grid, 0.03) == found  # whatever order they were asked in
 
 
+def test_whenever_time_ends_a_threshold_names_no_change_that_is_none() -> None:
+    question = problem("llama-3-70b", ("h100", 64), "megatron", seq_len=8192, global_batch=64)
+    gap = Survey(question, PROFILE, Constraints()).point({}).gap
+    assert gap is not None
+    sides, some, proved = dict[tuple[str, float], bool](), set[bool](), 0
+
+    def side(axis: str, value: float, place: float) -> bool:
+        at = {axis: place if axis == "domain" else place / value}
+        if (axis, place) not in sides:
+            sides[axis, place] = Survey(question, PROFILE, Constraints()).point(at).is_simple(gap / 2)
+        return sides[axis, place]
+
+    for calls in range(0, 200, 9):
+        left = iter([True] * calls)
+        for one in thresholds(question, PROFILE, Constraints(), gap / 2, lambda left=left: next(left, False)):
+            some.add(one.exact)
+            assert side(one.axis, one.value, one.holds_at) != one.needed
+            if one.changes_at is not None:
+                proved += 1
+                assert side(one.axis, one.value, one.changes_at) == one.needed
+    assert some == {True, False}
+    assert proved
+
+
 @pytest.mark.parametrize("name", ["llama-3.1-405b"])
 def test_a_threshold_lies_between_two_searches_that_differ(name: str) -> None:
     problem = NAMED[name]()
