@@ -186,7 +186,10 @@ def _of_the_cluster(question: Question, resolved: Resolved) -> list[str]:
         lines.append(f"cluster.torus_shape is {'x'.join(map(str, cluster.slice_shape))}, the most cubic slice")
     torus = cluster.fabric.torus
     if torus and cluster.torus_shape and not torus.is_slice(cluster.torus_shape):
-        lines.append(f"cluster.torus_shape = {list(cluster.torus_shape)} is no slice that is offered by name")
+        line = f"cluster.torus_shape = {list(cluster.torus_shape)} is no slice that is offered by name"
+        if (chips := math.prod(cluster.torus_shape)) > torus.max_chips:
+            line += f": its {chips} chips are taken for one torus, where the largest has {torus.max_chips}"
+        lines.append(line)
     open_ = [str(length) for length, wraps in cluster.wraps if length > 1 and not wraps]
     if cluster.torus_shape and open_:
         lines.append(f"the ends of the torus' dims of {' and '.join(open_)} are not joined: they are lines")

@@ -181,7 +181,8 @@ class PipeliningAnswer(Document):
     """Schedules of the stack that the recipe rules out with more than one micro-batch; the verdict says why."""
     roofline: RooflineAnswer | None
     thresholds: list[ThresholdAnswer] | None = None
-    """Where the request includes them. Empty where it is not known whether a pipeline is needed, or time ran out first."""
+    """Where the request includes them. Empty where it is not known whether a pipeline is needed, or time ran out
+    first."""
 
     @classmethod
     def of(cls, pipelining: Pipelining, usd_per_hour: float | None) -> Self:

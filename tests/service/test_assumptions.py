@@ -52,6 +52,14 @@ SAID = [
     ),
     ({**on("tpu-v5p", **SHARDED), "cluster": {"preset": "tpu-v5p", "torus_shape": [2, 4, 8]}}, "are not joined"),
     ({**on("tpu-v5p", **SHARDED), "cluster": {"preset": "tpu-v5p", "torus_shape": [2, 4, 8]}}, "[2, 4, 8] is no slice"),
+    (
+        {
+            **on("tpu-v6e", dp_shard=1024, zero_stage=3),
+            "cluster": {"preset": "v6e", "torus_shape": [32, 32]},
+            "workload": {**PREDICTION["workload"], "global_batch": 1024},
+        },
+        "its 1024 chips are taken for one torus, where the largest has 256",
+    ),
     (SPARSE, "layout.etp is 1, experts are whole: Megatron-LM, told nothing, cuts them like the rest (etp = 8)"),
     ({**on("h100", dp_shard=64, zero_stage=1), "stack": "nanotron"}, "but not what ZeRO 1 moves once a step"),
     ({**PREDICTION, "stack": OWN}, "attention runs on flash2, as the request says"),
