@@ -22,8 +22,8 @@ class Threshold:
     """`axis` (models.frontier.AXES); `needed`: with things as they are, `value`, a pipeline is worth more than the
     tolerance. It is so up to `holds_at`, the last value before `changes_at` that was tried, and no longer there; None
     if no doubling up to 16 times as much or as little changes it, and `holds_at` is then `value`. Values are GB/s per
-    chip, or chips in a domain. What a pipeline is worth need not grow all the way: a change between two that were tried
-    may be missed.
+    chip, of a torus per link, or chips in a domain. What a pipeline is worth need not grow all the way: a change
+    between two that were tried may be missed.
     """
 
     axis: str
@@ -50,6 +50,8 @@ def thresholds(
         return []
     cluster, found = problem.cluster, []
     rates = {dim.scale: dim.gb_s * cluster.chip.devices_per_chip for dim in reversed(cluster.dims)}
+    if (torus := cluster.fabric.torus) and "up" in rates:
+        rates["up"] = torus.gb_s_per_link  # not that of a package
     for axis, scale in (("scale_up", "up"), ("scale_out", "out")):
         if scale in rates:
             found.append(_Asked(survey, tolerance, axis, rates[scale]).threshold(here))

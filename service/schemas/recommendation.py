@@ -144,7 +144,8 @@ class RooflineAnswer(Document):
 
 
 class ThresholdAnswer(Document):
-    """How far things could change before the verdict does. Values are GB/s per chip, or chips in a domain."""
+    """How far things could change before the verdict does. Values are GB/s per chip, of a torus per link, or chips
+    in a domain."""
 
     axis: str
     needed: bool

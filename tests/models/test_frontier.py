@@ -190,6 +190,13 @@ def test_whenever_time_ends_a_threshold_names_no_change_that_is_none() -> None:
     assert proved
 
 
+def test_a_threshold_of_a_torus_is_that_of_its_links() -> None:
+    """And not of those within a package of two dies."""
+    question = problem("llama-3.1-8b", ("tpu-v7x", 8), "maxtext", seq_len=4096, global_batch=64)
+    found = thresholds(question, PROFILE, Constraints(), 0.03, lambda: True)
+    assert [(one.axis, one.value) for one in found] == [("scale_up", question.cluster.fabric.torus.gb_s_per_link)]
+
+
 @pytest.mark.parametrize("name", ["llama-3.1-405b"])
 def test_a_threshold_lies_between_two_searches_that_differ(name: str) -> None:
     problem = NAMED[name]()
