@@ -28,11 +28,11 @@ class Goal:
 class Certificate:
     """What the search looked at. Every layout of the space is in exactly one of the counts.
 
-    `rejected` by the first rule that refused them, where the search got as far (with "dominated" for policies that only
-    add work to one that fits; schedules where no mesh has them, or a mesh has none); `over_memory` evaluated
+    `rejected` by the first rule that refused them, where the search got as far (with "dominated" for policies that
+    recompute more than they have to; schedules where no mesh has them, or a mesh has none); `over_memory` evaluated
     and too large; `pruned_by_memory` by a bound of what a core needs; `evaluated` fully; `pruned_by_bound`
-    all the rest, legal or not, below parts of the space whose bound, of what fits, is no better than the answer, or
-    that only add work to what surely fits. `closing_bound_s` is the least of those bounds; `exact` says that the search
+    all the rest, legal or not, below parts of the space whose bound, of what fits, is no better than the answer.
+    `closing_bound_s` is the least of those bounds; `exact` says that the search
     came to its end, and `gap` by how much, at most, a layout that it did not look at is faster than the answer:
     (answer - that) / that.
     """

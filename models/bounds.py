@@ -311,7 +311,7 @@ class CoreBounds:
             beside = most.attention_forward + most.idle_forward, most.attention_backward + most.idle_backward
             kernels = least.attention_forward, least.attention_backward
             sent = context_sent(self.problem, costs.context_traffic(layer))
-            both = exposed_context(costs, kind, sent, beside, kernels)
+            both, _ = exposed_context(costs, kind, sent, beside, kernels)
             found.append(self.problem.architecture.layers_trained[kind] * total(both))
         return total(found)[code]
 

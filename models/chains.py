@@ -97,16 +97,6 @@ class Chains:
         return np.asarray(self.flying.min(axis=1))
 
     @cached_property
-    def flying_first(self) -> Array:
-        """Micro-batches in flight on the first stage, which has most."""
-        x, m = self.schedules, self.micro_batches[:, None]
-        return np.where(self.legal, in_flight(x.schedule, np.zeros(1), self.pp[:, None], x.virtual_stages, m), 0.0)
-
-    @cached_property
-    def most_flying(self) -> Array:
-        return np.asarray(self.flying_first.max(axis=1))
-
-    @cached_property
     def _partitions(self) -> tuple[Stages, Array]:
         """Different stages, and which of them each chain has under each schedule."""
         code = np.zeros(self.legal.shape, dtype=np.int64)
@@ -118,13 +108,6 @@ class Chains:
     def stages(self, chain: Array, schedule: Array) -> Stages:
         table, code = self._partitions
         return table.take(code[chain, schedule])
-
-    @cached_property
-    def longest(self) -> Array:
-        """Most layers on any stage."""
-        table, code = self._partitions
-        layers = table.amounts[: len(self.problem.architecture.kinds)].sum(axis=0).max(axis=0)
-        return np.asarray(np.where(self.legal, layers[code], 0.0).max(axis=1))
 
     @cached_property
     def _whole(self) -> Array:

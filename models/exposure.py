@@ -145,8 +145,7 @@ class Exposure:
         once_more = self._once_more(self.meshes.tables.shards.repeated[index].context)
         beside = kernels[0] + idle[0], kernels[1] + idle[1]
         sent = context_sent(self.problem, traffic, once_more)
-        exposed = exposed_context(self.meshes, index, sent, beside, kernels)
-        return exposed, (np.maximum(sent[0] - exposed[0], 0.0), np.maximum(sent[1] - exposed[1], 0.0))
+        return exposed_context(self.meshes, index, sent, beside, kernels)
 
     def _exposed_experts(self, index: int, free: Array) -> tuple[Array, Array, Array]:
         """In forward and backward, and what of `free` is taken to hide the rest."""
@@ -303,16 +302,17 @@ def context_sent(problem: Problem, traffic: Array, once_more: Array | float = 0.
     return traffic, ((1 if problem.stack.context == "ulysses" else 2) + once_more) * traffic
 
 
-def exposed_context(meshes: MeshCosts, kind: int, sent: Pair, beside: Pair, attention: Pair) -> Pair:
-    """What is left of it. A ring runs beside so much, at most, and makes attention, which takes so much at least,
-    slower in chunks. What is gathered or exchanged is there before attention begins, or leaves after it."""
+def exposed_context(meshes: MeshCosts, kind: int, sent: Pair, beside: Pair, attention: Pair) -> tuple[Pair, Pair]:
+    """What is left of it, and what is hidden. A ring runs beside so much, at most, and makes attention, which takes so
+    much at least, slower in chunks. What is gathered or exchanged is there before attention begins, or leaves after
+    it."""
     problem, hides = meshes.problem, meshes.c.context_overlap
     if problem.stack.context != "ring":
-        return sent
+        return sent, (np.zeros_like(sent[0]), np.zeros_like(sent[1]))
     kernel = problem.architecture.kinds[kind].attention
     slower = slower_in_chunks(kernel, problem.workload.seq_len, meshes.layouts.cp)
-    before, after = (np.maximum(s - hides * b, 0.0) for s, b in zip(sent, beside, strict=True))
-    return before + slower * attention[0], after + slower * attention[1]
+    early, late = (np.minimum(s, hides * b) for s, b in zip(sent, beside, strict=True))
+    return (sent[0] - early + slower * attention[0], sent[1] - late + slower * attention[1]), (early, late)
 
 
 def exposed_data(problem: Problem, c: Coefficients, traffic: Array, window: Array | float) -> Array:

@@ -14,7 +14,6 @@ from models.bounds import Bounds, CoreBounds, Variants, slower_shardings
 from models.chains import Chains
 from models.complexity import of_policy
 from models.errors import Invalid, TooLarge
-from models.exposure import update_seconds
 from models.hardware import GIB
 from models.layout import Layouts
 from models.least_costs import LeastCosts
@@ -26,13 +25,11 @@ from models.mesh import Groups, groups
 from models.mesh_costs import Links, MeshCosts, ShardCosts, Tables, collectives
 from models.problem import Problem
 from models.profile import Coefficients, Profile
-from models.recompute import NONE, Repeated
 from models.shard import Shards
 from models.space import (
     SAVER_KNOBS,
     SCHEDULE_KNOBS,
     SHARDING_KNOBS,
-    Policies,
     Space,
     first_refusals,
     neutral,
@@ -116,18 +113,14 @@ class Groundwork:
         return self.margin.fits(memory, on_host, self.problem.cluster, self.capacity * (1 - 1e-12))
 
     def _keep_free(self) -> None:
-        """`capacity`: what no layout that fits needs more than; what needs no more than `surely` does fit."""
+        """`capacity`: what no layout that fits needs more than."""
         usable, reserve = self.problem.cluster.usable_bytes, self.space.constraints.memory_reserve_gib
         runtime = float(self.c.context_gib) * GIB
-        self.capacity, surely = (
-            min(usable - reserve * GIB, runtime + (usable - runtime) / times)
-            for times in (self.margin.least, self.margin.most)
-        )
+        self.capacity = min(usable - reserve * GIB, runtime + (usable - runtime) / self.margin.least)
         if self.capacity <= 0:
             rule = f"must leave some of the {usable / GIB:.1f} usable GiB of a device"
             raise Invalid("constraints.memory_reserve_gib", reserve, rule)
         self.at_most = self.capacity * (1 + 1e-12)  # for bounds, which add up in another order
-        self.surely = surely * (1 - 1e-12)
 
     def _cost(self) -> None:
         """Shards, and what every policy does with them."""
@@ -138,9 +131,7 @@ class Groundwork:
         shards = self._crossed(bodies.table)
         self.shards = ShardCosts.of(self.problem, shards, self.c, self.policies.savers.recompute)
         self.memory = CoreMemory(self.problem, self.shards, self.c, self.policies)
-        device, host = update_seconds(self.problem, self.c)
         self.variants = Variants.of_policies(self.policies)
-        self.lighter = _lighter(self.problem, self.policies, offload_pays=bool(host < device))
         z, r = len(self.policies.shardings), len(self.policies.savers)
         self.legal_variants = self.space.legal_variants(self.policies)
         legal = np.logical_or.reduce(self.legal_variants.reshape(-1, z, r), axis=2)
@@ -276,22 +267,11 @@ class Groundwork:
         first, of = distinct(meshes.unplaced)
         costs, chain = meshes.costs.take(first), meshes.chain[first]
         memory = self.least_memory(costs, chain)
-        needless = self._room_of_lighter(memory.room)
-        fits = (memory.least <= self.at_most) & self.legal(costs.layouts)
-        return Room(memory, fits & (needless < self.chains.most_flying[chain]), needless, of)
+        return Room(memory, (memory.least <= self.at_most) & self.legal(costs.layouts), of)
 
     def least_memory(self, costs: MeshCosts, chain: Array) -> Memory:
         """Bounds for meshes under every variant, whatever the schedule."""
-        held = self.chains.least_flying[chain], self.chains.longest[chain]
-        surely = self.surely, self.problem.cluster.host_bytes / self.margin.most
-        return MemoryBounds(costs, self.policies, *held, self.capacity, *surely).memory()
-
-    def _room_of_lighter(self, room: Array) -> Array:
-        """Of micro-batches in flight with which a variant fits, the most of any that takes less time."""
-        of_savers = room.reshape(len(self.policies.shardings), len(self.policies.savers), -1)
-        surely = self.lighter & (~self.policies.open | self.space.may_recompute_all)
-        most = [of_savers[:, row].max(axis=1, initial=-np.inf) for row in surely]
-        return np.stack(most, axis=1).reshape(room.shape)
+        return MemoryBounds(costs, self.policies, self.chains.least_flying[chain], self.capacity).memory()
 
     def with_policies(self, meshes: Layouts, schedule: Array, variant: Array) -> Layouts:
         """Meshes with a schedule, and a variant of sharding and saver, each."""
@@ -313,30 +293,3 @@ class Groundwork:
         at = np.minimum(index, np.maximum(legal - 1, 0))
         number = numbers[np.minimum(at, len(numbers) - 1)] if len(numbers) else at
         return legal, np.where(is_open & (at < fewer), number, 0)
-
-
-def _lighter(problem: Problem, policies: Policies, offload_pays: bool) -> Array:
-    """[r, q]: saver q takes no more time than r whatever the mesh, and is another.
-
-    Recompute adds its own time and hides less traffic than that. Offloaded activations add what compute does not
-    hide; beside them recompute may save time, since it leaves less to offload. A host updates more slowly than a
-    device, unless its link is the faster one. How many layers an open saver recomputes depends on what it offloads.
-    """
-    savers = policies.savers
-    does = [
-        [problem.repeated(number, kind) for kind in problem.architecture.kinds] for number in savers.recompute.tolist()
-    ]
-    within = np.array([[all(map(_no_more, a, b)) for a in does] for b in does], dtype=bool)
-    equal = savers.recompute[None, :] == savers.recompute[:, None]
-    activations, optimizer = savers.offload_activations, savers.offload_optimizer.astype(int)
-    less = ~activations[None, :] & within
-    same = equal & (activations[None, :] == activations[:, None])
-    updates = optimizer[None, :] == optimizer[:, None]
-    if not offload_pays:
-        updates = optimizer[None, :] <= optimizer[:, None]
-    some = policies.open[:, None] & (savers.recompute != NONE)[None, :]  # of a few layers: only none is surely less
-    return np.asarray((less | same) & updates & ~some & ~np.eye(len(savers), dtype=bool))
-
-
-def _no_more(a: Repeated, b: Repeated) -> bool:
-    return b.whole or (not a.whole and a.pieces <= b.pieces)

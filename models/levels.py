@@ -77,13 +77,11 @@ class Meshes:
 
 @dataclass(frozen=True)
 class Room:
-    """Memory of meshes under every variant (shardings·savers, n): `fits` those that are legal, may fit and may be of
-    use; with no more than `needless` micro-batches in flight a variant only adds work to one that fits. Placement is
+    """Memory of meshes under every variant (shardings·savers, n): `fits` those that are legal and may fit. Placement is
     nothing to memory: `of` says for every placed mesh which it is."""
 
     memory: Memory
     fits: Array
-    needless: Array
     of: Array
 
     def fit(self, variant: Array, mesh: Array, more: Array, at_most: float) -> Array:
@@ -111,7 +109,7 @@ class Leaves(Columns):
 @dataclass(frozen=True)
 class Outcome:
     """Of leaves: whether each is evaluated, with how many layers recomputed; and how many of the layouts that it stands
-    for are too large, only add work to one that fits, and have more layers recomputed than there are."""
+    for are too large, recompute more layers than have to be, and more than there are."""
 
     evaluated: Array
     recompute_layers: Array

@@ -64,12 +64,6 @@ class Margin:
         """How many times its prediction a layout must have, however little of it is uncertain."""
         return math.exp(self._deviations * self.neighbourhood.spread)
 
-    @cached_property
-    def most(self) -> float:
-        """The same of whatever layout."""
-        more = max(sum(self.variances.values()) - self.neighbourhood.unidentified**2, 0.0)
-        return math.exp(self._deviations * math.sqrt(self.neighbourhood.spread**2 + more))
-
     def fits(self, memory: Memory, on_host: Array, cluster: Cluster, capacity: float) -> Array:
         """Whether layouts need no more than the capacity, and have the margin in all of the device and of its host."""
         times, needed = self.times(memory), total(memory.values())

@@ -19,9 +19,6 @@ Where a share ρ of every stage's layers is recomputed, they hold Σ_k n_ik·(p_
 kept of a recomputed one. Weighted as in the first way, by the a of those that are not, that is at least
 (1-ρ)·A + ρ·B: A as above, and B with min(p_k/p_r, b_k/a_r) in place of min(p_k/p_r, a_k/a_r); of a single stage B is
 all that it has. So ρ >= (A - C)/(A - B), C what is left for layers.
-
-From above, a stage of at most L layers, f micro-batches in flight, holds no more than L·max_k(p_k + f·a_k) and both
-ends. Where that fits, whatever adds work to save memory only takes longer.
 """
 
 from __future__ import annotations
@@ -46,14 +43,13 @@ from models.space import Policies
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Least bytes on the fullest stage; what its layers need at least, with what each more micro-batch in flight adds
-    to that; the least share of layers to recompute, where that is open, for them to fit; and with how many of them in
-    flight on the first stage it surely fits. All of shape (shardings·savers, n)."""
+    to that; and the least share of layers to recompute, where that is open, for them to fit. All of shape
+    (shardings·savers, n)."""
 
     least: Array
     layers: Array
     each: Array
     share: Array
-    room: Array
 
     def take(self, rows: Array) -> Memory:
         return Memory(*(getattr(self, name)[:, rows] for name in self.__slots__))
@@ -83,36 +79,28 @@ class _States:
 
 @dataclass(frozen=True, slots=True)
 class _Activations:
-    """The same of a micro-batch's activations under s policies, (s, n); those of `layers` none if they are offloaded;
-    and the `most` that a stage has of them besides."""
+    """The same of a micro-batch's activations under s policies, (s, n); those of `layers` none if they are
+    offloaded."""
 
     layers: list[Array] | None
     mean: Array
     last: Array
-    most: Array
 
 
 class MemoryBounds:
-    """For n meshes under every choice of sharding and saver; `flying`: F of the schedule that keeps least; `longest`:
-    most layers on any stage; `capacity`: bytes that no layout may need more than; `surely` and `surely_on_host`: with
-    which every one fits."""
+    """For n meshes under every choice of sharding and saver; `flying`: F of the schedule that keeps least; `capacity`:
+    bytes that no layout may need more than."""
 
     def __init__(
         self,
         costs: MeshCosts,
         policies: Policies,
         flying: Array,
-        longest: Array,
         capacity: Array | float,
-        surely: Array | float,
-        surely_on_host: float,
     ) -> None:
         self.problem, self.costs, self.c, self.policies = costs.problem, costs, costs.c, policies
-        self.flying, self.longest = flying, longest
-        self.left, self.surely_left = (
-            (limit - self.c.context_gib * GIB) / (1 + self.c.fragmentation) for limit in (capacity, surely)
-        )
-        self.surely_on_host = surely_on_host
+        self.flying = flying
+        self.left = (capacity - self.c.context_gib * GIB) / (1 + self.c.fragmentation)
         self.pp = costs.layouts.pp
         z = policies.shardings
         self.zero, self.reshard = (column[:, None, None, None] for column in (z.zero_stage, z.reshard))
@@ -123,15 +111,14 @@ class MemoryBounds:
         found = np.empty((len(Memory.__slots__), z, len(savers), n))
         hosts, host = np.unique(savers.offload_optimizer, return_inverse=True)
         on_host = hosts[:, None, None]
-        states, most = self._states(self._worth(on_host)), self._most(self._worth(on_host, most=True))
+        states = self._states(self._worth(on_host))
         for offload in np.unique(savers.offload_activations).tolist():
             rows = np.flatnonzero(savers.offload_activations == offload)
             recompute, again = np.unique(savers.recompute[rows], return_inverse=True)
             activations, share = self._activations(recompute, offload), np.ones((z, len(hosts), len(recompute), n))
             if len(is_open := np.unique(again[self.policies.open[rows]])):
                 share[:, :, is_open] = self._share(states, activations, is_open)
-            room = np.minimum(self._room(most, activations), self._room_on_host(recompute, offload, on_host))
-            for value, of in zip(found, (*self._together(states, activations), share, room), strict=True):
+            for value, of in zip(found, (*self._together(states, activations), share), strict=True):
                 value[:, rows] = np.broadcast_to(of, share.shape)[:, host[rows], again]
         found[:3] *= 1 + self.c.fragmentation
         found[:2] += self.c.context_gib * GIB
@@ -152,43 +139,16 @@ class MemoryBounds:
         needed = nothing - (self.left - states.mean - again.mean[policies])
         return np.asarray(np.clip(needed / np.maximum(nothing - least, 1.0), 0.0, 1.0))
 
-    def _room(self, states: _States, activations: _Activations) -> Array:
-        """Micro-batches in flight with which the fullest stage surely fits."""
-        left = self.surely_left * (1 - 1e-9) - states.last - activations.most
-        alone = left - total(n * p for n, p in zip(self._counts, states.layers, strict=True))
-        piped = [left / self.longest - p for p in states.layers]
-        if activations.layers is None:
-            return np.where(np.where(self.pp == 1, alone, reduce(np.minimum, piped)) >= 0, np.inf, -np.inf)
-        alone = alone / total(n * a for n, a in zip(self._counts, activations.layers, strict=True))
-        fewest = reduce(np.minimum, [p / a for p, a in zip(piped, activations.layers, strict=True)])
-        return np.where(self.pp == 1, alone, fewest)
-
-    def _room_on_host(self, recompute: Array, activations: bool, optimizer: Array) -> Array:
-        """With how many in flight what is offloaded surely fits on the host."""
-        host = self.surely_on_host
-        if not (activations or optimizer.any()) or np.isinf(host):
-            return np.full(len(self.pp), np.inf)
-        each = self._state_bytes * optimizer * self._copies
-        dense, expert = (
-            each / np.where(self.zero > 0, of, 1.0) for of in (self.costs.dense_shards, self.costs.expert_shards)
-        )
-        worth = _Worth(dense, expert, 0.0)
-        left = host * (1 - 1e-9) - total(worth.of(size) for size in self.ends)
-        left = left - self.longest * reduce(np.maximum, [worth.of(size) for size in self.layers])
-        if not activations:
-            return np.where(optimizer & (left < 0), -np.inf, np.inf)
-        return np.asarray(left / (self.longest * reduce(np.maximum, self._kept(recompute[:, None]))))
-
     def _together(self, states: _States, activations: _Activations) -> tuple[Array, Array, Array]:
         layers, each = _fullest(self._counts, states.layers, activations.layers, self.pp)
         layers = layers + self.flying * each + states.mean + activations.mean
         return np.maximum(layers, states.last + activations.last), layers, each
 
-    def _of_layers(self, worth: _Worth, copies: int = 1) -> list[Array]:
+    def _of_layers(self, worth: _Worth) -> list[Array]:
         """Of each kind, with the copies that its GEMMs read."""
         if not self.problem.operand_bytes:
             return [worth.of(size) for size in self.layers]
-        operands = self.problem.operand_bytes * (self.zero < 3) * copies
+        operands = self.problem.operand_bytes * (self.zero < 3)
         return [worth.of(size) + operands * (size.dense + size.expert) for size in self.layers]
 
     def _states(self, worth: _Worth) -> _States:
@@ -200,12 +160,6 @@ class MemoryBounds:
             last = reduce(np.minimum, layers)
         last = last * (not self._may_be_empty)
         return _States(layers, ends / self.pp + worth.fixed, last + ends + worth.fixed)
-
-    def _most(self, worth: _Worth) -> _States:
-        """At most of a layer of each kind, and of what a stage has besides, here as `last`."""
-        layers, ends = self._of_layers(worth, self._copies), [worth.of(size) for size in self.ends]
-        fixed = np.asarray(worth.fixed)
-        return _States(layers, fixed, total(ends) + fixed)
 
     def _activations(self, recompute: Array, offload: bool) -> _Activations:
         """Under policies (s,)."""
@@ -219,42 +173,28 @@ class MemoryBounds:
             losing = losing + self.costs.kept_logits
         mean = np.where(self.pp == 1, losing, working)
         if not offload:
-            return _Activations(layers, mean, losing + one, losing)
+            return _Activations(layers, mean, losing + one)
         largest = reduce(np.maximum, layers)
         mean = mean + np.where(self.pp == 1, np.minimum(2 * largest, self.flying * one), one)
-        return _Activations(None, mean, losing + one, losing + 2 * largest)
+        return _Activations(None, mean, losing + one)
 
-    def _worth(self, on_host: Array, *, most: bool = False) -> _Worth:
-        """At least, or at `most`."""
+    def _worth(self, on_host: Array) -> _Worth:
         problem, zero = self.problem, self.zero
-        states = self._state_bytes
+        state = problem.workload.optimizer_state
+        states = np.where(zero == 3, state.master_bytes, problem.master_bytes) + state.moment_bytes
         gathered = (zero == 3) & self.reshard
         reduced = (zero >= 2) & ((self.pp == 1) | gathered | (zero == 2))
         shared = problem.parameter_bytes * ((zero == 3) & (on_host | problem.stack.parameter_shards))
         shared = shared + states * (~on_host & (zero >= 1))
         own = problem.parameter_bytes * ~gathered + states * (~on_host & (zero == 0))
         gradient = problem.gradient_bytes
-        copies = self._copies if most else 1
-        sharded = (shared + gradient * reduced) * copies
-        whole = (own + gradient * ~reduced) * copies
-        two = 2 * self._unit
-        at_once = gathered * problem.parameter_bytes * (two if most else np.minimum(two, self._layer))
+        sharded, whole = shared + gradient * reduced, own + gradient * ~reduced
+        at_once = gathered * problem.parameter_bytes * np.minimum(2 * self._unit, self._layer)
         return _Worth(
             whole + sharded / self.costs.dense_shards,
             whole + sharded / self.costs.expert_shards,
             reduced * problem.reduced_bytes * self._unit + at_once,
         )
-
-    @property
-    def _state_bytes(self) -> Array:
-        """Of a parameter."""
-        state = self.problem.workload.optimizer_state
-        return np.where(self.zero == 3, state.master_bytes, self.problem.master_bytes) + state.moment_bytes
-
-    @property
-    def _copies(self) -> int:
-        """Stages whose parameters a device holds, at most."""
-        return 2 if (self.policies.schedules.schedule == DUALPIPE).any() else 1
 
     def _kept(self, recompute: Array | int) -> list[Array]:
         """Bytes of activations of a layer of each kind."""

@@ -327,7 +327,6 @@ class _Search:
         variant, mesh, chain = variant[pair], mesh[pair], chain[pair]
         more = picked(chains.flying, chain, schedule) - chains.least_flying[chain]
         fits = room.fit(variant, mesh, more, ground.at_most)
-        fits &= picked(room.needless, variant, room.of[mesh]) < picked(chains.flying_first, chain, schedule)
         variant, mesh, chain, schedule = variant[fits], mesh[fits], chain[fits], schedule[fits]
         key = ground.variants.of[variant]
         row = picked(times.row, key, mesh)
@@ -365,8 +364,7 @@ class _Search:
         return self.ground.with_policies(meshes.layouts.take(leaves.mesh), leaves.schedule, leaves.variant)
 
     def _fitting(self, meshes: Meshes, leaves: Leaves) -> Outcome:
-        """What becomes of the layouts that each leaf stands for. Placement is nothing to memory. Twins differ in
-        recompute and offload only."""
+        """What becomes of the layouts that each leaf stands for. Placement is nothing to memory."""
         ground = self.ground
         mesh, schedule, r = leaves.mesh, leaves.schedule, ground.saver[leaves.variant]
         layouts = self._layouts(meshes, leaves)
@@ -378,17 +376,13 @@ class _Search:
             stages = ground.chains.stages(meshes.chain[mesh[rows]], schedule[rows])
             return Combiner(some, meshes.costs.take(mesh[rows]), stages).fits(ground.capacity, ground.margin)
 
-        fits = fit(np.arange(len(mesh)), most) & (legal > 0)
-        _, twin = distinct(meshes.unplaced[mesh], schedule, ground.sharding[leaves.variant])
-        table = np.zeros((int(twin.max(initial=0)) + 1, len(ground.policies.savers)), dtype=bool)
-        table[twin, r] = fits
-        evaluated = fits & ~(table[twin] & ground.lighter[r]).any(axis=1)
+        evaluated = fit(np.arange(len(mesh)), most) & (legal > 0)
         low, high = np.zeros(len(mesh), dtype=np.int64), np.maximum(legal - 1, 0)
         while len(rows := np.flatnonzero(evaluated & (low < high))):
             middle = (low[rows] + high[rows]) // 2
             enough = fit(rows, ground.layers_again(layouts.take(rows), r[rows], middle)[1])
             low[rows], high[rows] = np.where(enough, low[rows], middle + 1), np.where(enough, middle, high[rows])
-        over = np.where(evaluated, low, np.where(fits, 0, legal))
+        over = np.where(evaluated, low, legal)
         least = np.where(evaluated, ground.layers_again(layouts, r, low)[1], most)
         return Outcome(evaluated, least, over, legal - over - evaluated, ground.policies.counts[r] - legal)
 
