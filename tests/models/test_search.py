@@ -674,19 +674,21 @@ def test_a_fabric_without_a_torus_has_no_blocks() -> None:
         recommend(NAMED["llama-3.1-8b"](), PROFILE, Constraints(allowed={"torus_block": (2,)}))
 
 
-_PINNED_MESH = {"etp": (1,), "offload_optimizer": (False,), "recompute": ("none", "selective", "full")}
+_ON_DEVICE = {"etp": (1,), "offload_optimizer": (False,), "recompute": ("none", "selective")}
 TOLD = [
     # a ring over so many that attention in chunks takes longer than what hides it
-    ("gpt-3-175b", ("mi300x", 64), "megatron", 4096, 4, 1.0, {"cp": (32, 64)}),
-    ("qwen3-30b-a3b", ("a100-pcie-80gb", 256), "generic", 8192, 1024, 1.0,
-     {"pp": (1,), "cp": (64,), "tp": (1,), "ep": (32,), "dp_shard": (2,), "micro_batch": (32,), "zero_stage": (3,)}),
-    # what is computed again hides an all-to-all, and weight gradients take longer without it
-    ("mixtral-8x7b", ("h200", 64), "generic", 4096, 256, 0.03,
-     {"pp": (8,), "cp": (1,), "tp": (4,), "ep": (4,), "dp_shard": (2,), "micro_batch": (8,),
-      "schedule": ("zero_bubble_v",), "zero_stage": (3,)}),
-    ("dbrx-132b", ("mi300x", 128), "generic", 4096, 512, 0.1,
-     {"pp": (8,), "cp": (1,), "tp": (4,), "ep": (2,), "dp_shard": (4,), "micro_batch": (1,),
-      "schedule": ("dualpipe", "interleaved"), "zero_stage": (3,)}),
+    ("gpt-3-175b", ("mi300x", 64), "megatron", 4096, 4, (1.0, 1.0), {"cp": (32, 64)}),
+    ("qwen3-30b-a3b", ("a100-pcie-80gb", 256), "generic", 8192, 1024, (1.0, 1.0),
+     {"pp": (1,), "cp": (64,), "tp": (1,), "ep": (32,), "dp_shard": (2,), "micro_batch": (32,), "zero_stage": (3,),
+      "recompute": ("none",), "schedule": ("1f1b",)}),
+    # what is computed again hides traffic that weight gradients hid, and a bubble is filled with more of those
+    ("mixtral-8x7b", ("h200", 64), "generic", 4096, 256, (0.1, 0.03),
+     {"pp": (8,), "cp": (1,), "tp": (4,), "ep": (4,), "dp_shard": (2,), "micro_batch": (8,), "balanced": (True,),
+      "schedule": ("zero_bubble_v",), "zero_stage": (3,), "offload_activations": (False,)}),
+    # or what hides less in a forward leaves it more to hide a gather
+    ("deepseek-moe-16b", ("gaudi2", 64), "generic", 8192, 256, (0.03, 0.03),
+     {"pp": (2,), "cp": (1,), "tp": (1,), "ep": (16,), "dp_shard": (16,), "micro_batch": (1,), "balanced": (True,),
+      "schedule": ("interleaved",), "virtual_stages": (7,), "zero_stage": (1,), "offload_activations": (False,)}),
 ]  # fmt: skip
 
 
@@ -697,20 +699,21 @@ def test_who_is_told_what_to_save_is_never_faster(
     stack: str,
     seq_len: int,
     global_batch: int,
-    links: float,
+    links: tuple[float, float],
     pinned: dict[str, tuple[object, ...]],
 ) -> None:
     """Of models too large for brute force: each way of saving memory by itself."""
     question = Problem(
         architecture=catalogue.architecture(model),
-        cluster=catalogue.cluster(*cluster).changed(scale_up=links, scale_out=links),
+        cluster=catalogue.cluster(*cluster).changed(scale_up=links[0], scale_out=links[1]),
         workload=Workload(seq_len=seq_len, global_batch=global_batch, load_balancing="bias"),
         stack=catalogue.stack(stack),
     )
-    pinned = _PINNED_MESH | pinned
+    pinned = _ON_DEVICE | pinned
     free = answered(question, Constraints(allowed=pinned), Goal())
     assert free is not None
-    for saves in product((False, True), ("none", "selective", "full")):
-        told = pinned | {"offload_activations": saves[:1], "recompute": saves[1:]}
+    offloads = pinned.get("offload_activations", (False, True))
+    for offload, recompute in product(offloads, pinned["recompute"]):
+        told = pinned | {"offload_activations": (offload,), "recompute": (recompute,)}
         answer = answered(question, Constraints(allowed=told), Goal())
         assert answer is None or free.times[0] <= answer.times[0] * (1 + 1e-9)
