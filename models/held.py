@@ -72,7 +72,7 @@ class Held:
     def knowing(self, piped: Array, times: Array) -> Held:
         """With limits at what layouts with and without a pipeline are known to take; they will be met again."""
         for side in range(2):
-            self.sides[side] = float(times[piped == side].min(initial=np.inf)) * (1 + 1e-9)
+            self.sides[side] = float(times[piped == side].min(initial=np.inf)) * (1 + _ROUNDING)
         self.best = float(self.sides.min())
         return self
 
@@ -82,8 +82,9 @@ class Held:
         return _told_apart(self.last) < min(self._last(), self.tolerated)
 
     def again(self) -> Held:
-        """To search once more with what is known of the fastest."""
-        return Held(self.goal, best=self.best, sides=self.sides.copy(), fastest=self.fastest.copy())
+        """To search once more with what is known of the fastest, and of the sides: bounds may exceed what they bound by
+        rounding errors."""
+        return Held(self.goal, best=self.best, sides=self.sides * (1 + _ROUNDING), fastest=self.fastest.copy())
 
     def _last(self) -> float:
         """Of different times as many as are asked for, the last; infinite if there are fewer."""

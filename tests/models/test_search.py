@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from models import catalogue
 from models import search as search_module
-from models.answer import Answer, Goal, NothingFaster
+from models.answer import Answer, Goal, NothingFaster, to_the_end
 from models.architecture import Architecture, MlaShape, MoeShape
 from models.array import Array
 from models.bounds import Bounds, CoreBounds, Variants, slower_shardings
@@ -24,7 +24,7 @@ from models.constraints import Constraints
 from models.errors import Infeasible, Invalid, OutOfTime
 from models.exposure import recomputed
 from models.factors import factorisations, ordered_factorisations
-from models.groundwork import NoLegalLayout
+from models.groundwork import Groundwork, NoLegalLayout
 from models.hardware import GIB, Cluster, Level
 from models.held import Held
 from models.layout import SCHEDULES, Layouts
@@ -672,6 +672,24 @@ def test_blocks_of_a_torus_can_be_left_out() -> None:
 def test_a_fabric_without_a_torus_has_no_blocks() -> None:
     with pytest.raises(Infeasible, match="torus_block"):
         recommend(NAMED["llama-3.1-8b"](), PROFILE, Constraints(allowed={"torus_block": (2,)}))
+
+
+@pytest.mark.parametrize("chip", ["h100", "mi300x"])
+def test_a_second_search_with_what_the_first_knows_finds_both_sides_again(chip: str) -> None:
+    question = Problem(
+        architecture=catalogue.architecture("llama-3-70b"),
+        cluster=catalogue.cluster(chip, 64),
+        workload=Workload(seq_len=8192, global_batch=64),
+        stack=catalogue.stack("megatron"),
+    )
+    ground, goal = Groundwork(Space(question, Constraints()), PROFILE), Goal(tolerance=0.03, top=5, both_sides=True)
+    held = Held(goal)
+    first = search_module._Search(ground, held, to_the_end).run()
+    second = search_module._Search(ground, held.again(), to_the_end).run()
+    for before, after in ((first.without, second.without), (first.with_pp, second.with_pp)):
+        assert before is not None
+        assert after is not None
+        assert first.times[before] == second.times[after]
 
 
 _ON_DEVICE = {"etp": (1,), "offload_optimizer": (False,), "recompute": ("none", "selective")}
