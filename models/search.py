@@ -43,9 +43,9 @@ _MESHES = 1 << 14  # bounded together
 _FIRST_MESHES = 1 << 12
 _FIRST_FREE = 1 << 9  # of those that are placed in many ways
 _PLACED = 1 << 11
-_FIRST_PLACED = 1 << 8  # while there is nothing to prune against
+_FIRST_PLACED = 1 << 5  # while there is nothing to prune against
 _LEAVES = 1 << 13  # evaluated together, at most
-_FIRST_LEAVES = 1 << 10
+_FIRST_LEAVES = 1 << 9
 _MOST_LAYOUTS = 4_000_000  # a search stops there with the best so far, marked as not exact
 _LAST_STEPS = 8  # that a search still takes when it has to stop and nothing fits yet
 
