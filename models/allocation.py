@@ -8,8 +8,9 @@ leaves, so that neighbours in rank are neighbours on the fabric.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -19,14 +20,13 @@ from models.answer import Goal, GoOn
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
 from models.factors import divisors
-from models.fewer_chips import fastest_space, legal_counts, worth_a_try
+from models.fewer_chips import built, fastest_space, legal_counts, promise
 from models.hardware import Cluster
 from models.problem import Problem
 from models.profile import Profile
 from models.space import Space
 
-_SIZES = 24  # of a group
-_COUNTS = 4  # of groups, for each size
+_EACH = 12  # groups and their number that are tried, of sizes within a factor of two of each other
 _LARGEST = 256  # sizes from the largest domain down, and different domains whose divisors are tried
 _NAMED = 3  # of the nodes of a domain that is too large
 
@@ -69,8 +69,8 @@ class Allocation:
 def allocate(
     problem: Problem, profile: Profile, constraints: Constraints, nodes: Sequence[Node], go_on: GoOn
 ) -> Allocation:
-    """The groups on which a step takes least. `problem.cluster` says chip and fabric, how many chips to use at most,
-    and perhaps how many of each domain; raises Infeasible."""
+    """The groups on which a step takes least, of those tried. `problem.cluster` says chip and fabric, how many chips to
+    use at most, and perhaps how many of each domain; raises Infeasible."""
     _check(problem.cluster, nodes)
     best, failure = fastest_space(_arrangements(problem, constraints, nodes, go_on), profile, Goal(), go_on)
     if best is None:
@@ -114,25 +114,62 @@ def _group(cluster: Cluster) -> int:
 
 
 def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[Node], go_on: GoOn) -> list[Space]:
-    """On clusters of groups of as many chips as `chips_per_domain`, those of most chips first."""
+    """On clusters of groups of as many chips as `chips_per_domain`, those of most chips first: of groups of about one
+    size the numbers that promise most."""
+    found: list[Space] = []
+    for alike in _by_octave(_counts(problem, constraints, nodes)):
+        legal = (space for size, count in alike for space in _of_groups(problem, constraints, size, count))
+        for space in islice(legal, _EACH):
+            found.append(space)
+            if not go_on():
+                return found
+    return sorted(found, key=_most_chips)
+
+
+def _counts(problem: Problem, constraints: Constraints, nodes: Sequence[Node]) -> list[tuple[int, int, float]]:
+    """Sizes of a group, with numbers of devices in groups of that size that can be divided in more ways than all larger
+    ones, and what each promises (models.fewer_chips.promise)."""
     held = Counter(sum(node.chips for node in members) for _, members in _domains(nodes))
     domains, times = np.array(list(held)), np.array(list(held.values()))
-    largest = int(domains.max())
-    sizes = set(range(largest, max(largest // 2, largest - _LARGEST), -1))
-    sizes |= {d for chips, _ in held.most_common(_LARGEST) for d in divisors(chips)}
+    limit, devices = problem.cluster.num_chips, problem.cluster.chip.devices_per_chip
+    largest = min(int(domains.max()), limit)
+    sizes = set(range(largest, max(largest - _LARGEST, 0), -1))
+    sizes |= {d for chips in (limit, *(chips for chips, _ in held.most_common(_LARGEST))) for d in divisors(chips)}
     if problem.cluster.chips_per_domain is not None:
         sizes = {problem.cluster.chips_per_domain}
-    limit = problem.cluster.num_chips
-    most = [(min(int((domains // size * times).sum()), limit // size) * size, size) for size in sizes]
-    found: list[Space] = []
-    for chips, size in sorted((one for one in most if one[0]), reverse=True)[:_SIZES]:
-        if found and not go_on():
-            break
-        whole = replace(problem.cluster, num_chips=chips, chips_per_domain=size, torus_shape=None)
-        arranged = replace(problem, cluster=whole)
-        ways = legal_counts(arranged, constraints)
-        found += islice(worth_a_try(Space(arranged, constraints), ways, groups_of=size), _COUNTS)
-    return sorted(found, key=_most_chips)
+    most = {size: min(int((domains // size * times).sum()), limit // size) * size for size in sizes}
+    whole = replace(problem, cluster=_groups(problem.cluster, max(max(most.values()), 1), 1))
+    ways, found = legal_counts(whole, constraints), list[tuple[int, int, float]]()
+    for size in (size for size in sizes if most[size]):
+        more_than = 0
+        for count in range(most[size] * devices, 0, -size * devices):
+            if (many := ways.get(count, 0)) > more_than:
+                more_than = many
+                found.append((size, count, promise(count, many)))
+    return found
+
+
+def _by_octave(counts: Sequence[tuple[int, int, float]]) -> Iterator[list[tuple[int, int]]]:
+    """Sizes and numbers of devices, of sizes within a factor of two of each other what promises most first."""
+    octaves = defaultdict[int, list[tuple[int, int, float]]](list)
+    largest = max((size for size, _, _ in counts), default=1)
+    for one in counts:
+        octaves[int(math.log2(largest / one[0]))].append(one)
+    for _, alike in sorted(octaves.items()):
+        yield [(size, count) for size, count, _ in sorted(alike, key=lambda one: (-one[2], -one[0]))]
+
+
+def _of_groups(problem: Problem, constraints: Constraints, size: int, devices: int) -> Iterator[Space]:
+    """On so many devices in groups of so many chips, if there is a legal layout."""
+    cluster = _groups(problem.cluster, devices // problem.cluster.chip.devices_per_chip, size)
+    for one in built(cluster, np.array([devices])):
+        space = Space(replace(problem, cluster=one), constraints)
+        if space.has_legal():
+            yield space
+
+
+def _groups(cluster: Cluster, chips: int, size: int) -> Cluster:
+    return replace(cluster, num_chips=chips, chips_per_domain=size, torus_shape=None)
 
 
 def _most_chips(space: Space) -> tuple[int, int]:

@@ -90,14 +90,18 @@ def _on_fewer(space: Space, profile: Profile, goal: Goal, go_on: GoOn) -> tuple[
 
 
 def _promising(spaces: Iterable[Space], ways: Mapping[int, int]) -> list[Space]:
-    """What probably is the fastest first: the others are then looked through quickly. Many chips help, and so do many
-    ways to divide them, ever less."""
+    """What probably is the fastest first: the others are then looked through quickly."""
 
-    def promise(space: Space) -> float:
+    def promised(space: Space) -> float:
         devices = space.problem.cluster.num_devices
-        return devices * math.log1p(ways.get(devices, 0))
+        return promise(devices, ways.get(devices, 0))
 
-    return sorted(spaces, key=promise, reverse=True)
+    return sorted(spaces, key=promised, reverse=True)
+
+
+def promise(devices: int, ways: int) -> float:
+    """Many chips help, and so do many ways to divide them, ever less."""
+    return devices * math.log1p(ways)
 
 
 def _why_none(problem: Problem, constraints: Constraints, message: str) -> Infeasible | None:

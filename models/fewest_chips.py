@@ -77,15 +77,23 @@ def fewest_chips(
             return none
         fast = Goal(faster_than=math.nextafter(longest_step_s(tried, objective), math.inf))
         try:
-            avoiding(failed_gib, tried, constraints, partial(_found, tried, profile, fast, go_on))
+            avoiding(failed_gib, tried, constraints, partial(_found, tried, profile, fast, go_on, failed_gib))
         except (NothingFaster, NoLegalLayout, Infeasible, TooLarge):
             continue
         return replace(none, num_chips=tried.cluster.num_chips, exact=True)
     return replace(none, exact=go_on())
 
 
-def _found(problem: Problem, profile: Profile, goal: Goal, go_on: GoOn, constraints: Constraints) -> Answer:
-    return search(Space(problem, constraints), profile, goal, go_on)
+def _found(
+    problem: Problem, profile: Profile, goal: Goal, go_on: GoOn, failed_gib: float, constraints: Constraints
+) -> Answer:
+    """Raises NothingFaster, or, where it may be for want of memory that is left alone, Infeasible if nothing fits."""
+    try:
+        return search(Space(problem, constraints), profile, goal, go_on)
+    except NothingFaster:
+        if math.isfinite(failed_gib):
+            search(Space(problem, constraints), profile, Goal(), go_on)
+        raise
 
 
 def _sizes(problem: Problem, objective: Objective, most: int) -> tuple[list[Cluster], int]:

@@ -79,7 +79,7 @@ def timeline(problem: Problem, profile: Profile, layout: Layout, micro_batches: 
     ]
     ends = max(event.end_s for event in events)
     events += _after(layout.pp, ends, {"data_s": once, **{name: time[name] for name in _AFTER}})
-    events.sort(key=lambda event: (event.stage, event.start_s))
+    events.sort(key=lambda event: (event.stage, event.start_s, event.end_s))
     return Timeline(
         events=tuple(events),
         stages=layout.pp,
@@ -117,7 +117,7 @@ def _seconds(problem: Problem, rows: Layouts, meshes: MeshCosts) -> dict[str, Ar
     sends = float(np.ravel(exposure.sends())[0]) / passes
     forward = np.array([sum(parts[i][0] for i in chunk) for chunk in held])
     both = np.array([sum(parts[i][1] for i in chunk) for chunk in held])
-    weights = np.array([sum(weight[i] for i in chunk) for chunk in held])
+    weights = np.maximum([sum(weight[i] for i in chunk) for chunk in held], 0.0)
     return {"F": forward + sends, "B": both - forward + sends, "W": weights}
 
 

@@ -14,6 +14,7 @@ from models.allocation import Node, allocate
 from models.answer import Goal
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
+from models.hardware import Cluster
 from models.problem import Problem
 from models.profile import shipped_profile
 from models.search import search
@@ -92,9 +93,35 @@ def test_ranks_count_through_nodes_in_the_order_of_the_request() -> None:
     assert list(dict.fromkeys(host.node for host in found.hosts)) == ["n9", "n10", "n1", "n2"]
 
 
-def test_a_limit_on_chips_is_kept() -> None:
-    found = allocate(problem("gb200", 32), PROFILE, Constraints(), racks(72, 64), lambda: True)
-    assert found.cluster.num_chips <= 32
+def step_time(asked: Problem, cluster: Cluster) -> float:
+    return float(search(Space(replace(asked, cluster=cluster), Constraints()), PROFILE, Goal()).times[0])
+
+
+@pytest.mark.parametrize("held", [(72,), (72, 64)])
+@pytest.mark.parametrize("limit", [16, 32, 64])
+def test_a_limit_on_chips_is_kept_within_one_domain(held: tuple[int, ...], limit: int) -> None:
+    asked = problem("gb200", limit)
+    found = allocate(asked, PROFILE, Constraints(), racks(*held), lambda: True)
+    assert found.cluster.num_chips <= limit
+    assert step_time(asked, found.cluster) <= step_time(asked, asked.cluster) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("model", "held", "group", "chips"),
+    [
+        ("qwen3-30b-a3b", (70, 60), 48, 96),
+        ("llama-3-8b", (60, 68, 70), 48, 144),
+        ("qwen3-30b-a3b", (56, 60, 71, 36), 48, 144),
+    ],
+)
+def test_small_groups_of_more_chips_hide_no_large_ones(
+    model: str, held: tuple[int, ...], group: int, chips: int
+) -> None:
+    asked = problems.problem(model, ("gb200", sum(held)), "megatron", seq_len=4096, global_batch=144)
+    asked = replace(asked, cluster=replace(asked.cluster, chips_per_domain=None))
+    found = allocate(asked, PROFILE, Constraints(), racks(*held), lambda: True)
+    large = replace(asked.cluster, num_chips=chips, chips_per_domain=group)
+    assert step_time(asked, found.cluster) <= step_time(asked, large) * (1 + 1e-9)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -15,6 +15,7 @@ from models.groundwork import NoLegalLayout
 from models.objective import Objective, choose, longest_step_s
 from models.problem import Problem
 from models.profile import shipped_profile
+from models.recommendation import recommend
 from models.search import search
 from models.space import Space
 from tests.benchmarks.problems import problem
@@ -84,3 +85,15 @@ def test_without_time_nothing_is_claimed() -> None:
     found = fewest_chips(asked, PROFILE, Constraints(), objective, 160, lambda: False)
     assert found.num_chips is None
     assert not found.exact
+
+
+@pytest.mark.parametrize("failed_gib", [60.0, 40.0, 10.0])
+def test_where_all_need_what_failed_the_fewest_are_as_if_nothing_had(failed_gib: float) -> None:
+    """As a direct question about that number answers."""
+    asked = problem("llama-3-70b", ("h100", 64), "megatron", seq_len=8192, global_batch=96)
+    objective = Objective(minimize="chips", tokens=1e10, deadline_hours=2000)
+    found = fewest_chips(asked, PROFILE, Constraints(), objective, 64, failed_gib=failed_gib)
+    assert found.num_chips == 8
+    few = replace(asked, cluster=replace(asked.cluster, num_chips=8))
+    seconds = recommend(few, PROFILE, failed_gib=failed_gib).fastest.prediction.step_time_s
+    assert seconds <= longest_step_s(few, objective)
