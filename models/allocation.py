@@ -1,8 +1,8 @@
 """Nodes that a scheduler already holds: the best use of exactly those, and which rank runs where.
 
 Scale-up domains may be held in part and unevenly: 64 chips of one rack, 72 of another, 7 of a node of 8. A job wants as
-many chips of every domain that it uses, so each size u of a group of chips is tried that some domain fills: a domain of
-c chips hosts c // u groups, the rest are spares. Ranks count through groups of one domain, domains of one leaf, then
+many chips of every domain that it uses, so groups of many sizes u are tried, of each octave some: a domain of c chips
+hosts c // u groups, the rest are spares. Ranks count through groups of one domain, domains of one leaf, then
 leaves, so that neighbours in rank are neighbours on the fabric.
 """
 

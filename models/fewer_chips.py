@@ -168,13 +168,12 @@ def fastest_space(
     return best, failure
 
 
-def worth_a_try(whole: Space, ways: Mapping[int, int], *, more_than: int = 0, groups_of: int = 1) -> Iterator[Space]:
-    """Of some `ways` to divide numbers of devices (legal_counts), those of chips in groups of so many that have layouts
-    and more ways than all larger ones, and than so many; from the largest down."""
+def worth_a_try(whole: Space, ways: Mapping[int, int], *, more_than: int = 0) -> Iterator[Space]:
+    """Of some `ways` to divide numbers of devices (legal_counts), those of whole chips that have layouts and more ways
+    than all larger ones, and than so many; from the largest down."""
     cluster = whole.problem.cluster
-    devices = groups_of * cluster.chip.devices_per_chip
     for count in sorted(ways, reverse=True):
-        if count % devices or ways[count] <= more_than:
+        if count % cluster.chip.devices_per_chip or ways[count] <= more_than:
             continue
         for space in map(whole.on, built(cluster, np.array([count]))):
             if space.has_legal():
