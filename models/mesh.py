@@ -48,6 +48,11 @@ class Group:
         members, stride = self.members.take(rows, axis=1), self.stride.take(rows, axis=1)
         return Group(members, stride, self.whole.take(rows), self.degree.take(rows))
 
+    def split(self, ends: Array) -> list[Group]:
+        """The groups up to each of these ends, from the end before it."""
+        columns = (np.split(of, ends[:-1], axis=-1) for of in (self.members, self.stride, self.whole, self.degree))
+        return [Group(*parts) for parts in zip(*columns, strict=True)]
+
     def crosses(self, dims: Array) -> Array:
         """Whether some members are joined by one of these dims (a mask)."""
         return np.any((self.members > 1) & dims[:, None], axis=0)
@@ -109,9 +114,9 @@ def groups_of_meshes(cluster: Cluster, meshes: Layouts, *, shared: bool = True) 
     strides = _strides(degrees, x.placement)
     inside_pp = strides[_PP]
     expert = [(stride * np.where(stride >= inside_pp, x.pp, 1), degree) for stride, degree in _over_stage(x).values()]
-    axes = [*zip(strides, degrees, strict=True), *expert]
     filled = filling(x.torus_axes, x.torus_block) if cluster.numbering.is_open else np.zeros_like(x.pp)
-    return _groups(cluster.numbering, axes, shared, filled if filled.any() else None)
+    axes = [(*axis, filled) for axis in (*zip(strides, degrees, strict=True), *expert)]
+    return _groups(cluster.numbering, axes, filled, shared=shared)
 
 
 def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
@@ -123,9 +128,9 @@ def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
     """
     x = layouts
     near = np.ones_like(x.pp)
-    dense = [(near, degree) for degree in (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp)]
+    dense = [(near, degree, near) for degree in (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp)]
     expert = [(stride, degree, x.pp) for stride, degree in _over_stage(x).values()]
-    return _groups(cluster.numbering, [*dense, *expert], shared=True)
+    return _groups(cluster.numbering, [*dense, *expert], np.zeros_like(x.pp))
 
 
 def closest(cluster: Cluster, degrees: Array) -> Group:
@@ -143,7 +148,7 @@ def beside_pipeline(cluster: Cluster, meshes: Layouts, closest: Groups, filled: 
         first, _ = distinct(getattr(closest, name).code)
         near, far = stride[first], stride[first] * meshes.pp[first]
         strides = np.tile(np.concatenate([near, far]), len(fillings) // 2)
-        degrees = np.tile(np.maximum(degree[first], 1), len(fillings))
+        degrees = np.tile(degree[first], len(fillings))
         found[name] = _group(numbering, strides, degrees, np.repeat(fillings, len(first)))
     return found
 
@@ -154,7 +159,8 @@ def _over_stage(x: Layouts) -> dict[str, tuple[Array, Array]]:
     pp."""
     routed = x.etp * x.ep
     stage = x.dp_replicate * x.dp_shard * x.cp * x.tp
-    return {"ep": (x.etp, x.ep), "etp": (np.ones_like(x.etp), x.etp), "edp": (routed, _sharing(x, stage) // routed)}
+    replicas = np.maximum(_sharing(x, stage) // routed, 1)
+    return {"ep": (x.etp, x.ep), "etp": (np.ones_like(x.etp), x.etp), "edp": (routed, replicas)}
 
 
 def _strides(degrees: Sequence[Array], placement: Array) -> Array:
@@ -173,22 +179,22 @@ def _sharing(x: Layouts, stage: Array) -> Array:
 
 
 def _groups(
-    numbering: Numbering, axes: Sequence[tuple[Array, ...]], shared: bool, filled: Array | None = None
+    numbering: Numbering, axes: Sequence[tuple[Array, Array, Array]], filled: Array, *, shared: bool = True
 ) -> Groups:
     """From stride, degree and what else tells groups apart, of each axis in the order of Groups; `filled`: the filling
-    of a torus, where that is not the usual one for all."""
+    of a torus."""
 
     def alike(*columns: Array) -> tuple[Array, Array]:
         return distinct(*columns) if shared else nothing_shared(len(columns[0]))
 
-    def axis(stride: Array, degree: Array, *apart: Array) -> Shared[Group]:
-        degree = np.maximum(degree, 1)
-        if filled is None:
-            first, code = alike(stride, degree, *apart)
-            return Shared(_group(numbering, stride[first], degree[first]), code)
-        first, code = alike(stride, degree, *apart, filled)
-        found = Shared(_group(numbering, stride[first], degree[first], filled[first]), code)
-        return _without_twins(found) if shared else found
+    firsts, codes = zip(*(alike(*axis) for axis in axes), strict=True)
+    columns = zip(*((stride, degree, filled) for stride, degree, _ in axes), strict=True)
+    told = (np.concatenate([of[rows] for of, rows in zip(column, firsts, strict=True)]) for column in columns)
+    ends = np.cumsum([len(rows) for rows in firsts])
+    parts = [Shared(part, code) for part, code in zip(_group(numbering, *told).split(ends), codes, strict=True)]
+    if shared and filled.any():
+        parts = _without_twins(parts)
+    of_axis = dict(zip(Groups.__slots__, parts, strict=False))
 
     def joined(a: Shared[Group], b: Shared[Group]) -> Shared[Group]:
         first, code = alike(a.code, b.code)
@@ -199,19 +205,23 @@ def _groups(
             return joined(found.dp_shard, found.cp)
         if name == "replicas":
             return joined(found.sharding, found.dp_replicate)
-        return axis(*axes[Groups.__slots__.index(name)])
+        return of_axis[name]
 
     return Groups.by(column)
 
 
-def _without_twins(groups: Shared[Group]) -> Shared[Group]:
-    """With one entry for all that join their members by the same links, and are whole or not: fillings of a torus may
-    come to that."""
-    table = groups.table
-    members = table.members
-    columns = np.concatenate([members, np.where(members > 1, table.stride, 1), table.whole[None]])
+def _without_twins(axes: Sequence[Shared[Group]]) -> list[Shared[Group]]:
+    """Each with one entry for all that join their members by the same links, and are whole or not: fillings of a torus
+    may come to that."""
+    table = Group.concatenate([axis.table for axis in axes])
+    ends = np.cumsum([len(axis.table.whole) for axis in axes])
+    axis, members = np.repeat(np.arange(len(axes)), np.diff(ends, prepend=0)), table.members
+    columns = np.concatenate([axis[None], members, np.where(members > 1, table.stride, 1), table.whole[None]])
     _, first, code = np.unique(columns, axis=1, return_index=True, return_inverse=True)
-    return Shared(table.take(first), code.ravel()[groups.code])
+    found, starts = table.take(first), np.searchsorted(axis[first], np.arange(len(axes)))
+    codes = np.split(code.ravel() - starts[axis], ends[:-1])
+    ends = np.append(starts[1:], len(first))
+    return [Shared(part, of[axis.code]) for part, of, axis in zip(found.split(ends), codes, axes, strict=True)]
 
 
 def every_stride(cluster: Cluster, degree: Array, filled: Array) -> tuple[Group, int]:
