@@ -12,7 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -116,13 +116,13 @@ def _group(cluster: Cluster) -> int:
 def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[Node], go_on: GoOn) -> list[Space]:
     """On clusters of groups of as many chips as `chips_per_domain`, those of most chips first: of groups of about one
     size the numbers that promise most."""
+    octaves = _by_octave(_counts(problem, constraints, nodes))
+    legal = ((s for size, count in alike for s in _of_groups(problem, constraints, size, count)) for alike in octaves)
     found: list[Space] = []
-    for alike in _by_octave(_counts(problem, constraints, nodes)):
-        legal = (space for size, count in alike for space in _of_groups(problem, constraints, size, count))
-        for space in islice(legal, _EACH):
-            found.append(space)
-            if not go_on():
-                return found
+    for space in chain.from_iterable(islice(spaces, _EACH) for spaces in legal):
+        found.append(space)
+        if not go_on():
+            break
     return sorted(found, key=_most_chips)
 
 

@@ -133,7 +133,7 @@ def _found(
         certificate=answer.certificate,
         reasons=(
             *_reasons(fastest, simplest, surer, tolerance, answer, pipelining, fewer),
-            *_standing_in_the_way(faster, seconds),
+            *_standing_in_the_way(faster, seconds, problem),
         ),
         chips_used=problem.cluster.num_chips,
         fewer_chips=fewer,
@@ -246,12 +246,14 @@ def _percent(probability: float) -> str:
     return f"{math.floor(100 * probability)}%" if probability <= _ALL_BUT_SURE else f"more than {_ALL_BUT_SURE:.0%}"
 
 
-def _standing_in_the_way(faster: FasterOnFewer | None, seconds: float) -> list[str]:
+def _standing_in_the_way(faster: FasterOnFewer | None, seconds: float, problem: Problem) -> list[str]:
     """Where a number of chips divides in few ways, the job may be faster without some of them."""
     if faster is None:
         return []
     times = f"{faster.step_time_s:.5g} s a step against {seconds:.5g} s"
+    knobs = ["num_chips", *["chips_per_domain"] * ((problem.cluster.chips_per_domain or 0) > faster.num_chips)]
+    other = " and ".join(f"cluster.{knob} = {faster.num_chips}" for knob in knobs)
     return [
         f"{faster.num_chips} chips would be faster: {times}; this answer, and whether it needs a pipeline, is of all "
-        f"chips: cluster.num_chips = {faster.num_chips} asks for the other"
+        f"chips: {other} asks for the other"
     ]

@@ -117,6 +117,17 @@ def test_fewer_chips_are_named_where_they_are_faster(chips: int, cluster: str) -
         assert fastest(llama(chips // 8 * 8, 144, cluster)) >= best
 
 
+def test_fewer_chips_than_a_domain_is_to_hold_are_asked_for_with_smaller_domains() -> None:
+    whole = llama(46, 144, "gb200")
+    problem = replace(whole, cluster=replace(whole.cluster, chips_per_domain=46))
+    found = recommend(problem, PROFILE)
+    assert found.faster_on_fewer
+    (named,) = (reason for reason in found.reasons if "chips would be faster" in reason)
+    knobs = {knob: int(count) for knob, count in re.findall(r"cluster\.(\w+) = (\d+)", named)}
+    other = replace(problem, cluster=replace(problem.cluster, **knobs))
+    assert fastest(other) == found.faster_on_fewer.step_time_s
+
+
 @pytest.mark.parametrize("cluster", [("h100", 64), ("gb200-nvl72", 64), ("tpu-v5p", 64)])
 def test_verdicts_thresholds_and_frontiers_mean_the_same_by_needed(cluster: tuple[str, int]) -> None:
     stack = "maxtext" if cluster[0].startswith("tpu") else "megatron"
