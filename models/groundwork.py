@@ -93,6 +93,15 @@ class Groundwork:
         other._keep_free()
         return other
 
+    def with_layers_open(self) -> Groundwork | None:
+        """The same of nothing but savers that recompute as many layers as it takes; None where there are none."""
+        is_open = self.policies.open[self.saver]
+        if not is_open.any():
+            return None
+        other = copy(self)
+        other.legal_variants = self.legal_variants & is_open
+        return other
+
     def linked(self, problem: Problem) -> Groundwork | None:
         """The same for a problem whose chips are joined by other links, which is nothing to what is legal, what it
         computes and what it holds; None where the problem differs in more."""

@@ -101,10 +101,14 @@ class Held:
         """Layouts slower than this, by whether they have a pipeline, are not among the fastest."""
         if self.all_within is not None:
             return self.all_within.take(piped)
-        limits = np.full(2, max(min(self.last, self.tolerated), self.best))
+        limits = np.full(2, self._ranked_to)
         if self.goal.both_sides:
             limits = np.maximum(limits, self.sides)
         return limits.take(piped)
+
+    @property
+    def _ranked_to(self) -> float:
+        return max(min(self.last, self.tolerated), self.best)
 
     def fast(self, bound: Array, piped: Array) -> Array:
         """Whether what has this least time may be among the fastest."""
@@ -135,6 +139,7 @@ class Held:
             front=staircase(times[near], points[near]),
             without=best[False],
             with_pp=best[True],
+            complete_s=min(self._ranked_to, self.goal.faster_than),
             certificate=certificate,
             ground=ground,
         )

@@ -65,12 +65,9 @@ def blame(problem: Problem) -> tuple[str, str]:
 def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
     """Why no layout with, or without, a pipeline is in an answer; and whether the constraints have no part in it."""
     problem, constraints = space.problem, space.constraints
-    rows = space.trunks[0].rows
     side = tuple(range(2, max(problem.architecture.num_layers, 2) + 1)) if piped else (1,)
-    if some := tuple(np.unique(rows.pp[(rows.pp > 1) == piped]).tolist()):
-        asked = replace(constraints, allowed={**constraints.allowed, "pp": some})
-        if Space(problem, asked).has_legal():
-            return not (constraints.allowed or constraints.memory_reserve_gib), "none fits in memory"
+    if space.has_legal(piped=piped):
+        return not (constraints.allowed or constraints.memory_reserve_gib), "none fits in memory"
     if constraints.allowed and Space(problem, Constraints(allowed={"pp": side})).has_legal():
         return False, "the constraints allow none"
     rule, why = _obstacle(problem, {"pp": side})

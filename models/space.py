@@ -440,15 +440,18 @@ class Space:
                 rows = rows.take(ok)
         return rows
 
-    def has_legal(self) -> bool:
-        """Whether any layout is legal; on a torus, under the placement in the order of the axes."""
-        trunks, _ = self.trunks
+    def has_legal(self, *, piped: bool | None = None) -> bool:
+        """Whether any layout, or any with or without a pipeline, is legal; on a torus, under the placement in the order
+        of the axes."""
+        trunks = self.trunks[0].rows
+        if piped is not None:
+            trunks = trunks.take((trunks.pp > 1) == piped)
         experts, _ = self.experts
         policies, _ = self.offered
-        if not (len(trunks.rows) and len(experts) and len(policies) and len(self.fillings)):
+        if not (len(trunks) and len(experts) and len(policies) and len(self.fillings)):
             return False
-        blocks = [rows for rows, _ in growing(np.arange(len(trunks.rows)), 64, len(trunks.rows))]
-        some = ((trunks.rows.take(rows), one) for one in range(len(experts)) for rows in blocks)
+        blocks = [rows for rows, _ in growing(np.arange(len(trunks)), 64, len(trunks))]
+        some = ((trunks.take(rows), one) for one in range(len(experts)) for rows in blocks)
         return any(len(self.split(_with_experts(rows, experts, one))[0]) for rows, one in some)
 
 

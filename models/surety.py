@@ -16,6 +16,7 @@ from models.errors import Infeasible
 from models.groundwork import NoLegalLayout
 from models.hardware import GIB
 from models.layout import Layouts
+from models.pareto import ROUNDED
 from models.prediction import Prediction
 from models.problem import Problem
 from models.search import search_on
@@ -31,15 +32,19 @@ _OFFLOADS = ("offload_activations", "offload_optimizer")
 def fastest_sure(answer: Answer, near: Predictions, rows: Array, limit_s: float, go_on: GoOn) -> Layouts:
     """Where the fastest of the answer is not sure to fit, the fastest layout that is and takes no more than `limit_s`,
     if there is one. `near`: predictions of `rows` of the answer, of which the fastest that is sure leaves less to be
-    searched for."""
+    searched for: only what recomputes more layers, where the answer has all other layouts that are faster."""
     sure = answer.ground.as_sure(SURE)
     known = rows[sure.fits(near.memory, near.host_bytes)]
     if 0 in known:
         return answer.layouts.take(known[:0])
-    seconds = float(answer.times[known].min(initial=limit_s * (1 + 1e-12)))
-    with suppress(NothingFaster, NoLegalLayout, Infeasible):
-        faster = search_on(sure, Goal(faster_than=seconds), go_on)
-        return faster.layouts.take(np.array(faster.ranked[:1]))
+    seconds = float(answer.times[known].min(initial=limit_s * ROUNDED))
+    faster = np.flatnonzero(answer.times < seconds)
+    complete = answer.certificate.exact and seconds <= answer.complete_s and np.isin(faster, rows).all()
+    left = sure.with_layers_open() if complete else sure
+    if left is not None:
+        with suppress(NothingFaster, NoLegalLayout, Infeasible):
+            found = search_on(left, Goal(faster_than=seconds), go_on)
+            return found.layouts.take(np.array(found.ranked[:1]))
     return answer.layouts.take(known[answer.times[known] == seconds][:1])
 
 
