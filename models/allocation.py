@@ -20,7 +20,7 @@ from models.answer import Goal, GoOn
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid
 from models.factors import divisors
-from models.fewer_chips import built, fastest_space, legal_counts, promise
+from models.fewer_chips import FEW, built, fastest_space, legal_counts, promise
 from models.hardware import Cluster
 from models.problem import Problem
 from models.profile import Profile
@@ -128,7 +128,7 @@ def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[No
 
 def _counts(problem: Problem, constraints: Constraints, nodes: Sequence[Node]) -> list[tuple[int, int, float]]:
     """Sizes of a group, with numbers of devices in groups of that size that can be divided in more ways than all larger
-    ones, and what each promises (models.fewer_chips.promise)."""
+    ones, of few devices all that can, and what each promises (models.fewer_chips.promise)."""
     held = Counter(sum(node.chips for node in members) for _, members in _domains(nodes))
     domains, times = np.array(list(held)), np.array(list(held.values()))
     limit, devices = problem.cluster.num_chips, problem.cluster.chip.devices_per_chip
@@ -140,11 +140,12 @@ def _counts(problem: Problem, constraints: Constraints, nodes: Sequence[Node]) -
     most = {size: min(int((domains // size * times).sum()), limit // size) * size for size in sizes}
     whole = replace(problem, cluster=_groups(problem.cluster, max(max(most.values()), 1), 1))
     ways, found = legal_counts(whole, constraints), list[tuple[int, int, float]]()
+    every = whole.cluster.num_devices <= FEW
     for size in (size for size in sizes if most[size]):
         more_than = 0
         for count in range(most[size] * devices, 0, -size * devices):
             if (many := ways.get(count, 0)) > more_than:
-                more_than = many
+                more_than = 0 if every else many
                 found.append((size, count, promise(count, many)))
     return found
 

@@ -2,7 +2,8 @@
 
 A number of chips with few ways to divide it (a prime, ten thousand with a batch that does not share its factors) has
 no layout, or only poor ones. Products of the degrees that each axis may have say which smaller numbers have layouts,
-and in how many ways.
+and in how many ways. Experts may divide 64 chips of a scale-up domain, and 72 badly. None of this says that a number is
+the fastest: what is answered is the fastest of those tried.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from models.space import Space, neutral
 
 _TRIED = 12  # numbers of chips, where no layout uses all
 _LOOKED_AT = 6  # where some does, numbers that may be faster
+FEW = 64
+"""Devices of which every number is worth a try, for searches are short, if any is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +129,12 @@ def faster_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoO
 
 def best_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn) -> Best | None:
     """The answer on that number of chips."""
-    cluster = space.problem.cluster
-    ways, devices = legal_counts(space.problem, space.constraints), cluster.num_devices
-    half = {count: many for count, many in ways.items() if 2 * count >= devices}
+    ways, devices = legal_counts(space.problem, space.constraints), space.problem.cluster.num_devices
+    half = {count: many for count, many in ways.items() if devices <= 2 * count < 2 * devices}
     more_ways = worth_a_try(space, half, more_than=ways.get(devices, 0))
-    whole = map(space.on, _whole_domains(cluster))
-    tried = _promising(chain(whole, islice(more_ways, _LOOKED_AT)), ways)
+    of_domains = map(space.on, _of_domains(space.problem))
+    most = _LOOKED_AT if devices > FEW else _TRIED
+    tried = _promising(chain(of_domains, islice(more_ways, most)), ways)
     best, _ = fastest_space(tried, profile, Goal(faster_than=seconds), go_on)
     return best
 
@@ -170,10 +173,12 @@ def fastest_space(
 
 def worth_a_try(whole: Space, ways: Mapping[int, int], *, more_than: int = 0) -> Iterator[Space]:
     """Of some `ways` to divide numbers of devices (legal_counts), those of whole chips that have layouts and more ways
-    than all larger ones, and than so many; from the largest down."""
+    than all larger ones, and than so many; from the largest down. Of few devices all, where one has more than so many.
+    """
     cluster = whole.problem.cluster
+    every = cluster.num_devices <= FEW and max(ways.values(), default=0) > more_than
     for count in sorted(ways, reverse=True):
-        if count % cluster.chip.devices_per_chip or ways[count] <= more_than:
+        if count % cluster.chip.devices_per_chip or not (every or ways[count] > more_than):
             continue
         for space in map(whole.on, built(cluster, np.array([count]))):
             if space.has_legal():
@@ -199,13 +204,20 @@ def with_chips(problem: Problem, chips: int) -> Problem:
     return replace(problem, cluster=cluster)
 
 
-def _whole_domains(cluster: Cluster) -> list[Cluster]:
-    """Where chips stand outside whole scale-up domains, those within."""
+def _of_domains(problem: Problem) -> list[Cluster]:
+    """Where chips stand outside whole scale-up domains, those within; and where experts divide a domain by powers of
+    two only, of whole ones the largest power of two: of 72 chips 64."""
+    cluster = problem.cluster
     if not cluster.dims or cluster.dims[0].kind == "ring":
         return []
     domain = max(cluster.dims[0].domain, 1)
-    whole = cluster.num_devices // domain * domain
-    return list(built(cluster, np.array([whole]))) if 0 < whole < cluster.num_devices else []
+    domains, outside = divmod(cluster.num_devices, domain)
+    parts = [domain] if outside else []
+    shared = {math.gcd(kind.moe.num_experts, domain) for kind in problem.architecture.kinds if kind.moe}
+    if shared and cluster.chips_per_domain is None and all(ranks & (ranks - 1) == 0 for ranks in shared):
+        parts.append(1 << (domain.bit_length() - 1))
+    counts = {domains * part for part in parts} - {0, cluster.num_devices}
+    return list(built(cluster, np.array(sorted(counts, reverse=True), dtype=np.int64)))
 
 
 def legal_counts(problem: Problem, constraints: Constraints) -> dict[int, int]:

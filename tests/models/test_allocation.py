@@ -136,3 +136,16 @@ def test_what_cannot_be_is_refused() -> None:
     one = [Node(name="a", chips=1, domain="a")]
     with pytest.raises(Infeasible):
         allocate(problem("h100", 1), PROFILE, Constraints(allowed={"tp": (8,)}), one, lambda: True)
+
+
+def test_of_few_nodes_one_more_is_not_slower() -> None:
+    """42 of 44 chips, though 44 and 40 can be divided in more ways."""
+
+    def seconds(held: int) -> float:
+        asked = problems.problem("deepseek-v2-lite", ("gh200", held), "megatron", seq_len=4096, global_batch=144)
+        nodes = [Node(name=f"n{i}", chips=1, domain=f"n{i}") for i in range(held)]
+        found = allocate(asked, PROFILE, Constraints(), nodes, lambda: True)
+        return float(search(Space(replace(asked, cluster=found.cluster), Constraints()), PROFILE, Goal()).times[0])
+
+    times = [seconds(held) for held in (40, 42, 44, 46, 52)]
+    assert times == sorted(times, reverse=True)

@@ -117,6 +117,36 @@ def test_fewer_chips_are_named_where_they_are_faster(chips: int, cluster: str) -
         assert fastest(llama(chips // 8 * 8, 144, cluster)) >= best
 
 
+@pytest.mark.parametrize(("chips", "stack"), [(46, "torchtitan"), (22, "megatron")])
+def test_of_few_chips_no_smaller_number_is_faster_than_the_one_that_is_named(chips: int, stack: str) -> None:
+    """42 chips, of which no degree has a larger one's ways, but a pipeline of seven stages."""
+
+    def asked(count: int) -> Problem:
+        return problem("deepseek-v2-lite", ("gh200", count), stack, seq_len=4096, global_batch=144)
+
+    def seconds(count: int) -> float:
+        try:
+            return fastest(asked(count))
+        except (Infeasible, NoLegalLayout):
+            return np.inf
+
+    found = recommend(asked(chips), PROFILE)
+    assert found.faster_on_fewer
+    named = found.faster_on_fewer
+    assert named.step_time_s == seconds(named.num_chips) == min(map(seconds, range(chips // 2, chips + 1)))
+
+
+def test_of_racks_that_experts_divide_badly_part_is_looked_at() -> None:
+    """256 experts divide 64 chips of 72."""
+    asked = problem(
+        "deepseek-v3", ("gb200-nvl72", 1152), "megatron", seq_len=4096, global_batch=4608, precision="mxfp8"
+    )
+    found = recommend(asked, PROFILE)
+    assert found.faster_on_fewer
+    assert found.faster_on_fewer.num_chips == 1024
+    assert found.faster_on_fewer.step_time_s < found.fastest.prediction.step_time_s
+
+
 def test_fewer_chips_than_a_domain_is_to_hold_are_asked_for_with_smaller_domains() -> None:
     whole = llama(46, 144, "gb200")
     problem = replace(whole, cluster=replace(whole.cluster, chips_per_domain=46))
