@@ -130,20 +130,23 @@ def pipelined(
 
 
 def unhidden(found: Pipelining) -> list[str]:
-    """Why traffic stays exposed that could hide by the roofline, which asks of all of a step."""
+    """What the roofline says where traffic stays exposed: that it cannot hide; or, since a roofline asks of all of a
+    step, why it does not, though it could."""
     if found.roofline is None or found.without is None:
         return []
     line, best = found.roofline, found.without.prediction
     exposed, stage, m = best.time["data_s"], best.layout.zero_stage, best.num_micro_batches
-    if line.tokens < line.tokens_needed or exposed < _WORTH_SAYING * best.step_time_s:
+    if exposed < _WORTH_SAYING * best.step_time_s:
         return []
+    told = (
+        f"roofline without a pipeline: {line.tokens:,.0f} tokens a device, {line.tokens_needed:,.0f} needed for "
+        f"data-parallel traffic to hide beside a whole step; {exposed:.3g} s is lost to it"
+    )
+    if line.tokens < line.tokens_needed:
+        return [told]
     beside = f"ZeRO {stage} moves it once a step, beside the first forward and the last backward of {m} micro-batches"
     partly = "a layer's compute hides no more than a share of its own time, and what it hides slows it down"
-    why = beside if stage < 2 and m > 1 else partly
-    could = f"{line.tokens:,.0f} tokens a device, {line.tokens_needed:,.0f} needed for data-parallel traffic to hide"
-    return [
-        f"roofline without a pipeline: {could} beside a whole step; {exposed:.3g} s is lost to it all the same: {why}"
-    ]
+    return [f"{told} all the same: {beside if stage < 2 and m > 1 else partly}"]
 
 
 def _worth(gap: float, tolerance: float, split: dict[str, float]) -> str:

@@ -38,7 +38,8 @@ _FEW = 2_000  # predicted at every place; where there are more, the half of a bl
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """The best without and with a pipeline at one place; None where none is legal and fits, `refused` why. `gap`: time
-    without / time with - 1; infinite where only a pipeline will do, -1 where none will."""
+    without / time with - 1; infinite where only a pipeline will do, -1 where none will. `chips_per_domain`: of each
+    switched scale-up domain, that they use."""
 
     at: dict[str, float]
     without_s: float | None
@@ -48,6 +49,7 @@ class Point:
     gap: float | None
     exact: bool
     refused: str | None = None
+    chips_per_domain: int | None = None
 
     def is_simple(self, tolerance: float) -> bool:
         """There are layouts, and no pipeline is needed."""
@@ -58,6 +60,7 @@ class Point:
         rows = answer.without, answer.with_pp
         without_s, with_s = (None if row is None else float(answer.times[row]) for row in rows)
         without, with_pp = (None if row is None else answer.layouts[row] for row in rows)
+        cluster = answer.ground.problem.cluster
         return cls(
             at=dict(at),
             without_s=without_s,
@@ -66,6 +69,7 @@ class Point:
             with_pp=with_pp,
             gap=_gap(without_s, with_s),
             exact=answer.certificate.exact,
+            chips_per_domain=cluster.fabric.domain and cluster.scale_up_domain // cluster.chip.devices_per_chip,
         )
 
     @classmethod

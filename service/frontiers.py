@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from models.frontier import crossings, frontier
@@ -54,6 +55,20 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
     for axis, how in (("num_chips", "{:g} chips"), ("layers", "{:g} times the layers")):  # for how long it holds
         if axis in grid and simple:
             reasons.append(f"the largest of those has {how.format(max(point.at[axis] for point in simple))}")
+    if "domain" in grid and _slower_in_larger(answered):
+        reasons.append(
+            "a larger domain is slower at some points: what divides it decides too (chips_per_domain of each point)"
+        )
     if not all(point.exact for point in points):
         reasons.append("the time limit ended some searches: their points are the best so far")
     return reasons
+
+
+def _slower_in_larger(points: Sequence[Point]) -> bool:
+    """Whether, with all else the same, the best step takes longer in some larger domain."""
+    rows: dict[tuple[float, ...], list[tuple[float, float]]] = {}
+    for point in points:
+        others = tuple(value for axis, value in point.at.items() if axis != "domain")
+        seconds = min(time for time in (point.without_s, point.with_s) if time is not None)
+        rows.setdefault(others, []).append((point.at["domain"], seconds))
+    return any(b > a for row in rows.values() for (_, a), (_, b) in pairwise(sorted(row)))

@@ -49,8 +49,10 @@ def places_of(resolver: Resolver, request: RecommendationRequest) -> Places:
     found = Places()
     if request.allocation is not None and request.cluster.num_chips is None:
         held = request.cluster.model_copy(update={"num_chips": request.allocation.chips})
-        request = request.model_copy(update={"cluster": held})
-    found.add(resolver, OWN, request)
+        with instead_of("cluster.num_chips", "allocation"):
+            found.add(resolver, OWN, request.model_copy(update={"cluster": held}))
+    else:
+        found.add(resolver, OWN, request)
     for name, asked in _of_clusters(request):
         with instead_of("cluster", name), instead_of("stack", f"{name}.stack"):
             found.add(resolver, name, asked)

@@ -30,7 +30,8 @@ class GridFields(Wire):
     scale_out: Times | None = None
     """Times the bandwidth between them."""
     domain: Chips | None = None
-    """Chips in a scale-up domain."""
+    """Chips in a scale-up domain. A larger one may be slower, and ask for a pipeline: 72 chips divide otherwise than
+    64."""
     num_chips: Chips | None = None
     """Chips, the batch as it is."""
     layers: Times | None = None
@@ -76,6 +77,8 @@ class PointAnswer(Document):
     null where there is none at all."""
     exact: bool
     refused: str | None
+    chips_per_domain: int | None
+    """Chips of each switched scale-up domain that its layouts use: 1,152 in domains of 108 are 12 x 96."""
 
     @classmethod
     def of(cls, point: Point, tolerance: float) -> Self:
@@ -90,6 +93,7 @@ class PointAnswer(Document):
             pipeline_needed=None if point.gap is None else not point.is_simple(tolerance),
             exact=point.exact,
             refused=point.refused,
+            chips_per_domain=point.chips_per_domain,
         )
 
 

@@ -77,7 +77,7 @@ class ChoiceAnswer(Document):
     chip: str
     num_chips: int
     chips_used: int | None
-    """Fewer where no layout uses all, or where fewer are faster."""
+    """Fewer where no layout uses all, or where fewer, of those tried (`faster_on_fewer`), are faster."""
     all_chips_s: float | None = None
     """A step with all of them, where fewer are faster."""
     step_time_s: float | None
@@ -101,6 +101,7 @@ class ChoiceAnswer(Document):
     meets: bool
     """Deadline and budget are kept."""
     exact: bool
+    """On the chips that are used, no layout is faster."""
     refused: str | None
 
     @classmethod

@@ -115,8 +115,8 @@ class FewerChipsAnswer(Document):
     rule: str
     message: str
     num_chips: int
-    """What the answer uses: of the numbers that were tried (those that can be divided in more ways than all larger
-    ones), the one on which a step takes least."""
+    """What the answer uses: of the numbers that were tried (up to twelve that can be divided in more ways than all
+    larger ones, of at most 64 devices any), the one on which a step takes least."""
 
     @classmethod
     def of(cls, fewer: FewerChips) -> Self:
@@ -136,7 +136,7 @@ class RooflineAnswer(Document):
     """Of parameters gathered and gradients reduced."""
     bytes_s: float
     tokens_needed: float
-    """What would make both sides equal."""
+    """What would make both sides equal, with `bytes` as they are: those of all micro-batches of the step."""
 
     @classmethod
     def of(cls, roofline: Roofline) -> Self:
@@ -145,7 +145,7 @@ class RooflineAnswer(Document):
 
 class ThresholdAnswer(Document):
     """How far things could change before the verdict does. Values are GB/s per chip, of a torus per link, or chips
-    in a domain."""
+    in a domain, of which larger ones may change it either way: 144 chips divide otherwise than 72."""
 
     axis: str
     needed: bool
@@ -218,7 +218,9 @@ class RecommendationAnswer(Basis):
     chips_used: int
     fewer_chips: FewerChipsAnswer | None
     faster_on_fewer: FasterOnFewerAnswer | None = None
-    """Where chips stand in each other's way: fewer than `chips_used`, of those tried, on which a step takes least."""
+    """Where chips stand in each other's way: fewer than `chips_used`, of those tried, on which a step takes least.
+    Tried are a few, from half as many on: that can be divided in more ways, whole domains, and powers of two of domains
+    that experts divide badly. Null where none of these is faster: `alternatives.num_chips` asks for others."""
     pipelining: PipeliningAnswer
     allocation: AllocationAnswer | None
     """Which rank runs on which of the nodes of the request."""

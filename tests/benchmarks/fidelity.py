@@ -30,13 +30,27 @@ from tests.benchmarks import scores
 from tests.benchmarks.scores import Scored
 from tests.benchmarks.unseen import Unseen
 
+COLLECTED = {"model", "cluster", "training", "measured"}
 UNSTATED = {"family": "unknown", "trust": "C", "outcome": "ok", "failure": None, "source": {"title": ""}}
+
+
+def every(path: Path) -> list[dict[str, Any]]:
+    """The runs of a file, one JSON object a line."""
+    with path.open() as lines:
+        rows = [json.loads(line) for line in lines if line.strip()]
+    for number, row in enumerate(rows, 1):
+        if missing := sorted(COLLECTED - row.keys()):
+            raise SystemExit(
+                f"{path}: run {number} has no {' or '.join(missing)}: it is no published run as it was collected "
+                "(service/formats/runs.py); those of models/data/runs.jsonl are in the project's own form, which "
+                "GET /v1/evidence shows beside their predictions"
+            )
+    return rows
 
 
 def load(path: Path) -> list[dict[str, Any]]:
     """Measured runs, and those that are known to have run out of memory."""
-    with path.open() as lines:
-        rows = [{**UNSTATED, **json.loads(line)} for line in lines if line.strip()]
+    rows = [{**UNSTATED, **row} for row in every(path)]
     return [row for row in rows if row["outcome"] == "ok" or row["failure"] == "out_of_memory"]
 
 

@@ -9,7 +9,6 @@ and the best without and with a pipeline. Runs that differ in nothing else share
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from models.profile import Profile, shipped_profile
 from models.survey import Point, Survey
 from service.fit_profile import choose
 from service.formats import runs
+from tests.benchmarks import fidelity
 
 TOLERANCE = 0.03
 _HEAD = """# Pipelines of published runs of the largest sparse models
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--parameters", type=float, default=5e11)
     asked = parser.parse_args()
-    rows = [json.loads(line) for line in asked.runs.read_text().splitlines() if line.strip()]
+    rows = fidelity.every(asked.runs)
     found = list(lines(rows, shipped_profile(), asked.parameters))
     used = [line.published.pp > 1 for line in found]
     needed = [line.here.gap is not None and not line.here.is_simple(TOLERANCE) for line in found]

@@ -293,6 +293,17 @@ def test_memory_has_an_interval_and_a_chance_to_fit() -> None:
     assert chance(0.1) == 0
 
 
+@pytest.mark.parametrize(("chips", "hides"), [(128, False), (1024, False), (32, True)])
+def test_traffic_that_stays_exposed_is_held_against_the_roofline(chips: int, hides: bool) -> None:
+    asked = problem("llama-3.1-8b", ("h100", chips), "torchtitan", seq_len=8192, global_batch=128)
+    slowed = replace(asked, cluster=asked.cluster.changed(scale_out=0.1))
+    found = recommend(slowed, PROFILE)
+    line, told = found.pipelining.roofline, [one for one in found.reasons if one.startswith("roofline")]
+    assert line is not None
+    assert len(told) == 1
+    assert (line.tokens >= line.tokens_needed) == ("all the same" in told[0]) == hides
+
+
 def test_where_the_fastest_may_not_fit_something_surer_is_named() -> None:
     found = recommend(problem("llama-3.1-405b", ("h100", 2048), "megatron", seq_len=8192, global_batch=2048), PROFILE)
     surer = [reason for reason in found.reasons if reason.startswith("surer to fit")]

@@ -106,3 +106,20 @@ def test_a_network_that_no_point_uses_is_said_to_have_no_effect(client, num_chip
     answer = client.post("/v1/frontiers", json=body).json()
     assert any(line.startswith("grid.scale_out has no effect") for line in answer["assumptions"]) == idle
     assert (len({point["without_s"] for point in answer["points"]}) == 1) == idle
+
+
+def test_a_domain_that_divides_badly_is_told_apart(client) -> None:
+    """1,152 chips in domains of 108 are twelve of 96; in domains of 72 the best step takes longer than in those of
+    64."""
+    question = {
+        "model": "deepseek-v3",
+        "cluster": {"preset": "gb200-nvl72", "num_chips": 1152},
+        "workload": {"seq_len": 4096, "global_batch": 4608, "precision": "mxfp8"},
+        "stack": "megatron",
+    }
+    found = client.post("/v1/frontiers", json={**question, "grid": {"domain": [64, 72, 108]}}).json()
+    assert [point["chips_per_domain"] for point in found["points"]] == [64, 72, 96]
+    best = [min(point["without_s"], point["with_s"]) for point in found["points"]]
+    assert (best[1] > best[0]) == any("larger domain is slower" in reason for reason in found["reasons"])
+    grown = client.post("/v1/frontiers", json={**question, "grid": {"domain": [64, 96]}}).json()
+    assert not any("larger domain" in reason for reason in grown["reasons"])

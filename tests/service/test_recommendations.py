@@ -677,6 +677,15 @@ def test_bad_nodes_are_named(client, nodes: list[dict[str, object]], pointer: st
     assert_problem(client.post("/v1/recommendations", json=body), "invalid", pointer)
 
 
+def test_nodes_are_no_slice_of_another_size(client) -> None:
+    """Of the field that was sent, not of the number of chips that follows from it."""
+    nodes = [{"name": f"n{i}", "chips": 4} for i in range(16)]
+    body = {**changed(SMALL, "stack", "maxtext"), "cluster": {"preset": "v5p-256"}, "allocation": {"nodes": nodes}}
+    found = client.post("/v1/recommendations", json=body)
+    assert_problem(found, "invalid", "/allocation")
+    assert "v5p-256 is 128 chips" in found.text
+
+
 def test_the_fewest_chips_that_keep_a_deadline_are_found(client) -> None:
     """More of them than are asked for is no answer: one domain fewer misses it."""
     objective = {"minimize": "chips", "tokens": 1e11, "deadline_hours": 72}
