@@ -17,6 +17,7 @@ from models.recompute import FULL, NONE
 
 POINTS: dict[str, int] = {
     "pipeline": 100,
+    "pipeline_depth": 2,  # every doubling of its stages beyond two
     "pipeline_schedule": 25,  # anything beyond 1F1B or all-forward-all-backward
     "pipeline_partition": 15,  # stages of unequal length
     "expert_across_domains": 50,
@@ -39,6 +40,7 @@ POINTS: dict[str, int] = {
 
 WORDS: dict[str, str] = {
     "pipeline": "a pipeline",
+    "pipeline_depth": "more than two stages",
     "pipeline_schedule": "a schedule beyond 1F1B",
     "pipeline_partition": "stages of unequal length",
     "expert_across_domains": "expert parallelism across domains",
@@ -93,6 +95,7 @@ def _points(held: dict[str, Array]) -> Array:
 def _of_degrees(x: Layouts) -> dict[str, Array]:
     return {
         "pipeline": x.pp > 1,
+        "pipeline_depth": np.maximum(np.ceil(np.log2(x.pp)) - 1, 0),
         "expert_tensor": x.etp > 1,
         "expert": x.ep > 1,
         "tensor": x.tp > 1,
