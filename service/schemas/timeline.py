@@ -39,8 +39,8 @@ class RecommendationTimelineQuery(TimelineQuery):
 class EventAnswer(Document):
     stage: int
     name: str
-    """forward, backward, weight gradients (where a schedule runs them apart), or what follows the pipeline: data,
-    optimizer, fixed, jitter, as the prediction has them exposed."""
+    """forward, backward (input gradients and weight gradients where a schedule runs them apart), or what follows the
+    pipeline: data, optimizer, fixed, jitter, as the prediction has them exposed."""
     start_s: float
     end_s: float
     micro_batch: int | None
