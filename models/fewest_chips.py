@@ -35,9 +35,9 @@ _TRIED = 1024  # numbers of chips, at most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fewest:
-    """`num_chips` that keep the limits; None where no number that was tried does, or, not `exact`, time ran out before.
-    `tried`: how many numbers up to `most` there were to try: divisors of a scale-up `domain`, and multiples of `unit`;
-    all in chips."""
+    """`num_chips` that keep the limits; None where no number that was tried does. Not `exact` where some were too large
+    for a search, or time ran out before all were. `tried`: how many numbers up to `most` there were to try: divisors of
+    a scale-up `domain`, and multiples of `unit`; all in chips."""
 
     num_chips: int | None
     most: int
@@ -51,12 +51,13 @@ class Fewest:
         parts = f"divisors of {self.domain} and " if self.domain > 1 else ""
         of = f"of {self.tried} numbers that were tried ({parts}multiples of {self.unit})"
         if self.num_chips is not None:
-            return f"{self.num_chips} chips are the fewest {of} that keep the limits"
+            but = "" if self.exact else ", but for some that are too large to search"
+            return f"{self.num_chips} chips are the fewest {of} that keep the limits{but}"
         if not self.tried:
             return f"fewest chips: up to {self.most} chips not even the peak of all keeps the limits"
         if self.exact:
             return f"fewest chips: none {of} keeps the limits"
-        return f"fewest chips: time ran out before one {of} was found to keep the limits"
+        return f"fewest chips: time ran out, or numbers were too large to search, before one {of} kept the limits"
 
 
 def fewest_chips(
@@ -72,16 +73,20 @@ def fewest_chips(
     for them. `failed_gib`: with which a run like these has run out of memory."""
     sizes, unit = _sizes(problem, objective, most)
     none = Fewest(num_chips=None, most=most, tried=len(sizes), domain=_domain(problem.cluster), unit=unit, exact=False)
+    searched_all = True
     for tried in (replace(problem, cluster=cluster) for cluster in sizes):
         if not go_on():
             return none
         fast = Goal(faster_than=math.nextafter(longest_step_s(tried, objective), math.inf))
         try:
             avoiding(failed_gib, tried, constraints, partial(_found, tried, profile, fast, go_on, failed_gib))
-        except (NothingFaster, NoLegalLayout, Infeasible, TooLarge):
+        except (NothingFaster, NoLegalLayout, Infeasible):
             continue
-        return replace(none, num_chips=tried.cluster.num_chips, exact=True)
-    return replace(none, exact=go_on())
+        except TooLarge:
+            searched_all = False
+            continue
+        return replace(none, num_chips=tried.cluster.num_chips, exact=searched_all)
+    return replace(none, exact=searched_all and go_on())
 
 
 def _found(

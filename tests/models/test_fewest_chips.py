@@ -87,6 +87,15 @@ def test_without_time_nothing_is_claimed() -> None:
     assert not found.exact
 
 
+def test_what_is_too_large_to_search_is_not_claimed_to_miss_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=96)
+    objective = Objective(minimize="chips", tokens=1e11, deadline_hours=72)
+    monkeypatch.setattr("models.groundwork.MOST_CORES", 1)
+    found = fewest_chips(asked, PROFILE, Constraints(), objective, 160)
+    assert (found.num_chips, found.exact) == (None, False)
+    assert "too large to search" in found.told
+
+
 @pytest.mark.parametrize("failed_gib", [60.0, 40.0, 10.0])
 def test_where_all_need_what_failed_the_fewest_are_as_if_nothing_had(failed_gib: float) -> None:
     """As a direct question about that number answers."""
