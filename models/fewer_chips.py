@@ -134,8 +134,8 @@ def best_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn)
     more_ways = worth_a_try(space, half, more_than=ways.get(devices, 0))
     of_domains = map(space.on, _of_domains(space.problem))
     most = _LOOKED_AT if devices > FEW else _TRIED
-    tried = _promising(chain(of_domains, islice(more_ways, most)), ways)
-    best, _ = fastest_space(tried, profile, Goal(faster_than=seconds), go_on)
+    tried = {one.problem.cluster.num_devices: one for one in chain(of_domains, islice(more_ways, most))}
+    best, _ = fastest_space(_promising(tried.values(), ways), profile, Goal(faster_than=seconds), go_on)
     return best
 
 

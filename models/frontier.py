@@ -74,15 +74,23 @@ def crossings(points: Sequence[Point], grid: Mapping[str, Sequence[float]], tole
 def _along(
     axis: str, points: Sequence[Point], grid: Mapping[str, Sequence[float]], tolerance: float
 ) -> Iterator[Crossing]:
-    rest = [name for name in grid if name != axis]
-    for place in product(*(dict.fromkeys(grid[name]) for name in rest)):
-        row = [p for p in points if all(p.at[name] == value for name, value in zip(rest, place, strict=True))]
-        row.sort(key=lambda p: p.at[axis])
+    for at, row in rows_along(axis, points, grid):
         for a, b in pairwise(row):
             if a.gap is None or b.gap is None or a.is_simple(tolerance) == b.is_simple(tolerance):
                 continue
             one_sided = None in (a.without_s, a.with_s, b.without_s, b.with_s)
             share = 0.5 if one_sided else (tolerance - a.gap) / (b.gap - a.gap)
             above, below = a.at[axis], b.at[axis]
-            estimate, at = above + share * (below - above), dict(zip(rest, place, strict=True))
+            estimate = above + share * (below - above)
             yield Crossing(axis=axis, at=at, above=above, below=below, estimate=estimate)
+
+
+def rows_along(
+    axis: str, points: Sequence[Point], grid: Mapping[str, Sequence[float]]
+) -> Iterator[tuple[dict[str, float], list[Point]]]:
+    """For every place of the other axes, the points along one, from its least value to its largest."""
+    rest = [name for name in grid if name != axis]
+    for values in product(*(dict.fromkeys(grid[name]) for name in rest)):
+        place = dict(zip(rest, values, strict=True))
+        row = [point for point in points if place.items() <= point.at.items()]
+        yield place, sorted(row, key=lambda point: point.at[axis])

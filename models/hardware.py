@@ -348,6 +348,11 @@ class Cluster:
         """Devices joined by the fast links."""
         return max((d.domain for d in self.dims if d.scale == "up"), default=1)
 
+    @property
+    def chips_joined(self) -> int:
+        """Chips of these."""
+        return self.scale_up_domain // self.chip.devices_per_chip
+
     @cached_property
     def _chips_per_domain(self) -> int:
         """The most, above half a domain, that fill every domain alike in whole trays: 256 chips on racks of 72 are 4 x

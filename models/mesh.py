@@ -187,13 +187,20 @@ def _groups(
     def alike(*columns: Array) -> tuple[Array, Array]:
         return distinct(*columns) if shared else nothing_shared(len(columns[0]))
 
-    firsts, codes = zip(*(alike(*axis) for axis in axes), strict=True)
+    firsts, within = zip(*(alike(*axis) for axis in axes), strict=True)
     columns = zip(*((stride, degree, filled) for stride, degree, _ in axes), strict=True)
     told = (np.concatenate([of[rows] for of, rows in zip(column, firsts, strict=True)]) for column in columns)
-    ends = np.cumsum([len(rows) for rows in firsts])
-    parts = [Shared(part, code) for part, code in zip(_group(numbering, *told).split(ends), codes, strict=True)]
+    table, counts = _group(numbering, *told), [len(rows) for rows in firsts]
+    ends = np.cumsum(counts)
+    codes = [start + code for start, code in zip((0, *ends), within, strict=False)]
     if shared and filled.any():
-        parts = _without_twins(parts)
+        axis = np.repeat(np.arange(len(axes)), counts)
+        first, entry = _distinct_entries(table, axis)
+        table, ends = table.take(first), np.searchsorted(axis[first], np.arange(len(axes)), side="right")
+        codes = [entry.take(code) for code in codes]
+    parts = (
+        Shared(part, code - start) for part, code, start in zip(table.split(ends), codes, (0, *ends), strict=False)
+    )
     of_axis = dict(zip(Groups.__slots__, parts, strict=False))
 
     def joined(a: Shared[Group], b: Shared[Group]) -> Shared[Group]:
@@ -210,18 +217,13 @@ def _groups(
     return Groups.by(column)
 
 
-def _without_twins(axes: Sequence[Shared[Group]]) -> list[Shared[Group]]:
-    """Each with one entry for all that join their members by the same links, and are whole or not: fillings of a torus
-    may come to that."""
-    table = Group.concatenate([axis.table for axis in axes])
-    ends = np.cumsum([len(axis.table.whole) for axis in axes])
-    axis, members = np.repeat(np.arange(len(axes)), np.diff(ends, prepend=0)), table.members
-    columns = np.concatenate([axis[None], members, np.where(members > 1, table.stride, 1), table.whole[None]])
-    _, first, code = np.unique(columns, axis=1, return_index=True, return_inverse=True)
-    found, starts = table.take(first), np.searchsorted(axis[first], np.arange(len(axes)))
-    codes = np.split(code.ravel() - starts[axis], ends[:-1])
-    ends = np.append(starts[1:], len(first))
-    return [Shared(part, of[axis.code]) for part, of, axis in zip(found.split(ends), codes, axes, strict=True)]
+def _distinct_entries(table: Group, axis: Array) -> tuple[Array, Array]:
+    """Of groups, by the axis of each, one for all of an axis that join their members by the same links, and are whole
+    or not: fillings of a torus may come to that. In order of the axes, and which of them each is."""
+    links = np.where(table.members > 1, table.stride, 1)
+    columns = np.concatenate([axis[None], table.members, links, table.whole[None]])
+    _, first, entry = np.unique(columns, axis=1, return_index=True, return_inverse=True)
+    return first, entry.ravel()
 
 
 def every_stride(cluster: Cluster, degree: Array, filled: Array) -> tuple[Group, int]:

@@ -69,7 +69,7 @@ class Point:
             with_pp=with_pp,
             gap=_gap(without_s, with_s),
             exact=answer.certificate.exact,
-            chips_per_domain=cluster.fabric.domain and cluster.scale_up_domain // cluster.chip.devices_per_chip,
+            chips_per_domain=cluster.fabric.domain and cluster.chips_joined,
         )
 
     @classmethod

@@ -55,9 +55,8 @@ def thresholds(
     for axis, scale in (("scale_up", "up"), ("scale_out", "out")):
         if scale in rates:
             found.append(_Asked(survey, tolerance, axis, rates[scale]).threshold(here))
-    domain = cluster.scale_up_domain // cluster.chip.devices_per_chip
     if cluster.fabric.domain is not None:
-        found.append(_Asked(survey, tolerance, "domain", domain).domains(here))
+        found.append(_Asked(survey, tolerance, "domain", cluster.chips_joined).domains(here))
     return found
 
 

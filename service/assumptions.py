@@ -196,7 +196,7 @@ def _of_the_cluster(question: Question, resolved: Resolved) -> list[str]:
     if cluster.slice_shape and (slices := cluster.num_chips // math.prod(cluster.slice_shape)) > 1:
         lines.append(f"the cluster is {slices} slices, joined by the network")
     if not cluster.slice_shape and "chips_per_domain" not in said:
-        chips = cluster.scale_up_domain // cluster.chip.devices_per_chip
+        chips = cluster.chips_joined
         rest = cluster.num_chips % chips
         partly = f"; the last domain holds {rest}" if rest and cluster.num_chips > chips else ""
         lines.append(f"cluster.chips_per_domain is {chips}{partly}")

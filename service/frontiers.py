@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from models.frontier import crossings, frontier
+from models.frontier import crossings, frontier, rows_along
 from models.survey import Point
 from service.basis import grounds
 from service.deadline import Deadline, nobody
@@ -55,7 +55,7 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
     for axis, how in (("num_chips", "{:g} chips"), ("layers", "{:g} times the layers")):  # for how long it holds
         if axis in grid and simple:
             reasons.append(f"the largest of those has {how.format(max(point.at[axis] for point in simple))}")
-    if "domain" in grid and _slower_in_larger(answered):
+    if "domain" in grid and _slower_in_larger(answered, grid):
         reasons.append(
             "a larger domain is slower at some points: what divides it decides too (chips_per_domain of each point)"
         )
@@ -64,11 +64,10 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
     return reasons
 
 
-def _slower_in_larger(points: Sequence[Point]) -> bool:
+def _slower_in_larger(points: Sequence[Point], grid: dict[str, list[float]]) -> bool:
     """Whether, with all else the same, the best step takes longer in some larger domain."""
-    rows: dict[tuple[float, ...], list[tuple[float, float]]] = {}
-    for point in points:
-        others = tuple(value for axis, value in point.at.items() if axis != "domain")
-        seconds = min(time for time in (point.without_s, point.with_s) if time is not None)
-        rows.setdefault(others, []).append((point.at["domain"], seconds))
-    return any(b > a for row in rows.values() for (_, a), (_, b) in pairwise(sorted(row)))
+
+    def best(point: Point) -> float:
+        return min(seconds for seconds in (point.without_s, point.with_s) if seconds is not None)
+
+    return any(best(b) > best(a) for _, row in rows_along("domain", points, grid) for a, b in pairwise(row))
