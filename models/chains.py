@@ -13,11 +13,11 @@ import numpy as np
 
 from models.array import Array, distinct, picked, ragged, total
 from models.combine import partitions
-from models.layout import INTERLEAVED, ONE_F_ONE_B, Layouts
+from models.layout import ONE_F_ONE_B, Layouts
 from models.partition import Stages
 from models.pipeline import ends_together, in_flight, moves_weight_gradients
 from models.problem import Problem
-from models.ways import Split, Ways, has_ways
+from models.ways import Ways, has_ways
 
 _ROWS = 33  # of weight gradients in a pass, for which a chain's idle passes are known
 _AT_ONCE = 1 << 20  # stages of chains under schedules
@@ -74,8 +74,8 @@ class Chains:
         own = code[chain, schedule]
         first, of = distinct(own)
         some = own[first]
-        split = Split.of(table.take(some), self._heaviest[some], of, self.pp[chain], self.micro_batches[chain])
-        return Ways.of(self.schedules.schedule[schedule], split)
+        chains = self.pp[chain], self.micro_batches[chain]
+        return Ways.of(self.schedules.schedule[schedule], table.take(some), self._costs, of, *chains)
 
     @property
     def idle(self) -> Array:
@@ -115,33 +115,18 @@ class Chains:
         return np.array(self.problem.architecture.parts_trained)
 
     @cached_property
-    def _heaviest(self) -> Array:
-        """Which of its stages has most, of every partition."""
+    def _costs(self) -> Array:
+        """What every part costs, about."""
         weights, head = self.problem.forward_flops
-        return np.tensordot([*weights, 0.0, head], self._partitions[0].amounts, axes=1).argmax(axis=0)
+        return np.array([*weights, 0.0, head])
 
     @cached_property
     def _excess(self) -> Array:
         """What the heaviest stage has beyond the mean of the stages, (parts, chains, schedules)."""
         table, code = self._partitions
-        most = np.take_along_axis(table.amounts, self._heaviest[None, None], axis=1)[:, 0]
+        heaviest = np.tensordot(self._costs, table.amounts, axes=1).argmax(axis=0)
+        most = np.take_along_axis(table.amounts, heaviest[None, None], axis=1)[:, 0]
         return np.asarray(most[:, code] - (self._whole[:, None] / self.pp)[:, :, None])
-
-    @cached_property
-    def _waits(self) -> Array:
-        """Under which of them stages wait for the slowest chunks of all rounds (models.pipeline.waiting), (chains,
-        schedules)."""
-        table, code = self._partitions
-        interleaved = self.schedules.schedule == INTERLEAVED
-        return np.asarray(self.legal & interleaved & (table.slowest.sum(axis=0) > 0)[code])
-
-    @cached_property
-    def _rounds(self) -> tuple[Array, Array]:
-        """What the slowest chunks of all rounds have beyond the mean of the stages, and any stage has beyond that at
-        least, (parts, chains, schedules) each."""
-        table, code = self._partitions
-        mean = (self._whole[:, None] / self.pp)[:, :, None]
-        return table.slowest[:, code] - mean, table.amounts.min(axis=1)[:, code] - mean
 
     def beyond(
         self,
@@ -162,20 +147,10 @@ class Chains:
         apart = np.minimum(total(excess * once), 0.0) - sends - hides * own
         apart = np.where(ends_together(self.schedules.schedule)[schedule], 0.0, apart)
         found = np.maximum(times * own + apart, 0.0)
-        if len(some := np.flatnonzero(picked(self._waits, chain, schedule))):
-            pair = chain[some], schedule[some]
-            waiting = self._by_rounds(*pair, times[some] - hides, both[:, some], once[:, some]) - sends[some]
-            found[some] = np.maximum(found[some], waiting)
         if len(some := np.flatnonzero(picked(self._number, chain, schedule) >= 0)):
             longest = self._by_ways(chain[some], schedule[some], row[some], both[:, some], weights[:, some])
             found[some] = np.maximum(found[some], longest + apart[some])
         return found
-
-    def _by_rounds(self, chain: Array, schedule: Array, times: Array, both: Array, once: Array) -> Array:
-        """What a step takes longer because of the slowest chunks of all rounds, each pass of which counts so many
-        `times`; whichever stage has least once a step."""
-        slowest, least = (picked(of, chain, schedule) for of in self._rounds)
-        return np.maximum(times, 0.0) * np.maximum(total(slowest * both), 0.0) + total(least * once)
 
     def _by_ways(self, chain: Array, schedule: Array, row: Array, both: Array, weights: Array) -> Array:
         """What the longest way takes beyond what `idle` counts."""
@@ -185,14 +160,13 @@ class Chains:
 
 
 def passes(schedules: Layouts, pp: Array, m: Array) -> tuple[Array, Array]:
-    """(schedules, n) each, of schedules that move no weight gradients: mean passes that every schedule idles at least,
-    and how many times a step takes longer by what a pass of one stage takes beyond the mean, however layers are split.
-    models.bounds has the proofs."""
-    v = schedules.virtual_stages[:, None]
+    """(schedules, n) each, of schedules without ways of their own (models.ways): mean passes that every schedule idles
+    at least, and how many times a step takes longer by what a pass of one stage takes beyond the mean, however layers
+    are split. models.bounds has the proofs."""
     one_way = (schedules.schedule == ONE_F_ONE_B)[:, None]
-    idle, times = np.broadcast_arrays((pp - 1) / v, m - 1 / v)
+    idle, times = np.broadcast_arrays(pp - 1.0, m - 1.0)
     many = m > pp
-    return np.where(one_way, np.where(many, pp - 1, 0), idle), np.where(one_way, np.where(many, m - 1 - pp, m), times)
+    return np.where(one_way & ~many, 0.0, idle), np.where(one_way, np.where(many, m - 1 - pp, m), times)
 
 
 def flying(schedules: Layouts, pp: Array, m: Array, legal: Array) -> Array:

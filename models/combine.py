@@ -10,7 +10,8 @@ from models import pipeline
 from models.array import Array, Shared, distinct, total
 from models.exposure import Exposure, straggling, weighed
 from models.hardware import GIB
-from models.layout import DUALPIPE, ZERO_BUBBLE_V, Layouts
+from models.layout import DUALPIPE, INTERLEAVED, ZERO_BUBBLE_V, Layouts
+from models.makespan import Chunks
 from models.margin import Margin
 from models.mesh_costs import MeshCosts
 from models.partition import Stages, boundaries, facing, partition
@@ -108,16 +109,13 @@ class Combiner:
         if pipeline.moves_weight_gradients(x.schedule):
             weights = exposure.weights()
             weight = weighed(stages.amounts, weights), weighed(exposure.amounts, weights)
-        of_rounds = stages.first_round, stages.slowest, stages.last_round
-        rounds = [weighed(amounts, [part.both for part in parts]) for amounts in of_rounds]
         all_forward = weighed(exposure.amounts, [part.forward for part in parts])
         whole, order = (all_forward, exposure.whole_model(), weight[1]), (stages.order, stages.code)
-        times = pipeline.StageTimes(forward, both - forward, weight[0], *whole, *order, *rounds)
-        longer = pipeline.waiting(x.schedule, x.pp, m, times)
-        idle = pipeline.bubble(x.schedule, x.pp, x.virtual_stages, m, times, longer)
+        times = pipeline.StageTimes(forward, both - forward, weight[0], *whole, *order, self._rounds(forward, both))
+        idle = pipeline.bubble(x.schedule, x.pp, x.virtual_stages, m, times)
         once = self._data_once(times.forward, times.backward)
         optimizer = self._optimizer()
-        sends = exposure.sends(stages.amounts, longer) + np.zeros_like(both)
+        sends = exposure.sends(stages.amounts) + np.zeros_like(both)
         last = _largest(m * both + idle + once + optimizer + sends)
         slow = np.where(pipeline.ends_together(x.schedule), _largest(both), last)
         amounts = [_pick(a, slow) for a in stages.amounts]
@@ -135,6 +133,19 @@ class Combiner:
         subtotal = total(time.values())
         time["jitter_s"] = waits + (subtotal + waits) * straggling(self.problem, self.c, x.num_devices)
         return {name: time[name] + np.zeros_like(subtotal) for name in TIME_TERMS}, exposed
+
+    def _rounds(self, forward: Array, both: Array) -> tuple[Chunks, Chunks] | None:
+        """Forward and backward on chunks that are dealt out in rounds, of the layouts that have them."""
+        rows = np.flatnonzero(self.layouts.schedule == INTERLEAVED)
+        if not len(rows):
+            return None
+        first, last = self.stages.of_rounds(rows)
+        parts = [(part.forward[rows], part.both[rows]) for part in self.exposure.parts]
+        ahead, every = (
+            Chunks(whole.take(rows, axis=1), weighed(first, seconds), weighed(last, seconds))
+            for whole, seconds in zip((forward, both), zip(*parts, strict=True), strict=True)
+        )
+        return ahead, every.less(ahead)
 
     def _data_once(self, forward: Array, backward: Array) -> Array:
         """Gradient reduction behind the last micro-batch's backward, parameter gather behind the first forward."""

@@ -203,15 +203,15 @@ class Exposure:
             return exposed
         return np.where(self.layouts.zero_stage == 1, traffic, exposed)
 
-    def sends(self, stages: Array | None = None, waiting: Array | float = 0.0) -> Array:
-        """Exposed per-micro-batch sends of a step; beside what `stages` compute, amounts of every part (s, n) each, and
-        wait, or what the mean of them computes. The first micro-batch has nothing to run beside."""
+    def sends(self, stages: Array | None = None) -> Array:
+        """Exposed per-micro-batch sends of a step; beside what `stages` compute, amounts of every part (s, n) each, or
+        what the mean of them computes. The first micro-batch has nothing to run beside."""
         every, most = self._sends
         if not self._hides_sends:
             return every
         parts = [part.free for part in self.parts]
         free = weighed(self.amounts, parts) / self.layouts.pp if stages is None else weighed(stages, parts)
-        return np.asarray(every - np.minimum(most, (self.micro_batches - 1) * (free + waiting)))
+        return np.asarray(every - np.minimum(most, (self.micro_batches - 1) * free))
 
     def sends_beside_more(self, exposed: Array) -> Array:
         """Of sends that are exposed, those that more to run beside would hide."""

@@ -9,6 +9,8 @@ between one and the one given before it; their number and micro-batches are (n,)
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from models.array import Array
@@ -22,6 +24,12 @@ def turns(pp: Array, micro_batches: Array, corners: Array) -> Array:
     return np.sort(np.concatenate([corners, *more]), axis=0)
 
 
+def turns_of_rounds(pp: Array, micro_batches: Array, corners: Array) -> Array:
+    """The same of pipelines whose micro-batches are one group, of which later stages alternate and others do not."""
+    turn = pp - 1 - micro_batches // 2
+    return np.sort(np.concatenate([corners, np.clip([turn, turn + 1], 0, pp - 1)]), axis=0)
+
+
 def one_f_one_b(pp: Array, micro_batches: Array, stage: Array, forward: Array, backward: Array) -> Array:
     """Seconds of pipelines under 1F1B, (n,).
 
@@ -33,12 +41,70 @@ def one_f_one_b(pp: Array, micro_batches: Array, stage: Array, forward: Array, b
     """
     ahead = np.minimum(pp - stage, micro_batches)
     steps = np.diff(stage, axis=0, prepend=-1)
-    forwards, backwards = np.cumsum(steps * forward, axis=0), np.cumsum(steps * backward, axis=0)
+    forwards, backwards = _sums(steps * forward), _sums(steps * backward)
     own_start, start = _before_alternating(forwards, forward, backwards, ahead)
     own_end, end = _before_alternating(backwards, backward, forwards, ahead)
     alternating = start + (micro_batches - ahead) * (forward + backward) + end
     one_way = np.maximum(own_start + end, start + own_end)
     return np.asarray(np.where(micro_batches > ahead, alternating, one_way).max(axis=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Seconds of one kind of pass on all chunks of a stage, and on those of the first and of the last round, (s, n)."""
+
+    whole: Array
+    first: Array
+    last: Array
+
+    def less(self, others: Chunks) -> Chunks:
+        return Chunks(self.whole - others.whole, self.first - others.first, self.last - others.last)
+
+
+def interleaved(
+    pp: Array, micro_batches: Array, rounds: Array, group: Array, stage: Array, forward: Chunks, backward: Chunks
+) -> Array:
+    """Seconds of pipelines with chunks dealt out in rounds, of which each passes a group of micro-batches before the
+    next one, (n,).
+
+    It is 1F1B of chunks, with twice as many more forwards ahead for every stage that follows, and all but the last
+    round of a group. Before it alternates, a stage waits for its own forwards, for as many of one before it, or for
+    what the first backward takes from a later one; from its last forward on it is the same with time turned round. With
+    every group that alternates the path may leave a stage, where that is longer, for the chunks with the head on the
+    last one (_beside_head), or for another one's first round (_going_round). Of chunks of the rounds between the first
+    and the last no more is known than what they take together.
+    """
+    m, g, left = micro_batches, group, pp - 1 - stage
+    ahead = np.minimum(2 * left + (rounds - 1) * g + 1, m * rounds)
+    late = ahead - (rounds - 1) * g  # of which so many are of the last round, or of the next group's first one
+    counts = (g, np.minimum(late, g), np.maximum(late - g, 0))
+    steps = np.diff(stage, axis=0, prepend=-1)
+    forwards, backwards = (
+        (_sums(steps * of.first) - of.first, _sums(steps * of.last)) for of in (forward, backward)
+    )  # first rounds of all before a stage, last rounds of all up to it
+    begun, own_start = _rounds_ahead(counts, *forwards, forward)
+    ended, own_end = _rounds_ahead(counts, *backwards, backward)
+    start, end = _back_from_later(begun, backwards[1]), _back_from_later(ended, forwards[1])
+    first, last = forward.first + backward.first, forward.last + backward.last
+    passed = forwards[1] + backwards[1]
+    head = np.where(left > 0, g * last[-1] + passed[-1] - last[-1] - passed - (g - 1) * last, 0.0)
+    groups, whole, back = m / g, m * (forward.whole + backward.whole), 2 * left
+    leaving = np.maximum(head - back * first, _going_round(g, stage, first, last, passed))
+    early = np.where(groups > 1, head - back * forward.first, 0.0)
+    later = np.minimum(groups - 1, 1) * (head - back * backward.first)
+    alternating = (
+        np.maximum(np.maximum(begun, start), forwards[0] + own_start + early)
+        + (whole - own_start - own_end)
+        + np.maximum(groups - 2, 0.0) * np.maximum(leaving, 0.0)
+        + np.maximum(np.maximum(ended, end), backwards[0] + own_end + later)
+    )
+    if not (some := np.flatnonzero(groups <= 1)).size:
+        return np.asarray(alternating.max(axis=0))
+    one_way = np.maximum(begun + end, start + ended)
+    once = whole + forwards[0] + backwards[0] + np.maximum(head, 0.0)
+    found = np.where(m * rounds > ahead, alternating, one_way)
+    found[:, some] = np.maximum(found, once)[:, some]
+    return np.asarray(found.max(axis=0))
 
 
 def zero_bubble(pp: Array, micro_batches: Array, stage: Array, forward: Array, to_input: Array, weight: Array) -> Array:
@@ -52,7 +118,7 @@ def zero_bubble(pp: Array, micro_batches: Array, stage: Array, forward: Array, t
     """
     m, f, i, w = micro_batches, forward, to_input, weight
     steps = np.diff(stage, axis=0, prepend=-1)
-    forwards, inputs = np.cumsum(steps * f, axis=0), np.cumsum(steps * i, axis=0)
+    forwards, inputs = _sums(steps * f), _sums(steps * i)
     begun = _until_weights(pp, m, stage, f, i, forwards, inputs)
     ending = _after_forwards(pp, m, stage, i, w, inputs - i)
     steady = begun + np.maximum(m - pp, 0) * (f + i + w)
@@ -137,7 +203,54 @@ def _before_alternating(firsts: Array, first: Array, thens: Array, ahead: Array)
     """When stages have done their own first passes, and when they may go on with the other kind, (s, n); `firsts`,
     `thens`: of all stages up to each."""
     own = firsts + (ahead - 1) * _largest_so_far(first)
-    return own, _largest_so_far((own + thens)[::-1])[::-1] - thens
+    return own, _back_from_later(own, thens)
+
+
+def _rounds_ahead(
+    counts: tuple[Array, Array, Array], before: Array, upto: Array, passes: Chunks
+) -> tuple[Array, Array]:
+    """When stages have done the passes that come before they alternate, or one before them as many, and what those are
+    of their own, (s, n): so many of every round but the last, of the last, and of the first again; `before`, `upto`:
+    the first rounds of all stages before each, the last rounds of all up to it."""
+    every, late, again = counts
+    earlier = every * (passes.whole - passes.last)
+    own = earlier + late * passes.last + again * passes.first
+    found = before + own
+    for at in range(len(found) - 1):
+        then = (
+            before[at] + earlier[at] - upto[at] + late[at + 1 :] * passes.last[at] + again[at + 1 :] * passes.first[at]
+        )
+        np.maximum(found[at + 1 :], then + upto[at + 1 :], out=found[at + 1 :])
+    return found, own
+
+
+def _back_from_later(done: Array, back: Array) -> Array:
+    """When stages may go on with what comes back from whichever is done, (s, n); `back`: of all stages up to each."""
+    return _largest_so_far((done + back)[::-1])[::-1] - back
+
+
+def _going_round(group: Array, stage: Array, first: Array, last: Array, passed: Array) -> Array:
+    """What a path takes more with every group that goes on from the last stage to an early one, for its first round of
+    the next group, and from the first stage back, so that it sees first rounds more often and no last one, (s, n);
+    `passed`: chunks of the last round of all stages up to each."""
+    found = np.full_like(first, -np.inf)
+    for at in range(min(len(first), EARLY)):
+        beyond = stage - stage[at]
+        seen = group * first[at] + 2 * (beyond - group) * first + passed[-1] - passed + passed[at] - last[at]
+        found = np.maximum(found, np.where(beyond > 0, seen - (group - 1) * last, -np.inf))
+    return found
+
+
+EARLY = 3
+"""Stages that a path may go round to: the first, and the first that is like its neighbours."""
+
+
+def _sums(values: Array) -> Array:
+    """np.cumsum, which takes longer over few rows."""
+    found = values.copy()
+    for before, row in zip(found, found[1:], strict=False):
+        row += before
+    return found
 
 
 def _largest_so_far(values: Array) -> Array:

@@ -44,48 +44,47 @@ class Order:
         most = 1 + int((corner < last).sum(axis=1).max())
         return cls(np.ascontiguousarray(kind.T), np.ascontiguousarray(np.sort(corner, axis=1)[:, :most].T))
 
+    def corners_of(self, partition: Array) -> Array:
+        """Of pipelines with these partitions, with no more padding than they need, (s, n)."""
+        corners = self.corners.take(partition, axis=1)
+        return corners[: 1 + int((corners < corners[-1]).any(axis=1).sum())]
+
 
 @dataclass(frozen=True, slots=True)
 class Stages:
     """The different stages of u partitions, at most s each.
 
     `amounts` (parts, s, u): layers of each kind, then how much of the embedding and of the head a stage has. `index`
-    (s, u): the first stage that is like this, which holds no less than the others (models.pipeline.in_flight).
-    Padding repeats the last one. `order`: how they follow each other, of every partition that they were taken from;
-    `code` (u,): which of those each is. Of chunks that are dealt out in rounds, (parts, u): what all those of the first
-    round have, what the costliest of every round have, together, and what the costliest of the last round has that is
-    not the head's.
+    (s, u): the first stage that is like this, which holds no less than the others (models.pipeline.in_flight). Padding
+    repeats the last one. Of every partition that they were taken from, `order`: how they follow each other, and
+    `rounds` (2, parts, s, all): amounts of their chunks of the first and of the last round, where they are dealt out in
+    rounds; `code` (u,): which of those each is.
     """
 
     amounts: Array
     index: Array
     order: Order
+    rounds: Array
     code: Array
-    first_round: Array
-    slowest: Array
-    last_round: Array
 
     def take(self, rows: Array) -> Stages:
         """Those of some partitions, with no more padding than they need."""
         most = int(self.different[rows].max(initial=1))
-        return Stages(
-            self.amounts[:, :most].take(rows, axis=2),
-            self.index[:most].take(rows, axis=1),
-            self.order,
-            self.code.take(rows),
-            self.first_round.take(rows, axis=1),
-            self.slowest.take(rows, axis=1),
-            self.last_round.take(rows, axis=1),
-        )
+        amounts, index = self.amounts[:, :most].take(rows, axis=2), self.index[:most].take(rows, axis=1)
+        return Stages(amounts, index, self.order, self.rounds, self.code.take(rows))
+
+    def of_rounds(self, rows: Array) -> Array:
+        """`rounds` of some, (2, parts, s, rows)."""
+        return self.rounds[:, :, : self.amounts.shape[1]].take(self.code.take(rows), axis=3)
 
     def beside_head(self, kind: int, layers: int) -> Stages:
         """With so many layers of a kind more where the head is."""
         if not layers:
             return self
-        more = [values.copy() for values in (self.amounts, self.first_round, self.slowest, self.last_round)]
-        for values in more:
+        amounts, rounds = self.amounts.copy(), self.rounds.copy()
+        for values in (amounts, *rounds):
             values[kind] += layers * values[-1]
-        return Stages(more[0], self.index, self.order, self.code, *more[1:])
+        return Stages(amounts, self.index, self.order, rounds, self.code)
 
     @property
     def different(self) -> Array:
@@ -118,9 +117,9 @@ def partition(
     costs = layer_cost[order]
     shape = pp, virtual_stages, balanced, facing(pp, mirrored, folded), level
     begin = boundaries(costs, head_cost, *shape, by_threshold=by_threshold)
-    found, index, kind = _different_stages(begin, order, len(layer_cost), pp, mirrored, folded)
-    rounds = _of_rounds(begin, order, layer_cost, head_cost, pp, virtual_stages)
-    return Stages(found, index, Order.of(kind, pp), np.arange(len(pp)), *rounds)
+    rounds = np.where(mirrored | folded, 1, virtual_stages)
+    amounts, of_rounds, index, kind = _different_stages(begin, order, len(layer_cost), pp, rounds, mirrored, folded)
+    return Stages(amounts, index, Order.of(kind, pp), of_rounds, np.arange(len(pp)))
 
 
 def facing(pp: Array, mirrored: Array, folded: Array) -> Array:
@@ -293,58 +292,42 @@ def _held(begin: Array, order: Array, kinds: int) -> Array:
     return np.diff(of_kind[begin], axis=1)
 
 
-def _of_rounds(
-    begin: Array, order: Array, layer_cost: Array, head: float, pp: Array, v: Array
-) -> tuple[Array, Array, Array]:
-    """`first_round`, `slowest` and `last_round` of Stages; nothing where there is one round."""
-    first, slowest, final = np.zeros((3, len(layer_cost) + 2, len(pp)))
-    rows = np.flatnonzero(v > 1)
-    if not len(rows):
-        return first, slowest, final
-    pp, chunks = pp[rows, None], (pp * v)[rows, None]
-    held = _held(begin[rows], order, len(layer_cost))
-    chunk = np.arange(held.shape[1])
-    ends = [np.broadcast_to(chunk == end, held.shape[:2]) for end in (0, chunks - 1)]
-    parts = np.stack([*np.moveaxis(held, 2, 0), *ends]).astype(float)
-    first[:, rows] = np.where(chunk < pp, parts, 0.0).sum(axis=2)
-    cost = np.tensordot([*layer_cost, 0.0, head], parts, axes=1)
-    in_last = (chunk >= chunks - pp) & (chunk < chunks - 1)
-    costliest = np.where(in_last, cost, -1.0).argmax(axis=1)
-    final[:, rows] = np.where(in_last.any(axis=1), parts[:, np.arange(len(rows)), costliest], 0.0)
-    at, chunk = np.nonzero(chunk < chunks)
-    round_ = at * int(v.max()) + chunk // pp[at, 0]
-    by_cost = np.lexsort((cost[at, chunk], round_))
-    costliest = by_cost[np.append(np.diff(round_[by_cost]) > 0, True)]
-    at, chunk = at[costliest], chunk[costliest]
-    for part, of in zip(slowest, parts, strict=True):
-        part[rows] = np.bincount(at, of[at, chunk], len(rows))
-    return first, slowest, final
-
-
 def _different_stages(
-    begin: Array, order: Array, kinds: int, pp: Array, mirrored: Array, folded: Array
-) -> tuple[Array, Array, Array]:
-    """`amounts` and `index` of Stages, and `kind` of their Order."""
+    begin: Array, order: Array, kinds: int, pp: Array, rounds: Array, mirrored: Array, folded: Array
+) -> tuple[Array, Array, Array, Array]:
+    """`amounts`, `rounds` and `index` of Stages, and `kind` of their Order."""
     rows, width = len(pp), int(pp.max())
     held = _held(begin, order, kinds)
-    place = np.arange(rows)[:, None] * width + stage_of(np.arange(held.shape[1]), pp[:, None], folded[:, None])
-    counts = [
-        np.bincount(place.ravel(), held[:, :, k].ravel(), rows * width).reshape(rows, width) for k in range(kinds)
-    ]
+    chunk = np.arange(held.shape[1])
+    place = np.arange(rows)[:, None] * width + stage_of(chunk, pp[:, None], folded[:, None])
+
+    def by_stage(held: Array) -> list[Array]:
+        return [
+            np.bincount(place.ravel(), held[:, :, k].ravel(), rows * width).reshape(rows, width) for k in range(kinds)
+        ]
+
     stage = np.broadcast_to(np.arange(width), (rows, width))
     last = np.where(folded, 0, pp - 1)[:, None]
-    parts = np.stack([*counts, stage == 0, stage == last]).astype(float)
+    ends = stage == 0, stage == last
+    parts = np.stack([*by_stage(held), *ends]).astype(float)
     opposite = np.broadcast_to(np.maximum(pp[:, None] - 1 - stage, 0), parts.shape)
     parts = np.where(mirrored[:, None], (parts + np.take_along_axis(parts, opposite, axis=2)) / 2, parts)
+    of_rounds = np.zeros((2, *parts.shape))
+    if (several := rounds > 1).any():
+        before, after = (chunk < pp[:, None])[:, :, None], (chunk >= (pp * (rounds - 1))[:, None])[:, :, None]
+        none = np.zeros_like(ends[0])
+        of_rounds[0] = several[:, None] * np.stack([*by_stage(held * before), ends[0], none])
+        of_rounds[1] = several[:, None] * np.stack([*by_stage(held * after), none, ends[1]])
 
     row, stage = np.nonzero(stage < pp[:, None])
     row, stage = row[::-1], stage[::-1]  # of stages that are alike, `distinct` names the last it meets
-    alike, code = distinct(row, *((2 * part[row, stage]).astype(np.int64) for part in parts))
-    by_stage = np.lexsort((stage[alike], row[alike]))
-    start = np.searchsorted(row[alike[by_stage]], np.arange(rows + 1))
+    told_apart = [*2 * parts, *(of_rounds[0, :kinds] + (len(order) + 1) * of_rounds[1, :kinds])]
+    alike, code = distinct(row, *(part[row, stage].astype(np.int64) for part in told_apart))
+    ordered = np.lexsort((stage[alike], row[alike]))
+    start = np.searchsorted(row[alike[ordered]], np.arange(rows + 1))
     kind = np.zeros((rows, width), dtype=np.int64)
-    kind[row, stage] = np.argsort(by_stage)[code] - start[row]
-    row, stage = row[alike[by_stage]], stage[alike[by_stage]]
+    kind[row, stage] = np.argsort(ordered)[code] - start[row]
+    row, stage = row[alike[ordered]], stage[alike[ordered]]
     most = np.diff(start).max()
     pick = np.minimum(start[:-1] + np.arange(most)[:, None], start[1:] - 1)
-    return parts[:, row[pick], stage[pick]], stage[pick], kind
+    return parts[:, row[pick], stage[pick]], of_rounds[:, :, row[pick], stage[pick]], stage[pick], kind

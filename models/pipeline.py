@@ -2,29 +2,16 @@
 
 Closed forms, with F, B, W the forward, full backward and weight-gradient seconds a micro-batch spends on a stage,
 m micro-batches and p stages. A discrete-event simulation of the same schedules agrees (tests): for any stages under
-afab, 1f1b and zero_bubble, for equal chunks under interleaved, dualpipe and zero_bubble_v, and closely for others; with
-unequal stages interleaved is an upper bound, or nearly, since a slow early stage hides part of its fill behind warm-up
-forwards. Interleaved chunks that differ fill and drain the pipeline with those of the first round, and wait for each
-other in one of two ways, whichever takes longer. Stages are in step: a round lasts as long as its longest chunk, and
-what that takes over all rounds beyond the work of the slowest stage is idle time. Or what the last stage has done wraps
-around to the first one's next chunk, which began about as many steps before as there are stages, and back: with every
-group of g micro-batches a path through both sees the longer chunks once more and skips the shorter ones, but for the
-groups that fill and drain the pipeline. Where it takes longer the path goes to the first stage with a backward pass
-through all stages instead. With chunks as models.partition deals them out the simulation takes 4% less to 1% more for
-models as they are; where layers are few and the head is worth several of them up to two fifths less, and 3% more at
-most (tests), but up to a fifth where few layers are of two kinds. A V and DualPipe fill and drain the pipeline with the
-mean of the other stages, or with those of the other half (docs/model.md has how near that is).
+afab, 1f1b and zero_bubble, for equal chunks under dualpipe and zero_bubble_v, and closely for others. Interleaved ones
+agree for stages of equal chunks and for even splits of models; where chunks differ they take up to 4% more, and a tenth
+of them 0.3% or more (docs/model.md). A V and DualPipe fill and drain the pipeline with the mean of the other stages, or
+with those of the other half (docs/model.md has how near that is).
 
 schedule      idle time of stage s, besides m (F+B) of work                       source
 afab          ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                       GPipe, arXiv 1811.06965
 1f1b          what one_f_one_b of models.makespan takes less m (F+B): with equal  arXiv 2006.09503
               stages (p-1)(F+B)
-interleaved   Σ(F+B)/v over the other stages, or Σ(F+B) of their chunks of the    arXiv 2104.04473 §2.2
-              first round; and m (Σ over rounds of max(F+B) - max of stages), or
-              (m/g - 2)((2p-2-g) c - (g-1) d) with c the mean F+B of chunks of the
-              first round and d that of the last round, and, each if more than 0,
-              m/g - 2 times (g+1-p) B of c less (2p-1-g) F of d, and, from the second
-              group on, p-1 times (B of c less d) less F of d
+interleaved   the same of its interleaved: with equal stages (p-1)(F+B)/v         arXiv 2104.04473 §2.2
 zero_bubble   the same of its zero_bubble: with equal stages, m >= p and W at     arXiv 2401.10241 table 2 (ZB-H1)
               most F and B-W (p-1)(F+B-2W); as many micro-batches in flight on
               every stage as on the first
@@ -44,9 +31,9 @@ from itertools import product
 
 import numpy as np
 
+from models import makespan
 from models.array import Array, picked, total
 from models.layout import AFAB, DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V
-from models.makespan import one_f_one_b, turns, zero_bubble, zero_bubble_v
 from models.partition import Order
 
 
@@ -54,9 +41,8 @@ from models.partition import Order
 class StageTimes:
     """Seconds of a micro-batch: forward, backward and its weight gradients on the different stages, (s, n); forward,
     both passes, and weight gradients of all stages, (n,). Weight gradients may be 0 where no schedule moves them.
-    `order`, `partition`: how stages follow each other, and whose order each is (`code` of models.partition.Stages). Of
-    chunks dealt out in rounds, both passes of all in the first round, of the slowest of every round, and of the slowest
-    of the last round but the head's, (n,); 0 where chunks are alike."""
+    `order`, `partition`: how stages follow each other, and whose order each is (`code` of models.partition.Stages).
+    `rounds`: forward and backward on chunks that are dealt out in rounds, of those among the n that are interleaved."""
 
     forward: Array
     backward: Array
@@ -66,9 +52,7 @@ class StageTimes:
     total_weight: Array | float
     order: Order
     partition: Array
-    first_round: Array | float = 0.0
-    slowest: Array | float = 0.0
-    last_round: Array | float = 0.0
+    rounds: tuple[makespan.Chunks, makespan.Chunks] | None = None
 
 
 def micro_batch_group(pp: Array | int, micro_batches: Array | int) -> Array:
@@ -109,28 +93,7 @@ def level(schedule: Array) -> Array:
 
 def ends_together(schedule: Array) -> Array:
     """Whether stages are taken to do what comes once a step when the last of them has done its passes."""
-    return (schedule == ONE_F_ONE_B) | level(schedule)
-
-
-def waiting(schedule: Array, pp: Array, micro_batches: Array, times: StageTimes) -> Array:
-    """Seconds of a micro-batch in which the slowest stage waits for longer chunks, of other stages or of other rounds,
-    (n,), under an interleaved schedule. Others count no such time."""
-
-    def interleaved() -> Array:
-        longer = times.slowest - (times.forward + times.backward).max(axis=0)
-        group = micro_batch_group(pp, micro_batches)
-        forward, backward = times.forward.max(axis=0), times.backward.max(axis=0)
-        share = backward / (forward + backward)
-        seen, skipped = times.first_round / pp, times.last_round
-        begun, skipped_forward = share * seen - skipped, (1 - share) * skipped
-        wrapped = (2 * pp - 2 - group) * seen - (group - 1) * skipped
-        down = (group + 1 - pp) * share * seen - (2 * pp - 1 - group) * skipped_forward
-        groups = micro_batches / group
-        path = np.maximum(groups - 2, 0.0) * np.maximum(wrapped + np.maximum(down, 0.0), 0.0)
-        path += np.minimum(groups - 1, 1.0) * np.maximum((pp - 1) * begun - skipped_forward, 0.0)
-        return np.maximum(np.maximum(longer, path / micro_batches), 0.0)
-
-    return _by_schedule(schedule, np.zeros(len(schedule)), {INTERLEAVED: interleaved})
+    return (schedule == ONE_F_ONE_B) | (schedule == INTERLEAVED) | level(schedule)
 
 
 def moves_weight_gradients(schedule: Array) -> bool:
@@ -138,32 +101,24 @@ def moves_weight_gradients(schedule: Array) -> bool:
     return any((schedule == code).any() for code in (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE))
 
 
-def bubble(
-    schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Array, times: StageTimes, waits: Array
-) -> Array:
-    """Seconds that each stage is idle in a step, (s, n), with what it `waits` for longer chunks (waiting). Where they
-    end together until the last of them has done its passes; without a pipeline nowhere."""
+def bubble(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Array, times: StageTimes) -> Array:
+    """Seconds that each stage is idle in a step, (s, n); where they end together until the last of them has done its
+    passes; without a pipeline nowhere."""
     t, m1 = times, micro_batches - 1
     both = t.forward + t.backward
     if (pp == 1).all():
         return np.zeros_like(both)
-    fill = t.total - both
 
     def afab() -> Array:
         slowest = t.forward.max(axis=0) + t.backward.max(axis=0)
         return np.asarray(t.total + m1 * slowest - micro_batches * both)
 
-    def interleaved() -> Array:
-        own = np.minimum(both / virtual_stages, t.first_round / pp)  # the head is in the last round
-        filling = np.maximum(fill / virtual_stages, t.first_round - own)
-        return filling + micro_batches * waits
-
     def plain() -> Array:
-        return np.asarray(_makespan(pp, micro_batches, t, schedule) - micro_batches * both)
+        return np.asarray(_seconds(schedule, pp, virtual_stages, micro_batches, t) - micro_batches * both)
 
     def zero_v() -> Array:
         others = np.array([part / np.maximum(2 * (pp - 1), 1) for part in _of_others(t, 1)])
-        paths = zero_bubble_v(pp, micro_batches)
+        paths = makespan.zero_bubble_v(pp, micro_batches)
         return np.asarray(reduce(np.maximum, (total(path[:, None] * others) for path in paths)))
 
     def dual() -> Array:
@@ -174,7 +129,7 @@ def bubble(
     others: dict[int, Callable[[], Array]] = {
         AFAB: afab,
         ONE_F_ONE_B: plain,
-        INTERLEAVED: interleaved,
+        INTERLEAVED: plain,
         ZERO_BUBBLE: plain,
         ZERO_BUBBLE_V: zero_v,
         DUALPIPE: dual,
@@ -190,23 +145,36 @@ def _of_others(times: StageTimes, alike: int) -> tuple[Array, Array, Array]:
     return forward, both - forward - weight, weight
 
 
-def _makespan(pp: Array, micro_batches: Array, times: StageTimes, schedule: Array) -> Array:
-    """Of pipelines under 1F1B and ZB-H1 their seconds, (n,); 0 of others."""
-    found = np.zeros(len(pp))
-    for code, few in product((ONE_F_ONE_B, ZERO_BUBBLE), (True, False)):
-        some = np.flatnonzero((schedule == code) & (pp > 1) & ((micro_batches < pp) == few))
+def _seconds(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Array, times: StageTimes) -> Array:
+    """Of pipelines under 1F1B, with chunks or without, and ZB-H1, (n,); 0 of others."""
+    found, several = np.zeros(len(pp)), schedule == INTERLEAVED
+    group = micro_batch_group(pp, micro_batches) if several.any() else pp
+    number = np.cumsum(several) - 1
+    few = micro_batches < np.where(several, group + 1, pp)
+    for code, are_few in product((ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE), (True, False)):
+        some = np.flatnonzero((schedule == code) & (pp > 1) & (few == are_few))
         if not len(some):
             continue
         count, m, partition = pp[some], micro_batches[some], times.partition[some]
-        stage = times.order.corners.take(partition, axis=1)
-        stage = turns(count, m, stage) if few else stage
+        stage = times.order.corners_of(partition)
+        if are_few:
+            turns = makespan.turns_of_rounds if code == INTERLEAVED else makespan.turns
+            stage = turns(count, m, stage)
         kind = picked(times.order.kind, stage, partition)
+        if code == INTERLEAVED and times.rounds:
+            own = number[some]
+            passes = [
+                makespan.Chunks(*(picked(of, kind, own) for of in (each.whole, each.first, each.last)))
+                for each in times.rounds
+            ]
+            found[some] = makespan.interleaved(count, m, virtual_stages[some], group[some], stage, *passes)
+            continue
         forward, backward = (picked(values, kind, some) for values in (times.forward, times.backward))
         if code == ONE_F_ONE_B:
-            found[some] = one_f_one_b(count, m, stage, forward, backward)
+            found[some] = makespan.one_f_one_b(count, m, stage, forward, backward)
         else:
             weight = picked(np.asarray(times.weight), kind, some)
-            found[some] = zero_bubble(count, m, stage, forward, backward - weight, weight)
+            found[some] = makespan.zero_bubble(count, m, stage, forward, backward - weight, weight)
     return found
 
 

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.array import Array, picked, total
-from models.layout import DUALPIPE, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V
+from models.layout import DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V
+from models.makespan import EARLY
 from models.partition import Stages
+from models.pipeline import micro_batch_group
 
 _COUNT = 4
+_HALVINGS = 12
 _SHARES = 0.0, 0.1, 0.25, 0.5, 1.0
 """Of two ways that a step takes no less than, any mean is one too."""
 
@@ -38,8 +41,10 @@ class Split:
     late: Array
 
     @classmethod
-    def of(cls, stages: Stages, heaviest: Array, code: Array, pp: Array, m: Array) -> Split:
-        """`stages`, of which the `heaviest` has most, are those of partitions; `code`: whose each pipeline has."""
+    def of(cls, stages: Stages, weights: Array, code: Array, pp: Array, m: Array) -> Split:
+        """`stages` are those of partitions, the heaviest of which has most by `weights` of parts; `code`: whose each
+        pipeline has."""
+        heaviest = np.tensordot(weights, stages.amounts, axes=1).argmax(axis=0)
         each = np.take_along_axis(stages.amounts, stages.order.kind[None, :, stages.code], axis=1)
         upto = np.cumsum(np.pad(each, ((0, 0), (1, 0), (0, 0))), axis=1)
         whole, most = picked(upto, pp, code), picked(stages.amounts, heaviest[code], code)
@@ -93,6 +98,81 @@ class Split:
         return ways
 
 
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """Pipelines with m micro-batches whose chunks are dealt out in rounds, each of which `group` of them pass; at
+    stages (s, n) where stretches of stages begin and end, of every part (parts, s, n): what the stage has, in the first
+    and in the last round, and what all before it have in the first round, all up to it in the last one."""
+
+    pp: Array
+    m: Array
+    group: Array
+    stage: Array
+    amounts: Array
+    first: Array
+    last: Array
+    before: Array
+    upto: Array
+
+    @classmethod
+    def of(cls, stages: Stages, code: Array, pp: Array, m: Array) -> Dealt:
+        """`stages` are those of partitions; `code`: whose each pipeline has."""
+        of = stages.code[code]
+        stage, kinds = stages.order.corners_of(of), stages.order.kind
+        kind = picked(kinds, stage, of)
+        amounts, (first, last) = picked(stages.amounts, kind, code), picked(stages.rounds, kind, of)
+        each = np.take_along_axis(stages.rounds, kinds[None, None], axis=2)
+        before, upto = picked(np.cumsum(each, axis=2), stage, of)
+        return cls(pp, m, micro_batch_group(pp, m), stage, amounts, first, last, before - first, upto)
+
+    def ways(self, weights: Array, mean: Array) -> list[Array]:
+        """Passes of every part, (parts, n), of which the mean stage has so many: of one stage with the first round of
+        those before it, most of whichever part they have least; and, by such `weights` of parts, the longest of those,
+        with what a path takes beside the head, and with what it takes going round (models.makespan.interleaved)."""
+        alone = self.m * self.amounts + self.before
+        groups, left = self.m / self.group, self.pp - 1 - self.stage
+        head = (self.group - 1) * (self.last[:, -1:] - self.last) + self.upto[:, -1:] - self.upto
+        returns = np.where(groups > 1, np.maximum(groups - 1, 1), 0)
+        beside = alone + (left > 0) * (groups * head - 2 * left * returns * self.first)
+        rounds = np.stack([self._going_round(early) for early in range(min(len(self.stage), EARLY))], axis=1)
+        around = alone[:, None] + np.maximum(groups - 2, 0) * rounds
+        ways = [_longest(of.reshape(len(alone), -1, len(self.m)), weights) for of in (alone, beside, around)]
+        layers = _longest(alone, np.append(weights[:-2], (0.0, 0.0)))
+        return [_evenly(alone[:, 0] / mean, layers / mean, alone[:, -1] / mean) * mean, *ways]
+
+    def _going_round(self, early: int) -> Array:
+        """What one path to an early stage and back takes more, (parts, s, n); nothing for those up to it."""
+        beyond = self.stage - self.stage[early]
+        seen = self.group * (self.first[:, early, None] - 2 * self.first) + 2 * beyond * self.first
+        passed = self.upto[:, -1:] - self.upto + (self.upto - self.last)[:, early, None]
+        return np.where(beyond > 0, seen + passed - (self.group - 1) * self.last, 0.0)
+
+
+def _longest(ways: Array, weights: Array) -> Array:
+    """Of ways (parts, w, n) those that are the longest by such weights of parts, (parts, n)."""
+    at = np.tensordot(weights, ways, axes=1).argmax(axis=0)
+    return np.take_along_axis(ways, at[None, None], axis=1)[:, 0]
+
+
+def _evenly(first: Array, middle: Array, last: Array) -> Array:
+    """A mean of three ways (parts, n) that has nearly as much as can be of the part of which it has least: by halving,
+    as much of the first and of the last one as the parts need that they have more of."""
+    low, high = np.zeros_like(middle[0]), middle.max(axis=0)
+    early = first >= last
+    more = np.maximum(np.where(early, first, last) - middle, 1e-9)
+    found = middle
+    for _ in range(_HALVINGS):
+        least = (low + high) / 2
+        needed = np.maximum((least - middle) / more, 0.0)
+        a, c = (np.where(of, needed, 0.0).max(axis=0) for of in (early, ~early))
+        fits = a + c <= 1
+        tried = middle + np.where(fits, a, 0.0) * (first - middle) + np.where(fits, c, 0.0) * (last - middle)
+        better = fits & (tried.min(axis=0) >= least * (1 - 1e-9))
+        found = np.where(better, tried, found)
+        low, high = np.where(better, least, low), np.where(better, high, least)
+    return found
+
+
 @dataclass(frozen=True)
 class Ways:
     """Of n pipelines, (ways, parts, n): `passes` of every part, by itself, that together take no longer than a step,
@@ -105,12 +185,15 @@ class Ways:
     together: Array
 
     @classmethod
-    def of(cls, schedule: Array, split: Split) -> Ways:
-        """Under schedules for which there are such ways (has_ways)."""
+    def of(cls, schedule: Array, stages: Stages, weights: Array, code: Array, pp: Array, m: Array) -> Ways:
+        """Under schedules for which there are such ways (has_ways); `stages` are those of partitions, `code`: whose
+        each pipeline has; `weights`: of every part, by which stages and ways are told that may be the longest."""
+        split = Split.of(stages, weights, code, pp, m)
         passes = np.empty((_COUNT, *split.whole.shape))
         without = np.zeros_like(passes)
         few = split.m <= split.pp
         passed, zero = np.isin(schedule, (ONE_F_ONE_B, ZERO_BUBBLE)), schedule == ZERO_BUBBLE
+        dealt = schedule == INTERLEAVED
         kinds = (
             (passed & few, Split.few),
             (zero & ~few, Split.zero_bubble),
@@ -122,7 +205,10 @@ class Ways:
                 passes[:, :, some], without[:, :, some] = (
                     np.stack(of) for of in zip(*ways(split.take(some)), strict=True)
                 )
-        return cls(passes, np.where(schedule == ONE_F_ONE_B, 0.0, without), split.mean, passed)
+        if dealt.any():
+            own = Dealt.of(stages, code[dealt], pp[dealt], m[dealt])
+            passes[:, :, dealt] = np.stack(own.ways(weights, split.mean[:, dealt]))
+        return cls(passes, np.where(schedule == ONE_F_ONE_B, 0.0, without), split.mean, passed | dealt)
 
     def mean_passes(self, shares: Array, most: Array) -> Array:
         """Of the mean stage, that a step is no shorter than if weight gradients are such shares of that, (shares, n),
@@ -152,6 +238,7 @@ class Ways:
 
 
 def has_ways(schedule: Array, pp: Array, m: Array) -> Array:
-    """Where a split is known to bound more: few micro-batches under 1F1B, and all whose weight gradients are moved."""
-    moved = np.isin(schedule, (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE))
-    return (pp > 1) & (moved | ((schedule == ONE_F_ONE_B) & (m <= pp)))
+    """Where a split is known to bound more: few micro-batches under 1F1B, all whose weight gradients are moved, and all
+    with chunks dealt out in rounds."""
+    always = np.isin(schedule, (INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE))
+    return (pp > 1) & (always | ((schedule == ONE_F_ONE_B) & (m <= pp)))
