@@ -71,7 +71,7 @@ def interleaved(
     round of a group. Before it alternates, a stage waits for its own forwards, for as many of one before it, or for
     what the first backward takes from a later one; from its last forward on it is the same with time turned round. With
     every group that alternates the path may leave a stage, where that is longer, for the chunks with the head on the
-    last one (_beside_head), or for another one's first round (_going_round). Of chunks of the rounds between the first
+    last one, or go round as one of the stages does (_going_round). Of chunks of the rounds between the first
     and the last no more is known than what they take together.
     """
     m, g, left = micro_batches, group, pp - 1 - stage
@@ -89,7 +89,9 @@ def interleaved(
     passed = forwards[1] + backwards[1]
     head = np.where(left > 0, g * last[-1] + passed[-1] - last[-1] - passed - (g - 1) * last, 0.0)
     groups, whole, back = m / g, m * (forward.whole + backward.whole), 2 * left
-    leaving = np.maximum(head - back * first, _going_round(g, stage, first, last, passed))
+    each = g * (forward.whole + backward.whole)
+    round_ = (each + _going_round(g, stage, first, last, passed)).max(axis=0) - each
+    leaving = np.maximum(head - back * first, round_)
     early = np.where(groups > 1, head - back * forward.first, 0.0)
     later = np.minimum(groups - 1, 1) * (head - back * backward.first)
     alternating = (

@@ -134,23 +134,27 @@ class Dealt:
         head = (self.group - 1) * (self.last[:, -1:] - self.last) + self.upto[:, -1:] - self.upto
         returns = np.where(groups > 1, np.maximum(groups - 1, 1), 0)
         beside = alone + (left > 0) * (groups * head - 2 * left * returns * self.first)
-        rounds = np.stack([self._going_round(early) for early in range(min(len(self.stage), EARLY))], axis=1)
-        around = alone[:, None] + np.maximum(groups - 2, 0) * rounds
-        ways = [_longest(of.reshape(len(alone), -1, len(self.m)), weights) for of in (alone, beside, around)]
+        between = np.maximum(groups - 2, 0)
+        around = alone + between * (self._going_round(weights)[:, None] - self.group * self.amounts)
+        ways = [_longest(of, weights) for of in (alone, beside, around)]
         layers = _longest(alone, np.append(weights[:-2], (0.0, 0.0)))
         return [_evenly(alone[:, 0] / mean, layers / mean, alone[:, -1] / mean) * mean, *ways]
 
-    def _going_round(self, early: int) -> Array:
-        """What one path to an early stage and back takes more, (parts, s, n); nothing for those up to it."""
-        beyond = self.stage - self.stage[early]
-        seen = self.group * (self.first[:, early, None] - 2 * self.first) + 2 * beyond * self.first
-        passed = self.upto[:, -1:] - self.upto + (self.upto - self.last)[:, early, None]
-        return np.where(beyond > 0, seen + passed - (self.group - 1) * self.last, 0.0)
+    def _going_round(self, weights: Array) -> Array:
+        """What a group of micro-batches takes on the path that goes round and is the longest, (parts, n)."""
+        ways = []
+        for early in range(min(len(self.stage), EARLY)):
+            beyond = self.stage - self.stage[early]
+            seen = self.group * (self.first[:, early, None] - 2 * self.first) + 2 * beyond * self.first
+            passed = self.upto[:, -1:] - self.upto + (self.upto - self.last)[:, early, None]
+            ways.append(self.group * (self.amounts - self.last) + self.last + seen + passed)
+        every, beyond = np.concatenate(ways, axis=1), self.stage - self.stage[: len(ways), None]
+        return _longest(every, weights, beyond.reshape(-1, len(self.m)) > 0)
 
 
-def _longest(ways: Array, weights: Array) -> Array:
-    """Of ways (parts, w, n) those that are the longest by such weights of parts, (parts, n)."""
-    at = np.tensordot(weights, ways, axes=1).argmax(axis=0)
+def _longest(ways: Array, weights: Array, some: Array | bool = True) -> Array:
+    """Of some ways (parts, w, n) those that are the longest by such weights of parts, (parts, n)."""
+    at = np.where(some, np.tensordot(weights, ways, axes=1), -np.inf).argmax(axis=0)
     return np.take_along_axis(ways, at[None, None], axis=1)[:, 0]
 
 
