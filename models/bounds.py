@@ -4,11 +4,7 @@ A step is over when its last stage is. Let x be F+B of a stage with all that a m
 x over the stages (the whole model's, over pp) and m the micro-batches. A stage takes m·x, idles, and has work once a
 step; the last takes no less than any stage, nor than the mean of all.
 
-- Under afab and interleaved schedules a stage idles for (pp·μ - x)/v or more, so that m·x and the bubble are
-  (m - 1/v)·x + pp·μ/v: on average (m + (pp-1)/v)·μ. Where interleaved chunks differ the slowest stage waits until m
-  times the slowest chunks of all rounds, s, are done, if that is more than m·x: with the larger of both for x the same
-  holds, and it grows with that, so that it holds for s; but what that stage has once a step, and hides of it, is not
-  known to be more than the least of any.
+- Under afab a stage idles for pp·μ - x or more, so that m·x and the bubble are (m-1)·x + pp·μ: on average (m + pp-1)·μ.
 - Under 1F1B all wait until the passes are done (models.makespan.one_f_one_b). With m > pp that takes m·x + b + 2·a -
   k·x or more, b and a what the stages before and the k after one of x take together: of the heaviest, a - k·x is no
   less than -pp·(x - μ), so that it is (m + pp - 1)·μ + (m - 1 - pp)·(x - μ), which is less for any other stage.
@@ -23,6 +19,10 @@ step; the last takes no less than any stage, nor than the mean of all.
   any one stage, it goes on down, and up to the first, and ends with its weight gradients: (m-pp)·x and 2·Σ(F+I), less
   F+I-W of the first stage. With stages alternating in turn, one of the m-pp on the first and the others on the mean
   one, that is (m-pp-1)·μ + 2·Σx, less 2·W of all stages but the first.
+  interleaved (models.makespan.interleaved): a stage's passes, and those of the first round of all before it: of the
+  heaviest stage, and of three together in such shares that no part of the model has fewer than need be. With every
+  group of g micro-batches more: g chunks with the head less g-1 and twice as many as stages follow of one's own; or
+  what a stage takes that goes round, but for the groups that fill and drain the pipeline.
   zero_bubble_v: with n = min(m, pp)-1 and k = min(max(m-pp, 0), pp-1) a stage idles for (pp-1)/4 of F+I of the mean
   of the others, or more, and for pp-1 - n/2 of that, less k of their W. Where m <= pp the second is a path of
   models.makespan.zero_bubble_v, and the first no more than it. Else let d be pp-1 and e be d-k; as that counts, the

@@ -91,9 +91,10 @@ def interleaved(
     groups, whole, back = m / g, m * (forward.whole + backward.whole), 2 * left
     each = g * (forward.whole + backward.whole)
     round_ = (each + _going_round(g, stage, first, last, passed)).max(axis=0) - each
-    leaving = np.maximum(head - back * first, round_)
-    early = np.where(groups > 1, head - back * forward.first, 0.0)
-    later = np.minimum(groups - 1, 1) * (head - back * backward.first)
+    returns = (groups > 1) & (back <= g)  # before the next group's first round is over
+    leaving = np.maximum(np.where(returns, head - back * first, 0.0), round_)
+    early = np.where(returns, head - back * forward.first, 0.0)
+    later = np.where(returns, np.minimum(groups - 1, 1) * (head - back * backward.first), 0.0)
     alternating = (
         np.maximum(np.maximum(begun, start), forwards[0] + own_start + early)
         + (whole - own_start - own_end)
@@ -239,7 +240,7 @@ def _going_round(group: Array, stage: Array, first: Array, last: Array, passed: 
     for at in range(min(len(first), EARLY)):
         beyond = stage - stage[at]
         seen = group * first[at] + 2 * (beyond - group) * first + passed[-1] - passed + passed[at] - last[at]
-        found = np.maximum(found, np.where(beyond > 0, seen - (group - 1) * last, -np.inf))
+        found = np.maximum(found, np.where(2 * beyond >= group, seen - (group - 1) * last, -np.inf))
     return found
 
 

@@ -3,7 +3,7 @@
 An equal number of layers each; or balanced by their costs. Of one chunk a stage, so that the largest is least, with as
 few layers on the early ones as that allows, which hold most micro-batches, or, where all hold as many, so that the
 largest but the last is least too. Of several, dealt out to the stages in rounds, so that the largest stage is least,
-then the sum over rounds of each round's largest chunk (models.pipeline), among splits that give every stage but the
+then the sum over rounds of each round's largest chunk, among splits that give every stage but the
 last, which has the head, as even a number of layers as can be, one more to the late ones or, where layers differ, to
 the early ones, and every stage as even chunks as can be, the larger ones first. In a V the first stage has both ends,
 as have the outermost of DualPipe: so that the largest stage is least, then the largest chunk, among splits that give

@@ -132,9 +132,9 @@ class Dealt:
         alone = self.m * self.amounts + self.before
         groups, left = self.m / self.group, self.pp - 1 - self.stage
         head = (self.group - 1) * (self.last[:, -1:] - self.last) + self.upto[:, -1:] - self.upto
-        returns = np.where(groups > 1, np.maximum(groups - 1, 1), 0)
-        beside = alone + (left > 0) * (groups * head - 2 * left * returns * self.first)
-        between = np.maximum(groups - 2, 0)
+        skipped = np.where(groups > 1, np.maximum(groups - 1, 1), 0) * 2 * left * self.first
+        beside = alone + ((left > 0) & ((groups <= 1) | (2 * left <= self.group))) * (groups * head - skipped)
+        between = np.where(2 * (self.pp - 1) >= self.group, np.maximum(groups - 2, 0), 0)
         around = alone + between * (self._going_round(weights)[:, None] - self.group * self.amounts)
         ways = [_longest(of, weights) for of in (alone, beside, around)]
         layers = _longest(alone, np.append(weights[:-2], (0.0, 0.0)))
@@ -148,8 +148,9 @@ class Dealt:
             seen = self.group * (self.first[:, early, None] - 2 * self.first) + 2 * beyond * self.first
             passed = self.upto[:, -1:] - self.upto + (self.upto - self.last)[:, early, None]
             ways.append(self.group * (self.amounts - self.last) + self.last + seen + passed)
-        every, beyond = np.concatenate(ways, axis=1), self.stage - self.stage[: len(ways), None]
-        return _longest(every, weights, beyond.reshape(-1, len(self.m)) > 0)
+        every = np.concatenate(ways, axis=1)
+        beyond = self.stage - self.stage[: len(ways), None]
+        return _longest(every, weights, 2 * beyond.reshape(-1, len(self.m)) >= self.group)
 
 
 def _longest(ways: Array, weights: Array, some: Array | bool = True) -> Array:

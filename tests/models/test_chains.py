@@ -120,6 +120,7 @@ def test_a_step_is_no_shorter_than_any_way_through_its_rounds(
     idle = bubble(code, *shape[:2], np.array([m]), times)
     step = float((m * (passes[0].whole + passes[1].whole) + idle).max())
     ways = Ways.of(code, stages, costs, row, shape[0], np.array([m]))
+    assert (ways.passes >= 0).all()  # so that more of any part is no less
     assert ways.seconds(row, both[:, None], np.zeros((4, 1)))[0] <= step * (1 + 1e-9)
     mean = both @ ways.mean[:, 0]
     assert ways.mean_passes(np.zeros(1), np.zeros(4))[0, 0] * mean <= step * (1 + 1e-9) + 1e-12
