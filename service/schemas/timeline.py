@@ -58,9 +58,9 @@ class TimelineAnswer(Document):
     pipeline_s: float
     """From the first operation to the last, run one by one."""
     closed_form_s: float | None
-    """The same as the prediction has it. Under 1f1b, afab and zero_bubble they differ by sends only (2% at most);
-    where chunks differ, embedding and head among them, an interleaved schedule's, a V's and DualPipe's may be a tenth
-    more or some percent less (docs/model.md has figures). null where not all are shown."""
+    """The same as the prediction has it. Under 1f1b, afab and zero_bubble they differ by sends only (2% at most),
+    and so do interleaved ones whose layers come out even; where they do not, an interleaved schedule's may be some
+    percent more or less, and a V's and DualPipe's a tenth (docs/model.md has figures). null where not all are shown."""
     step_time_s: float
     """As predicted."""
     events: list[EventAnswer]
