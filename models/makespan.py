@@ -70,9 +70,8 @@ def interleaved(
     It is 1F1B of chunks, with twice as many more forwards ahead for every stage that follows, and all but the last
     round of a group. Before it alternates, a stage waits for its own forwards, for as many of one before it, or for
     what the first backward takes from a later one; from its last forward on it is the same with time turned round. With
-    every group that alternates the path may leave a stage, where that is longer, for the chunks with the head on the
-    last one, or go round as one of the stages does (_going_round). Of chunks of the rounds between the first
-    and the last no more is known than what they take together.
+    every group that alternates the path may leave a stage, where that is longer (_leaving). Of chunks of the rounds
+    between the first and the last no more is known than what they take together.
     """
     m, g, left = micro_batches, group, pp - 1 - stage
     ahead = np.minimum(2 * left + (rounds - 1) * g + 1, m * rounds)
@@ -85,16 +84,8 @@ def interleaved(
     begun, own_start = _rounds_ahead(counts, *forwards, forward)
     ended, own_end = _rounds_ahead(counts, *backwards, backward)
     start, end = _back_from_later(begun, backwards[1]), _back_from_later(ended, forwards[1])
-    first, last = forward.first + backward.first, forward.last + backward.last
-    passed = forwards[1] + backwards[1]
-    head = np.where(left > 0, g * last[-1] + passed[-1] - last[-1] - passed - (g - 1) * last, 0.0)
-    groups, whole, back = m / g, m * (forward.whole + backward.whole), 2 * left
-    each = g * (forward.whole + backward.whole)
-    round_ = (each + _going_round(g, stage, first, last, passed)).max(axis=0) - each
-    returns = (groups > 1) & (back <= g)  # before the next group's first round is over
-    leaving = np.maximum(np.where(returns, head - back * first, 0.0), round_)
-    early = np.where(returns, head - back * forward.first, 0.0)
-    later = np.where(returns, np.minimum(groups - 1, 1) * (head - back * backward.first), 0.0)
+    groups, whole = m / g, m * (forward.whole + backward.whole)
+    head, (early, leaving, later) = _leaving(g, groups, left, stage, forward, backward, forwards[1] + backwards[1])
     alternating = (
         np.maximum(np.maximum(begun, start), forwards[0] + own_start + early)
         + (whole - own_start - own_end)
@@ -230,6 +221,24 @@ def _rounds_ahead(
 def _back_from_later(done: Array, back: Array) -> Array:
     """When stages may go on with what comes back from whichever is done, (s, n); `back`: of all stages up to each."""
     return _largest_so_far((done + back)[::-1])[::-1] - back
+
+
+def _leaving(
+    group: Array, groups: Array, left: Array, stage: Array, forward: Chunks, backward: Chunks, passed: Array
+) -> tuple[Array, tuple[Array, Array, Array]]:
+    """What a path takes more, (s, n), that leaves a stage for the chunks of the last one that have the head, without
+    what it misses meanwhile of the next group's first round; and with that as often as it may: in the first group, in
+    those after it, where a path may go round instead as one of the stages does, and in the last one. `passed`: chunks
+    of the last round of all stages up to each."""
+    first, last = forward.first + backward.first, forward.last + backward.last
+    head = np.where(left > 0, group * last[-1] + passed[-1] - last[-1] - passed - (group - 1) * last, 0.0)
+    returns = (groups > 1) & (2 * left <= group)  # before that round is over
+    early, between, later = (
+        np.where(returns, head - 2 * left * missed, 0.0) for missed in (forward.first, first, backward.first)
+    )
+    each = group * (forward.whole + backward.whole)
+    around = (each + _going_round(group, stage, first, last, passed)).max(axis=0) - each
+    return head, (early, np.maximum(between, around), np.minimum(groups - 1, 1) * later)
 
 
 def _going_round(group: Array, stage: Array, first: Array, last: Array, passed: Array) -> Array:
