@@ -6,12 +6,13 @@ differ among the many meshes of a search. :mod:`models.bounds` and :mod:`models.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from models.array import Array, distinct, picked, ragged, total
+from models.array import Array, Shared, distinct, picked, ragged, total
 from models.combine import partitions
 from models.layout import ONE_F_ONE_B, Layouts
 from models.partition import Stages
@@ -109,6 +110,15 @@ class Chains:
         table, code = self._partitions
         return table.take(code[chain, schedule])
 
+    def shared(self, layouts: Layouts) -> Shared[Stages]:
+        """Of layouts on some of these chains, under these schedules."""
+        x, table = self.schedules, self._partitions[0]
+        m = layouts.num_micro_batches(self.problem.workload.global_batch)
+        chain = _at((self.pp, self.micro_batches), (layouts.pp, m))
+        names = "schedule", "virtual_stages", "balanced"
+        schedule = _at(*([getattr(of, name) for name in names] for of in (x, layouts)))
+        return Shared(table, self._partitions[1][chain, schedule])
+
     @cached_property
     def _whole(self) -> Array:
         """Of every part, what the model has."""
@@ -157,6 +167,11 @@ class Chains:
         counted = self.micro_batches[chain] + self.idle[row, chain, schedule]
         mean = total(self._whole[:, None] * both) / self.pp[chain]
         return self._ways.seconds(picked(self._number, chain, schedule), both, weights) - counted * mean
+
+
+def _at(columns: Sequence[Array], wanted: Sequence[Array]) -> Array:
+    """In which row each of some has the values that are wanted, (n,)."""
+    return np.all([of[:, None] == each for of, each in zip(columns, wanted, strict=True)], axis=0).argmax(axis=0)
 
 
 def passes(schedules: Layouts, pp: Array, m: Array) -> tuple[Array, Array]:

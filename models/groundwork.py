@@ -258,7 +258,8 @@ class Groundwork:
             for of, names in ((self.bodies, ("tokens", "tp", "sequence_parallel")), (self.experts, ("ep", "etp")))
         )
         links = partial(collectives, self.problem, placed, self.c)
-        return Predictions(self.costs(layouts, shards.spread(self._shard[body, expert]), placed, links))
+        costs = self.costs(layouts, shards.spread(self._shard[body, expert]), placed, links)
+        return Predictions(costs, self.chains.shared(layouts))
 
     def cores(self, trunk: Array, expert: Array) -> tuple[Layouts, Array, Array]:
         """Trunks with pairs of expert degrees: as layouts, the shard of each, and the bytes that it needs at least."""

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.array import Array
+from models.array import Array, Shared
 from models.flops import AttentionCount
 from models.hardware import GIB
 from models.layout import Layout, Layouts
 from models.margin import Margin
+from models.partition import Stages
 from models.pipeline import micro_batch_group
 from models.problem import Problem
 from models.profile import Z80, Profile
@@ -152,7 +153,7 @@ def log_spreads(predictions: Predictions, profile: Profile) -> Spreads:
     timed, covering = profile.neighbourhood(problem.neighbourhoods), profile.covering(problem.scopes)
     starts = range(0, len(layouts), _TOGETHER)
     rows = [np.arange(start, min(start + _TOGETHER, len(layouts))) for start in starts]
-    found = [_variances(problem, layouts.take(some), covering) for some in rows]
+    found = [_variances(problem, layouts.take(some), predictions.stages.take(some), covering) for some in rows]
     faster, slower = (
         np.array([timed.with_variance(float(v)) for v in of_each]) for of_each in np.concatenate(found, axis=1)
     )
@@ -160,8 +161,9 @@ def log_spreads(predictions: Predictions, profile: Profile) -> Spreads:
     return Spreads(faster * beyond, slower * beyond, Margin.of(problem, profile).spread(predictions.memory))
 
 
-def _variances(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
-    """Of log step time, towards less and towards more, over draws of the terms without runs; shape (2, n).
+def _variances(problem: Problem, layouts: Layouts, stages: Shared[Stages], profile: Profile) -> Array:
+    """Of log step time, towards less and towards more, over draws of the terms without runs; shape (2, n). `stages`:
+    of the layouts.
 
     Those of normal distributions with the same central 80%: a rate of ageing, a logarithm in an exponent, has tails.
     What is hidden can only slow a step down: a half that is narrower towards less is that narrow.
@@ -169,8 +171,8 @@ def _variances(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
     n, generator = len(layouts), np.random.default_rng(0)
     terms = [term for term in profile.applying(problem.scopes) if term.is_unknown]
     draws = {term.key: np.tile(term.spread * generator.standard_normal(_DRAWS), n) for term in terms}
-    repeated = layouts.take(np.repeat(np.arange(n), _DRAWS))
-    drawn = predict(problem, repeated, profile.coefficients(problem.scopes, draws))
+    repeated, coefficients = np.repeat(np.arange(n), _DRAWS), profile.coefficients(problem.scopes, draws)
+    drawn = predict(problem, layouts.take(repeated), coefficients, stages.take(repeated))
     logs = np.log(drawn.step_time_s).reshape(n, _DRAWS)
     low, middle, high = np.quantile(logs, [0.1, 0.5, 0.9], axis=1)
     half = (high - low) / 2

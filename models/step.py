@@ -37,10 +37,11 @@ class Predictions:
     """
 
     meshes: MeshCosts
+    stages: Shared[Stages]
 
     def take(self, rows: Array) -> Predictions:
         """Those at `rows`; not for coefficients drawn for each layout."""
-        return Predictions(self.meshes.take(rows))
+        return Predictions(self.meshes.take(rows), self.stages.take(rows))
 
     @property
     def problem(self) -> Problem:
@@ -74,7 +75,7 @@ class Predictions:
     @cached_property
     def _whole(self) -> Combiner | None:
         """All of them, where they are few enough for their arrays to stay in cache."""
-        meshes, stages = self.meshes, self._stages
+        meshes, stages = self.meshes, self.stages
         if len(self.layouts) > _BLOCK and not is_drawn(meshes.c):
             return None
         return Combiner(meshes.layouts, meshes, stages.table.take(stages.code))
@@ -90,16 +91,12 @@ class Predictions:
         return _by_name(times, place), held, _joined(hosts, place)
 
     @cached_property
-    def _stages(self) -> Shared[Stages]:
-        return partitions(self.problem, self.layouts)
-
-    @cached_property
     def layers_per_chunk(self) -> list[tuple[int, ...]]:
         return [tuple(map(len, chunks)) for chunks in layers_of_chunks(self.problem, self.layouts)]
 
     def _blocks(self, order: Array) -> Iterator[Combiner]:
         """Blocks small enough for that, of layouts in this order."""
-        meshes, stages = self.meshes, self._stages
+        meshes, stages = self.meshes, self.stages
         for start in range(0, len(order), _BLOCK):
             rows = order[start : start + _BLOCK]
             some = meshes.take(rows)
@@ -109,7 +106,7 @@ class Predictions:
     def _work(self) -> Array:
         """What decides how much there is to do for a layout, as a number: blocks of layouts that ask for like work take
         less."""
-        x, stages = self.layouts, self._stages
+        x, stages = self.layouts, self.stages
         work = stages.spread(stages.table.different)
         for knob, most in ((x.schedule, len(SCHEDULES)), (x.zero_stage, 4), (x.offload_activations, 2)):
             work = work * most + knob
@@ -160,12 +157,13 @@ class Predictions:
         return self.tflops_per_chip(count) / peak
 
 
-def predict(problem: Problem, layouts: Layouts, c: Coefficients) -> Predictions:
+def predict(problem: Problem, layouts: Layouts, c: Coefficients, stages: Shared[Stages] | None = None) -> Predictions:
     """Time and memory of every layout. Layouts are taken as legal (models.rules); illegal ones give numbers, not sense.
 
-    Coefficients are scalars, or arrays of shape (n,) to predict each layout under its own.
+    Coefficients are scalars, or arrays of shape (n,) to predict each layout under its own. `stages`: of the layouts,
+    where they are known.
     """
-    return Predictions(MeshCosts.of(problem, layouts, c))
+    return Predictions(MeshCosts.of(problem, layouts, c), stages or partitions(problem, layouts))
 
 
 def _by_name(parts: Sequence[dict[str, Array]], place: Array) -> dict[str, Array]:
