@@ -17,7 +17,7 @@ from models import catalogue
 from models import search as search_module
 from models.answer import Answer, Goal, NothingFaster, to_the_end
 from models.architecture import Architecture, MlaShape, MoeShape
-from models.array import Array
+from models.array import Array, distinct
 from models.bounds import Bounds, CoreBounds, Variants, slower_shardings
 from models.chains import Chains
 from models.constraints import Constraints
@@ -735,3 +735,18 @@ def test_who_is_told_what_to_save_is_never_faster(
         told = pinned | {"offload_activations": (offload,), "recompute": (recompute,)}
         answer = answered(question, Constraints(allowed=told), Goal())
         assert answer is None or free.times[0] <= answer.times[0] * (1 + 1e-9)
+
+
+def test_an_answer_predicts_of_a_layout_what_is_predicted_of_it_alone() -> None:
+    """Under every schedule, whichever others are in its tables."""
+    question = problem("deepseek-v3", ("h100", 64), "generic", seq_len=4096, global_batch=256)
+    offered = Constraints(allowed={"recompute": ("full",), "tp": (1,), "cp": (1,), "micro_batch": (1,)})
+    answer = answered(question, offered, Goal(tolerance=1.0, both_sides=True))
+    assert answer is not None
+    rows, _ = distinct(answer.layouts.schedule, answer.layouts.virtual_stages, answer.layouts.balanced)
+    assert len(rows) > 8
+    together = answer.ground.predict(answer.layouts.take(rows))
+    for i, row in enumerate(rows):
+        alone = predict(question, answer.layouts.take(rows[i : i + 1]), PROFILE.coefficients(question.scopes))
+        assert together.step_time_s[i] == alone.step_time_s[0] == answer.times[row]
+        assert together.needed_bytes[i] == alone.needed_bytes[0]
