@@ -11,7 +11,7 @@ from models.array import Array, Shared, distinct, total
 from models.exposure import Exposure, straggling, weighed
 from models.hardware import GIB
 from models.layout import DUALPIPE, INTERLEAVED, ZERO_BUBBLE_V, Layouts
-from models.makespan import Chunks
+from models.makespan import Chunks, Rounds
 from models.margin import Margin
 from models.mesh_costs import MeshCosts
 from models.partition import Stages, boundaries, facing, partition
@@ -115,9 +115,10 @@ class Combiner:
         idle = pipeline.bubble(x.schedule, x.pp, x.virtual_stages, m, times)
         once = self._data_once(times.forward, times.backward)
         optimizer = self._optimizer()
-        sends = exposure.sends(stages.amounts) + np.zeros_like(both)
+        together = pipeline.ends_together(x.schedule)  # who waits for the others sends meanwhile
+        sends = np.where(together, exposure.sends(), exposure.sends(stages.amounts)) + np.zeros_like(both)
         last = _largest(m * both + idle + once + optimizer + sends)
-        slow = np.where(pipeline.ends_together(x.schedule), _largest(both), last)
+        slow = np.where(together, _largest(both), last)
         amounts = [_pick(a, slow) for a in stages.amounts]
         time = {
             name: m * total(a * part.terms[name] for a, part in zip(amounts, parts, strict=True) if name in part.terms)
@@ -134,18 +135,29 @@ class Combiner:
         time["jitter_s"] = waits + (subtotal + waits) * straggling(self.problem, self.c, x.num_devices)
         return {name: time[name] + np.zeros_like(subtotal) for name in TIME_TERMS}, exposed
 
-    def _rounds(self, forward: Array, both: Array) -> tuple[Chunks, Chunks] | None:
-        """Forward and backward on chunks that are dealt out in rounds, of the layouts that have them."""
+    def _rounds(self, forward: Array, both: Array) -> Rounds | None:
+        """Passes on chunks that are dealt out in rounds, of the layouts that have them."""
         rows = np.flatnonzero(self.layouts.schedule == INTERLEAVED)
         if not len(rows):
             return None
-        first, last = self.stages.of_rounds(rows)
-        parts = [(part.forward[rows], part.both[rows]) for part in self.exposure.parts]
-        ahead, every = (
-            Chunks(whole.take(rows, axis=1), weighed(first, seconds), weighed(last, seconds))
-            for whole, seconds in zip((forward, both), zip(*parts, strict=True), strict=True)
+        x, stages = self.layouts, self.stages
+        first, last = stages.of_rounds(rows)
+        forwards, every = zip(*((part.forward[rows], part.both[rows]) for part in self.exposure.parts), strict=True)
+        ahead, whole = (
+            Chunks(of_stages.take(rows, axis=1), weighed(first, seconds), weighed(last, seconds))
+            for of_stages, seconds in ((forward, forwards), (both, every))
         )
-        return ahead, every.less(ahead)
+        steady, code = stages.steady, stages.code.take(rows)
+        out, back, down = steady.passes.take(code, axis=2)
+        chunk = self.exposure.whole_model()[rows] / (x.pp[rows] * x.virtual_stages[rows])
+        return Rounds(
+            forward=ahead,
+            backward=whole.less(ahead),
+            steady=weighed(out - back, forwards) + weighed(back, every),
+            missed=steady.moves.take(code) * chunk,
+            ahead=weighed(down, every),
+            last=steady.last.take(code),
+        )
 
     def _data_once(self, forward: Array, backward: Array) -> Array:
         """Gradient reduction behind the last micro-batch's backward, parameter gather behind the first forward."""

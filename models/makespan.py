@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.array import Array
+from models.array import Array, picked
 
 
 def turns(pp: Array, micro_batches: Array, corners: Array) -> Array:
@@ -61,19 +61,40 @@ class Chunks:
         return Chunks(self.whole - others.whole, self.first - others.first, self.last - others.last)
 
 
-def interleaved(
-    pp: Array, micro_batches: Array, rounds: Array, group: Array, stage: Array, forward: Chunks, backward: Chunks
-) -> Array:
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Seconds of a micro-batch on chunks that are dealt out in rounds, (n,) but for those of stages: both passes on a
+    path from stage to stage that alternates, and what it has `missed` on the way of every group; and on one where all
+    forwards come first, which ends at stage `last`."""
+
+    forward: Chunks
+    backward: Chunks
+    steady: Array
+    missed: Array
+    ahead: Array
+    last: Array
+
+    def at(self, kind: Array, rows: Array) -> Rounds:
+        """Of some rows, with stages (s, rows) of these kinds."""
+        forward, backward = (
+            Chunks(*(picked(values, kind, rows) for values in (of.whole, of.first, of.last)))
+            for of in (self.forward, self.backward)
+        )
+        paths = (values.take(rows) for values in (self.steady, self.missed, self.ahead, self.last))
+        return Rounds(forward, backward, *paths)
+
+
+def interleaved(pp: Array, micro_batches: Array, rounds: Array, group: Array, stage: Array, seconds: Rounds) -> Array:
     """Seconds of pipelines with chunks dealt out in rounds, of which each passes a group of micro-batches before the
     next one, (n,).
 
     It is 1F1B of chunks, with twice as many more forwards ahead for every stage that follows, and all but the last
     round of a group. Before it alternates, a stage waits for its own forwards, for as many of one before it, or for
     what the first backward takes from a later one; from its last forward on it is the same with time turned round. With
-    every group that alternates the path may leave a stage, where that is longer (_leaving). Of chunks of the rounds
-    between the first and the last no more is known than what they take together.
+    every group that alternates the path may leave a stage, where that is longer (_leaving). Where the rounds between the
+    first and the last differ too, it may wander from one stage to another that has more in the next round.
     """
-    m, g, left = micro_batches, group, pp - 1 - stage
+    m, g, left, forward, backward = micro_batches, group, pp - 1 - stage, seconds.forward, seconds.backward
     ahead = np.minimum(2 * left + (rounds - 1) * g + 1, m * rounds)
     late = ahead - (rounds - 1) * g  # of which so many are of the last round, or of the next group's first one
     counts = (g, np.minimum(late, g), np.maximum(late - g, 0))
@@ -92,13 +113,18 @@ def interleaved(
         + np.maximum(groups - 2, 0.0) * np.maximum(leaving, 0.0)
         + np.maximum(np.maximum(ended, end), backwards[0] + own_end + later)
     )
+    filled = forwards[0] + backwards[0]
+    most = (forward.whole + backward.whole).max(axis=0) * (1 + _ALIKE)
+    steady = seconds.steady - seconds.missed / g
+    wanders = np.where(steady > most, m * steady + filled[-1] / 2, 0.0)
     if not (some := np.flatnonzero(groups <= 1)).size:
-        return np.asarray(alternating.max(axis=0))
+        return np.asarray(np.maximum(alternating.max(axis=0), wanders))
     one_way = np.maximum(begun + end, start + ended)
-    once = whole + forwards[0] + backwards[0] + np.maximum(head, 0.0)
+    once = whole + filled + np.maximum(head, 0.0)
     found = np.where(m * rounds > ahead, alternating, one_way)
     found[:, some] = np.maximum(found, once)[:, some]
-    return np.asarray(found.max(axis=0))
+    down = np.where(seconds.ahead > most, m * seconds.ahead + filled[-1] * (seconds.last / (pp - 1)), 0.0)
+    return np.asarray(np.maximum(found.max(axis=0), np.where(groups > 1, wanders, np.maximum(wanders, down))))
 
 
 def zero_bubble(pp: Array, micro_batches: Array, stage: Array, forward: Array, to_input: Array, weight: Array) -> Array:
@@ -254,7 +280,8 @@ def _going_round(group: Array, stage: Array, first: Array, last: Array, passed: 
 
 
 EARLY = 3
-"""Stages that a path may go round to: the first, and the first that is like its neighbours."""
+"""Of the stages that are given so many that a path may go round to: the first, and one or two of those that follow."""
+_ALIKE = 1e-9
 
 
 def _sums(values: Array) -> Array:

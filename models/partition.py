@@ -15,7 +15,7 @@ layers fewer than chunks, neither has the embedding's, as in Megatron-LM's split
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,6 +51,87 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
+class Steady:
+    """Paths through chunks that are dealt out in rounds, the longest by what parts cost, where stages alternate between
+    forwards and backwards, and where all forwards come first: from stage to stage, round after round.
+
+    `passes` (3, parts, u): forwards and backwards that a micro-batch takes on the one, and both that it takes on the
+    other; `moves` (u,): down how many stages the first goes with every group of micro-batches, and misses as many
+    chunks of both; `last` (u,): where the other one ends. Nothing where there is one round.
+    """
+
+    passes: Array
+    moves: Array
+    last: Array
+
+    @classmethod
+    def of(cls, begin: Array, order: Array, costs: Array, pp: Array, rounds: Array) -> Steady:
+        """Of groups of as many micro-batches as stages; backward is taken to be two thirds of both passes."""
+        u, kinds = len(pp), len(costs) - 2
+        found = cls(np.zeros((3, len(costs), u)), np.zeros(u), np.zeros(u))
+        held = _held(begin, order, kinds)
+        for p, v in {(int(p), int(v)) for p, v in zip(pp, rounds, strict=True) if v > 1}:
+            rows = np.flatnonzero((pp == p) & (rounds == v))
+            parts = np.zeros((len(rows), p * v, len(costs)))
+            parts[:, :, :kinds] = held[rows, : p * v]
+            parts[:, 0, kinds] = parts[:, -1, -1] = 1
+            chunks = parts.reshape(len(rows), v, p, len(costs))
+            forward, backward = _blocks(chunks)
+            path, moves = _cycle((forward + 2 * backward) @ costs / 3, (chunks @ costs).mean(axis=(1, 2)) / p)
+            ahead = _downwards(chunks @ costs)
+            for i, (of, at) in enumerate(((forward, path), (backward, path), (chunks, ahead))):
+                on_path = np.take_along_axis(of, at[:, :, None, None], axis=2)[:, :, 0]
+                found.passes[i][:, rows] = on_path.sum(axis=1).T
+            found.moves[rows], found.last[rows] = moves, ahead[:, -1]
+        return found
+
+
+def _blocks(chunks: Array) -> tuple[Array, Array]:
+    """Forwards and backwards of a micro-batch, (u, v, p, parts) each, on every stage while backwards are those of one
+    round after the other, from the last one back: of chunks (u, v, p, parts). Forwards are a round ahead, and twice as
+    many of them for every stage that follows (models.schedules)."""
+    _, v, p, _ = chunks.shape
+    stage, block = np.arange(p), np.arange(v)[:, None]
+    ahead, late = np.divmod(2 * (p - 1 - stage), p)
+    share = (late / p)[:, None]
+    early, later = ((block - 1 + ahead + more) % v for more in (0, 1))
+    return (1 - share) * chunks[:, early, stage] + share * chunks[:, later, stage], chunks[:, ::-1]
+
+
+def _cycle(values: Array, each: Array) -> tuple[Array, Array]:
+    """Of values (u, v, p) the stage of every round, (u, v), on the cycle that has most, where a move down takes as much
+    from it as `each` (u,) of the stages moved; and how many those are together."""
+    u, v, p = values.shape
+    stage = np.arange(p)
+    lost = np.maximum(stage - stage[:, None], 0) * each[:, None, None]  # from row to column
+    best, came = np.zeros((u, p)), []
+    for turn in range(2 * v):
+        reached = best[:, :, None] - lost
+        came.append(reached.argmax(axis=1))
+        best = reached.max(axis=1) + values[:, turn % v]
+    at, path = best.argmax(axis=1), np.empty((u, v), dtype=np.int64)
+    for turn in range(2 * v - 1, v - 1, -1):
+        path[:, turn - v] = at
+        at = np.take_along_axis(came[turn], at[:, None], axis=1)[:, 0]
+    return path, np.maximum(np.diff(path, axis=1, prepend=path[:, -1:]), 0).sum(axis=1)
+
+
+def _downwards(values: Array) -> Array:
+    """Of values (u, v, p) the stage of every round, (u, v), that have most of those that never go up."""
+    u, v, p = values.shape
+    best, came = np.zeros((u, p)), []
+    for turn in range(v):
+        reached = np.where(np.arange(p) >= np.arange(p)[:, None], best[:, :, None], -np.inf)
+        came.append(reached.argmax(axis=1))
+        best = reached.max(axis=1) + values[:, turn]
+    at, path = best.argmax(axis=1), np.empty((u, v), dtype=np.int64)
+    for turn in range(v - 1, -1, -1):
+        path[:, turn] = at
+        at = np.take_along_axis(came[turn], at[:, None], axis=1)[:, 0]
+    return path
+
+
+@dataclass(frozen=True, slots=True)
 class Stages:
     """The different stages of u partitions, at most s each.
 
@@ -58,20 +139,21 @@ class Stages:
     (s, u): the first stage that is like this, which holds no less than the others (models.pipeline.in_flight). Padding
     repeats the last one. Of every partition that they were taken from, `order`: how they follow each other, and
     `rounds` (2, parts, s, all): amounts of their chunks of the first and of the last round, where they are dealt out in
-    rounds; `code` (u,): which of those each is.
+    rounds, and `steady`: on which paths these are longest; `code` (u,): which of those each is.
     """
 
     amounts: Array
     index: Array
     order: Order
     rounds: Array
+    steady: Steady
     code: Array
 
     def take(self, rows: Array) -> Stages:
         """Those of some partitions, with no more padding than they need."""
         most = int(self.different[rows].max(initial=1))
         amounts, index = self.amounts[:, :most].take(rows, axis=2), self.index[:most].take(rows, axis=1)
-        return Stages(amounts, index, self.order, self.rounds, self.code.take(rows))
+        return Stages(amounts, index, self.order, self.rounds, self.steady, self.code.take(rows))
 
     def of_rounds(self, rows: Array) -> Array:
         """`rounds` of some, (2, parts, s, rows)."""
@@ -81,10 +163,10 @@ class Stages:
         """With so many layers of a kind more where the head is."""
         if not layers:
             return self
-        amounts, rounds = self.amounts.copy(), self.rounds.copy()
-        for values in (amounts, *rounds):
+        amounts, rounds, passes = self.amounts.copy(), self.rounds.copy(), self.steady.passes.copy()
+        for values in (amounts, *rounds, *passes):
             values[kind] += layers * values[-1]
-        return Stages(amounts, self.index, self.order, rounds, self.code)
+        return Stages(amounts, self.index, self.order, rounds, replace(self.steady, passes=passes), self.code)
 
     @property
     def different(self) -> Array:
@@ -119,7 +201,9 @@ def partition(
     begin = boundaries(costs, head_cost, *shape, by_threshold=by_threshold)
     rounds = np.where(mirrored | folded, 1, virtual_stages)
     amounts, of_rounds, index, kind = _different_stages(begin, order, len(layer_cost), pp, rounds, mirrored, folded)
-    return Stages(amounts, index, Order.of(kind, pp), of_rounds, np.arange(len(pp)))
+    costs = np.array([*layer_cost, 0.0, head_cost])
+    steady = Steady.of(begin, order, costs, pp, rounds)
+    return Stages(amounts, index, Order.of(kind, pp), of_rounds, steady, np.arange(len(pp)))
 
 
 def facing(pp: Array, mirrored: Array, folded: Array) -> Array:

@@ -42,7 +42,7 @@ class StageTimes:
     """Seconds of a micro-batch: forward, backward and its weight gradients on the different stages, (s, n); forward,
     both passes, and weight gradients of all stages, (n,). Weight gradients may be 0 where no schedule moves them.
     `order`, `partition`: how stages follow each other, and whose order each is (`code` of models.partition.Stages).
-    `rounds`: forward and backward on chunks that are dealt out in rounds, of those among the n that are interleaved."""
+    `rounds`: of those among the n that are interleaved."""
 
     forward: Array
     backward: Array
@@ -52,7 +52,7 @@ class StageTimes:
     total_weight: Array | float
     order: Order
     partition: Array
-    rounds: tuple[makespan.Chunks, makespan.Chunks] | None = None
+    rounds: makespan.Rounds | None = None
 
 
 def micro_batch_group(pp: Array | int, micro_batches: Array | int) -> Array:
@@ -161,13 +161,9 @@ def _seconds(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: A
             turns = makespan.turns_of_rounds if code == INTERLEAVED else makespan.turns
             stage = turns(count, m, stage)
         kind = picked(times.order.kind, stage, partition)
-        if code == INTERLEAVED and times.rounds:
-            own = number[some]
-            passes = [
-                makespan.Chunks(*(picked(of, kind, own) for of in (each.whole, each.first, each.last)))
-                for each in times.rounds
-            ]
-            found[some] = makespan.interleaved(count, m, virtual_stages[some], group[some], stage, *passes)
+        if code == INTERLEAVED and times.rounds is not None:
+            rounds = times.rounds.at(kind, number[some])
+            found[some] = makespan.interleaved(count, m, virtual_stages[some], group[some], stage, rounds)
             continue
         forward, backward = (picked(values, kind, some) for values in (times.forward, times.backward))
         if code == ONE_F_ONE_B:
