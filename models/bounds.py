@@ -22,7 +22,8 @@ step; the last takes no less than any stage, nor than the mean of all.
   interleaved (models.makespan.interleaved): a stage's passes, and those of the first round of all before it: of the
   heaviest stage, and of three together in such shares that no part of the model has fewer than need be. With every
   group of g micro-batches more: g chunks with the head less g-1 and twice as many as stages follow of one's own; or
-  what a stage takes that goes round, but for the groups that fill and drain the pipeline.
+  what a stage takes that goes round, but for the groups that fill and drain the pipeline. Paths that wander from stage
+  to stage only add to that.
   zero_bubble_v: with n = min(m, pp)-1 and k = min(max(m-pp, 0), pp-1) a stage idles for (pp-1)/4 of F+I of the mean
   of the others, or more, and for pp-1 - n/2 of that, less k of their W. Where m <= pp the second is a path of
   models.makespan.zero_bubble_v, and the first no more than it. Else let d be pp-1 and e be d-k; as that counts, the

@@ -91,8 +91,9 @@ def interleaved(pp: Array, micro_batches: Array, rounds: Array, group: Array, st
     It is 1F1B of chunks, with twice as many more forwards ahead for every stage that follows, and all but the last
     round of a group. Before it alternates, a stage waits for its own forwards, for as many of one before it, or for
     what the first backward takes from a later one; from its last forward on it is the same with time turned round. With
-    every group that alternates the path may leave a stage, where that is longer (_leaving). Where the rounds between the
-    first and the last differ too, it may wander from one stage to another that has more in the next round.
+    every group that alternates the path may leave a stage, where that is longer (_leaving). Where rounds differ from
+    stage to stage, it wanders to those that have more in them (models.partition.Steady), the first and the last group's
+    as where all forwards come first; that it waits for half of the first round before it is typical.
     """
     m, g, left, forward, backward = micro_batches, group, pp - 1 - stage, seconds.forward, seconds.backward
     ahead = np.minimum(2 * left + (rounds - 1) * g + 1, m * rounds)
@@ -114,17 +115,17 @@ def interleaved(pp: Array, micro_batches: Array, rounds: Array, group: Array, st
         + np.maximum(np.maximum(ended, end), backwards[0] + own_end + later)
     )
     filled = forwards[0] + backwards[0]
-    most = (forward.whole + backward.whole).max(axis=0) * (1 + _ALIKE)
-    steady = seconds.steady - seconds.missed / g
-    wanders = np.where(steady > most, m * steady + filled[-1] / 2, 0.0)
+    most = (forward.whole + backward.whole).max(axis=0)
+    ahead_s, steady = np.maximum(seconds.ahead, most), np.maximum(seconds.steady - seconds.missed / g, most)
+    waits = filled[-1] * np.where(groups > 1, 0.5, seconds.last / (pp - 1))
+    wanders = np.where(np.maximum(ahead_s, steady) > most * (1 + _ALIKE), g * ahead_s + (m - g) * steady + waits, 0.0)
     if not (some := np.flatnonzero(groups <= 1)).size:
         return np.asarray(np.maximum(alternating.max(axis=0), wanders))
     one_way = np.maximum(begun + end, start + ended)
     once = whole + filled + np.maximum(head, 0.0)
     found = np.where(m * rounds > ahead, alternating, one_way)
     found[:, some] = np.maximum(found, once)[:, some]
-    down = np.where(seconds.ahead > most, m * seconds.ahead + filled[-1] * (seconds.last / (pp - 1)), 0.0)
-    return np.asarray(np.maximum(found.max(axis=0), np.where(groups > 1, wanders, np.maximum(wanders, down))))
+    return np.asarray(np.maximum(found.max(axis=0), wanders))
 
 
 def zero_bubble(pp: Array, micro_batches: Array, stage: Array, forward: Array, to_input: Array, weight: Array) -> Array:

@@ -11,8 +11,8 @@ from models.array import Array
 from models.chains import Chains, passes
 from models.constraints import Constraints
 from models.layout import SCHEDULES, Layouts
-from models.makespan import Chunks
-from models.partition import Order, Stages, partition
+from models.makespan import Chunks, Rounds
+from models.partition import Order, Stages, Steady, partition
 from models.pipeline import StageTimes, bubble
 from models.space import Space, neutral
 from models.ways import Ways, has_ways
@@ -115,7 +115,9 @@ def test_a_step_is_no_shorter_than_any_way_through_its_rounds(
         np.array([np.tensordot(of, stages.amounts[:, stages.order.kind[:pp, 0], 0], axes=1).sum()])
         for of in (forward, both)
     ]
-    times = StageTimes(passes[0].whole, passes[1].whole, 0.0, *whole, 0.0, stages.order, row, (passes[0], passes[1]))
+    nothing = np.zeros(1)
+    rounds = Rounds(passes[0], passes[1], nothing, nothing, nothing, nothing)  # no path that wanders
+    times = StageTimes(passes[0].whole, passes[1].whole, 0.0, *whole, 0.0, stages.order, row, rounds)
     code = np.array([SCHEDULES.index("interleaved")])
     idle = bubble(code, *shape[:2], np.array([m]), times)
     step = float((m * (passes[0].whole + passes[1].whole) + idle).max())
@@ -181,7 +183,7 @@ def made(
     forward: Array,
     weight: Array,
     m: int,
-    rounds: tuple[Chunks, Chunks] | None = None,
+    rounds: Rounds | None = None,
 ) -> float:
     """What a step takes of stages with such passes."""
     pp, one = np.array([len(both)]), np.array([m])
@@ -212,7 +214,7 @@ def ways_of(name: str, amounts: Array, weights: Array, m: int) -> Ways:
     pp, one, code = np.array([amounts.shape[1]]), np.array([m]), np.array([SCHEDULES.index(name)])
     assert has_ways(code, pp, one).all()
     stage, row = np.arange(int(pp[0])), np.zeros(1, dtype=int)
-    stages = Stages(
-        amounts[:, :, None], stage[:, None], Order.of(stage[None], pp), np.zeros((2, *amounts.shape, 1)), row
-    )
+    order, rounds = Order.of(stage[None], pp), np.zeros((2, *amounts.shape, 1))
+    nowhere = Steady(np.zeros((3, len(amounts), 1)), np.zeros(1), np.zeros(1))
+    stages = Stages(amounts[:, :, None], stage[:, None], order, rounds, nowhere, row)
     return Ways.of(code, stages, weights, row, pp, one)

@@ -12,13 +12,19 @@ from hypothesis import strategies as st
 
 from models.array import Array
 from models.layout import SCHEDULES, Layout
-from models.makespan import Chunks, zero_bubble_v
+from models.makespan import Chunks, Rounds, zero_bubble_v
 from models.partition import Order, boundaries, facing, partition
 from models.pipeline import StageTimes, bubble, in_flight
 from models.schedules import run
 from tests.models.simulation import Op, afab, greedy_zero_bubble, interleaved, one_f_one_b, simulate, zero_bubble
 
 times = st.lists(st.floats(0.1, 3.0), min_size=1, max_size=8)
+
+
+def alone(forward: Chunks, backward: Chunks) -> Rounds:
+    """Of one pipeline, with paths that stay where they are."""
+    nothing = np.zeros(1)
+    return Rounds(forward, backward, nothing, nothing, nothing, nothing)
 
 
 def closed_form(
@@ -32,7 +38,7 @@ def closed_form(
     f, b = np.array(forward)[:, None], np.array(backward)[:, None]
     both, weights = f + b, np.broadcast_to(np.atleast_2d(weight).T, f.shape)
     order = Order.of(np.arange(len(f))[None], np.array([len(f)])), np.zeros(1, dtype=int)
-    rounds = Chunks(f, f / v, f / v), Chunks(b, b / v, b / v)
+    rounds = alone(Chunks(f, f / v, f / v), Chunks(b, b / v, b / v))
     stages = StageTimes(f, b, weights, *(whole.sum(axis=0) for whole in (f, both, weights)), *order, rounds)
     code, *shape = (np.array([value]) for value in (SCHEDULES.index(schedule), len(f), v, m))
     return float((m * both + bubble(code, *shape, stages)).max())
@@ -326,7 +332,14 @@ def dealt_out(layers: int, head: float, pp: int, v: int, m: int, *, balanced: bo
     found = partition(((0, layers),), np.array([1.0]), head, *rows, no, no)
     costs = np.array([1.0, 0.0, head])
     whole, first, last = (np.tensordot(costs, of, axes=1) for of in (found.amounts, *found.rounds))
-    rounds = Chunks(whole, first, last), Chunks(2 * whole, 2 * first, 2 * last)
+    paths = found.steady
+    out, back, down = (costs @ passes for passes in paths.passes)
+    chunk = 3 * (layers + head) / (pp * v)
+    rounds = Rounds(
+        Chunks(whole, first, last),
+        Chunks(2 * whole, 2 * first, 2 * last),
+        *(out + 2 * back, paths.moves * chunk, 3 * down, paths.last),
+    )
     model = np.array([layers + head])
     times = StageTimes(whole, 2 * whole, 0.0, model, 3 * model, 0.0, found.order, found.code, rounds)
     idle = bubble(np.array([SCHEDULES.index("interleaved")]), *rows[:2], np.array([m]), times)
