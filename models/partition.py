@@ -21,6 +21,8 @@ import numpy as np
 
 from models.array import Array, distinct
 
+_ALTERNATING = 2
+"""With more runs of layers of a kind than this, kinds take turns: rounds differ from stage to stage."""
 _TRIED = 8
 """Sizes of the largest chunk."""
 
@@ -57,7 +59,8 @@ class Steady:
 
     `passes` (3, parts, u): forwards and backwards that a micro-batch takes on the one, and both that it takes on the
     other; `moves` (u,): down how many stages the first goes with every group of micro-batches, and misses as many
-    chunks of both; `last` (u,): where the other one ends. Nothing where there is one round.
+    chunks of both; `last` (u,): where the other one ends. Nothing where there is one round, or where kinds of layers do
+    not take turns.
     """
 
     passes: Array
@@ -202,7 +205,7 @@ def partition(
     rounds = np.where(mirrored | folded, 1, virtual_stages)
     amounts, of_rounds, index, kind = _different_stages(begin, order, len(layer_cost), pp, rounds, mirrored, folded)
     costs = np.array([*layer_cost, 0.0, head_cost])
-    steady = Steady.of(begin, order, costs, pp, rounds)
+    steady = Steady.of(begin, order, costs, pp, rounds if len(runs) > _ALTERNATING else np.ones_like(rounds))
     return Stages(amounts, index, Order.of(kind, pp), of_rounds, steady, np.arange(len(pp)))
 
 

@@ -2,8 +2,9 @@
 
     python -m tests.benchmarks.schedules
 
-Of large and small models as they are, in stages that differ: a timeline's length over that of the closed form, less
-one. Every schedule of the generic stack, balanced and even splits, 2 to 16 stages of 8 H100 each.
+Of large and small models as they are, and of some whose kinds of layers take turns, in stages that differ: a timeline's
+length over that of the closed form, less one. Every schedule of the generic stack, balanced and even splits, 2 to 16
+stages of 8 H100 each.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from models.workload import Workload
 
 MODELS = "deepseek-v3", "kimi-k2", "qwen3-235b-a22b", "llama-3.1-405b", "gpt-3-175b"
 SMALL = "llama-3.1-8b", "llama-3.2-1b", "gemma-2-9b"
+ALTERNATING = "llama-4-maverick", "llama-4-scout", "gemma-3-27b", "gpt-oss-20b"
 SCHEDULES = (
     ("1f1b", 1), ("afab", 1), ("zero_bubble", 1), ("zero_bubble_v", 2), ("dualpipe", 1), ("interleaved", 2),
     ("interleaved", 3), ("interleaved", 4),
 )  # fmt: skip
+STAGES = 2, 3, 4, 5, 7, 8, 16
 PER_STAGE = 0, 0.5, 1, 2, 4, 8  # at least one micro-batch
 DATA_PARALLEL = 8
 _OPEN = "schedule", "virtual_stages", "balanced"
@@ -35,7 +38,7 @@ _OPEN = "schedule", "virtual_stages", "balanced"
 
 def excess(models: Sequence[str], schedule: str, virtual_stages: int, *, balanced: bool) -> Iterator[float]:
     """Of every pipeline that is legal."""
-    for model, pp, per_stage in product(models, (2, 4, 8, 16), PER_STAGE):
+    for model, pp, per_stage in product(models, STAGES, PER_STAGE):
         micro_batches = max(int(pp * per_stage), 1)
         problem = Problem(
             architecture=catalogue.architecture(model),
@@ -55,9 +58,11 @@ def excess(models: Sequence[str], schedule: str, virtual_stages: int, *, balance
 def main() -> None:
     print("| schedule | split | models | pipelines | least | 10th | median | 90th | most |")
     print("|---|---|---|---|---|---|---|---|---|")
-    of_size = {"large": MODELS, "small": SMALL}
+    of_size = {"large": MODELS, "small": SMALL, "alternating": ALTERNATING}
     for (schedule, virtual_stages), balanced, (size, models) in product(SCHEDULES, (True, False), of_size.items()):
         beyond = list(excess(models, schedule, virtual_stages, balanced=balanced))
+        if not beyond:
+            continue
         spread = " | ".join(f"{share:+.1%}" for share in np.percentile(beyond, [0, 10, 50, 90, 100]))
         name = f"{schedule} x{virtual_stages}" if virtual_stages > 1 else schedule
         print(f"| {name} | {'balanced' if balanced else 'even'} | {size} | {len(beyond)} | {spread} |")

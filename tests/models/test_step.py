@@ -25,6 +25,7 @@ from models.recompute import FULL, NONE, policy
 from models.rules import require_legal
 from models.shard import Shards
 from models.step import TIME_TERMS, predict
+from models.usual import usual
 from models.workload import Workload
 
 PROFILE = shipped_profile()
@@ -124,6 +125,26 @@ def test_a_higher_peak_never_makes_a_layout_slower(factor: float, inside: float,
             predict(p, Layouts.of(layouts), PROFILE.coefficients(p.scopes)).step_time_s for p in (problem, faster)
         )
         assert (fast <= slow * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("micro_batches", [16, 33, 65])
+def test_nor_by_more_than_sends_beside_the_mean_stage(micro_batches: int) -> None:
+    """Interleaved chunks that differ, where sends hide beside what the mean stage computes and links are slow: what a
+    head takes less is nothing to the slowest stage."""
+    cluster = catalogue.cluster("mi300x", 32).changed(scale_up=0.1, scale_out=0.02)
+    problem = Problem(
+        architecture=catalogue.architecture("nemotron-4-15b"),
+        cluster=cluster,
+        workload=Workload(seq_len=1024, global_batch=micro_batches),
+        stack=catalogue.stack("megatron-bridge"),
+    )
+    shape = Layout(pp=16, tp=2, schedule="interleaved", virtual_stages=2, balanced=True)
+    layouts = Layouts.of([usual(problem, shape, ("schedule", "virtual_stages", "balanced"))])
+    chip = cluster.chip
+    peaks = {dtype: 1.3 * value for dtype, value in chip.peak_tflops.items()}
+    faster = replace(problem, cluster=replace(cluster, chip=replace(chip, peak_tflops=peaks)))
+    slow, fast = (predict(p, layouts, PROFILE.coefficients(p.scopes)).step_time_s[0] for p in (problem, faster))
+    assert fast <= slow * 1.004
 
 
 def wire(problem: Problem, layout: Layout) -> float:

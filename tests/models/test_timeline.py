@@ -174,11 +174,12 @@ def test_whatever_is_legal_can_be_drawn(data: st.DataObject) -> None:
         ("deepseek-v3", 8, 2), ("deepseek-v3", 8, 3), ("deepseek-v3", 8, 4), ("deepseek-v3", 4, 7),
         ("deepseek-v3", 16, 2), ("kimi-k2", 8, 6), ("qwen3-235b-a22b", 8, 8), ("llama-3.1-405b", 8, 5),
         ("llama-3.1-405b", 10, 7), ("llama-3.1-405b", 15, 4), ("llama-3.1-405b", 14, 5), ("nemotron-4-340b", 14, 3),
-        ("mistral-large-2", 10, 5), ("grok-1", 5, 7),
+        ("mistral-large-2", 10, 5), ("grok-1", 5, 7), ("llama-4-maverick", 7, 6), ("llama-4-maverick", 7, 7),
+        ("llama-4-maverick", 5, 9), ("gemma-3-27b", 5, 6), ("gemma-3-27b", 3, 7), ("gpt-oss-120b", 7, 5),
     ],
 )  # fmt: skip
 def test_dealt_out_in_rounds_the_closed_form_is_near(model: str, pp: int, virtual_stages: int) -> None:
-    """Where neither layers nor the head come out even."""
+    """Where neither layers nor the head come out even, or where kinds of layers take turns."""
     architecture = catalogue.architecture(model)
     sparse = architecture.is_moe
     question = Problem(
