@@ -40,9 +40,7 @@ step; the last takes no less than any stage, nor than the mean of all.
   the passes are done, what comes then is no less than the mean stage's.
 - F+B is taken with every all-to-all hidden as far as any schedule can. All grows with x, since m >= 1 >= (1-i)·h.
 - Traffic hides beside what is computed: more of that, or of what hides before, lets hide no more than it adds, so that
-  x grows with compute and with every traffic. Sends hide beside what a stage computes, up to a limit: what is left is
-  convex in that, so that the mean is no less than what the mean computes leaves, and the heaviest stage hides no more
-  of them than all that the limit allows.
+  x grows with compute and with every traffic. Of sends no less is exposed than all that may hide leaves.
 """
 
 from __future__ import annotations
@@ -149,14 +147,12 @@ def slower_shardings(problem: Problem, shardings: Layouts, legal: Array) -> Arra
 @dataclass(frozen=True, slots=True)
 class Times:
     """Arrays of shape (keys, n): the least step time, infinite where it was not asked for; what each mean pass of
-    idleness adds to it; what an update on the host takes longer than one on the device; sends that are exposed beside
-    the mean of the stages, but might hide beside one with more to compute; and the row of idle passes that was taken
-    (models.chains.Chains.row)."""
+    idleness adds to it; what an update on the host takes longer than one on the device; and the row of idle passes that
+    was taken (models.chains.Chains.row)."""
 
     step: Array
     pass_s: Array
     on_host: Array
-    sends: Array
     row: Array
 
 
@@ -193,8 +189,8 @@ class Bounds:
     def time(self, variants: Variants, wanted: Array, share: Array) -> tuple[Times, Parts]:
         """For every variant that some row of `wanted` (keys, n) asks for, with at least that share of its layers
         recomputed: every more only adds work."""
-        pass_s, on_host, sends = np.zeros((3, *wanted.shape))
-        times = Times(np.full(wanted.shape, np.inf), pass_s, on_host, sends, np.zeros(wanted.shape, dtype=np.int64))
+        pass_s, on_host = np.zeros((2, *wanted.shape))
+        times = Times(np.full(wanted.shape, np.inf), pass_s, on_host, np.zeros(wanted.shape, dtype=np.int64))
         both, work = np.zeros((2, self.costs.kinds + 2, *wanted.shape))
         parts = Parts(both, work, np.stack([weight * self.jitter for weight in self._weights]))
         if not wanted.any():
@@ -212,7 +208,7 @@ class Bounds:
         )
         once = self._once(exposure)
         found = self._step(exposure, once)
-        for name in ("step", "pass_s", "on_host", "sends"):
+        for name in ("step", "pass_s", "on_host"):
             getattr(times, name).reshape(every)[at] = getattr(found, name) * self.jitter
         times.row.reshape(every)[at] = found.row
         for i, (traffic, update) in enumerate(once):
@@ -226,11 +222,10 @@ class Bounds:
         mean, row = whole / self.pp, self.chains.row(weighed(exposure.amounts, self._weights), whole)
         traffic, update = (weighed(exposure.amounts, work) / self.pp for work in zip(*once, strict=True))
         step = mean * (self.m + self.chains.least_idle[row, self.chain]) + exposure.hide_once(traffic, mean) + update
-        sends = exposure.sends()
-        step = step + sends + exposure.hops()
+        step = step + exposure.least_sends() + exposure.hops()
         device, host = update_seconds(self.problem, self.c)
         on_host = update * np.maximum(host / device - 1, 0.0)  # where the device is the faster
-        return Times(step + self._besides(exposure), mean, on_host, exposure.sends_beside_more(sends), row)
+        return Times(step + self._besides(exposure), mean, on_host, row)
 
     @property
     def _weights(self) -> list[Array]:

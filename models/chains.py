@@ -147,14 +147,12 @@ class Chains:
         weights: Array,
         once: Array,
         hides: Array | float,
-        sends: Array,
     ) -> Array:
         """Seconds that a step takes at least beyond what `idle` in its row bounds, by how layers are split; of parts
-        with `both` passes, weight gradients and work `once` a step, (parts, n), a pass of which `hides` a share. A
-        stage that does not wait for the others to do that may hide all `sends` that the mean does not."""
+        with `both` passes, weight gradients and work `once` a step, (parts, n), a pass of which `hides` a share."""
         excess, times = picked(self._excess, chain, schedule), picked(self._passes[1], chain, schedule)
         own = np.maximum(total(excess * both), 0.0)
-        apart = np.minimum(total(excess * once), 0.0) - sends - hides * own
+        apart = np.minimum(total(excess * once), 0.0) - hides * own
         apart = np.where(ends_together(self.schedules.schedule)[schedule], 0.0, apart)
         found = np.maximum(times * own + apart, 0.0)
         if len(some := np.flatnonzero(picked(self._number, chain, schedule) >= 0)):

@@ -115,8 +115,9 @@ class Combiner:
         idle = pipeline.bubble(x.schedule, x.pp, x.virtual_stages, m, times)
         once = self._data_once(times.forward, times.backward)
         optimizer = self._optimizer()
-        together = pipeline.ends_together(x.schedule)  # who waits for the others sends meanwhile
-        sends = np.where(together, exposure.sends(), exposure.sends(stages.amounts)) + np.zeros_like(both)
+        together = pipeline.ends_together(x.schedule)
+        within = exposure.sends_within(m * both[0] + idle[0])
+        sends = np.where(together, within, exposure.sends(stages.amounts)) + np.zeros_like(both)
         last = _largest(m * both + idle + once + optimizer + sends)
         slow = np.where(together, _largest(both), last)
         amounts = [_pick(a, slow) for a in stages.amounts]

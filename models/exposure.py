@@ -213,10 +213,15 @@ class Exposure:
         free = weighed(self.amounts, parts) / self.layouts.pp if stages is None else weighed(stages, parts)
         return np.asarray(every - np.minimum(most, (self.micro_batches - 1) * free))
 
-    def sends_beside_more(self, exposed: Array) -> Array:
-        """Of sends that are exposed, those that more to run beside would hide."""
+    def sends_within(self, seconds: Array) -> Array:
+        """The same beside all that a pipeline takes, so many seconds, in which a stage computes or waits for others."""
         every, most = self._sends
-        return np.asarray(exposed - (every - most))
+        return np.asarray(every - np.minimum(most, (1 - 1 / self.micro_batches) * seconds))
+
+    def least_sends(self) -> Array:
+        """What is exposed of them however much there is to run beside."""
+        every, most = self._sends
+        return np.asarray(every - most)
 
     @cached_property
     def _hides_sends(self) -> bool:

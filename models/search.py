@@ -340,9 +340,9 @@ class _Search:
         """What the heaviest stage, or an update on the host, adds to the bounds of leaves."""
         ground = self.ground
         mesh, key = leaves.mesh, ground.variants.of[leaves.variant]
-        row, both, once, sends = (picked(of, key, mesh) for of in (times.row, parts.both, parts.once, times.sends))
+        row, both, once = (picked(of, key, mesh) for of in (times.row, parts.both, parts.once))
         weights = parts.weights.take(mesh, axis=1)
-        beyond = ground.chains.beyond(meshes.chain[mesh], leaves.schedule, row, both, weights, once, hides, sends)
+        beyond = ground.chains.beyond(meshes.chain[mesh], leaves.schedule, row, both, weights, once, hides)
         return np.maximum(beyond, ground.on_host[leaves.variant] * picked(times.on_host, key, mesh))
 
     # -- layouts ------------------------------------------------------------------------------------------------

@@ -385,8 +385,7 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
         key = variants.of[variant]
         yield times.step[key, rows], memory.least[variant, rows]
         row, both, once = times.row[key, rows], parts.both[:, key, rows], parts.once[:, key, rows]
-        hidden = bounds.hideable, times.sends[key, rows]
-        beyond = chains.beyond(rows, schedule, row, both, parts.weights, once, *hidden)
+        beyond = chains.beyond(rows, schedule, row, both, parts.weights, once, bounds.hideable)
         more = np.maximum(beyond, layouts.offload_optimizer * times.on_host[key, rows])
         yield times.step[key, rows] + more, memory.least[variant, rows]
     none = MemoryBounds(near.costs, policies, np.zeros(n), np.inf).memory()

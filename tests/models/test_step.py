@@ -128,9 +128,8 @@ def test_a_higher_peak_never_makes_a_layout_slower(factor: float, inside: float,
 
 
 @pytest.mark.parametrize("micro_batches", [16, 33, 65])
-def test_nor_by_more_than_sends_beside_the_mean_stage(micro_batches: int) -> None:
-    """Interleaved chunks that differ, where sends hide beside what the mean stage computes and links are slow: what a
-    head takes less is nothing to the slowest stage."""
+def test_nor_with_sends_beside_stages_that_wait_for_others(micro_batches: int) -> None:
+    """Interleaved chunks that differ, where sends hide beside what stages compute and links are slow."""
     cluster = catalogue.cluster("mi300x", 32).changed(scale_up=0.1, scale_out=0.02)
     problem = Problem(
         architecture=catalogue.architecture("nemotron-4-15b"),
@@ -144,7 +143,7 @@ def test_nor_by_more_than_sends_beside_the_mean_stage(micro_batches: int) -> Non
     peaks = {dtype: 1.3 * value for dtype, value in chip.peak_tflops.items()}
     faster = replace(problem, cluster=replace(cluster, chip=replace(chip, peak_tflops=peaks)))
     slow, fast = (predict(p, layouts, PROFILE.coefficients(p.scopes)).step_time_s[0] for p in (problem, faster))
-    assert fast <= slow * 1.004
+    assert fast <= slow
 
 
 def wire(problem: Problem, layout: Layout) -> float:
