@@ -141,6 +141,11 @@ def picked(values: Array, row: Array, column: Array) -> Array:
     return values.reshape(*rest, -1).take(row * width + column, axis=-1)
 
 
+def place_of(columns: Sequence[Array], wanted: Sequence[Array]) -> Array:
+    """The first row of a table with all the values that are wanted, for each of n."""
+    return np.all([of[:, None] == each for of, each in zip(columns, wanted, strict=True)], axis=0).argmax(axis=0)
+
+
 def ragged(start: Array, count: Array) -> tuple[Array, Array]:
     """For stretches of a table: (the stretch each of their entries is of, where it stands in the table)."""
     owner = np.repeat(np.arange(len(count)), count)

@@ -6,18 +6,18 @@ differ among the many meshes of a search. :mod:`models.bounds` and :mod:`models.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from models.array import Array, Shared, distinct, picked, ragged, total
+from models.array import Array, Shared, distinct, picked, place_of, ragged, total
 from models.combine import partitions
 from models.layout import ONE_F_ONE_B, Layouts
 from models.partition import Stages
 from models.pipeline import ends_together, in_flight, moves_weight_gradients
 from models.problem import Problem
+from models.space import SCHEDULE_KNOBS
 from models.ways import Ways, has_ways
 
 _ROWS = 33  # of weight gradients in a pass, for which a chain's idle passes are known
@@ -112,12 +112,11 @@ class Chains:
 
     def shared(self, layouts: Layouts) -> Shared[Stages]:
         """Of layouts on some of these chains, under these schedules."""
-        x, table = self.schedules, self._partitions[0]
+        table, code = self._partitions
         m = layouts.num_micro_batches(self.problem.workload.global_batch)
-        chain = _at((self.pp, self.micro_batches), (layouts.pp, m))
-        names = "schedule", "virtual_stages", "balanced"
-        schedule = _at(*([getattr(of, name) for name in names] for of in (x, layouts)))
-        return Shared(table, self._partitions[1][chain, schedule])
+        chain = place_of((self.pp, self.micro_batches), (layouts.pp, m))
+        knobs = ([getattr(of, name) for name in SCHEDULE_KNOBS] for of in (self.schedules, layouts))
+        return Shared(table, code[chain, place_of(*knobs)])
 
     @cached_property
     def _whole(self) -> Array:
@@ -165,11 +164,6 @@ class Chains:
         counted = self.micro_batches[chain] + self.idle[row, chain, schedule]
         mean = total(self._whole[:, None] * both) / self.pp[chain]
         return self._ways.seconds(picked(self._number, chain, schedule), both, weights) - counted * mean
-
-
-def _at(columns: Sequence[Array], wanted: Sequence[Array]) -> Array:
-    """In which row each of some has the values that are wanted, (n,)."""
-    return np.all([of[:, None] == each for of, each in zip(columns, wanted, strict=True)], axis=0).argmax(axis=0)
 
 
 def passes(schedules: Layouts, pp: Array, m: Array) -> tuple[Array, Array]:

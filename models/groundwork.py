@@ -9,7 +9,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from models.array import Array, distinct, picked
+from models.array import Array, distinct, picked, place_of
 from models.bounds import Bounds, CoreBounds, Variants, slower_shardings
 from models.chains import Chains
 from models.complexity import of_policy
@@ -254,7 +254,7 @@ class Groundwork:
         """Of layouts in the space."""
         placed, shards = groups(self.problem.cluster, layouts), Shards.of(layouts, self.problem.workload.seq_len)
         body, expert = (
-            np.all([getattr(shards.table, name)[:, None] == getattr(of, name) for name in names], axis=0).argmax(axis=1)
+            place_of(*([getattr(rows, name) for name in names] for rows in (of, shards.table)))
             for of, names in ((self.bodies, ("tokens", "tp", "sequence_parallel")), (self.experts, ("ep", "etp")))
         )
         links = partial(collectives, self.problem, placed, self.c)

@@ -161,7 +161,9 @@ def _seconds(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: A
             turns = makespan.turns_of_rounds if code == INTERLEAVED else makespan.turns
             stage = turns(count, m, stage)
         kind = picked(times.order.kind, stage, partition)
-        if code == INTERLEAVED and times.rounds is not None:
+        if code == INTERLEAVED:
+            if times.rounds is None:
+                raise ValueError("interleaved pipelines are given without their rounds")
             rounds = times.rounds.at(kind, number[some])
             found[some] = makespan.interleaved(count, m, virtual_stages[some], group[some], stage, rounds)
             continue
