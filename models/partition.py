@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.array import Array, distinct
+from models.array import Array, distinct, picked
 
 _ALTERNATING = 2
 """With more runs of layers of a kind than this, kinds take turns: rounds differ from stage to stage."""
@@ -233,15 +233,18 @@ def boundaries(
     v_shaped = balanced & (facing > 1) & (len(layers) >= chunks) & (not by_threshold)
     if rounds.any():
         begin[rounds] = _in_rounds(layers, head, pp[rounds], virtual_stages[rounds], begin.shape[1])
-    for row in np.flatnonzero(v_shaped).tolist():
-        begin[row] = _in_v(layers, head, int(facing[row]), begin.shape[1])
+    for pairs in np.unique(facing[v_shaped]).tolist():
+        begin[v_shaped & (facing == pairs)] = _in_v(layers, head, pairs, begin.shape[1])
     whole = balanced & ~rounds & ~v_shaped
     if whole.any():
         split = _thresholds if by_threshold else _balanced
         begin[whole] = split(layers, head, chunks[whole], begin.shape[1])
-    for row in np.flatnonzero(whole & level & (chunks > 2) & (not by_threshold)).tolist():
-        others = chunks[row] - 1
-        begin[row, : others + 1] = _balanced(layers[: begin[row, others]], 0.0, others[None], int(others) + 1)[0]
+    levelled = whole & level & (chunks > 2) & (not by_threshold)
+    if levelled.any():
+        others, before = chunks[levelled] - 1, begin[levelled]
+        ends = picked(before, np.arange(len(before)), others)
+        again = _balanced(layers, head, others, begin.shape[1], ends)
+        begin[levelled] = np.where(np.arange(begin.shape[1]) < others[:, None], again, before)
     return begin
 
 
@@ -258,23 +261,27 @@ def _thresholds(layers: Array, head: float, chunks: Array, width: int) -> Array:
     return begin
 
 
-def _balanced(layers: Array, head: float, chunks: Array, width: int) -> Array:
+def _balanced(layers: Array, head: float, chunks: Array, width: int, ends: Array | None = None) -> Array:
     """Where chunks begin (u, width), and the number of layers from the last one's end on, so that the largest chunk is
-    least: of the sums that stretches of layers have, several tried at once."""
-    upto = _up_to(layers)
-    upto[-1] += head
+    least: of the sums that stretches of layers have, several tried at once. Of all layers and the head, or of the first
+    `ends`."""
+    ends = np.full(len(chunks), len(layers)) if ends is None else ends
+    single, upto = layers.astype(float), _up_to(layers).astype(float)
+    for of in (single, upto):
+        of[-1] += head
     sums = np.unique((upto[None, :] - upto[:, None])[np.triu_indices(len(upto), 1)])
-    least = np.maximum(upto[-1] / chunks, max(float(layers[:-1].max(initial=0)), float(layers[-1]) + head))
+    largest = np.maximum.accumulate(single)[ends - 1]
+    least = np.maximum(upto[ends] / chunks, largest)
     low = np.searchsorted(sums, least * (1 - 1e-12))
-    high = np.minimum(np.searchsorted(sums, least + layers.max() + head), len(sums) - 1)
-    every, row = np.tile(chunks, _TRIED), np.arange(len(chunks))
+    high = np.minimum(np.searchsorted(sums, least + largest), len(sums) - 1)
+    every, to, row = np.tile(chunks, _TRIED), np.tile(ends, _TRIED), np.arange(len(chunks))
     while (low < high).any():
         tried = low + (high - low) * np.arange(_TRIED)[:, None] // _TRIED
-        fits = (_filled(upto, every, sums[tried].ravel(), width)[:, 0] == 0).reshape(tried.shape)
+        fits = (_filled(upto, every, sums[tried].ravel(), width, to)[:, 0] == 0).reshape(tried.shape)
         few = _TRIED - fits.sum(axis=0)  # that are too small
         bounds = np.concatenate([low[None] - 1, tried, high[None]])
         low, high = bounds[few, row] + 1, bounds[few + 1, row]
-    return _filled(upto, chunks, sums[low], width)
+    return _filled(upto, chunks, sums[low], width, ends)
 
 
 def _in_rounds(layers: Array, head: float, pp: Array, v: Array, width: int) -> Array:
@@ -354,12 +361,10 @@ def _evenly(count: Array, rounds: Array | int, round_: Array) -> Array:
     return count // rounds + (round_ < count % rounds)
 
 
-def _filled(upto: Array, chunks: Array, bound: Array, width: int) -> Array:
-    """Chunks filled up to a bound, from the last layer back, so that of all splits within it the early stages, which
-    hold most micro-batches, get the fewest layers. The first begins after layer 0 where the bound is too tight."""
-    layers = len(upto) - 1
-    begin = np.full((len(chunks), width), layers)
-    at = np.full(len(chunks), layers)
+def _filled(upto: Array, chunks: Array, bound: Array, width: int, ends: Array) -> Array:
+    """Chunks filled up to a bound, from the last of some layers back, so that of all splits within it the early stages,
+    which hold most micro-batches, get the fewest. The first begins after layer 0 where the bound is too tight."""
+    begin, at = np.repeat(ends[:, None], width, axis=1), ends
     for chunk in range(int(chunks.max()) - 1, -1, -1):
         reach = np.searchsorted(upto, upto[at] - bound * (1 + 1e-12))
         reach = np.minimum(np.maximum(reach, chunk), at - 1)  # every chunk before has a layer, and so has this
