@@ -221,11 +221,12 @@ class Bounds:
         whole = exposure.whole_model()
         mean, row = whole / self.pp, self.chains.row(weighed(exposure.amounts, self._weights), whole)
         traffic, update = (weighed(exposure.amounts, work) / self.pp for work in zip(*once, strict=True))
-        step = mean * (self.m + self.chains.least_idle[row, self.chain]) + exposure.hide_once(traffic, mean) + update
+        passes, paces = self.m + self.chains.least_idle[row, self.chain], self.chains.paces[self.chain]
+        step = mean * passes + exposure.hide_once(traffic, mean * np.maximum(passes / paces, 1.0)) + update
         step = step + exposure.least_sends() + exposure.hops()
         device, host = update_seconds(self.problem, self.c)
         on_host = update * np.maximum(host / device - 1, 0.0)  # where the device is the faster
-        return Times(step + self._besides(exposure), mean, on_host, row)
+        return Times(step + self._besides(exposure), mean * (1 - self.hideable / paces), on_host, row)
 
     @property
     def _weights(self) -> list[Array]:
@@ -311,8 +312,11 @@ class CoreBounds:
             found.append(self.problem.architecture.layers_trained[kind] * total(both))
         return total(found)[code]
 
-    def time(self, passes: Array, x: Layouts, idle: Array, dense: Array, expert: Array | float = 0.0) -> Array:
-        """Least step time of trunks or cores with so long a pass, so many idle ones, and so many parameters."""
+    def time(
+        self, passes: Array, x: Layouts, idle: Array, paces: Array, dense: Array, expert: Array | float = 0.0
+    ) -> Array:
+        """Least step time of trunks or cores with so long a pass, so many idle ones, the paces of their chains
+        (models.chains), and so many parameters."""
         n, problem, c = self.problem.cluster.num_devices, self.problem, self.c
         m, mean, replicas = x.num_micro_batches(problem.workload.global_batch), passes / x.pp, x.dp * x.cp
         of_experts = replicas * x.tp // (x.ep * x.etp)
@@ -322,5 +326,6 @@ class CoreBounds:
         )
         traffic = (dense * of_dense_s + expert * of_expert_s) / x.pp
         update = (dense / replicas + expert / of_experts) / x.pp * min(update_seconds(problem, c))
-        once = exposed_data(problem, c, traffic, mean) + update + norm_seconds(c, n) + c.step_fixed_s
+        window = mean * np.maximum((m + idle) / paces, 1.0)
+        once = exposed_data(problem, c, traffic, window) + update + norm_seconds(c, n) + c.step_fixed_s
         return np.asarray((mean * (m + idle) + once) * (1 + straggling(problem, c, n)))

@@ -15,7 +15,7 @@ from models.array import Array, Shared, distinct, picked, place_of, ragged, tota
 from models.combine import partitions
 from models.layout import ONE_F_ONE_B, Layouts
 from models.partition import Stages
-from models.pipeline import ends_together, in_flight, moves_weight_gradients
+from models.pipeline import FORWARD, ends_together, in_flight, moves_weight_gradients, passes_alike
 from models.problem import Problem
 from models.space import SCHEDULE_KNOBS
 from models.ways import Ways, has_ways
@@ -89,6 +89,15 @@ class Chains:
         return np.asarray(self.idle.min(axis=2))
 
     @cached_property
+    def paces(self) -> Array:
+        """What hides work once a step is no more than one of so many parts of all that a pipeline takes, (chains,)."""
+        together = ends_together(self.schedules.schedule)
+        chunks = np.where(together, self.schedules.virtual_stages, 1)
+        alike = passes_alike(self.pp[:, None], chunks, self.micro_batches[:, None])
+        least = np.where(self.legal, alike, np.inf).min(axis=1)
+        return np.where(self.pp > 1, least / (1 + FORWARD), self.micro_batches)
+
+    @cached_property
     def flying(self) -> Array:
         """Micro-batches in flight: the harmonic mean over stages."""
         return flying(self.schedules, self.pp, self.micro_batches, self.legal)
@@ -152,12 +161,13 @@ class Chains:
         excess, times = picked(self._excess, chain, schedule), picked(self._passes[1], chain, schedule)
         own = np.maximum(total(excess * both), 0.0)
         apart = np.minimum(total(excess * once), 0.0) - hides * own
-        apart = np.where(ends_together(self.schedules.schedule)[schedule], 0.0, apart)
+        together = ends_together(self.schedules.schedule)[schedule]
+        apart = np.where(together, 0.0, apart)
         found = np.maximum(times * own + apart, 0.0)
         if len(some := np.flatnonzero(picked(self._number, chain, schedule) >= 0)):
             longest = self._by_ways(chain[some], schedule[some], row[some], both[:, some], weights[:, some])
             found[some] = np.maximum(found[some], longest + apart[some])
-        return found
+        return np.asarray(np.where(together, found * (1 - hides / self.paces[chain]), found))
 
     def _by_ways(self, chain: Array, schedule: Array, row: Array, both: Array, weights: Array) -> Array:
         """What the longest way takes beyond what `idle` counts."""

@@ -113,10 +113,10 @@ class Combiner:
         whole, order = (all_forward, exposure.whole_model(), weight[1]), (stages.order, stages.code)
         times = pipeline.StageTimes(forward, both - forward, weight[0], *whole, *order, self._rounds(forward, both))
         idle = pipeline.bubble(x.schedule, x.pp, x.virtual_stages, m, times)
-        once = self._data_once(times.forward, times.backward)
-        optimizer = self._optimizer()
-        together = pipeline.ends_together(x.schedule)
-        within = exposure.sends_within(m * both[0] + idle[0])
+        together, every = pipeline.ends_together(x.schedule), m * both[0] + idle[0]
+        beside = self._beside_once(times, every)
+        once, optimizer = self._data_once(*beside), self._optimizer()
+        within = exposure.sends_within(every)
         sends = np.where(together, within, exposure.sends(stages.amounts)) + np.zeros_like(both)
         last = _largest(m * both + idle + once + optimizer + sends)
         slow = np.where(together, _largest(both), last)
@@ -150,15 +150,26 @@ class Combiner:
         )
         steady, code = stages.steady, stages.code.take(rows)
         out, back, down = steady.passes.take(code, axis=2)
-        chunk = self.exposure.whole_model()[rows] / (x.pp[rows] * x.virtual_stages[rows])
+        group = pipeline.micro_batch_group(x.pp[rows], self.micro_batches[rows])
+        missed = steady.moves.take(code) / (group * x.pp[rows] * x.virtual_stages[rows])
+        missed = np.multiply.outer(np.array(self.exposure.amounts), missed)
+        out, back = np.maximum(out - missed, 0.0), np.maximum(back - missed, 0.0)
         return Rounds(
             forward=ahead,
             backward=whole.less(ahead),
             steady=weighed(out - back, forwards) + weighed(back, every),
-            missed=steady.moves.take(code) * chunk,
             ahead=weighed(down, every),
             last=steady.last.take(code),
         )
+
+    def _beside_once(self, times: pipeline.StageTimes, every: Array) -> tuple[Array, Array]:
+        """A forward and a backward that what comes once a step may hide beside: a stage's own; or, where stages end
+        together, those of a mean pass of `every` second that they compute or wait for one another."""
+        x = self.layouts
+        shared = pipeline.ends_together(x.schedule) & (x.pp > 1)
+        one = every / pipeline.passes_alike(x.pp, x.virtual_stages, self.micro_batches)
+        forward = np.where(shared, pipeline.FORWARD * one, times.forward)
+        return forward, np.where(shared, (1 - pipeline.FORWARD) * one, times.backward)
 
     def _data_once(self, forward: Array, backward: Array) -> Array:
         """Gradient reduction behind the last micro-batch's backward, parameter gather behind the first forward."""

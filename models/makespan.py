@@ -64,13 +64,12 @@ class Chunks:
 @dataclass(frozen=True, slots=True)
 class Rounds:
     """Seconds of a micro-batch on chunks that are dealt out in rounds, (n,) but for those of stages: both passes on a
-    path from stage to stage that alternates, and what it has `missed` on the way of every group; and on one where all
-    forwards come first, which ends at stage `last`."""
+    path from stage to stage that alternates; and on one where all forwards come first, which ends at stage `last`.
+    Neither where they stay on one stage."""
 
     forward: Chunks
     backward: Chunks
     steady: Array
-    missed: Array
     ahead: Array
     last: Array
 
@@ -80,7 +79,7 @@ class Rounds:
             Chunks(*(picked(values, kind, rows) for values in (of.whole, of.first, of.last)))
             for of in (self.forward, self.backward)
         )
-        paths = (values.take(rows) for values in (self.steady, self.missed, self.ahead, self.last))
+        paths = (values.take(rows) for values in (self.steady, self.ahead, self.last))
         return Rounds(forward, backward, *paths)
 
 
@@ -115,10 +114,8 @@ def interleaved(pp: Array, micro_batches: Array, rounds: Array, group: Array, st
         + np.maximum(np.maximum(ended, end), backwards[0] + own_end + later)
     )
     filled = forwards[0] + backwards[0]
-    most = (forward.whole + backward.whole).max(axis=0)
-    ahead_s, steady = np.maximum(seconds.ahead, most), np.maximum(seconds.steady - seconds.missed / g, most)
     waits = filled[-1] * np.where(groups > 1, 0.5, seconds.last / (pp - 1))
-    wanders = np.where(np.maximum(ahead_s, steady) > most * (1 + _ALIKE), g * ahead_s + (m - g) * steady + waits, 0.0)
+    wanders = np.where(seconds.ahead > 0, g * seconds.ahead + (m - g) * seconds.steady + waits, 0.0)
     if not (some := np.flatnonzero(groups <= 1)).size:
         return np.asarray(np.maximum(alternating.max(axis=0), wanders))
     one_way = np.maximum(begun + end, start + ended)
@@ -282,7 +279,6 @@ def _going_round(group: Array, stage: Array, first: Array, last: Array, passed: 
 
 EARLY = 3
 """Of the stages that are given so many that a path may go round to: the first, and one or two of those that follow."""
-_ALIKE = 1e-9
 
 
 def _sums(values: Array) -> Array:

@@ -85,6 +85,8 @@ class Steady:
             for i, (of, at) in enumerate(((forward, path), (backward, path), (chunks, ahead))):
                 on_path = np.take_along_axis(of, at[:, :, None, None], axis=2)[:, :, 0]
                 found.passes[i][:, rows] = on_path.sum(axis=1).T
+            stays = np.all([(of == of[:, :1]).all(axis=1) for of in (path, ahead)], axis=0)
+            found.passes[:, :, rows[stays]] = 0.0
             found.moves[rows], found.last[rows] = moves, ahead[:, -1]
         return found
 

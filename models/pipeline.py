@@ -36,6 +36,9 @@ from models.array import Array, picked, total
 from models.layout import AFAB, DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V
 from models.partition import Order
 
+FORWARD = 1 / 3
+"""Of both passes, as matrix products have it: one, and two in backward."""
+
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
@@ -94,6 +97,11 @@ def level(schedule: Array) -> Array:
 def ends_together(schedule: Array) -> Array:
     """Whether stages are taken to do what comes once a step when the last of them has done its passes."""
     return (schedule == ONE_F_ONE_B) | (schedule == INTERLEAVED) | level(schedule)
+
+
+def passes_alike(pp: Array, virtual_stages: Array, micro_batches: Array) -> Array:
+    """Of how many passes of a stage a step is about as long, where stages are alike."""
+    return np.asarray(micro_batches + (pp - 1) / virtual_stages)
 
 
 def moves_weight_gradients(schedule: Array) -> bool:

@@ -134,7 +134,8 @@ class _Search:
         least = np.minimum.reduceat(bounds.passes, ground.first_shard)[body] + ground.context
         weights = np.maximum.reduceat(bounds.weights, ground.first_shard)[body]
         idle = ground.chains.least_idle[ground.chains.row(weights, least), ground.trunks.chains]
-        bound = bounds.time(least, rows, idle, bounds.dense[ground.first_shard][body])
+        paces = ground.chains.paces[ground.trunks.chains]
+        bound = bounds.time(least, rows, idle, paces, bounds.dense[ground.first_shard][body])
         points = of_degrees(rows)
         order = np.argsort(bound, kind="stable")
         cores: Cores | None = None
@@ -214,8 +215,9 @@ class _Search:
         layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
         bounds, chains = ground.bounds, ground.chains
         least = bounds.passes[shard] + ground.context[trunk]
-        idle = chains.least_idle[chains.row(bounds.weights[shard], least), ground.chain(trunk)]
-        bound = bounds.time(least, layouts, idle, bounds.dense[shard], bounds.expert[shard])
+        chain = ground.chain(trunk)
+        idle = chains.least_idle[chains.row(bounds.weights[shard], least), chain]
+        bound = bounds.time(least, layouts, idle, chains.paces[chain], bounds.dense[shard], bounds.expert[shard])
         found = self._wanted(Cores(layouts, trunk, shard, bound))
         return replace(found, layouts=ground.layouts(found.trunk, found.shard))  # those of the others can go
 

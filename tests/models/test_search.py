@@ -403,7 +403,8 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     unsplit = replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones(n, dtype=int))
     each = cores.passes[shards.code] + cores.context(layouts, shards.code)
     least_idle = chains.least_idle[chains.row(cores.weights[shards.code], each), rows]
-    time = cores.time(each, unsplit, least_idle, cores.dense[shards.code], cores.expert[shards.code])
+    parameters = cores.dense[shards.code], cores.expert[shards.code]
+    time = cores.time(each, unsplit, least_idle, chains.paces[rows], *parameters)
     yield time, CoreMemory(problem, costs, c, policies).memory(shards.code, unsplit, held)
 
 
