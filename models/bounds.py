@@ -35,9 +35,13 @@ step; the last takes no less than any stage, nor than the mean of all.
   stage's passes have a bound whatever the parts take: that of the part of which a way has least.
 - Of traffic t once a step, max(i·t, t - (1-i)·h·x) or more is exposed: i what overlap costs, h what of x can hide. That
   is convex, so the mean of it is no less than what the means of t and x give. The update is linear in what is updated.
+  Where stages end together, x is M/n, with M all that the pipeline takes and n = m + (pp-1)/v, a third of it for what
+  is gathered. M and what is exposed beside it grow with M, by 1 - (1-i)·h/n of it or more. With all of x for both, and
+  a third more for gathers of ZeRO-2, whose reductions hide in every pass, that bounds every sharding; a mean pass where
+  it is more bounds the schedules under which stages do not end together.
 - With a partition, its heaviest stage may bound more than the mean: x - μ counts so many times, of which
   (1-i)·h may hide more traffic; and it may have less traffic and less to update than the mean. Where all wait until
-  the passes are done, what comes then is no less than the mean stage's.
+  the passes are done, what comes then is no less than the mean stage's beside what M is more.
 - F+B is taken with every all-to-all hidden as far as any schedule can. All grows with x, since m >= 1 >= (1-i)·h.
 - Traffic hides beside what is computed: more of that, or of what hides before, lets hide no more than it adds, so that
   x grows with compute and with every traffic. Of sends no less is exposed than all that may hide leaves.
@@ -221,12 +225,14 @@ class Bounds:
         whole = exposure.whole_model()
         mean, row = whole / self.pp, self.chains.row(weighed(exposure.amounts, self._weights), whole)
         traffic, update = (weighed(exposure.amounts, work) / self.pp for work in zip(*once, strict=True))
-        passes, paces = self.m + self.chains.least_idle[row, self.chain], self.chains.paces[self.chain]
-        step = mean * passes + exposure.hide_once(traffic, mean * np.maximum(passes / paces, 1.0)) + update
+        window = mean * self.chains.window(row, self.chain)
+        step = mean * (self.m + self.chains.least_idle[row, self.chain]) + exposure.hide_once(traffic, window) + update
         step = step + exposure.least_sends() + exposure.hops()
         device, host = update_seconds(self.problem, self.c)
         on_host = update * np.maximum(host / device - 1, 0.0)  # where the device is the faster
-        return Times(step + self._besides(exposure), mean * (1 - self.hideable / paces), on_host, row)
+        return Times(
+            step + self._besides(exposure), mean * (1 - self.hideable / self.chains.alike[self.chain]), on_host, row
+        )
 
     @property
     def _weights(self) -> list[Array]:
@@ -313,10 +319,10 @@ class CoreBounds:
         return total(found)[code]
 
     def time(
-        self, passes: Array, x: Layouts, idle: Array, paces: Array, dense: Array, expert: Array | float = 0.0
+        self, passes: Array, x: Layouts, idle: Array, window: Array, dense: Array, expert: Array | float = 0.0
     ) -> Array:
-        """Least step time of trunks or cores with so long a pass, so many idle ones, the paces of their chains
-        (models.chains), and so many parameters."""
+        """Least step time of trunks or cores with so long a pass, so many idle ones, so many that hide what comes once
+        a step, and so many parameters."""
         n, problem, c = self.problem.cluster.num_devices, self.problem, self.c
         m, mean, replicas = x.num_micro_batches(problem.workload.global_batch), passes / x.pp, x.dp * x.cp
         of_experts = replicas * x.tp // (x.ep * x.etp)
@@ -326,6 +332,5 @@ class CoreBounds:
         )
         traffic = (dense * of_dense_s + expert * of_expert_s) / x.pp
         update = (dense / replicas + expert / of_experts) / x.pp * min(update_seconds(problem, c))
-        window = mean * np.maximum((m + idle) / paces, 1.0)
-        once = exposed_data(problem, c, traffic, window) + update + norm_seconds(c, n) + c.step_fixed_s
+        once = exposed_data(problem, c, traffic, mean * window) + update + norm_seconds(c, n) + c.step_fixed_s
         return np.asarray((mean * (m + idle) + once) * (1 + straggling(problem, c, n)))

@@ -89,13 +89,21 @@ class Chains:
         return np.asarray(self.idle.min(axis=2))
 
     @cached_property
-    def paces(self) -> Array:
-        """What hides work once a step is no more than one of so many parts of all that a pipeline takes, (chains,)."""
-        together = ends_together(self.schedules.schedule)
-        chunks = np.where(together, self.schedules.virtual_stages, 1)
-        alike = passes_alike(self.pp[:, None], chunks, self.micro_batches[:, None])
-        least = np.where(self.legal, alike, np.inf).min(axis=1)
-        return np.where(self.pp > 1, least / (1 + FORWARD), self.micro_batches)
+    def alike(self) -> Array:
+        """Of how many passes a step is about as long under the schedule with the fewest, (chains,): what each of them
+        takes longer hides more of what comes once a step, no more than that."""
+        chunks = np.where(ends_together(self.schedules.schedule), self.schedules.virtual_stages, 1)
+        every = passes_alike(self.pp[:, None], chunks, self.micro_batches[:, None])
+        return np.asarray(np.where(self.legal, every, np.inf).min(axis=1))
+
+    def window(self, row: Array, chain: Array) -> Array:
+        """How many mean passes hide, at most, what comes once a step, where a pipeline takes as long as `idle` says."""
+        return np.asarray(self._window[row, chain])
+
+    @cached_property
+    def _window(self) -> Array:
+        passes = (1 + FORWARD) * (self.micro_batches + self.least_idle) / self.alike
+        return np.where(self.pp > 1, np.maximum(passes, 1.0), 1.0)
 
     @cached_property
     def flying(self) -> Array:
@@ -167,7 +175,7 @@ class Chains:
         if len(some := np.flatnonzero(picked(self._number, chain, schedule) >= 0)):
             longest = self._by_ways(chain[some], schedule[some], row[some], both[:, some], weights[:, some])
             found[some] = np.maximum(found[some], longest + apart[some])
-        return np.asarray(np.where(together, found * (1 - hides / self.paces[chain]), found))
+        return np.asarray(np.where(together, found * (1 - hides / self.alike[chain]), found))
 
     def _by_ways(self, chain: Array, schedule: Array, row: Array, both: Array, weights: Array) -> Array:
         """What the longest way takes beyond what `idle` counts."""

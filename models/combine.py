@@ -149,11 +149,9 @@ class Combiner:
             for of_stages, seconds in ((forward, forwards), (both, every))
         )
         steady, code = stages.steady, stages.code.take(rows)
-        out, back, down = steady.passes.take(code, axis=2)
         group = pipeline.micro_batch_group(x.pp[rows], self.micro_batches[rows])
-        missed = steady.moves.take(code) / (group * x.pp[rows] * x.virtual_stages[rows])
-        missed = np.multiply.outer(np.array(self.exposure.amounts), missed)
-        out, back = np.maximum(out - missed, 0.0), np.maximum(back - missed, 0.0)
+        chunk = np.array(self.exposure.amounts)[:, None] / (x.pp[rows] * x.virtual_stages[rows])
+        out, back, down = steady.with_groups(code, group, chunk)
         return Rounds(
             forward=ahead,
             backward=whole.less(ahead),

@@ -67,6 +67,13 @@ class Steady:
     moves: Array
     last: Array
 
+    def with_groups(self, rows: Array, group: Array, chunk: Array) -> tuple[Array, Array, Array]:
+        """`passes` of some with groups of so many micro-batches, less what they miss of mean chunks (parts, n): no more
+        than there is, so that no part makes a path shorter that takes longer itself."""
+        out, back, ahead = self.passes.take(rows, axis=2)
+        missed = self.moves.take(rows) / group * chunk
+        return np.maximum(out - missed, 0.0), np.maximum(back - missed, 0.0), ahead
+
     @classmethod
     def of(cls, begin: Array, order: Array, costs: Array, pp: Array, rounds: Array) -> Steady:
         """Of groups of as many micro-batches as stages; backward is taken to be two thirds of both passes."""

@@ -133,9 +133,9 @@ class _Search:
         bounds, body = ground.bounds, ground.body
         least = np.minimum.reduceat(bounds.passes, ground.first_shard)[body] + ground.context
         weights = np.maximum.reduceat(bounds.weights, ground.first_shard)[body]
-        idle = ground.chains.least_idle[ground.chains.row(weights, least), ground.trunks.chains]
-        paces = ground.chains.paces[ground.trunks.chains]
-        bound = bounds.time(least, rows, idle, paces, bounds.dense[ground.first_shard][body])
+        row, chain = ground.chains.row(weights, least), ground.trunks.chains
+        idle, window = ground.chains.least_idle[row, chain], ground.chains.window(row, chain)
+        bound = bounds.time(least, rows, idle, window, bounds.dense[ground.first_shard][body])
         points = of_degrees(rows)
         order = np.argsort(bound, kind="stable")
         cores: Cores | None = None
@@ -215,9 +215,9 @@ class _Search:
         layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
         bounds, chains = ground.bounds, ground.chains
         least = bounds.passes[shard] + ground.context[trunk]
-        chain = ground.chain(trunk)
-        idle = chains.least_idle[chains.row(bounds.weights[shard], least), chain]
-        bound = bounds.time(least, layouts, idle, chains.paces[chain], bounds.dense[shard], bounds.expert[shard])
+        row, chain = chains.row(bounds.weights[shard], least), ground.chain(trunk)
+        idle, window = chains.least_idle[row, chain], chains.window(row, chain)
+        bound = bounds.time(least, layouts, idle, window, bounds.dense[shard], bounds.expert[shard])
         found = self._wanted(Cores(layouts, trunk, shard, bound))
         return replace(found, layouts=ground.layouts(found.trunk, found.shard))  # those of the others can go
 

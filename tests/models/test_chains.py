@@ -116,7 +116,7 @@ def test_a_step_is_no_shorter_than_any_way_through_its_rounds(
         for of in (forward, both)
     ]
     nothing = np.zeros(1)
-    rounds = Rounds(passes[0], passes[1], nothing, nothing, nothing, nothing)  # no path that wanders
+    rounds = Rounds(passes[0], passes[1], nothing, nothing, nothing)  # no path that wanders
     times = StageTimes(passes[0].whole, passes[1].whole, 0.0, *whole, 0.0, stages.order, row, rounds)
     code = np.array([SCHEDULES.index("interleaved")])
     idle = bubble(code, *shape[:2], np.array([m]), times)

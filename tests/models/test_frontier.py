@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from models import catalogue, survey
 from models.answer import Goal
+from models.architecture import Architecture
 from models.constraints import Constraints
 from models.errors import Infeasible
 from models.frontier import crossings, frontier
@@ -19,6 +20,7 @@ from models.groundwork import NoLegalLayout
 from models.hardware import Cluster
 from models.problem import Problem
 from models.profile import shipped_profile
+from models.recompute import policy
 from models.search import search
 from models.space import Space
 from models.step import predict
@@ -83,6 +85,40 @@ def test_more_of_anything_never_makes_a_layout_slower(
         for cluster in better(slow.cluster, times):
             faster = replace(slow, cluster=cluster)
             assert (predict(faster, layouts, PROFILE.coefficients(faster.scopes)).step_time_s <= took).all()
+
+
+@pytest.mark.parametrize(("domain", "layers", "batch"), [(3, 8, 2), (8, 6, 2), (8, 6, 6)])
+def test_computing_attention_again_never_makes_a_step_shorter(domain: int, layers: int, batch: int) -> None:
+    """Nor where stages that wait for one another are unlike, and kinds of layers take turns: the search leaves it out,
+    since it keeps nothing less."""
+    cluster = catalogue.cluster("h800", 16)
+    first, *others = cluster.fabric.levels
+    model = Architecture.from_shape(
+        name="chunked",
+        num_layers=layers,
+        hidden_size=1536,
+        num_attention_heads=12,
+        num_key_value_heads=4,
+        head_dim=128,
+        intermediate_size=2816,
+        vocab_size=128256,
+        sliding_window=128,
+        chunked_attention=True,
+        full_attention_period=2,
+        num_norms=4,
+    )
+    asked = Problem(
+        architecture=model,
+        cluster=replace(cluster, fabric=replace(cluster.fabric, levels=(replace(first, size=domain), *others))),
+        workload=Workload(seq_len=4096, global_batch=batch, precision="fp32"),
+        stack=catalogue.stack("megatron"),
+    )
+    pinned = {"recompute": ("none",), "cp": (2, 4), "schedule": ("1f1b", "interleaved"), "micro_batch": (1,)}
+    again, c = int(policy("selective", ("core_attn",))), PROFILE.coefficients(asked.scopes)
+    for plain in legal(asked, Constraints(allowed=pinned)):
+        more = plain.having(recompute=np.full(len(plain), again))
+        seconds, with_more = (predict(asked, rows, c).step_time_s for rows in (plain, more))
+        assert (with_more >= seconds * (1 - 1e-9)).all()
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])

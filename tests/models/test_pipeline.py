@@ -24,7 +24,7 @@ times = st.lists(st.floats(0.1, 3.0), min_size=1, max_size=8)
 def alone(forward: Chunks, backward: Chunks) -> Rounds:
     """Of one pipeline, with paths that stay where they are."""
     nothing = np.zeros(1)
-    return Rounds(forward, backward, nothing, nothing, nothing, nothing)
+    return Rounds(forward, backward, nothing, nothing, nothing)
 
 
 def closed_form(
@@ -332,13 +332,11 @@ def dealt_out(layers: int, head: float, pp: int, v: int, m: int, *, balanced: bo
     found = partition(((0, layers),), np.array([1.0]), head, *rows, no, no)
     costs = np.array([1.0, 0.0, head])
     whole, first, last = (np.tensordot(costs, of, axes=1) for of in (found.amounts, *found.rounds))
-    paths = found.steady
-    out, back, down = (costs @ passes for passes in paths.passes)
-    chunk = 3 * (layers + head) / (pp * v)
+    out, back, down = (costs @ passes for passes in found.steady.passes)
     rounds = Rounds(
         Chunks(whole, first, last),
         Chunks(2 * whole, 2 * first, 2 * last),
-        *(out + 2 * back, paths.moves * chunk, 3 * down, paths.last),
+        *(out + 2 * back, 3 * down, found.steady.last),
     )
     model = np.array([layers + head])
     times = StageTimes(whole, 2 * whole, 0.0, model, 3 * model, 0.0, found.order, found.code, rounds)

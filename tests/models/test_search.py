@@ -402,9 +402,10 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     cores = CoreBounds(problem, costs, c, LeastCosts(problem, c, layouts.ep, layouts.etp), np.arange(len(shards.table)))
     unsplit = replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones(n, dtype=int))
     each = cores.passes[shards.code] + cores.context(layouts, shards.code)
-    least_idle = chains.least_idle[chains.row(cores.weights[shards.code], each), rows]
+    row = chains.row(cores.weights[shards.code], each)
+    idle, window = chains.least_idle[row, rows], chains.window(row, rows)
     parameters = cores.dense[shards.code], cores.expert[shards.code]
-    time = cores.time(each, unsplit, least_idle, chains.paces[rows], *parameters)
+    time = cores.time(each, unsplit, idle, window, *parameters)
     yield time, CoreMemory(problem, costs, c, policies).memory(shards.code, unsplit, held)
 
 
