@@ -55,11 +55,13 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """A cluster of equal groups out of the nodes: where its ranks run, and chips left over by node."""
+    """A cluster of equal groups out of the nodes: where its ranks run, and chips left over by node. `left_out_s`: what
+    a step takes at least on groups that there was no time to try; infinite where there was."""
 
     cluster: Cluster
     hosts: tuple[Host, ...]
     spares: dict[str, int]
+    left_out_s: float = math.inf
 
     @property
     def chips_per_group(self) -> int:
@@ -78,7 +80,8 @@ def allocate(
         raise failure or Infeasible("allocation", f"no legal layout runs on equal groups out of these {total} chips")
     cluster = best.space.problem.cluster
     hosts, spares = _hosts(nodes, cluster)
-    return Allocation(cluster=cluster, hosts=hosts, spares=spares)
+    left_out_s = math.inf if go_on() else problem.at_peak_s
+    return Allocation(cluster=cluster, hosts=hosts, spares=spares, left_out_s=left_out_s)
 
 
 def _check(cluster: Cluster, nodes: Sequence[Node]) -> None:
@@ -114,16 +117,23 @@ def _group(cluster: Cluster) -> int:
 
 
 def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[Node], go_on: GoOn) -> list[Space]:
-    """On clusters of groups of as many chips as `chips_per_domain`, those of most chips first: of groups of about one
-    size the numbers that promise most."""
+    """On clusters of groups of as many chips as `chips_per_domain`: of groups of about one size the numbers that
+    promise most, and of all these what promises most first."""
     octaves = _by_octave(_counts(problem, constraints, nodes))
-    legal = ((s for size, count in alike for s in _of_groups(problem, constraints, size, count)) for alike in octaves)
-    found: list[Space] = []
-    for space in chain.from_iterable(islice(spaces, _EACH) for spaces in legal):
-        found.append(space)
+    legal = (
+        (
+            (promised, space)
+            for size, count, promised in alike
+            for space in _of_groups(problem, constraints, size, count)
+        )
+        for alike in octaves
+    )
+    found: list[tuple[float, Space]] = []
+    for one in chain.from_iterable(islice(spaces, _EACH) for spaces in legal):
+        found.append(one)
         if not go_on():
             break
-    return sorted(found, key=_most_chips)
+    return [space for _, space in sorted(found, key=lambda one: (-one[0], -_group(one[1].problem.cluster)))]
 
 
 def _counts(problem: Problem, constraints: Constraints, nodes: Sequence[Node]) -> list[tuple[int, int, float]]:
@@ -150,14 +160,14 @@ def _counts(problem: Problem, constraints: Constraints, nodes: Sequence[Node]) -
     return found
 
 
-def _by_octave(counts: Sequence[tuple[int, int, float]]) -> Iterator[list[tuple[int, int]]]:
-    """Sizes and numbers of devices, of sizes within a factor of two of each other what promises most first."""
+def _by_octave(counts: Sequence[tuple[int, int, float]]) -> Iterator[list[tuple[int, int, float]]]:
+    """Of sizes within a factor of two of each other what promises most first."""
     octaves = defaultdict[int, list[tuple[int, int, float]]](list)
     largest = max((size for size, _, _ in counts), default=1)
     for one in counts:
         octaves[int(math.log2(largest / one[0]))].append(one)
     for _, alike in sorted(octaves.items()):
-        yield [(size, count) for size, count, _ in sorted(alike, key=lambda one: (-one[2], -one[0]))]
+        yield sorted(alike, key=lambda one: (-one[2], -one[0]))
 
 
 def _of_groups(problem: Problem, constraints: Constraints, size: int, devices: int) -> Iterator[Space]:
@@ -171,10 +181,6 @@ def _of_groups(problem: Problem, constraints: Constraints, size: int, devices: i
 
 def _groups(cluster: Cluster, chips: int, size: int) -> Cluster:
     return replace(cluster, num_chips=chips, chips_per_domain=size, torus_shape=None)
-
-
-def _most_chips(space: Space) -> tuple[int, int]:
-    return -space.problem.cluster.num_chips, -_group(space.problem.cluster)
 
 
 def _hosts(nodes: Sequence[Node], cluster: Cluster) -> tuple[tuple[Host, ...], dict[str, int]]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from models.answer import Goal, GoOn, to_the_end
 from models.candidate import Candidate, candidates
+from models.complexity import WORDS
 from models.constraints import Constraints
 from models.errors import Infeasible
 from models.groundwork import NoLegalLayout
@@ -58,13 +59,17 @@ def compare(
     a, b = one.prediction, other.prediction
     time = {name: value - b.time[name] for name, value in a.time.items()}
     memory = {name: value - b.memory_gib[name] for name, value in a.memory_gib.items()}
+    exact, reasons = all(exact for _, exact in found), _reasons(one, other, time, memory)
+    if not exact:
+        late = [name for name, (_, exact) in zip(sides, found, strict=True) if not exact]
+        reasons = (f"the search was stopped: the {' and the '.join(late)} may be slower than it need be", *reasons)
     return Comparison(
         first=one,
         second=other,
         time=time,
         memory_gib=memory,
-        reasons=_reasons(one, other, time, memory),
-        exact=all(exact for _, exact in found),
+        reasons=reasons,
+        exact=exact,
     )
 
 
@@ -107,7 +112,7 @@ def _reasons(one: Candidate, other: Candidate, time: dict[str, float], memory: d
     only = [sorted(x.complexity_terms.keys() - y.complexity_terms.keys()) for x, y in ((one, other), (other, one))]
     for name, terms_ in zip(("first", "second"), only, strict=True):
         if terms_:
-            reasons.append(f"only the {name} has {', '.join(terms_)}")
+            reasons.append(f"only the {name} has {', '.join(WORDS[term] for term in terms_)}")
     return tuple(reasons)
 
 

@@ -187,7 +187,8 @@ def worth_a_try(whole: Space, ways: Mapping[int, int], *, more_than: int = 0) ->
 
 
 def built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
-    """The same with so many devices, where chips and slices allow it: of slices of a given shape whole ones."""
+    """The same with so many devices, where chips and slices allow it: of slices of a given shape whole ones, and fewer
+    of no more scale-up domains."""
     per_chip = cluster.chip.devices_per_chip
     for count in counts[counts % (per_chip * math.prod(cluster.torus_shape or ())) == 0].tolist():
         try:
@@ -195,7 +196,13 @@ def built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
             _ = smaller.dims
         except Invalid:
             continue
-        yield smaller
+        if smaller.num_chips > cluster.num_chips or _domains(smaller) <= _domains(cluster):
+            yield smaller
+
+
+def _domains(cluster: Cluster) -> int:
+    """How many it has, or has some of; none where it is a torus."""
+    return 0 if cluster.fabric.torus else -(-cluster.num_devices // cluster.scale_up_domain)
 
 
 def with_chips(problem: Problem, chips: int) -> Problem:

@@ -76,7 +76,9 @@ def _along(
 ) -> Iterator[Crossing]:
     for at, row in rows_along(axis, points, grid):
         for a, b in pairwise(row):
-            if a.gap is None or b.gap is None or a.is_simple(tolerance) == b.is_simple(tolerance):
+            if not (a.exact and b.exact) or a.gap is None or b.gap is None:
+                continue
+            if a.is_simple(tolerance) == b.is_simple(tolerance):
                 continue
             one_sided = None in (a.without_s, a.with_s, b.without_s, b.with_s)
             share = 0.5 if one_sided else (tolerance - a.gap) / (b.gap - a.gap)

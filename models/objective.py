@@ -99,9 +99,15 @@ def choose(
     failed_gib: Mapping[str, float] = MappingProxyType({}),
 ) -> list[Choice]:
     """Every cluster by name, those that meet the limits first, the best of them foremost, then those that miss them by
-    less; one exact search each. `failed_gib`: with which a run like these has run out of memory there, if any has."""
+    less; one exact search each, of what would be the best at the peak of its chips first. `failed_gib`: with which a
+    run like these has run out of memory there, if any has."""
+    promising = {
+        name: _rank(_figured(name, problem, objective, problem.at_peak_s, problem.cluster.num_chips), objective)
+        for name, problem in problems.items()
+    }
     found: list[Choice] = []
-    for name, problem in problems.items():
+    for name in sorted(problems, key=lambda one: promising[one]):
+        problem = problems[name]
         if found and not go_on():
             late = "time ran out before this cluster"
             chip, chips = problem.cluster.chip.id, problem.cluster.num_chips
@@ -115,23 +121,33 @@ def choose(
             f"leaves next to no time between failures: of it {kept:.2g} is kept with these checkpoint_s and restart_s"
         )
         raise Invalid("objective.failures_per_chip_hour", objective.failures_per_chip_hour, rule)
-    sooner = replace(objective, minimize="time")
-    return sorted(
-        found, key=lambda one: (_excess(one, objective), _least(one, objective), _least(one, sooner), one.num_chips)
-    )
+    return sorted(found, key=lambda one: _rank(one, objective))
+
+
+def _rank(choice: Choice, objective: Objective) -> tuple[float, float, float, int]:
+    """The lower the better."""
+    sooner = _least(choice, replace(objective, minimize="time"))
+    return _excess(choice, objective), _least(choice, objective), sooner, choice.num_chips
 
 
 def told(choices: Sequence[Choice], objective: Objective) -> str:
     """Why the first of them is: its figures beside those of the next that keeps the limits as it does."""
     best, possible = choices[0], [choice for choice in choices if choice.refused is None]
-    keeping = [choice for choice in possible if choice.meets]
-    said = f"where: {_first(best, len(keeping), len(choices), objective)}"
+    keeping, late = [choice for choice in possible if choice.meets], sum(map(_is_late, choices))
+    said = f"where: {_first(best, len(keeping), len(choices) - late, objective)}"
     if others := [choice for choice in (keeping or possible) if choice is not best]:
         said += f"; then {_figures(others[0])}"
         said += " (within their 80% intervals either may be the better)" if _overlap(best, others[0], objective) else ""
-    if refused := [_where(choice) for choice in choices if choice.refused is not None]:
+    if refused := [_where(choice) for choice in choices if choice.refused is not None and not _is_late(choice)]:
         said += f"; refused: {', '.join(refused)}"
+    if late:
+        said += f"; time ran out before {late} other{'s' * (late > 1)}, of which any may be better"
     return said
+
+
+def _is_late(choice: Choice) -> bool:
+    """Whether it has no figures for want of time."""
+    return choice.refused is not None and not choice.exact
 
 
 def _first(best: Choice, keeping: int, places: int, objective: Objective) -> str:
@@ -240,7 +256,6 @@ def _choice(
     failed_gib: float,
 ) -> Choice:
     chip, chips = problem.cluster.chip.id, problem.cluster.num_chips
-    price = _price(name, problem, objective)
     try:
         space, answer, slower = avoiding(
             failed_gib, problem, constraints, lambda heeded: _best_of(Space(problem, heeded), profile, go_on)
@@ -256,21 +271,32 @@ def _choice(
         return Choice(name=name, chip=chip, num_chips=chips, refused=f"{error.field}: {error.rule}")
     seconds, used = float(answer.times[0]), space.problem.cluster.num_chips
     (found,) = predict_layouts(space.problem, [answer.layouts[0]], profile)
+    choice = _figured(name, problem, objective, seconds, used)
+    return replace(
+        choice,
+        all_chips_s=slower,
+        step_time_low_s=found.step_time_low_s,
+        step_time_high_s=found.step_time_high_s,
+        grade=found.provenance.grade,
+        meets=_excess(choice, objective) <= 1,
+        exact=answer.certificate.exact,
+    )
+
+
+def _figured(name: str, problem: Problem, objective: Objective, seconds: float, used: int) -> Choice:
+    """What it comes to where a step takes so long on so many of its chips."""
+    price = _price(name, problem, objective)
     every, goodput = _goodput(used, objective)
     rate = problem.workload.tokens / seconds
     hours = None if objective.tokens is None else objective.tokens / (rate * goodput) / 3600
     usd = None if hours is None or price is None else price * used * hours
     per_million = None if price is None else price * used / 3600 / (rate * goodput) * 1e6
-    choice = Choice(
+    return Choice(
         name=name,
-        chip=chip,
-        num_chips=chips,
+        chip=problem.cluster.chip.id,
+        num_chips=problem.cluster.num_chips,
         chips_used=used,
-        all_chips_s=slower,
         step_time_s=seconds,
-        step_time_low_s=found.step_time_low_s,
-        step_time_high_s=found.step_time_high_s,
-        grade=found.provenance.grade,
         tokens_per_s=rate,
         goodput=goodput,
         checkpoint_every_s=every,
@@ -278,9 +304,7 @@ def _choice(
         usd_per_chip_hour=price,
         usd=usd,
         usd_per_million_tokens=per_million,
-        exact=answer.certificate.exact,
     )
-    return replace(choice, meets=_excess(choice, objective) <= 1)
 
 
 def _best_of(space: Space, profile: Profile, go_on: GoOn) -> tuple[Space, Answer, float | None]:

@@ -115,9 +115,9 @@ def pipelined(
     else:
         split = {name: value - with_pp.prediction.time[name] for name, value in without.prediction.time.items()}
         gap = without.prediction.step_time_s / with_pp.prediction.step_time_s - 1
-        needed = is_needed(gap, tolerance)
-        so_far = "" if exact else "so far, for the search was stopped: "
-        verdict = f"{so_far}{_WORDS[needed]}: {_worth(gap, tolerance, split)}"
+        needed = is_needed(gap, tolerance) if exact else None
+        so_far = ":" if exact else ", for the search was stopped; so far"
+        verdict = f"{_WORDS[needed]}{so_far} {_worth(gap, tolerance, split)}"
     return Pipelining(
         without=without,
         with_pp=with_pp,

@@ -69,9 +69,11 @@ def recommend(
     top: int = 5,
     go_on: GoOn = to_the_end,
     failed_gib: float = math.inf,
+    left_out_s: float = math.inf,
 ) -> Recommendation:
     """The fastest and the simplest good layout, of those that need less than `failed_gib`, with which a run like these
-    has run out of memory, if any does.
+    has run out of memory, if any does. `left_out_s`: what a step takes at least on others of the chips that were asked
+    about, where there was no time to try all.
 
     `ranked` are the `top` fastest meshes within the tolerance, each with its best policy. Once `go_on` says no, the
     answer is the best so far, and its certificate not exact. Raises Infeasible when no
@@ -84,12 +86,18 @@ def recommend(
         failed_gib,
         problem,
         constraints,
-        lambda heeded: _found(problem, profile, heeded, tolerance, top, go_on),
+        lambda heeded: _found(problem, profile, heeded, tolerance, top, go_on, left_out_s),
     )
 
 
 def _found(
-    problem: Problem, profile: Profile, constraints: Constraints, tolerance: float, top: int, go_on: GoOn
+    problem: Problem,
+    profile: Profile,
+    constraints: Constraints,
+    tolerance: float,
+    top: int,
+    go_on: GoOn,
+    left_out_s: float,
 ) -> Recommendation:
     """The answer under these constraints, as to memory by what is predicted."""
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
@@ -99,6 +107,8 @@ def _found(
         if error.constraint != "memory":
             raise
         raise with_enough_chips(error, problem, profile, constraints, go_on) from None
+    if math.isfinite(left_out_s):
+        answer = answer.inexact(left_out_s)
     problem = space.problem
     best = [row for row in (answer.without, answer.with_pp) if row is not None]
     near = _near(answer, tolerance)
@@ -198,7 +208,10 @@ def _reasons(
         reasons.append(fewer.message)
     if not answer.certificate.exact:
         gap = answer.certificate.gap
-        reasons.append(f"the search was stopped: this is the best so far, and none is faster by more than {gap:.1%}")
+        so_far = (
+            f"the search was stopped: this is the best so far, and on these chips none is faster by more than {gap:.1%}"
+        )
+        reasons.append(so_far)
     return tuple(reasons)
 
 

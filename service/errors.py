@@ -21,7 +21,7 @@ ServiceError
 ├── Unavailable          the database does not answer
 ├── Overloaded           too many computations at once
 │   ├── QueueFull        too many wait already
-│   ├── TurnNeverCame    none of those that ran ended in time
+│   ├── TurnNeverCame    others were computed all the time that it waited
 │   └── TooMuchHeld      the bodies of other requests fill the memory there is for them
 ├── ClientGone           nobody listens any more
 └── Refused              several fields are wrong, each an Invalid of models.errors
@@ -147,7 +147,9 @@ class QueueFull(Overloaded):
 
 class TurnNeverCame(Overloaded):
     def __init__(self, waited_s: float) -> None:
-        super().__init__(f"None of the computations that run ended within {waited_s:g} s; try again later.")
+        super().__init__(
+            f"The turn of this request did not come within {waited_s:g} s, for others are computed; try again later."
+        )
 
 
 class TooMuchHeld(Overloaded):

@@ -49,7 +49,7 @@ class Frontiers:
 
 
 def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: float) -> list[str]:
-    answered = [point for point in points if point.gap is not None]
+    answered = [point for point in points if point.exact and point.gap is not None]
     simple = [point for point in answered if point.is_simple(tolerance)]
     reasons = [f"without a pipeline {len(simple)} of {len(answered)} points are within {tolerance:.0%} of the best"]
     for axis, how in (("num_chips", "{:g} chips"), ("layers", "{:g} times the layers")):  # for how long it holds
@@ -60,7 +60,10 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
             "a larger domain is slower at some points: what divides it decides too (chips_per_domain of each point)"
         )
     if not all(point.exact for point in points):
-        reasons.append("the time limit ended some searches: their points are the best so far")
+        late = sum(not point.exact for point in points)
+        reasons.append(
+            f"the time limit ended the searches of {late} points: these are the best so far, and not counted"
+        )
     return reasons
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -56,7 +57,7 @@ class Recommendations:
             places = places_of(Resolver(rows), request)
             profile = wanted_profile(rows, request.profile)
         constraints, go_on = request.constraints.build(), Deadline(request.time_limit_s, require_client)
-        choices, fewest = self._choose(places, request, profile, constraints, go_on)
+        choices, fewest = self._choose(places, request, profile, constraints, go_on.most())
         where = choices[0].name if choices else OWN
         resolved = places.resolved[where]
         problem, allocation, leaves = resolved.problem, None, list[str]()
@@ -65,7 +66,7 @@ class Recommendations:
             problem = with_chips(problem, choices[0].chips_used or choices[0].num_chips)
         if request.allocation is not None:
             nodes = request.allocation.build()
-            allocation = allocate(problem, profile, constraints, nodes, go_on)
+            allocation = allocate(problem, profile, constraints, nodes, go_on.most())
             leaves = of_the_leaves(allocation, nodes)
             problem = replace(problem, cluster=allocation.cluster)
         failed = out_of_memory(self._store, problem, profile)
@@ -78,6 +79,7 @@ class Recommendations:
                 top=request.top,
                 go_on=go_on,
                 failed_gib=least_that_failed(failed),
+                left_out_s=math.inf if allocation is None else allocation.left_out_s,
             )
         except Infeasible as error:
             nowhere = len(choices) > 1 and all(choice.refused for choice in choices)

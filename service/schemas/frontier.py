@@ -74,7 +74,7 @@ class PointAnswer(Document):
     """without_s / with_s - 1; null where a side is missing."""
     pipeline_needed: bool | None
     """Its gap is above the tolerance, or there is no layout without a pipeline, among those that the constraints leave;
-    null where there is none at all."""
+    null where there is none at all, or the point is not exact."""
     exact: bool
     refused: str | None
     chips_per_domain: int | None
@@ -90,7 +90,7 @@ class PointAnswer(Document):
             without=point.without and LayoutFields.of(point.without),
             with_pp=point.with_pp and LayoutFields.of(point.with_pp),
             gap=point.gap if both else None,
-            pipeline_needed=None if point.gap is None else not point.is_simple(tolerance),
+            pipeline_needed=not point.is_simple(tolerance) if point.exact and point.gap is not None else None,
             exact=point.exact,
             refused=point.refused,
             chips_per_domain=point.chips_per_domain,

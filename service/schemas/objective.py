@@ -91,13 +91,14 @@ class ChoiceAnswer(Document):
     goodput: float | None
     """Share of the time that failures, checkpoints and restarts leave."""
     checkpoint_every_s: float | None
-    """The interval that loses least (Young and Daly)."""
+    """The interval that loses least (Daly 2006, equation 20; where failures are rare nearly Young's √(2·C·M))."""
     hours: float | None
     usd_per_chip_hour: float | None = None
     """The request's, or the catalogue's."""
     usd: float | None
     """Of the chips that are used, where those are fewer."""
     usd_per_million_tokens: float | None
+    """With what failures lose, as hours and usd."""
     meets: bool
     """Deadline and budget are kept."""
     exact: bool

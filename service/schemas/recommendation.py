@@ -58,7 +58,7 @@ class CandidateAnswer(Document):
     """Points of the one documented order of simplicity: fewer is simpler."""
     complexity_terms: dict[str, int]
     usd_per_million_tokens: float | None
-    """At the price of the chip, where one is known."""
+    """At the price of the chip, where one is known; of steps alone, without what failures lose (`choices` count it)."""
 
     @classmethod
     def of(cls, candidate: Candidate, usd_per_hour: float | None) -> Self:

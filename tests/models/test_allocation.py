@@ -17,6 +17,7 @@ from models.errors import Infeasible, Invalid
 from models.hardware import Cluster
 from models.problem import Problem
 from models.profile import shipped_profile
+from models.recommendation import recommend
 from models.search import search
 from models.space import Space
 from tests.benchmarks import problems
@@ -122,6 +123,19 @@ def test_small_groups_of_more_chips_hide_no_large_ones(
     found = allocate(asked, PROFILE, Constraints(), racks(*held), lambda: True)
     large = replace(asked.cluster, num_chips=chips, chips_per_domain=group)
     assert step_time(asked, found.cluster) <= step_time(asked, large) * (1 + 1e-9)
+
+
+def test_what_time_left_untried_is_no_faster_than_said() -> None:
+    asked, nodes = problem("gb200", 136), racks(72, 64)
+    best = step_time(asked, allocate(asked, PROFILE, Constraints(), nodes, lambda: True).cluster)
+    for asked_often in (1, 3, 10, 30):
+        answers = iter([True] * asked_often)
+        found = allocate(asked, PROFILE, Constraints(), nodes, lambda answers=answers: next(answers, False))
+        assert found.left_out_s <= best
+        there = replace(asked, cluster=found.cluster)
+        told = recommend(there, PROFILE, left_out_s=found.left_out_s)
+        assert not told.certificate.exact
+        assert told.fastest.prediction.step_time_s <= best * (1 + told.certificate.gap)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -42,6 +42,18 @@ def test_each_objective_puts_its_own_best_first() -> None:
         assert values == sorted(values)
 
 
+def test_what_promises_most_is_searched_before_time_runs_out() -> None:
+    """And what was not is neither counted nor called refused."""
+    places = {f"{chips}": on("h100", chips) for chips in (8, 16, 32, 64)}
+    for minimize, first in (("step_time", "64"), ("chips", "8")):
+        objective = Objective(minimize=minimize)  # type: ignore[arg-type]
+        best, *others = choose(places, PROFILE, Constraints(), objective, lambda: False)
+        assert best.name == first
+        assert not any(other.exact for other in others)
+        assert told([best, *others], objective).endswith("; time ran out before 3 others, of which any may be better")
+        assert "refused" not in told([best, *others], objective)
+
+
 def test_the_smallest_cluster_that_keeps_the_deadline_comes_first() -> None:
     every = {choice.name: choice for choice in choose(PLACES, PROFILE, Constraints(), Objective(tokens=1e11))}
     between = (every["small"].hours + every["large"].hours) / 2  # type: ignore[operator]

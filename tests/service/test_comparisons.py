@@ -71,3 +71,10 @@ def test_constraints_are_not_blamed_where_nothing_is_legal(client) -> None:
         for first in ({}, {"constraints": {"tp": 8}})
     ]
     assert refused[0]["detail"] == refused[1]["detail"]
+
+
+def test_a_side_that_time_cut_short_is_named(client) -> None:
+    body = {**QUESTION, "first": {"constraints": {"tp": 2}}, "time_limit_s": 1e-6}
+    found = client.post("/v1/comparisons", json=body).json()
+    assert not found["exact"]
+    assert found["reasons"][0] == "the search was stopped: the first and the second may be slower than it need be"

@@ -123,3 +123,12 @@ def test_a_domain_that_divides_badly_is_told_apart(client) -> None:
     assert (best[1] > best[0]) == any("larger domain is slower" in reason for reason in found["reasons"])
     grown = client.post("/v1/frontiers", json={**question, "grid": {"domain": [64, 96]}}).json()
     assert not any("larger domain" in reason for reason in grown["reasons"])
+
+
+def test_what_was_not_searched_to_its_end_decides_nothing(client) -> None:
+    body = {**SMALL, "grid": {"scale_out": [0.1, 10]}, "time_limit_s": 1e-6}
+    found = client.post("/v1/frontiers", json=body).json()
+    assert not any(point["exact"] for point in found["points"])
+    assert [point["pipeline_needed"] for point in found["points"]] == [None, None]
+    assert found["crossings"] == []
+    assert found["reasons"][0].startswith("without a pipeline 0 of 0 points")
