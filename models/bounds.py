@@ -139,7 +139,9 @@ def slower_shardings(problem: Problem, shardings: Layouts, legal: Array) -> Arra
     ZeRO-1 gathers parameters and scatters gradients once a step, hidden as those of the others are, or nothing is said
     of them. ZeRO-2 and 3 do so once or more, and divide what is updated no further. Once a micro-batch, every layer
     beside its own passes, exposes no less than once a step beside one pass of the whole model: what n windows expose of
-    n parts is no less than what all windows do of all parts, and of m times as much in m times as long m times as much.
+    n parts is no less than what all windows do of all parts, and of m times as much in m times as long m times as much;
+    beside more than a pass, as in a pipeline, less is exposed once a step. What ZeRO-2 gathers once hides beside a
+    forward, or a third of a pass, which the windows of bounds are longer by.
     """
     stage = shardings.zero_stage
     if problem.stack.reduces_whole(1) or not problem.stack.overlap_zero1:
