@@ -227,7 +227,7 @@ class Bounds:
         whole = exposure.whole_model()
         mean, row = whole / self.pp, self.chains.row(weighed(exposure.amounts, self._weights), whole)
         traffic, update = (weighed(exposure.amounts, work) / self.pp for work in zip(*once, strict=True))
-        window = mean * self.chains.window(row, self.chain)
+        window = mean * self.chains.window[row, self.chain]
         step = mean * (self.m + self.chains.least_idle[row, self.chain]) + exposure.hide_once(traffic, window) + update
         step = step + exposure.least_sends() + exposure.hops()
         device, host = update_seconds(self.problem, self.c)

@@ -96,12 +96,10 @@ class Chains:
         every = passes_alike(self.pp[:, None], chunks, self.micro_batches[:, None])
         return np.asarray(np.where(self.legal, every, np.inf).min(axis=1))
 
-    def window(self, row: Array, chain: Array) -> Array:
-        """How many mean passes hide, at most, what comes once a step, where a pipeline takes as long as `idle` says."""
-        return np.asarray(self._window[row, chain])
-
     @cached_property
-    def _window(self) -> Array:
+    def window(self) -> Array:
+        """How many mean passes hide, at most, what comes once a step, where a pipeline takes as long as `least_idle`
+        says, (rows, chains)."""
         passes = (1 + FORWARD) * (self.micro_batches + self.least_idle) / self.alike
         return np.where(self.pp > 1, np.maximum(passes, 1.0), 1.0)
 

@@ -59,9 +59,9 @@ def compare(
     a, b = one.prediction, other.prediction
     time = {name: value - b.time[name] for name, value in a.time.items()}
     memory = {name: value - b.memory_gib[name] for name, value in a.memory_gib.items()}
-    exact, reasons = all(exact for _, exact in found), _reasons(one, other, time, memory)
-    if not exact:
-        late = [name for name, (_, exact) in zip(sides, found, strict=True) if not exact]
+    late = [name for name, (_, exact) in zip(sides, found, strict=True) if not exact]
+    reasons = _reasons(one, other, time, memory)
+    if late:
         reasons = (f"the search was stopped: the {' and the '.join(late)} may be slower than it need be", *reasons)
     return Comparison(
         first=one,
@@ -69,7 +69,7 @@ def compare(
         time=time,
         memory_gib=memory,
         reasons=reasons,
-        exact=exact,
+        exact=not late,
     )
 
 

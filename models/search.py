@@ -134,7 +134,7 @@ class _Search:
         least = np.minimum.reduceat(bounds.passes, ground.first_shard)[body] + ground.context
         weights = np.maximum.reduceat(bounds.weights, ground.first_shard)[body]
         row, chain = ground.chains.row(weights, least), ground.trunks.chains
-        idle, window = ground.chains.least_idle[row, chain], ground.chains.window(row, chain)
+        idle, window = ground.chains.least_idle[row, chain], ground.chains.window[row, chain]
         bound = bounds.time(least, rows, idle, window, bounds.dense[ground.first_shard][body])
         points = of_degrees(rows)
         order = np.argsort(bound, kind="stable")
@@ -216,7 +216,7 @@ class _Search:
         bounds, chains = ground.bounds, ground.chains
         least = bounds.passes[shard] + ground.context[trunk]
         row, chain = chains.row(bounds.weights[shard], least), ground.chain(trunk)
-        idle, window = chains.least_idle[row, chain], chains.window(row, chain)
+        idle, window = chains.least_idle[row, chain], chains.window[row, chain]
         bound = bounds.time(least, layouts, idle, window, bounds.dense[shard], bounds.expert[shard])
         found = self._wanted(Cores(layouts, trunk, shard, bound))
         return replace(found, layouts=ground.layouts(found.trunk, found.shard))  # those of the others can go

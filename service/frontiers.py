@@ -59,8 +59,7 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
         reasons.append(
             "a larger domain is slower at some points: what divides it decides too (chips_per_domain of each point)"
         )
-    if not all(point.exact for point in points):
-        late = sum(not point.exact for point in points)
+    if late := sum(not point.exact for point in points):
         reasons.append(
             f"the time limit ended the searches of {late} points: these are the best so far, and not counted"
         )

@@ -403,7 +403,7 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
     unsplit = replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones(n, dtype=int))
     each = cores.passes[shards.code] + cores.context(layouts, shards.code)
     row = chains.row(cores.weights[shards.code], each)
-    idle, window = chains.least_idle[row, rows], chains.window(row, rows)
+    idle, window = chains.least_idle[row, rows], chains.window[row, rows]
     parameters = cores.dense[shards.code], cores.expert[shards.code]
     time = cores.time(each, unsplit, idle, window, *parameters)
     yield time, CoreMemory(problem, costs, c, policies).memory(shards.code, unsplit, held)
