@@ -180,15 +180,14 @@ def worth_a_try(whole: Space, ways: Mapping[int, int], *, more_than: int = 0) ->
     for count in sorted(ways, reverse=True):
         if count % cluster.chip.devices_per_chip or not (every or ways[count] > more_than):
             continue
-        for space in map(whole.on, built(cluster, np.array([count]))):
+        for space in map(whole.on, _within(cluster, np.array([count]))):
             if space.has_legal():
                 more_than = ways[count]
                 yield space
 
 
 def built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
-    """The same with so many devices, where chips and slices allow it: of slices of a given shape whole ones, and fewer
-    of no more scale-up domains."""
+    """The same with so many devices, where chips and slices allow it: of slices of a given shape whole ones."""
     per_chip = cluster.chip.devices_per_chip
     for count in counts[counts % (per_chip * math.prod(cluster.torus_shape or ())) == 0].tolist():
         try:
@@ -196,8 +195,12 @@ def built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
             _ = smaller.dims
         except Invalid:
             continue
-        if smaller.num_chips > cluster.num_chips or _domains(smaller) <= _domains(cluster):
-            yield smaller
+        yield smaller
+
+
+def _within(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
+    """Those of its own chips: in no more scale-up domains than there are."""
+    return (smaller for smaller in built(cluster, counts) if _domains(smaller) <= _domains(cluster))
 
 
 def _domains(cluster: Cluster) -> int:
@@ -224,7 +227,7 @@ def _of_domains(problem: Problem) -> list[Cluster]:
     if shared and cluster.chips_per_domain is None and all(ranks & (ranks - 1) == 0 for ranks in shared):
         parts.append(1 << (domain.bit_length() - 1))
     counts = {domains * part for part in parts} - {0, cluster.num_devices}
-    return list(built(cluster, np.array(sorted(counts, reverse=True), dtype=np.int64)))
+    return list(_within(cluster, np.array(sorted(counts, reverse=True), dtype=np.int64)))
 
 
 def legal_counts(problem: Problem, constraints: Constraints) -> dict[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -81,35 +82,26 @@ def recommend(
     """
     if not 0 <= tolerance <= 1:
         raise Invalid("tolerance", tolerance, "must be between 0 and 1")
-    constraints = constraints or Constraints()
+    goal = Goal(tolerance=tolerance, top=top, both_sides=True)
     return avoiding(
         failed_gib,
         problem,
-        constraints,
-        lambda heeded: _found(problem, profile, heeded, tolerance, top, go_on, left_out_s),
+        constraints or Constraints(),
+        lambda heeded: _found(Space(problem, heeded), profile, goal, go_on, left_out_s),
     )
 
 
-def _found(
-    problem: Problem,
-    profile: Profile,
-    constraints: Constraints,
-    tolerance: float,
-    top: int,
-    go_on: GoOn,
-    left_out_s: float,
-) -> Recommendation:
-    """The answer under these constraints, as to memory by what is predicted."""
-    goal = Goal(tolerance=tolerance, top=top, both_sides=True)
+def _found(whole: Space, profile: Profile, goal: Goal, go_on: GoOn, left_out_s: float) -> Recommendation:
+    """The answer in this space, as to memory by what is predicted."""
     try:
-        space, answer, fewer = search_all_or_fewer(Space(problem, constraints), profile, goal, go_on)
+        space, answer, fewer = search_all_or_fewer(whole, profile, goal, go_on)
     except Infeasible as error:
         if error.constraint != "memory":
             raise
-        raise with_enough_chips(error, problem, profile, constraints, go_on) from None
+        raise with_enough_chips(error, whole.problem, profile, whole.constraints, go_on) from None
     if math.isfinite(left_out_s):
         answer = answer.inexact(left_out_s)
-    problem = space.problem
+    problem, tolerance = space.problem, goal.tolerance
     best = [row for row in (answer.without, answer.with_pp) if row is not None]
     near = _near(answer, tolerance)
     known = np.union1d(near, [answer.simplest, *best, *answer.ranked])
@@ -123,11 +115,7 @@ def _found(
     found = candidates(shown, profile)
     chosen, surer = dict(zip(rows, found, strict=False)), found[-1] if len(sure) else None
     fastest, simplest = chosen[answer.ranked[0]], chosen[answer.simplest]
-    sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
-    exact = answer.certificate.exact
-    missing = why_none(space, piped=sides[0] is not None) if None in sides and exact else None
-    forbidden = forbidden_schedules(problem)
-    pipelining = pipelined(*sides, tolerance=tolerance, exact=exact, missing=missing, forbidden=forbidden)
+    pipelining = _pipelining(space, answer, chosen, tolerance)
     if answer.without is not None:
         without = predictions.take(np.searchsorted(known, [answer.without]))
         pipelining = replace(pipelining, roofline=roofline(without, chosen[answer.without]))
@@ -150,6 +138,15 @@ def _found(
         faster_on_fewer=faster,
         pipelining=pipelining,
     )
+
+
+def _pipelining(space: Space, answer: Answer, chosen: Mapping[int, Candidate], tolerance: float) -> Pipelining:
+    """The verdict, by the candidates that rows of the answer are, and why a side has none."""
+    sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
+    exact = answer.certificate.exact
+    missing = why_none(space, piped=sides[0] is not None) if None in sides and exact else None
+    forbidden = forbidden_schedules(space.problem)
+    return pipelined(*sides, tolerance=tolerance, exact=exact, missing=missing, forbidden=forbidden)
 
 
 def _near(answer: Answer, tolerance: float) -> Array:

@@ -51,6 +51,11 @@ class Point:
     refused: str | None = None
     chips_per_domain: int | None = None
 
+    @property
+    def is_answered(self) -> bool:
+        """There are layouts, and the best of them are proved."""
+        return self.exact and self.gap is not None
+
     def is_simple(self, tolerance: float) -> bool:
         """There are layouts, and no pipeline is needed."""
         return self.gap is not None and not is_needed(self.gap, tolerance)

@@ -46,7 +46,7 @@ def thresholds(
     `failed_gib`: with which a run like these has run out of memory."""
     survey = Survey(problem, profile, constraints, go_on, failed_gib)
     here = survey.point({})
-    if here.gap is None or not here.exact:
+    if not here.is_answered:
         return []
     cluster, found = problem.cluster, []
     rates = {dim.scale: dim.gb_s * cluster.chip.devices_per_chip for dim in reversed(cluster.dims)}

@@ -49,7 +49,7 @@ class Frontiers:
 
 
 def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: float) -> list[str]:
-    answered = [point for point in points if point.exact and point.gap is not None]
+    answered = [point for point in points if point.is_answered]
     simple = [point for point in answered if point.is_simple(tolerance)]
     reasons = [f"without a pipeline {len(simple)} of {len(answered)} points are within {tolerance:.0%} of the best"]
     for axis, how in (("num_chips", "{:g} chips"), ("layers", "{:g} times the layers")):  # for how long it holds

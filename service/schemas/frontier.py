@@ -90,7 +90,7 @@ class PointAnswer(Document):
             without=point.without and LayoutFields.of(point.without),
             with_pp=point.with_pp and LayoutFields.of(point.with_pp),
             gap=point.gap if both else None,
-            pipeline_needed=not point.is_simple(tolerance) if point.exact and point.gap is not None else None,
+            pipeline_needed=not point.is_simple(tolerance) if point.is_answered else None,
             exact=point.exact,
             refused=point.refused,
             chips_per_domain=point.chips_per_domain,
