@@ -79,12 +79,15 @@ def prepare(url: str) -> None:
     engine.dispose()
 
 
+@pytest.fixture(scope="session")
+def sqlite_files(tmp_path_factory: pytest.TempPathFactory) -> SqliteFiles:
+    return SqliteFiles(tmp_path_factory.mktemp("sqlite"))
+
+
 @pytest.fixture(scope="session", params=["sqlite", "postgresql"])
-def databases(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SqliteFiles | PostgresDatabases]:
+def databases(request: pytest.FixtureRequest) -> Iterator[SqliteFiles | PostgresDatabases]:
     if request.param == "sqlite":
-        yield SqliteFiles(tmp_path_factory.mktemp("sqlite"))
+        yield request.getfixturevalue("sqlite_files")
         return
     with postgres_server() as server:
         made = PostgresDatabases(server)

@@ -7,7 +7,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models import catalogue
@@ -166,6 +166,7 @@ def test_members_lie_where_counting_along_a_torus_puts_them(
 
 
 @pytest.mark.parametrize(("chips", "shape"), [(24, (2, 2, 2)), (24, (1, 2, 4)), (48, (2, 2, 4)), (40, (2, 4, 1))])
+@settings(max_examples=30)  # of twenty layouts each
 @given(st.integers(0, 2**32 - 1))
 def test_a_group_is_the_same_among_others(chips: int, shape: tuple[int, ...], seed: int) -> None:
     """Of several slices of a torus, whose number need not be a power of two; in any filling."""

@@ -50,3 +50,12 @@ def shared_client(databases: Databases) -> Iterator[TestClient]:
     with TestClient(create_app(Settings(database_url=url))) as client:
         yield client
     databases.drop(url)
+
+
+@pytest.fixture(scope="module")
+def sqlite(sqlite_files: Databases) -> Iterator[TestClient]:
+    """The same on SQLite alone, for what is answered whatever the database: what one keeps is tested on each."""
+    url = sqlite_files.prepared()
+    with TestClient(create_app(Settings(database_url=url))) as client:
+        yield client
+    sqlite_files.drop(url)

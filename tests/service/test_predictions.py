@@ -20,11 +20,11 @@ def test_a_prediction_is_stored_as_it_was_answered(client) -> None:
     assert PredictionAnswer.model_validate(made.json()).id == made.headers["location"].rsplit("/", 1)[1]
 
 
-def test_a_sequence_is_no_longer_than_the_positions_that_a_model_learns(client) -> None:
+def test_a_sequence_is_no_longer_than_the_positions_that_a_model_learns(sqlite) -> None:
     gpt2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
     asked = changed(changed(PREDICTION, "model", gpt2), "workload.seq_len", 1024)
-    assert client.post("/v1/predictions", json=asked).status_code == 201
-    longer = client.post("/v1/predictions", json=changed(asked, "workload.seq_len", 1025))
+    assert sqlite.post("/v1/predictions", json=asked).status_code == 201
+    longer = sqlite.post("/v1/predictions", json=changed(asked, "workload.seq_len", 1025))
     found = assert_problem(longer, "invalid", "/workload/seq_len")
     assert "1024 positions" in found["errors"][0]["rule"]
 
@@ -105,11 +105,11 @@ def test_of_an_unknown_chip_it_is_said_how_to_describe_it(client, cluster: dict[
         ("v5litepod-8x16", "tpu-v5e", [8, 16]),
     ],
 )
-def test_a_tpu_slice_may_be_named_by_its_shape(client, preset: str, chip: str, shape: list[int]) -> None:
+def test_a_tpu_slice_may_be_named_by_its_shape(sqlite, preset: str, chip: str, shape: list[int]) -> None:
     body = {**PREDICTION, "stack": "maxtext", "cluster": {"preset": preset}}
     devices = 256 if chip == "tpu-v7x" else 128
     body["layout"] = {"dp_shard": devices, "zero_stage": 3, "recompute": "full"}
-    found = client.post("/v1/predictions", json=changed(body, "workload.global_batch", 256)).json()
+    found = sqlite.post("/v1/predictions", json=changed(body, "workload.global_batch", 256)).json()
     assert found["request"]["cluster"] == {"preset": chip, "num_chips": 128, "torus_shape": shape}
 
 
@@ -124,29 +124,29 @@ def test_a_tpu_slice_may_be_named_by_its_shape(client, preset: str, chip: str, s
         ({"preset": "v9z-8x16"}, "preset"),
     ],
 )
-def test_a_slice_named_by_its_shape_has_that_shape(client, cluster: dict[str, Any], field: str) -> None:
-    found = client.post("/v1/predictions", json=changed(PREDICTION, "cluster", cluster))
+def test_a_slice_named_by_its_shape_has_that_shape(sqlite, cluster: dict[str, Any], field: str) -> None:
+    found = sqlite.post("/v1/predictions", json=changed(PREDICTION, "cluster", cluster))
     assert_problem(found, "unknown-name" if "v9z" in cluster["preset"] else "invalid", f"/cluster/{field}")
 
 
-def test_a_tpu_slice_fixes_the_number_of_chips(client) -> None:
+def test_a_tpu_slice_fixes_the_number_of_chips(sqlite) -> None:
     odd = changed(PREDICTION, "cluster", {"preset": "v5p-255"})
-    assert_problem(client.post("/v1/predictions", json=odd), "invalid", "/cluster/preset")
+    assert_problem(sqlite.post("/v1/predictions", json=odd), "invalid", "/cluster/preset")
     other = changed(PREDICTION, "cluster", {"preset": "v5p-256", "num_chips": 256})
-    assert_problem(client.post("/v1/predictions", json=other), "invalid", "/cluster/num_chips")
-    none = client.post("/v1/predictions", json=changed(PREDICTION, "cluster", {"preset": "v5p-100"}))
+    assert_problem(sqlite.post("/v1/predictions", json=other), "invalid", "/cluster/num_chips")
+    none = sqlite.post("/v1/predictions", json=changed(PREDICTION, "cluster", {"preset": "v5p-100"}))
     assert_problem(none, "invalid", "/cluster/preset")
     assert "v5p-64 and v5p-128" in none.json()["detail"]
 
 
 @pytest.mark.parametrize("name", ["BF16", "FP8", "Fp16"])
-def test_a_precision_is_read_in_any_case(client, name: str) -> None:
-    answer = client.post("/v1/predictions", json=changed(PREDICTION, "workload.precision", name))
+def test_a_precision_is_read_in_any_case(sqlite, name: str) -> None:
+    answer = sqlite.post("/v1/predictions", json=changed(PREDICTION, "workload.precision", name))
     assert answer.json()["request"]["workload"]["precision"] == name.lower()
 
 
-def test_the_terms_add_up(client) -> None:
-    found = client.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]
+def test_the_terms_add_up(sqlite) -> None:
+    found = sqlite.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]
     assert sum(found["time"].values()) == pytest.approx(found["step_time_s"])
     assert sum(found["memory_gib"].values()) == pytest.approx(found["needed_gib"])
     assert found["step_time_low_s"] < found["step_time_s"] < found["step_time_high_s"]
@@ -157,9 +157,9 @@ def test_the_terms_add_up(client) -> None:
 
 
 @pytest.mark.parametrize(("chip", "dtype"), [("h100", "tf32"), ("v100", "fp32"), ("mi350x", "fp32")])
-def test_products_of_fp32_are_those_that_the_chip_makes(client, chip: str, dtype: str) -> None:
+def test_products_of_fp32_are_those_that_the_chip_makes(sqlite, chip: str, dtype: str) -> None:
     asked = changed(changed(PREDICTION, "cluster.preset", chip), "workload.precision", "fp32")
-    found = client.post("/v1/predictions", json={**asked, "stack": "megatron"}).json()
+    found = sqlite.post("/v1/predictions", json={**asked, "stack": "megatron"}).json()
     assert found["conventions"]["mfu_peak"]["dtype"] == dtype
 
 
@@ -173,16 +173,16 @@ def test_the_answer_says_what_it_rests_on(client) -> None:
     assert found["request"]["workload"]["optimizer"] == "adamw"
 
 
-def test_the_same_request_gets_the_same_answer(client) -> None:
-    first, second = (client.post("/v1/predictions", json=PREDICTION).json() for _ in range(2))
+def test_the_same_request_gets_the_same_answer(sqlite) -> None:
+    first, second = (sqlite.post("/v1/predictions", json=PREDICTION).json() for _ in range(2))
     assert without(first, "id", "created_at") == without(second, "id", "created_at")
 
 
-def test_the_request_of_an_answer_asks_for_the_same_again(client) -> None:
+def test_the_request_of_an_answer_asks_for_the_same_again(sqlite) -> None:
     stack = {"name": "torchtitan", "max_virtual_stages": 2, "node_limit": None}
     asked = {**changed(PREDICTION, "model", SHAPE), "stack": stack}
-    first = client.post("/v1/predictions", json=asked).json()
-    second = client.post("/v1/predictions", json=first["request"]).json()
+    first = sqlite.post("/v1/predictions", json=asked).json()
+    second = sqlite.post("/v1/predictions", json=first["request"]).json()
     assert second["layouts"] == first["layouts"]
     assert second["request"] == first["request"]
 
@@ -202,21 +202,21 @@ def test_a_config_json_means_what_its_shape_means(client) -> None:
     assert by_shape["catalogue"]["architecture"]["source"] == "given"
 
 
-def test_many_layouts_keep_their_order(client) -> None:
+def test_many_layouts_keep_their_order(sqlite) -> None:
     layouts = [{**LAYOUT, "recompute": recompute} for recompute in ("none", "selective", "full")]
-    found = client.post("/v1/predictions", json={**QUESTION, "layouts": layouts}).json()["layouts"]
+    found = sqlite.post("/v1/predictions", json={**QUESTION, "layouts": layouts}).json()["layouts"]
     assert [item["layout"]["recompute"] for item in found] == ["none", "selective", "full"]
 
 
-def test_as_many_layouts_as_allowed_are_predicted(client) -> None:
-    made = client.post("/v1/predictions", json={**QUESTION, "layouts": [LAYOUT] * MAX_LAYOUTS})
+def test_as_many_layouts_as_allowed_are_predicted(sqlite) -> None:
+    made = sqlite.post("/v1/predictions", json={**QUESTION, "layouts": [LAYOUT] * MAX_LAYOUTS})
     assert made.status_code == 201
     assert len(made.json()["layouts"]) == MAX_LAYOUTS
 
 
 @pytest.mark.parametrize("seq_len", [1, 10**7])
-def test_extreme_sequences_have_an_answer(client, seq_len: int) -> None:
-    assert client.post("/v1/predictions", json=changed(PREDICTION, "workload.seq_len", seq_len)).status_code == 201
+def test_extreme_sequences_have_an_answer(sqlite, seq_len: int) -> None:
+    assert sqlite.post("/v1/predictions", json=changed(PREDICTION, "workload.seq_len", seq_len)).status_code == 201
 
 
 def test_slower_scale_out_slows_a_step(client) -> None:
@@ -236,10 +236,10 @@ def test_an_unchanged_prediction_is_not_sent_again(client) -> None:
 
 
 @pytest.mark.parametrize(("chips", "waits"), [(256, False), (512, True)])
-def test_a_job_of_most_of_a_cluster_in_trouble_is_told_so(client, chips: int, waits: bool) -> None:
+def test_a_job_of_most_of_a_cluster_in_trouble_is_told_so(sqlite, chips: int, waits: bool) -> None:
     layout = {"tp": 8, "dp_shard": chips // 8, "zero_stage": 3, "sequence_parallel": True}
     cluster = {"preset": "hf-science", "num_chips": chips}
-    answer = client.post("/v1/predictions", json={**PREDICTION, "cluster": cluster, "layout": layout}).json()
+    answer = sqlite.post("/v1/predictions", json={**PREDICTION, "cluster": cluster, "layout": layout}).json()
     assert any("node in trouble" in line for line in answer["assumptions"]) == waits
 
 
@@ -284,14 +284,14 @@ def test_only_so_much_is_remembered() -> None:
     assert values.among([1, 2, 3]) == {1: "one", 3: "three"}
 
 
-def test_a_schedule_that_nobody_sent_is_not_blamed(client) -> None:
+def test_a_schedule_that_nobody_sent_is_not_blamed(sqlite) -> None:
     body = {**QUESTION, "model": "mixtral-8x7b", "layout": {"pp": 2, "dp_shard": 32}}
     body["workload"] = {**QUESTION["workload"], "load_balancing": "global_batch_loss"}
-    settled = client.post("/v1/predictions", json=body).json()
+    settled = sqlite.post("/v1/predictions", json=body).json()
     assert settled["layouts"][0]["layout"]["schedule"] == "afab"
     assert "layout.schedule is afab: the stack's own" in settled["assumptions"]
     for layout, value in ((body["layout"], None), ({**body["layout"], "schedule": "1f1b"}, "1f1b")):
-        answer = client.post("/v1/predictions", json={**body, "stack": "deepseek", "layout": layout})
+        answer = sqlite.post("/v1/predictions", json={**body, "stack": "deepseek", "layout": layout})
         (error,) = assert_problem(answer, "invalid", "/layout/schedule")["errors"]
         assert error["value"] == value
         assert "(afab), which stack deepseek lacks" in error["rule"]

@@ -64,21 +64,21 @@ def test_the_index_leads_everywhere(client) -> None:
         assert client.get(path).status_code == 200, path
 
 
-def test_several_errors_come_together(client) -> None:
+def test_several_errors_come_together(sqlite) -> None:
     body = changed(changed(PREDICTION, "workload.seq_len", 0), "cluster.num_chips", "8")
-    found = assert_problem(client.post("/v1/predictions", json=body), "invalid", "/workload/seq_len")
+    found = assert_problem(sqlite.post("/v1/predictions", json=body), "invalid", "/workload/seq_len")
     assert {error["pointer"] for error in found["errors"]} == {"/workload/seq_len", "/cluster/num_chips"}
 
 
-def test_long_values_are_echoed_shortened(client) -> None:
+def test_long_values_are_echoed_shortened(sqlite) -> None:
     body = changed(PREDICTION, "model", "x" * 10_000)
-    found = assert_problem(client.post("/v1/predictions", json=body), "invalid", "/model")
+    found = assert_problem(sqlite.post("/v1/predictions", json=body), "invalid", "/model")
     assert len(found["errors"][0]["value"]) == faults.MAX_SHOWN
 
 
-def test_a_pointer_escapes_what_rfc_6901_escapes(client) -> None:
+def test_a_pointer_escapes_what_rfc_6901_escapes(sqlite) -> None:
     body = changed(PREDICTION, "workload", {**PREDICTION["workload"], "a/b~c": 1})
-    assert_problem(client.post("/v1/predictions", json=body), "invalid", "/workload/a~1b~0c")
+    assert_problem(sqlite.post("/v1/predictions", json=body), "invalid", "/workload/a~1b~0c")
 
 
 def test_a_defect_is_told_without_internals(client, caplog: pytest.LogCaptureFixture) -> None:
