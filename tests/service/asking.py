@@ -1,9 +1,14 @@
-"""Requests the tests vary, and the one shape every error has."""
+"""Requests the tests vary, where they are asked, and the one shape every error has."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
+
+import pytest
+
+ON_SQLITE = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+"""For long tests of what is worked out from rows, whatever database has them."""
 
 QUESTION: dict[str, Any] = {
     "model": "llama-3.1-8b",

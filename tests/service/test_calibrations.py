@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from asking import CHIP, LAYOUT, PREDICTION, QUESTION, REPORT, assert_problem, changed
+from asking import CHIP, LAYOUT, ON_SQLITE, PREDICTION, QUESTION, REPORT, assert_problem, changed
 
 from models.calibration import Calibration, Unseen
 from models.errors import Invalid
@@ -191,6 +191,7 @@ def test_a_report_that_takes_long_to_write_is_learnt(client, monkeypatch) -> Non
         assert learnt.result().learnt["reports"] == (2 if several else 1)
 
 
+@ON_SQLITE
 def test_what_is_learnt_of_a_chip_of_ones_own_is_said_of_no_other(client) -> None:
     """Nor of the same name."""
     own = {**QUESTION, "cluster": {"chip": {**CHIP, "name": "mine"}, "num_chips": 64}, "layout": LAYOUT}
@@ -224,6 +225,7 @@ def test_what_cannot_be_judged_or_does_not_improve_is_kept_with_the_reason(clien
     assert client.get("/v1/profiles/default").json()["active_version"] == 1
 
 
+@ON_SQLITE
 def test_a_calibration_that_does_not_improve_is_not_promoted(client) -> None:
     report(client, [0.9, 1.1] * 3 + [1.1, 0.9] * 3)
     found = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
@@ -231,6 +233,7 @@ def test_a_calibration_that_does_not_improve_is_not_promoted(client) -> None:
     assert "which is no fall of 0.1 percentage points or more" in found["promotion"]["reason"]
 
 
+@ON_SQLITE
 def test_reports_that_no_coefficient_explains_are_named_and_not_promoted(client) -> None:
     """Though they are all alike: milliseconds for seconds, or the wrong model."""
     ids = report(client, [10.0, 10.1] * 6)
@@ -241,6 +244,7 @@ def test_reports_that_no_coefficient_explains_are_named_and_not_promoted(client)
 
 
 @pytest.mark.parametrize("peak", ["reserved_gib", "allocated_gib"])
+@ON_SQLITE
 def test_what_is_learnt_of_memory_alone_is_promoted(client, peak: str) -> None:
     prediction = client.post("/v1/predictions", json={**QUESTION, "layouts": LAYOUTS}).json()
     for index in range(18):
@@ -309,6 +313,7 @@ def test_what_was_rolled_back_is_not_promoted_again(client) -> None:
     assert client.get("/v1/profiles/default").json()["policy"]["mode"] == "automatic"
 
 
+@ON_SQLITE
 def test_what_makes_anything_worse_by_more_than_the_margin_is_not_promoted(client) -> None:
     report(client, [1.2] * 6)
     set_policy(client, mode="automatic", margin=0.0)
@@ -373,6 +378,7 @@ def test_a_policy_is_set_by_whoever_saw_the_profile(client) -> None:
     assert_problem(client.put(address, json={"margin": -1}, headers={"If-Match": "*"}), "invalid", "/margin")
 
 
+@ON_SQLITE
 def test_a_version_learns_what_the_one_before_had_not(client) -> None:
     report(client, [1.2] * 6)
     first = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
@@ -386,6 +392,7 @@ def test_a_version_learns_what_the_one_before_had_not(client) -> None:
     assert (anew["based_on"], anew["observations"]) == (1, 13)
 
 
+@ON_SQLITE
 def test_what_one_chip_taught_makes_no_other_one_surer(client) -> None:
     """The interval narrows where runs were, not on chips that nobody measured."""
 
@@ -401,6 +408,7 @@ def test_what_one_chip_taught_makes_no_other_one_surer(client) -> None:
     assert width("mi300x") > 0.98 * elsewhere
 
 
+@ON_SQLITE
 def test_a_fleet_moves_its_own_offsets_before_what_is_published(client) -> None:
     """A stack that reports nothing is not predicted worse on its published runs."""
     report(client, [1.25] * 12)
@@ -446,6 +454,7 @@ def test_bad_calibrations(client, body: object, pointer: str) -> None:
     assert_problem(client.post(ADDRESS, **sent), "invalid", pointer)
 
 
+@ON_SQLITE
 def test_a_version_made_anew_is_judged_by_the_one_it_would_replace(client) -> None:
     report(client, [1.3] * 18)
     assert client.post(ADDRESS, json={"activate": True}).json()["calibration"]["promotion"]["promoted"]

@@ -10,8 +10,8 @@ from service import errors, faults, problems
 
 
 @pytest.mark.parametrize("name", problems.TYPES)
-def test_every_problem_type_says_what_it_means(client, name: str) -> None:
-    answer = client.get(f"/problems/{name}")
+def test_every_problem_type_says_what_it_means(sqlite, name: str) -> None:
+    answer = sqlite.get(f"/problems/{name}")
     assert answer.status_code == 200
     assert answer.json()["status"] == problems.TYPES[name].status
     assert answer.json()["meaning"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asking import CHIP, PREDICTION, QUESTION, REPORT, SHAPE, assert_problem, changed
+from asking import CHIP, ON_SQLITE, PREDICTION, QUESTION, REPORT, SHAPE, assert_problem, changed
 from starlette.testclient import TestClient
 
 from service import api_keys, database
@@ -261,6 +261,7 @@ def test_a_flood_of_one_tenant_weighs_as_one_source(guarded: TestClient, key) ->
     assert {observation.source for _, observation in usable} == {"a"}
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("flood", [60, 300])
 def test_a_flood_of_one_tenant_is_not_promoted_at_the_cost_of_another(guarded: TestClient, key, flood: int) -> None:
     """Of one whose runs are as predicted, and who reported before or in the same calibration."""
