@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import permutations, product
 from typing import Any
 
@@ -475,6 +475,21 @@ def agree_with_bounds(problem: Problem, constraints: Constraints) -> None:
         assert (memory <= found.needed_bytes * (1 + 1e-9)).all()
 
 
+_SIDES = Goal(tolerance=0.03, both_sides=True)
+
+
+@cache
+def _settled(model: str, stack: str) -> tuple[Problem, float]:
+    """A question, and what a search takes that nothing stops."""
+    question = Problem(
+        architecture=catalogue.architecture(model),
+        cluster=catalogue.cluster("h100", 64),
+        workload=Workload(seq_len=8192, global_batch=128),
+        stack=catalogue.stack(stack),
+    )
+    return question, float(search(Space(question, Constraints()), PROFILE, _SIDES).times[0])
+
+
 @settings(max_examples=25)
 @given(
     st.sampled_from([("llama-3-8b", "megatron"), ("mixtral-8x7b", "megatron"), ("llama-3-8b", "generic")]), st.data()
@@ -482,17 +497,9 @@ def agree_with_bounds(problem: Problem, constraints: Constraints) -> None:
 def test_a_search_that_is_stopped_says_how_far_from_the_best_it_may_be(
     names: tuple[str, str], data: st.DataObject
 ) -> None:
-    model, stack = names
-    question = Problem(
-        architecture=catalogue.architecture(model),
-        cluster=catalogue.cluster("h100", 64),
-        workload=Workload(seq_len=8192, global_batch=128),
-        stack=catalogue.stack(stack),
-    )
+    question, best = _settled(*names)
     asked = iter([True] * data.draw(st.integers(0, 12)))
-    goal = Goal(tolerance=0.03, both_sides=True)
-    stopped = search(Space(question, Constraints()), PROFILE, goal, lambda: next(asked, False))
-    best = search(Space(question, Constraints()), PROFILE, goal).times[0]
+    stopped = search(Space(question, Constraints()), PROFILE, _SIDES, lambda: next(asked, False))
     assert best <= stopped.times[0] <= best * (1 + stopped.certificate.gap) * (1 + 1e-12)
     assert stopped.certificate.exact or next(asked, None) is None
 
