@@ -32,6 +32,8 @@ from models.space import Space, neutral
 
 _TRIED = 12  # numbers of chips, where no layout uses all
 _LOOKED_AT = 6  # where some does, numbers that may be faster
+_AT_LEAST = 6  # where any is worth a try, of up to _SEVERAL devices
+_SEVERAL = 512
 FEW = 64
 """Devices of which every number is worth a try, for searches are short, if any is."""
 
@@ -75,7 +77,7 @@ def _on_fewer(space: Space, profile: Profile, goal: Goal, go_on: GoOn) -> tuple[
         error, fewer = contradiction(problem, constraints), next(worth_a_try(space, ways), None)
         raise error.adding(f"{fewer.problem.cluster.num_chips} of the chips have one") if fewer else error
     rule, message = blame(problem)
-    tried = _promising(islice(worth_a_try(space, ways), _TRIED), ways)
+    tried = _promising(_filled_up(space, ways, islice(worth_a_try(space, ways), _TRIED)), ways)
     best, failure = fastest_space(tried, profile, goal, go_on)
     if best is None:
         raise failure or _why_none(problem, constraints, message) or Infeasible(rule, message)
@@ -134,7 +136,8 @@ def best_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn)
     more_ways = worth_a_try(space, half, more_than=ways.get(devices, 0))
     of_domains = map(space.on, _of_domains(space.problem))
     most = _LOOKED_AT if devices > FEW else _TRIED
-    tried = {one.problem.cluster.num_devices: one for one in chain(of_domains, islice(more_ways, most))}
+    rest = _filled_up(space, half, islice(more_ways, most))
+    tried = {one.problem.cluster.num_devices: one for one in chain(of_domains, rest)}
     best, _ = fastest_space(_promising(tried.values(), ways), profile, Goal(faster_than=seconds), go_on)
     return best
 
@@ -184,6 +187,18 @@ def worth_a_try(whole: Space, ways: Mapping[int, int], *, more_than: int = 0) ->
             if space.has_legal():
                 more_than = ways[count]
                 yield space
+
+
+def _filled_up(whole: Space, ways: Mapping[int, int], tried: Iterable[Space]) -> list[Space]:
+    """What is worth a try, and of few chips, where that is little but not nothing, what promises most beside it: 224
+    are fewer than 240 and divide in fewer ways, but may divide into the stages that suit a model."""
+    spaces, cluster = list(tried), whole.problem.cluster
+    if cluster.num_devices > _SEVERAL or not 0 < len(spaces) < _AT_LEAST:
+        return spaces
+    known = {cluster.num_devices} | {space.problem.cluster.num_devices for space in spaces}
+    others = sorted(ways.keys() - known, key=lambda count: promise(count, ways[count]), reverse=True)
+    smaller = map(whole.on, _within(cluster, np.array(others, dtype=np.int64)))
+    return [*spaces, *islice((space for space in smaller if space.has_legal()), _AT_LEAST - len(spaces))]
 
 
 def built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:

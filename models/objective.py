@@ -117,9 +117,8 @@ def choose(
             found.append(_choice(name, problem, profile, constraints, objective, go_on, failed))
     kept = max((choice.goodput for choice in found if choice.goodput is not None), default=1.0)
     if kept <= _HOPELESS:
-        rule = (
-            f"leaves next to no time between failures: of it {kept:.2g} is kept with these checkpoint_s and restart_s"
-        )
+        of_it = "next to nothing" if kept <= _LITTLE else f"{kept:.2g}"
+        rule = f"leaves next to no time between failures: of it {of_it} is kept with these checkpoint_s and restart_s"
         raise Invalid("objective.failures_per_chip_hour", objective.failures_per_chip_hour, rule)
     return sorted(found, key=lambda one: _rank(one, objective))
 

@@ -116,7 +116,8 @@ class FewerChipsAnswer(Document):
     message: str
     num_chips: int
     """What the answer uses: of the numbers that were tried (up to twelve that can be divided in more ways than all
-    larger ones, of at most 64 devices any), the one on which a step takes least."""
+    larger ones, of at most 512 devices six where there are so many, of at most 64 any), the one on which a step takes
+    least."""
 
     @classmethod
     def of(cls, fewer: FewerChips) -> Self:

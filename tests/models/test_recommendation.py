@@ -94,6 +94,14 @@ def test_fewer_chips_need_no_more_racks_than_there_are() -> None:
     assert -(-used.num_chips // used.chips_joined) <= 63
 
 
+@pytest.mark.parametrize("allowed", [{"pp": (7,)}, {"pp": (9,)}, {"ep": (8,)}])
+def test_what_constraints_leave_of_fewer_chips_is_no_faster(allowed: dict[str, tuple[int, ...]]) -> None:
+    """224 chips in seven stages, beside 240, which divide in more ways."""
+    asked = problem("deepseek-v3", ("gb200", 250), "megatron", seq_len=4096, global_batch=9216)
+    free, bound = recommend(asked, PROFILE), recommend(asked, PROFILE, Constraints(allowed=allowed))
+    assert free.fastest.prediction.step_time_s <= bound.fastest.prediction.step_time_s
+
+
 @pytest.mark.parametrize("asked", [1, 20, 40, 60, 80, 120, 200])
 def test_numbers_of_chips_that_there_was_no_time_for_are_owned_up_to(asked: int) -> None:
     whole, left = recommend(llama(37, 48), PROFILE), asked
