@@ -26,6 +26,15 @@ _AXES = ("pp", "tp", "cp", "dp_replicate", "dp_shard", "dp")
 _MESHES_LOOKED_AT = 20_000  # to name a rule, not to prove anything
 
 
+def none_legal(space: Space) -> Infeasible:
+    """That no layout in a space is legal: the constraints that are in the way, or else the rule."""
+    problem, constraints = space.problem, space.constraints
+    if constraints.allowed and Space(problem, Constraints()).has_legal():
+        return contradiction(problem, constraints)
+    rule, message = blame(problem)
+    return Infeasible(rule, f"no legal layout uses all {problem.cluster.num_chips} chips ({message})")
+
+
 def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
     """Which constraints are in the way: those whose removal alone would do, or all of them together."""
     allowed = constraints.allowed

@@ -21,6 +21,7 @@ from models.errors import Infeasible, Invalid, OutOfTime
 from models.groundwork import Groundwork, NoLegalLayout
 from models.held import Held
 from models.layout import Layout, Layouts
+from models.obstacles import none_legal
 from models.pipelining import is_needed
 from models.problem import Problem
 from models.profile import Profile
@@ -235,9 +236,10 @@ class Survey:
     def _tried(self, at: Mapping[str, float]) -> Answer | Point:
         """The answer at a place, or that there is none."""
         try:
-            return self._answer(changed(self.problem, at))
+            problem = changed(self.problem, at)
+            return self._answer(problem)
         except NoLegalLayout:
-            return Point.refusing(at, "no layout is legal", exact=True)
+            return Point.refusing(at, str(none_legal(Space(problem, self.constraints))), exact=True)
         except (Infeasible, Invalid) as error:
             return Point.refusing(at, str(error), exact=not isinstance(error, OutOfTime))
 

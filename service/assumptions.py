@@ -195,11 +195,12 @@ def _of_the_cluster(question: Question, resolved: Resolved) -> list[str]:
         lines.append(f"the ends of the torus' dims of {' and '.join(open_)} are not joined: they are lines")
     if cluster.slice_shape and (slices := cluster.num_chips // math.prod(cluster.slice_shape)) > 1:
         lines.append(f"the cluster is {slices} slices, joined by the network")
-    if not cluster.slice_shape and "chips_per_domain" not in said:
+    if not cluster.slice_shape:
         chips = cluster.chips_joined
-        rest = cluster.num_chips % chips
-        partly = f"; the last domain holds {rest}" if rest and cluster.num_chips > chips else ""
-        lines.append(f"cluster.chips_per_domain is {chips}{partly}")
+        rest = cluster.num_chips % chips if cluster.num_chips > chips else 0
+        if rest or "chips_per_domain" not in said:
+            partly = f"; the last domain holds {rest}" if rest else ""
+            lines.append(f"cluster.chips_per_domain is {chips}{partly}")
     joined = not cluster.scales_out.any()
     if "scale_out_gb_s" in said and joined:
         lines.append("cluster.scale_out_gb_s has no effect: the scale-up links join all chips")

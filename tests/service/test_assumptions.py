@@ -144,6 +144,8 @@ def test_a_partly_filled_domain_and_an_idle_network_are_named(shared_client) -> 
         return "\n".join(answer.json()["assumptions"])
 
     assert "chips_per_domain is 8; the last domain holds 4" in lines(preset="h100", num_chips=12)
+    held = lines(preset="h100", num_chips=12, chips_per_domain=8)
+    assert "chips_per_domain is 8; the last domain holds 4" in held
     assert "scale_out_gb_s has no effect" in lines(preset="h100", num_chips=8, scale_out_gb_s=1)
 
 

@@ -151,7 +151,7 @@ def test_a_zero_stage_that_the_stack_lacks_is_refused_by_name_wherever_it_is_ask
     found = assert_problem(sqlite.post("/v1/recommendations", json=asked), "infeasible", "/constraints/zero_stage")
     assert "stack megatron offers ZeRO stages 0, 1, 3; got 2" in found["detail"]
     drawn = sqlite.post("/v1/frontiers", json={**asked, "grid": {"scale_out": [1, 2]}}).json()
-    assert [point["refused"] for point in drawn["points"]] == ["no layout is legal"] * 2
+    assert all(point["refused"].startswith("constraints.zero_stage: no legal layout") for point in drawn["points"])
     sides = {"first": {}, "second": {"constraints": asked["constraints"]}}
     compared = sqlite.post("/v1/comparisons", json={**without(asked, "constraints"), **sides})
     assert_problem(compared, "infeasible", "/second/constraints/zero_stage")
