@@ -73,6 +73,7 @@ def allocate(
 ) -> Allocation:
     """The groups on which a step takes least, of those tried. `problem.cluster` says chip and fabric, how many chips to
     use at most, and perhaps how many of each domain; raises Infeasible."""
+    _check_names(nodes)
     _check(problem.cluster, nodes)
     best, failure = fastest_space(_arrangements(problem, constraints, nodes, go_on), profile, Goal(), go_on)
     if best is None:
@@ -82,6 +83,17 @@ def allocate(
     hosts, spares = _hosts(nodes, cluster)
     left_out_s = math.inf if go_on() else problem.at_peak_s
     return Allocation(cluster=cluster, hosts=hosts, spares=spares, left_out_s=left_out_s)
+
+
+def _check_names(nodes: Sequence[Node]) -> None:
+    names, leaves = set[str](), dict[str, str]()
+    for at, node in enumerate(nodes):
+        if node.name in names:
+            raise Invalid(f"allocation.nodes[{at}].name", node.name, "is the name of an earlier node too")
+        names.add(node.name)
+        if (leaf := leaves.setdefault(node.domain, node.leaf)) != node.leaf:
+            rule = f"the nodes of one domain share a leaf, and an earlier one of {node.domain!r} hangs from {leaf!r}"
+            raise Invalid(f"allocation.nodes[{at}].leaf", node.leaf, rule)
 
 
 def _check(cluster: Cluster, nodes: Sequence[Node]) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from models.allocation import Allocation, Node
 from service.schemas.wire import Degree, Document, Wire
@@ -28,23 +27,6 @@ class AllocationFields(Wire):
     nodes: Annotated[list[NodeFields], Field(min_length=1, max_length=20_000)]
     """Ranks count through them in this order, save that those of a leaf, and in it those of a domain, come together,
     and of a leaf the domain of most chips first."""
-
-    @model_validator(mode="after")
-    def _names(self) -> Self:
-        names = [node.name for node in self.nodes]
-        if len(set(names)) < len(names):
-            twice = Counter(names).most_common(1)[0][0]
-            raise ValueError(f"names node {twice!r} twice")
-        return self
-
-    @model_validator(mode="after")
-    def _leaves(self) -> Self:
-        leaves: dict[str, str] = {}
-        for node in self.build():
-            if leaves.setdefault(node.domain, node.leaf) != node.leaf:
-                both = f"{leaves[node.domain]!r} and {node.leaf!r}"
-                raise ValueError(f"hangs domain {node.domain!r} from {both}: the nodes of one domain share a leaf")
-        return self
 
     def build(self) -> list[Node]:
         return [

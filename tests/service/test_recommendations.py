@@ -667,8 +667,8 @@ def test_chips_are_spare_because_of_the_limit_where_it_is_the_limit(sqlite, most
     ("nodes", "pointer"),
     [
         ([], "/allocation/nodes"),
-        ([{"name": "a", "chips": 8}, {"name": "a", "chips": 8}], "/allocation"),
-        ([{"name": n, "chips": 4, "domain": "r", "leaf": n} for n in "ab"], "/allocation"),
+        ([{"name": "a", "chips": 8}, {"name": "a", "chips": 8}], "/allocation/nodes/1/name"),
+        ([{"name": n, "chips": 4, "domain": "r", "leaf": n} for n in "ab"], "/allocation/nodes/1/leaf"),
         ([{"name": "a", "chips": 80}], "/allocation/nodes"),
     ],
 )
