@@ -73,7 +73,7 @@ def allocate(
 ) -> Allocation:
     """The groups on which a step takes least, of those tried. `problem.cluster` says chip and fabric, how many chips to
     use at most, and perhaps how many of each domain; raises Infeasible."""
-    _check_names(nodes)
+    _check_nodes(nodes)
     _check(problem.cluster, nodes)
     best, failure = fastest_space(_arrangements(problem, constraints, nodes, go_on), profile, Goal(), go_on)
     if best is None:
@@ -85,7 +85,7 @@ def allocate(
     return Allocation(cluster=cluster, hosts=hosts, spares=spares, left_out_s=left_out_s)
 
 
-def _check_names(nodes: Sequence[Node]) -> None:
+def _check_nodes(nodes: Sequence[Node]) -> None:
     names, leaves = set[str](), dict[str, str]()
     for at, node in enumerate(nodes):
         if node.name in names:

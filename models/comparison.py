@@ -14,7 +14,7 @@ from models.constraints import Constraints
 from models.errors import Infeasible
 from models.groundwork import NoLegalLayout
 from models.layout import AXES, Layout, Layouts
-from models.obstacles import blame, contradiction
+from models.obstacles import blame, in_the_way
 from models.prediction import on_host
 from models.problem import Problem
 from models.profile import Profile
@@ -83,9 +83,8 @@ def _found(
             failed_gib, problem, side, lambda heeded: search(Space(problem, heeded), profile, Goal(), go_on)
         )
     except NoLegalLayout as none:
-        blamed = side.allowed and Space(problem, Constraints()).has_legal()
-        contradicted = contradiction(problem, side).under(name) if blamed else None
-        raise contradicted or Infeasible(*blame(problem)) from none
+        contradicted = in_the_way(Space(problem, side))
+        raise contradicted.under(name) if contradicted else Infeasible(*blame(problem)) from none
     return answer.layouts.take(np.array([0])), answer.certificate.exact
 
 

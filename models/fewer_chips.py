@@ -23,7 +23,7 @@ from models.errors import Infeasible, Invalid, OutOfTime, TooLarge
 from models.factors import divisors
 from models.groundwork import NoLegalLayout
 from models.hardware import Cluster
-from models.obstacles import blame, contradiction
+from models.obstacles import blame, contradiction, in_the_way, none_uses_all
 from models.problem import Problem
 from models.profile import Profile
 from models.rules import BY_NAME
@@ -32,7 +32,7 @@ from models.space import Space, neutral
 
 _TRIED = 12  # numbers of chips, where no layout uses all
 _LOOKED_AT = 6  # where some does, numbers that may be faster
-_AT_LEAST = 6  # where any is worth a try, of up to _SEVERAL devices
+_AT_LEAST = 6  # where any is worth a try, of more than FEW devices and up to _SEVERAL
 _SEVERAL = 512
 FEW = 64
 """Devices of which every number is worth a try, for searches are short, if any is."""
@@ -73,11 +73,11 @@ def _on_fewer(space: Space, profile: Profile, goal: Goal, go_on: GoOn) -> tuple[
     """
     problem, constraints = space.problem, space.constraints
     ways = legal_counts(problem, constraints)
-    if constraints.allowed and Space(problem, Constraints()).has_legal():
-        error, fewer = contradiction(problem, constraints), next(worth_a_try(space, ways), None)
+    if error := in_the_way(space):
+        fewer = next(worth_a_try(space, ways), None)
         raise error.adding(f"{fewer.problem.cluster.num_chips} of the chips have one") if fewer else error
     rule, message = blame(problem)
-    tried = _promising(_filled_up(space, ways, islice(worth_a_try(space, ways), _TRIED)), ways)
+    tried = _promising(_tried(space, ways, _TRIED), ways)
     best, failure = fastest_space(tried, profile, goal, go_on)
     if best is None:
         raise failure or _why_none(problem, constraints, message) or Infeasible(rule, message)
@@ -87,7 +87,7 @@ def _on_fewer(space: Space, profile: Profile, goal: Goal, go_on: GoOn) -> tuple[
         with suppress(OutOfTime):  # then what is known is the answer
             answer = search_on(answer.ground, goal, go_on, known)
     used = smaller.problem.cluster.num_chips
-    text = f"no legal layout uses all {problem.cluster.num_chips} chips ({message}); the answer uses {used}"
+    text = f"{none_uses_all(problem, message)}; the answer uses {used}"
     if not tried_all:
         text += ", and time ran out before every other number that promises as much was tried"
         answer = answer.inexact(problem.at_peak_s)
@@ -118,7 +118,7 @@ def _why_none(problem: Problem, constraints: Constraints, message: str) -> Infea
     if unconstrained is None:
         return None
     error = contradiction(unconstrained.problem, constraints)
-    return error.after(f"no legal layout uses all {problem.cluster.num_chips} chips ({message}), and of fewer")
+    return error.after(f"{none_uses_all(problem, message)}, and of fewer")
 
 
 def faster_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn) -> FasterOnFewer | None:
@@ -133,10 +133,9 @@ def best_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn)
     """The answer on that number of chips."""
     ways, devices = legal_counts(space.problem, space.constraints), space.problem.cluster.num_devices
     half = {count: many for count, many in ways.items() if devices <= 2 * count < 2 * devices}
-    more_ways = worth_a_try(space, half, more_than=ways.get(devices, 0))
     of_domains = map(space.on, _of_domains(space.problem))
     most = _LOOKED_AT if devices > FEW else _TRIED
-    rest = _filled_up(space, half, islice(more_ways, most))
+    rest = _tried(space, half, most, more_than=ways.get(devices, 0))
     tried = {one.problem.cluster.num_devices: one for one in chain(of_domains, rest)}
     best, _ = fastest_space(_promising(tried.values(), ways), profile, Goal(faster_than=seconds), go_on)
     return best
@@ -189,11 +188,12 @@ def worth_a_try(whole: Space, ways: Mapping[int, int], *, more_than: int = 0) ->
                 yield space
 
 
-def _filled_up(whole: Space, ways: Mapping[int, int], tried: Iterable[Space]) -> list[Space]:
-    """What is worth a try, and of few chips, where that is little but not nothing, what promises most beside it: 224
-    are fewer than 240 and divide in fewer ways, but may divide into the stages that suit a model."""
-    spaces, cluster = list(tried), whole.problem.cluster
-    if cluster.num_devices > _SEVERAL or not 0 < len(spaces) < _AT_LEAST:
+def _tried(whole: Space, ways: Mapping[int, int], most: int, *, more_than: int = 0) -> list[Space]:
+    """The first that are worth a try, and of several devices, where these are little but not nothing, what promises
+    most beside them: 224 are fewer than 240 and divide in fewer ways, but may divide into the stages that suit a model.
+    """
+    spaces, cluster = list(islice(worth_a_try(whole, ways, more_than=more_than), most)), whole.problem.cluster
+    if not (FEW < cluster.num_devices <= _SEVERAL and 0 < len(spaces) < _AT_LEAST):
         return spaces
     known = {cluster.num_devices} | {space.problem.cluster.num_devices for space in spaces}
     others = sorted(ways.keys() - known, key=lambda count: promise(count, ways[count]), reverse=True)

@@ -28,11 +28,20 @@ _MESHES_LOOKED_AT = 20_000  # to name a rule, not to prove anything
 
 def none_legal(space: Space) -> Infeasible:
     """That no layout in a space is legal: the constraints that are in the way, or else the rule."""
+    rule, message = blame(space.problem)
+    return in_the_way(space) or Infeasible(rule, none_uses_all(space.problem, message))
+
+
+def none_uses_all(problem: Problem, message: str) -> str:
+    return f"no legal layout uses all {problem.cluster.num_chips} chips ({message})"
+
+
+def in_the_way(space: Space) -> Infeasible | None:
+    """The constraints that leave no layout, where there are legal ones without them."""
     problem, constraints = space.problem, space.constraints
     if constraints.allowed and Space(problem, Constraints()).has_legal():
         return contradiction(problem, constraints)
-    rule, message = blame(problem)
-    return Infeasible(rule, f"no legal layout uses all {problem.cluster.num_chips} chips ({message})")
+    return None
 
 
 def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:

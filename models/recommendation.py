@@ -205,10 +205,8 @@ def _reasons(
         reasons.append(fewer.message)
     if not answer.certificate.exact:
         gap = answer.certificate.gap
-        so_far = (
-            f"the search was stopped: this is the best so far, and on these chips none is faster by more than {gap:.1%}"
-        )
-        reasons.append(so_far)
+        none_faster = f"on these chips none is faster by more than {gap:.1%}"
+        reasons.append(f"the search was stopped: this is the best so far, and {none_faster}")
     return tuple(reasons)
 
 

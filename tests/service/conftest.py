@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import pytest
@@ -21,6 +22,15 @@ class Databases(Protocol):
 
 
 MakeClient = Callable[..., TestClient]
+
+
+@contextmanager
+def serving(databases: Databases) -> Iterator[TestClient]:
+    """An application on a database of its own."""
+    url = databases.prepared()
+    with TestClient(create_app(Settings(database_url=url))) as client:
+        yield client
+    databases.drop(url)
 
 
 @pytest.fixture
@@ -46,16 +56,12 @@ def client(make_client: MakeClient) -> TestClient:
 @pytest.fixture(scope="module")
 def shared_client(databases: Databases) -> Iterator[TestClient]:
     """One application for all tests of a module: for those that leave nothing behind."""
-    url = databases.prepared()
-    with TestClient(create_app(Settings(database_url=url))) as client:
+    with serving(databases) as client:
         yield client
-    databases.drop(url)
 
 
 @pytest.fixture(scope="module")
 def sqlite(sqlite_files: Databases) -> Iterator[TestClient]:
     """The same on SQLite alone, for what is answered whatever the database: what one keeps is tested on each."""
-    url = sqlite_files.prepared()
-    with TestClient(create_app(Settings(database_url=url))) as client:
+    with serving(sqlite_files) as client:
         yield client
-    sqlite_files.drop(url)

@@ -243,8 +243,8 @@ def test_reports_that_no_coefficient_explains_are_named_and_not_promoted(client)
     assert set(found["outliers"]) == set(ids)
 
 
-@pytest.mark.parametrize("peak", ["reserved_gib", "allocated_gib"])
 @ON_SQLITE
+@pytest.mark.parametrize("peak", ["reserved_gib", "allocated_gib"])
 def test_what_is_learnt_of_memory_alone_is_promoted(client, peak: str) -> None:
     prediction = client.post("/v1/predictions", json={**QUESTION, "layouts": LAYOUTS}).json()
     for index in range(18):
