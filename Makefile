@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs.jsonl
 
-.PHONY: help install serve test explore check fix profiles evidence lock
+.PHONY: help install serve test test-long explore check fix profiles evidence lock
 help:  ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -23,6 +23,9 @@ serve: .venv/installed  ## migrate the database and serve (HOST=, PORT=)
 
 test: .venv/developed  ## the default test suite
 	$(BIN)/python -m pytest
+
+test-long: .venv/developed  ## the tests that the default suite has no time for
+	$(BIN)/python -m pytest -m long
 
 explore: .venv/developed  ## the properties on examples that no run has drawn before
 	$(BIN)/python -m pytest --hypothesis-profile=new -m hypothesis

@@ -165,7 +165,10 @@ def test_members_lie_where_counting_along_a_torus_puts_them(
             assert set(np.diff(places)) == {apart}
 
 
-@pytest.mark.parametrize(("chips", "shape"), [(24, (2, 2, 2)), (24, (1, 2, 4)), (48, (2, 2, 4)), (40, (2, 4, 1))])
+@pytest.mark.parametrize(
+    ("chips", "shape"),
+    [(24, (2, 2, 2)), (24, (1, 2, 4)), pytest.param(48, (2, 2, 4), marks=pytest.mark.long), (40, (2, 4, 1))],
+)
 @settings(max_examples=30)  # of twenty layouts each
 @given(st.integers(0, 2**32 - 1))
 def test_a_group_is_the_same_among_others(chips: int, shape: tuple[int, ...], seed: int) -> None:

@@ -52,6 +52,7 @@ def error(profile: Profile, truth: Profile) -> float:
     return float(np.median(np.abs(seconds(profile) / seconds(truth) - 1)))
 
 
+@pytest.mark.long
 def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     """A few seeds here; tests.benchmarks.coverage takes a thousand."""
     world = worlds(fleet().profile)["as expected"]

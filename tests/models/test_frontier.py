@@ -204,6 +204,7 @@ def test_where_the_gap_crosses_the_tolerance_lies_between_the_points_on_either_s
     assert crossings([*points[3:], *points[:3]], grid, 0.03) == found  # whatever order they were asked in
 
 
+@pytest.mark.long
 def test_whenever_time_ends_a_threshold_names_no_change_that_is_none() -> None:
     question = problem("llama-3-70b", ("h100", 64), "megatron", seq_len=8192, global_batch=64)
     gap = Survey(question, PROFILE, Constraints()).point({}).gap
@@ -272,7 +273,9 @@ def test_whether_a_place_is_simple_is_what_its_point_says(
         assert one_after_the_other.is_simple({axis: value}, tolerance) == (simple, True)
 
 
-@pytest.mark.parametrize(("few", "most"), [(2_000, 100_000), (1, 100_000), (2_000, 0)])
+@pytest.mark.parametrize(
+    ("few", "most"), [(1, 100_000), *(pytest.param(2_000, most, marks=pytest.mark.long) for most in (100_000, 0))]
+)
 @settings(max_examples=6, suppress_health_check=list(HealthCheck))
 @given(problems(), st.sampled_from([0.01, 0.3, 1.0]), st.sampled_from([1.01, 1.3, 4.0]))
 def test_the_places_of_a_block_are_searches_of_their_own(

@@ -171,7 +171,7 @@ def test_a_zero_bubble_v_takes_what_its_published_order_takes(
     assert made == pytest.approx(closed)
 
 
-@pytest.mark.parametrize("pp", [*range(2, 9), 13])
+@pytest.mark.parametrize("pp", [*range(2, 9), pytest.param(13, marks=pytest.mark.long)])
 def test_whatever_its_chunks_take(pp: int) -> None:
     """Each kind of operation nearly alone, two of them, and all: where one path after the other is the longest."""
     seconds = [np.array([f, i, 4 - f - i]) / 4 + 1e-3 for f in range(5) for i in range(5 - f)]

@@ -342,6 +342,7 @@ def test_a_pipeline_that_only_the_batch_asks_for_is_told_apart() -> None:
     assert verdict.endswith("neither bandwidth nor memory")
 
 
+@pytest.mark.long
 @settings(max_examples=20)
 @given(
     st.sampled_from(["qwen3-14b", "llama-3-70b", "qwen3-30b-a3b"]),

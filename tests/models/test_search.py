@@ -307,11 +307,11 @@ def ended_anywhere(space: Space, goal: Goal) -> list[float | None]:
     ("name", "pinned"),
     [
         ("llama-3.1-8b", {"tp": (1, 2), "micro_batch": (1,)}),
-        ("llama-3.1-405b", {"tp": (8,), "dp_shard": (128,)}),
+        pytest.param("llama-3.1-405b", {"tp": (8,), "dp_shard": (128,)}, marks=pytest.mark.long),
         ("deepseek-v3 15360", {"schedule": ("dualpipe", "1f1b"), "ep": (32,)}),
         ("deepseek-v3 16384", {"zero_stage": (1,), "ep": (32, 64)}),
-        ("deepseek-v3 v5p", {"tp": (1,), "cp": (1,)}),
-        ("kimi-k2 gb300", {"dp_shard": (576,), "pp": (4,)}),
+        pytest.param("deepseek-v3 v5p", {"tp": (1,), "cp": (1,)}, marks=pytest.mark.long),
+        pytest.param("kimi-k2 gb300", {"dp_shard": (576,), "pp": (4,)}, marks=pytest.mark.long),
         ("megatron-1t", {"dp_shard": (32,), "pp": (32, 64, 128)}),
         ("gpt3-175b 1600", {"pp": (25,), "cp": (2,)}),
         ("kimi-k2 v7x", {"dp_replicate": (2,), "dp_shard": (12288,)}),
@@ -490,6 +490,7 @@ def _settled(model: str, stack: str) -> tuple[Problem, float]:
     return question, float(search(Space(question, Constraints()), PROFILE, _SIDES).times[0])
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(
     st.sampled_from([("llama-3-8b", "megatron"), ("mixtral-8x7b", "megatron"), ("llama-3-8b", "generic")]), st.data()

@@ -40,7 +40,9 @@ SHORT = {
 }
 
 
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name == "sparse" else name for name in SHORT]
+)
 def test_the_most_frugal_layout_is_that_of_brute_force(name: str) -> None:
     question, most = SHORT[name], SHORT[name].cluster.host_bytes
     with pytest.raises(Infeasible) as refused:

@@ -262,7 +262,7 @@ def test_a_flood_of_one_tenant_weighs_as_one_source(guarded: TestClient, key) ->
 
 
 @ON_SQLITE
-@pytest.mark.parametrize("flood", [60, 300])
+@pytest.mark.parametrize("flood", [60, pytest.param(300, marks=pytest.mark.long)])
 def test_a_flood_of_one_tenant_is_not_promoted_at_the_cost_of_another(guarded: TestClient, key, flood: int) -> None:
     """Of one whose runs are as predicted, and who reported before or in the same calibration."""
     honest, hostile, operator = key("a"), key("b"), key("platform", "calibrate")
