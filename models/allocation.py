@@ -75,13 +75,13 @@ def allocate(
     use at most, and perhaps how many of each domain; raises Infeasible."""
     _check_nodes(nodes)
     _check(problem.cluster, nodes)
-    best, failure = fastest_space(_arrangements(problem, constraints, nodes, go_on), profile, Goal(), go_on)
+    best, failure, in_time = fastest_space(_arrangements(problem, constraints, nodes, go_on), profile, Goal(), go_on)
     if best is None:
         total = sum(node.chips for node in nodes)
         raise failure or Infeasible("allocation", f"no legal layout runs on equal groups out of these {total} chips")
     cluster = best.space.problem.cluster
     hosts, spares = _hosts(nodes, cluster)
-    left_out_s = math.inf if go_on() else problem.at_peak_s
+    left_out_s = math.inf if in_time else problem.at_peak_s
     return Allocation(cluster=cluster, hosts=hosts, spares=spares, left_out_s=left_out_s)
 
 

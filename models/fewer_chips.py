@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
@@ -19,10 +18,11 @@ import numpy as np
 from models.answer import Answer, Goal, GoOn, NothingFaster
 from models.array import Array
 from models.constraints import Constraints
-from models.errors import Infeasible, Invalid, OutOfTime, TooLarge
+from models.errors import Infeasible, Invalid, TooLarge
 from models.factors import divisors
 from models.groundwork import NoLegalLayout
 from models.hardware import Cluster
+from models.layout import Layouts
 from models.obstacles import blame, contradiction, in_the_way, none_uses_all
 from models.problem import Problem
 from models.profile import Profile
@@ -56,11 +56,11 @@ class FasterOnFewer:
 
 
 def search_all_or_fewer(
-    space: Space, profile: Profile, goal: Goal, go_on: GoOn
+    space: Space, profile: Profile, goal: Goal, go_on: GoOn, known: Layouts | None = None
 ) -> tuple[Space, Answer, FewerChips | None]:
-    """The answer on all chips, or on fewer where no layout uses all."""
+    """The answer on all chips, of which some layouts may be `known`, or on fewer where no layout uses all."""
     try:
-        return space, search(space, profile, goal, go_on), None
+        return space, search(space, profile, goal, go_on, known), None
     except NoLegalLayout:
         return _on_fewer(space, profile, goal, go_on)
 
@@ -78,14 +78,13 @@ def _on_fewer(space: Space, profile: Profile, goal: Goal, go_on: GoOn) -> tuple[
         raise error.adding(f"{fewer.problem.cluster.num_chips} of the chips have one") if fewer else error
     rule, message = blame(problem)
     tried = _promising(_tried(space, ways, _TRIED), ways)
-    best, failure = fastest_space(tried, profile, goal, go_on)
+    best, failure, tried_all = fastest_space(tried, profile, goal, go_on)
     if best is None:
         raise failure or _why_none(problem, constraints, message) or Infeasible(rule, message)
-    smaller, answer, tried_all = best.space, best.answer, go_on()
+    smaller, answer = best.space, best.answer
     if best.goal != goal:
         known = answer.layouts.take(np.array(answer.ranked[:1]))
-        with suppress(OutOfTime):  # then what is known is the answer
-            answer = search_on(answer.ground, goal, go_on, known)
+        answer = search_on(answer.ground, goal, go_on, known)
     used = smaller.problem.cluster.num_chips
     text = f"{none_uses_all(problem, message)}; the answer uses {used}"
     if not tried_all:
@@ -121,24 +120,26 @@ def _why_none(problem: Problem, constraints: Constraints, message: str) -> Infea
     return error.after(f"{none_uses_all(problem, message)}, and of fewer")
 
 
-def faster_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn) -> FasterOnFewer | None:
-    """A smaller number of chips, with more ways to divide it, on which a step takes less than `seconds`."""
-    best = best_with_fewer(space, profile, seconds, go_on)
+def faster_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn) -> tuple[FasterOnFewer | None, bool]:
+    """A smaller number of chips, with more ways to divide it, on which a step takes less than `seconds`; and whether
+    there was time for all that are worth a try."""
+    best, tried_all = best_with_fewer(space, profile, seconds, go_on)
     if best is None:
-        return None
-    return FasterOnFewer(num_chips=best.space.problem.cluster.num_chips, step_time_s=best.step_time_s)
+        return None, tried_all
+    chips = best.space.problem.cluster.num_chips
+    return FasterOnFewer(num_chips=chips, step_time_s=best.step_time_s), tried_all
 
 
-def best_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn) -> Best | None:
-    """The answer on that number of chips."""
+def best_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn) -> tuple[Best | None, bool]:
+    """The answer on that number of chips, and whether there was time."""
     ways, devices = legal_counts(space.problem, space.constraints), space.problem.cluster.num_devices
     half = {count: many for count, many in ways.items() if devices <= 2 * count < 2 * devices}
     of_domains = map(space.on, _of_domains(space.problem))
     most = _LOOKED_AT if devices > FEW else _TRIED
     rest = _tried(space, half, most, more_than=ways.get(devices, 0))
     tried = {one.problem.cluster.num_devices: one for one in chain(of_domains, rest)}
-    best, _ = fastest_space(_promising(tried.values(), ways), profile, Goal(faster_than=seconds), go_on)
-    return best
+    best, _, tried_all = fastest_space(_promising(tried.values(), ways), profile, Goal(faster_than=seconds), go_on)
+    return best, tried_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +157,24 @@ class Best:
 
 def fastest_space(
     spaces: Iterable[Space], profile: Profile, goal: Goal, go_on: GoOn
-) -> tuple[Best | None, Infeasible | None]:
-    """The best of some spaces, and why the first that has layouts has none that fits. They are searched for the goal
-    until there is an answer, then only for what is faster than the best; one too large for a search is left out."""
-    best, failure = None, None
+) -> tuple[Best | None, Infeasible | None, bool]:
+    """The best of some spaces, why the first that has layouts has none that fits, and whether there was time for all.
+    They are searched for the goal until there is an answer, then only for what is faster than the best; one too large
+    for a search is left out."""
+    best, failure, in_time = None, None, True
     for space in spaces:
-        if (best or np.isfinite(goal.faster_than)) and not go_on():
+        in_time = go_on()
+        if (best or np.isfinite(goal.faster_than)) and not in_time:
             break
         wanted = Goal(faster_than=best.step_time_s) if best else goal
         try:
             best = Best(space, search(space, profile, wanted, go_on), wanted)
         except (NoLegalLayout, NothingFaster, TooLarge):
-            continue
+            pass
         except Infeasible as error:
             failure = failure or error
-    return best, failure
+        in_time = go_on()
+    return best, failure, in_time
 
 
 def worth_a_try(whole: Space, ways: Mapping[int, int], *, more_than: int = 0) -> Iterator[Space]:

@@ -23,7 +23,7 @@ from models.factors import divisors
 from models.fewer_chips import built
 from models.groundwork import NoLegalLayout
 from models.hardware import Cluster
-from models.objective import Objective, longest_step_s
+from models.objective import BEST, Minimized, Objective, longest_step_s
 from models.problem import Problem
 from models.profile import Profile
 from models.search import search
@@ -37,7 +37,7 @@ _TRIED = 1024  # numbers of chips, at most
 class Fewest:
     """`num_chips` that keep the limits; None where no number that was tried does. Not `exact` where some were too large
     for a search, or time ran out before all were. `tried`: how many numbers up to `most` there were to try: divisors of
-    a scale-up `domain`, and multiples of `unit`; all in chips."""
+    a scale-up `domain`, and multiples of `unit`; all in chips. `minimize`: what else the objective asks for."""
 
     num_chips: int | None
     most: int
@@ -45,6 +45,7 @@ class Fewest:
     domain: int
     unit: int
     exact: bool
+    minimize: Minimized
 
     @property
     def told(self) -> str:
@@ -52,7 +53,9 @@ class Fewest:
         of = f"of {self.tried} numbers that were tried ({parts}multiples of {self.unit})"
         if self.num_chips is not None:
             but = "" if self.exact else ", but for some that are too large to search"
-            return f"{self.num_chips} chips are the fewest {of} that keep the limits{but}"
+            better = f"; others may have {BEST[self.minimize]}: alternatives.num_chips compares those that it names"
+            more = "" if self.minimize == "chips" else better
+            return f"{self.num_chips} chips are the fewest {of} that keep the limits{but}{more}"
         if not self.tried:
             return f"fewest chips: up to {self.most} chips not even the peak of all keeps the limits"
         if self.exact:
@@ -72,7 +75,16 @@ def fewest_chips(
     """Of the problem's chips and links, up to `most`, whatever their number there. The objective has tokens and a limit
     for them. `failed_gib`: with which a run like these has run out of memory."""
     sizes, unit = _sizes(problem, objective, most)
-    none = Fewest(num_chips=None, most=most, tried=len(sizes), domain=_domain(problem.cluster), unit=unit, exact=False)
+    domain = _domain(problem.cluster)
+    none = Fewest(
+        num_chips=None,
+        most=most,
+        tried=len(sizes),
+        domain=domain,
+        unit=unit,
+        exact=False,
+        minimize=objective.minimize,
+    )
     searched_all = True
     for tried in (replace(problem, cluster=cluster) for cluster in sizes):
         if not go_on():

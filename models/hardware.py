@@ -101,6 +101,9 @@ class Fabric:
         if self.torus is None and self.levels:
             innermost = replace(self.levels[0], scale="up")
             object.__setattr__(self, "levels", (innermost, *self.levels[1:]))
+        if any(level.scale == "up" for level in self.levels[len(self.scale_up) :]):
+            scales = [level.scale for level in self.levels]
+            raise Invalid("levels", scales, "scale-up levels come first: none lies beyond one that scales out")
 
     @property
     def scale_up(self) -> tuple[Level, ...]:

@@ -69,12 +69,10 @@ class Held:
         steps = staircase(times, points)
         self.front = points[steps], times[steps]
 
-    def knowing(self, piped: Array, times: Array) -> Held:
-        """With limits at what layouts with and without a pipeline are known to take; they will be met again."""
-        for side in range(2):
-            self.sides[side] = float(times[piped == side].min(initial=np.inf)) * (1 + _ROUNDING)
-        self.best = float(self.sides.min())
-        return self
+    def knowing(self, layouts: Layouts, times: Array, complexities: Array) -> None:
+        """Hold layouts that are known before the search meets them again, and what takes as long."""
+        self.add(layouts, times, complexities)
+        self.sides *= 1 + _ROUNDING
 
     @property
     def short(self) -> bool:
@@ -125,6 +123,7 @@ class Held:
         layouts = Layouts.concatenate(self.layouts)
         times, points = _alike(np.concatenate(self.times)), np.concatenate(self.complexities)
         order = np.lexsort((*(getattr(layouts, name) for name in Layouts.__slots__), points, times))
+        order = order[_differ(layouts.take(order))]  # those that are known may have been met again
         layouts, times, points = layouts.take(order), times[order], points[order]
         near = np.flatnonzero(times <= self.tolerated)
         best: dict[bool, int | None] = {}
@@ -155,6 +154,12 @@ def _distinct_meshes(layouts: Layouts, times: Array, top: int, last: float) -> l
         if _told_apart(times[row]) <= _told_apart(last):
             seen.setdefault(_told_apart(times[row]), row)
     return list(seen.values())[:top]
+
+
+def _differ(layouts: Layouts) -> Array:
+    """Whether each is another than the one before it, (n,)."""
+    columns = (getattr(layouts, name) for name in Layouts.__slots__)
+    return np.concatenate([[True], np.any([column[1:] != column[:-1] for column in columns], axis=0)])
 
 
 def _alike(times: Array) -> Array:

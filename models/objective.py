@@ -9,18 +9,19 @@ where failures are rare (Young 1974, doi:10.1145/361147.361115).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal
 
 from models.answer import Answer, Goal, GoOn, to_the_end
 from models.constraints import Constraints
 from models.errors import Infeasible, Invalid, OutOfTime, TooLarge
 from models.fewer_chips import best_with_fewer, search_all_or_fewer
-from models.prediction import predict_layouts
+from models.layout import Layout
+from models.prediction import Prediction, predict_layouts
 from models.problem import Problem
 from models.profile import Profile
+from models.recommendation import Recommendation
 from models.space import Space
 from models.surety import avoiding
 
@@ -30,7 +31,7 @@ _HOPELESS = 1e-6  # of the time: with no more kept anywhere, the question is ref
 _MUCH = 0.9  # of the time: to keep less than that is worth a word
 _STEPS = 8
 _LEAST_PLAIN, _MOST_PLAIN = 1e-4, 1e13
-_BEST = {
+BEST = {
     "step_time": "the shortest step",
     "time": "the shortest time",
     "cost": "the lowest cost",
@@ -67,7 +68,8 @@ class Choice:
     """One cluster. `goodput`: the share of time that is not lost to failures; `checkpoint_every_s`, None without
     failures. Figures are None where no layout is legal and fits, `refused` says why; `meets`: every limit is kept.
     `chips_used` are fewer than its `num_chips` where no layout uses all, or fewer are faster: with all a step takes
-    `all_chips_s`."""
+    `all_chips_s`. `exact`: there was time for all layouts, and all numbers of chips that are worth a try; `layout`: the
+    fastest."""
 
     name: str
     chip: str
@@ -88,6 +90,7 @@ class Choice:
     meets: bool = False
     exact: bool = True
     refused: str | None = None
+    layout: Layout | None = None
 
 
 def choose(
@@ -96,31 +99,59 @@ def choose(
     constraints: Constraints,
     objective: Objective,
     go_on: GoOn = to_the_end,
-    failed_gib: Mapping[str, float] = MappingProxyType({}),
+    failed_gib: Callable[[Problem], float] = lambda _: math.inf,
+    more: Callable[[], Mapping[str, Problem]] = dict,
 ) -> list[Choice]:
     """Every cluster by name, those that meet the limits first, the best of them foremost, then those that miss them by
     less; one exact search each, of what would be the best at the peak of its chips first. `failed_gib`: with which a
-    run like these has run out of memory there, if any has."""
-    promising = {
-        name: _rank(_figured(name, problem, objective, problem.at_peak_s, problem.cluster.num_chips), objective)
-        for name, problem in problems.items()
-    }
+    run like these has run out of memory there, if any has; `more`: clusters that are looked for after these.
+    """
+
     found: list[Choice] = []
-    for name in sorted(problems, key=lambda one: promising[one]):
+
+    def add(places: Mapping[str, Problem]) -> None:
+        for name, problem in _promising(places, objective):
+            if found and not go_on():
+                late = "time ran out before this cluster"
+                chip, chips = problem.cluster.chip.id, problem.cluster.num_chips
+                found.append(Choice(name=name, chip=chip, num_chips=chips, refused=late, exact=False))
+            else:
+                failed = failed_gib(problem)
+                found.append(_choice(name, problem, profile, constraints, objective, go_on, failed))
+
+    add(problems)
+    add(more())
+    _require_hope(found, objective)
+    return sorted(found, key=lambda one: _rank(one, objective))
+
+
+def _promising(problems: Mapping[str, Problem], objective: Objective) -> list[tuple[str, Problem]]:
+    """Those first that would be the best at the peak of their chips."""
+
+    def rank(name: str) -> tuple[float, float, float, int]:
         problem = problems[name]
-        if found and not go_on():
-            late = "time ran out before this cluster"
-            chip, chips = problem.cluster.chip.id, problem.cluster.num_chips
-            found.append(Choice(name=name, chip=chip, num_chips=chips, refused=late, exact=False))
-        else:
-            failed = failed_gib.get(name, math.inf)
-            found.append(_choice(name, problem, profile, constraints, objective, go_on, failed))
-    kept = max((choice.goodput for choice in found if choice.goodput is not None), default=1.0)
+        return _rank(_figured(name, problem, objective, problem.at_peak_s, problem.cluster.num_chips), objective)
+
+    return [(name, problems[name]) for name in sorted(problems, key=rank)]
+
+
+def _require_hope(choices: Sequence[Choice], objective: Objective) -> None:
+    """Refuse failures that leave no time anywhere."""
+    kept = max((choice.goodput for choice in choices if choice.goodput is not None), default=1.0)
     if kept <= _HOPELESS:
         of_it = "next to nothing" if kept <= _LITTLE else f"{kept:.2g}"
         rule = f"leaves next to no time between failures: of it {of_it} is kept with these checkpoint_s and restart_s"
         raise Invalid("objective.failures_per_chip_hour", objective.failures_per_chip_hour, rule)
-    return sorted(found, key=lambda one: _rank(one, objective))
+
+
+def settled(choice: Choice, problem: Problem, objective: Objective, found: Recommendation) -> Choice:
+    """The same with the figures of the answer on it, for which there was more time."""
+    figures = _figured(choice.name, problem, objective, found.fastest.prediction.step_time_s, found.chips_used)
+    all_tried = found.tried_fewer and found.faster_on_fewer is None
+    if choice.all_chips_s is not None:
+        all_tried = all_tried and choice.exact
+    exact = found.certificate.exact and all_tried
+    return _judged(figures, objective, found.fastest.prediction, choice.all_chips_s, exact=exact)
 
 
 def _rank(choice: Choice, objective: Objective) -> tuple[float, float, float, int]:
@@ -162,7 +193,7 @@ def _first(best: Choice, keeping: int, places: int, objective: Objective) -> str
     if limits and keeping == 1:
         return f"only one of {places} places keeps {limits}: {figures}"
     among = f"{keeping} of {places} places keep {limits}, and of those" if limits else f"of {places} places"
-    return f"{among} {_where(best)} has {_BEST[objective.minimize]}: {_numbers(best)}"
+    return f"{among} {_where(best)} has {BEST[objective.minimize]}: {_numbers(best)}"
 
 
 def longest_step_s(problem: Problem, objective: Objective) -> float:
@@ -271,14 +302,22 @@ def _choice(
     seconds, used = float(answer.times[0]), space.problem.cluster.num_chips
     (found,) = predict_layouts(space.problem, [answer.layouts[0]], profile)
     choice = _figured(name, problem, objective, seconds, used)
+    return _judged(choice, objective, found, slower, exact=answer.certificate.exact)
+
+
+def _judged(
+    choice: Choice, objective: Objective, fastest: Prediction, all_chips_s: float | None, *, exact: bool
+) -> Choice:
+    """With what its fastest layout says of it."""
     return replace(
         choice,
-        all_chips_s=slower,
-        step_time_low_s=found.step_time_low_s,
-        step_time_high_s=found.step_time_high_s,
-        grade=found.provenance.grade,
+        layout=fastest.layout,
+        all_chips_s=all_chips_s,
+        step_time_low_s=fastest.step_time_low_s,
+        step_time_high_s=fastest.step_time_high_s,
+        grade=fastest.provenance.grade,
         meets=_excess(choice, objective) <= 1,
-        exact=answer.certificate.exact,
+        exact=exact,
     )
 
 
@@ -311,11 +350,9 @@ def _best_of(space: Space, profile: Profile, go_on: GoOn) -> tuple[Space, Answer
     takes with all of them."""
     found, answer, fewer = search_all_or_fewer(space, profile, Goal(), go_on)
     seconds = float(answer.times[0])
-    faster = None if fewer else best_with_fewer(found, profile, seconds, go_on)
-    if faster:
-        return faster.space, faster.answer, seconds
-    known = fewer is not None or go_on()  # whether fewer chips were looked at
-    return found, answer if known else answer.inexact(found.problem.at_peak_s), None
+    faster, tried_fewer = (None, True) if fewer else best_with_fewer(found, profile, seconds, go_on)
+    space, best = (faster.space, faster.answer) if faster else (found, answer)
+    return space, best if tried_fewer else best.inexact(found.problem.at_peak_s), seconds if faster else None
 
 
 def _price(name: str, problem: Problem, objective: Objective) -> float | None:

@@ -122,7 +122,8 @@ def _obstacle(problem: Problem, allowed: Allowed) -> tuple[str, str]:
     nearest = int(np.lexsort(keys)[0])
     layout, rules = layouts[nearest], [_BUT_PLACEMENT[i] for i in np.flatnonzero(broken[:, nearest])]
     if not rules:  # reshard without ZeRO 3, say
-        return "", f"{layout.summary()} breaks no rule, but is the same as a layout that they forbid"
+        alike = "what they ask for makes no difference to it, so that only its usual value is searched"
+        return "", f"{layout.summary()} breaks no rule, but {alike}"
     reasons = "; ".join(f"{rule.name}: {rule.message(problem, layout)}" for rule in rules)
     return rules[0].name, f"the nearest, {layout.summary()}, breaks {reasons}"
 
@@ -150,7 +151,7 @@ def _near(problem: Problem, allowed: Allowed) -> Layouts:
     kept = best.take(np.unique(kinds, axis=0, return_index=True)[1])
     policies = _policies(problem, allowed)
     mesh, row = np.indices((len(kept), len(policies))).reshape(2, -1)
-    return kept.take(mesh).having(**{knob: getattr(policies, knob)[row] for knob in POLICY_KNOBS})
+    return kept.take(mesh).having(**{knob: getattr(policies, knob)[row] for knob in (*POLICY_KNOBS, "torus_block")})
 
 
 def _policies(problem: Problem, allowed: Allowed) -> Layouts:
@@ -168,6 +169,7 @@ def _policies(problem: Problem, allowed: Allowed) -> Layouts:
         "recompute_layers": (0,),
         "offload_activations": (False,),
         "offload_optimizer": (False,),
+        "torus_block": (1,),
     }
     coded: dict[str, Callable[[str], int]] = {
         "schedule": SCHEDULES.index,
@@ -177,7 +179,9 @@ def _policies(problem: Problem, allowed: Allowed) -> Layouts:
     for knob, choices in free.items():
         values = allowed.get(knob, choices)
         rows = _crossed(rows, knob, [coded[knob](value) for value in values] if knob in coded else values)
-    return rows.take((rows.recompute == FULL) | (rows.recompute_layers == 0))
+    rows = rows.take((rows.recompute == FULL) | (rows.recompute_layers == 0))
+    own = (rows.zero_stage == 3) | rows.reshard  # without ZeRO 3 nothing is gathered that might stay
+    return rows.take(own) if own.any() else rows
 
 
 def _meshes(problem: Problem, allowed: Allowed) -> Layouts:

@@ -35,7 +35,8 @@ _KNOB_OF = {"tensor_s": "tp", "context_s": "cp", "expert_s": "ep", "pipeline_s":
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """`problem` is the one answered: the question's, or with fewer chips where no layout uses all. `simplest_gap`: what
-    simplicity costs, time of the simplest / time of the fastest - 1.
+    simplicity costs, time of the simplest / time of the fastest - 1. `tried_fewer`: there was time for all numbers of
+    chips that are worth a try, so that none of these but `faster_on_fewer` is faster.
 
     `surer`: where the fastest may not fit, the fastest within the tolerance that all but surely does.
 
@@ -54,6 +55,7 @@ class Recommendation:
     chips_used: int
     fewer_chips: FewerChips | None
     faster_on_fewer: FasterOnFewer | None
+    tried_fewer: bool
     pipelining: Pipelining
 
     @property
@@ -71,10 +73,11 @@ def recommend(
     go_on: GoOn = to_the_end,
     failed_gib: float = math.inf,
     left_out_s: float = math.inf,
+    known: Layouts | None = None,
 ) -> Recommendation:
     """The fastest and the simplest good layout, of those that need less than `failed_gib`, with which a run like these
     has run out of memory, if any does. `left_out_s`: what a step takes at least on others of the chips that were asked
-    about, where there was no time to try all.
+    about, where there was no time to try all. `known`: layouts on all chips that were found before.
 
     `ranked` are the `top` fastest meshes within the tolerance, each with its best policy. Once `go_on` says no, the
     answer is the best so far, and its certificate not exact. Raises Infeasible when no
@@ -87,14 +90,16 @@ def recommend(
         failed_gib,
         problem,
         constraints or Constraints(),
-        lambda heeded: _found(Space(problem, heeded), profile, goal, go_on, left_out_s),
+        lambda heeded: _found(Space(problem, heeded), profile, goal, go_on, left_out_s, known),
     )
 
 
-def _found(whole: Space, profile: Profile, goal: Goal, go_on: GoOn, left_out_s: float) -> Recommendation:
+def _found(
+    whole: Space, profile: Profile, goal: Goal, go_on: GoOn, left_out_s: float, known: Layouts | None
+) -> Recommendation:
     """The answer in this space, as to memory by what is predicted."""
     try:
-        space, answer, fewer = search_all_or_fewer(whole, profile, goal, go_on)
+        space, answer, fewer = search_all_or_fewer(whole, profile, goal, go_on, known)
     except Infeasible as error:
         if error.constraint != "memory":
             raise
@@ -104,12 +109,12 @@ def _found(whole: Space, profile: Profile, goal: Goal, go_on: GoOn, left_out_s: 
     problem, tolerance = space.problem, goal.tolerance
     best = [row for row in (answer.without, answer.with_pp) if row is not None]
     near = _near(answer, tolerance)
-    known = np.union1d(near, [answer.simplest, *best, *answer.ranked])
-    predictions = answer.ground.predict(answer.layouts.take(known))
-    front = _front(answer, near, predictions.needed_bytes[np.searchsorted(known, near)])
+    weighed = np.union1d(near, [answer.simplest, *best, *answer.ranked])
+    predictions = answer.ground.predict(answer.layouts.take(weighed))
+    front = _front(answer, near, predictions.needed_bytes[np.searchsorted(weighed, near)])
     rows = list(dict.fromkeys([answer.simplest, *best, *answer.ranked, *front]))
-    shown = predictions.take(np.searchsorted(known, rows))
-    sure = fastest_sure(answer, predictions, known, float(answer.times[0]) * (1 + tolerance), go_on)
+    shown = predictions.take(np.searchsorted(weighed, rows))
+    sure = fastest_sure(answer, predictions, weighed, float(answer.times[0]) * (1 + tolerance), go_on)
     if len(sure):
         shown = answer.ground.predict(Layouts.concatenate([shown.layouts, sure]))
     found = candidates(shown, profile)
@@ -117,10 +122,10 @@ def _found(whole: Space, profile: Profile, goal: Goal, go_on: GoOn, left_out_s: 
     fastest, simplest = chosen[answer.ranked[0]], chosen[answer.simplest]
     pipelining = _pipelining(space, answer, chosen, tolerance)
     if answer.without is not None:
-        without = predictions.take(np.searchsorted(known, [answer.without]))
+        without = predictions.take(np.searchsorted(weighed, [answer.without]))
         pipelining = replace(pipelining, roofline=roofline(without, chosen[answer.without]))
     seconds = float(answer.times[0])
-    faster = None if fewer else faster_with_fewer(space, profile, seconds, go_on)
+    faster, tried_fewer = (None, True) if fewer else faster_with_fewer(space, profile, seconds, go_on)
     return Recommendation(
         problem=problem,
         fastest=fastest,
@@ -131,11 +136,12 @@ def _found(whole: Space, profile: Profile, goal: Goal, go_on: GoOn, left_out_s: 
         certificate=answer.certificate,
         reasons=(
             *_reasons(fastest, simplest, surer, tolerance, answer, pipelining, fewer),
-            *_standing_in_the_way(faster, seconds, problem),
+            *_standing_in_the_way(faster, tried_fewer, seconds, problem),
         ),
         chips_used=problem.cluster.num_chips,
         fewer_chips=fewer,
         faster_on_fewer=faster,
+        tried_fewer=tried_fewer,
         pipelining=pipelining,
     )
 
@@ -254,10 +260,13 @@ def _percent(probability: float) -> str:
     return f"{math.floor(100 * probability)}%" if probability <= _ALL_BUT_SURE else f"more than {_ALL_BUT_SURE:.0%}"
 
 
-def _standing_in_the_way(faster: FasterOnFewer | None, seconds: float, problem: Problem) -> list[str]:
+def _standing_in_the_way(
+    faster: FasterOnFewer | None, tried_fewer: bool, seconds: float, problem: Problem
+) -> list[str]:
     """Where a number of chips divides in few ways, the job may be faster without some of them."""
     if faster is None:
-        return []
+        late = "time ran out before it was known whether the job is faster on fewer of the chips"
+        return [] if tried_fewer else [late]
     times = f"{faster.step_time_s:.5g} s a step against {seconds:.5g} s"
     knobs = ["num_chips", *["chips_per_domain"] * ((problem.cluster.chips_per_domain or 0) > faster.num_chips)]
     other = " and ".join(f"cluster.{knob} = {faster.num_chips}" for knob in knobs)

@@ -24,7 +24,7 @@ from models.answer import Answer, Certificate, Goal, GoOn, NothingFaster, to_the
 from models.array import Array, distinct, growing, picked, ragged, total
 from models.bounds import Bounds, Parts, Times
 from models.combine import Combiner
-from models.complexity import of_degrees, of_mesh, of_policy
+from models.complexity import complexity, of_degrees, of_mesh, of_policy
 from models.errors import OutOfTime
 from models.groundwork import Groundwork, NoLegalLayout
 from models.held import Held
@@ -43,6 +43,7 @@ _MESHES = 1 << 14  # bounded together
 _FIRST_MESHES = 1 << 12
 _FIRST_FREE = 1 << 9  # of those that are placed in many ways
 _PLACED = 1 << 11
+_FIRST_LIMITED = 1 << 9  # while there is but a time that an answer may be far below
 _FIRST_PLACED = 1 << 5  # while there is nothing to prune against
 _LEAVES = 1 << 13  # evaluated together, at most
 _FIRST_LEAVES = 1 << 9
@@ -52,19 +53,23 @@ _LAST_STEPS = 8  # that a search still takes when it has to stop and nothing fit
 Bounded = TypeVar("Bounded", Cores, Meshes, Leaves)
 
 
-def search(space: Space, profile: Profile, goal: Goal, go_on: GoOn = to_the_end) -> Answer:
+def search(
+    space: Space, profile: Profile, goal: Goal, go_on: GoOn = to_the_end, known: Layouts | None = None
+) -> Answer:
     """The layouts of a space that reach the goal.
 
-    `go_on` is asked now and then; once it says no, the search ends with the best so far, marked as not exact. Raises
-    NoLegalLayout, NothingFaster, Infeasible if every legal layout needs more memory than there is, or OutOfTime.
+    `go_on` is asked now and then; once it says no, the search ends with the best so far, marked as not exact: with no
+    worse than those of the `known` layouts, which are in the space, that fit. Raises NoLegalLayout, NothingFaster,
+    Infeasible if every legal layout needs more memory than there is, or OutOfTime.
     """
-    return search_on(Groundwork(space, profile), goal, go_on)
+    return search_on(Groundwork(space, profile), goal, go_on, known)
 
 
 def search_on(ground: Groundwork, goal: Goal, go_on: GoOn, known: Layouts | None = None) -> Answer:
-    """The same on what is known of a space; of `known` layouts that are in it and fit, none slower than the best of its
-    side is looked for."""
-    held = Held(goal) if known is None else Held(goal).knowing(*_reached(ground, known))
+    """The same on what is known of a space."""
+    held = Held(goal)
+    if known is not None:
+        held.knowing(*_reached(ground, known))
     answer = _Search(ground, held, go_on).run()
     while answer.certificate.exact and held.short:
         held = held.again()
@@ -100,11 +105,12 @@ def _within(ground: Groundwork, limits: Array, most: int, go_on: GoOn) -> tuple[
     return search.exact, held
 
 
-def _reached(ground: Groundwork, known: Layouts) -> tuple[Array, Array]:
-    """Of those that fit: whether each has a pipeline, and its step time."""
+def _reached(ground: Groundwork, known: Layouts) -> tuple[Layouts, Array, Array]:
+    """Those that fit, with the step time and the complexity of each."""
     found = ground.predict(known)
-    fits = ground.fits(found.memory, found.host_bytes)
-    return known.pp[fits] > 1, found.step_time_s[fits]
+    fits = np.flatnonzero(ground.fits(found.memory, found.host_bytes))
+    layouts = known.take(fits)
+    return layouts, found.step_time_s[fits], complexity(ground.problem, layouts)
 
 
 class _Search:
@@ -118,9 +124,10 @@ class _Search:
 
     def run(self) -> Answer:
         cores = self.fastest()
-        if cores is None or not self.held.layouts:
+        if not self.held.layouts:
             raise self._nothing()
-        self._simplest(cores)
+        if cores is not None:
+            self._simplest(cores)
         return self.held.answer(self._certificate(), self.ground)
 
     # -- trunks and cores ---------------------------------------------------------------------------------------
@@ -174,7 +181,9 @@ class _Search:
 
     @property
     def _first_placed(self) -> int:
-        return _PLACED if self._is_limited else _FIRST_PLACED
+        if np.isfinite(self.held.best):
+            return _PLACED
+        return _FIRST_LIMITED if self._knows_limit else _FIRST_PLACED
 
     @property
     def _first_leaves(self) -> int:

@@ -13,7 +13,8 @@ from models.constraints import Constraints
 from models.errors import Infeasible
 from models.fewer_chips import with_chips
 from models.fewest_chips import Fewest, fewest_chips
-from models.objective import Choice, Objective, choose, none_fits, told
+from models.layout import Layouts
+from models.objective import Choice, Objective, choose, none_fits, settled, told
 from models.problem import Problem
 from models.profile import Profile
 from models.recommendation import Recommendation, recommend
@@ -58,7 +59,7 @@ class Recommendations:
             profile = wanted_profile(rows, request.profile)
         constraints, go_on = request.constraints.build(), Deadline(request.time_limit_s, require_client)
         choices, fewest = self._choose(places, request, profile, constraints, go_on.most())
-        where = choices[0].name if choices else OWN
+        where, known = (choices[0].name, choices[0].layout) if choices else (OWN, None)
         resolved = places.resolved[where]
         problem, allocation, leaves = resolved.problem, None, list[str]()
         spared = choices[0].all_chips_s if choices and request.allocation is None else None
@@ -80,10 +81,13 @@ class Recommendations:
                 go_on=go_on,
                 failed_gib=least_that_failed(failed),
                 left_out_s=math.inf if allocation is None else allocation.left_out_s,
+                known=Layouts.of([known]) if known and known.num_devices == problem.cluster.num_devices else None,
             )
         except Infeasible as error:
             nowhere = len(choices) > 1 and all(choice.refused for choice in choices)
             raise (none_fits(choices, error) if nowhere else error) from None
+        if choices:
+            choices[0] = settled(choices[0], resolved.problem, _objective(request), found)
         members = _found(found)
         if "thresholds" in request.include:
             soon = go_on if "time_limit_s" in request.model_fields_set else go_on.within(_THRESHOLDS_S)
@@ -123,28 +127,33 @@ class Recommendations:
         if not {"alternatives", "objective"} & request.model_fields_set:
             return [], []
         objective, fewest = _objective(request), list[str]()
-        if (most := request.alternatives.up_to_chips) is not None:
+
+        def failed_gib(problem: Problem) -> float:
+            return least_that_failed(out_of_memory(self._store, problem, profile))
+
+        def more() -> dict[str, Problem]:
+            if (most := request.alternatives.up_to_chips) is None:
+                return {}
             own = places.resolved[OWN].problem
-            failed = self._failed_gib(own, profile)
-            found = fewest_chips(own, profile, constraints, objective, most, go_on, failed)
-            self._add(places, found)
+            found = fewest_chips(own, profile, constraints, objective, most, go_on, failed_gib(own))
             fewest.append(found.told)
+            return self._added(places, found)
+
         problems = {name: resolved.problem for name, resolved in places.resolved.items()}
-        failed_gib = {name: self._failed_gib(problem, profile) for name, problem in problems.items()}
-        return [*choose(problems, profile, constraints, objective, go_on, failed_gib), *places.refused], fewest
+        choices = choose(problems, profile, constraints, objective, go_on, failed_gib, more)
+        return [*choices, *places.refused], fewest
 
-    def _failed_gib(self, problem: Problem, profile: Profile) -> float:
-        return least_that_failed(out_of_memory(self._store, problem, profile))
-
-    def _add(self, places: Places, fewest: Fewest) -> None:
-        """Make them one of the places, unless they are already."""
-        own = places.resolved[OWN].problem
+    def _added(self, places: Places, fewest: Fewest) -> dict[str, Problem]:
+        """Them as one of the places, unless they are already."""
+        own, name = places.resolved[OWN].problem, "alternatives.up_to_chips"
         if fewest.num_chips is None:
-            return
+            return {}
         sized = replace(own, cluster=replace(own.cluster.sized(fewest.num_chips), torus_shape=None))
-        if all(place.problem != sized for place in places.resolved.values()):
-            with self._store.reading() as rows:
-                add_number(places, Resolver(rows), "alternatives.up_to_chips", fewest.num_chips)
+        if any(place.problem == sized for place in places.resolved.values()):
+            return {}
+        with self._store.reading() as rows:
+            add_number(places, Resolver(rows), name, fewest.num_chips)
+        return {name: places.resolved[name].problem}
 
     def get(self, id_: str) -> dict[str, Any]:
         with self._store.reading() as rows:

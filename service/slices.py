@@ -74,4 +74,7 @@ def _counted(preset: ClusterPreset, match: re.Match[str]) -> ClusterPreset:
         )
     if preset.num_chips not in (None, num_chips):
         raise Invalid("cluster.num_chips", preset.num_chips, f"{preset.preset} is {num_chips} chips")
+    if preset.torus_shape is not None and math.prod(preset.torus_shape) != num_chips:
+        rule = f"{preset.preset} is one slice of {num_chips} chips; for several slices give {chip} and num_chips"
+        raise Invalid("cluster.torus_shape", preset.torus_shape, rule)
     return preset.model_copy(update={"preset": chip, "num_chips": num_chips})

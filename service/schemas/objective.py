@@ -102,10 +102,11 @@ class ChoiceAnswer(Document):
     meets: bool
     """Deadline and budget are kept."""
     exact: bool
-    """On the chips that are used, no layout is faster."""
+    """Proved the fastest on its chips, and on fewer of those tried (`faster_on_fewer`)."""
     refused: str | None
 
     @classmethod
     def of(cls, choice: Choice, place: dict[str, Any]) -> Self:
         """`place`: its cluster and stack."""
-        return cls.model_validate({**asdict(choice), **place})
+        figures = {name: value for name, value in asdict(choice).items() if name in cls.model_fields}
+        return cls.model_validate({**figures, **place})

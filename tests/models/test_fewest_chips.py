@@ -72,6 +72,16 @@ def test_the_fewest_chips_meet_the_limits() -> None:
     assert choose({"fewest": sized}, PROFILE, Constraints(), objective)[0].meets
 
 
+@pytest.mark.parametrize(("minimize", "but"), [("chips", ""), ("time", "; others may have the shortest time")])
+def test_the_fewest_chips_are_not_said_to_be_what_else_is_wanted(minimize: str, but: str) -> None:
+    asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=96)
+    objective = Objective(minimize=minimize, tokens=1e11, deadline_hours=200)  # type: ignore[arg-type]
+    told = fewest_chips(asked, PROFILE, Constraints(), objective, 64).told
+    assert " chips are the fewest" in told
+    assert told.partition(" that keep the limits")[2].startswith(but)
+    assert ("alternatives.num_chips" in told) == bool(but)
+
+
 def test_a_job_that_no_chips_could_do_is_said_to_be_one() -> None:
     asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=96)
     found = fewest_chips(asked, PROFILE, Constraints(), Objective(tokens=1e15, deadline_hours=1), 160)

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from models.constraints import Constraints
 from models.errors import Invalid
-from models.objective import Choice, Objective, choose, told
+from models.layout import Layouts
+from models.objective import Choice, Objective, choose, settled, told
 from models.problem import Problem
 from models.profile import shipped_profile
+from models.recommendation import recommend
 from tests.benchmarks import problems
 
 PROFILE = shipped_profile()
@@ -149,6 +151,40 @@ def test_where_no_layout_uses_all_chips_those_that_are_used_are_paid() -> None:
     assert choice.chips_used < choice.num_chips == 67
     price = odd.cluster.chip.usd_per_chip_hour
     assert choice.usd == pytest.approx(choice.hours * choice.chips_used * price)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("steps", [1, 3, 6, 12, 24])
+def test_a_choice_is_no_worse_where_its_answer_is_cut_short(steps: int) -> None:
+    """However far a first search came: the layout that it found is known to the second, which may improve on it."""
+    objective, left = Objective(minimize="cost", tokens=1e11), iter(range(steps))
+    choices = choose(PLACES, PROFILE, Constraints(), objective, lambda: next(left, None) is not None)
+    best = choices[0]
+    assert best.layout is not None
+    asked, known = PLACES[best.name], Layouts.of([best.layout])
+    found = recommend(asked, PROFILE, go_on=lambda: False, known=known)
+    assert found.fastest.prediction.step_time_s <= best.step_time_s * (1 + 1e-9)  # type: ignore[operator]
+    same = settled(best, asked, objective, found)
+    assert same.step_time_s == found.fastest.prediction.step_time_s
+    assert same.usd == pytest.approx(same.hours * asked.cluster.usd_per_hour)  # type: ignore[operator]
+    assert not same.exact
+
+
+def test_a_place_that_is_looked_for_costs_the_others_no_time() -> None:
+    """It is looked for once they are searched, and chosen among all."""
+    order: list[str] = []
+
+    def failed(problem: Problem) -> float:
+        order.append(f"{problem.cluster.num_chips}")
+        return math.inf
+
+    def more() -> dict[str, Problem]:
+        order.append("more")
+        return {"found": on("h100", 16)}
+
+    few = Objective(minimize="chips")
+    choices = choose({"own": on("h100", 64)}, PROFILE, Constraints(), few, failed_gib=failed, more=more)
+    assert order == ["64", "more", "16"]
+    assert [choice.name for choice in choices] == ["found", "own"]
 
 
 def test_clusters_that_intervals_do_not_tell_apart_are_said_to_be_alike() -> None:

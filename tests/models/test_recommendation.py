@@ -286,6 +286,28 @@ def test_sharding_and_offload_that_go_together_nowhere_are_both_named() -> None:
     assert "offload_needs_sharding" in fault.detail
 
 
+@pytest.mark.parametrize("asked", [8, 20, 32, 40, 48, 53, 60])
+def test_that_there_was_no_time_for_fewer_chips_is_said(asked: int) -> None:
+    """Unless there was: 20 chips are faster than 22."""
+    left = iter(range(asked))
+    found = recommend(llama(22, 144), PROFILE, go_on=lambda: next(left, None) is not None)
+    late = any("ran out before it was known whether the job is faster on fewer" in reason for reason in found.reasons)
+    assert late == (not found.tried_fewer and found.faster_on_fewer is None)
+    assert late or found.faster_on_fewer is not None
+
+
+@pytest.mark.parametrize(
+    ("allowed", "rule"),
+    [({"reshard": (False,)}, "reshard_offered"), ({"torus_block": (4,)}, "block_divides_torus")],
+)
+def test_a_constraint_that_a_stack_or_a_fabric_does_not_know_is_told_by_its_rule(
+    allowed: dict[str, tuple[object, ...]], rule: str
+) -> None:
+    fault = refusal(llama(64, 64), Constraints(allowed=allowed))
+    assert fault
+    assert f"breaks {rule}: " in fault.detail
+
+
 def test_a_stopped_search_claims_nothing_it_does_not_know() -> None:
     found = recommend(NAMED["llama-3.1-405b"](), PROFILE, go_on=lambda: False)
     assert not found.certificate.exact

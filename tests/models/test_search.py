@@ -643,7 +643,7 @@ def test_a_batch_that_divides_over_no_layout_names_the_rule_and_uses_fewer_chips
         ("torchtitan", 16, {"schedule": ("dualpipe",)}, "schedule_offered", "not dualpipe"),
         ("torchtitan", 64, {"tp": (64,)}, "tensor_divides_heads", "tp(64) must divide the 32 attention heads"),
         ("torchtitan", 16, {"zero_stage": (0,), "dp_shard": (16,)}, "sharding_shape", "stage 0 replicates"),
-        ("torchtitan", 16, {"zero_stage": (2,), "reshard": (False,)}, "breaks no rule", "is the same as a layout"),
+        ("torchtitan", 16, {"zero_stage": (2,), "reshard": (False,)}, "breaks no rule", "makes no difference to it"),
         ("torchtitan", 16, {"tp": (3,)}, "multiply to the 16 devices", "no degrees"),
     ],
 )

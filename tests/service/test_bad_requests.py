@@ -49,6 +49,15 @@ BAD_PREDICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (cluster(chip="nope"), "unknown-name", "/cluster/chip"),
     (cluster(chip="h100", levels=[LEVEL]), "invalid", "/cluster/num_chips"),
     (cluster(chip="h100", levels=[LEVEL, LEVEL]), "invalid", "/cluster/levels"),
+    (
+        cluster(
+            chip="h100",
+            num_chips=64,
+            levels=[{**LEVEL, "size": 8}, {**LEVEL, "size": 16}, {**LEVEL, "size": 64, "scale": "up"}],
+        ),
+        "invalid",
+        "/cluster/levels",
+    ),
     (cluster(chip="h100", levels=[{**LEVEL, "gb_s_per_chip": -5}]), "invalid", "/cluster/levels/0/gb_s_per_chip"),
     (cluster(chip="h100", levels=[]), "invalid", "/cluster/levels"),
     (cluster(chip="h100", torus={**TORUS, "ndim": 9}), "invalid", "/cluster/torus/ndim"),

@@ -120,6 +120,7 @@ def test_a_tpu_slice_may_be_named_by_its_shape(sqlite, preset: str, chip: str, s
         ({"preset": "v6e-8x12"}, "preset"),
         ({"preset": "v5p-4x4x8", "num_chips": 64}, "num_chips"),
         ({"preset": "v5p-4x4x8", "torus_shape": [8, 4, 4]}, "torus_shape"),
+        ({"preset": "v5p-256", "torus_shape": [4, 4, 4]}, "torus_shape"),
         ({"preset": "v5p-8x16"}, "torus_shape"),
         ({"preset": "v9z-8x16"}, "preset"),
     ],
