@@ -39,7 +39,7 @@ class LevelFields(Wire):
     peer_gb_s: BandwidthGbS | None = None
     """Where there is no switch: the link to one peer."""
     scale: Literal["up", "out"] = "out"
-    """Whose latency it has. The innermost level is scale-up whatever it says."""
+    """Whose latency it has. The innermost level is scale-up whatever it says; none is beyond one that scales out."""
 
 
 class ScaleUpFields(Wire):

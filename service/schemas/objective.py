@@ -62,7 +62,8 @@ class AlternativeFields(Wire):
     """Of the question's own cluster: for elastic jobs, say. Each counts once, and the question's own not again."""
     up_to_chips: Degree | None = None
     """The fewest chips of the question's own cluster, up to so many, that keep the objective's limits: looked for among
-    the parts of a scale-up domain and numbers of them, as the reasons say, and then one of the alternatives."""
+    the parts of a scale-up domain and numbers of them, as the reasons say, and then one of the alternatives. More may
+    be faster or cheaper: `num_chips` names those to compare."""
 
 
 class ChoiceAnswer(Document):
