@@ -221,8 +221,8 @@ class RecommendationAnswer(Basis):
     faster_on_fewer: FasterOnFewerAnswer | None = None
     """Where chips stand in each other's way: fewer than `chips_used`, of those tried, on which a step takes least.
     Tried are a few, from half as many on: that can be divided in more ways, whole domains, and powers of two of domains
-    that experts divide badly. Null where none of these is faster (`alternatives.num_chips` asks for others), or time ran
-    out before that was known, which `reasons` say."""
+    that experts divide badly. Null where none of these is faster (`alternatives.num_chips` asks for others), or time
+    ran out before that was known, which `reasons` say."""
     pipelining: PipeliningAnswer
     allocation: AllocationAnswer | None
     """Which rank runs on which of the nodes of the request."""
