@@ -179,11 +179,11 @@ class _Search:
         """Whether there is a time to prune against."""
         return bool(np.isfinite(min(self.held.best, self.held.goal.faster_than)))
 
-    @property
-    def _first_placed(self) -> int:
-        if np.isfinite(self.held.best):
+    def _first_placed(self, piped: Array) -> int:
+        """Of meshes that are placed, with or without a pipeline, how many are bounded together at first."""
+        if np.isfinite(self.held.limit(piped)).all():
             return _PLACED
-        return _FIRST_LIMITED if self._knows_limit else _FIRST_PLACED
+        return _FIRST_LIMITED if self._is_limited else _FIRST_PLACED
 
     @property
     def _first_leaves(self) -> int:
@@ -300,7 +300,7 @@ class _Search:
         costs = ground.costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
         chain = meshes.chain[mesh]
         found = Meshes(costs, mesh, chain, points, ground.bounded(costs, chain))
-        for rows, rest in growing(np.argsort(found.bound, kind="stable"), self._first_placed, _MESHES):
+        for rows, rest in growing(np.argsort(found.bound, kind="stable"), self._first_placed(piped[wanted]), _MESHES):
             if self._is_stopped(found.bound, rest):
                 return
             if len(left := self._wanted(found.take(rows))):
