@@ -104,9 +104,7 @@ def choose(
 ) -> list[Choice]:
     """Every cluster by name, those that meet the limits first, the best of them foremost, then those that miss them by
     less; one exact search each, of what would be the best at the peak of its chips first. `failed_gib`: with which a
-    run like these has run out of memory there, if any has; `more`: clusters that are looked for after these.
-    """
-
+    run like these has run out of memory there, if any has; `more`: clusters that are looked for after these."""
     found: list[Choice] = []
 
     def add(places: Mapping[str, Problem]) -> None:
