@@ -12,7 +12,7 @@ from models.constraints import Constraints
 from models.errors import Invalid
 from models.problem import Problem
 from models.profile import Profile
-from models.survey import LINKS, Block, Point, Survey, late
+from models.survey import LINKS, Block, Point, Survey, changed, late
 
 AXES = (*LINKS, "domain", "num_chips", "layers")
 """Times the bandwidth within a scale-up domain, and between them; chips in a domain; chips, the batch as it is; times
@@ -51,11 +51,35 @@ def frontier(
         raise Invalid("constraints.pp", list(pp), "leaves one side: a frontier lies between pipelines and none")
     survey = Survey(problem, profile, constraints, go_on, failed_gib)
     found: dict[tuple[float, ...], Point] = {}
+    before: list[Point] = []
     for block in _blocks(grid):
-        for point in survey.points(block) if not found or go_on() else map(late, block.places):
+        if before and not go_on():
+            points = [late(place) for place in block.places]
+        else:
+            points = _again(problem, block, before) or [*survey.points(block)]
+        before = sorted(points, key=lambda point: tuple(point.at.values()))
+        for point in points:
             at = {name: point.at[name] for name in grid}
             found[tuple(at.values())] = replace(point, at=at)
     return [found[values] for values in product(*grid.values())]
+
+
+def _again(problem: Problem, block: Block, before: Sequence[Point]) -> list[Point]:
+    """The points of the block before this one, where all are answered and links join the same chips here: domains may
+    be larger than a job fills. Nothing where they do not."""
+    places = block.places
+    if len(before) != len(places) or not all(point.is_answered for point in before):
+        return []
+    pairs = list(zip(places, before, strict=True))
+    try:
+        alike = all(_alike(changed(problem, place), changed(problem, point.at)) for place, point in pairs)
+    except Invalid:  # which a search will say
+        return []
+    return [replace(point, at=place) for place, point in pairs] if alike else []
+
+
+def _alike(here: Problem, there: Problem) -> bool:
+    return here.cluster.is_built_as(there.cluster) and replace(here, cluster=there.cluster) == there
 
 
 def _blocks(grid: Mapping[str, Sequence[float]]) -> Iterator[Block]:

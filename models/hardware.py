@@ -213,6 +213,10 @@ class Cluster:
         largest = levels[-1].size if levels else None
         return largest is not None and self.num_chips + (levels[0].size or 0) > largest
 
+    def is_built_as(self, other: Cluster) -> bool:
+        """Whether links join as many devices as those of another with such chips, however many more they could."""
+        return self.dims == other.dims and self.is_all_of_fabric == other.is_all_of_fabric
+
     @property
     def usd_per_hour(self) -> float | None:
         """Of all chips, where the chip has a price."""

@@ -244,10 +244,12 @@ class Survey:
             return Point.refusing(at, str(error), exact=not isinstance(error, OutOfTime))
 
     def _answer(self, problem: Problem) -> Answer:
-        """Between other links the same layouts are legal and fit."""
+        """Between other links the same layouts are legal and fit; and larger domains may be filled no further."""
         goal, before = Goal(both_sides=True), self._before
         ground = before and before.ground.linked(problem)
         if before and ground:
+            if before.certificate.exact and problem.cluster.is_built_as(before.ground.problem.cluster):
+                return before
             answer = search_on(ground, goal, self.go_on, before.layouts.take(_sides(before)))
         else:
             answer = avoiding(

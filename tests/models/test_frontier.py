@@ -167,6 +167,17 @@ def test_points_that_time_does_not_reach_are_named_and_so_are_models_too_deep() 
     assert "makes 8000 layers" in (deep.refused or "")
 
 
+@pytest.mark.parametrize("chips", [64, 96])
+def test_domains_that_are_filled_alike_are_places_of_their_own(chips: int) -> None:
+    question = replace(SMALL, cluster=replace(SMALL.cluster, num_chips=chips))
+    grid = {"scale_up": (0.5, 2.0), "domain": (4.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 72.0, 500.0)}
+    points = frontier(question, PROFILE, Constraints(), grid)
+    joined = [point.chips_per_domain for point in points]
+    assert len(set(joined)) < len(grid["domain"])
+    for point in points:
+        assert point == Survey(question, PROFILE, Constraints()).point(point.at)
+
+
 def test_whenever_time_ends_the_points_that_are_exact_are_those_of_a_frontier_with_time() -> None:
     question = problem("llama-3-8b", ("h100", 16), "megatron", seq_len=8192, global_batch=16)
     grid = {"scale_up": (1.0, 1.05), "scale_out": (1.0, 1.02, 1.04, 1.06)}
