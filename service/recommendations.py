@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,8 +62,7 @@ class Recommendations:
         where, known = (choices[0].name, choices[0].layout) if choices else (OWN, None)
         resolved = places.resolved[where]
         problem, allocation, leaves = resolved.problem, None, list[str]()
-        spared = choices[0].all_chips_s if choices and request.allocation is None else None
-        if spared is not None:
+        if choices and choices[0].all_chips_s is not None:
             problem = with_chips(problem, choices[0].chips_used or choices[0].num_chips)
         if request.allocation is not None:
             nodes = request.allocation.build()
@@ -108,11 +107,9 @@ class Recommendations:
             answer.request["cluster"].update(used)
             answer.reasons.extend(_spare(allocation, request.cluster.num_chips))
             answer.assumptions.extend(leaves)
-        best = [told(choices, _objective(request)), *fewest] if choices else []
-        if spared is not None:
-            best.append(f"{_left_out(choices[0])}: with all of them a step takes {spared:.4g} s")
         heeded = left_out(found.fastest.prediction.needed_gib, failed)
-        answer.reasons[:0] = [*warnings(_advised(answer), failed), *heeded, *best]
+        where_to = _of_places(choices, _objective(request), fewest)
+        answer.reasons[:0] = [*warnings(_advised(answer), failed), *heeded, *where_to]
         return lambda rows: _save(rows, answer)
 
     def _choose(
@@ -194,8 +191,15 @@ def _spare(allocation: Allocation, most: int | None) -> list[str]:
     return [f"{spare} of the {used + spare} chips that are held are spare: {why}"]
 
 
-def _left_out(choice: Choice) -> str:
-    return f"{choice.num_chips - (choice.chips_used or 0)} of the {choice.num_chips} chips are left out"
+def _of_places(choices: Sequence[Choice], objective: Objective, fewest: Sequence[str]) -> list[str]:
+    """Why the first place is the one, how the fewest chips were found, and what is left out there."""
+    if not choices:
+        return []
+    best, lines = choices[0], [told(choices, objective), *fewest]
+    if best.all_chips_s is not None:
+        spared = f"{best.num_chips - (best.chips_used or 0)} of the {best.num_chips} chips are left out"
+        lines.append(f"{spared}: with all of them a step takes {best.all_chips_s:.4g} s")
+    return lines
 
 
 def _lossless(objective: ObjectiveFields) -> list[str]:
