@@ -167,7 +167,12 @@ def test_members_lie_where_counting_along_a_torus_puts_them(
 
 @pytest.mark.parametrize(
     ("chips", "shape"),
-    [(24, (2, 2, 2)), (24, (1, 2, 4)), pytest.param(48, (2, 2, 4), marks=pytest.mark.long), (40, (2, 4, 1))],
+    [
+        (24, (2, 2, 2)),
+        (24, (1, 2, 4)),
+        pytest.param(48, (2, 2, 4), marks=pytest.mark.long),
+        pytest.param(40, (2, 4, 1), marks=pytest.mark.long),
+    ],
 )
 @settings(max_examples=30)  # of twenty layouts each
 @given(st.integers(0, 2**32 - 1))

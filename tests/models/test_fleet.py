@@ -84,6 +84,7 @@ def test_a_fifth_of_gross_outliers_is_survived_and_named(factor: float) -> None:
     assert len(set(found.outliers) - bad) <= 3
 
 
+@pytest.mark.long
 def test_a_flood_of_one_source_drags_nobody() -> None:
     truth, observations = reported(5, 120)
     (problem, layout), usual = questions()[0], float(seconds(truth)[0])

@@ -262,6 +262,7 @@ def test_a_threshold_lies_between_two_searches_that_differ(name: str) -> None:
         assert sides == [not one.needed, one.needed]
 
 
+@pytest.mark.long
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.permutations([1.0, 0.1, 3.0, 1.0]), st.sampled_from(["scale_up", "scale_out", "num_chips"]))
 def test_a_search_after_others_finds_what_it_finds_by_itself(question: Problem, values: list[float], axis: str) -> None:
