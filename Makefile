@@ -40,10 +40,10 @@ fix: .venv/developed  ## apply what the linter can
 	$(BIN)/ruff format .
 
 profiles: .venv/installed  ## fit the shipped profile to published runs (RUNS=file)
-	$(BIN)/python -m service.fit_profile --runs $(RUNS) --out models/data
+	$(BIN)/python -m service.tools.fit_profile --runs $(RUNS) --out models/data
 
 evidence: .venv/installed  ## carry published runs over (RUNS=file)
-	$(BIN)/python -m service.carry_runs --runs $(RUNS) --out models/data/runs.jsonl
+	$(BIN)/python -m service.tools.carry_runs --runs $(RUNS) --out models/data/runs.jsonl
 
 lock: .venv/developed  ## resolve the lock files anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes --upgrade -q --extra dev pyproject.toml -o requirements-dev.lock

@@ -8,9 +8,9 @@ from alembic import context
 from alembic.autogenerate.api import AutogenContext
 from sqlalchemy import Connection
 
-from service import database
 from service.settings import Settings
-from service.tables import Table, UtcDateTime
+from service.store import database
+from service.store.tables import Table, UtcDateTime
 
 
 def plain_types(kind: str, item: object, _: AutogenContext) -> str | Literal[False]:

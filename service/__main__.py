@@ -10,13 +10,12 @@ from contextlib import suppress
 
 import uvicorn
 
-from service import database
 from service.app import create_app
-from service.connections import Connection
-from service.seeds import seed
 from service.settings import Misconfigured, Settings, described, from_environment
-from service.store import Store
-from service.telemetry import configure_logs
+from service.store import Store, database
+from service.tools.seeds import seed
+from service.web.idle_connections import Connection
+from service.web.telemetry import configure_logs
 
 log = logging.getLogger(__name__)
 

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from service import database
 from service.errors import NotFound, Unauthenticated
 from service.identifiers import digest
 from service.settings import Misconfigured, from_environment
-from service.store import Store
-from service.tables import ApiKeyRow
+from service.store import Store, database
+from service.store.tables import ApiKeyRow
 
 SCOPES = {
     "recommend": "ask questions, and read their answers",

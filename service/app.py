@@ -10,27 +10,24 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from threadpoolctl import threadpool_limits
 
-from service import __version__, database, openapi, problems
-from service.authentication import Authentication
-from service.benchmarks import Benchmarks
-from service.calibrations import Calibrations
-from service.catalog import Catalog
-from service.comparisons import Comparisons
-from service.creation import Creation
-from service.drift import Drift
-from service.evidence import Evidence
-from service.frontiers import Frontiers
-from service.heads import HeadAsGet
-from service.json_body import LARGE_AT_ONCE
-from service.limits import BodyLimit
-from service.predictions import Predictions
-from service.profiles import Profiles
-from service.recommendations import Recommendations
-from service.replays import Replays
-from service.report_batches import ReportBatches
-from service.report_logs import ReportLogs
-from service.report_summaries import ReportSummaries
-from service.reports import Reports
+from service import __version__
+from service.ask.comparisons import Comparisons
+from service.ask.evidence import Evidence
+from service.ask.frontiers import Frontiers
+from service.ask.predictions import Predictions
+from service.ask.recommendations import Recommendations
+from service.ask.timelines import Timelines
+from service.learning.auto_calibration import Unattended
+from service.learning.benchmarks import Benchmarks
+from service.learning.calibrations import Calibrations
+from service.learning.drift import Drift
+from service.learning.replays import Replays
+from service.learning.report_batches import ReportBatches
+from service.learning.report_logs import ReportLogs
+from service.learning.report_summaries import ReportSummaries
+from service.learning.reports import Reports
+from service.resolve.catalog import Catalog
+from service.resolve.profiles import Profiles
 from service.routes import (
     benchmarks,
     catalog,
@@ -46,14 +43,18 @@ from service.routes import (
     reports,
 )
 from service.routes.dependencies import Services
-from service.security import SecurityHeaders
+from service.runtime.admission import HeavySlots
+from service.runtime.idempotency import Creation
+from service.runtime.process_pool import Worker
 from service.settings import Settings
-from service.slots import HeavySlots
-from service.store import Store
-from service.telemetry import Telemetry
-from service.timelines import Timelines
-from service.unattended import Unattended
-from service.worker import Worker
+from service.store import Store, database
+from service.web import openapi, problems
+from service.web.authentication import Authentication
+from service.web.head_method import HeadAsGet
+from service.web.json_body import LARGE_AT_ONCE
+from service.web.limits import BodyLimit
+from service.web.security_headers import SecurityHeaders
+from service.web.telemetry import Telemetry
 
 _ROUTES = (
     recommendations,

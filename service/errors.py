@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from models.errors import Invalid
-from service.pointers import pointer_of
+from service.json_pointers import pointer_of
 
 
 class ServiceError(Exception):

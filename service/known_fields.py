@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, Tag
 
-from service.pointers import TAG
+from service.json_pointers import TAG
 
 
 def known_fields(form: Any, location: Sequence[str | int]) -> list[str]:

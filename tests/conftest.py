@@ -18,10 +18,9 @@ import sqlalchemy
 from sqlalchemy import make_url, text
 from threadpoolctl import threadpool_limits
 
-from service import database
-from service.seeds import seed
 from service.settings import Settings
-from service.store import Store
+from service.store import Store, database
+from service.tools.seeds import seed
 
 # How fast a machine is, is not tested. The suite draws the same examples every time; `make explore` draws new ones.
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True, max_examples=50)

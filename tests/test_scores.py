@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.layout import Layout
-from models.profile import shipped_profile
+from models.spec.layout import Layout
+from models.spec.profile import shipped_profile
 from service.formats import runs
 from tests.benchmarks import scores
 from tests.benchmarks.scores import Scored

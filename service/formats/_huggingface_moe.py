@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from models.architecture import Architecture, Attention, Mlp
 from models.errors import Unsupported
+from models.spec.architecture import Architecture, Attention, Mlp
 from service.formats._huggingface_config import MAX_LAYERS, Config
 from service.formats._huggingface_parts import (
     CHUNKED,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from models.architecture import Architecture, Attention, Layer, Mlp, Moe
 from models.errors import Invalid, Unsupported
+from models.spec.architecture import Architecture, Attention, Layer, Mlp, Moe
 from service.formats._huggingface_config import MAX_LAYERS, Config, shown
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from models.architecture import Architecture
 from models.errors import Invalid, UnknownName, Unsupported
+from models.spec.architecture import Architecture
 from service.formats import _huggingface_dense, _huggingface_moe
 from service.formats._huggingface_config import Config, shown
 

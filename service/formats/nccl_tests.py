@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import get_args
 
+from models.calibration.microbenchmarks import Operation
 from models.errors import Invalid
-from models.parts import Operation
 
 _NAMES: dict[str, Operation] = {
     "all_reduce": "all_reduce",

@@ -15,18 +15,18 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from models import catalogue
-from models.architecture import Architecture, MlaShape, MoeShape
 from models.errors import Invalid, UnknownName
-from models.factors import divisors
-from models.flops import AttentionCount, step_time_of
-from models.hardware import GIB, Cluster, Fabric, Level, Torus
-from models.layout import Layout
-from models.problem import Problem
-from models.recompute import MODULES, RECOMPUTE
-from models.stack import Stack
-from models.usual import along_whole_dims
-from models.workload import Workload
+from models.layouts.defaults import along_whole_dims
+from models.layouts.factors import divisors
+from models.spec import catalogue
+from models.spec.architecture import Architecture, MlaShape, MoeShape
+from models.spec.flops import AttentionCount, step_time_of
+from models.spec.hardware import GIB, Cluster, Fabric, Level, Torus
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from models.spec.recompute import MODULES, RECOMPUTE
+from models.spec.stack import Stack
+from models.spec.workload import Workload
 
 Row = Mapping[str, Any]
 

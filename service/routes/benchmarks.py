@@ -8,13 +8,13 @@ from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
-from service.etags import immutable
-from service.json_body import JsonRoute
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Received, Use, needs
 from service.routes.pages import page
 from service.schemas.benchmark import BenchmarkAnswer, BenchmarkPage, BenchmarkSubmission, StoredBenchmark
 from service.schemas.catalog import CatalogQuery
+from service.web.etags import immutable
+from service.web.json_body import JsonRoute
 
 router = APIRouter(prefix="/v1/benchmarks", tags=["benchmarks"], route_class=JsonRoute, dependencies=[needs("report")])
 

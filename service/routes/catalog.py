@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.json_body import JsonRoute
 from service.routes import examples
 from service.routes.dependencies import Post, Use, needs
 from service.routes.pages import page
@@ -20,6 +19,7 @@ from service.schemas.catalog import (
     ClusterEntry,
     Kind,
 )
+from service.web.json_body import JsonRoute
 
 _SHARED = [needs("calibrate")]
 

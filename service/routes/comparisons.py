@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Response
 
-from service.json_body import JsonRoute
 from service.routes import examples
 from service.routes.dependencies import InTurn, Use, needs
 from service.schemas.comparison import ComparisonAnswer, ComparisonRequest
+from service.web.json_body import JsonRoute
 
 router = APIRouter(
     prefix="/v1/comparisons", tags=["comparisons"], route_class=JsonRoute, dependencies=[needs("recommend")]

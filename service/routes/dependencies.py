@@ -14,29 +14,29 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from service.api_keys import ANYONE, Caller
-from service.benchmarks import Benchmarks
-from service.calibrations import Calibrations
-from service.catalog import Catalog
-from service.comparisons import Comparisons
-from service.creation import CREATED, Created, Creation, Key, Save
-from service.drift import Drift
+from service.ask.comparisons import Comparisons
+from service.ask.evidence import Evidence
+from service.ask.frontiers import Frontiers
+from service.ask.predictions import Predictions
+from service.ask.recommendations import Recommendations
+from service.ask.timelines import Timelines
 from service.errors import BadHeader, Forbidden
-from service.evidence import Evidence
-from service.frontiers import Frontiers
-from service.json_body import JsonRequest
-from service.predictions import Predictions
-from service.profiles import Profiles
-from service.recommendations import Recommendations
-from service.replays import Replays
-from service.report_batches import ReportBatches
-from service.report_logs import ReportLogs
-from service.report_summaries import ReportSummaries
-from service.reports import Reports
-from service.slots import HeavySlots, Listening
+from service.learning.auto_calibration import Unattended
+from service.learning.benchmarks import Benchmarks
+from service.learning.calibrations import Calibrations
+from service.learning.drift import Drift
+from service.learning.replays import Replays
+from service.learning.report_batches import ReportBatches
+from service.learning.report_logs import ReportLogs
+from service.learning.report_summaries import ReportSummaries
+from service.learning.reports import Reports
+from service.resolve.catalog import Catalog
+from service.resolve.profiles import Profiles
+from service.runtime.admission import HeavySlots, Listening
+from service.runtime.idempotency import CREATED, Created, Creation, Key, Save
+from service.runtime.process_pool import Worker
 from service.store import Store
-from service.timelines import Timelines
-from service.unattended import Unattended
-from service.worker import Worker
+from service.web.json_body import JsonRequest
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 

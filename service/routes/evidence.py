@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from service.json_body import JsonRoute
 from service.routes.dependencies import InTurn, Use, needs
 from service.schemas.evidence import EvidenceList, EvidenceQuery
+from service.web.json_body import JsonRoute
 
 router = APIRouter(prefix="/v1/evidence", tags=["evidence"], route_class=JsonRoute, dependencies=[needs("recommend")])
 

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from service.errors import NotFound
-from service.problems import TYPES
 from service.routes.dependencies import Services
+from service.web.problems import TYPES
 
 router = APIRouter(tags=["operation"])
 

@@ -8,14 +8,14 @@ from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
-from service.etags import immutable
-from service.json_body import JsonRoute
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Use, needs
 from service.routes.pages import page
 from service.schemas.catalog import CatalogQuery
 from service.schemas.prediction import AnswerPage, PredictionAnswer, PredictionRequest
 from service.schemas.timeline import ChromeTrace, TimelineAnswer, TimelineQuery
+from service.web.etags import immutable
+from service.web.json_body import JsonRoute
 
 _FEW = 100
 """Layouts that are predicted at once; more wait for a turn."""

@@ -8,13 +8,13 @@ from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from service.errors import PreconditionRequired
-from service.etags import immutable, required_tags, tagged
-from service.json_body import JsonRoute
 from service.routes import examples
 from service.routes.dependencies import Id, InTurn, Post, Use, Version, needs
 from service.routes.pages import page
 from service.schemas.profile import CalibrationRequest, Policy, ProfileAnswer, ProfilePage, ProfileVersionAnswer
 from service.schemas.summary import DriftAnswer, DriftQuery, ReplayAnswer, ReplayRequest
+from service.web.etags import immutable, required_tags, tagged
+from service.web.json_body import JsonRoute
 
 
 def _seen(

@@ -7,8 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.etags import immutable
-from service.json_body import JsonRoute
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Use, needs
 from service.routes.pages import page
@@ -16,6 +14,8 @@ from service.schemas.catalog import CatalogQuery
 from service.schemas.prediction import RecommendationPage
 from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
 from service.schemas.timeline import ChromeTrace, RecommendationTimelineQuery, TimelineAnswer
+from service.web.etags import immutable
+from service.web.json_body import JsonRoute
 
 router = APIRouter(
     prefix="/v1/recommendations", tags=["recommendations"], route_class=JsonRoute, dependencies=[needs("recommend")]

@@ -8,9 +8,8 @@ from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from service.etags import required_tags, tagged
-from service.json_body import LARGE, BatchRoute
-from service.report_table import COLUMNS
+from service.learning.report_table import COLUMNS
+from service.learning.report_texts import parse_batch
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Received, Use, needs
 from service.routes.pages import page
@@ -27,9 +26,18 @@ from service.schemas.report import (
     StoredReport,
 )
 from service.schemas.summary import ReportSummary
+from service.web.etags import required_tags, tagged
+from service.web.json_body import LARGE, JsonRoute
 
 _LINES = {"type": "string", "description": f"A line of names, then one of every report: {', '.join(COLUMNS)}"}
 _CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": _LINES}}}}
+
+
+class BatchRoute(JsonRoute):
+    """Reports of a batch come as texts, to be read one by one."""
+
+    parse = staticmethod(parse_batch)
+
 
 router = APIRouter(prefix="/v1/reports", tags=["reports"], route_class=BatchRoute, dependencies=[needs("report")])
 

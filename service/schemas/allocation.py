@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from models.allocation import Allocation, Node
+from models.advice.allocation import Allocation, Node
 from service.schemas.wire import Degree, Document, Wire
 
 Label = Annotated[str, Field(min_length=1, max_length=120)]

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import Discriminator, Field, RootModel, Tag, model_validator
 
-from models.architecture import MOST_LAYERS, Architecture, MlaShape, MoeShape
 from models.errors import Invalid
+from models.spec.architecture import MOST_LAYERS, Architecture, MlaShape, MoeShape
 from service.formats import huggingface
-from service.pointers import TAG
+from service.json_pointers import TAG
 from service.schemas.wire import UNNAMED, Name, Size, Wire
 
 _MARKS_OF_A_CONFIG = {"model_type", "architectures", "text_config", "language_config", "llm_config"}

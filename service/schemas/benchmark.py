@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
+from models.calibration.microbenchmarks import Operation
 from models.errors import Invalid
-from models.parts import Operation
-from models.workload import Precision
+from models.spec.workload import Precision
 from service.schemas.cluster import ClusterForm
 from service.schemas.prediction import ProfileUsed
 from service.schemas.stack import StackForm

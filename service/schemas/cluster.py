@@ -9,10 +9,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag, field_validator, model_validator
 
-from models.catalogue import chip_from
 from models.errors import Invalid
-from models.hardware import Chip, Cluster, Fabric, Level, Torus
-from service.pointers import TAG
+from models.spec.catalogue import chip_from
+from models.spec.hardware import Chip, Cluster, Fabric, Level, Torus
+from service.json_pointers import TAG
 from service.schemas.wire import UNNAMED, BandwidthGbS, Degree, Label, Name, Wire
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from models.comparison import Comparison
+from models.advice.comparison import Comparison
 from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.prediction import Grounds, MemoryTerms, TimeTerms
 from service.schemas.question import PinnedQuestion

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from models import catalogue
 from models.errors import Invalid
-from models.evidence import Traits
-from models.workload import Precision
+from models.prediction.nearest_runs import Traits
+from models.spec import catalogue
+from models.spec.workload import Precision
 from service.formats.runs import age_years
 from service.schemas.architecture import ShapeFields
 from service.schemas.cluster import ClusterForm, ClusterPreset

@@ -8,8 +8,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from models.frontier import Crossing
-from models.survey import Point
+from models.advice.frontier import Crossing
+from models.advice.sweep import Point
 from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.prediction import Grounds
 from service.schemas.question import PinnedQuestion

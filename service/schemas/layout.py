@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from models.constraints import EVEN, KNOBS, SUREST, Constraints
 from models.errors import Invalid
-from models.layout import Layout
-from models.problem import Problem
-from models.usual import usual
+from models.layouts.defaults import usual
+from models.spec.constraints import EVEN, KNOBS, SUREST, Constraints
+from models.spec.layout import Layout
+from models.spec.problem import Problem
 from service.schemas.wire import Degree, OneOrMany, Wire, no_truth_value
 
 Schedule = Literal["1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe"]

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from models.objective import Choice, Objective
-from models.provenance import Ground
-from service.pointers import TAG
+from models.advice.cluster_choice import Choice, Objective
+from models.prediction.coverage import Ground
+from service.json_pointers import TAG
 from service.schemas.cluster import ClusterFields, ClusterPreset, form_of_cluster, no_name
 from service.schemas.stack import StackForm
 from service.schemas.wire import Degree, Document, Wire

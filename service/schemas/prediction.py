@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, Field, WithJsonSchema, model_validator
 
+from models.cost.step import MEMORY_TERMS, TIME_TERMS, in_gib
 from models.errors import Invalid
-from models.prediction import Prediction
-from models.provenance import Ground
-from models.step import MEMORY_TERMS, TIME_TERMS, in_gib
+from models.prediction.coverage import Ground
+from models.prediction.prediction import Prediction
 from service.schemas.layout import LayoutFields
 from service.schemas.question import PinnedQuestion
 from service.schemas.wire import Document

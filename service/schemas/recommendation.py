@@ -7,12 +7,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from models.answer import Certificate
-from models.candidate import Candidate
+from models.advice.candidate import Candidate
+from models.advice.fewer_chips import FasterOnFewer, FewerChips
+from models.advice.pipelining import Pipelining, Roofline
+from models.advice.thresholds import Threshold
 from models.errors import Invalid
-from models.fewer_chips import FasterOnFewer, FewerChips
-from models.pipelining import Pipelining, Roofline
-from models.thresholds import Threshold
+from models.search.result import Certificate
 from service.schemas.allocation import AllocationAnswer, AllocationFields
 from service.schemas.evidence import EvidenceShown
 from service.schemas.layout import ConstraintFields

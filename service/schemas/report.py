@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AwareDatetime, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from models.errors import Invalid
-from models.flops import AttentionCount
+from models.spec.flops import AttentionCount
 from service.formats.logs import Framework, Unit
-from service.pointers import TAG
+from service.json_pointers import TAG
 from service.schemas.architecture import Model
 from service.schemas.cluster import ClusterForm, Dtype, Tflops
 from service.schemas.layout import LayoutFields
@@ -213,7 +213,7 @@ class LogSubmission(Ran):
 class ReportBatch(Wire):
     """Many reports at once. Each is taken or refused by itself."""
 
-    # as they were written: texts of JSON (service.report_texts)
+    # as they were written: texts of JSON (service.learning.report_texts)
     reports: Annotated[list[Any], Field(min_length=1, max_length=MAX_BATCH_REPORTS)]
     """Each as it would be posted alone."""
     all_or_nothing: bool = False

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from models.catalogue import frozen
-from models.profile import shipped_profile
-from models.stack import Kernel, Stack
-from models.workload import Precision
-from service.pointers import TAG
+from models.spec.catalogue import frozen
+from models.spec.profile import shipped_profile
+from models.spec.stack import Kernel, Stack
+from models.spec.workload import Precision
+from service.json_pointers import TAG
 from service.schemas.layout import Modules, Placement, Recompute, Schedule, ZeroStage
 from service.schemas.wire import Degree, Name, Wire
 

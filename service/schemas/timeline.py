@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models.errors import Invalid
-from models.timeline import Timeline
+from models.prediction.timeline import Timeline
 from service.schemas.prediction import ProfileUsed
 from service.schemas.report import Choice
 from service.schemas.wire import Document

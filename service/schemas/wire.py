@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from models.errors import Invalid
-from service.pointers import TAG
+from service.json_pointers import TAG
 
 
 class Wire(BaseModel):

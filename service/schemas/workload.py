@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from models.workload import MAX_BATCH, MAX_SEQ_LEN, OPTIMIZERS, LoadBalancing, Precision, Routing, Workload
+from models.spec.workload import MAX_BATCH, MAX_SEQ_LEN, OPTIMIZERS, LoadBalancing, Precision, Routing, Workload
 from service.schemas.wire import Wire
 
 

@@ -10,18 +10,18 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError, TimeoutError
 from sqlalchemy.orm import ORMExecuteState, Session, with_loader_criteria
 
-from service.database import at_head, first_lacking
 from service.errors import Unavailable
 from service.store.answers import Answers
 from service.store.api_keys import ApiKeys
 from service.store.arrivals import Arrivals
 from service.store.benchmarks import Benchmarks
 from service.store.catalog import CatalogEntries
+from service.store.database import at_head, first_lacking
 from service.store.evidence import Evidence
-from service.store.keys import IdempotencyKeys
+from service.store.idempotency_keys import IdempotencyKeys
 from service.store.profiles import Profiles
 from service.store.reports import Reports
-from service.tables import SEEN, TENANT, Owned
+from service.store.tables import SEEN, TENANT, Owned
 
 log = logging.getLogger(__name__)
 

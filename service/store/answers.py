@@ -10,7 +10,7 @@ from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
-from service.tables import PredictionRow, RecommendationRow
+from service.store.tables import PredictionRow, RecommendationRow
 
 Answer = TypeVar("Answer", PredictionRow, RecommendationRow)
 

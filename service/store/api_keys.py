@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
-from service.tables import ApiKeyRow
+from service.store.tables import ApiKeyRow
 
 
 class ApiKeys:

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from service.identifiers import new_id
-from service.tables import TENANT
+from service.store.tables import TENANT
 
 _LOCK = 5_120_993_746_280_417  # any number, the same in every process
 

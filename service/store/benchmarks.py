@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, undefer
 
 from service.errors import NotFound
 from service.store.arrivals import Arrivals, Columns
-from service.tables import BenchmarkRow
+from service.store.tables import BenchmarkRow
 
 
 class Benchmarks:

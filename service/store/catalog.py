@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.tables import CatalogRow
+from service.store.tables import CatalogRow
 
 _VERSIONED = re.compile(r"(.+?)(?:@([1-9]\d{0,8}))?", re.DOTALL)
 

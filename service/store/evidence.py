@@ -9,7 +9,7 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
-from service.tables import EvidenceRow
+from service.store.tables import EvidenceRow
 
 
 class Evidence:

@@ -9,7 +9,7 @@ from sqlalchemy import CursorResult, RowMapping, select, update
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound
-from service.tables import ProfileRow, ProfileVersionRow
+from service.store.tables import ProfileRow, ProfileVersionRow
 
 
 class Profiles:

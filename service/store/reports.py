@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, undefer
 
 from service.errors import NotFound
 from service.store.arrivals import Arrivals, Columns
-from service.tables import TENANT, ReportRow
+from service.store.tables import TENANT, ReportRow
 
 _MEASURED = ReportRow.step_time_s.is_not(None)
 _TELLING = _MEASURED | (ReportRow.outcome == "out_of_memory")

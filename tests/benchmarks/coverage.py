@@ -19,16 +19,16 @@ from functools import cache
 
 import numpy as np
 
-from models import catalogue
-from models.array import Array
-from models.calibration import Observation, by_source, learnt, time_fit
-from models.fleet import as_fleet
-from models.layout import Layout, Layouts
-from models.posterior import Posterior, shipped_posterior
-from models.problem import Problem
-from models.profile import Z80, Key, Profile, shipped_profile
-from models.step import predict
-from models.workload import Workload
+from models.calibration.calibrate import Observation, by_source, learnt, time_fit
+from models.calibration.fleet_effects import as_fleet
+from models.calibration.posterior import Posterior, shipped_posterior
+from models.columns import Array
+from models.cost.step import predict
+from models.spec import catalogue
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.profile import Z80, Key, Profile, shipped_profile
+from models.spec.workload import Workload
 
 REPORTS = (5, 20, 200)
 QUIET = 0.05

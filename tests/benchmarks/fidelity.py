@@ -18,14 +18,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from models.cost.step import predict
 from models.errors import DomainError, Invalid
-from models.layout import Layouts
-from models.prediction import log_spreads
-from models.profile import Profile, shipped_profile
-from models.rules import RULES, require_legal
-from models.step import predict
-from service.fit_profile import choose
+from models.layouts.rules import RULES, require_legal
+from models.prediction.prediction import log_spreads
+from models.spec.layout import Layouts
+from models.spec.profile import Profile, shipped_profile
 from service.formats import runs
+from service.tools.fit_profile import choose
 from tests.benchmarks import scores
 from tests.benchmarks.scores import Scored
 from tests.benchmarks.unseen import Unseen

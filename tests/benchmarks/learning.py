@@ -23,19 +23,18 @@ from typing import Any
 
 import numpy as np
 
-from models.calibration import Observation, learnt, time_fit
-from models.fit import Estimate, Fit
-from models.posterior import Posterior
-from models.priors import priors
-from models.profile import Profile, shipped_profile
-from service import database
+from models.calibration.calibrate import Observation, learnt, time_fit
+from models.calibration.map_fit import Estimate, Fit
+from models.calibration.posterior import Posterior
+from models.calibration.priors import priors
+from models.spec.profile import Profile, shipped_profile
 from service.app import create_app
-from service.carry_runs import carried
-from service.fit_profile import observations
-from service.observations import log_residuals
-from service.profiles import install, profile_version
+from service.resolve.observations import log_residuals
+from service.resolve.profiles import install, profile_version
 from service.settings import Settings
-from service.store import Store
+from service.store import Store, database
+from service.tools.carry_runs import carried
+from service.tools.fit_profile import observations
 from tests.benchmarks import fidelity
 
 with warnings.catch_warnings():

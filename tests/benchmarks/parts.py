@@ -18,18 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from models import catalogue
-from models.architecture import Attention
-from models.communication import Network
+from models.calibration.priors import priors
+from models.cost.collectives import Network
+from models.cost.kernels import Kernels
 from models.errors import DomainError
-from models.hardware import Chip
-from models.kernels import Kernels
-from models.layout import Layout, Layouts
-from models.mesh import groups
-from models.priors import priors
-from models.problem import Problem
-from models.profile import Coefficients, Profile, shipped_profile
-from models.workload import Workload
+from models.layouts.placement import groups
+from models.spec import catalogue
+from models.spec.architecture import Attention
+from models.spec.hardware import Chip
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.profile import Coefficients, Profile, shipped_profile
+from models.spec.workload import Workload
 
 Row = Mapping[str, Any]
 Found = tuple[str, float, float]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from models import catalogue
-from models.architecture import Architecture
-from models.problem import Problem
-from models.workload import Workload
+from models.spec import catalogue
+from models.spec.architecture import Architecture
+from models.spec.problem import Problem
+from models.spec.workload import Workload
 
 Make = Callable[[], Problem]
 

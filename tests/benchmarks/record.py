@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.constraints import Constraints
+from models.advice.sweep import Point, Survey
 from models.errors import DomainError
-from models.layout import Layout
-from models.profile import Profile, shipped_profile
-from models.survey import Point, Survey
-from service.fit_profile import choose
+from models.spec.constraints import Constraints
+from models.spec.layout import Layout
+from models.spec.profile import Profile, shipped_profile
 from service.formats import runs
+from service.tools.fit_profile import choose
 from tests.benchmarks import fidelity
 
 TOLERANCE = 0.03

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from models.array import Array
-from models.profile import shipped_profile
+from models.columns import Array
+from models.spec.profile import shipped_profile
 from tests.benchmarks import fidelity
 from tests.benchmarks.scores import Scored
 from tests.benchmarks.unseen import Unseen

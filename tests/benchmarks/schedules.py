@@ -14,14 +14,14 @@ from itertools import product
 
 import numpy as np
 
-from models import catalogue
-from models.layout import Layout, Layouts
-from models.problem import Problem
-from models.profile import shipped_profile
-from models.rules import first_broken
-from models.timeline import timeline
-from models.usual import usual
-from models.workload import Workload
+from models.layouts.defaults import usual
+from models.layouts.rules import first_broken
+from models.prediction.timeline import timeline
+from models.spec import catalogue
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.profile import shipped_profile
+from models.spec.workload import Workload
 
 MODELS = "deepseek-v3", "kimi-k2", "qwen3-235b-a22b", "llama-3.1-405b", "gpt-3-175b"
 SMALL = "llama-3.1-8b", "llama-3.2-1b", "gemma-2-9b"

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from models.layout import Layout
-from models.profile import Z80
-from service.fit_profile import shape
+from models.spec.layout import Layout
+from models.spec.profile import Z80
 from service.formats import runs
+from service.tools.fit_profile import shape
 
 SMALL_FAMILY = 5
 SWEEP = 5  # distinct layouts that make one

@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from models.constraints import Constraints
-from models.layout import Layouts
-from models.problem import Problem
-from models.profile import shipped_profile
-from models.recommendation import recommend
-from models.step import predict
+from models.advice.recommendation import recommend
+from models.cost.step import predict
+from models.spec.constraints import Constraints
+from models.spec.layout import Layouts
+from models.spec.problem import Problem
+from models.spec.profile import shipped_profile
 from tests.benchmarks.problems import NAMED
-from tests.models.brute_force import legal
+from tests.oracles.brute_force import legal
 
 _BULK = 1 << 18
 

@@ -16,11 +16,11 @@ from collections import Counter
 from dataclasses import fields
 from types import FrameType
 
-from models.constraints import KNOBS, Constraints
-from models.layout import Layout
-from models.problem import Problem
-from models.profile import Profile, shipped_profile
-from models.recommendation import Recommendation, recommend
+from models.advice.recommendation import Recommendation, recommend
+from models.spec.constraints import KNOBS, Constraints
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from models.spec.profile import Profile, shipped_profile
 from tests.benchmarks.problems import NAMED
 
 _BESIDES = {

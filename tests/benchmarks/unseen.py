@@ -9,12 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from models.calibration import beyond, neighbourhoods, outside_of_others, time_fit, unidentified_variance
-from models.fit import Estimate, Fit
-from models.posterior import Posterior
-from models.priors import priors
-from models.profile import shipped_profile
-from service.fit_profile import group, observations
+from models.calibration.calibrate import (
+    beyond,
+    neighbourhoods,
+    outside_of_others,
+    time_fit,
+    unidentified_variance,
+)
+from models.calibration.map_fit import Estimate, Fit
+from models.calibration.posterior import Posterior
+from models.calibration.priors import priors
+from models.spec.profile import shipped_profile
+from service.tools.fit_profile import group, observations
 from tests.benchmarks.scores import Scored
 
 SEEDS = 20
@@ -25,7 +31,7 @@ class Unseen:
     """One fit to all runs, and what it would have predicted without some of them.
 
     Leaving runs out re-solves the fit, linearised around the estimate from all of them, and predicts with the terms
-    that gives (models.fit.Fit.without).
+    that gives (models.calibration.map_fit.Fit.without).
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]]) -> None:

@@ -14,16 +14,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from models import catalogue
-from models.constraints import Constraints
+from models.advice.recommendation import Candidate, Recommendation, recommend
 from models.errors import DomainError, Infeasible
-from models.flops import step_time_of
-from models.layout import Layout
-from models.prediction import Prediction, predict_layouts
-from models.problem import Problem
-from models.profile import shipped_profile
-from models.recommendation import Candidate, Recommendation, recommend
-from models.workload import Workload
+from models.prediction.prediction import Prediction, predict_layouts
+from models.spec import catalogue
+from models.spec.constraints import Constraints
+from models.spec.flops import step_time_of
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from models.spec.profile import shipped_profile
+from models.spec.workload import Workload
 
 SPLIT = (
     ("exposed data-parallel communication", ("data_s",)),

@@ -13,9 +13,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import httpx
-from asking import PREDICTION, assert_problem
 
-ROOT = Path(__file__).parents[2]
+from tests.service.asking import PREDICTION, assert_problem
 
 
 @contextmanager

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asking import CHIP, ON_SQLITE, PREDICTION, QUESTION, REPORT, SHAPE, assert_problem, changed
 from starlette.testclient import TestClient
 
-from service import api_keys, database
-from service.disclosure import Disclosure
-from service.observations import Observations
-from service.store import Store
+from service import api_keys
+from service.resolve.disclosure import Disclosure
+from service.resolve.observations import Observations
+from service.runtime.process_pool import SMALL
+from service.store import Store, database
 from service.store.reports import ReportFilter
-from service.worker import SMALL
+from tests.service.asking import CHIP, ON_SQLITE, PREDICTION, QUESTION, REPORT, SHAPE, assert_problem, changed
 
 Headers = dict[str, str]
 ASKING = ("recommend", "report")

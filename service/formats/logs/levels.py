@@ -1,6 +1,6 @@
 """Where a run changed its speed for good: long stretches of steps that keep another one than those beside them.
 
-Changes are those of models.drift, by 3% or more and less than tenfold (a clock that runs ahead of the device is no
+Changes are those of models.calibration.drift, by 3% or more and less than tenfold (a clock that runs ahead of the device is no
 speed). A stretch is a level where three quarters of its steps lie within a fifth of their median, its halves within 5%
 of each other, and where it has ten steps or a tenth of all: pauses between steps make none, nor does a warm-up that
 falls from step to step. Those belong to the level before them, or to the first.
@@ -13,8 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from models.array import Array
-from models.drift import changes
+from models.calibration.drift import changes
+from models.columns import Array
 
 _MOST_POINTS = 2000
 _LEAST, _MOST = np.log1p(0.03), np.log(10)

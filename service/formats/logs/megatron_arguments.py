@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.errors import Invalid, Unsupported
-from models.recompute import MODULES
+from models.spec.recompute import MODULES
 from service.formats.logs.layer_pattern import layer_switches
 
 _PATH = "log.arguments"

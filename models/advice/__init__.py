@@ -1,0 +1,1 @@
+"""What to tell people: recommendations, comparisons, frontiers, and where to run on how many chips."""

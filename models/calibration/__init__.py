@@ -1,0 +1,1 @@
+"""What runs teach: fits of profiles, micro-benchmarks, residuals and their drift."""

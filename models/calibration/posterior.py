@@ -1,0 +1,91 @@
+"""What is known of a profile's terms together: the precision of their joint posterior.
+
+Marginal spreads alone forget that a sum is known better than its parts. A stack's runs fix the common term plus the
+stack's offset; with the precision kept, runs of another stack move the common term and this stack's offset against each
+other, and leave their sum where it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from models.columns import Array
+from models.spec.profile import Key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Posterior:
+    """`precision` (k, k) of the terms `keys`, on their unbounded scale; terms that are not among them are independent,
+    with the spread that the profile says."""
+
+    keys: tuple[Key, ...]
+    precision: Array
+
+    @classmethod
+    def nothing(cls) -> Posterior:
+        """Every term is independent."""
+        return cls((), np.zeros((0, 0)))
+
+    @classmethod
+    def of(cls, keys: Sequence[Key], covariance: Array) -> Posterior:
+        precision = np.linalg.inv(covariance)
+        return cls(tuple(keys), (precision + precision.T) / 2)
+
+    def joined(self, other: Posterior) -> Posterior:
+        """Of two sets of terms that say nothing of each other."""
+        n = len(self.keys)
+        precision = np.zeros((n + len(other.keys),) * 2)
+        precision[:n, :n], precision[n:, n:] = self.precision, other.precision
+        return Posterior(self.keys + other.keys, precision)
+
+    def loosened(self, variance: Mapping[Key, float]) -> Posterior:
+        """With so much variance added to terms that may have changed since."""
+        if not variance.keys() & {*self.keys}:
+            return self
+        covariance = np.linalg.inv(self.precision) + np.diag([variance.get(key, 0.0) for key in self.keys])
+        return Posterior.of(self.keys, covariance)
+
+    def of_terms(self, keys: Sequence[Key], spread: Array) -> Array:
+        """The precision (n, n) of these terms, in their order, the marginal spread for those that are not here.
+
+        Terms that are here and not asked for are integrated out.
+        """
+        position = {key: i for i, key in enumerate(keys)}
+        found = np.diag(1 / spread**2)
+        kept = [i for i, key in enumerate(self.keys) if key in position]
+        if not kept:
+            return found
+        mine = self.precision
+        if len(kept) < len(self.keys):
+            mine = np.linalg.inv(np.linalg.inv(mine)[np.ix_(kept, kept)])
+        here = [position[self.keys[i]] for i in kept]
+        found[np.ix_(here, here)] = mine
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The lower Cholesky factor, row by row, as little-endian 32-bit floats in base64: rounded, it is still one."""
+        rows = np.tril_indices(len(self.keys))
+        factor = np.linalg.cholesky(self.precision)[rows] if self.keys else np.zeros(0)
+        return {
+            "keys": [list(key) for key in self.keys],
+            "factor": base64.b64encode(factor.astype("<f4").tobytes()).decode(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Posterior:
+        keys = tuple((coefficient, scope) for coefficient, scope in data["keys"])
+        factor = np.zeros((len(keys), len(keys)))
+        factor[np.tril_indices(len(keys))] = np.frombuffer(base64.b64decode(data["factor"]), "<f4")
+        return cls(keys, factor @ factor.T)
+
+
+def shipped_posterior() -> Posterior:
+    """Of the shipped profile (data/posterior.json)."""
+    return Posterior.from_json(json.loads((files("models") / "data/posterior.json").read_text()))

@@ -1,0 +1,1 @@
+"""What a layout takes: seconds and bytes, term by term."""

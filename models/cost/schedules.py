@@ -1,0 +1,234 @@
+"""The order in which stages run what a pipeline schedule has them do, and when each operation then starts and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from models.columns import Array
+from models.cost.pipeline import micro_batch_group
+from models.spec.layout import AFAB, DUALPIPE, INTERLEAVED, SCHEDULES, ZERO_BUBBLE, ZERO_BUBBLE_V, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`kind` "F", "B", or "I" and "W" where backward comes in two, input and weight gradients; of a micro-batch on a
+    chunk of the model. DualPipe's second `direction` runs from the last stage to the first."""
+
+    kind: str
+    micro_batch: int
+    chunk: int
+    direction: int = 0
+
+
+Block = tuple[Operation, ...]
+"""What a stage runs at the same time: one operation, or a forward and a backward that overlap."""
+Span = tuple[float, float]
+
+
+def run(layout: Layout, m: int, seconds: dict[str, Array]) -> dict[tuple[Operation, int], Span]:
+    """(start, end) of every operation, with the stage that it runs on; `seconds` of "F", "B" and "W" on each chunk."""
+    code, pp, v = SCHEDULES.index(layout.schedule), layout.pp, layout.virtual_stages
+    seconds = seconds | {"I": seconds["B"] - seconds["W"]}
+    if code == INTERLEAVED:
+        orders = _interleaved(pp, m, v)
+    elif code == ZERO_BUBBLE:
+        orders = [_zero_bubble(pp, m, stage) for stage in range(pp)]
+    elif code == ZERO_BUBBLE_V:
+        orders = [_zero_bubble_v(pp, m, stage) for stage in range(pp)]
+    elif code == DUALPIPE:
+        orders = [_DualPipe(pp, m, stage).order() for stage in range(pp)]
+    else:
+        orders = _plain(pp, m, afab=code == AFAB)
+    return _in_order(orders, pp * v, seconds)
+
+
+def _plain(pp: int, m: int, *, afab: bool) -> list[list[Block]]:
+    """1F1B: stage d starts pp - d forwards ahead, then alternates (arXiv 2006.09503); or all of them (GPipe)."""
+    orders: list[list[Block]] = []
+    for d in range(pp):
+        ahead = m if afab else min(pp - d, m)
+        order: list[Block] = [(Operation("F", i, d),) for i in range(ahead)]
+        for i in range(m):
+            order.append((Operation("B", i, d),))
+            order += [(Operation("F", ahead + i, d),)] if ahead + i < m else []
+        orders.append(order)
+    return orders
+
+
+def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
+    """Groups of micro-batches pass all chunks of a stage in turn (arXiv 2104.04473 §2.2; Megatron-LM schedules.py)."""
+    size = int(micro_batch_group(pp, m))
+    groups = [range(start, min(start + size, m)) for start in range(0, m, size)]
+    forwards = [(i, chunk) for group in groups for chunk in range(v) for i in group]
+    backwards = [(i, v - 1 - chunk) for i, chunk in forwards]
+    orders: list[list[Block]] = []
+    for d in range(pp):
+        ahead = min(2 * (pp - d - 1) + (v - 1) * size, len(forwards))
+        order: list[Block] = [(Operation("F", i, chunk * pp + d),) for i, chunk in forwards[:ahead]]
+        for k, (i, chunk) in enumerate(backwards):
+            if ahead + k < len(forwards):
+                order.append((Operation("F", forwards[ahead + k][0], forwards[ahead + k][1] * pp + d),))
+            order.append((Operation("B", i, chunk * pp + d),))
+        orders.append(order)
+    return orders
+
+
+def _zero_bubble(pp: int, m: int, stage: int) -> list[Block]:
+    """1F1B, with the weight gradients of each micro-batch after the input gradients of one that is as many later as the
+    stage's number (arXiv 2401.10241 §3.1; ScheduleInterleavedZeroBubble of torch/distributed/pipelining/schedules.py).
+    """
+    ahead = min(pp - stage, m)
+    order: list[Block] = [(Operation("F", i, stage),) for i in range(ahead)]
+    for i in range(m):
+        order.append((Operation("I", i, stage),))
+        order += [(Operation("W", i - stage, stage),)] if i >= stage else []
+        order += [(Operation("F", ahead + i, stage),)] if ahead + i < m else []
+    return order + [(Operation("W", i, stage),) for i in range(max(m - stage, 0), m)]
+
+
+def _zero_bubble_v(pp: int, m: int, stage: int) -> list[Block]:
+    """Chunks go down the stages and up again; made for F = I = W (arXiv 2401.10241 §6; ScheduleZBVZeroBubble of
+    torch/distributed/pipelining/schedules.py)."""
+    chunks, done, order = (stage, 2 * pp - 1 - stage), {(k, way): 0 for k in "FIW" for way in (0, 1)}, list[Block]()
+
+    def take(way: int, *kinds: str) -> None:
+        for kind in kinds:
+            order.append((Operation(kind, done[kind, way], chunks[way]),))
+            done[kind, way] += 1
+
+    most = max(2 * pp - 1, m)
+    for _ in range(2 * (pp - stage) - 1):
+        take(0, "F")
+    for _ in range(stage):
+        take(1, "F")
+        take(0, "F")
+    for _ in range(pp - stage):
+        take(1, "F", "I", "W")
+    while done["F", 1] < done["F", 0] or done["F", 0] < most:
+        if done["F", 0] < most:
+            take(0, "F")
+        take(0, "I", "W")
+        take(1, "F", "I", "W")
+    for _ in range(stage):
+        take(0, "I")
+        take(1, "I")
+    for _ in range(pp - stage):
+        take(0, "I", "W")
+    for way in (1, 0):
+        take(way, *["W"] * (done["I", way] - done["W", way]))
+    return [block for block in order if block[0].micro_batch < m]
+
+
+class _DualPipe:
+    """One stage's order: both directions of micro-batches, and forwards that overlap backwards of the other (arXiv
+    2412.19437 figure 5; dualpipe.py of github.com/deepseek-ai/DualPipe). Ways 0 and 1 enter at the nearer and the
+    farther end."""
+
+    def __init__(self, pp: int, m: int, stage: int) -> None:
+        self.pp, self.m, self.stage, self.half = pp, m, stage, pp // 2
+        self.from_end = min(stage, pp - 1 - stage)
+        self.mirrored = stage >= self.half
+        self.done = {(kind, way): 0 for kind in "FB" for way in (0, 1)}
+        self.apart: list[Operation] = []
+        self.blocks: list[Block] = []
+
+    def order(self) -> list[Block]:
+        inner, outer = self.half - self.from_end - 1, self.from_end + 1
+        for _ in range(2 * inner):
+            self._take(self._forward(0))
+        for _ in range(outer):
+            self._take(self._forward(0))
+            self._take(self._forward(1))
+        for _ in range(inner):
+            self._take(self._backward(1, apart=True))
+            self._weights()
+            self._take(self._forward(1))
+        for i in range(self.m // 2 - self.pp + outer):
+            if i == 0 and inner == 0:
+                self._take(self._forward(0))
+                self._take(self._backward(1))
+            else:
+                self._take(self._forward(0), self._backward(1))
+            self._take(self._forward(1), self._backward(0))
+        for _ in range(inner):
+            self._take(self._backward(1))
+            self._take(self._forward(1), self._backward(0))
+        self._drain(inner, outer)
+        return self.blocks
+
+    def _drain(self, inner: int, outer: int) -> None:
+        """The last backwards, from half-way on with their weight gradients apart, to be done in the gaps."""
+        for k in range(2 * outer):
+            self._take(self._backward(1 - k % 2, apart=k >= outer))
+        for _ in range(inner):
+            self._weights()
+            self._take(self._backward(0, apart=True))
+        while self.apart:
+            self._weights()
+
+    def _take(self, *block: Operation) -> None:
+        self.blocks.append(block)
+
+    def _forward(self, way: int) -> Operation:
+        return self._operation("F", "F", way)
+
+    def _backward(self, way: int, *, apart: bool = False) -> Operation:
+        op = self._operation("I" if apart else "B", "B", way)
+        if apart:
+            self.apart.append(Operation("W", op.micro_batch, op.chunk, op.direction))
+        return op
+
+    def _operation(self, kind: str, counted: str, way: int) -> Operation:
+        direction = way ^ self.mirrored
+        index = self.done[counted, way]
+        self.done[counted, way] += 1
+        chunk = self.pp - 1 - self.stage if direction else self.stage
+        return Operation(kind, direction * (self.m // 2) + index, chunk, direction)
+
+    def _weights(self) -> None:
+        if self.apart:
+            self._take(self.apart.pop(0))
+
+
+def _needs(op: Operation, chunks: int) -> list[Operation]:
+    """With input gradients in place of whole backwards."""
+    if op.kind == "F":
+        return [Operation("F", op.micro_batch, op.chunk - 1, op.direction)] if op.chunk else []
+    if op.kind == "W":
+        return [Operation("I", op.micro_batch, op.chunk, op.direction)]
+    last = op.chunk + 1 == chunks
+    later = [] if last else [Operation("I", op.micro_batch, op.chunk + 1, op.direction)]
+    return [Operation("F", op.micro_batch, op.chunk, op.direction), *later]
+
+
+def _gives(op: Operation) -> Operation:
+    return Operation("I", op.micro_batch, op.chunk, op.direction) if op.kind == "B" else op
+
+
+def _in_order(
+    orders: Sequence[Sequence[Block]], chunks: int, seconds: dict[str, Array]
+) -> dict[tuple[Operation, int], Span]:
+    """Every stage runs its list; a block starts once the stage is free and what it needs is done."""
+    ends: dict[Operation, float] = {}
+    found: dict[tuple[Operation, int], Span] = {}
+    position, clock = [0] * len(orders), [0.0] * len(orders)
+    moved = True
+    while moved:
+        moved = False
+        for stage, order in enumerate(orders):
+            while position[stage] < len(order):
+                block = order[position[stage]]
+                needs = [need for op in block for need in _needs(op, chunks)]
+                if any(need not in ends for need in needs):
+                    break
+                start = max([clock[stage], *(ends[need] for need in needs)])
+                clock[stage] = start + sum(float(seconds[op.kind][op.chunk]) for op in block)
+                for op in block:
+                    ends[_gives(op)] = clock[stage]
+                    found[op, stage] = start, clock[stage]
+                position[stage] += 1
+                moved = True
+    if position != [len(order) for order in orders]:
+        raise RuntimeError("the schedule waits for itself")
+    return found

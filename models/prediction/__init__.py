@@ -1,0 +1,1 @@
+"""One prediction, explained: its terms, its interval and what it rests on."""

@@ -1,0 +1,473 @@
+"""The best layouts of a problem, and the proof.
+
+Branch and bound in the levels of models.layouts.space. Trunks are taken in order of a bound, crossed with expert degrees and
+bounded again as cores; cores are split over replication and sharding, and bounded under every choice of sharding and
+saver with groups as close as can be; what is left is placed on the fabric, bounded once more, and crossed with
+schedules; what is still left is evaluated. Each level is a few vectorised passes, and a first handful of the most
+promising meshes is evaluated early, so that the bounds have something to prune against.
+
+What is opened is searched for all of the answer: the fastest, the best of the meshes that are asked for, the best
+without and with a pipeline, and the front of time and complexity within the tolerance, from the simplest to the
+fastest. Cores are opened in order of their bound while that may be among the fastest, with those that may only be
+simple enough where there is room; the rest of these then in order of the complexity that they cannot get below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from models.columns import Array, distinct, growing, picked, ragged, total
+from models.cost.combine import Combiner
+from models.cost.mesh_costs import collectives
+from models.errors import OutOfTime
+from models.layouts.complexity import complexity, of_degrees, of_mesh, of_policy
+from models.layouts.placement import closest_groups
+from models.layouts.space import Space
+from models.search.bounds import Bounds, Parts, Times
+from models.search.incumbent import Held
+from models.search.least_memory import Shortage
+from models.search.nodes import Cores, Leaves, Meshes, Outcome, Room
+from models.search.result import Answer, Certificate, Goal, GoOn, NothingFaster, to_the_end
+from models.search.tables import Groundwork, NoLegalLayout
+from models.spec.layout import DEGREES, TORUS, Layouts
+from models.spec.profile import Profile
+
+_CORES = 16_000  # looked at together at first, later more
+_MOST_CORES = 1 << 19  # at a time
+_PROBED = 1024  # cores opened together, at first
+_MESHES = 1 << 14  # bounded together
+_FIRST_MESHES = 1 << 12
+_FIRST_FREE = 1 << 9  # of those that are placed in many ways
+_PLACED = 1 << 11
+_FIRST_LIMITED = 1 << 9  # while there is but a time that an answer may be far below
+_FIRST_PLACED = 1 << 5  # while there is nothing to prune against
+_LEAVES = 1 << 13  # evaluated together, at most
+_FIRST_LEAVES = 1 << 9
+_MOST_LAYOUTS = 4_000_000  # a search stops there with the best so far, marked as not exact
+_LAST_STEPS = 8  # that a search still takes when it has to stop and nothing fits yet
+
+Bounded = TypeVar("Bounded", Cores, Meshes, Leaves)
+
+
+def search(
+    space: Space, profile: Profile, goal: Goal, go_on: GoOn = to_the_end, known: Layouts | None = None
+) -> Answer:
+    """The layouts of a space that reach the goal.
+
+    `go_on` is asked now and then; once it says no, the search ends with the best so far, marked as not exact: with no
+    worse than those of the `known` layouts, which are in the space, that fit. Raises NoLegalLayout, NothingFaster,
+    Infeasible if every legal layout needs more memory than there is, or OutOfTime.
+    """
+    return search_on(Groundwork(space, profile), goal, go_on, known)
+
+
+def search_on(ground: Groundwork, goal: Goal, go_on: GoOn, known: Layouts | None = None) -> Answer:
+    """The same on what is known of a space."""
+    held = Held(goal)
+    if known is not None:
+        held.knowing(*_reached(ground, known))
+    answer = _Search(ground, held, go_on).run()
+    while answer.certificate.exact and held.short:
+        held = held.again()
+        try:
+            again = _Search(ground, held, go_on).run()
+        except (OutOfTime, NothingFaster):  # time ended before the best was met again
+            return answer.inexact()
+        answer = again if again.certificate.exact else answer.inexact()
+    return answer
+
+
+def search_all(ground: Groundwork, limits: Array, most: int, go_on: GoOn) -> tuple[Layouts, Array] | None:
+    """All layouts that fit and take no longer than the limit for those without and with a pipeline, and how complex
+    each is; None if there are none, if it had to look at more than `most` for that, or if there was no time."""
+    exact, held = _within(ground, limits, most, go_on)
+    if not (exact and held.layouts):
+        return None
+    return Layouts.concatenate(held.layouts), np.concatenate(held.complexities)
+
+
+def finds_any(ground: Groundwork, limits: Array, go_on: GoOn) -> bool | None:
+    """Whether any layout fits and takes no longer than the limit for those without and with a pipeline; None if there
+    was no time to tell."""
+    exact, held = _within(ground, limits, _MOST_LAYOUTS, go_on)
+    return bool(held.layouts) if exact or held.layouts else None
+
+
+def _within(ground: Groundwork, limits: Array, most: int, go_on: GoOn) -> tuple[bool, Held]:
+    """Whether a search of all that take no longer than the limits came to its end, and what it holds."""
+    held = Held(Goal(both_sides=True), best=float(limits.max()), all_within=limits)
+    search = _Search(ground, held, go_on, most)
+    search.fastest()
+    return search.exact, held
+
+
+def _reached(ground: Groundwork, known: Layouts) -> tuple[Layouts, Array, Array]:
+    """Those that fit, with the step time and the complexity of each."""
+    found = ground.predict(known)
+    fits = np.flatnonzero(ground.fits(found.memory, found.host_bytes))
+    layouts = known.take(fits)
+    return layouts, found.step_time_s[fits], complexity(ground.problem, layouts)
+
+
+class _Search:
+    def __init__(self, ground: Groundwork, held: Held, go_on: GoOn, most: int = _MOST_LAYOUTS) -> None:
+        self.ground, self.held, self.go_on, self.most = ground, held, go_on, most
+        self.rejected, self.pruned_by_memory = ground.rejected.copy(), ground.pruned_by_memory
+        self.evaluated, self.over_memory, self.looked_at = 0, 0, 0
+        self.closing_bound = np.inf
+        self.exact = True
+        self.last_steps = 0 if self._knows_limit else _LAST_STEPS
+
+    def run(self) -> Answer:
+        cores = self.fastest()
+        if not self.held.layouts:
+            raise self._nothing()
+        if cores is not None:
+            self._simplest(cores)
+        return self.held.answer(self._certificate(), self.ground)
+
+    # -- trunks and cores ---------------------------------------------------------------------------------------
+
+    def fastest(self) -> Cores | None:
+        """Cross blocks of trunks in order of their bound. The best cores are opened at once until there is a time to
+        prune against; the others at the end. Returns those that are left, of those that may be in the answer."""
+        ground = self.ground
+        rows, experts = ground.trunks.rows, len(ground.experts)
+        bounds, body = ground.bounds, ground.body
+        least = np.minimum.reduceat(bounds.passes, ground.first_shard)[body] + ground.context
+        weights = np.maximum.reduceat(bounds.weights, ground.first_shard)[body]
+        row, chain = ground.chains.row(weights, least), ground.trunks.chains
+        idle, window = ground.chains.least_idle[row, chain], ground.chains.window[row, chain]
+        bound = bounds.time(least, rows, idle, window, bounds.dense[ground.first_shard][body])
+        points = of_degrees(rows)
+        order = np.argsort(bound, kind="stable")
+        cores: Cores | None = None
+        opened = np.zeros(0, dtype=bool)
+        most = max(_MOST_CORES // experts, 1)
+        for block, _ in growing(order, most if self._knows_limit else max(_CORES // experts, 1), most):
+            wanted = self.held.wanted(bound[block], rows.pp[block] > 1, points[block])
+            self._close(bound[block[~wanted]])
+            if not self._may_go_on(float(bound[block[0]])):
+                break
+            if not wanted.any():
+                continue
+            more = self._crossed(block[wanted])
+            cores = more if cores is None else Cores.joined([cores, more])
+            opened = np.concatenate([opened, np.zeros(len(more.trunk), dtype=bool)])
+            if not self._is_limited:
+                opened[self._open_best(cores, opened, _PROBED)] = True
+        if cores is None:
+            return None
+        size = _MESHES if self._knows_limit else _PROBED
+        while len(best := self._open_best(cores, opened, size)):
+            opened[best] = True
+            size = min(2 * size, _MESHES)
+        self._close(cores.bound[~opened])
+        return cores.take(np.flatnonzero(~opened))
+
+    @property
+    def _knows_limit(self) -> bool:
+        """Whether there was one to begin with."""
+        return bool(np.isfinite(self.held.goal.faster_than))
+
+    @property
+    def _is_limited(self) -> bool:
+        """Whether there is a time to prune against."""
+        return bool(np.isfinite(min(self.held.best, self.held.goal.faster_than)))
+
+    def _first_placed(self, piped: Array) -> int:
+        """Of meshes that are placed, with or without a pipeline, how many are bounded together at first."""
+        if np.isfinite(self.held.limit(piped)).all():
+            return _PLACED
+        return _FIRST_LIMITED if self._is_limited else _FIRST_PLACED
+
+    @property
+    def _first_leaves(self) -> int:
+        return _LEAVES if self._knows_limit else _FIRST_LEAVES
+
+    def _open_best(self, cores: Cores, opened: Array, count: int) -> Array:
+        """Open the cores that promise most, on each side of pp = 1, and beside them what may be simple enough; returns
+        which."""
+        if not self._may_go_on(float(cores.bound[~opened].min(initial=np.inf))):
+            return np.zeros(0, dtype=np.int64)
+        piped = cores.piped
+        left = np.flatnonzero(~opened & self.held.wanted(cores.bound, piped, cores.points))
+        fast = self.held.fast(cores.bound[left], piped[left])
+        left = left[np.lexsort((cores.bound[left], ~fast))] if fast.any() else left[:0]
+        best = np.concatenate([self._first(cores, left[piped[left] == side], count // 2) for side in (False, True)])
+        if len(best):
+            meshes = self._split(cores.take(best))
+            self._sweep(meshes, np.argsort(meshes.bound, kind="stable"))
+        return best
+
+    def _first(self, cores: Cores, rows: Array, count: int) -> Array:
+        """Of some rows the first, that together have not too many meshes."""
+        rows = rows[:count]
+        meshes = np.cumsum(self.ground.splits[cores.trunk[rows]]) // self.ground.space.allowed_placements
+        most = _MESHES if self._knows_limit and not self.ground.places_freely else _MESHES // 2
+        return rows[: max(int(np.searchsorted(meshes, most, side="right")), 1)]
+
+    def _crossed(self, trunks: Array) -> Cores:
+        """These trunks with every pair of expert degrees that may fold and fit, where that may be in the answer."""
+        ground = self.ground
+        trunk, expert = ground.pairs(trunks)
+        crossed = int(ground.splits[trunks].sum()) * len(ground.experts)
+        folding = int(ground.splits[trunk].sum())
+        self.rejected["experts_fold_over_dense_axes"] += (crossed - folding) * len(ground.policies)
+        layouts, shard, memory = ground.cores(trunk, expert)
+        fits = memory <= ground.at_most
+        self.pruned_by_memory += int(ground.splits[trunk[~fits]].sum()) * len(ground.policies)
+        layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
+        bounds, chains = ground.bounds, ground.chains
+        least = bounds.passes[shard] + ground.context[trunk]
+        row, chain = chains.row(bounds.weights[shard], least), ground.chain(trunk)
+        idle, window = chains.least_idle[row, chain], chains.window[row, chain]
+        bound = bounds.time(least, layouts, idle, window, bounds.dense[shard], bounds.expert[shard])
+        found = self._wanted(Cores(layouts, trunk, shard, bound))
+        return replace(found, layouts=ground.layouts(found.trunk, found.shard))  # those of the others can go
+
+    # -- meshes -------------------------------------------------------------------------------------------------
+
+    def _split(self, cores: Cores) -> Meshes:
+        """The meshes of some cores that may be in the answer, with groups as close as can be."""
+        ground = self.ground
+        layouts, parent = ground.space.split(cores.layouts)
+        near = closest_groups(ground.problem.cluster, layouts)
+        links = partial(ground.least.collectives, near, layouts)
+        costs = ground.costs(layouts, cores.shard[parent], near, links)
+        chain = ground.chain(cores.trunk[parent])
+        rows = np.arange(len(layouts))
+        return self._wanted(Meshes(costs, rows, chain, of_degrees(layouts), ground.bounded(costs, chain)))
+
+    def _sweep(self, meshes: Meshes, order: Array) -> None:
+        """Open meshes, a few at a time."""
+        for block, rest in growing(order, _FIRST_FREE if self.ground.places_freely else _FIRST_MESHES, _MESHES):
+            if not self._may_go_on(float(meshes.bound[rest].min())):
+                return
+            left = self._wanted(meshes.take(block))
+            if len(left) and self.ground.places_freely:
+                left = self._fitting_meshes(left)
+            if len(left):
+                (self._fill if self.ground.space.is_filled else self._open)(left)
+
+    def _fill(self, meshes: Meshes) -> None:
+        """Open meshes in every filling of a torus, bounded each."""
+        ground, layouts = self.ground, meshes.layouts
+        fillings = ground.space.fillings
+        near = closest_groups(ground.problem.cluster, layouts)
+        links = partial(ground.least.collectives, near, layouts, apart=True)
+        rows = np.tile(np.arange(len(meshes)), len(fillings))
+        axes, block = np.repeat(fillings, len(meshes), axis=0).T
+        layouts = layouts.take(rows).having(torus_axes=axes, torus_block=block)
+        costs = ground.costs(layouts, meshes.costs.shard[rows], near.times(len(fillings)), links)
+        filled = meshes.take(rows)
+        bound = np.maximum(filled.bound, ground.bounded(costs, filled.chain))
+        filled = self._wanted(replace(filled, costs=costs, bound=bound))
+        for some, _ in growing(np.argsort(filled.bound, kind="stable"), _FIRST_FREE, _MESHES):
+            if len(left := self._wanted(filled.take(some))):
+                self._open(left)
+
+    def _fitting_meshes(self, meshes: Meshes) -> Meshes:
+        """Of meshes that are not placed those that may be in the answer with a policy that fits, which placement is
+        nothing to."""
+        leaves = self._leaves(meshes)
+        if not len(leaves):
+            return meshes.take(leaves.mesh)
+        leaves = leaves.take(np.flatnonzero(self._fitting(meshes, leaves).evaluated))
+        bound = np.full(len(meshes), np.inf)
+        np.minimum.at(bound, leaves.mesh, leaves.bound)
+        return replace(meshes, bound=bound).take(np.unique(leaves.mesh))
+
+    def _open(self, meshes: Meshes) -> None:
+        """Place meshes, and bound them by their own links; the most promising first."""
+        ground = self.ground
+        first, kind = distinct(*(getattr(meshes.layouts, name) for name in (*DEGREES, *TORUS)))
+        placed, of_kind, links = ground.space.placed(meshes.layouts.take(first))
+        if not len(placed):
+            return
+        start = np.searchsorted(of_kind, np.arange(len(first) + 1))
+        mesh, place = ragged(start[kind], np.diff(start)[kind])
+        points, piped = of_mesh(ground.problem, placed, links)[place], meshes.piped[mesh]
+        wanted = self.held.wanted(meshes.bound[mesh], piped, points)
+        self._close(meshes.bound[mesh[~wanted]])
+        mesh, place, points = mesh[wanted], place[wanted], points[wanted]
+        layouts = meshes.layouts.take(mesh).having(placement=placed.placement[place])
+        seconds = partial(collectives, ground.problem, links, ground.c)
+        costs = ground.costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
+        chain = meshes.chain[mesh]
+        found = Meshes(costs, mesh, chain, points, ground.bounded(costs, chain))
+        for rows, rest in growing(np.argsort(found.bound, kind="stable"), self._first_placed(piped[wanted]), _MESHES):
+            if self._is_stopped(found.bound, rest):
+                return
+            if len(left := self._wanted(found.take(rows))):
+                self._bounded(left)
+
+    def _bounded(self, meshes: Meshes) -> None:
+        """Bound every variant of placed meshes, then with every schedule."""
+        leaves = self._leaves(meshes)
+        for rows, rest in growing(np.argsort(leaves.bound, kind="stable"), self._first_leaves, _LEAVES):
+            if self._is_stopped(leaves.bound, rest):
+                return
+            if len(left := self._wanted(leaves.take(rows))):
+                self._evaluate(meshes, left)
+
+    def _leaves(self, meshes: Meshes) -> Leaves:
+        """Variants of meshes with schedules that may be in the answer."""
+        ground = self.ground
+        room = ground.room(meshes)
+        fits, share = room.fits[:, room.of], ground.variants.least_of(room.memory.share)[:, room.of]
+        bounds = Bounds(meshes.costs, ground.policies, ground.chains, meshes.chain)
+        some = ground.variants.any_of(fits)
+        times, parts = bounds.time(ground.variants, some, share)
+        wanted = self.held.wanted(times.step, meshes.piped, meshes.points + ground.key_points[:, None])
+        self._close(times.step[some & ~wanted])
+        variant, mesh = np.nonzero(fits & (some & wanted)[ground.variants.of])
+        leaves = self._wanted(self._scheduled(meshes, room, times, variant, mesh))
+        beyond = self._beyond(meshes, leaves, times, parts, bounds.hideable)
+        return self._wanted(leaves.having(bound=leaves.bound + beyond))
+
+    def _scheduled(self, meshes: Meshes, room: Room, times: Times, variant: Array, mesh: Array) -> Leaves:
+        """Variants of placed meshes with every schedule that is legal and under which they may fit."""
+        ground = self.ground
+        chains, chain = ground.chains, meshes.chain[mesh]
+        pair, schedule = np.nonzero(chains.legal[chain])
+        variant, mesh, chain = variant[pair], mesh[pair], chain[pair]
+        more = picked(chains.flying, chain, schedule) - chains.least_flying[chain]
+        fits = room.fit(variant, mesh, more, ground.at_most)
+        variant, mesh, chain, schedule = variant[fits], mesh[fits], chain[fits], schedule[fits]
+        key = ground.variants.of[variant]
+        row = picked(times.row, key, mesh)
+        idle = chains.idle[row, chain, schedule] - chains.least_idle[row, chain]
+        bound = picked(times.step, key, mesh) + idle * picked(times.pass_s, key, mesh)
+        points = meshes.points[mesh] + ground.variant_points[variant]
+        points += meshes.piped[mesh] * ground.schedule_points[schedule]
+        return Leaves(mesh, schedule, variant, meshes.piped[mesh], points, bound)
+
+    def _beyond(self, meshes: Meshes, leaves: Leaves, times: Times, parts: Parts, hides: Array | float) -> Array:
+        """What the heaviest stage, or an update on the host, adds to the bounds of leaves."""
+        ground = self.ground
+        mesh, key = leaves.mesh, ground.variants.of[leaves.variant]
+        row, both, once = (picked(of, key, mesh) for of in (times.row, parts.both, parts.once))
+        weights = parts.weights.take(mesh, axis=1)
+        beyond = ground.chains.beyond(meshes.chain[mesh], leaves.schedule, row, both, weights, once, hides)
+        return np.maximum(beyond, ground.on_host[leaves.variant] * picked(times.on_host, key, mesh))
+
+    # -- layouts ------------------------------------------------------------------------------------------------
+
+    def _evaluate(self, meshes: Meshes, leaves: Leaves) -> None:
+        first, same = distinct(meshes.unplaced[leaves.mesh], leaves.schedule, leaves.variant)
+        found = self._fitting(meshes, leaves.take(first)).take(same)
+        self._count(found)
+        kept = np.flatnonzero(found.evaluated)
+        if not len(kept):
+            return
+        leaves, mesh = leaves.take(kept), leaves.mesh[kept]
+        layouts = self._layouts(meshes, leaves).having(recompute_layers=found.recompute_layers[kept])
+        stages = self.ground.chains.stages(meshes.chain[mesh], leaves.schedule)
+        time = Combiner(layouts, meshes.costs.take(mesh), stages).time()
+        self.held.add(layouts, total(time.values()), meshes.points[mesh] + of_policy(layouts))
+
+    def _layouts(self, meshes: Meshes, leaves: Leaves) -> Layouts:
+        return self.ground.with_policies(meshes.layouts.take(leaves.mesh), leaves.schedule, leaves.variant)
+
+    def _fitting(self, meshes: Meshes, leaves: Leaves) -> Outcome:
+        """What becomes of the layouts that each leaf stands for. Placement is nothing to memory."""
+        ground = self.ground
+        mesh, schedule, r = leaves.mesh, leaves.schedule, ground.saver[leaves.variant]
+        layouts = self._layouts(meshes, leaves)
+        legal, most = ground.layers_again(layouts, r, np.iinfo(np.int64).max)
+        layouts = layouts.having(recompute_layers=most)
+
+        def fit(rows: Array, layers: Array) -> Array:
+            some = layouts.take(rows).having(recompute_layers=layers)
+            stages = ground.chains.stages(meshes.chain[mesh[rows]], schedule[rows])
+            return Combiner(some, meshes.costs.take(mesh[rows]), stages).fits(ground.capacity, ground.margin)
+
+        evaluated = fit(np.arange(len(mesh)), most) & (legal > 0)
+        low, high = np.zeros(len(mesh), dtype=np.int64), np.maximum(legal - 1, 0)
+        while len(rows := np.flatnonzero(evaluated & (low < high))):
+            middle = (low[rows] + high[rows]) // 2
+            enough = fit(rows, ground.layers_again(layouts.take(rows), r[rows], middle)[1])
+            low[rows], high[rows] = np.where(enough, low[rows], middle + 1), np.where(enough, middle, high[rows])
+        over = np.where(evaluated, low, legal)
+        least = np.where(evaluated, ground.layers_again(layouts, r, low)[1], most)
+        return Outcome(evaluated, least, over, legal - over - evaluated, ground.policies.counts[r] - legal)
+
+    # -- the simplest -------------------------------------------------------------------------------------------
+
+    def _simplest(self, cores: Cores) -> None:
+        """Open what may be simple enough to make up for its time."""
+        points, piped = cores.points, cores.piped
+        left = np.lexsort((cores.bound, points))
+        while len(left := left[self.held.wanted(cores.bound[left], piped[left], points[left])]):
+            if not self._may_go_on(float(cores.bound[left].min())):
+                return
+            meshes = self._split(cores.take(left[:_PROBED]))
+            self._sweep(meshes, np.lexsort((meshes.bound, meshes.points)))
+            left = left[_PROBED:]
+
+    # -- counts -------------------------------------------------------------------------------------------------
+
+    def _wanted(self, rows: Bounded) -> Bounded:
+        """Of cores, meshes or leaves those that may be in the answer."""
+        wanted = self.held.wanted(rows.bound, rows.piped, rows.points)
+        self._close(rows.bound[~wanted])
+        return rows.take(np.flatnonzero(wanted))
+
+    def _close(self, bounds: Array) -> None:
+        self.closing_bound = min(self.closing_bound, float(bounds.min(initial=np.inf)))
+
+    def _may_go_on(self, bound: float) -> bool:
+        """Unless the caller stops the search or it has looked at too much; `bound`: of all that would be left."""
+        if self.looked_at <= self.most and self._has_time():
+            return True
+        self.exact = False
+        self._close(np.array([bound]))
+        return False
+
+    def _is_stopped(self, bounds: Array, rest: Array) -> bool:
+        """Whether, with a time to prune against, the search ends within a sweep; `rest`: what would be left of it."""
+        return self._is_limited and not self._may_go_on(float(bounds[rest].min()))
+
+    def _has_time(self) -> bool:
+        if self.go_on():
+            return True
+        self.last_steps -= 1
+        return self.last_steps >= 0 and not self._is_limited
+
+    def _count(self, found: Outcome) -> None:
+        self.looked_at += len(found.evaluated)
+        self.evaluated += int(found.evaluated.sum())
+        self.over_memory += int(found.over_memory.sum())
+        self.rejected["dominated"] += int(found.dominated.sum())
+        self.rejected["recompute_layers_offered"] += int(found.illegal.sum())
+
+    def _certificate(self) -> Certificate:
+        ground = self.ground
+        rejected = {name: count for name, count in self.rejected.items() if count}
+        size = ground.space.size
+        rest = size - sum(rejected.values()) - self.over_memory - self.pruned_by_memory - self.evaluated
+        return Certificate(
+            space=size,
+            cardinality=ground.space.cardinality,
+            rejected=rejected,
+            over_memory=self.over_memory,
+            pruned_by_memory=self.pruned_by_memory,
+            pruned_by_bound=rest,
+            evaluated=self.evaluated,
+            closing_bound_s=self.closing_bound if np.isfinite(self.closing_bound) else None,
+            exact=self.exact,
+            gap=max(self.held.best / self.closing_bound - 1, 0.0),
+        )
+
+    def _nothing(self) -> Exception:
+        """Why there is no answer."""
+        if self._knows_limit:
+            return NothingFaster()
+        if not self.exact:
+            return OutOfTime()
+        return Shortage(self.ground, self._has_time).error() or NoLegalLayout(self.rejected)

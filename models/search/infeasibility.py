@@ -1,0 +1,201 @@
+"""Why no layout is legal: which constraints are in the way, and the rule that the nearest layout breaks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from models.errors import Infeasible, Invalid
+from models.layouts.factors import factorisations
+from models.layouts.rules import BY_NAME, RULES
+from models.layouts.space import POLICY_KNOBS, Space, neutral
+from models.spec.constraints import Constraints
+from models.spec.layout import SCHEDULES, Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.recompute import FULL, policy
+
+Allowed = Mapping[str, tuple[Any, ...]]
+
+_BUT_PLACEMENT = [rule for rule in RULES if rule.field != "layout.placement"]  # which the search decides last of all
+_OF_A_MESH = ("layout", "layout.tp", "layout.ep", "layout.cp", "layout.micro_batch", "layout.sequence_parallel")
+_AXES = ("pp", "tp", "cp", "dp_replicate", "dp_shard", "dp")
+_MESHES_LOOKED_AT = 20_000  # to name a rule, not to prove anything
+
+
+def none_legal(space: Space) -> Infeasible:
+    """That no layout in a space is legal: the constraints that are in the way, or else the rule."""
+    rule, message = blame(space.problem)
+    return in_the_way(space) or Infeasible(rule, none_uses_all(space.problem, message))
+
+
+def none_uses_all(problem: Problem, message: str) -> str:
+    return f"no legal layout uses all {problem.cluster.num_chips} chips ({message})"
+
+
+def in_the_way(space: Space) -> Infeasible | None:
+    """The constraints that leave no layout, where there are legal ones without them."""
+    problem, constraints = space.problem, space.constraints
+    if constraints.allowed and Space(problem, Constraints()).has_legal():
+        return contradiction(problem, constraints)
+    return None
+
+
+def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
+    """Which constraints are in the way: those whose removal alone would do, or all of them together."""
+    allowed = constraints.allowed
+    single = [
+        knob
+        for knob in allowed
+        if Space(problem, replace(constraints, allowed={k: v for k, v in allowed.items() if k != knob})).has_legal()
+    ]
+    blamed = single or list(allowed)
+    values = ", ".join(f"{knob} in {list(allowed[knob])}" for knob in blamed)
+    how = "without any one of these constraints" if single else "without these constraints"
+    chips = problem.cluster.num_chips
+    _, why = _obstacle(problem, allowed)
+    rule = f"leaves no legal layout of {chips} chips" + " with the others" * (len(blamed) > 1)
+    return Infeasible(
+        f"constraints.{blamed[0]}",
+        f"no legal layout of {chips} chips has {values}; {how} there are legal layouts; {why}",
+        blamed=[Invalid(f"constraints.{knob}", list(allowed[knob]), f"{rule}: {why}") for knob in blamed],
+    )
+
+
+def blame(problem: Problem) -> tuple[str, str]:
+    """The rule in the way of using all chips, whatever the constraints. Where only a pipeline of all chips would
+    divide, it is the batch."""
+    rule, why = _obstacle(problem, {})
+    if rule not in ("batch_divides", "layers_divide"):
+        return rule, why
+    _, rejected = Space(problem, Constraints()).trunks
+    if not rejected["batch_divides"]:
+        return rule, why
+    batch, chips = problem.workload.global_batch, problem.cluster.num_chips
+    return "batch_divides", (
+        f"global_batch({batch}) is a multiple of no dp that {chips} chips leave beside the legal tp, cp and pp"
+    )
+
+
+def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
+    """Why no layout with, or without, a pipeline is in an answer; and whether the constraints have no part in it."""
+    problem, constraints = space.problem, space.constraints
+    side = tuple(range(2, max(problem.architecture.num_layers, 2) + 1)) if piped else (1,)
+    if space.has_legal(piped=piped):
+        return not (constraints.allowed or constraints.memory_reserve_gib), "none fits in memory"
+    if constraints.allowed and Space(problem, Constraints(allowed={"pp": side})).has_legal():
+        return False, "the constraints allow none"
+    rule, why = _obstacle(problem, {"pp": side})
+    if rule == "batch_divides" and not piped:
+        why += "; the chips and the batch ask for a pipeline, neither bandwidth nor memory"
+    return True, f"none is legal: {why}"
+
+
+def forbidden_schedules(problem: Problem) -> tuple[tuple[str, ...], str]:
+    """Which of a stack's pipeline schedules the recipe rules out with more than one micro-batch, and why."""
+    rule, stack = BY_NAME["balancing_needs_all_forwards_first"], problem.stack
+    layouts = [Layout(pp=2, schedule=name) for name in stack.schedules]
+    allowed = np.broadcast_to(rule.test(problem, Layouts.of(layouts)), len(layouts))
+    ruled_out = [layout for layout, legal in zip(layouts, allowed, strict=True) if not legal]
+    if not ruled_out:
+        return (), ""
+    names = tuple(layout.schedule for layout in ruled_out)
+    left = " or ".join(name for name in stack.schedules if name not in names) or "no schedule"
+    leaves = f"which leaves stack {stack.id} {left} with more than one micro-batch"
+    return names, f"{rule.message(problem, ruled_out[0])}; this rules out {', '.join(names)}, {leaves}"
+
+
+def _obstacle(problem: Problem, allowed: Allowed) -> tuple[str, str]:
+    """What refuses the layout that comes nearest to being legal: the first rule it breaks, and all of them in words.
+
+    Nearest is who breaks the fewest rules, with as many layers on every stage, divides tensors and sequences the least,
+    and gets furthest before the first.
+    """
+    layouts = _near(problem, allowed)
+    if not len(layouts):
+        return "mesh_fills_cluster", _unfilled(problem.cluster.num_devices, allowed)
+    broken = np.array([~np.asarray(rule.test(problem, layouts), dtype=bool) for rule in _BUT_PLACEMENT])
+    keys = -broken.argmax(axis=0), layouts.tp * layouts.cp, layouts.balanced, broken.sum(axis=0)
+    nearest = int(np.lexsort(keys)[0])
+    layout, rules = layouts[nearest], [_BUT_PLACEMENT[i] for i in np.flatnonzero(broken[:, nearest])]
+    if not rules:  # reshard without ZeRO 3, say
+        alike = "what they ask for makes no difference to it, so that only its usual value is searched"
+        return "", f"{layout.summary()} breaks no rule, but {alike}"
+    reasons = "; ".join(f"{rule.name}: {rule.message(problem, layout)}" for rule in rules)
+    return rules[0].name, f"the nearest, {layout.summary()}, breaks {reasons}"
+
+
+def _unfilled(devices: int, allowed: Allowed) -> str:
+    """Why no degrees multiply to so many."""
+    least = [min(allowed[axis]) for axis in _AXES if axis in allowed]
+    if (product := math.prod(least)) > devices:
+        times = " · ".join(map(str, least)) + f" = {product}" if len(least) > 1 else str(product)
+        return f"the least degrees they allow, {times}, exceed the {devices} devices"
+    return f"no degrees they allow multiply to the {devices} devices"
+
+
+def _near(problem: Problem, allowed: Allowed) -> Layouts:
+    """Layouts that the constraints allow: of each kind of mesh that breaks the fewest rules, one with every policy."""
+    degrees = _meshes(problem, allowed)
+    if not len(degrees):
+        return degrees
+    tests = [rule.test(problem, degrees) for rule in RULES if rule.field in _OF_A_MESH]
+    refused = len(tests) - np.sum(tests, axis=0)
+    best = degrees.take(refused == refused.min())
+    # in a pipeline those with most micro-batches, where every schedule runs; else those that divide the model least
+    best = best.take(np.argsort(np.where(best.pp > 1, best.dp * best.micro_batch, best.tp * best.cp), kind="stable"))
+    kinds = np.stack([best.pp, best.dp_shard > 1, best.dp_replicate > 1], axis=1)
+    kept = best.take(np.unique(kinds, axis=0, return_index=True)[1])
+    policies = _policies(problem, allowed)
+    mesh, row = np.indices((len(kept), len(policies))).reshape(2, -1)
+    return kept.take(mesh).having(**{knob: getattr(policies, knob)[row] for knob in (*POLICY_KNOBS, "torus_block")})
+
+
+def _policies(problem: Problem, allowed: Allowed) -> Layouts:
+    """Those that the constraints allow; unless it is said, with the recompute that the other constraints are about, or
+    the stack's first."""
+    stack, modules = problem.stack, allowed.get("recompute_modules", ())
+    recompute = ("full",) if any(allowed.get("recompute_layers", ())) else stack.recompute[:1]
+    free: dict[str, Sequence[Any]] = {
+        "schedule": tuple(dict.fromkeys(("1f1b", *stack.schedules))),
+        "virtual_stages": range(1, stack.max_virtual_stages + 1),
+        "balanced": (False, True),
+        "zero_stage": stack.zero_stages,
+        "reshard": stack.reshard,
+        "recompute": ("selective",) if "recompute_modules" in allowed else recompute,
+        "recompute_layers": (0,),
+        "offload_activations": (False,),
+        "offload_optimizer": (False,),
+        "torus_block": (1,),
+    }
+    coded: dict[str, Callable[[str], int]] = {
+        "schedule": SCHEDULES.index,
+        "recompute": lambda name: policy(name, modules if name == "selective" else ()),
+    }
+    rows = neutral(1)
+    for knob, choices in free.items():
+        values = allowed.get(knob, choices)
+        rows = _crossed(rows, knob, [coded[knob](value) for value in values] if knob in coded else values)
+    rows = rows.take((rows.recompute == FULL) | (rows.recompute_layers == 0))
+    own = (rows.zero_stage == 3) | rows.reshard  # without ZeRO 3 nothing is gathered that might stay
+    return rows.take(own) if own.any() else rows
+
+
+def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
+    """Those with every device; unless it is said, with all experts on each, and micro-batches of one sequence."""
+    axes = tuple(axis for axis in _AXES if axis != "dp")
+    table = factorisations(problem.cluster.num_devices, len(axes))
+    rows = neutral(len(table)).having(**dict(zip(axes, table.T, strict=True)))
+    for knob in set(_AXES) & allowed.keys():
+        rows = rows.take(np.isin(getattr(rows, knob), allowed[knob]))
+    for knob, values in {"sequence_parallel": (False, True), "ep": (1,), "etp": (1,), "micro_batch": (1,)}.items():
+        rows = _crossed(rows.take(np.arange(min(len(rows), _MESHES_LOOKED_AT))), knob, allowed.get(knob, values))
+    return rows
+
+
+def _crossed(rows: Layouts, knob: str, values: Sequence[Any]) -> Layouts:
+    row, value = np.indices((len(rows), len(values))).reshape(2, -1)
+    return rows.take(row).having(**{knob: np.array(values)[value]})

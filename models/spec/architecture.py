@@ -1,0 +1,474 @@
+"""The transformer: its layers, their shapes and their parameters.
+
+An :class:`Architecture` is one list of layers. Every foreign spelling (layer_types, periods, pattern
+strings) is normalised to that list when it is read, so nothing downstream asks "which layers are dense?".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+
+import numpy as np
+
+from models.columns import Array
+from models.errors import Invalid
+
+MOST_LAYERS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Causal self-attention: multi-head, grouped-query or multi-head latent (MLA, when `kv_lora_rank` is set).
+
+    For MLA `head_dim` is the whole query-key dim (no-rope + rope) and `num_kv_heads` equals `num_heads`.
+    `window`: a query sees at most this many keys, the last ones (sliding) or those of its chunk (`chunked`).
+    `qk_norm` shares one weight of `head_dim` among the heads, or has one per head when `qk_norm_all_heads` is set.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    q_lora_rank: int | None = None
+    kv_lora_rank: int | None = None
+    rope_head_dim: int = 0
+    window: int | None = None
+    chunked: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
+    qk_norm_all_heads: bool = False
+    sinks: bool = False
+
+    @property
+    def kv_dim(self) -> int:
+        """Elements of one token's keys and values as attention reads them."""
+        return self.num_kv_heads * (self.head_dim + self.v_head_dim)
+
+    def kv_share(self, tp: Array) -> Array:
+        """Of the key-value heads on a device: at least one, repeated where tp exceeds them."""
+        return np.maximum(1 / tp, 1 / self.num_kv_heads)
+
+    @property
+    def is_mla(self) -> bool:
+        return self.kv_lora_rank is not None
+
+    def projections(self, hidden_size: int) -> list[tuple[str, int, int]]:
+        """The weight matrices as (name, in, out); together with biases and norms they are the parameters."""
+        q_dim, v_dim = self.num_heads * self.head_dim, self.num_heads * self.v_head_dim
+        output = ("o", v_dim, hidden_size)
+        if self.kv_lora_rank is None:
+            return [("q", hidden_size, q_dim), ("kv", hidden_size, self.kv_dim), output]
+        rank = self.kv_lora_rank
+        query = (
+            [("q", hidden_size, q_dim)]
+            if self.q_lora_rank is None
+            else [("q_down", hidden_size, self.q_lora_rank), ("q_up", self.q_lora_rank, q_dim)]
+        )
+        nope_and_value = self.num_heads * (self.head_dim - self.rope_head_dim + self.v_head_dim)
+        return [
+            *query,
+            ("kv_down", hidden_size, rank + self.rope_head_dim),
+            ("kv_up", rank, nope_and_value),
+            output,
+        ]
+
+    def parameters(self, hidden_size: int) -> int:
+        matrices = self.projections(hidden_size)
+        total = sum(n_in * n_out for _, n_in, n_out in matrices)
+        if self.qkv_bias:
+            total += sum(n_out for name, _, n_out in matrices if name != "o")
+        if self.output_bias:
+            total += hidden_size
+        if self.kv_lora_rank is not None:  # RMSNorm on each latent
+            total += self.kv_lora_rank + (self.q_lora_rank or 0)
+        if self.qk_norm:
+            total += (self.num_heads + self.num_kv_heads if self.qk_norm_all_heads else 2) * self.head_dim
+        return total + (self.num_heads if self.sinks else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mlp:
+    """A dense feed-forward block; gated (SwiGLU, GeGLU: three matrices) or plain (two)."""
+
+    intermediate_size: int
+    gated: bool = True
+    bias: bool = False
+
+    @property
+    def matrices(self) -> int:
+        return 3 if self.gated else 2
+
+    def parameters(self, hidden_size: int) -> int:
+        bias = hidden_size + (self.matrices - 1) * self.intermediate_size if self.bias else 0
+        return self.matrices * hidden_size * self.intermediate_size + bias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moe:
+    """A mixture of experts: a router, `num_experts` routed experts, and a shared expert every token visits.
+
+    `selection_bias`: the per-expert bias of DeepSeek's auxiliary-loss-free balancing. It is updated by rule,
+    not by gradient; checkpoints carry it, `transformers` counts it as a buffer, and so it is not a parameter.
+    A token's experts are of `groups_per_token` of `num_groups` groups, each of which holds as many in a row (as
+    DeepSeek-V2's are, arXiv 2405.04434 §2.2.2).
+    """
+
+    num_experts: int
+    experts_per_token: int
+    intermediate_size: int
+    shared_intermediate_size: int = 0
+    gated: bool = True
+    bias: bool = False
+    router_bias: bool = False
+    shared_gate: bool = False
+    selection_bias: bool = False
+    num_groups: int = 1
+    groups_per_token: int = 1
+
+    def domains_in_reach(self, domains: Array) -> Array:
+        """Of so many domains that hold as many experts each, how many the groups of a token lie in, on average."""
+        if self.groups_per_token == self.num_groups:
+            return domains
+        apart = np.maximum(domains / self.num_groups, 1.0)  # domains that a group lies in
+        together = np.maximum(self.num_groups / domains, 1.0)  # groups in a domain
+        missed = np.ones_like(apart)  # by all groups of a token, drawn one after the other
+        for drawn in range(self.groups_per_token):
+            left = self.num_groups - drawn
+            missed = missed * np.clip((left - together) / left, 0.0, 1.0)
+        return np.where(together > 1, domains * (1 - missed), self.groups_per_token * apart)
+
+    @property
+    def expert(self) -> Mlp:
+        return Mlp(intermediate_size=self.intermediate_size, gated=self.gated, bias=self.bias)
+
+    @property
+    def shared(self) -> Mlp | None:
+        size = self.shared_intermediate_size
+        return Mlp(intermediate_size=size, gated=self.gated, bias=self.bias) if size else None
+
+    def expert_parameters(self, hidden_size: int) -> int:
+        return self.num_experts * self.expert.parameters(hidden_size)
+
+    def parameters(self, hidden_size: int) -> int:
+        total = self.expert_parameters(hidden_size) + hidden_size * self.num_experts
+        total += self.num_experts if self.router_bias else 0
+        total += hidden_size if self.shared_gate else 0
+        return total + (self.shared.parameters(hidden_size) if self.shared else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One transformer layer. `num_norms` counts the norms on the residual stream, two of which stand before attention
+    and feed-forward network, or behind them (`post_norms`); `parallel`: attention and the feed-forward network read the
+    same stream, and their outputs are added up before they are reduced."""
+
+    attention: Attention
+    feed_forward: Mlp | Moe
+    num_norms: int = 2
+    post_norms: bool = False
+    norm_bias: bool = False
+    parallel: bool = False
+
+    @property
+    def dense(self) -> Mlp | None:
+        return self.feed_forward if isinstance(self.feed_forward, Mlp) else self.feed_forward.shared
+
+    @property
+    def norm_follows(self) -> bool:
+        """Whether what the feed-forward network gives is normalised before it is added."""
+        return self.post_norms or self.num_norms > 2
+
+    @property
+    def moe(self) -> Moe | None:
+        return self.feed_forward if isinstance(self.feed_forward, Moe) else None
+
+    def parameters(self, hidden_size: int) -> int:
+        blocks = self.attention.parameters(hidden_size) + self.feed_forward.parameters(hidden_size)
+        return blocks + self._norm_parameters(hidden_size)
+
+    def _norm_parameters(self, hidden_size: int) -> int:
+        return self.num_norms * hidden_size * (2 if self.norm_bias else 1)
+
+    def replicated_parameters(self, hidden_size: int) -> int:
+        """Those that every tensor-parallel rank has whole: norms, routers, and the down-projections of MLA."""
+        whole = self._norm_parameters(hidden_size)
+        whole += sum(i * o for name, i, o in self.attention.projections(hidden_size) if name.endswith("_down"))
+        whole += (self.attention.kv_lora_rank or 0) + (self.attention.q_lora_rank or 0)
+        return whole + (hidden_size * self.moe.num_experts if self.moe else 0)
+
+    def orthogonalisation_flops(self, hidden_size: int) -> tuple[float, float]:
+        """Of five Newton-Schulz steps (Muon, arXiv 2502.16982 §2.2), per parameter outside and inside routed experts.
+
+        A step on m x n, m <= n, is X X^T, its square, and their product with X: 4 m² n + 2 m³ FLOPs.
+        """
+        matrices = [(n_in, n_out) for _, n_in, n_out in self.attention.projections(hidden_size)]
+        if self.dense:
+            matrices += [(hidden_size, self.dense.intermediate_size)] * self.dense.matrices
+        inside = [(hidden_size, self.moe.intermediate_size)] if self.moe else []
+        return _newton_schulz(matrices), _newton_schulz(inside)
+
+
+def _newton_schulz(matrices: list[tuple[int, int]]) -> float:
+    flops = sum(5 * (4 * min(m) ** 2 * max(m) + 2 * min(m) ** 3) for m in matrices)
+    return flops / max(sum(a * b for a, b in matrices), 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterCount:
+    """Parameters by part. `total` leaves multi-token-prediction layers out, as model cards and transformers do.
+
+    `active` is what one token visits: all but the routed experts it is not sent to.
+    """
+
+    total: int
+    embedding: int
+    lm_head: int
+    experts: int
+    active: int
+    mtp: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A decoder-only transformer. `lm_head_bias`, `learned_positions` and `final_norm_bias` exist for old families."""
+
+    name: str
+    hidden_size: int
+    vocab_size: int
+    layers: tuple[Layer, ...]
+    tie_word_embeddings: bool = False
+    mtp_layers: int = 0
+    learned_positions: int = 0
+    lm_head_bias: bool = False
+    final_norm_bias: bool = False
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @cached_property
+    def kinds(self) -> tuple[Layer, ...]:
+        """The distinct layers, in order of first appearance."""
+        return tuple(dict.fromkeys(self.layers))
+
+    @cached_property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """The layer list run-length encoded: (index into `kinds`, how many in a row)."""
+        index = {kind: i for i, kind in enumerate(self.kinds)}
+        return tuple((kind, len(list(run))) for kind, run in groupby(index[layer] for layer in self.layers))
+
+    @cached_property
+    def layers_of_kinds(self) -> tuple[int, ...]:
+        """How many layers are of each of `kinds`."""
+        return tuple(sum(count for kind, count in self.runs if kind == one) for one in range(len(self.kinds)))
+
+    @cached_property
+    def layers_trained(self) -> tuple[int, ...]:
+        """The same with those of multi-token prediction, which are as the last layer is."""
+        last = self.runs[-1][0]
+        return tuple(count + self.mtp_layers * (kind == last) for kind, count in enumerate(self.layers_of_kinds))
+
+    @property
+    def parts_trained(self) -> list[float]:
+        """Of every part of the model: of its layers as many of each kind, of the embedding and of the head one."""
+        return [*self.layers_trained, 1.0, 1.0]
+
+    def has_experts(self, part: int) -> bool:
+        """Whether a part of the model does: a kind of layer, or after them the embedding or the head."""
+        return part < len(self.kinds) and self.kinds[part].moe is not None
+
+    @property
+    def is_moe(self) -> bool:
+        return any(layer.moe for layer in self.kinds)
+
+    def with_layers(self, times: float) -> Architecture:
+        """So many times as deep, kinds of layers in their order and proportion."""
+        have = len(self.layers)
+        wanted = max(round(times * have), 1)
+        if wanted > MOST_LAYERS:
+            raise Invalid("layers", times, f"makes {wanted} layers of {have}; a model has at most {MOST_LAYERS}")
+        return replace(self, layers=tuple(self.layers[i * have // wanted] for i in range(wanted)))
+
+    @cached_property
+    def parameters(self) -> ParameterCount:
+        h = self.hidden_size
+        counted = list(zip(self.kinds, self.layers_of_kinds, strict=True))
+        body = sum(count * layer.parameters(h) for layer, count in counted)
+        experts = sum(count * layer.moe.expert_parameters(h) for layer, count in counted if layer.moe)
+        idle = sum(
+            count * (layer.moe.num_experts - layer.moe.experts_per_token) * layer.moe.expert.parameters(h)
+            for layer, count in counted
+            if layer.moe
+        )
+        embedding = (self.vocab_size + self.learned_positions) * h
+        lm_head = 0 if self.tie_word_embeddings else self.vocab_size * h
+        lm_head += self.vocab_size if self.lm_head_bias else 0
+        total = body + embedding + lm_head + h * (2 if self.final_norm_bias else 1)
+        return ParameterCount(
+            total=total,
+            embedding=embedding,
+            lm_head=lm_head,
+            experts=experts,
+            active=total - idle,
+            mtp=self.mtp_layers * self.mtp_parameters,
+        )
+
+    @property
+    def mtp_parameters(self) -> int:
+        """One multi-token-prediction module: a layer like the last, a 2h→h projection and three norms.
+
+        DeepSeek-V3 report (arXiv 2412.19437) §2.2: embedding and output head are shared with the main model.
+        """
+        h = self.hidden_size
+        return self.layers[-1].parameters(h) + 2 * h * h + 3 * h
+
+    @classmethod
+    def from_shape(
+        cls,
+        *,
+        name: str,
+        num_layers: int,
+        hidden_size: int,
+        intermediate_size: int,
+        num_attention_heads: int,
+        vocab_size: int,
+        num_key_value_heads: int | None = None,
+        head_dim: int | None = None,
+        gated_mlp: bool = True,
+        tie_word_embeddings: bool = False,
+        qk_norm: bool = False,
+        attention_bias: bool = False,
+        attention_output_bias: bool | None = None,
+        num_norms: int = 2,
+        parallel_blocks: bool | None = None,
+        sliding_window: int | None = None,
+        chunked_attention: bool = False,
+        full_attention_period: int | None = None,
+        mla: MlaShape | None = None,
+        moe: MoeShape | None = None,
+        mtp_layers: int = 0,
+    ) -> Architecture:
+        """An architecture from the fields people write down. `full_attention_period` n: every n-th layer is full. The
+        output projection of attention has a bias where the others have one, unless said otherwise; blocks are parallel
+        where a layer has one norm."""
+        attention = _attention(
+            hidden_size, num_attention_heads, num_key_value_heads, head_dim, mla, qk_norm, attention_bias
+        )
+        if attention_output_bias is not None:
+            attention = replace(attention, output_bias=attention_output_bias)
+        if full_attention_period is not None and sliding_window is None:
+            raise Invalid("full_attention_period", full_attention_period, "needs sliding_window")
+        dense = Mlp(intermediate_size=intermediate_size, gated=gated_mlp)
+        if chunked_attention and sliding_window is None:
+            raise Invalid("chunked_attention", chunked_attention, "needs sliding_window, the length of a chunk")
+        parallel = num_norms == 1 if parallel_blocks is None else parallel_blocks
+        layers = []
+        for index in range(num_layers):
+            full = sliding_window is None or (full_attention_period and (index + 1) % full_attention_period == 0)
+            local = attention if full else replace(attention, window=sliding_window, chunked=chunked_attention)
+            sparse = moe is not None and moe.covers(index)
+            mlp = moe.block(gated_mlp) if moe and sparse else dense
+            layers.append(Layer(attention=local, feed_forward=mlp, num_norms=num_norms, parallel=parallel))
+        return cls(
+            name=name,
+            hidden_size=hidden_size,
+            vocab_size=vocab_size,
+            layers=tuple(layers),
+            tie_word_embeddings=tie_word_embeddings,
+            mtp_layers=mtp_layers,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlaShape:
+    """Multi-head latent attention as configs write it down (DeepSeek-V2, arXiv 2405.04434)."""
+
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    q_lora_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeShape:
+    """Which layers are sparse and how: the first `first_k_dense` are dense, then every `moe_layer_freq`-th is sparse.
+
+    With `moe_layer_freq` n > 1 the last layer of each group of n is the sparse one (Llama-4 Maverick, n = 2). `bias`:
+    of the router and of every expert (gpt-oss). `num_groups`, `groups_per_token`: as of Moe, all unless given.
+    """
+
+    num_experts: int
+    experts_per_token: int
+    moe_intermediate_size: int
+    num_shared_experts: int = 0
+    shared_expert_intermediate_size: int | None = None
+    first_k_dense: int = 0
+    moe_layer_freq: int = 1
+    bias: bool = False
+    num_groups: int = 1
+    groups_per_token: int | None = None
+
+    def covers(self, index: int) -> bool:
+        return index >= self.first_k_dense and (index + 1) % self.moe_layer_freq == 0
+
+    def block(self, gated: bool) -> Moe:
+        shared = self.shared_expert_intermediate_size
+        if shared is None:
+            shared = self.num_shared_experts * self.moe_intermediate_size
+        return Moe(
+            num_experts=self.num_experts,
+            experts_per_token=self.experts_per_token,
+            intermediate_size=self.moe_intermediate_size,
+            shared_intermediate_size=shared,
+            gated=gated,
+            bias=self.bias,
+            router_bias=self.bias,
+            num_groups=self.num_groups,
+            groups_per_token=self.num_groups if self.groups_per_token is None else self.groups_per_token,
+        )
+
+
+def _attention(
+    hidden_size: int,
+    num_heads: int,
+    num_kv_heads: int | None,
+    head_dim: int | None,
+    mla: MlaShape | None,
+    qk_norm: bool,
+    bias: bool,
+) -> Attention:
+    if mla is not None:
+        return Attention(
+            num_heads=num_heads,
+            num_kv_heads=num_heads,
+            head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim,
+            v_head_dim=mla.v_head_dim,
+            q_lora_rank=mla.q_lora_rank,
+            kv_lora_rank=mla.kv_lora_rank,
+            rope_head_dim=mla.qk_rope_head_dim,
+            qkv_bias=bias,
+            qk_norm=qk_norm,
+        )
+    kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    if num_heads % kv_heads:
+        raise Invalid("num_key_value_heads", kv_heads, f"must divide num_attention_heads = {num_heads}")
+    if head_dim is None and hidden_size % num_heads:
+        raise Invalid(
+            "head_dim",
+            None,
+            f"must be given: hidden_size / num_attention_heads = {hidden_size}/{num_heads} is not whole",
+        )
+    dim = hidden_size // num_heads if head_dim is None else head_dim
+    return Attention(
+        num_heads=num_heads,
+        num_kv_heads=kv_heads,
+        head_dim=dim,
+        v_head_dim=dim,
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=qk_norm,
+    )

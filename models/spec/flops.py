@@ -1,0 +1,105 @@
+"""FLOPs of a training step, and MFU under its named conventions.
+
+A matrix multiplication of M x K by K x N is 2·M·N·K FLOPs forward and twice that backward. Multiplied out per
+token that is the "6N" of Kaplan et al. (arXiv 2001.08361) and PaLM (arXiv 2204.02311, appendix B), N being the
+weights a token meets in matrix multiplications: the input embedding is a look-up and is not among them, the output
+head is. Counting N with both embeddings, as some sources do, adds V·h·6 per token: 7% for Llama-3.1-8B.
+
+Attention adds 2·keys·heads·(query-key dim + value dim) per token forward. The conventions differ in `keys`:
+"causal" counts the (on average half) a query may see, "full" the whole sequence or window, "none" nothing.
+Recompute is never counted in MFU.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from models.spec.architecture import Architecture, Attention, Layer
+from models.spec.workload import Workload
+
+AttentionCount = Literal["causal", "full", "none"]
+
+
+def mean_keys(attention: Attention, seq_len: int) -> float:
+    """Keys a query sees on average: s/2, or w - w²/2s with a window w < s, or half a chunk."""
+    window = attention.window
+    if window is None or window >= seq_len:
+        return seq_len / 2
+    if attention.chunked:
+        return window / 2
+    return window - window * window / (2 * seq_len)
+
+
+def counted_keys(attention: Attention, seq_len: int, count: AttentionCount) -> float:
+    if count == "none":
+        return 0.0
+    if count == "causal":
+        return mean_keys(attention, seq_len)
+    return min(attention.window or seq_len, seq_len)
+
+
+def attention_flops(attention: Attention, keys: float) -> float:
+    """Forward, per token."""
+    return 2 * keys * attention.num_heads * (attention.head_dim + attention.v_head_dim)
+
+
+def matmul_parameters(layer: Layer, hidden_size: int) -> int:
+    """Weights of a layer that one token is multiplied with."""
+    total = sum(n_in * n_out for _, n_in, n_out in layer.attention.projections(hidden_size))
+    if layer.dense:
+        total += layer.dense.matrices * hidden_size * layer.dense.intermediate_size
+    if moe := layer.moe:
+        width = moe.experts_per_token * moe.intermediate_size
+        total += moe.expert.matrices * hidden_size * width + hidden_size * moe.num_experts
+    return total
+
+
+def layer_forward_flops(
+    architecture: Architecture, layer: Layer, seq_len: int, count: AttentionCount = "causal"
+) -> float:
+    """Forward FLOPs of one token through one layer."""
+    keys = counted_keys(layer.attention, seq_len, count)
+    return 2 * matmul_parameters(layer, architecture.hidden_size) + attention_flops(layer.attention, keys)
+
+
+def head_forward_flops(
+    architecture: Architecture, seq_len: int, count: AttentionCount = "causal", *, mtp: bool = True
+) -> float:
+    """Forward FLOPs of one token through the output head and (if `mtp`) the MTP modules with theirs."""
+    h = architecture.hidden_size
+    head = 2 * h * architecture.vocab_size
+    modules = architecture.mtp_layers if mtp else 0
+    last = layer_forward_flops(architecture, architecture.layers[-1], seq_len, count)
+    return head + modules * (last + 4 * h * h + head)
+
+
+def forward_flops_per_token(
+    architecture: Architecture, seq_len: int, count: AttentionCount = "causal", *, mtp: bool = True
+) -> float:
+    """Forward FLOPs of one token through every layer, the head and (if `mtp`) the MTP modules."""
+    body = sum(
+        n * layer_forward_flops(architecture, architecture.kinds[kind], seq_len, count) for kind, n in architecture.runs
+    )
+    return body + head_forward_flops(architecture, seq_len, count, mtp=mtp)
+
+
+def model_flops(
+    architecture: Architecture, workload: Workload, count: AttentionCount = "causal", *, mtp: bool = True
+) -> float:
+    """FLOPs of one training step, forward and backward, without recompute."""
+    return 3 * forward_flops_per_token(architecture, workload.seq_len, count, mtp=mtp) * workload.tokens
+
+
+def step_time_of(
+    flops_per_chip_s: float,
+    num_chips: int,
+    architecture: Architecture,
+    workload: Workload,
+    count: AttentionCount,
+    *,
+    recompute_counted: bool = False,
+    mtp: bool = True,
+) -> float:
+    """Step time from a published FLOP/s per chip in its convention; counted recompute means 4 passes, not 3."""
+    passes = 4 / 3 if recompute_counted else 1.0
+    return passes * model_flops(architecture, workload, count, mtp=mtp) / (flops_per_chip_s * num_chips)

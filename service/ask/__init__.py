@@ -1,0 +1,1 @@
+"""The use cases that answer a question."""

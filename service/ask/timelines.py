@@ -1,0 +1,38 @@
+"""The layouts of an earlier answer as timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from models.layouts.rules import require_legal
+from models.prediction.timeline import chrome_trace, timeline
+from service.resolve.answered_layout import Answered, of_prediction, of_recommendation
+from service.resolve.profiles import wanted_profile
+from service.resolve.resolution import Resolver
+from service.schemas.question import ProfileWanted
+from service.schemas.timeline import RecommendationTimelineQuery, TimelineAnswer, TimelineQuery
+from service.store import Rows, Store
+
+
+class Timelines:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def of_prediction(self, id_: str, query: TimelineQuery) -> dict[str, Any]:
+        return self._draw(query, lambda rows: of_prediction(rows, id_, query.rank))
+
+    def of_recommendation(self, id_: str, query: RecommendationTimelineQuery) -> dict[str, Any]:
+        return self._draw(query, lambda rows: of_recommendation(rows, id_, query.rank, query.choice))
+
+    def _draw(self, query: TimelineQuery, answered: Callable[[Rows], Answered]) -> dict[str, Any]:
+        with self._store.reading() as rows:
+            subject = answered(rows)
+            profile = wanted_profile(rows, ProfileWanted(**subject.profile.model_dump()))
+            problem = Resolver(rows).problem(subject.question).problem
+        layout = subject.layout.build()
+        require_legal(problem, layout)  # an answer may be older than a rule
+        found = timeline(problem, profile, layout, query.micro_batches)
+        if query.format == "chrome":
+            return chrome_trace(found)
+        return TimelineAnswer.of(found, subject.profile).model_dump(mode="json")

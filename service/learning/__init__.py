@@ -1,0 +1,1 @@
+"""The use cases that take in what was measured and learn from it."""

@@ -1,0 +1,59 @@
+"""Reports as lines of a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from typing import Any
+
+from service.schemas.layout import LayoutFields
+from service.store.tables import ReportRow
+
+COLUMNS = (
+    "id", "created_at", "measured_at", "source", "outcome", "chip", "num_chips", "fabric", "stack", "architecture",
+    "seq_len", "global_batch", "precision", "profile_id", "profile_version", "step_time_s", "predicted_step_time_s",
+    "predicted_low_s", "predicted_high_s", "residual", "within_interval", "reserved_gib", "predicted_reserved_gib",
+    "predicted_fits", "flag", "tenant", "rank", "choice", "withdrawn_at", "layout", "tokens_per_s",
+    "tokens_per_s_per_chip", "mfu_causal", "predicted_mfu_causal",
+)  # fmt: skip
+
+
+def cells(row: ReportRow) -> list[Any]:
+    document = row.document
+    request, predicted = document["request"], document["prediction"]
+    workload, measured = request["workload"], document["measured"] or {}
+    found = {
+        **{name: getattr(row, name) for name in COLUMNS if hasattr(row, name)},
+        "created_at": row.created_at.isoformat(),
+        "measured_at": row.measured_at.isoformat(),
+        "withdrawn_at": row.withdrawn_at and row.withdrawn_at.isoformat(),
+        "rank": document["rank"],
+        "num_chips": request["cluster"].get("num_chips"),
+        "seq_len": workload["seq_len"],
+        "global_batch": workload["global_batch"],
+        "precision": workload["precision"],
+        "predicted_low_s": predicted["step_time_low_s"],
+        "predicted_high_s": predicted["step_time_high_s"],
+        "reserved_gib": (document["memory"] or {}).get("reserved_gib"),
+        "predicted_reserved_gib": predicted["reserved_gib"],
+        "predicted_fits": predicted["fits"],
+        "flag": document.get("flag"),
+        "layout": LayoutFields.summary(predicted["layout"]),
+        "tokens_per_s": measured.get("tokens_per_s"),
+        "tokens_per_s_per_chip": measured.get("tokens_per_s_per_chip"),
+        "mfu_causal": measured.get("mfu", {}).get("causal"),
+        "predicted_mfu_causal": predicted["mfu"]["causal"],
+    }
+    return [found[name] for name in COLUMNS]
+
+
+def csv_line(values: Iterable[Any]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\r\n").writerow([_inert(value) for value in values])
+    return out.getvalue()
+
+
+def _inert(value: Any) -> Any:
+    """Text that a spreadsheet would run as a formula is quoted by an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

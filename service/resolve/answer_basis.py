@@ -1,0 +1,50 @@
+"""What every answer says beside its numbers: profile, catalogue entries and conventions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from models.spec.problem import Problem
+from models.spec.profile import Profile
+from service.identifiers import new_id
+from service.resolve.assumptions import assumptions
+from service.resolve.resolution import Resolved
+from service.schemas.prediction import Conventions, MfuPeak, ProfileUsed
+from service.schemas.question import PinnedQuestion, Question
+
+_MFU = {
+    "causal": "attention FLOPs over the keys a causal query sees on average; recompute not counted",
+    "full": "attention FLOPs over the whole sequence or window; recompute not counted",
+}
+
+
+def basis(question: Question, resolved: Resolved, profile: Profile) -> dict[str, Any]:
+    """The members of service.schemas.prediction.Basis."""
+    return {"id": new_id(), "created_at": datetime.now(UTC), **grounds(question, resolved, profile)}
+
+
+def grounds(question: Question, resolved: Resolved, profile: Profile) -> dict[str, Any]:
+    """The members of service.schemas.prediction.Grounds."""
+    return {
+        "request": {**resolved.request, **_pinned(question)},
+        "profile": ProfileUsed(id=profile.id, version=profile.version),
+        "catalogue": resolved.used,
+        "conventions": conventions(resolved.problem),
+        "assumptions": assumptions(question, resolved, profile),
+    }
+
+
+def _pinned(question: Question) -> dict[str, Any]:
+    wanted = question.profile if isinstance(question, PinnedQuestion) else None
+    return {} if wanted is None else {"profile": wanted.model_dump()}
+
+
+def conventions(problem: Problem) -> Conventions:
+    chip, gemm = problem.cluster.chip, problem.workload.number_format.gemm
+    return Conventions(
+        mfu=_MFU,
+        mfu_peak=MfuPeak(dtype=chip.dtype_of(gemm), tflops_per_chip=chip.peak_flops(gemm) / 1e12),
+        interval="central 80%",
+        units="GiB = 2^30 bytes; GB = 1e9 bytes; bandwidths one way; times in seconds",
+    )

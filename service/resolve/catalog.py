@@ -1,0 +1,184 @@
+"""The catalogue: shipped entries, and versions of those that users register."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from models.spec import catalogue
+from models.spec.architecture import Architecture
+from models.spec.hardware import Chip, Fabric
+from models.spec.stack import Stack
+from service.errors import NameReserved, NameTaken, NotFound
+from service.resolve.assumptions import of_the_chip
+from service.resolve.profiles import active_profile
+from service.resolve.resolution import SHIPPED, Resolver, normal, pinned
+from service.resolve.tpu_slices import is_slice
+from service.runtime.idempotency import Created, Save
+from service.schemas.catalog import (
+    CatalogEntry,
+    CatalogQuery,
+    ChipEntry,
+    ClusterEntry,
+    Entry,
+    Kind,
+    OwnKind,
+)
+from service.schemas.cluster import ClusterPreset
+from service.store import Rows, Store
+from service.store.cursors import read_cursor, write_cursor
+from service.store.tables import CatalogRow
+
+_OTHER: dict[OwnKind, OwnKind] = {"chips": "clusters", "clusters": "chips"}
+"""What a preset may name as well: a name is of one kind."""
+_INDEX: dict[Kind, Any] = {
+    "chips": catalogue.chips,
+    "clusters": catalogue.fabrics,
+    "architectures": catalogue.architectures,
+    "stacks": catalogue.stacks,
+}
+
+
+class Catalog:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def page(self, kind: Kind, query: CatalogQuery) -> dict[str, Any]:
+        """By name; of registered entries the latest version."""
+        after = "" if query.cursor is None else read_cursor(f"catalog/{kind}", query.cursor)
+        shipped = _shipped(kind)
+        with self._store.reading() as rows:
+            names = sorted(name for name in {*shipped, *rows.catalog.names(kind)} if name > after)
+            wanted = names[: query.limit]
+            own = {row.name: row for row in rows.catalog.latest(kind, [n for n in wanted if n not in shipped])}
+            items = [_own_entry(rows, own[name]) if name in own else shipped[name] for name in wanted]
+        following = write_cursor(f"catalog/{kind}", wanted[-1]) if len(names) > len(wanted) else None
+        return {"items": [item.model_dump(mode="json") for item in items], "next": following}
+
+    def get(self, kind: Kind, name: str) -> dict[str, Any]:
+        with self._store.reading() as rows:
+            row = rows.catalog.named(kind, normal(name))
+            if row is not None:
+                return _own_entry(rows, row).model_dump(mode="json")
+        for entry in _shipped(kind).values():
+            if normal(name) in map(normal, (entry.name, *entry.aliases)):
+                return entry.model_dump(mode="json")
+        raise NotFound(f"entry among the {kind}", name)
+
+    def register(self, kind: OwnKind, entry: Entry) -> Save:
+        """A new name, or one more version of it."""
+        reserved = {*SHIPPED[kind](), *(SHIPPED["clusters"]() if kind == "chips" else ())}
+        if entry.name in map(normal, reserved) or is_slice(entry.name):
+            raise NameReserved(kind, entry.name)
+        with self._store.reading() as rows:
+            content = _content(Resolver(rows), entry)
+
+        def save(rows: Rows) -> Created:
+            other = _OTHER.get(kind)
+            rows.lock(f"catalog:{'presets' if other else kind}:{entry.name}")
+            if other and rows.catalog.find(other, entry.name, None):
+                raise NameTaken(other, entry.name)
+            last = rows.catalog.find(kind, entry.name, None)
+            version = last.version + 1 if last else 1
+            row = CatalogRow(kind=kind, name=entry.name, version=version, created_at=datetime.now(UTC), entry=content)
+            rows.catalog.add(row)
+            document = _own_entry(rows, row).model_dump(mode="json")
+            return Created(f"/v1/catalog/{kind}/{entry.name}@{version}", document)
+
+        return save
+
+
+def _content(resolver: Resolver, entry: Entry) -> dict[str, Any]:
+    """What is kept of an entry: as posted, with the chip of a cluster pinned to its version."""
+    content = entry.model_dump(mode="json", exclude_unset=True, exclude={"name"})
+    if isinstance(entry, ChipEntry):
+        resolver.chip(entry.chip, "chip")
+    elif isinstance(entry, ClusterEntry):
+        chip, fabric = resolver.fabric(entry.cluster)
+        if entry.cluster.num_chips is not None:
+            entry.cluster.build(chip.value, fabric.value)
+        content["cluster"]["chip"] = chip.form
+    else:
+        resolver.architecture(entry.model)
+    return content
+
+
+def _own_entry(rows: Rows, row: CatalogRow) -> CatalogEntry:
+    return CatalogEntry(
+        kind=row.kind,
+        name=row.name,
+        source="registered",
+        version=row.version,
+        pinned_name=pinned(row),
+        created_at=row.created_at,
+        aliases=[],
+        given=row.entry,
+        resolved=_resolved(Resolver(rows), row),
+        assumptions=_assumptions(rows, row),
+    )
+
+
+def _assumptions(rows: Rows, row: CatalogRow) -> list[str]:
+    if row.kind == "architectures":
+        return []
+    chip, _, _ = Resolver(rows).cluster(ClusterPreset(preset=pinned(row)))
+    return of_the_chip(chip.value, active_profile(rows))
+
+
+def _resolved(resolver: Resolver, row: CatalogRow) -> dict[str, Any]:
+    name = pinned(row)
+    if row.kind == "chips":
+        return _describe(resolver.chip(name, "chip").value)
+    if row.kind == "architectures":
+        return _describe(resolver.architecture(name).value)
+    chip, fabric, size = resolver.cluster(ClusterPreset(preset=name))
+    fixed = size.model_dump(mode="json", include={"num_chips", "usd_per_chip_hour"})
+    return {"chip": chip.value.id, **_describe(fabric.value), **fixed}
+
+
+def _shipped(kind: Kind) -> dict[str, CatalogEntry]:
+    """By id, with every alias of it."""
+    index: Mapping[str, Any] = _INDEX[kind]()
+    names: dict[str, list[str]] = {}
+    for name, value in index.items():
+        names.setdefault(_id(value), []).append(name)
+    return {id_: _shipped_entry(kind, id_, aliases, index[aliases[0]]) for id_, aliases in names.items()}
+
+
+def _shipped_entry(kind: Kind, id_: str, names: list[str], value: Any) -> CatalogEntry:
+    resolved = _describe(value)
+    if kind == "clusters":
+        resolved = {"chip": catalogue.fabric_chip(id_), **resolved}
+    return CatalogEntry(
+        kind=kind,
+        name=id_,
+        source="shipped",
+        version=None,
+        pinned_name=None,
+        created_at=None,
+        aliases=[name for name in names if name != id_],
+        given=None,
+        resolved=resolved,
+        assumptions=[],
+    )
+
+
+def _id(value: Chip | Fabric | Architecture | Stack) -> str:
+    return value.name if isinstance(value, Architecture) else value.id
+
+
+def _describe(value: Chip | Fabric | Architecture | Stack) -> dict[str, Any]:
+    if isinstance(value, Architecture):
+        return {
+            "hidden_size": value.hidden_size,
+            "vocab_size": value.vocab_size,
+            "num_layers": value.num_layers,
+            "tie_word_embeddings": value.tie_word_embeddings,
+            "mtp_layers": value.mtp_layers,
+            "parameters": asdict(value.parameters),
+            "layer_kinds": [asdict(kind) for kind in value.kinds],
+            "layers": [{"kind": kind, "count": count} for kind, count in value.runs],
+        }
+    return {name: item for name, item in asdict(value).items() if name not in ("id", "aliases")}

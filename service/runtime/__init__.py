@@ -1,0 +1,1 @@
+"""How work runs: turns, processes, deadlines, idempotency and caches."""

@@ -1,0 +1,136 @@
+"""Carry published runs over into the project's own form: the evidence that answers show.
+
+`python -m service.tools.carry_runs --runs FILE --out models/data/runs.jsonl`
+
+Runs that cannot be expressed, and failures that are not known to be of memory, are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from models.errors import DomainError
+from models.layouts.defaults import SETTLED
+from models.spec import catalogue
+from models.spec.hardware import GIB, Cluster
+from models.spec.layout import Layout
+from models.spec.profile import Profile, shipped_profile
+from models.spec.stack import Stack
+from models.spec.workload import Workload
+from service.formats import runs
+from service.schemas.architecture import ShapeFields
+from service.schemas.layout import LayoutFields
+from service.schemas.stack import StackFields
+from service.schemas.workload import WorkloadFields
+from service.tools.fit_profile import choose
+
+
+def carried(rows: Iterable[dict[str, Any]], profile: Profile) -> Iterator[dict[str, Any]]:
+    """service.schemas.evidence.PublishedRun of every row that is one."""
+    named: Counter[str] = Counter()
+    for row in rows:
+        if row["outcome"] != "ok" and row["failure"] != "out_of_memory":
+            continue
+        try:
+            run = runs.read(row, profile.software_year)
+            layout = choose(run, profile)
+        except DomainError:
+            continue
+        if run.step_time_s is not None or row["outcome"] != "ok":
+            named[row["id"]] += 1
+            yield _carried(row, run, layout) | {"id": _numbered(row["id"], named[row["id"]])}
+
+
+def _numbered(id_: str, nth: int) -> str:
+    """Of runs that share an id, the second and further ones get a number."""
+    return id_ if nth == 1 else f"{id_}~{nth}"
+
+
+def _carried(row: dict[str, Any], run: runs.Run, layout: Layout) -> dict[str, Any]:
+    problem = run.problem
+    document = {
+        "id": row["id"],
+        "source": row["source"],
+        "family": row["family"],
+        "trust": row["trust"],
+        "date": row.get("date") and runs.software_date(row),
+        "outcome": "ok" if row["outcome"] == "ok" else "out_of_memory",
+        "model": _model(row["model"]),
+        "cluster": _cluster(problem.cluster),
+        "workload": _workload(problem.workload),
+        "stack": _stack(problem.stack),
+        "layout": _layout(layout),
+        "assumed": sorted(set(run.assumed)),
+        "step_time_s": run.step_time_s,
+        "converted": run.converted,
+        "memory_gib": None if run.memory_bytes is None else run.memory_bytes / GIB,
+        "parameters": problem.architecture.parameters.total,
+        "active_parameters": problem.architecture.parameters.active,
+    }
+    return _stated(document)
+
+
+def _stated(values: dict[str, Any]) -> dict[str, Any]:
+    """Without what is null, down to the shapes of attention and experts."""
+    whole = {name: asdict(value) if hasattr(value, "__dataclass_fields__") else value for name, value in values.items()}
+    return {
+        name: _stated(value) if isinstance(value, dict) else value for name, value in whole.items() if value is not None
+    }
+
+
+def _model(model: dict[str, Any]) -> dict[str, Any]:
+    shape = _stated(runs.shape(model))
+    usual = {name: field.default for name, field in ShapeFields.model_fields.items()}
+    return {"name": model["name"], **{name: value for name, value in shape.items() if value != usual[name]}}
+
+
+def _cluster(cluster: Cluster) -> dict[str, Any]:
+    if cluster.fabric.torus is None and cluster.fabric == catalogue.fabrics().get(cluster.fabric.id):
+        return {"preset": cluster.fabric.id, "num_chips": cluster.num_chips}
+    document: dict[str, Any] = {"chip": cluster.chip.id, "num_chips": cluster.num_chips}
+    if cluster.fabric.torus is not None:
+        return document | ({"torus_shape": [*cluster.torus_shape]} if cluster.torus_shape else {})
+    levels = [_stated(asdict(level)) for level in cluster.fabric.levels]
+    for level in levels:
+        del level["scale"]  # the innermost is up, the others are out
+    return document | {"levels": levels}
+
+
+def _workload(workload: Workload) -> dict[str, Any]:
+    usual = {name: field.default for name, field in WorkloadFields.model_fields.items()}
+    return {name: value for name, value in asdict(workload).items() if value != usual[name]}
+
+
+def _stack(stack: Stack) -> dict[str, Any]:
+    """What the run shows of its build beyond the catalogue's stack; its age follows from the date."""
+    base = asdict(catalogue.stack(stack.id))
+    known = StackFields.model_fields.keys() - {"age_years"}
+    changes = {name: value for name, value in asdict(stack).items() if name in known and value != base[name]}
+    return {"name": stack.id, **changes}
+
+
+def _layout(layout: Layout) -> dict[str, Any]:
+    """With what a stack would settle otherwise, were it left out."""
+    fields = LayoutFields.of(layout)
+    return {**{name: getattr(fields, name) for name in SETTLED}, **fields.model_dump(exclude_defaults=True)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    with arguments.runs.open() as lines:
+        rows = [json.loads(line) for line in lines]
+    documents = [json.dumps(one, separators=(",", ":")) for one in carried(rows, shipped_profile())]
+    arguments.out.write_text("\n".join(documents) + "\n")
+
+
+if __name__ == "__main__":
+    main()

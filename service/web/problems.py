@@ -1,0 +1,273 @@
+"""Errors as `application/problem+json` (RFC 9457): the one place where an exception becomes an answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match
+from starlette.types import Scope
+
+from models.errors import DomainError, Infeasible, Invalid, OutOfTime, UnknownName, Unsupported
+from service import errors
+from service.field_violations import MAX_SHOWN, MAX_TOLD, Fault, cut, given, of_pydantic, shown
+from service.json_pointers import location_of
+
+MEDIA_TYPE = "application/problem+json"
+MAX_ERRORS = 100
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemType:
+    title: str
+    status: int
+    meaning: str
+
+
+TYPES: dict[str, ProblemType] = {
+    "invalid": ProblemType(
+        "A value breaks a rule", 422, "`errors` names every field, where it is, its value and the rule it breaks."
+    ),
+    "unknown-name": ProblemType(
+        "A name is in no catalogue", 422, "The rule in `errors` names the nearest known names. See /v1/catalog."
+    ),
+    "unsupported": ProblemType(
+        "Not described by the cost model",
+        422,
+        "The value is real, but the model cannot predict it; the rule says what is missing.",
+    ),
+    "infeasible": ProblemType(
+        "No layout satisfies every constraint",
+        422,
+        "The question is well formed and has no answer. `constraint` is the nearest failing one, `errors` all that are "
+        "in the way together; `needed` and `available` are in `unit`; `enough_chips`: the first of twice, four times, "
+        "… as many chips that has a layout that fits, or some of those where none uses all, which recommendations look "
+        "for.",
+    ),
+    "out-of-time": ProblemType(
+        "No layout was found in the time given",
+        422,
+        "Whether there is one is not known: raise `time_limit_s`, or constrain some degrees.",
+    ),
+    "malformed-body": ProblemType("The body cannot be read", 400, "The body must be one UTF-8 JSON text."),
+    "bad-header": ProblemType("A header cannot be read", 400, "`detail` names the header and the rule."),
+    "bad-request": ProblemType("The request cannot be read", 400, "`detail` says why."),
+    "unauthenticated": ProblemType(
+        "A key is required", 401, "Send `Authorization: Bearer` with a key; `detail` says what is wrong with it."
+    ),
+    "forbidden": ProblemType("The key is not for this", 403, "`detail` names the scope that this needs."),
+    "not-found": ProblemType("Not found", 404, "There is nothing at this address."),
+    "method-not-allowed": ProblemType(
+        "Method not allowed", 405, "The header `Allow` lists the methods of this address."
+    ),
+    "conflict": ProblemType("Conflict", 409, "Another request got there first; look and try again."),
+    "name-reserved": ProblemType("The name is taken by a shipped entry", 409, "Register the entry under another name."),
+    "still-running": ProblemType(
+        "The first request with this key still runs",
+        409,
+        "Try again later with the same Idempotency-Key. If the process that ran it was killed, the key is free again "
+        "at once on its own host, elsewhere after SHARDWRIGHT_IDEMPOTENCY_IN_FLIGHT_S, 15 minutes unless set.",
+    ),
+    "nothing-to-learn": ProblemType(
+        "Nothing to learn", 422, "No report or benchmark is left that can teach: `detail` says what there is."
+    ),
+    "key-reused": ProblemType(
+        "Idempotency-Key of another request", 422, "A key belongs to one request: same method, address and body."
+    ),
+    "precondition-failed": ProblemType("The resource has changed", 412, "Read it again and repeat with its new ETag."),
+    "precondition-required": ProblemType("If-Match is required", 428, "Send the ETag of what you saw as If-Match."),
+    "body-too-slow": ProblemType("The body does not come", 408, "`detail` says for how long the service waited."),
+    "body-too-large": ProblemType("The body is too large", 413, "`detail` names the limit in bytes."),
+    "unsupported-media-type": ProblemType(
+        "The body is not JSON in UTF-8", 415, "Send `Content-Type: application/json`."
+    ),
+    "overloaded": ProblemType(
+        "Too busy",
+        503,
+        "`detail` says whether the queue is full, a turn did not come in time, or too many large bodies came at once. "
+        "See `Retry-After`.",
+    ),
+    "client-gone": ProblemType(
+        "The client is gone", 499, "The connection closed while the request waited for its turn. Only logs show this."
+    ),
+    "unavailable": ProblemType(
+        "No database", 503, "The database does not answer. `Retry-After` says when to try again."
+    ),
+    "internal": ProblemType(
+        "The service failed", 500, "This is a defect. The log holds the reason under the `request_id` of the answer."
+    ),
+}
+
+_OF_EXCEPTION: dict[type[Exception], str] = {
+    Invalid: "invalid",
+    UnknownName: "unknown-name",
+    Unsupported: "unsupported",
+    Infeasible: "infeasible",
+    OutOfTime: "out-of-time",
+    errors.NotFound: "not-found",
+    errors.Unauthenticated: "unauthenticated",
+    errors.Forbidden: "forbidden",
+    errors.Conflict: "conflict",
+    errors.NameReserved: "name-reserved",
+    errors.NameTaken: "name-reserved",
+    errors.StillRunning: "still-running",
+    errors.NothingToLearn: "nothing-to-learn",
+    errors.KeyReused: "key-reused",
+    errors.PreconditionFailed: "precondition-failed",
+    errors.PreconditionRequired: "precondition-required",
+    errors.BadHeader: "bad-header",
+    errors.MalformedBody: "malformed-body",
+    errors.Unreadable: "malformed-body",
+    errors.NotJson: "unsupported-media-type",
+    errors.BodyTooLarge: "body-too-large",
+    errors.BodyTooSlow: "body-too-slow",
+    errors.Unavailable: "unavailable",
+    errors.Overloaded: "overloaded",
+    errors.QueueFull: "overloaded",
+    errors.TurnNeverCame: "overloaded",
+    errors.TooMuchHeld: "overloaded",
+    errors.ClientGone: "client-gone",
+    errors.Refused: "invalid",
+}
+_OF_STATUS = {400: "bad-request", 404: "not-found", 405: "method-not-allowed"}
+_METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
+RETRY_AFTER_S = 5
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(DomainError, _domain)
+    app.add_exception_handler(errors.ServiceError, _service)
+
+
+def problem(
+    scope: Scope, name: str, detail: str, headers: Mapping[str, str] | None = None, **members: Any
+) -> JSONResponse:
+    kind = TYPES[name]
+    body = {
+        "type": f"/problems/{name}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": cut(detail, MAX_TOLD),
+        "instance": cut(scope["path"], MAX_SHOWN),
+        "request_id": scope["state"].get("request_id"),
+        **members,
+    }
+    return JSONResponse(body, kind.status, headers, MEDIA_TYPE)
+
+
+def internal(scope: Scope) -> JSONResponse:
+    return problem(scope, "internal", "The service failed; the log holds the reason under this request_id.")
+
+
+def of_service_error(scope: Scope, error: errors.ServiceError) -> JSONResponse:
+    name = _name_of(error)
+    if isinstance(error, errors.Refused):
+        faults = [_fault(scope, each) for each in error.errors[:MAX_ERRORS]]
+        return _refused(scope, name, faults, count=len(error.errors))
+    return problem(scope, name, str(error), _headers(name, error))
+
+
+def _headers(name: str, error: errors.ServiceError) -> dict[str, str]:
+    """Challenges are those of RFC 6750 §3."""
+    if TYPES[name].status == 503 or name == "still-running":
+        return {"Retry-After": str(RETRY_AFTER_S)}
+    if isinstance(error, errors.Forbidden):
+        return {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{error.scope}"'}
+    if isinstance(error, errors.Unauthenticated):
+        return {"WWW-Authenticate": "Bearer"}
+    return {}
+
+
+async def _validation(request: Request, error: Exception) -> JSONResponse:
+    found = error.errors() if isinstance(error, RequestValidationError) else []
+    if any(item["loc"][0] == "path" for item in found):
+        return problem(request.scope, "not-found", f"There is nothing at {cut(request.url.path, MAX_SHOWN)}.")
+    faults = [_fault_of_pydantic(request.scope, item) for item in found[:MAX_ERRORS]]
+    return _refused(request.scope, "invalid", faults, count=len(found))
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    if status == 405:
+        headers["Allow"] = ", ".join(_methods(request))
+    name = _OF_STATUS.get(status, "bad-request" if status < 500 else "internal")
+    path = cut(request.url.path, MAX_SHOWN)
+    details = {
+        "not-found": f"There is nothing at {path}.",
+        "method-not-allowed": f"The methods of {path} are {headers.get('Allow')}.",
+    }
+    return problem(request.scope, name, details.get(name, "The request cannot be read."), headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """Of all routes at this address (RFC 9110 §10.2.1)."""
+    taken = [method for method in _METHODS if any(_takes(route, request.scope, method) for route in request.app.routes)]
+    return sorted([*taken, "HEAD"] if "GET" in taken else taken)
+
+
+def _takes(route: BaseRoute, scope: Scope, method: str) -> bool:
+    return route.matches({**scope, "method": method})[0] is Match.FULL
+
+
+async def _domain(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, Infeasible):
+        members: dict[str, Any] = {
+            "constraint": error.constraint,
+            "needed": shown(error.needed),
+            "available": shown(error.available),
+            "unit": error.unit or None,
+            "enough_chips": error.enough_chips,
+        }
+        if error.blamed:
+            members["errors"] = [_fault(request.scope, each).entry() for each in error.blamed]
+        return problem(request.scope, _name_of(error), error.detail, **members)
+    if isinstance(error, Invalid):
+        return _refused(request.scope, _name_of(error), [_fault(request.scope, error)], count=1)
+    return internal(request.scope)
+
+
+async def _service(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, errors.ServiceError):
+        return internal(request.scope)
+    return of_service_error(request.scope, error)
+
+
+def _name_of(error: Exception) -> str:
+    return next(_OF_EXCEPTION[kind] for kind in type(error).__mro__ if kind in _OF_EXCEPTION)
+
+
+def _refused(scope: Scope, name: str, faults: Sequence[Fault], count: int) -> JSONResponse:
+    """Names the first of so many."""
+    detail = faults[0].sentence() if count == 1 else f"{count} values break a rule."
+    return problem(scope, name, detail, errors=[fault.entry() for fault in faults])
+
+
+def _fault(scope: Scope, error: Invalid) -> Fault:
+    location = location_of(error.field)
+    return Fault(location, _given(scope, location, error.value), error.rule, in_body=scope["method"] != "GET")
+
+
+def _fault_of_pydantic(scope: Scope, item: Mapping[str, Any]) -> Fault:
+    place, *location = item["loc"]
+    body = getattr(scope.get("route"), "body_field", None)
+    form = None if body is None else body.field_info.annotation
+    return of_pydantic(item, form, location, in_body=place == "body")
+
+
+def _given(scope: Scope, location: Sequence[str | int], otherwise: object) -> object:
+    if scope["method"] == "GET":
+        return given(dict(QueryParams(scope["query_string"])), location, otherwise)
+    body = scope["state"].get("body")
+    return otherwise if body is None else given(body, location, otherwise)

@@ -1,0 +1,207 @@
+"""A fleet learns its own offsets: the truth is recovered, bad reports are survived, and nobody else pays for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from models.calibration.calibrate import MOST_OF_A_SOURCE, Calibration, Observation, by_source, calibrate
+from models.calibration.fleet_effects import DRIFT, as_fleet, as_published, drift
+from models.calibration.posterior import Posterior, shipped_posterior
+from models.cost.step import Predictions, predict
+from models.prediction.prediction import log_spreads
+from models.spec import catalogue
+from models.spec.layout import Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.profile import Neighbourhood, Profile, shipped_profile
+from tests.benchmarks.coverage import Fleet, World, as_modelled, covered, questions, worlds
+from tests.benchmarks.problems import problem
+
+QUIET = World(0.05, as_modelled)
+
+
+@cache
+def fleet() -> Fleet:
+    return Fleet.shipped()
+
+
+def reported(seed: int, count: int) -> tuple[Profile, list[Observation]]:
+    generator = np.random.default_rng(seed)
+    truth = fleet().truth(generator)
+    return truth, fleet().reports(truth, count, generator, QUIET)
+
+
+def learnt(observations: list[Observation]) -> Calibration:
+    return calibrate(fleet().profile, by_source(observations), "x", fleet().posterior)
+
+
+def seconds(profile: Profile) -> np.ndarray:
+    return np.array(
+        [
+            predict(problem, Layouts.of([layout]), profile.coefficients(problem.scopes)).step_time_s[0]
+            for problem, layout in questions()
+        ]
+    )
+
+
+def error(profile: Profile, truth: Profile) -> float:
+    return float(np.median(np.abs(seconds(profile) / seconds(truth) - 1)))
+
+
+@pytest.mark.long
+def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+    """A few seeds here; tests.benchmarks.coverage takes a thousand."""
+    world = worlds(fleet().profile)["as expected"]
+    pooled = np.concatenate([covered(fleet(), count, seed, world) for count in (20, 200) for seed in range(8)])
+    assert len(pooled) > 100
+    assert 0.68 <= pooled.mean() <= 0.92
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_more_reports_bring_predictions_closer_to_the_truth(seed: int) -> None:
+    truth, observations = reported(seed, 100)
+    assert error(learnt(observations).profile, truth) < 0.5 * error(fleet().profile, truth) + 0.005
+
+
+@cache
+def error_without_a_fifth() -> float:
+    truth, observations = reported(4, 100)
+    return error(learnt([o for i, o in enumerate(observations) if i % 5]).profile, truth)
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1, 1000.0])
+def test_a_fifth_of_gross_outliers_is_survived_and_named(factor: float) -> None:
+    truth, observations = reported(4, 100)
+    bad = {o.key for o in observations[::5]}
+    spoilt = [replace(o, step_time_s=(o.step_time_s or 0) * (factor if o.key in bad else 1)) for o in observations]
+    found = learnt(spoilt)
+    assert error(found.profile, truth) < error_without_a_fifth() + 0.01
+    assert bad <= set(found.outliers)
+    assert len(set(found.outliers) - bad) <= 3
+
+
+@pytest.mark.long
+def test_a_flood_of_one_source_drags_nobody() -> None:
+    truth, observations = reported(5, 120)
+    (problem, layout), usual = questions()[0], float(seconds(truth)[0])
+    flood = [
+        Observation(
+            key=f"flood {i}",
+            problem=problem,
+            layout=layout,
+            step_time_s=1.5 * usual,
+            source="flood",
+            group="flood",
+        )
+        for i in range(2000)
+    ]
+    largest = max(Counter(o.source for o in observations).values())
+    assert sum(o.weight for o in by_source([*observations, *flood]) if o.source == "flood") == pytest.approx(
+        min(MOST_OF_A_SOURCE, largest)
+    )
+    assert sum(o.weight for o in by_source(flood)) == pytest.approx(MOST_OF_A_SOURCE)  # nobody else is dragged
+    assert error(learnt([*observations, *flood]).profile, truth) < error(learnt(observations).profile, truth) + 0.03
+
+
+def test_what_others_run_stays_where_it_was() -> None:
+    """Reports of one stack: the fleet's offsets take them up, predictions for published machines move little."""
+    usual = fleet().reports(fleet().profile, 60, np.random.default_rng(6), QUIET)
+    slow = [replace(o, step_time_s=1.2 * (o.step_time_s or 0)) for o in usual if o.problem.stack.id == "megatron"]
+    before, after = (seconds(as_published(p)) for p in (fleet().profile, learnt(slow).profile))
+    others = [i for i, (problem, _) in enumerate(questions()) if problem.stack.id != "megatron"]
+    assert np.abs(after / before - 1)[others].max() < 0.03
+
+
+def test_a_first_report_is_trusted_less_than_one_of_a_fleet_that_is_known() -> None:
+    """How far a fleet's runs scatter is not known from the first of them."""
+    report = fleet().reports(fleet().profile, 1, np.random.default_rng(7), QUIET)[0]
+    slow = replace(report, step_time_s=1.3 * (report.step_time_s or 0))
+    pair = Neighbourhood(scope=slow.problem.fleet_scopes["pair"], spread=0.2, unidentified=0.0, runs=200)
+    known = replace(fleet().profile, neighbourhoods=(*fleet().profile.neighbourhoods, pair))
+    first, later = (calibrate(p, [slow], "x", fleet().posterior) for p in (fleet().profile, known))
+    moved, further = (np.log(seconds(c.profile) / seconds(fleet().profile)) for c in (first, later))
+    assert 0.01 < moved.max() < 0.8 * further.max()
+
+
+def test_a_fleet_begins_where_everybody_is() -> None:
+    assert seconds(fleet().profile) == pytest.approx(seconds(shipped_profile()), rel=1e-12)
+    assert as_published(fleet().profile) == shipped_profile()
+    assert as_fleet(fleet().profile, {questions()[0][0]}) == fleet().profile
+
+
+def test_what_was_learnt_may_drift() -> None:
+    known = learnt(reported(7, 100)[1])
+    added = drift(known.profile)
+    assert added.keys() == {t.key for t in known.profile.terms if t.scope.startswith("fleet:")}
+    key = ("compute_overhead", "fleet:all")
+    assert added[key] == pytest.approx((DRIFT * 0.07) ** 2)
+    loose = known.posterior.loosened(added)
+    at = loose.keys.index(key)
+    before, after = (np.linalg.inv(p.precision)[at, at] for p in (known.posterior, loose))
+    assert after == pytest.approx(before + added[key])
+
+
+def _layout_that_just_fits() -> tuple[Problem, Layout]:
+    asked = problem("llama-3.1-405b", ("h100", 2048), "megatron", seq_len=8192, global_batch=2048)
+    return asked, Layout(pp=16, dp_shard=16, tp=8, sequence_parallel=True, zero_stage=1, micro_batch=2)
+
+
+def test_that_a_layout_fitted_is_said_once_however_often_it_ran() -> None:
+    """Fifty runs tell no more of what it needs than one does; that they ran shortens no measured peak."""
+    asked, layout = _layout_that_just_fits()
+    before = float(_predicted(asked, layout, shipped_profile()).needed_bytes[0])
+    chip = asked.cluster.chip
+    chip = replace(chip, memory_gb=chip.memory_gb * 1.01 * before / asked.cluster.usable_bytes)
+    tight = replace(asked, cluster=replace(asked.cluster, chip=chip))
+
+    def needed(runs: int) -> float:
+        profile = as_fleet(shipped_profile(), {tight})
+        seen = [Observation(key=f"{i:02d}", problem=tight, layout=layout, step_time_s=20.0) for i in range(runs)]
+        found = calibrate(profile, by_source(seen), "x", shipped_posterior()).profile
+        return float(_predicted(tight, layout, found).needed_bytes[0])
+
+    once, often, more = needed(1), needed(50), needed(400)
+    assert often < before
+    assert before - often < 2 * (before - once)
+    assert more == pytest.approx(often, rel=0.01)
+
+
+def test_one_report_makes_nothing_less_sure() -> None:
+    """Not of its own kind, whose step it measured as predicted, and not of another stack."""
+    asked, layout = _layout_that_just_fits()
+    other = replace(asked, stack=catalogue.stack("torchtitan"))
+    time = predict(asked, Layouts.of([layout]), shipped_profile().coefficients(asked.scopes)).step_time_s[0]
+    profile = as_fleet(shipped_profile(), {asked})
+    seen = [Observation(key="0", problem=asked, layout=layout, step_time_s=float(time))]
+    found = calibrate(profile, seen, "x", shipped_posterior()).profile
+    for of, place in ((asked, layout), (other, Layout(dp_shard=256, tp=8, sequence_parallel=True, zero_stage=3))):
+        before, after = (log_spreads(_predicted(of, place, p), p) for p in (shipped_profile(), found))
+        for one, then in zip(before, after, strict=True):
+            assert then <= one * (1 + 1e-9)
+
+
+def _predicted(asked: Problem, layout: Layout, profile: Profile) -> Predictions:
+    return predict(asked, Layouts.of([layout]), profile.coefficients(asked.scopes))
+
+
+def test_a_posterior_is_integrated_over_what_is_not_asked() -> None:
+    posterior = shipped_posterior()
+    keys = list(posterior.keys[5:15])
+    found = np.linalg.inv(posterior.of_terms(keys, np.ones(len(keys))))
+    assert found == pytest.approx(np.linalg.inv(posterior.precision)[5:15, 5:15], rel=1e-6, abs=1e-12)
+    whole = posterior.of_terms(list(reversed(posterior.keys)), np.ones(len(posterior.keys)))
+    assert whole == pytest.approx(posterior.precision[::-1, ::-1])
+    strangers = Posterior.nothing().of_terms(keys, np.full(len(keys), 0.5))
+    assert strangers == pytest.approx(4 * np.eye(len(keys)))
+
+
+def test_a_posterior_survives_being_written() -> None:
+    posterior = shipped_posterior()
+    again = Posterior.from_json(posterior.to_json())
+    assert again.keys == posterior.keys
+    assert again.precision == pytest.approx(posterior.precision, rel=1e-4, abs=1e-3)
+    assert np.linalg.eigvalsh(again.precision).min() > 0

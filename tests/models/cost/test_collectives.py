@@ -1,0 +1,347 @@
+"""Collective times: conservation, placement, and published measurements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.cost.collectives import Network
+from models.cost.mesh_costs import MeshCosts, dispatch_name
+from models.layouts.placement import Group, closest_groups, groups
+from models.layouts.rules import BY_NAME
+from models.spec import catalogue
+from models.spec.architecture import Moe
+from models.spec.hardware import Cluster
+from models.spec.layout import AXES, PLACEMENTS, TORUS_AXES, TORUS_BLOCKS, Layout, Layouts
+from models.spec.problem import Problem
+from models.spec.profile import Coefficients, shipped_profile
+from models.spec.workload import Workload
+from tests.benchmarks.problems import problem
+
+C = shipped_profile().coefficients(("generation:hopper",))
+
+
+def ideal(**changes: float) -> Coefficients:
+    """Links at their rate, no latency."""
+    perfect = dict.fromkeys(("scaleup", "scaleout", "alltoall"), 1.0)
+    none = dict.fromkeys(("collective_s", "scaleup_hop_s", "scaleout_hop_s", "ring_step_s"), 0.0)
+    rest = {name: getattr(C, name) for name in Coefficients.__slots__}
+    return Coefficients(**{**rest, **perfect, **none, **changes})
+
+
+def whole(cluster: Cluster) -> Group:
+    """One group of all devices."""
+    return groups(cluster, Layouts.of([Layout(dp_shard=cluster.num_devices)])).dp_shard.table
+
+
+def test_a_gather_over_nodes_is_bound_by_the_network_cards_of_a_node_together() -> None:
+    """Eight rings, of 50 GB/s where they leave a node, hand on all but a device's own part."""
+    cluster = catalogue.cluster("dgx-h100-superpod", 256)
+    time = Network(cluster.dims, ideal()).gather(whole(cluster)).time(np.array([32e9]))
+    assert time[0] == pytest.approx(32e9 * (255 / 256) / (8 * 50e9))
+
+
+@pytest.mark.parametrize(("nodes", "bus_gb_s"), [(4, 375.0), (8, 379.0), (16, 380.0), (128, 372.0)])
+def test_bus_bandwidth_of_large_reductions_does_not_depend_on_nodes(nodes: int, bus_gb_s: float) -> None:
+    """nccl-tests of 16 GiB on DGX H100s (GTC 2024), against 94% of 400 Gb/s a device; bus bandwidth counts
+    what a ring moves (nccl-tests doc/PERFORMANCE.md)."""
+    cluster = catalogue.cluster("dgx-h100-superpod", 8 * nodes)
+    ranks, size = 8 * nodes, 2.0**34
+    seconds = Network(cluster.dims, ideal(scaleout=0.94)).reduce(whole(cluster)).time(np.array([size]))[0]
+    assert size * 2 * (ranks - 1) / ranks / seconds / 1e9 == pytest.approx(bus_gb_s, rel=0.02)
+
+
+def test_a_gather_within_a_node_is_bound_by_one_link() -> None:
+    cluster = catalogue.cluster("h100", 8)
+    time = Network(cluster.dims, ideal()).gather(whole(cluster)).time(np.array([8e9]))
+    assert time[0] == pytest.approx(8e9 * (7 / 8) / 450e9)
+
+
+def test_a_closed_torus_gathers_over_both_directions_of_all_its_dims() -> None:
+    """The scaling book's rule: V / (2 directions x dims x link)."""
+    cluster = catalogue.cluster("tpu-v5p", 512)
+    time = Network(cluster.dims, ideal()).gather(whole(cluster)).time(np.array([512e9]))
+    assert time[0] == pytest.approx(512e9 * (511 / 512) / (3 * 2 * 90e9))
+
+
+def test_an_all_to_all_on_a_closed_ring_takes_a_quarter_of_a_gather() -> None:
+    """An array of V bytes over n chips: V / (4 W) against V / W, W both directions (scaling book, sharding.md)."""
+    cluster = Cluster(
+        chip=catalogue.chip("tpu-v5e"), fabric=catalogue.chip("tpu-v5e").fabric, num_chips=16, torus_shape=(1, 16)
+    )
+    network, group = Network(cluster.dims, ideal()), whole(cluster)
+    gathered = network.gather(group).time(np.array([16e9]))[0] / (15 / 16)
+    exchanged = network.all_to_all(group).time(np.array([16e9 / 16]))[0]
+    assert exchanged == pytest.approx(gathered / 4)
+
+
+@given(st.sampled_from([2, 8, 32, 128, 512]), st.sampled_from([0.0, 1e4, 1e7, 1e10]))
+def test_a_larger_scale_up_domain_slows_no_collective(degree: int, size: float) -> None:
+    times = []
+    for domain in (4, 8, 16, 64, 256):
+        cluster = catalogue.cluster("h100", 1024)
+        inner, *outer = cluster.fabric.levels
+        cluster = replace(cluster, fabric=replace(cluster.fabric, levels=(replace(inner, size=domain), *outer)))
+        group = closest_groups(cluster, Layouts.of([Layout(dp_shard=degree)])).dp_shard.table
+        network = Network(cluster.dims, C)
+        costs = (network.gather(group), network.reduce(group), network.all_to_all(group))
+        times.append([cost.time(np.array([size]))[0] for cost in costs])
+    assert (np.diff(times, axis=0) <= 1e-12).all()
+
+
+def test_an_all_to_all_does_not_gather_network_cards() -> None:
+    cluster = catalogue.cluster("dgx-h100-superpod", 64)
+    time = Network(cluster.dims, ideal()).all_to_all(whole(cluster)).time(np.array([1e9]))
+    assert time[0] == pytest.approx(1e9 * (56 / 64) / 50e9)
+
+
+@pytest.mark.parametrize(
+    ("chip", "bus_gb_s", "source"),
+    [
+        ("h200", 361.0, "nccl-tests all-gather, 8 x H200"),
+        ("b200", 680.0, "nccl-tests ring, 8 x B200"),
+        ("a100", 232.0, "nccl-tests all-reduce, 8 x A100"),
+    ],
+)
+def test_large_gathers_reach_the_measured_bus_bandwidth(chip: str, bus_gb_s: float, source: str) -> None:
+    """With the priors' efficiencies, before any training run is looked at; within 15%."""
+    from service.tools.fit_profile import priors
+
+    cluster = catalogue.cluster(chip, 8)
+    c = priors().coefficients((f"generation:{cluster.chip.generation}",))
+    size = np.array([8 * 2.0**30])
+    time = Network(cluster.dims, c).gather(whole(cluster)).time(size)[0]
+    assert size[0] * (7 / 8) / time / 1e9 == pytest.approx(bus_gb_s, rel=0.15), source
+
+
+@given(
+    st.sampled_from([1, 2, 3, 4, 6, 8]),
+    st.sampled_from([1, 2, 4, 9]),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([1, 3, 4]),
+    st.integers(0, len(PLACEMENTS) - 1),
+)
+def test_members_of_all_dims_make_up_every_axis(tp: int, shard: int, cp: int, pp: int, placement: int) -> None:
+    layouts = Layouts.of([Layout(tp=tp, dp_shard=shard, cp=cp, pp=pp, placement=PLACEMENTS[placement])])
+    cluster = catalogue.cluster("gb300", tp * shard * cp * pp)
+    placed, closest = groups(cluster, layouts), closest_groups(cluster, layouts)
+    for axis in ("tp", "dp_shard", "cp", "pp"):
+        members = getattr(placed, axis).table.members
+        assert np.prod(members) == pytest.approx(getattr(layouts, axis)[0])
+        assert (np.cumprod(members, axis=0) <= np.cumprod(getattr(closest, axis).table.members, axis=0) + 1e-9).all()
+
+
+@given(
+    st.sampled_from([(2, 4, 8), (8, 4, 2), (4, 4, 4), (1, 8, 4), (12, 4, 4), (3, 2, 4)]),
+    st.sampled_from(TORUS_AXES),
+    st.sampled_from(TORUS_BLOCKS),
+    st.integers(0, 200),
+)
+def test_members_lie_where_counting_along_a_torus_puts_them(
+    shape: tuple[int, int, int], order: tuple[str, ...], block: int, pick: int
+) -> None:
+    """Devices numbered one by one, through one block after the other."""
+    cluster = replace(catalogue.cluster("tpu-v5p", int(np.prod(shape))), torus_shape=shape)
+    inner = [d for d in range(1, cluster.num_devices + 1) if cluster.num_devices % d == 0]
+    pairs = [(a, b) for a in inner for b in inner if cluster.num_devices % (a * b) == 0 and b > 1]
+    stride, degree = pairs[pick % len(pairs)]
+    layout = Layout(tp=stride, dp_shard=degree, dp_replicate=cluster.num_devices // (stride * degree), torus_axes=order,
+                    torus_block=block)  # fmt: skip
+    if first_broken_of(layout, cluster, "block_divides_torus"):
+        return
+    group = groups(cluster, Layouts.of([layout])).dp_shard.table
+    if not group.whole[0]:
+        return
+    at = counted(dict(zip("xyz", shape, strict=True)), order, block)[: stride * degree : stride]
+    for dim, members, apart in zip(cluster.dims, group.members[:, 0], group.stride[:, 0], strict=True):
+        places = sorted({place["xyz".index(dim.name)] for place in at})
+        assert len(places) == members
+        if members > 1:
+            assert set(np.diff(places)) == {apart}
+
+
+@pytest.mark.parametrize(
+    ("chips", "shape"),
+    [
+        (24, (2, 2, 2)),
+        (24, (1, 2, 4)),
+        pytest.param(48, (2, 2, 4), marks=pytest.mark.long),
+        pytest.param(40, (2, 4, 1), marks=pytest.mark.long),
+    ],
+)
+@settings(max_examples=30)  # of twenty layouts each
+@given(st.integers(0, 2**32 - 1))
+def test_a_group_is_the_same_among_others(chips: int, shape: tuple[int, ...], seed: int) -> None:
+    """Of several slices of a torus, whose number need not be a power of two; in any filling."""
+    cluster = replace(catalogue.cluster("tpu-v5p", chips), torus_shape=shape)
+    fillings = cluster.numbering.fillings
+    divisors = [d for d in range(1, chips + 1) if chips % d == 0]
+    degrees = [d for d in product(divisors, repeat=4) if chips % np.prod(d) == 0]
+    random = np.random.default_rng(seed)
+    layouts = []
+    for tp, cp, shard, pp in random.permutation(degrees)[:20].tolist():
+        order, length = fillings[random.integers(len(fillings))]
+        layouts.append(
+            Layout(
+                tp=tp, cp=cp, dp_shard=shard, pp=pp, dp_replicate=chips // (tp * cp * shard * pp), ep=cp,
+                placement=PLACEMENTS[random.integers(len(PLACEMENTS))], torus_axes=TORUS_AXES[order],
+                torus_block=int(length),
+            )
+        )  # fmt: skip
+    together = groups(cluster, Layouts.of(layouts))
+    for row, layout in enumerate(layouts):
+        alone = groups(cluster, Layouts.of([layout]))
+        for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "edp"):
+            mine, own = getattr(together, axis), getattr(alone, axis).table
+            mine = mine.table.take(mine.code[[row]])
+            assert (mine.whole, mine.degree) == (own.whole, own.degree)
+            assert (mine.members == own.members).all()
+            assert (mine.stride == own.stride)[own.members > 1].all()
+
+
+def counted(lengths: dict[str, int], order: tuple[str, ...], block: int) -> list[tuple[int, ...]]:
+    """Coordinates (x, y, z) of one device after the other."""
+    found = []
+    blocks = product(*(range(0, lengths[name], min(block, lengths[name])) for name in reversed(order)))
+    for corner in blocks:
+        within = product(*(range(min(block, lengths[name])) for name in reversed(order)))
+        for step in within:
+            at = {name: c + s for name, c, s in zip(reversed(order), corner, step, strict=True)}
+            found.append(tuple(at[name] for name in "xyz"))
+    return found
+
+
+def first_broken_of(layout: Layout, cluster: Cluster, rule: str) -> bool:
+    question = problem("llama-3.1-8b", ("tpu-v5p", 64), "maxtext", seq_len=4096, global_batch=64)
+    return not BY_NAME[rule].test(replace(question, cluster=cluster), Layouts.of([layout]))[0]
+
+
+def test_groups_of_sixteen_on_racks_of_seventy_two_straddle() -> None:
+    """72 = 4 x 16 + 8: the worst group has 8 on either side."""
+    cluster = catalogue.cluster("gb300", 144)
+    group = groups(cluster, Layouts.of([Layout(tp=16, dp_shard=9)])).tp.table
+    assert group.members[:, 0].tolist() == [8.0, 2.0]
+
+
+def test_racks_are_filled_as_evenly_as_the_count_allows() -> None:
+    assert catalogue.cluster("gb300", 256).dims[0].domain == 64
+    assert catalogue.cluster("gb300", 4608).dims[0].domain == 72
+
+
+def test_a_call_is_paid_whole_and_a_send_between_nodes_takes_their_hop() -> None:
+    cluster = catalogue.cluster("h100", 64)
+    network = Network(cluster.dims, C)
+    assert network.all_to_all(whole(cluster)).latency_s[0] > C.collective_s
+    rows = Layouts.of([Layout(pp=8, dp_shard=8), Layout(tp=4, pp=2, dp_shard=8, placement=("tp", "pp", *AXES[1:4]))])
+    outside, inside = network.send(groups(cluster, rows, shared=False).pp.table).latency_s
+    assert (outside, inside) == (C.scaleout_hop_s, C.scaleup_hop_s)
+
+
+def test_a_ring_waits_at_every_hop_and_a_tree_at_every_doubling() -> None:
+    """NCCL has rings for gathers and trees too for all-reduces (src/graph/tuning.cc)."""
+    c = ideal(collective_s=0.0, scaleup_hop_s=1e-6, scaleout_hop_s=1e-5)
+    nodes = catalogue.cluster("dgx-h100-superpod", 8 * 64)
+    network, group, empty = Network(nodes.dims, c), whole(nodes), np.array([0.0])
+    assert network.gather(group).time(empty)[0] == pytest.approx(64 * 7 * 1e-6 + 63 * 1e-5)
+    assert network.reduce(group).time(empty)[0] < 2 * network.gather(group).time(empty)[0]
+    small = catalogue.cluster("h100", 2)
+    assert Network(small.dims, c).reduce(whole(small)).time(empty)[0] == pytest.approx(2e-6)
+
+
+@pytest.mark.parametrize("step", [0.0, 4e-6, 2e-5])
+def test_every_step_of_a_ring_that_leaves_a_node_takes_what_its_network_needs(step: float) -> None:
+    """NCCL src/graph/tuning.cc; and no group is faster for being spread over more nodes."""
+    c = ideal(scaleup_hop_s=1e-6, scaleout_hop_s=1e-5, ring_step_s=step)
+    node, nodes = (catalogue.cluster("dgx-h100-superpod", chips) for chips in (8, 64))
+    network, empty = Network(nodes.dims, c), np.array([0.0])
+    expected = 8 * 7 * max(1e-6, step) + 7 * max(1e-5, step)
+    assert network.gather(whole(nodes)).time(empty)[0] == pytest.approx(expected)
+    assert Network(node.dims, c).gather(whole(node)).time(empty)[0] == pytest.approx(7e-6)
+    rows = Layouts.of([Layout(tp=tp, dp_shard=8, dp_replicate=8 // tp) for tp in (1, 2, 4, 8)])
+    spread = network.gather(groups(nodes, rows, shared=False).dp_shard.table).latency_s
+    assert (np.diff(spread) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "chips", "dtype", "tokens", "printed"),
+    [
+        ("tpu-v5p", 512, "bf16", 850, "jax-ml/scaling-book training.md: 2550 / 3 axes, B/X for FSDP on v5p"),
+        ("dgx-h100-superpod", 2048, "bf16", 2475, "jax-ml/scaling-book gpus.md: 990e12 / 400e9 tokens per GPU on H100"),
+        ("b200", 2048, "bf16", 5625, "the same rule: 2250e12 / 400e9 on nodes of 8 B200"),
+    ],
+)
+def test_fsdp_turns_communication_bound_where_the_scaling_book_says(
+    cluster: str, chips: int, dtype: str, tokens: float, printed: str
+) -> None:
+    """Gathering a bf16 matrix of P parameters takes as long as 2 P FLOPs for each of so many tokens a chip."""
+    where = catalogue.cluster(cluster, chips)
+    parameters = 1e12
+    gathering = Network(where.dims, ideal()).gather(whole(where)).time(np.array([2 * parameters]))[0]
+    assert gathering * where.peak_flops(dtype) / (2 * parameters) == pytest.approx(tokens, rel=0.01), printed
+
+
+def test_tensor_parallelism_turns_communication_bound_where_the_scaling_book_says() -> None:
+    """At Y = F · W / C on one closed axis (training.md): activations of B x D gathered and scattered against the
+    4 B D F / Y FLOPs of a feed-forward of width F; C / W = 1.97e14 / 9e10 on v5e."""
+    chip = catalogue.chip("tpu-v5e")
+    cluster = Cluster(chip=chip, fabric=chip.fabric, num_chips=16, torus_shape=(1, 16))
+    tokens, hidden, width = 1e6, 8192, 16 * 1.97e14 / 9e10
+    cost = Network(cluster.dims, ideal()).gather(whole(cluster))
+    moved = 2 * cost.time(np.array([2 * tokens * hidden]))[0] / (15 / 16)
+    computed = 4 * tokens * hidden * width / 16 / cluster.peak_flops("bf16")
+    assert moved == pytest.approx(computed, rel=0.01)
+
+
+@pytest.mark.parametrize("chips", [4, 100, 256, 288, 1024])
+def test_trays_within_a_rack_are_nothing_to_the_rack(chips: int) -> None:
+    """dgx-gb200-superpod has both as levels, gb200 the rack alone."""
+    nested, plain = (catalogue.cluster(name, chips) for name in ("dgx-gb200-superpod", "gb200"))
+    for change in ({}, {"domain": 8}, {"domain": 36}, {"domain": 144}, {"scale_up": 2.0}, {"scale_out": 0.5}):
+        links = [[(dim.domain, dim.gb_s) for dim in one.changed(**change).dims] for one in (nested, plain)]
+        assert links[0] == links[1]
+
+
+def test_a_network_as_fast_as_scale_up_links_is_a_network_still() -> None:
+    cluster = catalogue.cluster("h100", 64)
+    up, out = cluster.fabric.levels
+    alike = replace(cluster, fabric=replace(cluster.fabric, levels=(up, replace(out, gb_s_per_chip=up.gb_s_per_chip))))
+    assert [(dim.scale, dim.domain) for dim in alike.dims] == [("up", 8), ("out", 64)]
+
+
+@pytest.mark.parametrize("groups", [(8, 4), (8, 3), (4, 2), (1, 1)])
+@pytest.mark.parametrize("domains", [1, 2, 4, 8, 16])
+def test_groups_of_experts_reach_as_many_domains_as_their_choices_do(groups: tuple[int, int], domains: int) -> None:
+    """The mean over every choice of groups, experts dealt out to groups and to domains in a row."""
+    count, chosen = groups
+    moe = Moe(num_experts=64, experts_per_token=4, intermediate_size=8, num_groups=count, groups_per_token=chosen)
+    expert = np.arange(64)
+    group, domain = expert * count // 64, expert * domains // 64
+    reached = [len(set(domain[np.isin(group, some)])) for some in combinations(range(count), chosen)]
+    assert moe.domains_in_reach(np.array([float(domains)]))[0] == pytest.approx(np.mean(reached))
+
+
+def test_a_token_of_few_groups_is_sent_to_fewer_nodes() -> None:
+    """DeepSeek-V3's 8 experts of 4 of 8 groups, on 8 nodes: 4 (1 - (3/4)^8) of them, not 8 (1 - (7/8)^8)."""
+    model = catalogue.architecture("deepseek-v3")
+    (moe,) = {layer.moe for layer in model.kinds if layer.moe}
+    free = replace(moe, num_groups=1, groups_per_token=1)
+    everywhere = [replace(layer, feed_forward=free) if layer.moe else layer for layer in model.layers]
+    rows = Layouts.of([Layout(ep=64, dp_shard=64, zero_stage=1)])
+    costs = []
+    for architecture in (model, replace(model, layers=tuple(everywhere))):
+        problem = Problem(
+            architecture=architecture,
+            cluster=catalogue.cluster("h100", 64),
+            workload=Workload(seq_len=4096, global_batch=64),
+            stack=catalogue.stack("megatron"),
+        )
+        (dispatched,) = {layer.moe for layer in architecture.kinds if layer.moe}
+        meshes = MeshCosts.of(problem, rows, shipped_profile().coefficients(problem.scopes))
+        costs.append(meshes._at(dispatch_name(dispatched)).byte_s[0])
+    met = [4 * (1 - 0.75**8), 8 * (1 - 0.875**8)]
+    assert costs[0] / costs[1] == pytest.approx(met[0] / met[1])

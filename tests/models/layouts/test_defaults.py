@@ -1,0 +1,60 @@
+"""What stacks do with what nobody set."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.errors import Invalid
+from models.layouts.defaults import usual
+from models.layouts.rules import require_legal
+from models.spec import catalogue
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from models.spec.workload import Workload
+
+
+@pytest.mark.parametrize("stack", list(catalogue.stacks()))
+def test_degrees_alone_make_a_legal_layout(stack: str) -> None:
+    found = catalogue.stack(stack)
+    problem = Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster({"google": "tpu-v5p", "amd": "mi300x"}.get("".join(found.vendors), "h100"), 16),
+        workload=Workload(seq_len=4096, global_batch=64),
+        stack=found,
+    )
+    degrees: list[dict[str, int]] = [{"dp_shard": 16}]
+    degrees += [{"tp": 2, "dp_shard": 8}] if found.max_tp > 1 else []
+    degrees += [{"pp": 2, "dp_shard": 8}] if found.schedules != ("1f1b",) or found.max_virtual_stages > 1 else []
+    for given in degrees:
+        require_legal(problem, usual(problem, Layout(**given), given))
+
+
+def test_what_is_given_stays() -> None:
+    problem = Problem(
+        architecture=catalogue.architecture("llama-3-8b"),
+        cluster=catalogue.cluster("h100", 16),
+        workload=Workload(seq_len=4096, global_batch=64),
+        stack=catalogue.stack("megatron"),
+    )
+    layout = Layout(dp_shard=16, zero_stage=0)
+    assert usual(problem, layout, {"dp_shard", "zero_stage"}) == layout
+
+
+@pytest.mark.parametrize("stack", ["megatron", "torchtitan", "generic", "nanotron", "deepseek"])
+@pytest.mark.parametrize("given", [{"dp_shard": 16}, {"pp": 2, "dp_shard": 8}])
+def test_a_schedule_that_is_left_open_is_one_that_the_recipe_allows_where_the_stack_has_any(
+    stack: str, given: dict[str, int]
+) -> None:
+    problem = Problem(
+        architecture=catalogue.architecture("mixtral-8x7b"),
+        cluster=catalogue.cluster("h100", 16),
+        workload=Workload(seq_len=4096, global_batch=64, load_balancing="global_batch_loss"),
+        stack=catalogue.stack(stack),
+    )
+    found = usual(problem, Layout(**given), given)
+    if "afab" in problem.stack.schedules or "pp" not in given:
+        require_legal(problem, found)
+        assert found.schedule == "afab"
+    else:
+        with pytest.raises(Invalid, match=f"afab\\), which stack {stack} lacks"):
+            require_legal(problem, found)

@@ -1,0 +1,145 @@
+"""What a prediction rests on: counted from the runs behind a profile, and never better than they are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from models.calibration.priors import priors
+from models.prediction.coverage import Ran, having_seen
+from models.prediction.nearest_runs import DOUBLING, KINDS, Library, Traits
+from models.prediction.prediction import Prediction, predict_layouts
+from models.spec import catalogue
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from models.spec.profile import Profile, shipped_profile
+from models.spec.workload import Workload
+
+BARE = replace(shipped_profile(), seen=(), spans=())
+FSDP = Layout(dp_shard=64, zero_stage=3, recompute="full")
+
+
+def problem(chip: str = "h100", stack: str = "torchtitan", seq_len: int = 8192) -> Problem:
+    return Problem(
+        architecture=catalogue.architecture("llama-3.1-8b"),
+        cluster=catalogue.cluster(chip, 64),
+        workload=Workload(seq_len=seq_len, global_batch=128),
+        stack=catalogue.stack(stack),
+    )
+
+
+def predicted(profile: Profile, *question: str, layout: Layout = FSDP, seq_len: int = 8192) -> Prediction:
+    return predict_layouts(problem(*question, seq_len=seq_len), [layout], profile)[0]
+
+
+def taught(*question: str) -> Profile:
+    return having_seen(BARE, [Ran(problem(*question), FSDP, timed=True, weighed=False)])
+
+
+def test_a_profile_without_runs_is_the_data_sheet() -> None:
+    found = predicted(BARE).provenance
+    assert found.grade == "data_sheet"
+    assert {basis.ground for basis in found.terms.values()} == {"data_sheet"}
+    assert found.outside == ()
+
+
+def test_a_run_is_a_measurement_where_it_ran_and_a_relative_elsewhere() -> None:
+    profile = taught("h100", "torchtitan")
+    grounds = {
+        ("h100", "torchtitan"): "measured",
+        ("h200", "torchtitan"): "inherited",
+        ("h100", "megatron"): "inherited",
+        ("a100", "torchtitan"): "data_sheet",
+        ("a100", "megatron"): "data_sheet",
+    }
+    for question, ground in grounds.items():
+        assert predicted(profile, *question).provenance.terms["compute_s"].ground == ground, question
+    assert predicted(profile, "h200").provenance.terms["compute_s"].scope == "generation:hopper"
+    assert predicted(profile, "a100").provenance.terms["data_s"].scope == "stack:torchtitan"
+
+
+def test_only_what_a_run_exercised_is_measured() -> None:
+    """Full recompute by FSDP says nothing of tensor-parallel traffic, and a step time nothing of memory."""
+    layout = Layout(tp=8, dp_shard=8, zero_stage=3, sequence_parallel=True)
+    found = predicted(taught(), layout=layout).provenance
+    assert found.terms["compute_s"].ground == "measured"
+    assert found.terms["tensor_s"].ground == "data_sheet"
+    assert found.terms["activations_gib"].ground == "data_sheet"
+    assert found.grade == "data_sheet"
+    weighed = having_seen(BARE, [Ran(problem(), FSDP, timed=False, weighed=True)])
+    assert predicted(weighed).provenance.terms["parameters_gib"].ground == "measured"
+
+
+def test_terms_that_are_nothing_have_no_ground() -> None:
+    found = predicted(BARE)
+    everything = {**found.time, **found.memory_gib}
+    assert found.provenance.terms.keys() == {name for name, value in everything.items() if value > 0}
+
+
+def test_a_generation_on_which_nothing_ran_is_named_and_its_interval_wider() -> None:
+    profile = replace(taught("h100", "torchtitan"), beyond=2.0)
+    there = predicted(profile, "mi300x", "torchtitan")
+    assert "no run behind the profile is on cdna3 chips" in there.provenance.outside
+    alike = predicted(replace(profile, beyond=1.0), "mi300x", "torchtitan")
+    assert there.step_time_high_s > alike.step_time_high_s
+    assert there.step_time_s == alike.step_time_s
+
+
+def test_what_lies_beyond_every_run_is_named() -> None:
+    profile = taught()
+    assert predicted(profile).provenance.outside == ()
+    (line, tokens) = predicted(profile, seq_len=16384).provenance.outside
+    assert line == "seq_len = 16384 is beyond the 8192 of any run"
+    assert tokens.startswith("tokens_per_step")
+    other = having_seen(profile, [Ran(problem("a100", seq_len=16384), FSDP, timed=True, weighed=False)])
+    assert (
+        "seq_len = 16384 is beyond the 8192 of any run on hopper" in predicted(other, seq_len=16384).provenance.outside
+    )
+
+
+@pytest.mark.parametrize(("seq_len", "times"), [(8192, 1), (16384, 2)])
+def test_a_prediction_where_no_run_has_been_is_wider(seq_len: int, times: int) -> None:
+    def width(beyond: float) -> float:
+        found = predicted(replace(taught(), beyond=beyond), seq_len=seq_len)
+        return math.log(found.step_time_high_s / found.step_time_low_s)
+
+    assert width(2.0) == pytest.approx(times * width(1.0))
+
+
+def test_what_was_seen_adds_up() -> None:
+    run = Ran(problem(), FSDP, timed=True, weighed=True)
+    once, twice = having_seen(BARE, [run]), having_seen(BARE, [run, run])
+    assert having_seen(once, [run]) == twice
+    assert {one.runs for one in once.seen} == {1}
+    assert {one.runs for one in twice.seen} == {2}
+
+
+def test_profiles_keep_what_they_have_seen() -> None:
+    profile = taught()
+    assert Profile.from_json(profile.to_json()) == profile
+    assert shipped_profile().seen
+    assert shipped_profile().spans
+
+
+def test_a_profile_older_than_a_coefficient_has_it_as_measured() -> None:
+    profile = shipped_profile()
+    data = profile.to_json()
+    data["terms"] = [term for term in data["terms"] if term["coefficient"] != "expert_launch_s"]
+    old, prior = Profile.from_json(data), priors()
+    assert old.by_key["expert_launch_s", "all"] == prior.by_key["expert_launch_s", "all"]
+    assert old.by_key["launch_s", "all"] == profile.by_key["launch_s", "all"]
+    scopes = problem().scopes
+    assert old.coefficients(scopes).expert_launch_s == pytest.approx(prior.coefficients(scopes).expert_launch_s)
+
+
+def test_nearness_counts_what_differs_and_only_what_is_asked() -> None:
+    here = Traits.of(problem(), FSDP)
+    far = Traits.of(problem("a100", "megatron", seq_len=16384), FSDP)
+    library = Library([here, far])
+    assert library.distances(Traits()).tolist() == [0, 0]
+    apart = KINDS["generation"] + KINDS["chip"] + KINDS["stack"] + 2 * DOUBLING  # twice the tokens of a step as well
+    assert library.distances(here).tolist() == [0, pytest.approx(apart)]
+    assert library.distances(Traits(stack="megatron")).tolist() == [KINDS["stack"], 0]
+    assert Traits(stack="megatron", seq_len=8192).differing(here) == {"stack": ("megatron", "torchtitan")}

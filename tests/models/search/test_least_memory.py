@@ -1,0 +1,117 @@
+"""Where nothing fits: how much is missing, and how many chips would do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+import pytest
+
+from models.advice.recommendation import recommend
+from models.cost.step import predict
+from models.errors import Infeasible, OutOfTime
+from models.layouts.space import Space
+from models.search.branch_and_bound import search
+from models.search.result import Goal
+from models.spec.constraints import Constraints
+from models.spec.hardware import GIB
+from models.spec.problem import Problem
+from models.spec.profile import shipped_profile
+from tests.benchmarks.problems import NAMED, problem
+from tests.oracles.brute_force import legal
+
+PROFILE = shipped_profile()
+
+
+def with_memory(question: Problem, usable_gib: float, host_gb: float | None = None) -> Problem:
+    chip = replace(question.cluster.chip, usable_memory_gib=usable_gib, host_memory_gb=host_gb)
+    return replace(question, cluster=replace(question.cluster, chip=chip))
+
+
+SMALL = {"seq_len": 4096, "global_batch": 16}
+SHORT = {
+    "dense": with_memory(problem("llama-3-8b", ("h100", 4), "megatron", **SMALL), 7.0),
+    "with a small host": with_memory(problem("llama-3-8b", ("h100", 4), "megatron", **SMALL), 7.0, 20.0),
+    "with a host that just does": with_memory(problem("llama-3-8b", ("h100", 4), "megatron", **SMALL), 5.0, 25.0),
+    "FSDP": with_memory(problem("llama-3-8b", ("h100", 8), "torchtitan", **SMALL), 6.0),
+    "sparse": with_memory(problem("mixtral-8x7b", ("h100", 8), "megatron", **SMALL), 9.0, 40.0),
+    "on a torus": with_memory(problem("llama-3-8b", ("tpu-v5e", 4), "maxtext", **SMALL), 5.0),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name == "sparse" else name for name in SHORT]
+)
+def test_the_most_frugal_layout_is_that_of_brute_force(name: str) -> None:
+    question, most = SHORT[name], SHORT[name].cluster.host_bytes
+    with pytest.raises(Infeasible) as refused:
+        search(Space(question, Constraints()), PROFILE, Goal())
+    least = np.inf
+    for layouts in legal(question, Constraints()):
+        found = predict(question, layouts, PROFILE.coefficients(question.scopes))
+        least = min(least, float(found.needed_bytes[found.host_bytes <= most].min(initial=np.inf)))
+    assert refused.value.needed == pytest.approx(least / GIB, rel=1e-9)
+    assert ("host memory" in refused.value.detail) == (name in ("with a small host", "sparse"))
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        problem("llama-3.1-70b", ("h100", 4), "torchtitan", seq_len=8192, global_batch=512),
+        problem("deepseek-v3", ("h100", 8), "megatron", seq_len=4096, global_batch=512),
+        problem("llama-3.1-405b", ("tpu-v5p", 16), "maxtext", seq_len=8192, global_batch=512),
+    ],
+)
+def test_as_many_chips_as_are_said_to_do_will_do_and_half_of_them_will_not(question: Problem) -> None:
+    with pytest.raises(Infeasible) as refused:
+        recommend(question, PROFILE)
+    enough = refused.value.enough_chips
+    assert enough is not None
+    assert f"{enough} chips, {enough // question.cluster.num_chips} times as many" in refused.value.detail
+    assert on(question, enough).fastest.prediction.fits
+    with pytest.raises(Infeasible):
+        on(question, enough // 2)
+
+
+def test_of_twice_an_odd_number_of_chips_some_may_be_enough() -> None:
+    """7 H100 cannot hold it, and no layout uses 14; 8 of those can."""
+    question = problem("llama-3.1-70b", ("h100", 7), "fsdp", seq_len=8192, global_batch=1024)
+    with pytest.raises(Infeasible, match="8 of 14 chips, 2 times as many, have a layout that fits") as refused:
+        recommend(question, PROFILE)
+    assert refused.value.enough_chips == 8
+    assert on(question, 8).fastest.prediction.fits
+
+
+def on(question: Problem, chips: int):
+    cluster = replace(question.cluster, num_chips=chips, torus_shape=None)
+    return recommend(replace(question, cluster=cluster), PROFILE)
+
+
+def test_what_no_number_of_chips_can_hold_is_told() -> None:
+    """One sequence of two million tokens on a stack without context parallelism."""
+    question = problem("llama-3-8b", ("h100", 8), "fsdp", seq_len=2**21, global_batch=64)
+    with pytest.raises(Infeasible, match="64 times as many chips would not help") as refused:
+        recommend(question, PROFILE)
+    assert refused.value.enough_chips is None
+
+
+@pytest.mark.parametrize(("usable_gib", "steps", "there_may_be_one"), [(2.0, 40, False), (3.6, 2, True)])
+def test_where_nothing_fits_a_search_ends_when_it_is_told_to(
+    usable_gib: float, steps: int, there_may_be_one: bool
+) -> None:
+    """The most frugal layout needs 3.8 GiB; near that bounds refuse little, and a whole search takes half a minute.
+    Well below it that none fits is known at once, and the time goes into how much is missing."""
+    question, asked = with_memory(NAMED["kimi-k2 gb300"](), usable_gib), count()
+    with pytest.raises(Infeasible) as refused:
+        recommend(question, PROFILE, go_on=lambda: next(asked) < steps)
+    assert next(asked) < steps + 30
+    assert (refused.value.needed is None) == there_may_be_one
+    assert isinstance(refused.value, OutOfTime) == there_may_be_one
+
+
+def test_a_search_that_has_to_stop_at_once_still_finds_what_fits() -> None:
+    for question in (NAMED["llama-3.1-405b"](), NAMED["megatron-1t"]()):
+        found = recommend(question, PROFILE, go_on=lambda: False)
+        assert found.fastest.prediction.fits
+        assert not found.certificate.exact

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+
+from service.schemas.comparison import ComparisonAnswer
+from tests.service.asking import QUESTION, assert_problem, changed
+
+SMALL = changed(QUESTION, "cluster.num_chips", 16)
+TWO = {"first": {"layout": {"dp_shard": 16, "zero_stage": 3}}, "second": {"layout": {"tp": 2, "dp_shard": 8}}}
+
+
+def test_the_terms_add_up_to_the_difference(sqlite) -> None:
+    found = sqlite.post("/v1/comparisons", json={**SMALL, **TWO})
+    assert found.status_code == 200
+    body = found.json()
+    ComparisonAnswer.model_validate(body)
+    a, b = body["first"]["prediction"], body["second"]["prediction"]
+    assert sum(body["time"].values()) == pytest.approx(a["step_time_s"] - b["step_time_s"])
+    assert sum(body["memory_gib"].values()) == pytest.approx(a["needed_gib"] - b["needed_gib"])
+    assert any("second.layout.zero_stage" in line for line in body["assumptions"])
+
+
+def test_the_reasons_name_every_knob_that_differs(sqlite) -> None:
+    body = sqlite.post("/v1/comparisons", json={**SMALL, **TWO}).json()
+    layouts = [body[side]["prediction"]["layout"] for side in ("first", "second")]
+    knobs = {knob for knob in layouts[0] if layouts[0][knob] != layouts[1][knob]}
+    (line,) = (line for line in body["reasons"] if line.startswith("the first has"))
+    assert knobs == {part.split()[0] for part in line.removeprefix("the first has ").split("; ")} >= {"tp", "dp_shard"}
+
+
+def test_a_layout_against_itself_differs_in_nothing(sqlite) -> None:
+    same = {"first": TWO["first"], "second": TWO["first"]}
+    body = sqlite.post("/v1/comparisons", json={**SMALL, **same}).json()
+    assert set(body["time"].values()) == set(body["memory_gib"].values()) == {0.0}
+
+
+def test_constraints_are_held_against_the_fastest_of_all(sqlite) -> None:
+    body = sqlite.post("/v1/comparisons", json={**SMALL, "first": {"constraints": {"tp": 4}}}).json()
+    best = sqlite.post("/v1/recommendations", json=SMALL).json()["fastest"]
+    assert body["first"]["prediction"]["layout"]["tp"] == 4
+    assert body["second"] == best
+    assert sum(body["time"].values()) > 0
+    assert body["exact"]
+    again = sqlite.post("/v1/comparisons", json=body["request"]).json()
+    assert again["time"] == body["time"]
+
+
+@pytest.mark.parametrize(
+    ("sides", "name", "pointer"),
+    [
+        ({}, "invalid", "/first"),
+        ({"first": {"layout": {}, "constraints": {}}}, "invalid", "/first"),
+        ({"first": {"layout": {"tp": 3, "dp_shard": 16}}}, "invalid", "/first/layout"),
+        (
+            {"first": {}, "second": {"layout": {"dp_shard": 16, "zero_stage": 0}}},
+            "invalid",
+            "/second/layout/zero_stage",
+        ),
+        ({"first": {"constraints": {"speed": 1}}}, "invalid", "/first/constraints/speed"),
+        ({"first": {"constraints": {"tp": 3}}}, "infeasible", None),
+    ],
+)
+def test_what_is_wrong_is_named(sqlite, sides: dict[str, object], name: str, pointer: str | None) -> None:
+    assert_problem(sqlite.post("/v1/comparisons", json={**SMALL, **sides}), name, pointer)
+
+
+def test_constraints_are_not_blamed_where_nothing_is_legal(sqlite) -> None:
+    body = {**QUESTION, "stack": "megatron", "cluster": {"preset": "h100", "num_chips": 47}, "second": {}}
+    refused = [
+        assert_problem(sqlite.post("/v1/comparisons", json={**body, "first": first}), "infeasible")
+        for first in ({}, {"constraints": {"tp": 8}})
+    ]
+    assert refused[0]["detail"] == refused[1]["detail"]
+
+
+def test_a_side_that_time_cut_short_is_named(sqlite) -> None:
+    body = {**QUESTION, "first": {"constraints": {"tp": 2}}, "time_limit_s": 1e-6}
+    found = sqlite.post("/v1/comparisons", json=body).json()
+    assert not found["exact"]
+    assert found["reasons"][0] == "the search was stopped: the first and the second may be slower than it need be"

@@ -1,0 +1,56 @@
+"""What is large is done in another process, with the same answers, and survives the death of that process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from service.runtime.process_pool import SMALL, Worker
+from service.store import Store
+from tests.service.asking import PREDICTION, REPORT, changed
+
+
+def process_of(store: Store) -> int:
+    with store.reading() as rows:
+        assert rows.profiles.find("default") is not None
+    return os.getpid()
+
+
+def dies(store: Store) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_small_tasks_stay_and_large_ones_go(client) -> None:
+    worker: Worker = client.app.state.services.worker
+    store: Store = client.app.state.services.store
+    assert worker.run(store, SMALL, process_of) == os.getpid()
+    there = worker.run(store, SMALL + 1, process_of)
+    assert there != os.getpid()
+    assert worker.run(store, SMALL + 1, process_of) == there
+
+
+def test_a_process_that_died_is_replaced(client) -> None:
+    worker: Worker = client.app.state.services.worker
+    store: Store = client.app.state.services.store
+    first = worker.run(store, SMALL + 1, process_of)
+    with pytest.raises(Exception, match="terminated abruptly"):
+        worker.run(store, SMALL + 1, dies)
+    assert worker.run(store, SMALL + 1, process_of) not in (first, os.getpid())
+
+
+def test_a_large_batch_and_its_calibration_are_those_of_small_ones(client) -> None:
+    predicted = client.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]["step_time_s"]
+    reports: list[Any] = [changed(REPORT, "measured.step_time_s", predicted * (1.1 + i / 5000)) for i in range(SMALL)]
+    reports += [{"outcome": "ok"}, REPORT]
+    large = client.post("/v1/reports", json={"reports": reports}).json()
+    assert (large["accepted"], large["refused"]) == (SMALL + 1, 1)
+    small = client.post("/v1/reports", json={"reports": reports[-3:]}).json()
+    for there, here in zip(large["items"][-3:], small["items"], strict=True):
+        assert there["residual"] == here["residual"]
+        assert [error["rule"] for error in there["errors"]] == [error["rule"] for error in here["errors"]]
+    made = client.post("/v1/profiles/default/calibrations").json()["calibration"]
+    assert made["observations"] == SMALL + 3
+    assert made["unseen"]["error_after"] < made["unseen"]["error_before"]

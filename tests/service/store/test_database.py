@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import inspect, text, update
+
+from service.errors import Unavailable
+from service.identifiers import log_hash, run_hash
+from service.resolve.profiles import seed
+from service.store import Store, database
+from service.store.reports import ReportFilter
+from service.store.tables import ReportRow, Table
+from tests.service.asking import PREDICTION, QUESTION, changed
+
+
+def test_migrations_go_up_down_and_up_again(empty_database_url: str) -> None:
+    engine = database.connect(empty_database_url)
+    database.migrate(engine)
+    database.downgrade(engine, "base")
+    assert inspect(engine).get_table_names() == ["alembic_version"]
+    database.migrate(engine)
+    assert {*Table.metadata.tables} <= {*inspect(engine).get_table_names()}
+    engine.dispose()
+
+
+def test_the_migrated_schema_is_that_of_the_tables(empty_database_url: str) -> None:
+    engine = database.connect(empty_database_url)
+    database.migrate(engine)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Table.metadata) == []
+    engine.dispose()
+
+
+def test_a_database_without_tables_is_not_at_head(empty_database_url: str) -> None:
+    engine = database.connect(empty_database_url)
+    assert Store(engine).state() == "not at the head of its migrations"
+    database.migrate(engine)
+    assert Store(engine).state() == "ok"
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("lost", "table"),
+    [("alter table reports drop column choice", "reports"), ("drop table benchmarks", "benchmarks")],
+)
+def test_a_database_that_lacks_what_its_revision_promises_is_not_ready(
+    client, database_url: str, lost: str, table: str
+) -> None:
+    assert client.get("/readyz").json() == {"database": "ok"}
+    engine = database.connect(database_url)
+    with engine.connect() as connection, database.writing(connection):
+        connection.execute(text(lost))
+    engine.dispose()
+    answer = client.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["database"] == f"at the head of its migrations, but without all of {table}"
+
+
+def test_many_may_start_at_once(empty_database_url: str) -> None:
+    failures: list[BaseException] = []
+
+    def start() -> None:
+        engine = database.connect(empty_database_url)
+        try:
+            database.migrate(engine)
+            seed(Store(engine))
+        except BaseException as error:  # noqa: BLE001  shown by the test
+            failures.append(error)
+        finally:
+            engine.dispose()
+
+    threads = [threading.Thread(target=start) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    engine = database.connect(empty_database_url)
+    with Store(engine).reading() as rows:
+        assert [row.version for row in rows.profiles.versions("default")] == [1]
+    engine.dispose()
+
+
+@pytest.mark.parametrize("pragma", ["foreign_keys", "journal_mode"])
+def test_sqlite_keeps_references_and_lets_readers_read(tmp_path, pragma: str) -> None:
+    engine = database.connect(f"sqlite:///{tmp_path / 'x.db'}")
+    with engine.connect() as connection:
+        assert connection.execute(text(f"pragma {pragma}")).scalar() in (1, "wal")
+    engine.dispose()
+
+
+def test_the_choice_of_earlier_reports_is_found_where_they_were_submitted(client, database_url: str) -> None:
+    made = client.post("/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16)).json()
+    ran = {"recommendation_id": made["id"], "outcome": "crashed"}
+    for report in ({**ran, "choice": "fastest"}, ran):
+        assert client.post("/v1/reports", json=report).status_code == 201
+    engine = database.connect(database_url)
+    with engine.begin() as connection:  # as they were
+        connection.execute(update(ReportRow).values(choice=None, document={}))
+    database.downgrade(engine, "0007")
+    database.migrate(engine)
+    with Store(engine).reading() as rows:
+        found = rows.reports.newest(ReportFilter(), 2)
+        assert [(row.choice, row.document) for row in found] == [(None, {}), ("fastest", {"choice": "fastest"})]
+    engine.dispose()
+
+
+@pytest.mark.parametrize("said", ["", "?connect_timeout=2"])
+def test_a_silent_postgresql_is_not_waited_for_forever(monkeypatch, said: str) -> None:
+    monkeypatch.setitem(database._PATIENCE, "connect_timeout", 600 if said else 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = Store(database.connect(f"postgresql+psycopg://u@127.0.0.1:{silent.getsockname()[1]}/d{said}"))
+        began = time.monotonic()
+        with pytest.raises(Unavailable), store.reading() as rows:
+            rows.profiles.all()
+        assert time.monotonic() - began < 30
+
+
+def test_earlier_logs_are_known_when_they_come_again(client, database_url: str) -> None:
+    log = "".join(f"completed step: {step}, seconds: 2.0, loss: 9.1\n" for step in range(6))
+    sent = {**changed(PREDICTION, "stack", "maxtext"), "log": log}
+    assert not client.post("/v1/reports/logs", json=sent).json()["repeated"]
+    engine = database.connect(database_url)
+    database.downgrade(engine, "0009")
+    database.migrate(engine)
+    with Store(engine).reading() as rows:
+        (row,) = rows.reports.newest(ReportFilter(), 2)
+        assert row.run_hash == run_hash(row.document["request"])
+        assert row.log_hash == log_hash(log, row.run_hash, row.outcome)
+    engine.dispose()
+    assert client.post("/v1/reports/logs", json=sent).json()["repeated"]
+
+
+def test_earlier_answers_are_listed_in_brief(client, database_url: str) -> None:
+    client.post("/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16))
+    client.post("/v1/predictions", json=PREDICTION)
+    lists = [client.get(f"/v1/{kind}").json() for kind in ("recommendations", "predictions")]
+    engine = database.connect(database_url)
+    database.downgrade(engine, "0010")
+    database.migrate(engine)
+    engine.dispose()
+    assert [client.get(f"/v1/{kind}").json() for kind in ("recommendations", "predictions")] == lists
+    assert lists[0]["items"][0]["result"]["chips_used"] == 16
