@@ -15,7 +15,9 @@ from service.store.tables import Table, UtcDateTime
 
 def plain_types(kind: str, item: object, _: AutogenContext) -> str | Literal[False]:
     """Migrations spell out our types: they must mean the same when those change."""
-    return "sa.DateTime(timezone=True)" if kind == "type" and isinstance(item, UtcDateTime) else False
+    return (
+        "sa.DateTime(timezone=True)" if kind == "type" and isinstance(item, UtcDateTime) else False
+    )
 
 
 def run(connection: Connection) -> None:
@@ -34,7 +36,10 @@ def main() -> None:
     if given is not None:
         run(given)
         return
-    with database.connect(Settings().database_url).connect() as connection, database.writing(connection):
+    with (
+        database.connect(Settings().database_url).connect() as connection,
+        database.writing(connection),
+    ):
         run(connection)
 
 

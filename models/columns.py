@@ -1,4 +1,5 @@
-"""The array type of the models, sums of arrays, rows that many others share, and stretches of an order."""
+"""The array type of the models, sums of arrays, rows that many others share, and stretches of an
+order."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Rows(Protocol):
 
 
 class Columns:
-    """Arrays or shared rows by name, worked out when they are asked for: of those taken from others few are."""
+    """Arrays or shared rows by name, worked out when they are asked for: of those taken from others
+    few are."""
 
     __slots__ = ("_column",)
     _column: Callable[[Any, str], Any]
@@ -87,8 +89,8 @@ class Shared(Generic[T]):
 
 
 def distinct(*columns: Array) -> tuple[Array, Array]:
-    """What rows differ: (position of one row of each kind, the kind of each row). Columns hold non-negative integers
-    or truth values."""
+    """What rows differ: (position of one row of each kind, the kind of each row). Columns hold
+    non-negative integers or truth values."""
     code, kinds = _numbers(columns[0])
     few = _few(code) if len(code) > _SORTED else _MOST
     for column in columns[1:]:
@@ -122,7 +124,8 @@ def _numbers(column: Array) -> tuple[Array, int]:
 
 
 def _codes(number: Array, count: int) -> tuple[Array, int]:
-    """Consecutive numbers in place of others, of so many, in their order; and how many there are."""
+    """Consecutive numbers in place of others, of so many, in their order; and how many there
+    are."""
     if count > _few(number):
         values, code = np.unique(number, return_inverse=True)
         return code.ravel(), len(values)
@@ -143,17 +146,21 @@ def picked(values: Array, row: Array, column: Array) -> Array:
 
 def place_of(columns: Sequence[Array], wanted: Sequence[Array]) -> Array:
     """The first row of a table with all the values that are wanted, for each of n."""
-    return np.all([of[:, None] == each for of, each in zip(columns, wanted, strict=True)], axis=0).argmax(axis=0)
+    return np.all(
+        [of[:, None] == each for of, each in zip(columns, wanted, strict=True)], axis=0
+    ).argmax(axis=0)
 
 
 def ragged(start: Array, count: Array) -> tuple[Array, Array]:
-    """For stretches of a table: (the stretch each of their entries is of, where it stands in the table)."""
+    """For stretches of a table: (the stretch each of their entries is of, where it stands in the
+    table)."""
     owner = np.repeat(np.arange(len(count)), count)
     return owner, np.arange(len(owner)) + np.repeat(start - (np.cumsum(count) - count), count)
 
 
 def growing(order: Array, first: int, most: int) -> Iterator[tuple[Array, Array]]:
-    """Stretches of an order, each eight times as long as the one before; and all from its beginning on."""
+    """Stretches of an order, each eight times as long as the one before; and all from its beginning
+    on."""
     start, size = 0, first
     while start < len(order):
         yield order[start : start + size], order[start:]

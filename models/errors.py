@@ -1,12 +1,11 @@
 """Every way a question to the models can be wrong.
 
-DomainError
-├── Invalid                  a value breaks a rule: names the field, the value and the rule
-│   ├── UnknownName          no such chip, fabric, stack, architecture or coefficient: names near ones
-│   ├── TooLarge             more than one search may hold: names the degrees to constrain
-│   └── Unsupported          a layer, stack feature or format the models do not describe: names what is missing
-└── Infeasible               the question is well formed and has no answer: names the nearest failing constraint
-    └── OutOfTime            none was found in the time given
+DomainError ├── Invalid                  a value breaks a rule: names the field, the value and the
+rule │   ├── UnknownName          no such chip, fabric, stack, architecture or coefficient: names
+near ones │   ├── TooLarge             more than one search may hold: names the degrees to constrain
+│   └── Unsupported          a layer, stack feature or format the models do not describe: names what
+is missing └── Infeasible               the question is well formed and has no answer: names the
+nearest failing constraint └── OutOfTime            none was found in the time given
 """
 
 from __future__ import annotations
@@ -42,7 +41,11 @@ class UnknownName(Invalid):
         known = sorted(known)
         near = difflib.get_close_matches(value.lower(), known, n=3, cutoff=0.5)
         more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
-        hint = f"; did you mean {', '.join(near)}?" if near else f"; known: {', '.join(known[:_LISTED])}{more}"
+        hint = (
+            f"; did you mean {', '.join(near)}?"
+            if near
+            else f"; known: {', '.join(known[:_LISTED])}{more}"
+        )
         super().__init__(field, value, f"unknown name{hint}")
         self.near = near
 
@@ -66,8 +69,9 @@ class Unsupported(Invalid):
 class Infeasible(DomainError):
     """No layout satisfies every constraint.
 
-    `constraint` is the nearest failing one, `needed` and `available` are in `unit`. `enough_chips`: how many would do,
-    where that is known. `blamed`: values of the question of which each alone is in the way.
+    `constraint` is the nearest failing one, `needed` and `available` are in `unit`. `enough_chips`:
+    how many would do, where that is known. `blamed`: values of the question of which each alone is
+    in the way.
     """
 
     def __init__(
@@ -89,12 +93,17 @@ class Infeasible(DomainError):
     def brief(self) -> str:
         if self.needed is None or self.available is None:
             return str(self)
-        return f"{self.constraint}: at least {self.needed:.1f} {self.unit} are needed, {self.available:.1f} are there"
+        return (
+            f"{self.constraint}: at least {self.needed:.1f} {self.unit} are needed,"
+            f" {self.available:.1f} are there"
+        )
 
     def adding(self, detail: str, enough_chips: int | None = None) -> Infeasible:
         """The same, with something more to say."""
         more = f"{self.detail}; {detail}"
-        return Infeasible(self.constraint, more, self.needed, self.available, self.unit, enough_chips, self.blamed)
+        return Infeasible(
+            self.constraint, more, self.needed, self.available, self.unit, enough_chips, self.blamed
+        )
 
     def after(self, detail: str) -> Infeasible:
         """The same, with something to say first, of every value that is blamed too."""
@@ -115,4 +124,7 @@ class OutOfTime(Infeasible):
     """Whether there is one is not known."""
 
     def __init__(self, more: str = "") -> None:
-        super().__init__("time_limit_s", f"no layout that fits was found in the time given; there may be one{more}")
+        super().__init__(
+            "time_limit_s",
+            f"no layout that fits was found in the time given; there may be one{more}",
+        )

@@ -58,10 +58,15 @@ def main() -> int:
 def _settings() -> Settings:
     as_is = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        prog="python -m service", description="Serve Shardwright.", epilog=described(), formatter_class=as_is
+        prog="python -m service",
+        description="Serve Shardwright.",
+        epilog=described(),
+        formatter_class=as_is,
     )
     parser.add_argument("--host", help="address to listen on; SHARDWRIGHT_HOST")
-    parser.add_argument("--port", type=int, help="port to listen on, 0 for a free one; SHARDWRIGHT_PORT")
+    parser.add_argument(
+        "--port", type=int, help="port to listen on, 0 for a free one; SHARDWRIGHT_PORT"
+    )
     given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
     try:
         return from_environment(**given)

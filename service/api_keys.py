@@ -1,8 +1,10 @@
 """Who calls: keys that an operator gives to tenants, each for some of what the service does.
 
-`python -m service.api_keys create --tenant NAME [--scope recommend --scope report ...] | list | revoke ID`
+`python -m service.api_keys create --tenant NAME [--scope recommend --scope report ...] | list |
+revoke ID`
 
-A key is sw_<id>_<secret>, sent as `Authorization: Bearer`. The secret is shown once; the database has its hash.
+A key is sw_<id>_<secret>, sent as `Authorization: Bearer`. The secret is shown once; the database
+has its hash.
 """
 
 from __future__ import annotations
@@ -24,14 +26,18 @@ from service.store.tables import ApiKeyRow
 SCOPES = {
     "recommend": "ask questions, and read their answers",
     "report": "report what was measured, and read one's own reports, summaries and drift",
-    "calibrate": "change what all share: calibrations, activations, policies, catalogue entries; replay answers",
+    "calibrate": (
+        "change what all share: calibrations, activations, policies, catalogue entries; replay"
+        " answers"
+    ),
     "admin": "all of that, and to see what belongs to other tenants",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`tenant`: whose rows a request makes, and sees unless it sees all; None where no key is asked for."""
+    """`tenant`: whose rows a request makes, and sees unless it sees all; None where no key is asked
+    for."""
 
     tenant: str | None
     scopes: frozenset[str]
@@ -54,7 +60,9 @@ def caller_of(store: Store, authorization: Sequence[str]) -> Caller:
     kind, _, key = authorization[0].partition(" ")
     parts = key.strip().split("_", 2)
     if kind.lower() != "bearer" or len(parts) != 3 or parts[0] != "sw":
-        raise Unauthenticated("The Authorization header must be Bearer and a key, sw_<id>_<secret>.")
+        raise Unauthenticated(
+            "The Authorization header must be Bearer and a key, sw_<id>_<secret>."
+        )
     with store.reading() as rows:
         row = rows.api_keys.find(parts[1]) if parts[1].isalnum() and parts[1].isascii() else None
     known = row is not None and hmac.compare_digest(row.secret_hash, digest(parts[2]))
@@ -67,7 +75,11 @@ def create(store: Store, tenant: str, scopes: Sequence[str]) -> str:
     """A new key, as its holder will send it."""
     id_, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
     row = ApiKeyRow(
-        id=id_, tenant=tenant, scopes=sorted({*scopes}), secret_hash=digest(secret), created_at=datetime.now(UTC)
+        id=id_,
+        tenant=tenant,
+        scopes=sorted({*scopes}),
+        secret_hash=digest(secret),
+        created_at=datetime.now(UTC),
     )
     with store.writing() as rows:
         rows.api_keys.add(row)
@@ -99,13 +111,19 @@ def _tenant(given: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m service.api_keys",
-        description="Keys of tenants. SHARDWRIGHT_REQUIRE_API_KEYS=true makes the service ask for them.",
+        description=(
+            "Keys of tenants. SHARDWRIGHT_REQUIRE_API_KEYS=true makes the service ask for them."
+        ),
     )
     commands = parser.add_subparsers(dest="command", required=True)
     making = commands.add_parser("create", help="a new key, shown once")
-    making.add_argument("--tenant", required=True, type=_tenant, help="whose rows it makes and sees")
+    making.add_argument(
+        "--tenant", required=True, type=_tenant, help="whose rows it makes and sees"
+    )
     scopes = "; ".join(f"{name}: {meaning}" for name, meaning in SCOPES.items())
-    making.add_argument("--scope", action="append", choices=SCOPES, help=f"{scopes}. Both of the first unless given")
+    making.add_argument(
+        "--scope", action="append", choices=SCOPES, help=f"{scopes}. Both of the first unless given"
+    )
     commands.add_parser("list", help="every key, without its secret")
     commands.add_parser("revoke", help="refuse a key from now on").add_argument("id")
     given = parser.parse_args()

@@ -1,4 +1,5 @@
-"""Puts the parts together. Nothing is built at import; two applications in one process share nothing."""
+"""Puts the parts together. Nothing is built at import; two applications in one process share
+nothing."""
 
 from __future__ import annotations
 
@@ -126,7 +127,9 @@ def _services(store: Store, settings: Settings) -> Services:
         report_summaries=ReportSummaries(store),
         reports=Reports(store),
         timelines=Timelines(store),
-        unattended=Unattended(store, calibrations, creation, learning_slots, settings.unattended_look_s),
+        unattended=Unattended(
+            store, calibrations, creation, learning_slots, settings.unattended_look_s
+        ),
         worker=worker,
     )
 

@@ -51,7 +51,9 @@ class Unauthenticated(ServiceError):
 
 class Forbidden(ServiceError):
     def __init__(self, scope: str, scopes: Sequence[str]) -> None:
-        super().__init__(f"This needs the scope {scope}; the key has {', '.join(scopes) or 'none'}.")
+        super().__init__(
+            f"This needs the scope {scope}; the key has {', '.join(scopes) or 'none'}."
+        )
         self.scope = scope
 
 
@@ -61,17 +63,24 @@ class Conflict(ServiceError):
 
 class NameReserved(Conflict):
     def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"{name} names an entry of the shipped catalogue of {kind}; choose another name.")
+        super().__init__(
+            f"{name} names an entry of the shipped catalogue of {kind}; choose another name."
+        )
 
 
 class NameTaken(Conflict):
     def __init__(self, other: str, name: str) -> None:
-        super().__init__(f"{name} is registered among the {other}, and a preset may name either; choose another name.")
+        super().__init__(
+            f"{name} is registered among the {other}, and a preset may name either; choose another"
+            " name."
+        )
 
 
 class StillRunning(Conflict):
     def __init__(self) -> None:
-        super().__init__("The first request with this Idempotency-Key has not finished; try again later.")
+        super().__init__(
+            "The first request with this Idempotency-Key has not finished; try again later."
+        )
 
 
 class NothingToLearn(ServiceError):
@@ -84,7 +93,9 @@ class NothingToLearn(ServiceError):
 
 class KeyReused(ServiceError):
     def __init__(self) -> None:
-        super().__init__("This Idempotency-Key was used for another request; use a new key for each request.")
+        super().__init__(
+            "This Idempotency-Key was used for another request; use a new key for each request."
+        )
 
 
 class PreconditionRequired(ServiceError):
@@ -94,7 +105,9 @@ class PreconditionRequired(ServiceError):
 
 class PreconditionFailed(ServiceError):
     def __init__(self, current: str) -> None:
-        super().__init__(f"The ETag is now {current}, which If-Match does not name (W/… never matches here).")
+        super().__init__(
+            f"The ETag is now {current}, which If-Match does not name (W/… never matches here)."
+        )
 
 
 class BadHeader(ServiceError):
@@ -111,14 +124,21 @@ class Unreadable(MalformedBody):
 
     def __init__(self, rule: str, value: object = None, location: Sequence[str | int] = ()) -> None:
         place = pointer_of(location)[:100] or "its root"
-        where = f" holds {'null' if value is None else value} at {place}, which" if location or value else ""
+        where = (
+            f" holds {'null' if value is None else value} at {place}, which"
+            if location or value
+            else ""
+        )
         super().__init__(f"The body{where} {rule}.")
         self.rule, self.value, self.location = rule, value, location
 
 
 class NotJson(ServiceError):
     def __init__(self, media_type: str) -> None:
-        super().__init__(f"The body must be application/json in UTF-8, not {media_type or 'of an unnamed media type'}.")
+        super().__init__(
+            "The body must be application/json in UTF-8, not"
+            f" {media_type or 'of an unnamed media type'}."
+        )
 
 
 class BodyTooLarge(ServiceError):
@@ -142,13 +162,17 @@ class Overloaded(ServiceError):
 
 class QueueFull(Overloaded):
     def __init__(self, running: int, waiting: int) -> None:
-        super().__init__(f"The queue is full: {running} may compute at a time and {waiting} wait; try again later.")
+        super().__init__(
+            f"The queue is full: {running} may compute at a time and {waiting} wait; try again"
+            " later."
+        )
 
 
 class TurnNeverCame(Overloaded):
     def __init__(self, waited_s: float) -> None:
         super().__init__(
-            f"The turn of this request did not come within {waited_s:g} s, for others are computed; try again later."
+            f"The turn of this request did not come within {waited_s:g} s, for others are computed;"
+            " try again later."
         )
 
 
@@ -164,5 +188,7 @@ class ClientGone(ServiceError):
 
 class Refused(ServiceError):
     def __init__(self, errors: Sequence[Invalid]) -> None:
-        super().__init__(str(errors[0]) if len(errors) == 1 else f"{len(errors)} values break a rule.")
+        super().__init__(
+            str(errors[0]) if len(errors) == 1 else f"{len(errors)} values break a rule."
+        )
         self.errors = tuple(errors)

@@ -1,4 +1,5 @@
-"""A value that breaks a rule, as errors tell of it: the field, where it is, what it was and the rule."""
+"""A value that breaks a rule, as errors tell of it: the field, where it is, what it was and the
+rule."""
 
 from __future__ import annotations
 
@@ -45,13 +46,23 @@ class Fault:
 
     def sentence(self) -> str:
         whole = self.value is None or isinstance(self.value, (Mapping, list, tuple))
-        return f"{self.field}: {self.rule}" if whole else f"{self.field} = {shown(self.value)!r}: {self.rule}"
+        return (
+            f"{self.field}: {self.rule}"
+            if whole
+            else f"{self.field} = {shown(self.value)!r}: {self.rule}"
+        )
 
 
 def of_pydantic(
-    item: Mapping[str, Any], form: Any, location: Sequence[str | int], *, root: Sequence[str | int] = (), in_body: bool
+    item: Mapping[str, Any],
+    form: Any,
+    location: Sequence[str | int],
+    *,
+    root: Sequence[str | int] = (),
+    in_body: bool,
 ) -> Fault:
-    """An error of pydantic's, at this location of something of this form (a type), which lies at `root`."""
+    """An error of pydantic's, at this location of something of this form (a type), which lies at
+    `root`."""
     value = None if item["type"] == "missing" else item["input"]
     rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
     if item["type"] == "extra_forbidden" and (known := known_fields(form, location)):
@@ -61,14 +72,18 @@ def of_pydantic(
     return Fault([*root, *location], value, rule, in_body=in_body)
 
 
-def of_refusal(error: Exception, root: Sequence[str | int], form: Any = None, *, most: int) -> list[Fault]:
-    """Of a part of a body that lies at `root` and should have this form: what pydantic, the models or the service say
-    of it, up to the first so many."""
+def of_refusal(
+    error: Exception, root: Sequence[str | int], form: Any = None, *, most: int
+) -> list[Fault]:
+    """Of a part of a body that lies at `root` and should have this form: what pydantic, the models
+    or the service say of it, up to the first so many."""
     if isinstance(error, ValidationError):
         found = error.errors(include_url=False)[:most]
         return [of_pydantic(item, form, item["loc"], root=root, in_body=True) for item in found]
     if isinstance(error, Refused):
-        return [fault for each in error.errors for fault in of_refusal(each, root, most=most)][:most]
+        return [fault for each in error.errors for fault in of_refusal(each, root, most=most)][
+            :most
+        ]
     if isinstance(error, Invalid):
         return [Fault([*root, *location_of(error.field)], error.value, error.rule, in_body=True)]
     if isinstance(error, Unreadable):
@@ -83,7 +98,9 @@ def given(body: Any, location: Sequence[str | int], otherwise: object) -> object
     value = body
     for step in written(location):
         known = isinstance(value, dict) and step in value
-        if not known and not (isinstance(value, list) and isinstance(step, int) and step < len(value)):
+        if not known and not (
+            isinstance(value, list) and isinstance(step, int) and step < len(value)
+        ):
             return otherwise
         value = value[step]
     return value
@@ -111,7 +128,11 @@ def shown(value: object) -> object:
 def _whole(value: int) -> int | str:
     if abs(value) <= _JSON_INTEGER:
         return value
-    return str(value) if value.bit_length() <= _PRINTED_BITS else f"an integer of {value.bit_length()} bits"
+    return (
+        str(value)
+        if value.bit_length() <= _PRINTED_BITS
+        else f"an integer of {value.bit_length()} bits"
+    )
 
 
 _RULES = {

@@ -1,4 +1,5 @@
-"""Ids: UUID version 7 (RFC 9562), text that sorts by time of creation; and what tells equal runs and logs."""
+"""Ids: UUID version 7 (RFC 9562), text that sorts by time of creation; and what tells equal runs
+and logs."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def run_hash(request: Mapping[str, Any]) -> str:
 
 
 def log_hash(log: str, run: str, outcome: str) -> str:
-    """Of a training log with the run that it is said to be of, and how that is said to have ended; however its lines
-    end, and without those that are blank and a byte order mark."""
+    """Of a training log with the run that it is said to be of, and how that is said to have ended;
+    however its lines end, and without those that are blank and a byte order mark."""
     lines = (line.rstrip() for line in log.removeprefix("\ufeff").splitlines())
     return digest(run, outcome, *filter(None, lines))

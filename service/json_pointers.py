@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from models.errors import Invalid
 
 TAG = "@"
-"""Begins the tags of unions in service.schemas, which pydantic puts into locations and callers never wrote."""
+"""Begins the tags of unions in service.schemas, which pydantic puts into locations and callers
+never wrote."""
 
 _STEP = re.compile(r"[^.\[\]]+")
 
@@ -36,8 +37,11 @@ def location_of(field: str) -> list[str | int]:
 
 
 def written(location: Sequence[str | int]) -> list[str | int]:
-    """Without what pydantic adds: the tags of unions, and "[key]" where the name of a member is wrong."""
-    return [step for step in location if isinstance(step, int) or not step.startswith((TAG, "[key]"))]
+    """Without what pydantic adds: the tags of unions, and "[key]" where the name of a member is
+    wrong."""
+    return [
+        step for step in location if isinstance(step, int) or not step.startswith((TAG, "[key]"))
+    ]
 
 
 @contextmanager

@@ -11,17 +11,24 @@ from service.json_pointers import TAG
 
 
 def known_fields(form: Any, location: Sequence[str | int]) -> list[str]:
-    """Of what lies around `location` in a body of this form (a type), in the words of the schemas."""
+    """Of what lies around `location` in a body of this form (a type), in the words of the
+    schemas."""
     forms, tag = [form], None
     for step in location[:-1]:
         if isinstance(step, str) and step.startswith(TAG):
             tag = step
         elif isinstance(step, str):
             kinds = [kind for form in forms for kind in _models(form, tag)]
-            forms = [kind.model_fields[step].annotation for kind in kinds if step in kind.model_fields]
+            forms = [
+                kind.model_fields[step].annotation for kind in kinds if step in kind.model_fields
+            ]
             tag = None
     kinds = [kind for form in forms for kind in _models(form, tag)]
-    return list(dict.fromkeys(field.alias or name for kind in kinds for name, field in kind.model_fields.items()))
+    return list(
+        dict.fromkeys(
+            field.alias or name for kind in kinds for name, field in kind.model_fields.items()
+        )
+    )
 
 
 def _models(form: Any, tag: str | None) -> Iterator[type[BaseModel]]:

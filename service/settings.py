@@ -58,13 +58,16 @@ class Settings(BaseSettings):
     """Largest request body that is read."""
 
     body_wait_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
-    """How long the next piece of a body may take, and all of it beyond a second for 1,000 bytes, before a 408."""
+    """How long the next piece of a body may take, and all of it beyond a second for 1,000 bytes,
+    before a 408."""
 
     require_api_keys: bool = False
-    """Answer only requests that carry a key made by `python -m service.api_keys`, each tenant seeing its own."""
+    """Answer only requests that carry a key made by `python -m service.api_keys`, each tenant
+    seeing its own."""
 
     heavy_concurrency: Annotated[int, Field(ge=1)] = 2
-    """Searches and calibrations that compute at the same time; cheaper requests never wait behind them."""
+    """Searches and calibrations that compute at the same time; cheaper requests never wait behind
+    them."""
 
     heavy_queue: Annotated[int, Field(ge=0, le=32)] = 16
     """How many more may wait for their turn; beyond that the answer is 503."""
@@ -76,23 +79,29 @@ class Settings(BaseSettings):
     """How long an Idempotency-Key remembers its answer."""
 
     idempotency_in_flight_s: Annotated[float, Field(ge=1, le=_YEAR_S)] = 900.0
-    """After this an unanswered key is taken to belong to a crashed process, and may be tried again."""
+    """After this an unanswered key is taken to belong to a crashed process, and may be tried
+    again."""
 
     unattended_look_s: Annotated[float, Field(ge=0.05, le=3600)] = 30.0
     """How often to look whether a profile's policy asks for a calibration."""
 
 
 def from_environment(**given: Any) -> Settings:
-    """The settings; `given` go before variables. Raises Misconfigured, for a variable that sets nothing too."""
+    """The settings; `given` go before variables. Raises Misconfigured, for a variable that sets
+    nothing too."""
     names = [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
     for name in sorted(os.environ):
         if name.upper().startswith(PREFIX) and name.upper() not in names:
             near = difflib.get_close_matches(name.upper(), names, n=1)
-            raise Misconfigured(f"{name} sets nothing{f'; did you mean {near[0]}?' if near else ''}")
+            raise Misconfigured(
+                f"{name} sets nothing{f'; did you mean {near[0]}?' if near else ''}"
+            )
     try:
         return Settings(**given)
     except ValidationError as error:
-        raise Misconfigured("; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())) from None
+        raise Misconfigured(
+            "; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())
+        ) from None
 
 
 def described() -> str:

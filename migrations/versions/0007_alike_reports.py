@@ -15,7 +15,10 @@ depends_on = None
 
 def upgrade() -> None:
     op.create_index(
-        op.f("ix_reports_alike"), "reports", ["chip", "stack", "architecture", "outcome", "id"], unique=False
+        op.f("ix_reports_alike"),
+        "reports",
+        ["chip", "stack", "architecture", "outcome", "id"],
+        unique=False,
     )
     op.drop_index(op.f("ix_reports_chip"), table_name="reports")
 

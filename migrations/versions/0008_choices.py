@@ -1,4 +1,5 @@
-"""the choice that a report names, and indexes for what a tenant has, newest first, and for answers of a time span
+"""the choice that a report names, and indexes for what a tenant has, newest first, and for answers
+of a time span
 
 Revision 0008, after 0007.
 """
@@ -40,10 +41,14 @@ def _fill() -> None:
         sa.column("document", sa.JSON),
     )
     connection, x = op.get_bind(), reports.c
-    named = sa.select(x.id).where(x.recommendation_id.is_not(None), x.submission.contains('"choice"'))
+    named = sa.select(x.id).where(
+        x.recommendation_id.is_not(None), x.submission.contains('"choice"')
+    )
     for id_ in connection.scalars(named).all():
         mine = x.id == id_
-        submission, document = connection.execute(sa.select(x.submission, x.document).where(mine)).one()
+        submission, document = connection.execute(
+            sa.select(x.submission, x.document).where(mine)
+        ).one()
         choice = json.loads(submission).get("choice")
         told = {"choice": choice, "document": {**document, "choice": choice}}
         connection.execute(sa.update(reports).where(mine).values(**told))

@@ -25,7 +25,10 @@ def upgrade() -> None:
 def _fill() -> None:
     """Other submissions that hold the word get a hash too: no log's."""
     reports = sa.table(
-        "reports", sa.column("id", sa.String), sa.column("submission", sa.Text), sa.column("log_hash", sa.String)
+        "reports",
+        sa.column("id", sa.String),
+        sa.column("submission", sa.Text),
+        sa.column("log_hash", sa.String),
     )
     connection, x = op.get_bind(), reports.c
     for id_ in connection.scalars(sa.select(x.id).where(x.submission.contains('"log"'))).all():

@@ -21,7 +21,10 @@ _OF_THE_FASTEST = ("layout", "step_time_s", "mfu", "fit_probability")
 
 def upgrade() -> None:
     for table in ("predictions", "recommendations"):
-        op.add_column(table, sa.Column("brief", sa.JSON(none_as_null=True), nullable=False, server_default="{}"))
+        op.add_column(
+            table,
+            sa.Column("brief", sa.JSON(none_as_null=True), nullable=False, server_default="{}"),
+        )
         _fill(table)
 
 

@@ -1,4 +1,5 @@
-"""what ran, to tell runs that many reports are of; and the hash of a log with its run, not with the words around it
+"""what ran, to tell runs that many reports are of; and the hash of a log with its run, not with the
+words around it
 
 Revision 0012, after 0011.
 """
@@ -21,7 +22,9 @@ _ALIKE = "ix_reports_alike"
 
 
 def upgrade() -> None:
-    op.add_column("reports", sa.Column("run_hash", sa.String(length=200), nullable=False, server_default=""))
+    op.add_column(
+        "reports", sa.Column("run_hash", sa.String(length=200), nullable=False, server_default="")
+    )
     _fill()
     op.drop_index(op.f(_ALIKE), table_name="reports")
     columns = ["chip", "stack", "architecture", "outcome", "run_hash", "measured_at"]

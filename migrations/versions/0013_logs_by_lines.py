@@ -20,7 +20,11 @@ depends_on = None
 
 
 def upgrade() -> None:
-    _rehash(lambda log: [line for line in map(str.rstrip, log.removeprefix("\ufeff").splitlines()) if line])
+    _rehash(
+        lambda log: [
+            line for line in map(str.rstrip, log.removeprefix("\ufeff").splitlines()) if line
+        ]
+    )
 
 
 def downgrade() -> None:
@@ -40,7 +44,9 @@ def _rehash(parts: Callable[[str], list[str]]) -> None:
     connection, x = op.get_bind(), reports.c
     logged = sa.select(x.id, x.outcome, x.run_hash).where(x.log_hash.is_not(None))
     for id_, outcome, run in connection.execute(logged).all():
-        received: Any = json.loads(connection.scalars(sa.select(x.submission).where(x.id == id_)).one())
+        received: Any = json.loads(
+            connection.scalars(sa.select(x.submission).where(x.id == id_)).one()
+        )
         text = "\n".join((run, outcome, *parts(received["log"])))
         hashed = hashlib.sha256(text.encode()).hexdigest()
         connection.execute(sa.update(reports).where(x.id == id_).values(log_hash=hashed))

@@ -1,1 +1,2 @@
-"""What to tell people: recommendations, comparisons, frontiers, and where to run on how many chips."""
+"""What to tell people: recommendations, comparisons, frontiers, and where to run on how many
+chips."""

@@ -1,9 +1,10 @@
 """Nodes that a scheduler already holds: the best use of exactly those, and which rank runs where.
 
-Scale-up domains may be held in part and unevenly: 64 chips of one rack, 72 of another, 7 of a node of 8. A job wants as
-many chips of every domain that it uses, so groups of many sizes u are tried, of each octave some: a domain of c chips
-hosts c // u groups, the rest are spares. Ranks count through groups of one domain, domains of one leaf, then
-leaves, so that neighbours in rank are neighbours on the fabric.
+Scale-up domains may be held in part and unevenly: 64 chips of one rack, 72 of another, 7 of a node
+of 8. A job wants as many chips of every domain that it uses, so groups of many sizes u are tried,
+of each octave some: a domain of c chips hosts c // u groups, the rest are spares. Ranks count
+through groups of one domain, domains of one leaf, then leaves, so that neighbours in rank are
+neighbours on the fabric.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _NAMED = 3  # of the nodes of a domain that is too large
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """`chips` held of it; `domain`: its scale-up domain (itself, where nodes are domains); `leaf`: its switch."""
+    """`chips` held of it; `domain`: its scale-up domain (itself, where nodes are domains); `leaf`:
+    its switch."""
 
     name: str
     chips: int
@@ -43,7 +45,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """`ranks` from `first_rank` on run on so many `chips` of this node, one a device, in `group` of its domain."""
+    """`ranks` from `first_rank` on run on so many `chips` of this node, one a device, in `group` of
+    its domain."""
 
     node: str
     domain: str
@@ -55,8 +58,9 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """A cluster of equal groups out of the nodes: where its ranks run, and chips left over by node. `left_out_s`: what
-    a step takes at least on groups that there was no time to try; infinite where there was."""
+    """A cluster of equal groups out of the nodes: where its ranks run, and chips left over by node.
+    `left_out_s`: what a step takes at least on groups that there was no time to try; infinite where
+    there was."""
 
     cluster: Cluster
     hosts: tuple[Host, ...]
@@ -71,14 +75,19 @@ class Allocation:
 def allocate(
     problem: Problem, profile: Profile, constraints: Constraints, nodes: Sequence[Node], go_on: GoOn
 ) -> Allocation:
-    """The groups on which a step takes least, of those tried. `problem.cluster` says chip and fabric, how many chips to
-    use at most, and perhaps how many of each domain; raises Infeasible."""
+    """The groups on which a step takes least, of those tried. `problem.cluster` says chip and
+    fabric, how many chips to use at most, and perhaps how many of each domain; raises
+    Infeasible."""
     _check_nodes(nodes)
     _check(problem.cluster, nodes)
-    best, failure, in_time = fastest_space(_arrangements(problem, constraints, nodes, go_on), profile, Goal(), go_on)
+    best, failure, in_time = fastest_space(
+        _arrangements(problem, constraints, nodes, go_on), profile, Goal(), go_on
+    )
     if best is None:
         total = sum(node.chips for node in nodes)
-        raise failure or Infeasible("allocation", f"no legal layout runs on equal groups out of these {total} chips")
+        raise failure or Infeasible(
+            "allocation", f"no legal layout runs on equal groups out of these {total} chips"
+        )
     cluster = best.space.problem.cluster
     hosts, spares = _hosts(nodes, cluster)
     left_out_s = math.inf if in_time else problem.at_peak_s
@@ -89,38 +98,56 @@ def _check_nodes(nodes: Sequence[Node]) -> None:
     names, leaves = set[str](), dict[str, str]()
     for at, node in enumerate(nodes):
         if node.name in names:
-            raise Invalid(f"allocation.nodes[{at}].name", node.name, "is the name of an earlier node too")
+            raise Invalid(
+                f"allocation.nodes[{at}].name", node.name, "is the name of an earlier node too"
+            )
         names.add(node.name)
         if (leaf := leaves.setdefault(node.domain, node.leaf)) != node.leaf:
-            rule = f"the nodes of one domain share a leaf, and an earlier one of {node.domain!r} hangs from {leaf!r}"
+            rule = (
+                f"the nodes of one domain share a leaf, and an earlier one of {node.domain!r} hangs"
+                f" from {leaf!r}"
+            )
             raise Invalid(f"allocation.nodes[{at}].leaf", node.leaf, rule)
 
 
 def _check(cluster: Cluster, nodes: Sequence[Node]) -> None:
     if cluster.fabric.torus is not None:
-        raise Invalid("allocation", None, f"fabric {cluster.fabric.id} is a torus: its slices are whole")
+        raise Invalid(
+            "allocation", None, f"fabric {cluster.fabric.id} is a torus: its slices are whole"
+        )
     size = cluster.fabric.domain
     for name, members in _domains(nodes):
         chips = sum(node.chips for node in members)
         if size is not None and chips > size:
-            some = ", ".join(node.name for node in members[:_NAMED]) + ", …" * (len(members) > _NAMED)
-            rule = (
-                f"a scale-up domain of {cluster.fabric.id} has {size} chips, but domain {name!r} ({some}) has {chips}"
+            some = ", ".join(node.name for node in members[:_NAMED]) + ", …" * (
+                len(members) > _NAMED
             )
-            raise Invalid("allocation.nodes", chips, f"{rule}: give every domain nodes and a name of its own")
+            rule = (
+                f"a scale-up domain of {cluster.fabric.id} has {size} chips, but domain {name!r}"
+                f" ({some}) has {chips}"
+            )
+            raise Invalid(
+                "allocation.nodes", chips, f"{rule}: give every domain nodes and a name of its own"
+            )
     held = sum(node.chips for node in nodes)
     if cluster.num_chips > held:
-        rule = f"more than the {held} chips of the allocation; leave it out to use as many as are fastest"
+        rule = (
+            f"more than the {held} chips of the allocation; leave it out to use as many as are"
+            " fastest"
+        )
         raise Invalid("cluster.num_chips", cluster.num_chips, rule)
 
 
 def _domains(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
-    """Leaf by leaf, the fullest domain of each first, so that a smaller job leaves out the emptiest; otherwise in the
-    order of the nodes."""
+    """Leaf by leaf, the fullest domain of each first, so that a smaller job leaves out the
+    emptiest; otherwise in the order of the nodes."""
     leaves: dict[str, dict[str, list[Node]]] = {}
     for node in nodes:
         leaves.setdefault(node.leaf, {}).setdefault(node.domain, []).append(node)
-    full = [sorted(domains.items(), key=lambda one: -sum(node.chips for node in one[1])) for domains in leaves.values()]
+    full = [
+        sorted(domains.items(), key=lambda one: -sum(node.chips for node in one[1]))
+        for domains in leaves.values()
+    ]
     return [domain for domains in full for domain in domains]
 
 
@@ -128,9 +155,11 @@ def _group(cluster: Cluster) -> int:
     return cluster.chips_per_domain or cluster.num_chips
 
 
-def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[Node], go_on: GoOn) -> list[Space]:
-    """On clusters of groups of as many chips as `chips_per_domain`: of groups of about one size the numbers that
-    promise most, and of all these what promises most first."""
+def _arrangements(
+    problem: Problem, constraints: Constraints, nodes: Sequence[Node], go_on: GoOn
+) -> list[Space]:
+    """On clusters of groups of as many chips as `chips_per_domain`: of groups of about one size the
+    numbers that promise most, and of all these what promises most first."""
     octaves = _by_octave(_counts(problem, constraints, nodes))
     legal = (
         (
@@ -145,18 +174,28 @@ def _arrangements(problem: Problem, constraints: Constraints, nodes: Sequence[No
         found.append(one)
         if not go_on():
             break
-    return [space for _, space in sorted(found, key=lambda one: (-one[0], -_group(one[1].problem.cluster)))]
+    return [
+        space
+        for _, space in sorted(found, key=lambda one: (-one[0], -_group(one[1].problem.cluster)))
+    ]
 
 
-def _counts(problem: Problem, constraints: Constraints, nodes: Sequence[Node]) -> list[tuple[int, int, float]]:
-    """Sizes of a group, with numbers of devices in groups of that size that can be divided in more ways than all larger
-    ones, of few devices all that can, and what each promises (models.advice.fewer_chips.promise)."""
+def _counts(
+    problem: Problem, constraints: Constraints, nodes: Sequence[Node]
+) -> list[tuple[int, int, float]]:
+    """Sizes of a group, with numbers of devices in groups of that size that can be divided in more
+    ways than all larger ones, of few devices all that can, and what each promises
+    (models.advice.fewer_chips.promise)."""
     held = Counter(sum(node.chips for node in members) for _, members in _domains(nodes))
     domains, times = np.array(list(held)), np.array(list(held.values()))
     limit, devices = problem.cluster.num_chips, problem.cluster.chip.devices_per_chip
     largest = min(int(domains.max()), limit)
     sizes = set(range(largest, max(largest - _LARGEST, 0), -1))
-    sizes |= {d for chips in (limit, *(chips for chips, _ in held.most_common(_LARGEST))) for d in divisors(chips)}
+    sizes |= {
+        d
+        for chips in (limit, *(chips for chips, _ in held.most_common(_LARGEST)))
+        for d in divisors(chips)
+    }
     if problem.cluster.chips_per_domain is not None:
         sizes = {problem.cluster.chips_per_domain}
     most = {size: min(int((domains // size * times).sum()), limit // size) * size for size in sizes}
@@ -182,7 +221,9 @@ def _by_octave(counts: Sequence[tuple[int, int, float]]) -> Iterator[list[tuple[
         yield sorted(alike, key=lambda one: (-one[2], -one[0]))
 
 
-def _of_groups(problem: Problem, constraints: Constraints, size: int, devices: int) -> Iterator[Space]:
+def _of_groups(
+    problem: Problem, constraints: Constraints, size: int, devices: int
+) -> Iterator[Space]:
     """On so many devices in groups of so many chips, if there is a legal layout."""
     cluster = _groups(problem.cluster, devices // problem.cluster.chip.devices_per_chip, size)
     for one in built(cluster, np.array([devices])):
@@ -201,7 +242,9 @@ def _hosts(nodes: Sequence[Node], cluster: Cluster) -> tuple[tuple[Host, ...], d
     spares = {node.name: node.chips for node in nodes}
     chip = 0
     for domain, members in _domains(nodes):
-        groups = min(sum(node.chips for node in members) // size, (cluster.num_chips - chip) // size)
+        groups = min(
+            sum(node.chips for node in members) // size, (cluster.num_chips - chip) // size
+        )
         wanted, start = groups * size, chip
         for node in members:
             left = min(node.chips, wanted - (chip - start))

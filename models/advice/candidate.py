@@ -12,7 +12,8 @@ from models.spec.profile import Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A layout with its prediction and its place in the order of complexity (models.layouts.complexity)."""
+    """A layout with its prediction and its place in the order of complexity
+    (models.layouts.complexity)."""
 
     prediction: Prediction
     complexity: int
@@ -26,5 +27,9 @@ def candidates(predictions: Predictions, profile: Profile) -> list[Candidate]:
     for i in range(len(layouts)):
         points = {name: int(value[i]) for name, value in terms.items() if value[i]}
         prediction = describe(predictions, i, spreads, profile)
-        result.append(Candidate(prediction=prediction, complexity=sum(points.values()), complexity_terms=points))
+        result.append(
+            Candidate(
+                prediction=prediction, complexity=sum(points.values()), complexity_terms=points
+            )
+        )
     return result

@@ -1,9 +1,11 @@
-"""Where should this run? Clusters, or numbers of chips, by what a job of so many tokens takes and costs on each.
+"""Where should this run? Clusters, or numbers of chips, by what a job of so many tokens takes and
+costs on each.
 
-Goodput: with a failure every M = 1/(rate · chips) seconds on average, at times that nothing foretells, a checkpoint
-that takes C and a restart that takes R, work of τ seconds between checkpoints takes M · e^(R/M) · (e^((τ + C)/M) - 1)
-(Daly 2006, doi:10.1016/j.future.2004.11.016, equation 20); least for τ/M = 1 - e^-((τ + C)/M), which is nearly √(2·C·M)
-where failures are rare (Young 1974, doi:10.1145/361147.361115).
+Goodput: with a failure every M = 1/(rate · chips) seconds on average, at times that nothing
+foretells, a checkpoint that takes C and a restart that takes R, work of τ seconds between
+checkpoints takes M · e^(R/M) · (e^((τ + C)/M) - 1) (Daly 2006, doi:10.1016/j.future.2004.11.016,
+equation 20); least for τ/M = 1 - e^-((τ + C)/M), which is nearly √(2·C·M) where failures are rare
+(Young 1974, doi:10.1145/361147.361115).
 """
 
 from __future__ import annotations
@@ -43,10 +45,12 @@ Minimized = Literal["step_time", "time", "cost", "chips"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What to `minimize`: seconds of a step, hours until `tokens` are trained, US dollars for them, or chips; among
-    those that keep `deadline_hours` and `budget_usd`. Without tokens, "time" and "cost" are per million of them.
+    """What to `minimize`: seconds of a step, hours until `tokens` are trained, US dollars for them,
+    or chips; among those that keep `deadline_hours` and `budget_usd`. Without tokens, "time" and
+    "cost" are per million of them.
 
-    Failures per chip and hour, and seconds that a checkpoint (which stops training) and a restart take.
+    Failures per chip and hour, and seconds that a checkpoint (which stops training) and a restart
+    take.
     """
 
     minimize: Minimized = "step_time"
@@ -65,11 +69,11 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One cluster. `goodput`: the share of time that is not lost to failures; `checkpoint_every_s`, None without
-    failures. Figures are None where no layout is legal and fits, `refused` says why; `meets`: every limit is kept.
-    `chips_used` are fewer than its `num_chips` where no layout uses all, or fewer are faster: with all a step takes
-    `all_chips_s`. `exact`: there was time for all layouts, and all numbers of chips that are worth a try; `layout`: the
-    fastest."""
+    """One cluster. `goodput`: the share of time that is not lost to failures; `checkpoint_every_s`,
+    None without failures. Figures are None where no layout is legal and fits, `refused` says why;
+    `meets`: every limit is kept. `chips_used` are fewer than its `num_chips` where no layout uses
+    all, or fewer are faster: with all a step takes `all_chips_s`. `exact`: there was time for all
+    layouts, and all numbers of chips that are worth a try; `layout`: the fastest."""
 
     name: str
     chip: str
@@ -102,9 +106,10 @@ def choose(
     failed_gib: Callable[[Problem], float] = lambda _: math.inf,
     more: Callable[[], Mapping[str, Problem]] = dict,
 ) -> list[Choice]:
-    """Every cluster by name, those that meet the limits first, the best of them foremost, then those that miss them by
-    less; one exact search each, of what would be the best at the peak of its chips first. `failed_gib`: with which a
-    run like these has run out of memory there, if any has; `more`: clusters that are looked for after these."""
+    """Every cluster by name, those that meet the limits first, the best of them foremost, then
+    those that miss them by less; one exact search each, of what would be the best at the peak of
+    its chips first. `failed_gib`: with which a run like these has run out of memory there, if any
+    has; `more`: clusters that are looked for after these."""
     found: list[Choice] = []
 
     def add(places: Mapping[str, Problem]) -> None:
@@ -112,7 +117,9 @@ def choose(
             if found and not go_on():
                 late = "time ran out before this cluster"
                 chip, chips = problem.cluster.chip.id, problem.cluster.num_chips
-                found.append(Choice(name=name, chip=chip, num_chips=chips, refused=late, exact=False))
+                found.append(
+                    Choice(name=name, chip=chip, num_chips=chips, refused=late, exact=False)
+                )
             else:
                 failed = failed_gib(problem)
                 found.append(_choice(name, problem, profile, constraints, objective, go_on, failed))
@@ -128,7 +135,10 @@ def _promising(problems: Mapping[str, Problem], objective: Objective) -> list[tu
 
     def rank(name: str) -> tuple[float, float, float, int]:
         problem = problems[name]
-        return _rank(_figured(name, problem, objective, problem.at_peak_s, problem.cluster.num_chips), objective)
+        return _rank(
+            _figured(name, problem, objective, problem.at_peak_s, problem.cluster.num_chips),
+            objective,
+        )
 
     return [(name, problems[name]) for name in sorted(problems, key=rank)]
 
@@ -138,13 +148,20 @@ def _require_hope(choices: Sequence[Choice], objective: Objective) -> None:
     kept = max((choice.goodput for choice in choices if choice.goodput is not None), default=1.0)
     if kept <= _HOPELESS:
         of_it = "next to nothing" if kept <= _LITTLE else f"{kept:.2g}"
-        rule = f"leaves next to no time between failures: of it {of_it} is kept with these checkpoint_s and restart_s"
+        rule = (
+            f"leaves next to no time between failures: of it {of_it} is kept with these"
+            " checkpoint_s and restart_s"
+        )
         raise Invalid("objective.failures_per_chip_hour", objective.failures_per_chip_hour, rule)
 
 
-def settled(choice: Choice, problem: Problem, objective: Objective, found: Recommendation) -> Choice:
+def settled(
+    choice: Choice, problem: Problem, objective: Objective, found: Recommendation
+) -> Choice:
     """The same with the figures of the answer on it, for which there was more time."""
-    figures = _figured(choice.name, problem, objective, found.fastest.prediction.step_time_s, found.chips_used)
+    figures = _figured(
+        choice.name, problem, objective, found.fastest.prediction.step_time_s, found.chips_used
+    )
     all_tried = found.tried_fewer and found.faster_on_fewer is None
     if choice.all_chips_s is not None:
         all_tried = all_tried and choice.exact
@@ -159,14 +176,21 @@ def _rank(choice: Choice, objective: Objective) -> tuple[float, float, float, in
 
 
 def told(choices: Sequence[Choice], objective: Objective) -> str:
-    """Why the first of them is: its figures beside those of the next that keeps the limits as it does."""
+    """Why the first of them is: its figures beside those of the next that keeps the limits as it
+    does."""
     best, possible = choices[0], [choice for choice in choices if choice.refused is None]
     keeping, late = [choice for choice in possible if choice.meets], sum(map(_is_late, choices))
     said = f"where: {_first(best, len(keeping), len(choices) - late, objective)}"
-    if others := [choice for choice in (keeping or possible) if choice is not best]:
+    if others := [choice for choice in keeping or possible if choice is not best]:
         said += f"; then {_figures(others[0])}"
-        said += " (within their 80% intervals either may be the better)" if _overlap(best, others[0], objective) else ""
-    if refused := [_where(choice) for choice in choices if choice.refused is not None and not _is_late(choice)]:
+        said += (
+            " (within their 80% intervals either may be the better)"
+            if _overlap(best, others[0], objective)
+            else ""
+        )
+    if refused := [
+        _where(choice) for choice in choices if choice.refused is not None and not _is_late(choice)
+    ]:
         said += f"; refused: {', '.join(refused)}"
     if late:
         said += f"; time ran out before {late} other{'s' * (late > 1)}, of which any may be better"
@@ -183,14 +207,20 @@ def _first(best: Choice, keeping: int, places: int, objective: Objective) -> str
     named = {name: f"{name} = {_plain(limit)}" for name, limit in _limits(objective).items()}
     limits, figures = " and ".join(named.values()), _figures(best)
     if not keeping:
-        broken = " and ".join(named[name] for name, taken in _taken(best, objective).items() if taken > 1)
+        broken = " and ".join(
+            named[name] for name, taken in _taken(best, objective).items() if taken > 1
+        )
         none = f"none of {places} places keeps {limits}; the nearest is " if places > 1 else ""
         return f"{none}{figures}, which breaks {broken}"
     if places == 1:
         return figures
     if limits and keeping == 1:
         return f"only one of {places} places keeps {limits}: {figures}"
-    among = f"{keeping} of {places} places keep {limits}, and of those" if limits else f"of {places} places"
+    among = (
+        f"{keeping} of {places} places keep {limits}, and of those"
+        if limits
+        else f"of {places} places"
+    )
     return f"{among} {_where(best)} has {BEST[objective.minimize]}: {_numbers(best)}"
 
 
@@ -212,12 +242,16 @@ def none_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
     if not all(choice.exact for choice in choices):
         return OutOfTime(f"; {each}")
     detail = f"none of {len(choices)} clusters has a layout that fits; {each}"
-    return Infeasible(error.constraint, detail, error.needed, error.available, error.unit, error.enough_chips)
+    return Infeasible(
+        error.constraint, detail, error.needed, error.available, error.unit, error.enough_chips
+    )
 
 
 def _excess(choice: Choice, objective: Objective) -> float:
     """How many times the limits it takes; 1 where it keeps them."""
-    return math.inf if choice.refused is not None else max([1.0, *_taken(choice, objective).values()])
+    return (
+        math.inf if choice.refused is not None else max([1.0, *_taken(choice, objective).values()])
+    )
 
 
 def _taken(choice: Choice, objective: Objective) -> dict[str, float]:
@@ -236,7 +270,10 @@ def _figures(choice: Choice) -> str:
 
 
 def _numbers(choice: Choice) -> str:
-    step = f"{choice.step_time_s:.4g} s a step ({choice.step_time_low_s:.3g} to {choice.step_time_high_s:.3g})"
+    step = (
+        f"{choice.step_time_s:.4g} s a step ({choice.step_time_low_s:.3g} to"
+        f" {choice.step_time_high_s:.3g})"
+    )
     figures = {"hours": choice.hours, "USD": choice.usd}
     if choice.usd is None:
         figures["USD per million tokens"] = choice.usd_per_million_tokens
@@ -266,7 +303,9 @@ def _overlap(best: Choice, other: Choice, objective: Objective) -> bool:
 def _interval(choice: Choice, objective: Objective) -> tuple[float, float]:
     """Of what is minimised, by that of step time."""
     of_a_second = _least(choice, objective) / (choice.step_time_s or math.inf)
-    return of_a_second * (choice.step_time_low_s or 0.0), of_a_second * (choice.step_time_high_s or math.inf)
+    return of_a_second * (choice.step_time_low_s or 0.0), of_a_second * (
+        choice.step_time_high_s or math.inf
+    )
 
 
 def _where(choice: Choice) -> str:
@@ -286,7 +325,10 @@ def _choice(
     chip, chips = problem.cluster.chip.id, problem.cluster.num_chips
     try:
         space, answer, slower = avoiding(
-            failed_gib, problem, constraints, lambda heeded: _best_of(Space(problem, heeded), profile, go_on)
+            failed_gib,
+            problem,
+            constraints,
+            lambda heeded: _best_of(Space(problem, heeded), profile, go_on),
         )
     except Infeasible as error:
         exact = not isinstance(error, OutOfTime)
@@ -304,7 +346,12 @@ def _choice(
 
 
 def _judged(
-    choice: Choice, objective: Objective, fastest: Prediction, all_chips_s: float | None, *, exact: bool
+    choice: Choice,
+    objective: Objective,
+    fastest: Prediction,
+    all_chips_s: float | None,
+    *,
+    exact: bool,
 ) -> Choice:
     """With what its fastest layout says of it."""
     return replace(
@@ -319,7 +366,9 @@ def _judged(
     )
 
 
-def _figured(name: str, problem: Problem, objective: Objective, seconds: float, used: int) -> Choice:
+def _figured(
+    name: str, problem: Problem, objective: Objective, seconds: float, used: int
+) -> Choice:
     """What it comes to where a step takes so long on so many of its chips."""
     price = _price(name, problem, objective)
     every, goodput = _goodput(used, objective)
@@ -344,19 +393,26 @@ def _figured(name: str, problem: Problem, objective: Objective, seconds: float, 
 
 
 def _best_of(space: Space, profile: Profile, go_on: GoOn) -> tuple[Space, Answer, float | None]:
-    """The answer on all chips, or on fewer where no layout uses all; or on fewer that are faster, and then what a step
-    takes with all of them."""
+    """The answer on all chips, or on fewer where no layout uses all; or on fewer that are faster,
+    and then what a step takes with all of them."""
     found, answer, fewer = search_all_or_fewer(space, profile, Goal(), go_on)
     seconds = float(answer.times[0])
     faster, tried_fewer = (None, True) if fewer else best_with_fewer(found, profile, seconds, go_on)
     space, best = (faster.space, faster.answer) if faster else (found, answer)
-    return space, best if tried_fewer else best.inexact(found.problem.at_peak_s), seconds if faster else None
+    return (
+        space,
+        best if tried_fewer else best.inexact(found.problem.at_peak_s),
+        seconds if faster else None,
+    )
 
 
 def _price(name: str, problem: Problem, objective: Objective) -> float | None:
     price = problem.cluster.chip.usd_per_chip_hour
     if price is None and (objective.minimize == "cost" or objective.budget_usd is not None):
-        rule = f"is required, or a usd_per_chip_hour of {name}: chip {problem.cluster.chip.id} has no known price"
+        rule = (
+            f"is required, or a usd_per_chip_hour of {name}: chip {problem.cluster.chip.id} has no"
+            " known price"
+        )
         raise Invalid("objective.usd_per_chip_hour", None, rule)
     return price
 
@@ -368,12 +424,17 @@ def _goodput(chips: int, objective: Objective) -> tuple[float | None, float]:
     between = 3600 / (objective.failures_per_chip_hour * chips)
     saving, restart = objective.checkpoint_s / between, objective.restart_s / between
     work = _work(saving)
-    kept = work * math.exp(-saving - restart) / (math.expm1(work) - math.expm1(-saving)) if work else math.exp(-restart)
+    kept = (
+        work * math.exp(-saving - restart) / (math.expm1(work) - math.expm1(-saving))
+        if work
+        else math.exp(-restart)
+    )
     return work * between, max(kept, _LITTLE)
 
 
 def _work(saving: float) -> float:
-    """Between checkpoints, of which each takes `saving`; both in mean times between failures. Newton's method."""
+    """Between checkpoints, of which each takes `saving`; both in mean times between failures.
+    Newton's method."""
     work = min(math.sqrt(2 * saving), 1.0)
     for _ in range(_STEPS if work else 0):
         work += 1 + work / math.expm1(-work - saving)

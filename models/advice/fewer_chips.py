@@ -1,9 +1,10 @@
 """Fewer chips than there are: where no layout uses all of them, and where some stand in the way.
 
-A number of chips with few ways to divide it (a prime, ten thousand with a batch that does not share its factors) has
-no layout, or only poor ones. Products of the degrees that each axis may have say which smaller numbers have layouts,
-and in how many ways. Experts may divide 64 chips of a scale-up domain, and 72 badly. None of this says that a number is
-the fastest: what is answered is the fastest of those tried.
+A number of chips with few ways to divide it (a prime, ten thousand with a batch that does not share
+its factors) has no layout, or only poor ones. Products of the degrees that each axis may have say
+which smaller numbers have layouts, and in how many ways. Experts may divide 64 chips of a scale-up
+domain, and 72 badly. None of this says that a number is the fastest: what is answered is the
+fastest of those tried.
 """
 
 from __future__ import annotations
@@ -58,24 +59,32 @@ class FasterOnFewer:
 def search_all_or_fewer(
     space: Space, profile: Profile, goal: Goal, go_on: GoOn, known: Layouts | None = None
 ) -> tuple[Space, Answer, FewerChips | None]:
-    """The answer on all chips, of which some layouts may be `known`, or on fewer where no layout uses all."""
+    """The answer on all chips, of which some layouts may be `known`, or on fewer where no layout
+    uses all."""
     try:
         return space, search(space, profile, goal, go_on, known), None
     except NoLegalLayout:
         return _on_fewer(space, profile, goal, go_on)
 
 
-def _on_fewer(space: Space, profile: Profile, goal: Goal, go_on: GoOn) -> tuple[Space, Answer, FewerChips]:
+def _on_fewer(
+    space: Space, profile: Profile, goal: Goal, go_on: GoOn
+) -> tuple[Space, Answer, FewerChips]:
     """The fastest answer of those tried; not exact where time ran out before all were.
 
-    Constraints that no layout on all chips can meet, where there are others, are refused instead, saying on how many of
-    the chips one can: fewer than asked for would hide the mistake, and might be faster than the best on all.
+    Constraints that no layout on all chips can meet, where there are others, are refused instead,
+    saying on how many of the chips one can: fewer than asked for would hide the mistake, and might
+    be faster than the best on all.
     """
     problem, constraints = space.problem, space.constraints
     ways = legal_counts(problem, constraints)
     if error := in_the_way(space):
         fewer = next(worth_a_try(space, ways), None)
-        raise error.adding(f"{fewer.problem.cluster.num_chips} of the chips have one") if fewer else error
+        raise (
+            error.adding(f"{fewer.problem.cluster.num_chips} of the chips have one")
+            if fewer
+            else error
+        )
     rule, message = blame(problem)
     tried = _promising(_tried(space, ways, _TRIED), ways)
     best, failure, tried_all = fastest_space(tried, profile, goal, go_on)
@@ -109,7 +118,8 @@ def promise(devices: int, ways: int) -> float:
 
 
 def _why_none(problem: Problem, constraints: Constraints, message: str) -> Infeasible | None:
-    """Where fewer chips have layouts, but none that the constraints allow; `message`: why not all chips."""
+    """Where fewer chips have layouts, but none that the constraints allow; `message`: why not all
+    chips."""
     if not constraints.allowed:
         return None
     free = Constraints()
@@ -120,9 +130,11 @@ def _why_none(problem: Problem, constraints: Constraints, message: str) -> Infea
     return error.after(f"{none_uses_all(problem, message)}, and of fewer")
 
 
-def faster_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn) -> tuple[FasterOnFewer | None, bool]:
-    """A smaller number of chips, with more ways to divide it, on which a step takes less than `seconds`; and whether
-    there was time for all that are worth a try."""
+def faster_with_fewer(
+    space: Space, profile: Profile, seconds: float, go_on: GoOn
+) -> tuple[FasterOnFewer | None, bool]:
+    """A smaller number of chips, with more ways to divide it, on which a step takes less than
+    `seconds`; and whether there was time for all that are worth a try."""
     best, tried_all = best_with_fewer(space, profile, seconds, go_on)
     if best is None:
         return None, tried_all
@@ -130,15 +142,22 @@ def faster_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoO
     return FasterOnFewer(num_chips=chips, step_time_s=best.step_time_s), tried_all
 
 
-def best_with_fewer(space: Space, profile: Profile, seconds: float, go_on: GoOn) -> tuple[Best | None, bool]:
+def best_with_fewer(
+    space: Space, profile: Profile, seconds: float, go_on: GoOn
+) -> tuple[Best | None, bool]:
     """The answer on that number of chips, and whether there was time."""
-    ways, devices = legal_counts(space.problem, space.constraints), space.problem.cluster.num_devices
+    ways, devices = (
+        legal_counts(space.problem, space.constraints),
+        space.problem.cluster.num_devices,
+    )
     half = {count: many for count, many in ways.items() if devices <= 2 * count < 2 * devices}
     of_domains = map(space.on, _of_domains(space.problem))
     most = _LOOKED_AT if devices > FEW else _TRIED
     rest = _tried(space, half, most, more_than=ways.get(devices, 0))
     tried = {one.problem.cluster.num_devices: one for one in chain(of_domains, rest)}
-    best, _, tried_all = fastest_space(_promising(tried.values(), ways), profile, Goal(faster_than=seconds), go_on)
+    best, _, tried_all = fastest_space(
+        _promising(tried.values(), ways), profile, Goal(faster_than=seconds), go_on
+    )
     return best, tried_all
 
 
@@ -158,9 +177,9 @@ class Best:
 def fastest_space(
     spaces: Iterable[Space], profile: Profile, goal: Goal, go_on: GoOn
 ) -> tuple[Best | None, Infeasible | None, bool]:
-    """The best of some spaces, why the first that has layouts has none that fits, and whether there was time for all.
-    They are searched for the goal until there is an answer, then only for what is faster than the best; one too large
-    for a search is left out."""
+    """The best of some spaces, why the first that has layouts has none that fits, and whether there
+    was time for all. They are searched for the goal until there is an answer, then only for what is
+    faster than the best; one too large for a search is left out."""
     best, failure, in_time = None, None, True
     for space in spaces:
         in_time = go_on()
@@ -178,8 +197,9 @@ def fastest_space(
 
 
 def worth_a_try(whole: Space, ways: Mapping[int, int], *, more_than: int = 0) -> Iterator[Space]:
-    """Of some `ways` to divide numbers of devices (legal_counts), those of whole chips that have layouts and more ways
-    than all larger ones, and than so many; from the largest down. Of few devices all, where one has more than so many.
+    """Of some `ways` to divide numbers of devices (legal_counts), those of whole chips that have
+    layouts and more ways than all larger ones, and than so many; from the largest down. Of few
+    devices all, where one has more than so many.
     """
     cluster = whole.problem.cluster
     every = cluster.num_devices <= FEW and max(ways.values(), default=0) > more_than
@@ -193,20 +213,30 @@ def worth_a_try(whole: Space, ways: Mapping[int, int], *, more_than: int = 0) ->
 
 
 def _tried(whole: Space, ways: Mapping[int, int], most: int, *, more_than: int = 0) -> list[Space]:
-    """The first that are worth a try, and of several devices, where these are little but not nothing, what promises
-    most beside them: 224 are fewer than 240 and divide in fewer ways, but may divide into the stages that suit a model.
+    """The first that are worth a try, and of several devices, where these are little but not
+    nothing, what promises most beside them: 224 are fewer than 240 and divide in fewer ways, but
+    may divide into the stages that suit a model.
     """
-    spaces, cluster = list(islice(worth_a_try(whole, ways, more_than=more_than), most)), whole.problem.cluster
+    spaces, cluster = (
+        list(islice(worth_a_try(whole, ways, more_than=more_than), most)),
+        whole.problem.cluster,
+    )
     if not (FEW < cluster.num_devices <= _SEVERAL and 0 < len(spaces) < _AT_LEAST):
         return spaces
     known = {cluster.num_devices} | {space.problem.cluster.num_devices for space in spaces}
-    others = sorted(ways.keys() - known, key=lambda count: promise(count, ways[count]), reverse=True)
+    others = sorted(
+        ways.keys() - known, key=lambda count: promise(count, ways[count]), reverse=True
+    )
     smaller = map(whole.on, _within(cluster, np.array(others, dtype=np.int64)))
-    return [*spaces, *islice((space for space in smaller if space.has_legal()), _AT_LEAST - len(spaces))]
+    return [
+        *spaces,
+        *islice((space for space in smaller if space.has_legal()), _AT_LEAST - len(spaces)),
+    ]
 
 
 def built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
-    """The same with so many devices, where chips and slices allow it: of slices of a given shape whole ones."""
+    """The same with so many devices, where chips and slices allow it: of slices of a given shape
+    whole ones."""
     per_chip = cluster.chip.devices_per_chip
     for count in counts[counts % (per_chip * math.prod(cluster.torus_shape or ())) == 0].tolist():
         try:
@@ -234,23 +264,30 @@ def with_chips(problem: Problem, chips: int) -> Problem:
 
 
 def _of_domains(problem: Problem) -> list[Cluster]:
-    """Where chips stand outside whole scale-up domains, those within; and where experts divide a domain by powers of
-    two only, of whole ones the largest power of two: of 72 chips 64."""
+    """Where chips stand outside whole scale-up domains, those within; and where experts divide a
+    domain by powers of two only, of whole ones the largest power of two: of 72 chips 64."""
     cluster = problem.cluster
     if not cluster.dims or cluster.dims[0].kind == "ring":
         return []
     domain = max(cluster.dims[0].domain, 1)
     domains, outside = divmod(cluster.num_devices, domain)
     parts = [domain] if outside else []
-    shared = {math.gcd(kind.moe.num_experts, domain) for kind in problem.architecture.kinds if kind.moe}
-    if shared and cluster.chips_per_domain is None and all(ranks & (ranks - 1) == 0 for ranks in shared):
+    shared = {
+        math.gcd(kind.moe.num_experts, domain) for kind in problem.architecture.kinds if kind.moe
+    }
+    if (
+        shared
+        and cluster.chips_per_domain is None
+        and all(ranks & (ranks - 1) == 0 for ranks in shared)
+    ):
         parts.append(1 << (domain.bit_length() - 1))
     counts = {domains * part for part in parts} - {0, cluster.num_devices}
     return list(_within(cluster, np.array(sorted(counts, reverse=True), dtype=np.int64)))
 
 
 def legal_counts(problem: Problem, constraints: Constraints) -> dict[int, int]:
-    """Numbers of devices up to the cluster's, in order, and how many products of degrees each is."""
+    """Numbers of devices up to the cluster's, in order, and how many products of degrees each
+    is."""
     most, allowed = problem.cluster.num_devices, constraints.allowed
     counts, ways = np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64)
     for axis, degrees in _degrees(problem).items():
@@ -258,7 +295,9 @@ def legal_counts(problem: Problem, constraints: Constraints) -> dict[int, int]:
         products = np.multiply.outer(counts, degrees)
         fits = products <= most
         counts, code = np.unique(products[fits], return_inverse=True)
-        ways = np.bincount(code, np.broadcast_to(ways[:, None], fits.shape)[fits], len(counts)).astype(np.int64)
+        ways = np.bincount(
+            code, np.broadcast_to(ways[:, None], fits.shape)[fits], len(counts)
+        ).astype(np.int64)
     return dict(zip(counts.tolist(), ways.tolist(), strict=True))
 
 

@@ -1,9 +1,10 @@
 """The fewest chips of a kind that train so many tokens by a deadline, or within a budget.
 
-Twice the chips are not half the time: a number that divides badly may be slower than a smaller one, so that there is
-nothing to bisect. Numbers are tried from the least that the chip's peak allows upwards, each searched only for what is
-fast enough, which bounds settle quickly where it is far from that: those that divide a scale-up domain, and multiples
-of the largest power of two that does (of 72: 1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, …).
+Twice the chips are not half the time: a number that divides badly may be slower than a smaller one,
+so that there is nothing to bisect. Numbers are tried from the least that the chip's peak allows
+upwards, each searched only for what is fast enough, which bounds settle quickly where it is far
+from that: those that divide a scale-up domain, and multiples of the largest power of two that does
+(of 72: 1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, …).
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ _TRIED = 1024  # numbers of chips, at most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fewest:
-    """`num_chips` that keep the limits; None where no number that was tried does. Not `exact` where some were too large
-    for a search, or time ran out before all were. `tried`: how many numbers up to `most` there were to try: divisors of
-    a scale-up `domain`, and multiples of `unit`; all in chips. `minimize`: what else the objective asks for."""
+    """`num_chips` that keep the limits; None where no number that was tried does. Not `exact` where
+    some were too large for a search, or time ran out before all were. `tried`: how many numbers up
+    to `most` there were to try: divisors of a scale-up `domain`, and multiples of `unit`; all in
+    chips. `minimize`: what else the objective asks for."""
 
     num_chips: int | None
     most: int
@@ -53,14 +55,22 @@ class Fewest:
         of = f"of {self.tried} numbers that were tried ({parts}multiples of {self.unit})"
         if self.num_chips is not None:
             but = "" if self.exact else ", but for some that are too large to search"
-            better = f"; others may have {BEST[self.minimize]}: alternatives.num_chips compares those that it names"
+            better = (
+                f"; others may have {BEST[self.minimize]}: alternatives.num_chips compares those"
+                " that it names"
+            )
             more = "" if self.minimize == "chips" else better
             return f"{self.num_chips} chips are the fewest {of} that keep the limits{but}{more}"
         if not self.tried:
-            return f"fewest chips: up to {self.most} chips not even the peak of all keeps the limits"
+            return (
+                f"fewest chips: up to {self.most} chips not even the peak of all keeps the limits"
+            )
         if self.exact:
             return f"fewest chips: none {of} keeps the limits"
-        return f"fewest chips: time ran out, or numbers were too large to search, before one {of} kept the limits"
+        return (
+            f"fewest chips: time ran out, or numbers were too large to search, before one {of} kept"
+            " the limits"
+        )
 
 
 def fewest_chips(
@@ -72,8 +82,9 @@ def fewest_chips(
     go_on: GoOn = to_the_end,
     failed_gib: float = math.inf,
 ) -> Fewest:
-    """Of the problem's chips and links, up to `most`, whatever their number there. The objective has tokens and a limit
-    for them. `failed_gib`: with which a run like these has run out of memory."""
+    """Of the problem's chips and links, up to `most`, whatever their number there. The objective
+    has tokens and a limit for them. `failed_gib`: with which a run like these has run out of
+    memory."""
     sizes, unit = _sizes(problem, objective, most)
     domain = _domain(problem.cluster)
     none = Fewest(
@@ -91,7 +102,12 @@ def fewest_chips(
             return none
         fast = Goal(faster_than=math.nextafter(longest_step_s(tried, objective), math.inf))
         try:
-            avoiding(failed_gib, tried, constraints, partial(_found, tried, profile, fast, go_on, failed_gib))
+            avoiding(
+                failed_gib,
+                tried,
+                constraints,
+                partial(_found, tried, profile, fast, go_on, failed_gib),
+            )
         except (NothingFaster, NoLegalLayout, Infeasible):
             continue
         except TooLarge:
@@ -102,9 +118,15 @@ def fewest_chips(
 
 
 def _found(
-    problem: Problem, profile: Profile, goal: Goal, go_on: GoOn, failed_gib: float, constraints: Constraints
+    problem: Problem,
+    profile: Profile,
+    goal: Goal,
+    go_on: GoOn,
+    failed_gib: float,
+    constraints: Constraints,
 ) -> Answer:
-    """Raises NothingFaster, or, where it may be for want of memory that is left alone, Infeasible if nothing fits."""
+    """Raises NothingFaster, or, where it may be for want of memory that is left alone, Infeasible
+    if nothing fits."""
     try:
         return search(Space(problem, constraints), profile, goal, go_on)
     except NothingFaster:
@@ -114,8 +136,8 @@ def _found(
 
 
 def _sizes(problem: Problem, objective: Objective, most: int) -> tuple[list[Cluster], int]:
-    """Those that the peak allows, in order; and of how many chips they are multiples beyond the divisors of a domain,
-    which where there are very many is a larger power of two."""
+    """Those that the peak allows, in order; and of how many chips they are multiples beyond the
+    divisors of a domain, which where there are very many is a larger power of two."""
     cluster = replace(problem.cluster, torus_shape=None)
     domain, chip_s = _domain(cluster), problem.at_peak_s * cluster.num_chips
     able = [
@@ -124,7 +146,9 @@ def _sizes(problem: Problem, objective: Objective, most: int) -> tuple[list[Clus
         if chip_s / size.num_chips <= longest_step_s(replace(problem, cluster=size), objective)
     ]
     apart = _unit(domain) << max(math.ceil(math.log2(max(len(able), 1) / _TRIED)), 0)
-    return [size for size in able if size.num_chips % apart == 0 or domain % size.num_chips == 0], apart
+    return [
+        size for size in able if size.num_chips % apart == 0 or domain % size.num_chips == 0
+    ], apart
 
 
 def _whole(cluster: Cluster, most: int) -> Iterator[Cluster]:

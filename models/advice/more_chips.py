@@ -22,8 +22,8 @@ _WHATEVER = Goal(faster_than=1e30)
 def with_enough_chips(
     error: Infeasible, problem: Problem, profile: Profile, constraints: Constraints, go_on: GoOn
 ) -> Infeasible:
-    """The error, with a number of chips that holds the model: of two times, four times, … as many the first that does,
-    or fewer of those where no layout uses all."""
+    """The error, with a number of chips that holds the model: of two times, four times, … as many
+    the first that does, or fewer of those where no layout uses all."""
     cluster, most = problem.cluster, 1
     for larger in built(cluster, cluster.num_devices << np.arange(1, _DOUBLINGS + 1)):
         if not go_on():

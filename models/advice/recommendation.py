@@ -1,4 +1,5 @@
-"""The answer to "which layout?": the fastest, the simplest good one, what pipelining is worth, and why."""
+"""The answer to "which layout?": the fastest, the simplest good one, what pipelining is worth, and
+why."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from models.advice.candidate import Candidate, candidates
-from models.advice.fewer_chips import FasterOnFewer, FewerChips, faster_with_fewer, search_all_or_fewer
+from models.advice.fewer_chips import (
+    FasterOnFewer,
+    FewerChips,
+    faster_with_fewer,
+    search_all_or_fewer,
+)
 from models.advice.more_chips import with_enough_chips
 from models.advice.pipelining import Pipelining, pipelined, roofline, unhidden
 from models.advice.safe_fit import SURE, avoiding, fastest_sure, offloaded
@@ -29,19 +35,28 @@ from models.spec.profile import Profile
 
 _MOST_WEIGHED = 20_000  # of the fastest, for free memory
 _ALL_BUT_SURE = 0.99
-_KNOB_OF = {"tensor_s": "tp", "context_s": "cp", "expert_s": "ep", "pipeline_s": "pp", "bubble_s": "pp"}
+_KNOB_OF = {
+    "tensor_s": "tp",
+    "context_s": "cp",
+    "expert_s": "ep",
+    "pipeline_s": "pp",
+    "bubble_s": "pp",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """`problem` is the one answered: the question's, or with fewer chips where no layout uses all. `simplest_gap`: what
-    simplicity costs, time of the simplest / time of the fastest - 1. `tried_fewer`: there was time for all numbers of
-    chips that are worth a try, so that none of these but `faster_on_fewer` is faster.
+    """`problem` is the one answered: the question's, or with fewer chips where no layout uses all.
+    `simplest_gap`: what simplicity costs, time of the simplest / time of the fastest - 1.
+    `tried_fewer`: there was time for all numbers of chips that are worth a try, so that none of
+    these but `faster_on_fewer` is faster.
 
-    `surer`: where the fastest may not fit, the fastest within the tolerance that all but surely does.
+    `surer`: where the fastest may not fit, the fastest within the tolerance that all but surely
+    does.
 
-    `front`: layouts within the tolerance that no other beats in time, complexity and free memory (in steps of 5% of the
-    usable) at once, fastest first. Of all layouts in time and complexity; in free memory of those that were evaluated.
+    `front`: layouts within the tolerance that no other beats in time, complexity and free memory
+    (in steps of 5% of the usable) at once, fastest first. Of all layouts in time and complexity; in
+    free memory of those that were evaluated.
     """
 
     problem: Problem
@@ -75,13 +90,14 @@ def recommend(
     left_out_s: float = math.inf,
     known: Layouts | None = None,
 ) -> Recommendation:
-    """The fastest and the simplest good layout, of those that need less than `failed_gib`, with which a run like these
-    has run out of memory, if any does. `left_out_s`: what a step takes at least on others of the chips that were asked
-    about, where there was no time to try all. `known`: layouts on all chips that were found before.
+    """The fastest and the simplest good layout, of those that need less than `failed_gib`, with
+    which a run like these has run out of memory, if any does. `left_out_s`: what a step takes at
+    least on others of the chips that were asked about, where there was no time to try all. `known`:
+    layouts on all chips that were found before.
 
-    `ranked` are the `top` fastest meshes within the tolerance, each with its best policy. Once `go_on` says no, the
-    answer is the best so far, and its certificate not exact. Raises Infeasible when no
-    layout is legal on any number of chips, or none fits in memory.
+    `ranked` are the `top` fastest meshes within the tolerance, each with its best policy. Once
+    `go_on` says no, the answer is the best so far, and its certificate not exact. Raises Infeasible
+    when no layout is legal on any number of chips, or none fits in memory.
     """
     if not 0 <= tolerance <= 1:
         raise Invalid("tolerance", tolerance, "must be between 0 and 1")
@@ -95,7 +111,12 @@ def recommend(
 
 
 def _found(
-    whole: Space, profile: Profile, goal: Goal, go_on: GoOn, left_out_s: float, known: Layouts | None
+    whole: Space,
+    profile: Profile,
+    goal: Goal,
+    go_on: GoOn,
+    left_out_s: float,
+    known: Layouts | None,
 ) -> Recommendation:
     """The answer in this space, as to memory by what is predicted."""
     try:
@@ -114,7 +135,9 @@ def _found(
     front = _front(answer, near, predictions.needed_bytes[np.searchsorted(weighed, near)])
     rows = list(dict.fromkeys([answer.simplest, *best, *answer.ranked, *front]))
     shown = predictions.take(np.searchsorted(weighed, rows))
-    sure = fastest_sure(answer, predictions, weighed, float(answer.times[0]) * (1 + tolerance), go_on)
+    sure = fastest_sure(
+        answer, predictions, weighed, float(answer.times[0]) * (1 + tolerance), go_on
+    )
     if len(sure):
         shown = answer.ground.predict(Layouts.concatenate([shown.layouts, sure]))
     found = candidates(shown, profile)
@@ -125,7 +148,9 @@ def _found(
         without = predictions.take(np.searchsorted(weighed, [answer.without]))
         pipelining = replace(pipelining, roofline=roofline(without, chosen[answer.without]))
     seconds = float(answer.times[0])
-    faster, tried_fewer = (None, True) if fewer else faster_with_fewer(space, profile, seconds, go_on)
+    faster, tried_fewer = (
+        (None, True) if fewer else faster_with_fewer(space, profile, seconds, go_on)
+    )
     return Recommendation(
         problem=problem,
         fastest=fastest,
@@ -146,7 +171,9 @@ def _found(
     )
 
 
-def _pipelining(space: Space, answer: Answer, chosen: Mapping[int, Candidate], tolerance: float) -> Pipelining:
+def _pipelining(
+    space: Space, answer: Answer, chosen: Mapping[int, Candidate], tolerance: float
+) -> Pipelining:
     """The verdict, by the candidates that rows of the answer are, and why a side has none."""
     sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
     exact = answer.certificate.exact
@@ -164,7 +191,9 @@ def _near(answer: Answer, tolerance: float) -> Array:
 def _front(answer: Answer, near: Array, needed_bytes: Array) -> list[int]:
     usable = answer.ground.problem.cluster.usable_bytes
     free = steps_of(usable - needed_bytes, usable)
-    return [int(near[row]) for row in pareto_front(answer.times[near], answer.complexities[near], free)]
+    return [
+        int(near[row]) for row in pareto_front(answer.times[near], answer.complexities[near], free)
+    ]
 
 
 def _reasons(
@@ -179,16 +208,27 @@ def _reasons(
     best, time = fastest.prediction, fastest.prediction.time
     compute = time["compute_s"] / best.step_time_s
     exposed = sorted(
-        ((v, k) for k, v in time.items() if k != "compute_s" and v > 0.005 * best.step_time_s), reverse=True
+        ((v, k) for k, v in time.items() if k != "compute_s" and v > 0.005 * best.step_time_s),
+        reverse=True,
     )
     lost = ", ".join(f"{name} {value / best.step_time_s:.1%}" for value, name in exposed)
-    seconds = f"{best.step_time_s:.3g} s a step ({best.step_time_low_s:.3g} to {best.step_time_high_s:.3g})"
+    seconds = (
+        f"{best.step_time_s:.3g} s a step ({best.step_time_low_s:.3g} to"
+        f" {best.step_time_high_s:.3g})"
+    )
     reasons = [
-        f"fastest: {best.layout.summary()}: {seconds}; compute is {compute:.0%} of it; the rest: {lost or 'little'}"
+        f"fastest: {best.layout.summary()}: {seconds}; compute is {compute:.0%} of it; the rest:"
+        f" {lost or 'little'}"
     ]
     if best.micro_batch_group not in (None, best.layout.pp):
-        groups = f"its {best.num_micro_batches} micro-batches pass each chunk in groups of {best.micro_batch_group}"
-        reasons.append(f"{groups}, not of pp: a size to be set (microbatch_group_size_per_vp_stage of Megatron-Core)")
+        groups = (
+            f"its {best.num_micro_batches} micro-batches pass each chunk in groups of"
+            f" {best.micro_batch_group}"
+        )
+        reasons.append(
+            f"{groups}, not of pp: a size to be set (microbatch_group_size_per_vp_stage of"
+            " Megatron-Core)"
+        )
     if simplest.prediction.layout == best.layout:
         reasons.append(f"it is also the simplest of the layouts within {tolerance:.0%}")
     else:
@@ -201,9 +241,9 @@ def _reasons(
         reasons.append(f"simplest within {tolerance:.0%}: {named}")
     reasons += [f"pipelining: {pipelining.verdict}", *unhidden(pipelining)]
     reasons.append(
-        f"memory: {best.needed_gib:.1f} ({best.needed_low_gib:.1f} to {best.needed_high_gib:.1f}) of "
-        f"{best.usable_gib:.1f} GiB on stage {best.memory_stage}{on_host(best)}: it fits with a "
-        f"probability of {_percent(best.fit_probability)}"
+        f"memory: {best.needed_gib:.1f} ({best.needed_low_gib:.1f} to {best.needed_high_gib:.1f})"
+        f" of {best.usable_gib:.1f} GiB on stage {best.memory_stage}{on_host(best)}: it fits with a"
+        f" probability of {_percent(best.fit_probability)}"
     )
     reasons += _fitting(best, surer, answer.certificate.exact)
     reasons += _unsupported(best)
@@ -228,14 +268,21 @@ def _fitting(best: Prediction, surer: Candidate | None, exact: bool) -> list[str
     if surer is not None:
         other = surer.prediction
         cost = other.step_time_s / best.step_time_s - 1
-        return [f"surer to fit ({_percent(other.fit_probability)}): {other.layout.summary()}, {cost:.2%} slower"]
+        return [
+            f"surer to fit ({_percent(other.fit_probability)}): {other.layout.summary()},"
+            f" {cost:.2%} slower"
+        ]
     if best.needed_high_gib <= best.usable_gib:  # it is the host that may be too small
         knobs = " and ".join(f"constraints.{knob} = false" for knob in offloaded(best))
-        return [f"its host may be too small for what it offloads: {knobs} asks for the fastest layout without"]
+        return [
+            f"its host may be too small for what it offloads: {knobs} asks for the fastest layout"
+            " without"
+        ]
     nothing = "nothing" if exact else "nothing that was evaluated"
     return [
-        f"{nothing} within the tolerance fits with a probability of {SURE:.0%}: constraints.min_fit_probability = "
-        f"{SURE:g} asks for the fastest layout that does, whatever it costs"
+        f"{nothing} within the tolerance fits with a probability of {SURE:.0%}:"
+        f" constraints.min_fit_probability = {SURE:g} asks for the fastest layout that does,"
+        " whatever it costs"
     ]
 
 
@@ -252,12 +299,19 @@ def _unsupported(best: Prediction) -> list[str]:
     knobs = dict.fromkeys(_KNOB_OF[name] for name in unseen if name in _KNOB_OF)
     without = " and ".join(f"constraints.{knob} = 1" for knob in knobs)
     asks = f"; {without} asks for the fastest layout without" if without else ""
-    return [f"evidence: no run on such chips or this stack had {' or '.join(unseen)}, which rest on priors{asks}"]
+    return [
+        f"evidence: no run on such chips or this stack had {' or '.join(unseen)}, which rest on"
+        f" priors{asks}"
+    ]
 
 
 def _percent(probability: float) -> str:
     """Rounded down, so that what is shown as 90% is."""
-    return f"{math.floor(100 * probability)}%" if probability <= _ALL_BUT_SURE else f"more than {_ALL_BUT_SURE:.0%}"
+    return (
+        f"{math.floor(100 * probability)}%"
+        if probability <= _ALL_BUT_SURE
+        else f"more than {_ALL_BUT_SURE:.0%}"
+    )
 
 
 def _standing_in_the_way(
@@ -268,9 +322,12 @@ def _standing_in_the_way(
         late = "time ran out before it was known whether the job is faster on fewer of the chips"
         return [] if tried_fewer else [late]
     times = f"{faster.step_time_s:.5g} s a step against {seconds:.5g} s"
-    knobs = ["num_chips", *["chips_per_domain"] * ((problem.cluster.chips_per_domain or 0) > faster.num_chips)]
+    knobs = [
+        "num_chips",
+        *["chips_per_domain"] * ((problem.cluster.chips_per_domain or 0) > faster.num_chips),
+    ]
     other = " and ".join(f"cluster.{knob} = {faster.num_chips}" for knob in knobs)
     return [
-        f"{faster.num_chips} chips would be faster: {times}; this answer, and whether it needs a pipeline, is of all "
-        f"chips: {other} asks for the other"
+        f"{faster.num_chips} chips would be faster: {times}; this answer, and whether it needs a"
+        f" pipeline, is of all chips: {other} asks for the other"
     ]

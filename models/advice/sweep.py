@@ -1,8 +1,9 @@
 """Exact searches at many places: what the fabric, the cluster or the model could be.
 
-Between other links the same layouts are legal and fit, and with faster ones none is slower, within _SLACK. So where the
-slowest links of a block of places have an answer, no place in it has one that takes longer at the fastest: all layouts
-that take no longer than that there are found in one search, and at every other place they have only to be predicted.
+Between other links the same layouts are legal and fit, and with faster ones none is slower, within
+_SLACK. So where the slowest links of a block of places have an answer, no place in it has one that
+takes longer at the fastest: all layouts that take no longer than that there are found in one
+search, and at every other place they have only to be predicted.
 """
 
 from __future__ import annotations
@@ -31,16 +32,20 @@ from models.spec.profile import Profile
 
 LINKS = "scale_up", "scale_out"
 _SPREAD = 1.3  # of the times of a layout at the places of a block, less where that was too much
-_SLACK = 1.01  # faster links make a layout slower by 0.1% at most (tests), where unlike stages take turns in being last
+# faster links make a layout slower by 0.1% at most (tests), where unlike stages take turns in being
+# last
+_SLACK = 1.01
 _MOST = 100_000  # looked at for those that may be the best somewhere in a block
-_FEW = 2_000  # predicted at every place; where there are more, the half of a block needs fewer of them
+_FEW = (
+    2_000  # predicted at every place; where there are more, the half of a block needs fewer of them
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """The best without and with a pipeline at one place; None where none is legal and fits, `refused` why. `gap`: time
-    without / time with - 1; infinite where only a pipeline will do, -1 where none will. `chips_per_domain`: of each
-    switched scale-up domain, that they use."""
+    """The best without and with a pipeline at one place; None where none is legal and fits,
+    `refused` why. `gap`: time without / time with - 1; infinite where only a pipeline will do, -1
+    where none will. `chips_per_domain`: of each switched scale-up domain, that they use."""
 
     at: dict[str, float]
     without_s: float | None
@@ -92,7 +97,8 @@ def _gap(without: float | None, with_pp: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The places with the same `at`, and links so many times as fast: every combination of `factors`, which ascend."""
+    """The places with the same `at`, and links so many times as fast: every combination of
+    `factors`, which ascend."""
 
     at: dict[str, float]
     factors: dict[str, tuple[float, ...]]
@@ -103,7 +109,10 @@ class Block:
     @property
     def places(self) -> list[dict[str, float]]:
         """From the slowest links to the fastest."""
-        return [self.at | dict(zip(self.factors, values, strict=True)) for values in product(*self.factors.values())]
+        return [
+            self.at | dict(zip(self.factors, values, strict=True))
+            for values in product(*self.factors.values())
+        ]
 
     @property
     def ends(self) -> tuple[dict[str, float], dict[str, float]]:
@@ -123,7 +132,8 @@ class Block:
 
 
 class Survey:
-    """Searches for both sides of pp = 1, one after the other, each with what of the one before still holds."""
+    """Searches for both sides of pp = 1, one after the other, each with what of the one before
+    still holds."""
 
     def __init__(
         self,
@@ -143,13 +153,15 @@ class Survey:
         return found if isinstance(found, Point) else Point.of(at, found)
 
     def is_simple(self, at: Mapping[str, float], tolerance: float) -> tuple[bool | None, bool]:
-        """Whether no pipeline is needed at a place, None where there are no layouts, and whether that is proved. Where
-        only links differ from a place that was searched, it is as the best layouts there say, unless others that are
-        fast enough say otherwise."""
+        """Whether no pipeline is needed at a place, None where there are no layouts, and whether
+        that is proved. Where only links differ from a place that was searched, it is as the best
+        layouts there say, unless others that are fast enough say otherwise."""
         problem, before = changed(self.problem, at), self._before
         ground = before and before.ground.linked(problem)
         if before and ground and before.without is not None and before.with_pp is not None:
-            without, with_pp = ground.predict(before.layouts.take(_sides(before))).step_time_s.tolist()
+            without, with_pp = ground.predict(
+                before.layouts.take(_sides(before))
+            ).step_time_s.tolist()
             simple = not is_needed(_gap(without, with_pp), tolerance)
             slower = with_pp * (1 + tolerance), without / (1 + tolerance)
             limits = np.where([simple, not simple], -np.inf, slower) * (1 + 1e-9)
@@ -172,15 +184,21 @@ class Survey:
             yield from map(late, others)
 
     def _others(self, block: Block, slowest: Answer) -> Iterator[Point]:
-        """Of all places but the one where links are slowest, whose answer is known; together, or by halves."""
+        """Of all places but the one where links are slowest, whose answer is known; together, or by
+        halves."""
         first, *others = block.places
         if not (others and self.go_on()):
             yield from map(late, others)
             return
-        axis, spread = max(((axis, self._gain(block, axis, slowest)) for axis in block.factors), key=lambda one: one[1])
+        axis, spread = max(
+            ((axis, self._gain(block, axis, slowest)) for axis in block.factors),
+            key=lambda one: one[1],
+        )
         if spread < self._spread and len(others) > 1:
             if every := self._every(block, slowest):
-                yield from (point for point in self._among(block, *every, slowest) if point.at != first)
+                yield from (
+                    point for point in self._among(block, *every, slowest) if point.at != first
+                )
                 return
             self._spread = 1 + (spread - 1) / 2
         slow, fast = block.halves(axis)
@@ -188,8 +206,8 @@ class Survey:
         yield from self.points(fast) if self.go_on() else map(late, fast.places)
 
     def _gain(self, block: Block, axis: str, slowest: Answer) -> float:
-        """By how much the best layouts are faster where links are fastest along an axis; less than once where there is
-        one factor."""
+        """By how much the best layouts are faster where links are fastest along an axis; less than
+        once where there is one factor."""
         if len(block.factors[axis]) == 1:
             return 0.0
         rows = _sides(slowest)
@@ -197,13 +215,15 @@ class Survey:
         return float((slowest.times[rows] / faster).max())
 
     def _every(self, block: Block, slowest: Answer) -> tuple[Layouts, Array] | None:
-        """All layouts that may be the best somewhere in a block, and how complex they are; None if they are too many
-        to find."""
+        """All layouts that may be the best somewhere in a block, and how complex they are; None if
+        they are too many to find."""
         rows = _sides(slowest)
         limits = _limits(slowest.layouts.pp[rows] > 1, slowest.times[rows])
         return search_all(self._linked(slowest, block.ends[1]), limits, _MOST, self.go_on)
 
-    def _among(self, block: Block, layouts: Layouts, complexities: Array, slowest: Answer) -> Iterator[Point]:
+    def _among(
+        self, block: Block, layouts: Layouts, complexities: Array, slowest: Answer
+    ) -> Iterator[Point]:
         """Of a block, among all layouts that may be the best there: fewer in its halves."""
         if len(block) > 2 and len(layouts) > _FEW:
             most, least = (self._times(slowest, place, layouts) for place in block.ends)
@@ -211,7 +231,9 @@ class Survey:
             kept = least <= _limits(piped, most).take(piped.astype(int))
             layouts, complexities = layouts.take(kept).gathered(), complexities[kept]
             if len(layouts) > _FEW:
-                for half in block.halves(max(block.factors, key=lambda axis: len(block.factors[axis]))):
+                for half in block.halves(
+                    max(block.factors, key=lambda axis: len(block.factors[axis]))
+                ):
                     yield from self._among(half, layouts, complexities, slowest)
                 return
         for place in block.places:
@@ -244,11 +266,14 @@ class Survey:
             return Point.refusing(at, str(error), exact=not isinstance(error, OutOfTime))
 
     def _answer(self, problem: Problem) -> Answer:
-        """Between other links the same layouts are legal and fit; and larger domains may be filled no further."""
+        """Between other links the same layouts are legal and fit; and larger domains may be filled
+        no further."""
         goal, before = Goal(both_sides=True), self._before
         ground = before and before.ground.linked(problem)
         if before and ground:
-            if before.certificate.exact and problem.cluster.is_built_as(before.ground.problem.cluster):
+            if before.certificate.exact and problem.cluster.is_built_as(
+                before.ground.problem.cluster
+            ):
                 return before
             answer = search_on(ground, goal, self.go_on, before.layouts.take(_sides(before)))
         else:
@@ -263,7 +288,8 @@ class Survey:
 
 
 def _limits(piped: Array, times: Array) -> Array:
-    """What the best of each side takes where links are slowest, and slack; less than anything where there is none."""
+    """What the best of each side takes where links are slowest, and slack; less than anything where
+    there is none."""
     best = np.array([times[piped == side].min(initial=np.inf) for side in (False, True)])
     return np.where(np.isfinite(best), best * _SLACK, -np.inf)
 

@@ -1,4 +1,5 @@
-"""How much bandwidth, or how large a domain, would change whether a pipeline is needed; by bisection."""
+"""How much bandwidth, or how large a domain, would change whether a pipeline is needed; by
+bisection."""
 
 from __future__ import annotations
 
@@ -13,17 +14,20 @@ from models.spec.profile import Profile
 
 _FARTHEST = 16.0  # times as much, or as little
 _DOUBLED = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0), (8.0, _FARTHEST))
-_STEPS = [step for a, b in _DOUBLED for step in ((a, b), (1 / a, 1 / b))]  # nearest first, each from the one before
+_STEPS = [
+    step for a, b in _DOUBLED for step in ((a, b), (1 / a, 1 / b))
+]  # nearest first, each from the one before
 _CLOSE = 1.1  # bisected until both sides are within this factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """`axis` (models.advice.frontier.AXES); `needed`: with things as they are, `value`, a pipeline is worth more than the
-    tolerance. It is so up to `holds_at`, the last value before `changes_at` that was tried, and no longer there; None
-    if no doubling up to 16 times as much or as little changes it, and `holds_at` is then `value`. Values are GB/s per
-    chip, of a torus per link, or chips in a domain. What a pipeline is worth need not grow all the way: a change
-    between two that were tried may be missed.
+    """`axis` (models.advice.frontier.AXES); `needed`: with things as they are, `value`, a pipeline
+    is worth more than the tolerance. It is so up to `holds_at`, the last value before `changes_at`
+    that was tried, and no longer there; None if no doubling up to 16 times as much or as little
+    changes it, and `holds_at` is then `value`. Values are GB/s per chip, of a torus per link, or
+    chips in a domain. What a pipeline is worth need not grow all the way: a change between two that
+    were tried may be missed.
     """
 
     axis: str
@@ -42,8 +46,8 @@ def thresholds(
     go_on: GoOn,
     failed_gib: float = math.inf,
 ) -> list[Threshold]:
-    """For every axis that the fabric has; none where it is not known whether a pipeline is needed as things are.
-    `failed_gib`: with which a run like these has run out of memory."""
+    """For every axis that the fabric has; none where it is not known whether a pipeline is needed
+    as things are. `failed_gib`: with which a run like these has run out of memory."""
     survey = Survey(problem, profile, constraints, go_on, failed_gib)
     here = survey.point({})
     if not here.is_answered:
@@ -103,14 +107,21 @@ class _Asked:
         return self._found(needed, self.value, None, exact=True)
 
     def _changed(self, needed: bool, place: float) -> bool | None:
-        """Whether what is `needed` here is not so there, or the other way round; None where time ran out before that
-        was known."""
+        """Whether what is `needed` here is not so there, or the other way round; None where time
+        ran out before that was known."""
         if not self.survey.go_on():
             return None
         simple, proved = self.survey.is_simple({self.axis: place}, self.tolerance)
         return simple == needed if proved else None
 
-    def _found(self, needed: bool, holds_at: float, changes_at: float | None, *, exact: bool) -> Threshold:
+    def _found(
+        self, needed: bool, holds_at: float, changes_at: float | None, *, exact: bool
+    ) -> Threshold:
         return Threshold(
-            axis=self.axis, needed=needed, value=self.value, holds_at=holds_at, changes_at=changes_at, exact=exact
+            axis=self.axis,
+            needed=needed,
+            value=self.value,
+            holds_at=holds_at,
+            changes_at=changes_at,
+            exact=exact,
         )

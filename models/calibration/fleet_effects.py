@@ -1,8 +1,9 @@
-"""What tells the machines of one deployment from those that were published: offsets of their own, on top of all others.
+"""What tells the machines of one deployment from those that were published: offsets of their own,
+on top of all others.
 
-A fleet's chips are bought, cooled and wired its own way and its stacks are configured its own way. Reports first move
-the fleet's offsets (of everything, of a chip, of a stack, of the pair), and what is known of published runs only as far
-as those do not explain them.
+A fleet's chips are bought, cooled and wired its own way and its stacks are configured its own way.
+Reports first move the fleet's offsets (of everything, of a chip, of a stack, of the pair), and what
+is known of published runs only as far as those do not explain them.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ def _spreads() -> dict[str, dict[str, float]]:
 
 
 def published_benchmarks() -> dict[str, Any]:
-    """By operation, generation, extent and size: seconds that were published over those that the model says."""
+    """By operation, generation, extent and size: seconds that were published over those that the
+    model says."""
     benchmarks: dict[str, Any] = _data()["benchmarks"]
     return benchmarks
 
 
 def as_fleet(profile: Profile, problems: Iterable[Problem]) -> Profile:
-    """With an offset, at nothing, for every scope of the fleet that these problems are in and that it lacks."""
+    """With an offset, at nothing, for every scope of the fleet that these problems are in and that
+    it lacks."""
     scopes: defaultdict[str, set[str]] = defaultdict(set)
     for problem in problems:
         for kind, scope in problem.fleet_scopes.items():
@@ -49,14 +52,21 @@ def as_fleet(profile: Profile, problems: Iterable[Problem]) -> Profile:
     for coefficient, spreads in _spreads().items():
         for kind, spread in spreads.items():
             for scope in sorted(scopes[kind]):
-                term = Term(coefficient=coefficient, scope=scope, mean=0.0, spread=spread, source="data/fleet.json")
+                term = Term(
+                    coefficient=coefficient,
+                    scope=scope,
+                    mean=0.0,
+                    spread=spread,
+                    source="data/fleet.json",
+                )
                 if term.key not in profile.by_key:
                     added[term.key] = term
     return profile.with_terms(added) if added else profile
 
 
 def drift(profile: Profile) -> dict[Key, float]:
-    """Variance by which the fleet's offsets may have changed since they were last learnt: machines and software do."""
+    """Variance by which the fleet's offsets may have changed since they were last learnt: machines
+    and software do."""
     return {term.key: (DRIFT * spread) ** 2 for term, spread in _of_fleet(profile)}
 
 

@@ -1,16 +1,19 @@
 """Maximum a posteriori estimates of profile terms from logs of positive quantities.
 
-With θ the terms on their unbounded scale, prior N(μ, P⁻¹), and r_i(θ) = log target_i - log predicted_i(θ), the
-estimate minimises (θ-μ)ᵀP(θ-μ) + Σ w_i ρ(r_i / s_i), ρ the Student-t loss with ν degrees of freedom: a run five
-spreads away pulls less than one that is two away. s_i is the noise of the run's source, estimated along the way. A
-target may be a bound (a run that ran out of memory needed at least the capacity): r_i is then zero on its good side. Of
-a fleet's own runs, whose memory may not have been measured, its loss is that of a logistic regression with as much
-noise, l = log(1 + exp(±r_i π / √3 s_i)), as 2c log(1 + l / c): ten that failed where the prediction just fits say more
-than that, and one that failed where it needs a fifth of what there is, for whatever reason, little. All runs of
-one sparse model may be off alike, which is integrated out (models.calibration.random_effects).
+With θ the terms on their unbounded scale, prior N(μ, P⁻¹), and r_i(θ) = log target_i - log
+predicted_i(θ), the estimate minimises (θ-μ)ᵀP(θ-μ) + Σ w_i ρ(r_i / s_i), ρ the Student-t loss with
+ν degrees of freedom: a run five spreads away pulls less than one that is two away. s_i is the noise
+of the run's source, estimated along the way. A target may be a bound (a run that ran out of memory
+needed at least the capacity): r_i is then zero on its good side. Of a fleet's own runs, whose
+memory may not have been measured, its loss is that of a logistic regression with as much noise, l =
+log(1 + exp(±r_i π / √3 s_i)), as 2c log(1 + l / c): ten that failed where the prediction just fits
+say more than that, and one that failed where it needs a fifth of what there is, for whatever
+reason, little. All runs of one sparse model may be off alike, which is integrated out
+(models.calibration.random_effects).
 
-Gauss-Newton with Levenberg's damping and iterated reweighting; Jacobians by central differences, all terms of a
-problem's runs in one vectorised prediction. The posterior is Laplace's: the inverse of the weighted normal matrix.
+Gauss-Newton with Levenberg's damping and iterated reweighting; Jacobians by central differences,
+all terms of a problem's runs in one vectorised prediction. The posterior is Laplace's: the inverse
+of the weighted normal matrix.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ from models.spec.profile import Profile
 
 DEGREES_OF_FREEDOM = 4.0
 _ITERATIONS = 14
-_SETTLING = 4  # rounds in which runs' weights and what their models have in common are found from each other
+# rounds in which runs' weights and what their models have in common are found from each other
+_SETTLING = 4
 _REWEIGHTINGS = 12
 _STEP = 1e-3
 _CLOSE = 0.02  # prior spreads: a smaller move ends the search
@@ -39,7 +43,8 @@ _POOLED = 10  # runs' worth of the common noise in each source's own
 
 _LOGISTIC = 3**0.5 / np.pi  # width of the logistic distribution of standard deviation 1
 _FAR, _TINY = 30.0, 1e-6
-_GROSS = 3.0  # c of the loss of bounds: beyond some such widths a run is more likely to be of something else
+# c of the loss of bounds: beyond some such widths a run is more likely to be of something else
+_GROSS = 3.0
 
 Side = Literal["equal", "at_least", "at_most"]
 _SIGNS: dict[Side, int] = {"equal": 0, "at_least": 1, "at_most": -1}
@@ -48,8 +53,8 @@ Quantity = Callable[[Predictions], Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What the `quantity` of a prediction is held against. `weight` scales its say; targets of one `source` share a
-    level of noise, those of one sparse `model` what is odd about it."""
+    """What the `quantity` of a prediction is held against. `weight` scales its say; targets of one
+    `source` share a level of noise, those of one sparse `model` what is odd about it."""
 
     key: str
     problem: Problem
@@ -64,8 +69,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Log predictions around `theta` and their Jacobian (rows, terms). `row` (runs,): of each run; runs that are
-    predicted alike share one, however many they are."""
+    """Log predictions around `theta` and their Jacobian (rows, terms). `row` (runs,): of each run;
+    runs that are predicted alike share one, however many they are."""
 
     theta: Array
     logs: Array
@@ -112,8 +117,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Targets of one quantity of one problem: which they are, the layouts among them, and which one each has.
-    `first`: the row of its first layout in a Jacobian."""
+    """Targets of one quantity of one problem: which they are, the layouts among them, and which one
+    each has. `first`: the row of its first layout in a Jacobian."""
 
     problem: Problem
     quantity: Quantity
@@ -138,15 +143,18 @@ class Fit:
         caution: float = 1.0,
         oddity: float = 0.0,
     ) -> None:
-        """`scatter`: of machines that the profile has not seen, how unseen runs did; they may all lie to one side of
-        their predictions, which is no noise. `caution`: how many times as noisy runs are taken to be where terms move
-        towards them; how sure these then are is said without. `oddity`: the spread of what all runs of a sparse model
-        have in common."""
+        """`scatter`: of machines that the profile has not seen, how unseen runs did; they may all
+        lie to one side of their predictions, which is no noise. `caution`: how many times as noisy
+        runs are taken to be where terms move towards them; how sure these then are is said without.
+        `oddity`: the spread of what all runs of a sparse model have in common."""
         self.fresh = scatter is not None
         self.scatter = profile.residual_spread if scatter is None else scatter
         self.caution = caution
         self.profile, self.targets, self.quantities = profile, targets, quantities
-        scopes, joint = {scope for t in targets for scope in ("all", *t.problem.scopes)}, {*posterior.keys}
+        scopes, joint = (
+            {scope for t in targets for scope in ("all", *t.problem.scopes)},
+            {*posterior.keys},
+        )
         ours = [t for t in profile.terms if t.coefficient in coefficients]
         self.terms = [t for t in ours if t.scope in scopes or t.key in joint]
         self.concerned = [t for t in ours if t.scope in scopes]
@@ -174,12 +182,22 @@ class Fit:
             place: dict[Layout, int] = {}
             code = [place.setdefault(self.targets[i].layout, len(place)) for i in runs]
             problem, layouts = self.targets[runs[0]].problem, Layouts.of(list(place))
-            groups.append(Group(problem, self.quantities[quantity], np.array(runs), layouts, np.array(code), first))
+            groups.append(
+                Group(
+                    problem,
+                    self.quantities[quantity],
+                    np.array(runs),
+                    layouts,
+                    np.array(code),
+                    first,
+                )
+            )
             first += len(place)
         return groups
 
     def predicted(self, theta: Array, wanted: Array | None = None) -> Array:
-        """Log predictions under these terms, of the `wanted` targets (a mask) or all; the others are NaN."""
+        """Log predictions under these terms, of the `wanted` targets (a mask) or all; the others
+        are NaN."""
         profile = self.with_terms(theta)
         result = np.full(len(self.targets), np.nan)
         for group in self.groups:
@@ -205,8 +223,13 @@ class Fit:
                 offsets[term.key] = shift.ravel()
             coefficients = profile.coefficients(scopes, offsets)
             repeated = layouts.take(np.tile(np.arange(n), 2 * k + 1))
-            found = np.log(group.quantity(predict(group.problem, repeated, coefficients))).reshape(2 * k + 1, n)
-            mine, columns = slice(group.first, group.first + n), [self.position[term.key] for term in active]
+            found = np.log(group.quantity(predict(group.problem, repeated, coefficients))).reshape(
+                2 * k + 1, n
+            )
+            mine, columns = (
+                slice(group.first, group.first + n),
+                [self.position[term.key] for term in active],
+            )
             jacobian[mine, columns] = ((found[:k] - found[k : 2 * k]) / (2 * _STEP)).T
             logs[mine] = found[-1]
         return Linear(theta, logs, jacobian, self.row)
@@ -296,15 +319,17 @@ class Fit:
         return linear.normal(say) - self.oddities.normal(linear.jacobian, linear.row, say)
 
     def _pull(self, predicted: Array, weight: Array, noise: Array) -> tuple[Array, Array]:
-        """Residuals, and weights of their squares, that have the minimum of the losses; of bounds such that no step
-        goes too far (Jaakkola & Jordan 2000, doi:10.1023/A:1008932416310)."""
+        """Residuals, and weights of their squares, that have the minimum of the losses; of bounds
+        such that no step goes too far (Jaakkola & Jordan 2000, doi:10.1023/A:1008932416310)."""
         residual = self.residual(predicted)
         say = self._say(residual, weight, noise)
         if not self.fresh:
             return residual, say
         width = noise * _LOGISTIC
         wrong, share, pull = self._beyond_bound(predicted, width)
-        curve = np.where(wrong > _TINY, np.tanh(wrong / 2) / (2 * np.maximum(wrong, _TINY)), share * (1 - share))
+        curve = np.where(
+            wrong > _TINY, np.tanh(wrong / 2) / (2 * np.maximum(wrong, _TINY)), share * (1 - share)
+        )
         residual = np.where(self.sign == 0, residual, self.sign * width * share / curve)
         return residual, np.where(self.sign == 0, say, weight * pull * curve / width**2)
 
@@ -315,13 +340,14 @@ class Fit:
         return np.where(idle, 0.0, weight * (nu + 1) / (nu + (residual / noise) ** 2) / noise**2)
 
     def _beyond_bound(self, predicted: Array, width: Array) -> tuple[Array, Array, Array]:
-        """How far a prediction is on the wrong side of a bound, in widths; how likely it makes the side on which the
-        run was not; and what is left of the run's pull so far out."""
+        """How far a prediction is on the wrong side of a bound, in widths; how likely it makes the
+        side on which the run was not; and what is left of the run's pull so far out."""
         wrong = np.clip(self.sign * (self.value - predicted) / width, -_FAR, _FAR)
         return wrong, 1 / (1 + np.exp(-wrong)), 1 / (1 + np.logaddexp(0.0, wrong) / _GROSS)
 
     def _information(self, predicted: Array, weight: Array, noise: Array) -> Array:
-        """Of each target about its prediction: what it weighs, but of a bound the curvature of its loss."""
+        """Of each target about its prediction: what it weighs, but of a bound the curvature of its
+        loss."""
         say = self._say(self.residual(predicted), weight, noise)
         if not self.fresh:
             return say
@@ -369,7 +395,8 @@ def _oddities(targets: Sequence[Target], spread: float) -> Oddities:
 
 
 def _pooled(residual: Array, weight: Array, prior: float) -> float:
-    """Spread of residuals that count for so much each, held to a prior spread as if it were _POOLED more."""
+    """Spread of residuals that count for so much each, held to a prior spread as if it were _POOLED
+    more."""
     if not len(residual):
         return prior
     away = np.abs(residual)

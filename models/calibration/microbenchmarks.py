@@ -1,8 +1,9 @@
-"""Parts of a step on their own, as micro-benchmarks measure them, and what a measurement says of a coefficient.
+"""Parts of a step on their own, as micro-benchmarks measure them, and what a measurement says of a
+coefficient.
 
-A coefficient stands for what training achieves, not for what a benchmark does. So a benchmark is held against what was
-published of the same benchmark (the priors rest on that): by how much this machine's figure differs, on the
-coefficient's unbounded scale, is what the fleet's offset is told.
+A coefficient stands for what training achieves, not for what a benchmark does. So a benchmark is
+held against what was published of the same benchmark (the priors rest on that): by how much this
+machine's figure differs, on the coefficient's unbounded scale, is what the fleet's offset is told.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _HALVINGS = 50
 class Sweep:
     """A collective of several sizes over all devices of the problem's cluster.
 
-    Sizes count as nccl-tests prints them: the bytes of the whole vector, which each rank holds a part of where it is
-    gathered or scattered; what each rank sends to the next one.
+    Sizes count as nccl-tests prints them: the bytes of the whole vector, which each rank holds a
+    part of where it is gathered or scattered; what each rank sends to the next one.
     """
 
     problem: Problem
@@ -82,29 +83,41 @@ def sweep_seconds(sweep: Sweep, c: Coefficients) -> Array:
 
 
 def product_seconds(products: Products, c: Coefficients) -> Array:
-    return np.asarray(Kernels(products.problem, c).linear(products.m, products.k, products.n).forward)
+    return np.asarray(
+        Kernels(products.problem, c).linear(products.m, products.k, products.n).forward
+    )
 
 
 def published_seconds(sweep: Sweep, published: Coefficients) -> Array:
-    """What published benchmarks of the operation took; NaN where none tells, as between small sizes and large ones."""
+    """What published benchmarks of the operation took; NaN where none tells, as between small sizes
+    and large ones."""
     ratios = {which: _published(sweep, which) for which in ("small", "large")}
     small, large = (np.nan if ratio is None else ratio for ratio in ratios.values())
-    ratio = np.where(sweep.sizes >= LARGE_BYTES, large, np.where(sweep.sizes <= SMALL_BYTES, small, np.nan))
+    ratio = np.where(
+        sweep.sizes >= LARGE_BYTES, large, np.where(sweep.sizes <= SMALL_BYTES, small, np.nan)
+    )
     return np.asarray(sweep_seconds(sweep, published) * ratio)
 
 
 def offsets(sweep: Sweep, published: Coefficients) -> dict[str, float]:
-    """By coefficient, how far this machine lies from the published ones, on the unbounded scale: the bandwidth from
-    large messages, the latency of a collective from small ones."""
-    large, small = sweep.sizes >= LARGE_BYTES, (sweep.sizes <= SMALL_BYTES) & (sweep.operation != "send_recv")
+    """By coefficient, how far this machine lies from the published ones, on the unbounded scale:
+    the bandwidth from large messages, the latency of a collective from small ones."""
+    large, small = (
+        sweep.sizes >= LARGE_BYTES,
+        (sweep.sizes <= SMALL_BYTES) & (sweep.operation != "send_recv"),
+    )
     found: dict[str, float] = {}
     for name, which, mine in ((_deciding(sweep), "large", large), ("collective_s", "small", small)):
         if mine.any():
             part = replace(
-                sweep, sizes=sweep.sizes[mine], seconds=sweep.seconds[mine] / _published_over_model(sweep, which)
+                sweep,
+                sizes=sweep.sizes[mine],
+                seconds=sweep.seconds[mine] / _published_over_model(sweep, which),
             )
             offset = _solved(name, published, partial(sweep_seconds, part), part.seconds)
-            if which == "large" or abs(offset) < FARTHEST:  # a latency may lie elsewhere than in the call
+            if (
+                which == "large" or abs(offset) < FARTHEST
+            ):  # a latency may lie elsewhere than in the call
                 found[name] = offset
     return found
 
@@ -126,7 +139,8 @@ def _published_over_model(sweep: Sweep, which: str) -> float:
 
 
 def _published(sweep: Sweep, which: str) -> float | None:
-    """What published benchmarks of the operation took over what the model says of them, if there are any."""
+    """What published benchmarks of the operation took over what the model says of them, if there
+    are any."""
     where = "several domains" if _beyond(sweep) else "one domain"
     by_generation = published_benchmarks().get(sweep.operation, {})
     return by_generation.get(sweep.problem.cluster.chip.generation, {}).get(where, {}).get(which)
@@ -150,9 +164,12 @@ def _of_rate(name: str, products: Sequence[Products], published: Coefficients) -
     return _solved(name, published, seconds, np.concatenate([each.seconds for each in products]))
 
 
-def _solved(name: str, published: Coefficients, seconds: Callable[[Coefficients], Array], measured: Array) -> float:
-    """The offset at which the model takes as long as was measured, typically; at most _WIDEST either way. Of a rate
-    that nearest to none that is as fast as any, where the measurement is faster still: something else decides there."""
+def _solved(
+    name: str, published: Coefficients, seconds: Callable[[Coefficients], Array], measured: Array
+) -> float:
+    """The offset at which the model takes as long as was measured, typically; at most _WIDEST
+    either way. Of a rate that nearest to none that is as fast as any, where the measurement is
+    faster still: something else decides there."""
     centre, rising = to_unbounded(name, float(getattr(published, name))), name.endswith("_s")
     low, high = -_WIDEST, _WIDEST if rising else max(to_unbounded(name, _MOST) - centre, 0.0)
 
@@ -172,10 +189,14 @@ def _solved(name: str, published: Coefficients, seconds: Callable[[Coefficients]
 
 
 def left_over(part: Sweep | Products, found: Mapping[str, float], published: Coefficients) -> float:
-    """How many times longer the model still takes than was measured, typically, of what is large."""
+    """How many times longer the model still takes than was measured, typically, of what is
+    large."""
     c = replace(published, **targets(found, published))
     if isinstance(part, Sweep):
-        large, seconds = part.sizes >= LARGE_BYTES, sweep_seconds(part, c) * _published_over_model(part, "large")
+        large, seconds = (
+            part.sizes >= LARGE_BYTES,
+            sweep_seconds(part, c) * _published_over_model(part, "large"),
+        )
     else:
         large, seconds = part.flops >= LARGE_FLOPS, product_seconds(part, c)
     return float(np.median((seconds / part.seconds)[large])) if large.any() else 1.0

@@ -1,8 +1,8 @@
 """What is known of a profile's terms together: the precision of their joint posterior.
 
-Marginal spreads alone forget that a sum is known better than its parts. A stack's runs fix the common term plus the
-stack's offset; with the precision kept, runs of another stack move the common term and this stack's offset against each
-other, and leave their sum where it was.
+Marginal spreads alone forget that a sum is known better than its parts. A stack's runs fix the
+common term plus the stack's offset; with the precision kept, runs of another stack move the common
+term and this stack's offset against each other, and leave their sum where it was.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from models.spec.profile import Key
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
-    """`precision` (k, k) of the terms `keys`, on their unbounded scale; terms that are not among them are independent,
-    with the spread that the profile says."""
+    """`precision` (k, k) of the terms `keys`, on their unbounded scale; terms that are not among
+    them are independent, with the spread that the profile says."""
 
     keys: tuple[Key, ...]
     precision: Array
@@ -49,11 +49,14 @@ class Posterior:
         """With so much variance added to terms that may have changed since."""
         if not variance.keys() & {*self.keys}:
             return self
-        covariance = np.linalg.inv(self.precision) + np.diag([variance.get(key, 0.0) for key in self.keys])
+        covariance = np.linalg.inv(self.precision) + np.diag(
+            [variance.get(key, 0.0) for key in self.keys]
+        )
         return Posterior.of(self.keys, covariance)
 
     def of_terms(self, keys: Sequence[Key], spread: Array) -> Array:
-        """The precision (n, n) of these terms, in their order, the marginal spread for those that are not here.
+        """The precision (n, n) of these terms, in their order, the marginal spread for those that
+        are not here.
 
         Terms that are here and not asked for are integrated out.
         """
@@ -70,7 +73,8 @@ class Posterior:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """The lower Cholesky factor, row by row, as little-endian 32-bit floats in base64: rounded, it is still one."""
+        """The lower Cholesky factor, row by row, as little-endian 32-bit floats in base64: rounded,
+        it is still one."""
         rows = np.tril_indices(len(self.keys))
         factor = np.linalg.cholesky(self.precision)[rows] if self.keys else np.zeros(0)
         return {

@@ -1,9 +1,10 @@
-"""Why a run was slower or faster than predicted: the parts that were measured first, then the term that differs most in
-the likely worlds.
+"""Why a run was slower or faster than predicted: the parts that were measured first, then the term
+that differs most in the likely worlds.
 
-A measured part accounts for so much of the gap as it differs from its prediction. For the rest, worlds are draws of the
-profile's coefficients. Each is weighted by how close the terms that were not measured come to what is left of the step;
-the answer is the one of these terms whose weighted mean lies farthest from the prediction, on the side of the rest.
+A measured part accounts for so much of the gap as it differs from its prediction. For the rest,
+worlds are draws of the profile's coefficients. Each is weighted by how close the terms that were
+not measured come to what is left of the step; the answer is the one of these terms whose weighted
+mean lies farthest from the prediction, on the side of the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _REST = 0.1  # of the gap: less needs no explanation
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A term of the breakdown, and the seconds of a step by which it probably differs from its prediction."""
+    """A term of the breakdown, and the seconds of a step by which it probably differs from its
+    prediction."""
 
     term: str
     excess_s: float
@@ -39,8 +41,8 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """By how many seconds a measured part differs from its prediction, and the term that makes most of it, if several
-    may."""
+    """By how many seconds a measured part differs from its prediction, and the term that makes most
+    of it, if several may."""
 
     name: str
     excess_s: float
@@ -49,9 +51,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Seconds of a step, above 0 where the run was slower: the `gap`, the measured `parts` of it, and the `rest`.
+    """Seconds of a step, above 0 where the run was slower: the `gap`, the measured `parts` of it,
+    and the `rest`.
 
-    `suspect` is of the rest: None where there is none worth a name (`settled`) or none that is at all likely.
+    `suspect` is of the rest: None where there is none worth a name (`settled`) or none that is at
+    all likely.
     """
 
     gap_s: float
@@ -74,17 +78,23 @@ class Worlds:
     def of(cls, problem: Problem, layout: Layout, profile: Profile) -> Worlds:
         generator = np.random.default_rng(0)
         known = profile.covering(problem.scopes)
-        draws = {term.key: term.spread * generator.standard_normal(_DRAWS) for term in known.applying(problem.scopes)}
+        draws = {
+            term.key: term.spread * generator.standard_normal(_DRAWS)
+            for term in known.applying(problem.scopes)
+        }
         for draw in draws.values():
             draw[0] = 0.0
         many = Layouts.of([layout]).take(np.zeros(_DRAWS, dtype=np.int64))
         return cls(predict(problem, many, known.coefficients(problem.scopes, draws)).time)
 
     def diagnosis(
-        self, step_time_s: float, exposed: float | None = None, imbalance: Mapping[str, float] | None = None
+        self,
+        step_time_s: float,
+        exposed: float | None = None,
+        imbalance: Mapping[str, float] | None = None,
     ) -> Diagnosis:
-        """Of a run that took so long. `exposed`: its communication that no compute hid, in seconds; `imbalance`: by how
-        much its experts out of balance lengthen each term."""
+        """Of a run that took so long. `exposed`: its communication that no compute hid, in seconds;
+        `imbalance`: by how much its experts out of balance lengthen each term."""
         parts = list[Part]()
         open_ = self.terms
         if exposed is not None:
@@ -114,7 +124,8 @@ def _is_likely(terms: Mapping[str, Array], excess_s: float) -> bool:
 
 
 def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
-    """Which of these terms, that together take so much more than predicted, differs most, on the side of that."""
+    """Which of these terms, that together take so much more than predicted, differs most, on the
+    side of that."""
     together = np.asarray(total(terms.values()))
     took = max(float(together[0]) + excess_s, _LEAST_S)
     away = np.abs(np.log(np.maximum(together, _LEAST_S) / took)) / _CLOSE
@@ -125,9 +136,12 @@ def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
     return Suspect(term, excess[term])
 
 
-def lengthened(problem: Problem, layout: Layout, profile: Profile, imbalance: float) -> dict[str, float] | None:
-    """Seconds that each term takes more than predicted with experts so far out of balance: tokens of the busiest of the
-    expert-parallel devices over their mean, less 1. None where no imbalance is predicted."""
+def lengthened(
+    problem: Problem, layout: Layout, profile: Profile, imbalance: float
+) -> dict[str, float] | None:
+    """Seconds that each term takes more than predicted with experts so far out of balance: tokens
+    of the busiest of the expert-parallel devices over their mean, less 1. None where no imbalance
+    is predicted."""
     measured = deviation(problem, layout.ep, imbalance)
     if measured is None:
         return None

@@ -1,10 +1,10 @@
 """Collectives on nested levels and tori: α + bytes / bandwidth, per level.
 
-Every collective costs a group so much a byte and so much before the first. Bytes are those of the whole tensor a
-device ends up with (gather) or starts from (scatter, reduce).
-Sources: bandwidth terms as in Thakur et al. 2005 (doi:10.1177/1094342005051521) per level; torus terms from the
-public scaling book (jax-ml/scaling-book, sharding.md): an axis gathers at the sum of its link directions and an
-all-to-all takes a quarter of a gather on a closed ring.
+Every collective costs a group so much a byte and so much before the first. Bytes are those of the
+whole tensor a device ends up with (gather) or starts from (scatter, reduce). Sources: bandwidth
+terms as in Thakur et al. 2005 (doi:10.1177/1094342005051521) per level; torus terms from the public
+scaling book (jax-ml/scaling-book, sharding.md): an axis gathers at the sum of its link directions
+and an all-to-all takes a quarter of a gather on a closed ring.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from models.spec.hardware import Dim
 from models.spec.profile import Coefficients, Number
 
 TREE_HOPS = 10.0
-"""Of a ring, that a pass over a tree takes per doubling of nodes: 90 us measured there and back over hops of 4.5 us."""
+"""Of a ring, that a pass over a tree takes per doubling of nodes: 90 us measured there and back
+over hops of 4.5 us."""
 TREE_HOPS_INSIDE = 3.2
-"""The same within a scale-up domain, where NCCL's tuning.cc has a tree's hop 0.66 times as long as a ring's, and
-between nodes 2.1 times."""
+"""The same within a scale-up domain, where NCCL's tuning.cc has a tree's hop 0.66 times as long as
+a ring's, and between nodes 2.1 times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,14 @@ class Cost:
         return Cost(self.byte_s.take(rows), self.latency_s.take(rows))
 
     def least_of(self, choices: int, *, apart: int = 1) -> Cost:
-        """Of so many choices for each group, one after the other, the least of both; so often `apart`."""
-        return Cost(*(v.reshape(apart, choices, -1).min(axis=1).ravel() for v in (self.byte_s, self.latency_s)))
+        """Of so many choices for each group, one after the other, the least of both; so often
+        `apart`."""
+        return Cost(
+            *(
+                v.reshape(apart, choices, -1).min(axis=1).ravel()
+                for v in (self.byte_s, self.latency_s)
+            )
+        )
 
     def times(self, count: int) -> Cost:
         return Cost(np.tile(self.byte_s, count), np.tile(self.latency_s, count))
@@ -65,18 +72,21 @@ class Network:
     def _transfer(self, group: Group) -> Array:
         """Of a gather, what the links take for a byte.
 
-        A ring hands all but a member's own part on over every link, and there are as many rings as a domain has members
-        to leave it by, so that the bus bandwidth of large messages does not depend on the number of nodes. Levels work
-        at the same time on different pieces, so the slowest one counts.
-        On a torus level by level: what enters a domain has to be all but the part already inside; and what goes between
-        slices is a collective of its own, before or after that within them.
+        A ring hands all but a member's own part on over every link, and there are as many rings as
+        a domain has members to leave it by, so that the bus bandwidth of large messages does not
+        depend on the number of nodes. Levels work at the same time on different pieces, so the
+        slowest one counts. On a torus level by level: what enters a domain has to be all but the
+        part already inside; and what goes between slices is a collective of its own, before or
+        after that within them.
         """
         slowest: Array = np.zeros_like(group.degree)
         between: Array = np.zeros_like(group.degree)
         inside: Array = np.ones_like(group.members[0])
         beyond = group.degree
         stages = self._stages(group)
-        within = len(stages) - (sum(dim.scale == "out" for dim in self.dims) if self._is_torus else 0)
+        within = len(stages) - (
+            sum(dim.scale == "out" for dim in self.dims) if self._is_torus else 0
+        )
         for number, (members, bandwidth) in enumerate(stages):
             missing = 1 - 1 / (beyond if self._is_torus else group.degree)
             seconds = np.where(members > 1, missing / (inside * bandwidth), 0.0)
@@ -91,9 +101,10 @@ class Network:
     def all_to_all(self, group: Group, copies: list[Array] | None = None) -> Cost:
         """Every device sends its bytes, spread evenly over the group.
 
-        Switched levels: the part that leaves a domain crosses its own NIC only (no aggregation), all of it crosses
-        the innermost links. Ring dims: n/8 of the bytes per one-way link on a closed ring, n/4 on an open one.
-        `copies[d]` scales what crosses dim d (tokens sent once to a domain instead of once to each expert).
+        Switched levels: the part that leaves a domain crosses its own NIC only (no aggregation),
+        all of it crosses the innermost links. Ring dims: n/8 of the bytes per one-way link on a
+        closed ring, n/4 on an open one. `copies[d]` scales what crosses dim d (tokens sent once to
+        a domain instead of once to each expert).
         """
         degree = group.degree
         slowest: Array = np.zeros_like(degree)
@@ -114,7 +125,8 @@ class Network:
         return Cost(slowest, self._call(group, self._tree(group)))
 
     def send(self, group: Group) -> Cost:
-        """Point to point between neighbours of a group, over the slowest links any neighbours are joined by."""
+        """Point to point between neighbours of a group, over the slowest links any neighbours are
+        joined by."""
         time, hop = np.zeros((2, len(group.degree)))
         for d, dim in enumerate(self.dims):
             rate = self._rate(dim) * (dim.peer_gb_s / dim.gb_s if dim.peer_gb_s else 1.0)
@@ -130,7 +142,8 @@ class Network:
         return self.dims[d - 1].domain if d else 1
 
     def _stages(self, group: Group) -> list[tuple[Array, Array]]:
-        """(members, bytes/s per device) per stage: each switched dim by itself, all ring dims as one."""
+        """(members, bytes/s per device) per stage: each switched dim by itself, all ring dims as
+        one."""
         stages: list[tuple[Array, Array]] = []
         ring_members, ring_rate = np.ones_like(group.members[0]), np.zeros_like(group.members[0])
         rings = [d for d, dim in enumerate(self.dims) if dim.kind == "ring"]
@@ -154,11 +167,13 @@ class Network:
         return np.where(group.degree > 1, self.c.collective_s + path, 0.0)
 
     def _ring(self, group: Group) -> Array:
-        """Once round a ring of the group: a message passes every member, over slow hops between domains and fast ones
-        within; each a step of the ring, which takes what its network needs at least where it leaves a domain.
+        """Once round a ring of the group: a message passes every member, over slow hops between
+        domains and fast ones within; each a step of the ring, which takes what its network needs at
+        least where it leaves a domain.
 
-        NCCL src/graph/tuning.cc: (ranks - nodes) and (nodes - 1) hops, and a network's overhead in every step between
-        nodes; it has no tree for gathers and scatters. The rings of a torus run at the same time, both ways round.
+        NCCL src/graph/tuning.cc: (ranks - nodes) and (nodes - 1) hops, and a network's overhead in
+        every step between nodes; it has no tree for gathers and scatters. The rings of a torus run
+        at the same time, both ways round.
         """
         up, out = self._spread(group)
         if self._is_torus:
@@ -168,9 +183,14 @@ class Network:
         return (up - 1) * out * fast + (out - 1) * slow
 
     def _tree(self, group: Group) -> Array:
-        """Down a tree: logarithmic between domains and within large ones, a chain within small ones."""
+        """Down a tree: logarithmic between domains and within large ones, a chain within small
+        ones."""
         up, out = self._spread(group)
-        fast = self._around(group) if self._is_torus else np.minimum(up - 1, TREE_HOPS_INSIDE * _doublings(up))
+        fast = (
+            self._around(group)
+            if self._is_torus
+            else np.minimum(up - 1, TREE_HOPS_INSIDE * _doublings(up))
+        )
         return fast * self.c.scaleup_hop_s + TREE_HOPS * _doublings(out) * self.c.scaleout_hop_s
 
     @property
@@ -178,11 +198,14 @@ class Network:
         return any(dim.kind == "ring" for dim in self.dims)
 
     def _around(self, group: Group) -> Array:
-        """Hops round the longest ring of a torus, half of them where it closes: messages go both ways."""
+        """Hops round the longest ring of a torus, half of them where it closes: messages go both
+        ways."""
         hops = np.zeros_like(group.members[0])
         for d, dim in enumerate(self.dims):
             if dim.kind == "ring":
-                hops = np.maximum(hops, (group.members[d] - 1) * group.stride[d] / (2 if dim.wraps else 1))
+                hops = np.maximum(
+                    hops, (group.members[d] - 1) * group.stride[d] / (2 if dim.wraps else 1)
+                )
         return hops
 
     def _spread(self, group: Group) -> tuple[Array, Array]:
@@ -196,22 +219,30 @@ class Network:
         return up, out
 
     def least_gather(self, group: Group) -> Cost:
-        """What no group of so many devices beats, however its axes bend; `group` is as close as can be.
+        """What no group of so many devices beats, however its axes bend; `group` is as close as can
+        be.
 
-        On a torus what lies outside a package comes over the links of all its devices, or of the level above the torus.
-        On switched levels that slow down outwards nothing is faster than close; on others everything comes over the
-        links of some level, first of all.
+        On a torus what lies outside a package comes over the links of all its devices, or of the
+        level above the torus. On switched levels that slow down outwards nothing is faster than
+        close; on others everything comes over the links of some level, first of all.
         """
         degree, none = group.degree, np.zeros_like(group.degree)
         if self._is_torus:
             package = self.dims[0].domain if self.dims[0].kind == "switch" else 1
             rings = [d for d, dim in enumerate(self.dims) if dim.kind == "ring"]
             links = sum(self._rate(self.dims[d]) * (2 if self.dims[d].wraps else 1) for d in rings)
-            fastest = max(float(np.max(rate)) for rate in (links, *(self._rate(d) for d in self.dims[rings[-1] + 1 :])))
+            fastest = max(
+                float(np.max(rate))
+                for rate in (links, *(self._rate(d) for d in self.dims[rings[-1] + 1 :]))
+            )
             return Cost((1 - np.minimum(package, degree) / degree) / (package * fastest), none)
         if self._slows_outwards:
             return self.gather(group)
-        return Cost((1 - 1 / degree) / max((float(np.max(self._rate(dim))) for dim in self.dims), default=1.0), none)
+        return Cost(
+            (1 - 1 / degree)
+            / max((float(np.max(self._rate(dim))) for dim in self.dims), default=1.0),
+            none,
+        )
 
     def least_reduce(self, group: Group) -> Cost:
         """The same of an all-reduce: twice the bytes, and a call."""

@@ -1,4 +1,5 @@
-"""Schedule, partition, recompute, sharding policy and offload on top of the costs of a mesh, for every layout."""
+"""Schedule, partition, recompute, sharding policy and offload on top of the costs of a mesh, for
+every layout."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ TIME_TERMS: dict[str, str] = {
     "tensor_s": "exposed tensor-parallel traffic",
     "context_s": "exposed context-parallel traffic",
     "expert_s": "exposed expert all-to-all",
-    "data_s": "exposed data-parallel traffic: FSDP gathers and its copies, gradient reduction, parameter gather",
+    "data_s": (
+        "exposed data-parallel traffic: FSDP gathers and its copies, gradient reduction, parameter"
+        " gather"
+    ),
     "pipeline_s": "exposed sends between stages",
     "bubble_s": "idle time of the slowest stage: pipeline fill and drain",
     "offload_s": "exposed traffic to host memory",
@@ -35,8 +39,12 @@ MEMORY_TERMS: dict[str, str] = {
     "parameters_bytes": "parameters in use, and FSDP's gathered layers",
     "gradients_bytes": "accumulated gradients, and those of the layer being reduced",
     "optimizer_bytes": "master copy and moments",
-    "activations_bytes": "activations of the micro-batches in flight, and the layer being worked on",
-    "logits_bytes": "logits and their gradient, where they take more than the layer computed again after them",
+    "activations_bytes": (
+        "activations of the micro-batches in flight, and the layer being worked on"
+    ),
+    "logits_bytes": (
+        "logits and their gradient, where they take more than the layer computed again after them"
+    ),
     "context_bytes": "runtime, libraries, communication buffers",
     "fragmentation_bytes": "reserved by the allocator beyond what is in use",
 }
@@ -48,8 +56,8 @@ def in_gib(term: str) -> str:
 
 
 def partitions(problem: Problem, layouts: Layouts) -> Shared[Stages]:
-    """Layers over stages, by forward FLOPs; one table entry for every (stages, chunks, policy). Those of multi-token
-    prediction are where the head is."""
+    """Layers over stages, by forward FLOPs; one table entry for every (stages, chunks, policy).
+    Those of multi-token prediction are where the head is."""
     x = layouts
     paired = x.schedule == DUALPIPE, x.schedule == ZERO_BUBBLE_V
     columns = x.pp, x.virtual_stages, x.balanced, *paired, pipeline.level(x.schedule)
@@ -62,21 +70,30 @@ def partitions(problem: Problem, layouts: Layouts) -> Shared[Stages]:
 
 
 def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]]:
-    """Of each layout's partition, the kinds of the layers of each chunk, in the order of the model."""
+    """Of each layout's partition, the kinds of the layers of each chunk, in the order of the
+    model."""
     weights, head = problem.forward_flops
-    kinds = np.repeat(*(np.array(column) for column in zip(*problem.architecture.runs, strict=True)))
+    kinds = np.repeat(
+        *(np.array(column) for column in zip(*problem.architecture.runs, strict=True))
+    )
     x = layouts
-    chunks, faces = x.pp * x.virtual_stages, facing(x.pp, x.schedule == DUALPIPE, x.schedule == ZERO_BUBBLE_V)
+    chunks, faces = (
+        x.pp * x.virtual_stages,
+        facing(x.pp, x.schedule == DUALPIPE, x.schedule == ZERO_BUBBLE_V),
+    )
     columns = x.pp, x.virtual_stages, x.balanced, faces, pipeline.level(x.schedule)
     first, code = distinct(*columns)
     shape = [column[first] for column in columns]
-    begin = boundaries(np.array(weights)[kinds], head, *shape, by_threshold=problem.stack.splits_by_threshold)
+    begin = boundaries(
+        np.array(weights)[kinds], head, *shape, by_threshold=problem.stack.splits_by_threshold
+    )
     cuts = [row[1:count] for row, count in zip(begin[code], chunks.tolist(), strict=True)]
     return [[chunk.tolist() for chunk in np.split(kinds, cut)] for cut in cuts]
 
 
 class Combiner:
-    """The second pass. Arrays have shape (n,) for layouts, (s, n) for the different stages of each."""
+    """The second pass. Arrays have shape (n,) for layouts, (s, n) for the different stages of
+    each."""
 
     def __init__(self, layouts: Layouts, meshes: MeshCosts, stages: Stages) -> None:
         self.problem, self.layouts, self.meshes, self.c = meshes.problem, layouts, meshes, meshes.c
@@ -87,16 +104,19 @@ class Combiner:
             self.exposure.once,
         )
 
-    # -- time ---------------------------------------------------------------------------------------------------
+    # -- time
+    # ----------------------------------------------------------------------------------------------
 
     def time(self) -> dict[str, Array]:
-        """Seconds by term, on the stage that is last to finish its own work, waiting, reduction and update; where all
-        wait for the last of the passes (models.cost.pipeline.ends_together), passes are those of the slowest stage."""
+        """Seconds by term, on the stage that is last to finish its own work, waiting, reduction and
+        update; where all wait for the last of the passes (models.cost.pipeline.ends_together),
+        passes are those of the slowest stage."""
         return self._time[0]
 
     @property
     def once_s(self) -> Array:
-        """What the stage that is last to finish exposes of its data-parallel traffic once a step."""
+        """What the stage that is last to finish exposes of its data-parallel traffic once a
+        step."""
         return self._time[1]
 
     @cached_property
@@ -111,7 +131,9 @@ class Combiner:
             weight = weighed(stages.amounts, weights), weighed(exposure.amounts, weights)
         all_forward = weighed(exposure.amounts, [part.forward for part in parts])
         whole, order = (all_forward, exposure.whole_model(), weight[1]), (stages.order, stages.code)
-        times = pipeline.StageTimes(forward, both - forward, weight[0], *whole, *order, self._rounds(forward, both))
+        times = pipeline.StageTimes(
+            forward, both - forward, weight[0], *whole, *order, self._rounds(forward, both)
+        )
         idle = pipeline.bubble(x.schedule, x.pp, x.virtual_stages, m, times)
         together, every = pipeline.ends_together(x.schedule), m * both[0] + idle[0]
         beside = self._beside_once(times, every)
@@ -122,8 +144,23 @@ class Combiner:
         slow = np.where(together, _largest(both), last)
         amounts = [_pick(a, slow) for a in stages.amounts]
         time = {
-            name: m * total(a * part.terms[name] for a, part in zip(amounts, parts, strict=True) if name in part.terms)
-            for name in ("compute_s", "recompute_s", "tensor_s", "context_s", "expert_s", "data_s", "offload_s")
+            name: (
+                m
+                * total(
+                    a * part.terms[name]
+                    for a, part in zip(amounts, parts, strict=True)
+                    if name in part.terms
+                )
+            )
+            for name in (
+                "compute_s",
+                "recompute_s",
+                "tensor_s",
+                "context_s",
+                "expert_s",
+                "data_s",
+                "offload_s",
+            )
         }
         exposed = _pick(once, last)
         time["data_s"] = time["data_s"] + exposed
@@ -133,7 +170,9 @@ class Combiner:
         time["fixed_s"] = np.zeros(len(x)) + self.c.step_fixed_s
         waits = exposure.waits()
         subtotal = total(time.values())
-        time["jitter_s"] = waits + (subtotal + waits) * straggling(self.problem, self.c, x.num_devices)
+        time["jitter_s"] = waits + (subtotal + waits) * straggling(
+            self.problem, self.c, x.num_devices
+        )
         return {name: time[name] + np.zeros_like(subtotal) for name in TIME_TERMS}, exposed
 
     def _rounds(self, forward: Array, both: Array) -> Rounds | None:
@@ -143,7 +182,9 @@ class Combiner:
             return None
         x, stages = self.layouts, self.stages
         first, last = stages.of_rounds(rows)
-        forwards, every = zip(*((part.forward[rows], part.both[rows]) for part in self.exposure.parts), strict=True)
+        forwards, every = zip(
+            *((part.forward[rows], part.both[rows]) for part in self.exposure.parts), strict=True
+        )
         ahead, whole = (
             Chunks(of_stages.take(rows, axis=1), weighed(first, seconds), weighed(last, seconds))
             for of_stages, seconds in ((forward, forwards), (both, every))
@@ -161,8 +202,9 @@ class Combiner:
         )
 
     def _beside_once(self, times: pipeline.StageTimes, every: Array) -> tuple[Array, Array]:
-        """A forward and a backward that what comes once a step may hide beside: a stage's own; or, where stages end
-        together, those of a mean pass of `every` second that they compute or wait for one another."""
+        """A forward and a backward that what comes once a step may hide beside: a stage's own; or,
+        where stages end together, those of a mean pass of `every` second that they compute or wait
+        for one another."""
         x = self.layouts
         shared = pipeline.ends_together(x.schedule) & (x.pp > 1)
         one = every / pipeline.passes_alike(x.pp, x.virtual_stages, self.micro_batches)
@@ -170,7 +212,8 @@ class Combiner:
         return forward, np.where(shared, (1 - pipeline.FORWARD) * one, times.backward)
 
     def _data_once(self, forward: Array, backward: Array) -> Array:
-        """Gradient reduction behind the last micro-batch's backward, parameter gather behind the first forward."""
+        """Gradient reduction behind the last micro-batch's backward, parameter gather behind the
+        first forward."""
         gathers, scatters = zip(*self.exposure.data_once(), strict=True)
         hide, amounts = self.exposure.hide_once, self._parameter_amounts
         return hide(weighed(amounts, gathers), forward) + hide(weighed(amounts, scatters), backward)
@@ -186,15 +229,23 @@ class Combiner:
         )
 
     def _orthogonalisation(self) -> Array | float:
-        """Muon's five Newton-Schulz steps on every matrix (arXiv 2502.16982 §2.2), spread over those who share it."""
+        """Muon's five Newton-Schulz steps on every matrix (arXiv 2502.16982 §2.2), spread over
+        those who share it."""
         if self.problem.workload.optimizer != "muon":
             return 0.0
         architecture = self.problem.architecture
-        flops = [layer.orthogonalisation_flops(architecture.hidden_size) for layer in architecture.kinds]
-        owned = [self.exposure.owned(i, worth) for i, worth in enumerate(flops)]  # the ends stay with AdamW
-        return weighed(self._parameter_amounts, owned) / (self.problem.cluster.peak_flops_16 * self.c.gemm_16)
+        flops = [
+            layer.orthogonalisation_flops(architecture.hidden_size) for layer in architecture.kinds
+        ]
+        owned = [
+            self.exposure.owned(i, worth) for i, worth in enumerate(flops)
+        ]  # the ends stay with AdamW
+        return weighed(self._parameter_amounts, owned) / (
+            self.problem.cluster.peak_flops_16 * self.c.gemm_16
+        )
 
-    # -- memory -------------------------------------------------------------------------------------------------
+    # -- memory
+    # ----------------------------------------------------------------------------------------------
 
     def memory(self) -> tuple[dict[str, Array], Array]:
         """Bytes by term on the fullest stage, and which that is."""
@@ -202,7 +253,9 @@ class Combiner:
         dense, expert = self._parameters
         resident = self._in_flight
         if x.offload_activations.any():
-            resident = np.where(x.offload_activations, np.minimum(2 * self._kept_layer, resident), resident)
+            resident = np.where(
+                x.offload_activations, np.minimum(2 * self._kept_layer, resident), resident
+            )
         has_head = stages.amounts[-1] > 0
         logits = has_head * (self.meshes.logits * c.logit_memory)
         recomputed = self.exposure.working() * c.activation_memory
@@ -233,7 +286,8 @@ class Combiner:
         return np.asarray(held.max(axis=0))
 
     def fits(self, capacity: float, margin: Margin) -> Array:
-        """In so many bytes of the device, and with the margin in all of it and in what is known of the host."""
+        """In so many bytes of the device, and with the margin in all of it and in what is known of
+        the host."""
         used, _ = self.memory()
         return margin.fits(used, self.host(), self.problem.cluster, capacity)
 
@@ -242,7 +296,9 @@ class Combiner:
         """Activations that the micro-batches in flight keep, wherever they are."""
         x, stages = self.layouts, self.stages
         kept = weighed(stages.amounts, [self.exposure.kept(i) for i in range(self.meshes.kinds)])
-        return kept * pipeline.in_flight(x.schedule, stages.index, x.pp, x.virtual_stages, self.micro_batches)
+        return kept * pipeline.in_flight(
+            x.schedule, stages.index, x.pp, x.virtual_stages, self.micro_batches
+        )
 
     @cached_property
     def _states(self) -> Array:
@@ -258,8 +314,8 @@ class Combiner:
 
     @cached_property
     def _parameter_amounts(self) -> Array:
-        """Of how many layers and ends a stage holds the parameters: DualPipe those of two stages, and a tied embedding
-        is where the head is too."""
+        """Of how many layers and ends a stage holds the parameters: DualPipe those of two stages,
+        and a tied embedding is where the head is too."""
         amounts = self.stages.amounts * (1.0 + (self.layouts.schedule == DUALPIPE))
         if self.problem.architecture.tie_word_embeddings:
             amounts[-2] = np.maximum(amounts[-2], amounts[-1])
@@ -281,8 +337,9 @@ class Combiner:
         return np.where(self.zero3, whole, self.problem.master_bytes)
 
     def _parameter_bytes(self, dense: Array, expert: Array) -> Array:
-        """Parameters in use. FSDP keeps only the sharded master copy (counted with the optimizer) and two
-        gathered layers, unless it does not reshard; what the host updates comes back as shards of them."""
+        """Parameters in use. FSDP keeps only the sharded master copy (counted with the optimizer)
+        and two gathered layers, unless it does not reshard; what the host updates comes back as
+        shards of them."""
         x = self.layouts
         shards = self.zero3 & (x.offload_optimizer | self.problem.stack.parameter_shards)
         held = dense + expert
@@ -306,7 +363,8 @@ class Combiner:
 
 
 def _largest(values: Array) -> Array:
-    """For each layout, the first of its stages with the most; (s, n) to (n,), where it stands in all values."""
+    """For each layout, the first of its stages with the most; (s, n) to (n,), where it stands in
+    all values."""
     count = values.shape[1]
     own = np.arange(count)
     largest, at = values[0], own

@@ -1,6 +1,7 @@
 """Kernel time on one device: GEMMs, grouped GEMMs, attention and memory-bound work.
 
-Shapes are those of one device; times are in seconds for forward, input gradient and weight gradient.
+Shapes are those of one device; times are in seconds for forward, input gradient and weight
+gradient.
 """
 
 from __future__ import annotations
@@ -17,18 +18,28 @@ from models.spec.flops import mean_keys
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients
 
-TILE_M, TILE_N = 128, 256  # the usual output tile of a tensor-core GEMM on large problems (cuBLAS, CUTLASS)
-FLASH_HALF_LENGTH = 500  # tokens at which a flash kernel reaches half its rate; FlashAttention-2 charts, A100 and H100
-WHOLE_HEAD = 128  # wider heads are no faster: FlashAttention-2, cuDNN on H100 (FlashAttention-3's charts)
-FLASH_BACKWARD = 2.5  # backward FLOPs over forward: five products instead of two (FlashAttention-2, arXiv 2307.08691)
-KEY_BLOCK = {"splash": 512}  # keys a kernel takes at a time (sa_block_kv of MaxText); others 128, as flash kernels
+TILE_M, TILE_N = (
+    128,
+    256,
+)  # the usual output tile of a tensor-core GEMM on large problems (cuBLAS, CUTLASS)
+# tokens at which a flash kernel reaches half its rate; FlashAttention-2 charts, A100 and H100
+FLASH_HALF_LENGTH = 500
+WHOLE_HEAD = (
+    128  # wider heads are no faster: FlashAttention-2, cuDNN on H100 (FlashAttention-3's charts)
+)
+# backward FLOPs over forward: five products instead of two (FlashAttention-2, arXiv 2307.08691)
+FLASH_BACKWARD = 2.5
+KEY_BLOCK = {
+    "splash": 512
+}  # keys a kernel takes at a time (sa_block_kv of MaxText); others 128, as flash kernels
 
 Size = Array | float
 
 
 def slower_in_chunks(attention: Attention, seq_len: int, chunks: Array) -> Array:
-    """By what share attention takes longer that meets the keys of a sequence chunk by chunk, as in a ring (arXiv
-    2310.01889): each kernel has the rate of its own length, l/c / (l/c + half) instead of l / (l + half)."""
+    """By what share attention takes longer that meets the keys of a sequence chunk by chunk, as in
+    a ring (arXiv 2310.01889): each kernel has the rate of its own length, l/c / (l/c + half)
+    instead of l / (l + half)."""
     length = min(seq_len, 2 * mean_keys(attention, seq_len))
     return FLASH_HALF_LENGTH * (chunks - 1) / (length + FLASH_HALF_LENGTH)
 
@@ -54,7 +65,9 @@ class Passes:
         return self.input + self.weight
 
     def __add__(self, other: Passes) -> Passes:
-        return Passes(self.forward + other.forward, self.input + other.input, self.weight + other.weight)
+        return Passes(
+            self.forward + other.forward, self.input + other.input, self.weight + other.weight
+        )
 
     def __mul__(self, factor: Array | float) -> Passes:
         return Passes(self.forward * factor, self.input * factor, self.weight * factor)
@@ -90,7 +103,8 @@ class Kernels:
         return self._gemm(m, k, n, self.rate_16, 2)
 
     def _gemm(self, m: Size, k: Size, n: Size, rate: Size, size: float) -> Passes:
-        """Three products of the same FLOPs and different shapes: forward, input gradient, weight gradient."""
+        """Three products of the same FLOPs and different shapes: forward, input gradient, weight
+        gradient."""
         return Passes(
             self._product(m, k, n, rate, size),
             self._product(m, n, k, rate, size),
@@ -98,11 +112,12 @@ class Kernels:
         )
 
     def _product(self, m: Size, k: Size, n: Size, rate: Size, size: float) -> Array:
-        """An m x k by k x n product: FLOPs at a rate that loses the last, partly filled wave of tiles, or its bytes.
+        """An m x k by k x n product: FLOPs at a rate that loses the last, partly filled wave of
+        tiles, or its bytes.
 
-        A GEMM of b output tiles on u units takes b/u waves plus a tail; b / (b + tail·u) is the share of time that
-        works. With tail = 0.3 waves this gives 0.80, 0.77, 0.66, 0.41 of peak for square 8K, 4K, 2K, 1K on A100,
-        where 0.80, 0.73, 0.71, 0.38 were measured.
+        A GEMM of b output tiles on u units takes b/u waves plus a tail; b / (b + tail·u) is the
+        share of time that works. With tail = 0.3 waves this gives 0.80, 0.77, 0.66, 0.41 of peak
+        for square 8K, 4K, 2K, 1K on A100, where 0.80, 0.73, 0.71, 0.38 were measured.
         """
         tiles = np.maximum(m / TILE_M, 1) * np.maximum(n / TILE_N, 1)
         busy = tiles / (tiles + self.c.gemm_tail_waves * self.units)
@@ -115,8 +130,8 @@ class Kernels:
         return np.asarray(np.ceil(n / self.tile - 1e-9) * self.tile / n)
 
     def grouped(self, m: Size, k: Size, n: Size, groups: Array) -> Passes:
-        """`groups` projections at a time: tiles of all of them fill the waves together, or some wait for others. A
-        single one is a plain product."""
+        """`groups` projections at a time: tiles of all of them fill the waves together, or some
+        wait for others. A single one is a plain product."""
         rate = self.rate * np.where(np.asarray(groups) > 1, self.c.grouped_gemm, 1.0)
         size = self.format.gemm_bytes
 
@@ -136,19 +151,24 @@ class Kernels:
         if self.problem.materialises_scores:
             return self._materialised_attention(queries, heads, dims)
         keys = mean_keys(attention, self.seq_len)
-        if attention.window and attention.window < self.seq_len:  # whole blocks of keys are read at a window's edge
+        if (
+            attention.window and attention.window < self.seq_len
+        ):  # whole blocks of keys are read at a window's edge
             keys = min(keys + KEY_BLOCK.get(self.problem.kernel, 128), self.seq_len / 2)
         flops = 2.0 * queries * keys * heads * dims
         length = min(self.seq_len, 2 * keys)
         narrow = min(attention.head_dim / WHOLE_HEAD, 1.0) ** self.c.narrow_heads
         shape = length / (length + FLASH_HALF_LENGTH) * narrow
-        rate = self.peak_16 * self.c.attention * shape  # one for forward and backward, as measured together
+        rate = (
+            self.peak_16 * self.c.attention * shape
+        )  # one for forward and backward, as measured together
         return Passes.of(flops / rate, FLASH_BACKWARD * flops / rate)
 
     def _materialised_attention(self, queries: Array, heads: Array, dims: int) -> Passes:
         """Every score is computed (no causal skipping) and travels to memory and back.
 
-        Unfused softmax reads and writes scale, mask, softmax and dropout one by one; the fused one does once.
+        Unfused softmax reads and writes scale, mask, softmax and dropout one by one; the fused one
+        does once.
         """
         scores = queries * self.seq_len * heads
         products = 2.0 * scores * dims / self.rate_16

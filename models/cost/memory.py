@@ -1,7 +1,8 @@
 """Bytes per device: parameters, gradients, optimizer states, activations, buffers.
 
-Activation counts follow Korthikanti et al. (arXiv 2205.05198) table 2, without dropout masks and extended to
-grouped queries, MLA, gated MLPs and experts: what backward needs of each operation, in bytes per token.
+Activation counts follow Korthikanti et al. (arXiv 2205.05198) table 2, without dropout masks and
+extended to grouped queries, MLA, gated MLPs and experts: what backward needs of each operation, in
+bytes per token.
 """
 
 from __future__ import annotations
@@ -18,17 +19,22 @@ from models.spec.problem import Problem
 from models.spec.recompute import Repeated
 
 LOGIT_BYTES = {
-    "fused": 6,  # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for logits)
+    # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for
+    # logits)
+    "fused": 6,
     "stepwise": 6,  # in place
     "compiled": 8,  # and 16-bit logits
     "pytorch": 16,  # and fp32 log-softmax and gradient
 }
-PARALLEL_LOGIT_BYTES = 20  # PyTorch's loss_parallel: log-softmax, gradient, exponent, sum and product, each fp32
+PARALLEL_LOGIT_BYTES = (
+    20  # PyTorch's loss_parallel: log-softmax, gradient, exponent, sum and product, each fp32
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes(Columns):
-    """Of one layer on one device. `dense` and `expert` count parameters, `unit` those FSDP gathers at a time."""
+    """Of one layer on one device. `dense` and `expert` count parameters, `unit` those FSDP gathers
+    at a time."""
 
     dense: Array
     expert: Array
@@ -41,7 +47,9 @@ def layer_bytes(problem: Problem, layer: Layer, x: Shards) -> LayerBytes:
     dense = layer.parameters(h) - expert
     attention = layer.attention
     whole = layer.replicated_parameters(h)
-    shared = 0 if attention.is_mla else h * attention.kv_dim  # key-value heads repeat where tp exceeds them
+    shared = (
+        0 if attention.is_mla else h * attention.kv_dim
+    )  # key-value heads repeat where tp exceeds them
     kv = shared * attention.kv_share(x.tp)
     per_device = (dense - shared - whole) / x.tp + kv + whole, expert / (x.ep * x.etp)
     unit = per_device[0] + per_device[1]
@@ -56,10 +64,13 @@ def _largest_matrix(layer: Layer, hidden_size: int) -> int:
 
 
 def end_parameters(architecture: Architecture, x: Shards) -> tuple[Array, Array]:
-    """Parameters of the embedding and of the head (with those of MTP modules beyond their layers), sharded over tp, and
-    the final norm. A tied head has no matrix of its own."""
+    """Parameters of the embedding and of the head (with those of MTP modules beyond their layers),
+    sharded over tp, and the final norm. A tied head has no matrix of its own."""
     count = architecture.parameters
-    norm, layer = architecture.hidden_size, architecture.layers[-1].parameters(architecture.hidden_size)
+    norm, layer = (
+        architecture.hidden_size,
+        architecture.layers[-1].parameters(architecture.hidden_size),
+    )
     extra = architecture.mtp_layers * (architecture.mtp_parameters - layer)
     return count.embedding / x.tp, (count.lm_head + extra) / x.tp + norm
 
@@ -73,17 +84,20 @@ def logit_bytes(problem: Problem, x: Shards) -> Array:
 
 
 def kept_logit_bytes(problem: Problem, x: Shards) -> Array:
-    """Of a micro-batch, where a last stage keeps them (torch.distributed.pipelining schedules.py merges the outputs of
-    all micro-batches and returns them; from memory)."""
+    """Of a micro-batch, where a last stage keeps them (torch.distributed.pipelining schedules.py
+    merges the outputs of all micro-batches and returns them; from memory)."""
     return np.asarray(_logits(problem, x) * problem.workload.number_format.activation_bytes)
 
 
 def _logits(problem: Problem, x: Shards) -> Array:
-    return np.asarray(x.tokens * problem.architecture.vocab_size / (x.tp if problem.stack.parallel_loss else 1))
+    return np.asarray(
+        x.tokens * problem.architecture.vocab_size / (x.tp if problem.stack.parallel_loss else 1)
+    )
 
 
 def kept_bytes(problem: Problem, layer: Layer, x: Shards, policies: Sequence[Repeated]) -> Array:
-    """Activations of a layer stored from forward to backward under each recompute policy, (policies, n)."""
+    """Activations of a layer stored from forward to backward under each recompute policy,
+    (policies, n)."""
     least, pieces = _activations(problem, layer, x)
     every = least + total(pieces.values())
     kept = []
@@ -94,11 +108,14 @@ def kept_bytes(problem: Problem, layer: Layer, x: Shards, policies: Sequence[Rep
 
 
 def _activations(problem: Problem, layer: Layer, x: Shards) -> tuple[Array, dict[str, Array]]:
-    """Bytes of the input of a layer, and of what each piece of it (models.spec.recompute.PIECES), or "other", keeps besides.
-    Norms and residuals shard over tp with sequence parallelism, the inside always."""
+    """Bytes of the input of a layer, and of what each piece of it (models.spec.recompute.PIECES),
+    or "other", keeps besides. Norms and residuals shard over tp with sequence parallelism, the
+    inside always."""
     h, attention = problem.architecture.hidden_size, layer.attention
     two = problem.workload.number_format.activation_bytes
-    operand = problem.workload.number_format.gemm_bytes  # inputs of GEMMs are kept in the format they are read in
+    operand = (
+        problem.workload.number_format.gemm_bytes
+    )  # inputs of GEMMs are kept in the format they are read in
     hidden_operand = operand if problem.stack.low_precision_activations else two
     outer, inner = x.local_tokens, x.tokens / x.tp
     stream = outer * h
@@ -109,7 +126,9 @@ def _activations(problem: Problem, layer: Layer, x: Shards) -> tuple[Array, dict
     pieces = {
         # the stream between the blocks, what norms after them read, and attention's output
         "other": stream * two * (1 + max(layer.num_norms - 2, 0)) + latent + values,
-        "norm": stream * operand * 2,  # the outputs of both norms, inputs of the projections after them
+        "norm": stream
+        * operand
+        * 2,  # the outputs of both norms, inputs of the projections after them
         "up" if attention.is_mla else "heads": heads,
     }
     if problem.materialises_scores:  # softmax output, dropout mask and output: 5 bytes a score
@@ -117,16 +136,23 @@ def _activations(problem: Problem, layer: Layer, x: Shards) -> tuple[Array, dict
     if dense := layer.dense:
         width = inner * dense.intermediate_size
         half = width * hidden_operand * (dense.matrices - 2)
-        pieces |= {"dense": width * hidden_operand, "dense_half": half, "dense_act": width * operand}
+        pieces |= {
+            "dense": width * hidden_operand,
+            "dense_half": half,
+            "dense_act": width * operand,
+        }
     if moe := layer.moe:
         routed = outer * moe.experts_per_token * x.etp
         width = routed * moe.intermediate_size / x.etp
-        pieces["experts"] = width * hidden_operand * (moe.expert.matrices - 1) + routed * operand * h
+        pieces["experts"] = (
+            width * hidden_operand * (moe.expert.matrices - 1) + routed * operand * h
+        )
         pieces["expert_act"] = width * operand
     if not problem.stack.fused and layer.feed_forward.gated:
-        # What eager PyTorch keeps besides of a Llama-like layer, where no fused kernel computes it anew: of an RMSNorm
-        # its fp32 input and the output before its weight, of rotary embeddings their input, of a gated activation the
-        # activated gate. (LayerNorm and GELU, of models without gates, are one kernel each.)
+        # What eager PyTorch keeps besides of a Llama-like layer, where no fused kernel computes it
+        # anew: of an RMSNorm its fp32 input and the output before its weight, of rotary embeddings
+        # their input, of a gated activation the activated gate. (LayerNorm and GELU, of models
+        # without gates, are one kernel each.)
         norms = 0 if problem.stack.fused_norm else layer.num_norms * stream * (4 + 2)
         pieces["norm"] = pieces["norm"] + norms + heads
         for act in {"dense_act", "expert_act"} & set(pieces):

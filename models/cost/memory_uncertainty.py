@@ -1,7 +1,7 @@
 """How far off predictions of memory may be, and how sure that leaves a layout to fit.
 
-Reserved memory is log-normal around its prediction: with the spread of its neighbourhood, and what the terms add that
-no run informs, in proportion to the part of the memory that each scales.
+Reserved memory is log-normal around its prediction: with the spread of its neighbourhood, and what
+the terms add that no run informs, in proportion to the part of the memory that each scales.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _SCALES = {
     "logit_memory": "logits_bytes",
     "fragmentation": "fragmentation_bytes",
 }
-"""The part of the memory that a coefficient multiplies; fragmentation grows with all that is allocated."""
+"""The part of the memory that a coefficient multiplies; fragmentation grows with all that is
+allocated."""
 
 Memory = Mapping[str, Array]
 """Bytes on the fullest device by term, as in predictions."""
@@ -33,8 +34,8 @@ Memory = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Margin:
-    """`variances`: of the logs of coefficients, from terms without runs. A layout fits where it does with the
-    `probability`: with even chances where its prediction does."""
+    """`variances`: of the logs of coefficients, from terms without runs. A layout fits where it
+    does with the `probability`: with even chances where its prediction does."""
 
     neighbourhood: Neighbourhood
     variances: Mapping[str, float]
@@ -55,7 +56,9 @@ class Margin:
         variance = np.zeros_like(reserved)
         for coefficient, part in _SCALES.items():
             of = reserved if part in _BESIDES else allocated
-            variance = variance + self.variances[coefficient] * (memory[part] / np.maximum(of, 1.0)) ** 2
+            variance = (
+                variance + self.variances[coefficient] * (memory[part] / np.maximum(of, 1.0)) ** 2
+            )
         more = np.maximum(variance - self.neighbourhood.unidentified**2, 0.0)
         return np.asarray(np.sqrt(self.neighbourhood.spread**2 + more))
 
@@ -65,16 +68,19 @@ class Margin:
         return math.exp(self._deviations * self.neighbourhood.spread)
 
     def fits(self, memory: Memory, on_host: Array, cluster: Cluster, capacity: float) -> Array:
-        """Whether layouts need no more than the capacity, and have the margin in all of the device and of its host."""
+        """Whether layouts need no more than the capacity, and have the margin in all of the device
+        and of its host."""
         times, needed = self.times(memory), total(memory.values())
         surely = needed + (times - 1) * (needed - memory["context_bytes"]) <= cluster.usable_bytes
         return np.asarray((needed <= capacity) & surely & (times * on_host <= cluster.host_bytes))
 
     def needed(self, memory: Memory) -> Array:
-        """Bytes that layouts would need to be as unsure to fit as they are, were as little of them uncertain as of any
-        can be."""
+        """Bytes that layouts would need to be as unsure to fit as they are, were as little of them
+        uncertain as of any can be."""
         runtime = memory["context_bytes"]
-        return np.asarray(runtime + self.times(memory) / self.least * (total(memory.values()) - runtime))
+        return np.asarray(
+            runtime + self.times(memory) / self.least * (total(memory.values()) - runtime)
+        )
 
     def times(self, memory: Memory) -> Array | float:
         """How many times what is predicted each must have."""

@@ -1,4 +1,5 @@
-"""What depends on the mesh, its placement and the micro-batch only: kernel and collective times, bytes per layer.
+"""What depends on the mesh, its placement and the micro-batch only: kernel and collective times,
+bytes per layer.
 
 Few shards and few groups differ among many layouts, so their costs are tables that layouts look up;
 :mod:`models.cost.combine` adds schedule, recompute, sharding and offload.
@@ -30,10 +31,11 @@ Links = Callable[[], dict[str, Cost]]
 
 @dataclass(frozen=True, slots=True)
 class Traffic(Columns):
-    """Seconds of forward communication of one layer (or model end) for one micro-batch, nothing hidden.
+    """Seconds of forward communication of one layer (or model end) for one micro-batch, nothing
+    hidden.
 
-    `gather` of parameters, of which `stuck` cannot hide; `scatter` of gradients with an all-reduce over replicas;
-    `reduce` of whole gradients where nothing is sharded.
+    `gather` of parameters, of which `stuck` cannot hide; `scatter` of gradients with an all-reduce
+    over replicas; `reduce` of whole gradients where nothing is sharded.
     """
 
     tensor: Array
@@ -47,8 +49,8 @@ class Traffic(Columns):
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """How much of forward's traffic in a layer each of some recompute policies brings once more, and whether it is all
-    of the layer, (policies,)."""
+    """How much of forward's traffic in a layer each of some recompute policies brings once more,
+    and whether it is all of the layer, (policies,)."""
 
     tensor: Array
     context: Array
@@ -57,14 +59,19 @@ class Repeats:
 
     @classmethod
     def of(cls, policies: Sequence[Repeated]) -> Repeats:
-        return cls(*(np.array([float(getattr(policy, name)) for policy in policies]) for name in cls.__slots__))
+        return cls(
+            *(
+                np.array([float(getattr(policy, name)) for policy in policies])
+                for name in cls.__slots__
+            )
+        )
 
 
 @dataclass(frozen=True)
 class ShardCosts:
-    """Every layer kind, the embedding and the head, on each of some shards, worked out when asked for: no
-    communication. `policies`: of recompute, in ascending order, the first of them none. `shared`: whether equal shards
-    cost the same."""
+    """Every layer kind, the embedding and the head, on each of some shards, worked out when asked
+    for: no communication. `policies`: of recompute, in ascending order, the first of them none.
+    `shared`: whether equal shards cost the same."""
 
     problem: Problem
     shards: Shards
@@ -74,7 +81,13 @@ class ShardCosts:
 
     @classmethod
     def of(
-        cls, problem: Problem, shards: Shards, c: Coefficients, recompute: Array, *, shared: bool = True
+        cls,
+        problem: Problem,
+        shards: Shards,
+        c: Coefficients,
+        recompute: Array,
+        *,
+        shared: bool = True,
     ) -> ShardCosts:
         """Under the policies that occur in `recompute`, and none."""
         return cls(problem, shards, c, np.unique(np.append(recompute, NONE)), shared)
@@ -85,14 +98,21 @@ class ShardCosts:
 
     @property
     def weights(self) -> Array:
-        """Of what each part takes without communication, its weight gradients are no larger share on any shard."""
-        shares = (t.weight / np.maximum(t.forward + t.backward, np.finfo(float).tiny) for t in self.times)
+        """Of what each part takes without communication, its weight gradients are no larger share
+        on any shard."""
+        shares = (
+            t.weight / np.maximum(t.forward + t.backward, np.finfo(float).tiny) for t in self.times
+        )
         return np.array([float(share.max()) for share in shares])
 
     @cached_property
     def again(self) -> list[Array]:
         """Seconds that each policy adds to backward, (policies, n) of each part."""
-        return [*(layer.again for layer in self._layers), np.zeros_like(self._head.again), self._head.again]
+        return [
+            *(layer.again for layer in self._layers),
+            np.zeros_like(self._head.again),
+            self._head.again,
+        ]
 
     @cached_property
     def repeated(self) -> list[Repeats]:
@@ -103,11 +123,16 @@ class ShardCosts:
     def kept(self) -> list[Array]:
         """Bytes of activations that a layer keeps under each policy, (policies, n) of each kind."""
         kinds = zip(self._kinds, self._repeated, strict=True)
-        return [memory.kept_bytes(self.problem, layer, self.shards, of_kind) for layer, of_kind in kinds]
+        return [
+            memory.kept_bytes(self.problem, layer, self.shards, of_kind) for layer, of_kind in kinds
+        ]
 
     @cached_property
     def bytes(self) -> list[memory.LayerBytes]:
-        zero, ends = np.zeros(len(self.shards)), memory.end_parameters(self.problem.architecture, self.shards)
+        zero, ends = (
+            np.zeros(len(self.shards)),
+            memory.end_parameters(self.problem.architecture, self.shards),
+        )
         size = [memory.layer_bytes(self.problem, layer, self.shards) for layer in self._kinds]
         return [*size, *(memory.LayerBytes(dense, zero, dense) for dense in ends)]
 
@@ -125,7 +150,9 @@ class ShardCosts:
     def routed(self) -> list[Array]:
         """Token copies of the experts of each kind."""
         zero = np.zeros(len(self.shards))
-        return [routed_tokens(layer.moe, self.shards) if layer.moe else zero for layer in self._kinds]
+        return [
+            routed_tokens(layer.moe, self.shards) if layer.moe else zero for layer in self._kinds
+        ]
 
     @property
     def _kinds(self) -> Sequence[Layer]:
@@ -133,11 +160,16 @@ class ShardCosts:
 
     @cached_property
     def _repeated(self) -> list[list[Repeated]]:
-        return [[self.problem.repeated(one, layer) for one in self.policies.tolist()] for layer in self._kinds]
+        return [
+            [self.problem.repeated(one, layer) for one in self.policies.tolist()]
+            for layer in self._kinds
+        ]
 
     @cached_property
     def _compute(self) -> Compute:
-        return Compute(self.problem, self.shards, self.c, self.policies.tolist(), shared=self.shared)
+        return Compute(
+            self.problem, self.shards, self.c, self.policies.tolist(), shared=self.shared
+        )
 
     @cached_property
     def _layers(self) -> list[LayerTimes]:
@@ -150,8 +182,8 @@ class ShardCosts:
 
 @dataclass(frozen=True)
 class Tables:
-    """What many meshes look up: costs of shards, and of every collective over the groups of its axis, worked out when
-    asked for.
+    """What many meshes look up: costs of shards, and of every collective over the groups of its
+    axis, worked out when asked for.
 
     Without `links` communication costs nothing.
     """
@@ -168,7 +200,8 @@ class Tables:
 
 @dataclass(frozen=True)
 class MeshCosts:
-    """Costs of n meshes, looked up when asked for; arrays of shape (n,), lists over layer kinds, embedding, head."""
+    """Costs of n meshes, looked up when asked for; arrays of shape (n,), lists over layer kinds,
+    embedding, head."""
 
     tables: Tables
     layouts: Layouts
@@ -185,8 +218,11 @@ class MeshCosts:
         return cls(tables, layouts, shards.code, placed)
 
     def take(self, rows: Array) -> MeshCosts:
-        """Those at `rows`, with the traffic if it is worked out; not for coefficients drawn for each layout."""
-        taken = MeshCosts(self.tables, self.layouts.take(rows), self.shard.take(rows), self.groups.take(rows))
+        """Those at `rows`, with the traffic if it is worked out; not for coefficients drawn for
+        each layout."""
+        taken = MeshCosts(
+            self.tables, self.layouts.take(rows), self.shard.take(rows), self.groups.take(rows)
+        )
         if "traffic" in self.__dict__:
             taken.__dict__["traffic"] = [part.take(rows) for part in self.traffic]
         return taken
@@ -217,7 +253,8 @@ class MeshCosts:
         return self.tables.shards.policies
 
     def again(self, part: int, policy: Array | int) -> Array:
-        """Seconds that recompute adds to backward of a part of the model; `policy` (n,): which of `policies`."""
+        """Seconds that recompute adds to backward of a part of the model; `policy` (n,): which of
+        `policies`."""
         return _under(self.tables.shards.again[part], policy, self.shard)
 
     def kept(self, kind: int, policy: Array | int = 0) -> Array:
@@ -236,16 +273,20 @@ class MeshCosts:
     def kept_logits(self) -> Array:
         """Of all micro-batches, until a step ends."""
         x = self.layouts
-        kept = x.num_micro_batches(self.problem.workload.global_batch) * self._of_shard(self.tables.shards.kept_logits)
+        kept = x.num_micro_batches(self.problem.workload.global_batch) * self._of_shard(
+            self.tables.shards.kept_logits
+        )
         return np.where(x.pp > 1, kept, 0.0)
 
     @cached_property
     def whole_keys(self) -> Array:
-        """Bytes of a layer's keys and values of whole sequences, where context parallelism gathers them, and of their
-        gradients before those are scattered."""
+        """Bytes of a layer's keys and values of whole sequences, where context parallelism gathers
+        them, and of their gradients before those are scattered."""
         x, workload = self.layouts, self.problem.workload
         attentions = [layer.attention for layer in self.problem.architecture.kinds]
-        largest = reduce(np.maximum, [attention.kv_dim * attention.kv_share(x.tp) for attention in attentions])
+        largest = reduce(
+            np.maximum, [attention.kv_dim * attention.kv_share(x.tp) for attention in attentions]
+        )
         both = 2 * largest * workload.number_format.activation_bytes
         return np.where(x.cp > 1, x.micro_batch * workload.seq_len * both, 0.0)
 
@@ -255,9 +296,12 @@ class MeshCosts:
         return g.spread(g.table.degree)
 
     def copies(self, part: int) -> tuple[Array, Array]:
-        """Seconds of the copies beside collectives of what is sharded of a part: a gather's, and a reduction's."""
+        """Seconds of the copies beside collectives of what is sharded of a part: a gather's, and a
+        reduction's."""
         size, rate = self.bytes[part], self.problem.cluster.memory_bytes_s * self.c.memory
-        sharded = ((self.dense_shards > 1) * size.dense + (self.expert_shards > 1) * size.expert) / rate
+        sharded = (
+            (self.dense_shards > 1) * size.dense + (self.expert_shards > 1) * size.expert
+        ) / rate
         gathered, reduced = self.problem.copied_bytes
         return gathered * sharded, reduced * sharded
 
@@ -286,7 +330,10 @@ class MeshCosts:
         if self.tables.collectives is None:
             return [(np.zeros(len(self.layouts)),) * 3] * self.kinds
         kinds = enumerate(self.problem.architecture.kinds)
-        return [(self._tensor(i, layer), self.context_traffic(layer), self._expert(layer)) for i, layer in kinds]
+        return [
+            (self._tensor(i, layer), self.context_traffic(layer), self._expert(layer))
+            for i, layer in kinds
+        ]
 
     @cached_property
     def traffic(self) -> list[Traffic]:
@@ -318,15 +365,17 @@ class MeshCosts:
 
     @cached_property
     def _block(self) -> Array:
-        """Tensor-parallel traffic of one block: with sequence parallelism a gather before and a scatter after it,
-        else all-reduces (Megatron-LM §3, arXiv 1909.08053, and Korthikanti et al. §4.2.1)."""
+        """Tensor-parallel traffic of one block: with sequence parallelism a gather before and a
+        scatter after it, else all-reduces (Megatron-LM §3, arXiv 1909.08053, and Korthikanti et al.
+        §4.2.1)."""
         x, gather, reduce = self.layouts, self._at("tp"), self._at("tp_reduce")
         latency = np.where(x.sequence_parallel, 2 * gather.latency_s, reduce.latency_s)
         return self._tokens * (2 * self._token_bytes) * gather.byte_s + latency
 
     def _tensor(self, kind: int, layer: Layer) -> Array:
-        """A sparse block without a shared expert needs none: its tokens stay sharded and travel by all-to-all, but
-        those of the etp group are gathered for the experts' slices, and scattered back."""
+        """A sparse block without a shared expert needs none: its tokens stay sharded and travel by
+        all-to-all, but those of the etp group are gathered for the experts' slices, and scattered
+        back."""
         traffic = _blocks(layer) * self._block
         if layer.moe:
             routed = self._of_shard(self.tables.shards.routed[kind])
@@ -334,18 +383,24 @@ class MeshCosts:
         return traffic
 
     def stalls(self, kind: int) -> Array:
-        """Host seconds of the tensor-parallel collectives of a layer's forward, beside pipeline sends."""
+        """Host seconds of the tensor-parallel collectives of a layer's forward, beside pipeline
+        sends."""
         x = self.layouts
         hops = (x.tp - 1) * np.where(x.sequence_parallel, 2, 1)
-        return np.where(x.pp > 1, _blocks(self.problem.architecture.kinds[kind]) * hops * self.c.stall_s, 0.0)
+        return np.where(
+            x.pp > 1, _blocks(self.problem.architecture.kinds[kind]) * hops * self.c.stall_s, 0.0
+        )
 
     def context_traffic(self, layer: Layer) -> Array:
-        """Keys and values of the whole sequence pass every device (ring or gather), or heads for tokens."""
+        """Keys and values of the whole sequence pass every device (ring or gather), or heads for
+        tokens."""
         attention, x, seq_len = layer.attention, self.layouts, self.problem.workload.seq_len
         keys = attention.kv_dim * attention.kv_share(x.tp)
         if self.problem.stack.context == "ulysses":
             heads = attention.num_heads * (attention.head_dim + attention.v_head_dim) / x.tp
-            keys = np.maximum(keys, x.cp * attention.kv_dim / attention.num_kv_heads)  # repeated: every rank needs one
+            keys = np.maximum(
+                keys, x.cp * attention.kv_dim / attention.num_kv_heads
+            )  # repeated: every rank needs one
             return self._at("cp").time(self._tokens * (heads + keys) * self._element)
         reach = min(attention.window or seq_len, seq_len)
         share = np.minimum(reach / (seq_len / x.cp), x.cp)
@@ -362,7 +417,11 @@ class MeshCosts:
 
     def _dispatch(self, moe: Moe) -> Array:
         fmt = self.problem.workload.number_format
-        out = fmt.gemm_bytes if self.problem.stack.dispatcher == "deduplicated" else fmt.activation_bytes
+        out = (
+            fmt.gemm_bytes
+            if self.problem.stack.dispatcher == "deduplicated"
+            else fmt.activation_bytes
+        )
         cost = self._at(dispatch_name(moe))
         sent = self._local_tokens * moe.experts_per_token * self.problem.architecture.hidden_size
         both = sent * (out + fmt.activation_bytes) * cost.byte_s + 2 * cost.latency_s
@@ -378,20 +437,24 @@ class MeshCosts:
         return self._at("sharding"), self._at("dp_replicate"), self._at("replicas"), self._at("edp")
 
     def _sharding(self, part: int) -> tuple[Array, Array, Array, Array]:
-        """Traffic of the parameters of a layer kind or an end over their data-parallel groups: gather, stuck, scatter
-        and reduce of Traffic."""
+        """Traffic of the parameters of a layer kind or an end over their data-parallel groups:
+        gather, stuck, scatter and reduce of Traffic."""
         if self.tables.collectives is None:
             return (np.zeros(len(self.layouts)),) * 4
         sharding, replicate, replicas, edp = self._collectives
         element, gradient = self.problem.gather_bytes, self.problem.gradient_bytes
         dense, expert = self.bytes[part].dense, self.bytes[part].expert
         gather = sharding.time(dense * element)
-        scatter = sharding.time(dense * gradient) + replicate.time(dense * gradient / self.dense_shards)
+        scatter = sharding.time(dense * gradient) + replicate.time(
+            dense * gradient / self.dense_shards
+        )
         whole = replicas.time(dense * gradient)
         stuck = np.zeros_like(gather)
         if self.problem.architecture.has_experts(part):
             over_experts = edp.time(expert * gradient)
-            over_replicas = self._replicated_experts * replicate.time(expert * gradient / self.expert_shards)
+            over_replicas = self._replicated_experts * replicate.time(
+                expert * gradient / self.expert_shards
+            )
             of_experts = edp.time(expert * element)
             gather, stuck = gather + of_experts, of_experts * (1 - self.c.expert_prefetch)
             scatter = scatter + over_experts + over_replicas
@@ -409,19 +472,25 @@ def _blocks(layer: Layer) -> int:
 
 
 def collectives(problem: Problem, g: Groups, c: Coefficients) -> dict[str, Cost]:
-    """Costs by name: an axis of the groups, with what is not its usual collective. Those of one kind are worked out
-    together, unless every group has coefficients of its own."""
+    """Costs by name: an axis of the groups, with what is not its usual collective. Those of one
+    kind are worked out together, unless every group has coefficients of its own."""
     network = Network(problem.cluster.dims, c)
     joined = {"sharding": ("sharding", network.gather), "replicas": ("replicas", network.reduce)}
     alike: dict[Callable[[Group], Cost], dict[str, Group]] = {}
     for name, (axis, cost) in (of_axes(problem, network) | joined).items():
         alike.setdefault(cost, {})[name] = getattr(g, axis).table
     if is_drawn(c):
-        return {name: cost(table) for cost, tables in alike.items() for name, table in tables.items()}
-    return {name: found for cost, tables in alike.items() for name, found in _together(cost, tables)}
+        return {
+            name: cost(table) for cost, tables in alike.items() for name, table in tables.items()
+        }
+    return {
+        name: found for cost, tables in alike.items() for name, found in _together(cost, tables)
+    }
 
 
-def _together(cost: Callable[[Group], Cost], tables: dict[str, Group]) -> Iterator[tuple[str, Cost]]:
+def _together(
+    cost: Callable[[Group], Cost], tables: dict[str, Group]
+) -> Iterator[tuple[str, Cost]]:
     every, start = cost(Group.concatenate([*tables.values()])), 0
     for name, table in tables.items():
         end = start + len(table.whole)
@@ -442,7 +511,9 @@ def of_axes(problem: Problem, network: Network) -> dict[str, tuple[str, Callable
     }
     if problem.stack.dispatcher == "allgather":
         return costs | {"ep": ("ep", network.gather)}
-    routed = {dispatch_name(layer.moe): layer.moe for layer in problem.architecture.kinds if layer.moe}
+    routed = {
+        dispatch_name(layer.moe): layer.moe for layer in problem.architecture.kinds if layer.moe
+    }
 
     def dispatch(moe: Moe) -> Callable[[Group], Cost]:
         return lambda group: network.all_to_all(group, _copies(problem, group, moe))
@@ -456,10 +527,11 @@ def dispatch_name(moe: Moe) -> str:
 
 
 def _copies(problem: Problem, group: Group, moe: Moe) -> list[Array] | None:
-    """Share of the copies of a token that cross each dim when a domain receives it once; the dims of a torus are none.
+    """Share of the copies of a token that cross each dim when a domain receives it once; the dims
+    of a torus are none.
 
-    Of D domains within reach of its groups a token that picks k experts at random meets D(1 - (1 - 1/D)^k);
-    node-limited routing caps that at M (DeepSeek-V3 report §2.1.2).
+    Of D domains within reach of its groups a token that picks k experts at random meets D(1 - (1 -
+    1/D)^k); node-limited routing caps that at M (DeepSeek-V3 report §2.1.2).
     """
     if problem.stack.dispatcher != "deduplicated":
         return None
@@ -478,5 +550,6 @@ def _copies(problem: Problem, group: Group, moe: Moe) -> list[Array] | None:
 
 
 def is_drawn(c: Coefficients) -> bool:
-    """Whether each layout comes with coefficients of its own, so that equal layouts do not cost the same."""
+    """Whether each layout comes with coefficients of its own, so that equal layouts do not cost the
+    same."""
     return any(np.ndim(getattr(c, f.name)) for f in fields(c))

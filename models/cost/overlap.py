@@ -1,6 +1,7 @@
 """What each part of a model exposes under a policy: compute, and communication that nothing hides.
 
-Times are of one micro-batch, for one layer of a kind, the embedding or the head; arrays of shape (n,).
+Times are of one micro-batch, for one layer of a kind, the embedding or the head; arrays of shape
+(n,).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Pair = tuple[Array, Array]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Seconds of forward and of both passes, both by term, and in how many of them nothing else is sent beside."""
+    """Seconds of forward and of both passes, both by term, and in how many of them nothing else is
+    sent beside."""
 
     forward: Array
     both: Array
@@ -33,11 +35,15 @@ class Part:
 
 
 class Exposure:
-    """Of n layouts, on the costs of their meshes; instead of what they recompute all have one `policy` of those of the
-    costs, for that `share` of every stage's layers."""
+    """Of n layouts, on the costs of their meshes; instead of what they recompute all have one
+    `policy` of those of the costs, for that `share` of every stage's layers."""
 
     def __init__(
-        self, layouts: Layouts, meshes: MeshCosts, policy: Array | int | None = None, share: Array | None = None
+        self,
+        layouts: Layouts,
+        meshes: MeshCosts,
+        policy: Array | int | None = None,
+        share: Array | None = None,
     ) -> None:
         self.problem, self.layouts, self.meshes, self.c = meshes.problem, layouts, meshes, meshes.c
         self.stack = self.problem.stack
@@ -45,7 +51,9 @@ class Exposure:
         self.zero3 = layouts.zero_stage == 3
         kept_gathered = self.zero3 & ~layouts.reshard
         self.once = (layouts.zero_stage < 2) | (kept_gathered & (layouts.pp > 1))
-        self.policy: Array | int = np.searchsorted(meshes.policies, layouts.recompute) if policy is None else policy
+        self.policy: Array | int = (
+            np.searchsorted(meshes.policies, layouts.recompute) if policy is None else policy
+        )
         self.share = recomputed(self.problem, layouts) if policy is None else share
 
     @cached_property
@@ -63,7 +71,8 @@ class Exposure:
         return [self._part(i) for i in range(self.meshes.kinds + 2)]
 
     def weights(self) -> list[Array]:
-        """Seconds that weight gradients add to every part, less the traffic that hides beside them."""
+        """Seconds that weight gradients add to every part, less the traffic that hides beside
+        them."""
         return [part.both - self._part(i, weight=False).both for i, part in enumerate(self.parts)]
 
     def whole_model(self) -> Array:
@@ -91,10 +100,16 @@ class Exposure:
                 sent, fetched = self._offload(index, ahead, back)
                 ahead, back, terms["offload_s"] = ahead + sent, back + fetched, sent + fetched
                 idle = idle[0] + sent, idle[1] + fetched
-            exposed, idle = self._exposed_tensor(index, (ahead - kernels[0], back - kernels[1]), idle)
+            exposed, idle = self._exposed_tensor(
+                index, (ahead - kernels[0], back - kernels[1]), idle
+            )
             ahead, back = ahead + exposed[0], back + exposed[1]
             held = self._held_up(index, ahead, back)
-            ahead, back, terms["tensor_s"] = ahead + held[0], back + held[1], total(exposed) + total(held)
+            ahead, back, terms["tensor_s"] = (
+                ahead + held[0],
+                back + held[1],
+                total(exposed) + total(held),
+            )
             forward = ahead
             if self.in_parts:
                 exposed, hidden = self._exposed_context(index, kernels, idle)
@@ -105,9 +120,18 @@ class Exposure:
             data: Array | float = 0.0
             if any(self.problem.copied_bytes):
                 before, after = self._copied(index)
-                ahead, back, forward, data = ahead + before, back + after, forward + before, before + after
+                ahead, back, forward, data = (
+                    ahead + before,
+                    back + after,
+                    forward + before,
+                    before + after,
+                )
             exposed, hides = self._exposed_data(self.meshes.traffic[index], ahead, back)
-            forward, free, terms["data_s"] = forward + exposed[0], ahead + back - hides, data + total(exposed)
+            forward, free, terms["data_s"] = (
+                forward + exposed[0],
+                ahead + back - hides,
+                data + total(exposed),
+            )
         if is_layer and self.problem.architecture.kinds[index].moe:
             sent, received, hides = self._exposed_experts(index, free)
             forward, free, terms["expert_s"] = forward + sent, free - hides, sent + received
@@ -116,27 +140,44 @@ class Exposure:
     def _attention(self, index: int) -> tuple[Pair, Pair]:
         """Of forward and backward, with what is computed again: kernels of attention, and gaps."""
         t, repeated = self.meshes.times[index], self.meshes.tables.shards.repeated[index]
-        kernels = t.attention_forward, t.attention_backward + self._once_more(repeated.context) * t.attention_forward
-        return kernels, (t.idle_forward, t.idle_backward + self._once_more(repeated.whole) * t.idle_forward)
+        kernels = (
+            t.attention_forward,
+            t.attention_backward + self._once_more(repeated.context) * t.attention_forward,
+        )
+        return kernels, (
+            t.idle_forward,
+            t.idle_backward + self._once_more(repeated.whole) * t.idle_forward,
+        )
 
     def _exposed_tensor(self, index: int, beside: Pair, idle: Pair) -> tuple[Pair, Pair]:
-        """In forward and backward, and the gaps that are left there. Within a scale-up domain a GEMM works on the parts
-        that have come (userbuffers of Transformer Engine); `beside`: what all but attention takes, gaps and all."""
+        """In forward and backward, and the gaps that are left there. Within a scale-up domain a
+        GEMM works on the parts that have come (userbuffers of Transformer Engine); `beside`: what
+        all but attention takes, gaps and all."""
         tensor, _, _ = self.meshes.layer_traffic[index]
         again = tensor * (1.0 + self._once_more(self.meshes.tables.shards.repeated[index].tensor))
         if not self.problem.overlaps_tensor:
             return (tensor, again), idle
-        hides, most = self.layouts.sequence_parallel & ~self.meshes.tensor_across_domains, self.c.tensor_overlap
-        early, late = hides * np.minimum(most * tensor, beside[0]), hides * np.minimum(most * again, beside[1])
+        hides, most = (
+            self.layouts.sequence_parallel & ~self.meshes.tensor_across_domains,
+            self.c.tensor_overlap,
+        )
+        early, late = (
+            hides * np.minimum(most * tensor, beside[0]),
+            hides * np.minimum(most * again, beside[1]),
+        )
         left = np.minimum(idle[0], beside[0] - early), np.minimum(idle[1], beside[1] - late)
         return (tensor - early, again - late), left
 
     def _held_up(self, index: int, ahead: Array, back: Array) -> Pair:
-        """How much longer the host takes with a layer's launches and tensor-parallel collectives than the device with
-        all of it."""
+        """How much longer the host takes with a layer's launches and tensor-parallel collectives
+        than the device with all of it."""
         host, stalls = self.meshes.times[index].host, self.meshes.stalls(index)
         repeated = self.meshes.tables.shards.repeated[index]
-        again = 2 * host + self._once_more(repeated.whole) * host + stalls * (1.0 + self._once_more(repeated.tensor))
+        again = (
+            2 * host
+            + self._once_more(repeated.whole) * host
+            + stalls * (1.0 + self._once_more(repeated.tensor))
+        )
         return np.maximum(host + stalls - ahead, 0.0), np.maximum(again - back, 0.0)
 
     def _exposed_context(self, index: int, kernels: Pair, idle: Pair) -> tuple[Pair, Pair]:
@@ -167,8 +208,8 @@ class Exposure:
 
     @cached_property
     def _expert_hides(self) -> Array | float:
-        """Of how many micro-batches the all-to-all may run beside another's compute, where stack and schedule bring
-        one: not in the first one's forward, nor in the last one's backward."""
+        """Of how many micro-batches the all-to-all may run beside another's compute, where stack
+        and schedule bring one: not in the first one's forward, nor in the last one's backward."""
         if not self.stack.overlap_expert:
             return 0.0
         another = (self.layouts.pp == 1) | self.overlapped_schedule
@@ -176,15 +217,17 @@ class Exposure:
         return (another & (again[self.policy] == 0)) * (1 - 1 / self.micro_batches)
 
     def _copied(self, index: int) -> Pair:
-        """Where parameters are gathered or gradients reduced every time (ZeRO 2 and 3), what copies beside that take in
-        forward and backward. Once a step they are nothing beside the update."""
+        """Where parameters are gathered or gradients reduced every time (ZeRO 2 and 3), what copies
+        beside that take in forward and backward. Once a step they are nothing beside the update."""
         gathered, reduced = self.meshes.copies(index)
         before = ~self.once & self.zero3
         return before * gathered, (before & self.layouts.reshard) * gathered + ~self.once * reduced
 
-    def _exposed_data(self, traffic: Traffic, forward: Array, backward: Array) -> tuple[Pair, Array]:
-        """Per micro-batch, where parameters are gathered or gradients reduced every time (ZeRO 2 and 3): in forward and
-        backward, and what is hidden."""
+    def _exposed_data(
+        self, traffic: Traffic, forward: Array, backward: Array
+    ) -> tuple[Pair, Array]:
+        """Per micro-batch, where parameters are gathered or gradients reduced every time (ZeRO 2
+        and 3): in forward and backward, and what is hidden."""
         before, again = ~self.once & self.zero3, ~self.once & self.zero3 & self.layouts.reshard
         ahead = traffic.gather - traffic.stuck
         early, late = before * ahead, ~self.once * traffic.scatter + again * ahead
@@ -204,17 +247,23 @@ class Exposure:
         return np.where(self.layouts.zero_stage == 1, traffic, exposed)
 
     def sends(self, stages: Array | None = None) -> Array:
-        """Exposed per-micro-batch sends of a step; beside what `stages` compute, amounts of every part (s, n) each, or
-        what the mean of them computes. The first micro-batch has nothing to run beside."""
+        """Exposed per-micro-batch sends of a step; beside what `stages` compute, amounts of every
+        part (s, n) each, or what the mean of them computes. The first micro-batch has nothing to
+        run beside."""
         every, most = self._sends
         if not self._hides_sends:
             return every
         parts = [part.free for part in self.parts]
-        free = weighed(self.amounts, parts) / self.layouts.pp if stages is None else weighed(stages, parts)
+        free = (
+            weighed(self.amounts, parts) / self.layouts.pp
+            if stages is None
+            else weighed(stages, parts)
+        )
         return np.asarray(every - np.minimum(most, (self.micro_batches - 1) * free))
 
     def sends_within(self, seconds: Array) -> Array:
-        """The same beside all that a pipeline takes, so many seconds, in which a stage computes or waits for others."""
+        """The same beside all that a pipeline takes, so many seconds, in which a stage computes or
+        waits for others."""
         every, most = self._sends
         return np.asarray(every - np.minimum(most, (1 - 1 / self.micro_batches) * seconds))
 
@@ -244,9 +293,9 @@ class Exposure:
         return np.where(self.layouts.pp > 1, self.meshes.send, 0.0)
 
     def waits(self) -> Array | float:
-        """For a node in trouble, whose every send and receipt takes so much longer: two of both passes for each
-        neighbour of a stage, and one for each hop of filling and draining the pipeline. Without neighbours both passes
-        wait."""
+        """For a node in trouble, whose every send and receipt takes so much longer: two of both
+        passes for each neighbour of a stage, and one for each hop of filling and draining the
+        pipeline. Without neighbours both passes wait."""
         if not self.problem.cluster.is_all_of_fabric:
             return 0.0
         x = self.layouts
@@ -254,21 +303,26 @@ class Exposure:
         return np.asarray(2 * (self.micro_batches * neighbours + x.pp - 1) * self.c.slow_node_s)
 
     def _offload(self, index: int, forward: Array, backward: Array) -> Pair:
-        """What activations take longer than the compute of forward, beside which they leave, or they would pile up, and
-        than that of backward, beside which they come back. Who waits for the host may send over other links."""
+        """What activations take longer than the compute of forward, beside which they leave, or
+        they would pile up, and than that of backward, beside which they come back. Who waits for
+        the host may send over other links."""
         traffic = self.layouts.offload_activations * (self.kept(index) / (self.c.host_gb_s * 1e9))
         return np.maximum(traffic - forward, 0.0), np.maximum(traffic - backward, 0.0)
 
     def kept(self, index: int) -> Array:
-        """Bytes that a layer keeps, on average over those that are recomputed and those that are not."""
+        """Bytes that a layer keeps, on average over those that are recomputed and those that are
+        not."""
         kept = self.meshes.kept(index, self.policy)
         if self.share is None:
             return kept
         return self.share * kept + (1 - self.share) * self.meshes.kept(index)
 
     def working(self) -> Array:
-        """Bytes of the activations of a layer while it is computed again, and of what it gathers."""
-        most = [self.meshes.kept(i) - self.meshes.kept(i, self.policy) for i in range(self.meshes.kinds)]
+        """Bytes of the activations of a layer while it is computed again, and of what it
+        gathers."""
+        most = [
+            self.meshes.kept(i) - self.meshes.kept(i, self.policy) for i in range(self.meshes.kinds)
+        ]
         largest = reduce(np.maximum, most)
         return largest + self.meshes.whole_keys if self.stack.context == "allgather" else largest
 
@@ -283,7 +337,8 @@ class Exposure:
         ]
 
     def update(self, owned: Array, offloaded: Array | bool) -> Array:
-        """Clip (read gradients) and update (read and write states) so many parameters, from device or host memory."""
+        """Clip (read gradients) and update (read and write states) so many parameters, from device
+        or host memory."""
         device, host = update_seconds(self.problem, self.c)
         return np.asarray(owned * np.where(offloaded, host, device))
 
@@ -291,33 +346,42 @@ class Exposure:
         return norm_seconds(self.c, self.layouts.num_devices)
 
     def owned(self, index: int, worth: tuple[float, float] = (1.0, 1.0)) -> Array:
-        """Parameters of a part whose optimizer state a device holds, or what they (dense, expert) are worth."""
+        """Parameters of a part whose optimizer state a device holds, or what they (dense, expert)
+        are worth."""
         size, (dense, expert) = self.meshes.bytes[index], worth
         return self.shard(size.dense * dense, size.expert * expert, self.layouts.zero_stage >= 1)
 
     def shard(self, dense: Array, expert: Array, sharded: Array) -> Array:
         """Over the devices that share them, where they are sharded."""
         by_dense = np.where(sharded, self.meshes.dense_shards, 1.0)
-        return np.asarray(dense / by_dense + expert / np.where(sharded, self.meshes.expert_shards, 1.0))
+        return np.asarray(
+            dense / by_dense + expert / np.where(sharded, self.meshes.expert_shards, 1.0)
+        )
 
 
 def context_sent(problem: Problem, traffic: Array, once_more: Array | float = 0.0) -> Pair:
-    """Context-parallel traffic of a layer in forward, and in backward with what is sent `once_more`: keys and values
-    come again there, and their gradients leave; heads that are exchanged for tokens go back as they came."""
+    """Context-parallel traffic of a layer in forward, and in backward with what is sent
+    `once_more`: keys and values come again there, and their gradients leave; heads that are
+    exchanged for tokens go back as they came."""
     return traffic, ((1 if problem.stack.context == "ulysses" else 2) + once_more) * traffic
 
 
-def exposed_context(meshes: MeshCosts, kind: int, sent: Pair, beside: Pair, attention: Pair) -> tuple[Pair, Pair]:
-    """What is left of it, and what is hidden. A ring runs beside so much, at most, and makes attention, which takes so
-    much at least, slower in chunks. What is gathered or exchanged is there before attention begins, or leaves after
-    it."""
+def exposed_context(
+    meshes: MeshCosts, kind: int, sent: Pair, beside: Pair, attention: Pair
+) -> tuple[Pair, Pair]:
+    """What is left of it, and what is hidden. A ring runs beside so much, at most, and makes
+    attention, which takes so much at least, slower in chunks. What is gathered or exchanged is
+    there before attention begins, or leaves after it."""
     problem, hides = meshes.problem, meshes.c.context_overlap
     if problem.stack.context != "ring":
         return sent, (np.zeros_like(sent[0]), np.zeros_like(sent[1]))
     kernel = problem.architecture.kinds[kind].attention
     slower = slower_in_chunks(kernel, problem.workload.seq_len, meshes.layouts.cp)
     early, late = (np.minimum(s, hides * b) for s, b in zip(sent, beside, strict=True))
-    return (sent[0] - early + slower * attention[0], sent[1] - late + slower * attention[1]), (early, late)
+    return (sent[0] - early + slower * attention[0], sent[1] - late + slower * attention[1]), (
+        early,
+        late,
+    )
 
 
 def exposed_data(problem: Problem, c: Coefficients, traffic: Array, window: Array | float) -> Array:
@@ -338,28 +402,36 @@ def update_seconds(problem: Problem, c: Coefficients) -> tuple[Number, Number]:
 
 def norm_seconds(c: Coefficients, devices: Array | int) -> Array:
     """Of the gradient's norm: two reductions over all devices, if there are several."""
-    return np.where(devices > 1, 2 * (c.collective_s + c.scaleout_hop_s * np.log2(np.maximum(devices, 1))), 0.0)
+    return np.where(
+        devices > 1, 2 * (c.collective_s + c.scaleout_hop_s * np.log2(np.maximum(devices, 1))), 0.0
+    )
 
 
 def straggling(problem: Problem, c: Coefficients, devices: Array | int) -> Array:
-    """What waiting for the slowest of so many devices adds to a step, as a share of it, with each doubling beyond a
-    node."""
+    """What waiting for the slowest of so many devices adds to a step, as a share of it, with each
+    doubling beyond a node."""
     node = min(8, problem.cluster.scale_up_domain)
     return np.asarray(c.jitter * np.log2(np.maximum(devices / node, 1.0)))
 
 
 def recomputed(problem: Problem, layouts: Layouts) -> Array | None:
-    """Share of the layers of a stage that its policy is for, where that is not all of them for every layout: a full one
-    may be for the first few of each chunk."""
+    """Share of the layers of a stage that its policy is for, where that is not all of them for
+    every layout: a full one may be for the first few of each chunk."""
     if not layouts.recompute_layers.any():
         return None
     chunk = problem.architecture.num_layers / (layouts.pp * layouts.virtual_stages)
-    return np.where(layouts.recompute_layers > 0, np.minimum(layouts.recompute_layers / chunk, 1.0), 1.0)
+    return np.where(
+        layouts.recompute_layers > 0, np.minimum(layouts.recompute_layers / chunk, 1.0), 1.0
+    )
 
 
 def overlaps(layouts: Layouts) -> Array:
     """Schedules that run one micro-batch's compute beside another's communication."""
-    return (layouts.virtual_stages > 1) | (layouts.schedule == DUALPIPE) | (layouts.schedule == ZERO_BUBBLE_V)
+    return (
+        (layouts.virtual_stages > 1)
+        | (layouts.schedule == DUALPIPE)
+        | (layouts.schedule == ZERO_BUBBLE_V)
+    )
 
 
 def weighed(amounts: Array | Sequence[Array | float], values: Sequence[Array]) -> Array:

@@ -1,25 +1,24 @@
 """Pipeline schedules: what is in flight, and the bubble.
 
-Closed forms, with F, B, W the forward, full backward and weight-gradient seconds a micro-batch spends on a stage,
-m micro-batches and p stages. A discrete-event simulation of the same schedules agrees (tests): for any stages under
-afab, 1f1b and zero_bubble, for equal chunks under dualpipe and zero_bubble_v, and closely for others. Interleaved ones
-agree where chunks are alike but for the embedding and the head, and for 97% of random stages of equal chunks; others
-are near, nearest where layers of one kind follow each other. A V and DualPipe fill and drain the pipeline with the mean
-of the other stages, or with those of the other half (docs/model.md has how near that is).
+Closed forms, with F, B, W the forward, full backward and weight-gradient seconds a micro-batch
+spends on a stage, m micro-batches and p stages. A discrete-event simulation of the same schedules
+agrees (tests): for any stages under afab, 1f1b and zero_bubble, for equal chunks under dualpipe and
+zero_bubble_v, and closely for others. Interleaved ones agree where chunks are alike but for the
+embedding and the head, and for 97% of random stages of equal chunks; others are near, nearest where
+layers of one kind follow each other. A V and DualPipe fill and drain the pipeline with the mean of
+the other stages, or with those of the other half (docs/model.md has how near that is).
 
-schedule      idle time of stage s, besides m (F+B) of work                       source
-afab          ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                       GPipe, arXiv 1811.06965
-1f1b          what one_f_one_b of models.cost.makespan takes less m (F+B): with equal  arXiv 2006.09503
-              stages (p-1)(F+B)
-interleaved   the same of its interleaved: with equal stages (p-1)(F+B)/v         arXiv 2104.04473 §2.2
-zero_bubble   the same of its zero_bubble: with equal stages, m >= p and W at     arXiv 2401.10241 table 2 (ZB-H1)
-              most F and B-W (p-1)(F+B-2W); as many micro-batches in flight on
-              every stage as on the first
-zero_bubble_v the longest path of its zero_bubble_v, of chunks that take what     ScheduleZBVZeroBubble of PyTorch
-              those of the other stages take in the mean                          (torch.distributed.pipelining)
-dualpipe      with F, I and W of all the other stages of a half and F1 their  arXiv 2412.19437 table 2
-              mean F, max(2F, F+I - F1) + max(I-W, 0): with equal ones and F = I
-              (p/2-1)(F+B + B-3W)
+schedule      idle time of stage s, besides m (F+B) of work                       source afab
+ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                       GPipe, arXiv 1811.06965 1f1b
+what one_f_one_b of models.cost.makespan takes less m (F+B): with equal  arXiv 2006.09503 stages
+(p-1)(F+B) interleaved   the same of its interleaved: with equal stages (p-1)(F+B)/v         arXiv
+2104.04473 §2.2 zero_bubble   the same of its zero_bubble: with equal stages, m >= p and W at
+arXiv 2401.10241 table 2 (ZB-H1) most F and B-W (p-1)(F+B-2W); as many micro-batches in flight on
+every stage as on the first zero_bubble_v the longest path of its zero_bubble_v, of chunks that take
+what     ScheduleZBVZeroBubble of PyTorch those of the other stages take in the mean
+(torch.distributed.pipelining) dualpipe      with F, I and W of all the other stages of a half and
+F1 their  arXiv 2412.19437 table 2 mean F, max(2F, F+I - F1) + max(I-W, 0): with equal ones and F =
+I (p/2-1)(F+B + B-3W)
 """
 
 from __future__ import annotations
@@ -42,10 +41,11 @@ FORWARD = 1 / 3
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Seconds of a micro-batch: forward, backward and its weight gradients on the different stages, (s, n); forward,
-    both passes, and weight gradients of all stages, (n,). Weight gradients may be 0 where no schedule moves them.
-    `order`, `partition`: how stages follow each other, and whose order each is (`code` of models.cost.stage_partition.Stages).
-    `rounds`: of those among the n that are interleaved."""
+    """Seconds of a micro-batch: forward, backward and its weight gradients on the different stages,
+    (s, n); forward, both passes, and weight gradients of all stages, (n,). Weight gradients may be
+    0 where no schedule moves them. `order`, `partition`: how stages follow each other, and whose
+    order each is (`code` of models.cost.stage_partition.Stages). `rounds`: of those among the n
+    that are interleaved."""
 
     forward: Array
     backward: Array
@@ -59,9 +59,9 @@ class StageTimes:
 
 
 def micro_batch_group(pp: Array | int, micro_batches: Array | int) -> Array:
-    """Of an interleaved schedule, how many micro-batches pass a chunk of a stage before its next one: the fewest, from
-    pp on, that leave no remainder or one of pp or more, so that no stage waits (Megatron-Core schedules.py,
-    get_schedule_table; pp in arXiv 2104.04473 §2.2)."""
+    """Of an interleaved schedule, how many micro-batches pass a chunk of a stage before its next
+    one: the fewest, from pp on, that leave no remainder or one of pp or more, so that no stage
+    waits (Megatron-Core schedules.py, get_schedule_table; pp in arXiv 2104.04473 §2.2)."""
     pp, m = np.broadcast_arrays(pp, np.maximum(micro_batches, pp))
     shape, pp, m = pp.shape, pp.ravel(), m.ravel()
     group, left = pp.copy(), np.arange(pp.size)
@@ -72,11 +72,16 @@ def micro_batch_group(pp: Array | int, micro_batches: Array | int) -> Array:
     return group.reshape(shape)
 
 
-def in_flight(schedule: Array, stage: Array, pp: Array, virtual_stages: Array, micro_batches: Array) -> Array:
-    """Micro-batches whose activations a stage holds at its fullest, in units of all the layers it holds."""
+def in_flight(
+    schedule: Array, stage: Array, pp: Array, virtual_stages: Array, micro_batches: Array
+) -> Array:
+    """Micro-batches whose activations a stage holds at its fullest, in units of all the layers it
+    holds."""
 
     def interleaved() -> Array:
-        chunks = 2 * (pp - stage - 1) + (virtual_stages - 1) * micro_batch_group(pp, micro_batches) + 1
+        chunks = (
+            2 * (pp - stage - 1) + (virtual_stages - 1) * micro_batch_group(pp, micro_batches) + 1
+        )
         return np.asarray(np.minimum(chunks, micro_batches * virtual_stages) / virtual_stages)
 
     others: dict[int, Callable[[], Array]] = {
@@ -90,12 +95,14 @@ def in_flight(schedule: Array, stage: Array, pp: Array, virtual_stages: Array, m
 
 
 def level(schedule: Array) -> Array:
-    """Whether every stage holds as many micro-batches as the first, of schedules with a chunk a stage."""
+    """Whether every stage holds as many micro-batches as the first, of schedules with a chunk a
+    stage."""
     return (schedule == AFAB) | (schedule == ZERO_BUBBLE)
 
 
 def ends_together(schedule: Array) -> Array:
-    """Whether stages are taken to do what comes once a step when the last of them has done its passes."""
+    """Whether stages are taken to do what comes once a step when the last of them has done its
+    passes."""
     return (schedule == ONE_F_ONE_B) | (schedule == INTERLEAVED) | level(schedule)
 
 
@@ -109,9 +116,11 @@ def moves_weight_gradients(schedule: Array) -> bool:
     return any((schedule == code).any() for code in (ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE))
 
 
-def bubble(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Array, times: StageTimes) -> Array:
-    """Seconds that each stage is idle in a step, (s, n); where they end together until the last of them has done its
-    passes; without a pipeline nowhere."""
+def bubble(
+    schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Array, times: StageTimes
+) -> Array:
+    """Seconds that each stage is idle in a step, (s, n); where they end together until the last of
+    them has done its passes; without a pipeline nowhere."""
     t, m1 = times, micro_batches - 1
     both = t.forward + t.backward
     if (pp == 1).all():
@@ -122,7 +131,9 @@ def bubble(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Arr
         return np.asarray(t.total + m1 * slowest - micro_batches * both)
 
     def plain() -> Array:
-        return np.asarray(_seconds(schedule, pp, virtual_stages, micro_batches, t) - micro_batches * both)
+        return np.asarray(
+            _seconds(schedule, pp, virtual_stages, micro_batches, t) - micro_batches * both
+        )
 
     def zero_v() -> Array:
         others = np.array([part / np.maximum(2 * (pp - 1), 1) for part in _of_others(t, 1)])
@@ -132,7 +143,9 @@ def bubble(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Arr
     def dual() -> Array:
         forward, to_input, weight = (others / 2 for others in _of_others(t, 2))
         one = forward / np.maximum(pp / 2 - 1, 1)
-        return np.asarray(np.maximum(2 * forward, forward + to_input - one) + np.maximum(to_input - weight, 0.0))
+        return np.asarray(
+            np.maximum(2 * forward, forward + to_input - one) + np.maximum(to_input - weight, 0.0)
+        )
 
     others: dict[int, Callable[[], Array]] = {
         AFAB: afab,
@@ -148,12 +161,17 @@ def bubble(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Arr
 def _of_others(times: StageTimes, alike: int) -> tuple[Array, Array, Array]:
     """Forward, input and weight gradients of all stages but so many that are like each, (s, n)."""
     t = times
-    both, weight = t.total - alike * (t.forward + t.backward), np.asarray(t.total_weight - alike * t.weight)
+    both, weight = (
+        t.total - alike * (t.forward + t.backward),
+        np.asarray(t.total_weight - alike * t.weight),
+    )
     forward = t.total_forward - alike * t.forward
     return forward, both - forward - weight, weight
 
 
-def _seconds(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Array, times: StageTimes) -> Array:
+def _seconds(
+    schedule: Array, pp: Array, virtual_stages: Array, micro_batches: Array, times: StageTimes
+) -> Array:
     """Of pipelines under 1F1B, with chunks or without, and ZB-H1, (n,); 0 of others."""
     found, several = np.zeros(len(pp)), schedule == INTERLEAVED
     group = micro_batch_group(pp, micro_batches) if several.any() else pp
@@ -173,9 +191,13 @@ def _seconds(schedule: Array, pp: Array, virtual_stages: Array, micro_batches: A
             if times.rounds is None:
                 raise ValueError("interleaved pipelines are given without their rounds")
             rounds = times.rounds.at(kind, number[some])
-            found[some] = makespan.interleaved(count, m, virtual_stages[some], group[some], stage, rounds)
+            found[some] = makespan.interleaved(
+                count, m, virtual_stages[some], group[some], stage, rounds
+            )
             continue
-        forward, backward = (picked(values, kind, some) for values in (times.forward, times.backward))
+        forward, backward = (
+            picked(values, kind, some) for values in (times.forward, times.backward)
+        )
         if code == ONE_F_ONE_B:
             found[some] = makespan.one_f_one_b(count, m, stage, forward, backward)
         else:

@@ -1,4 +1,5 @@
-"""The order in which stages run what a pipeline schedule has them do, and when each operation then starts and ends."""
+"""The order in which stages run what a pipeline schedule has them do, and when each operation then
+starts and ends."""
 
 from __future__ import annotations
 
@@ -7,13 +8,22 @@ from dataclasses import dataclass
 
 from models.columns import Array
 from models.cost.pipeline import micro_batch_group
-from models.spec.layout import AFAB, DUALPIPE, INTERLEAVED, SCHEDULES, ZERO_BUBBLE, ZERO_BUBBLE_V, Layout
+from models.spec.layout import (
+    AFAB,
+    DUALPIPE,
+    INTERLEAVED,
+    SCHEDULES,
+    ZERO_BUBBLE,
+    ZERO_BUBBLE_V,
+    Layout,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`kind` "F", "B", or "I" and "W" where backward comes in two, input and weight gradients; of a micro-batch on a
-    chunk of the model. DualPipe's second `direction` runs from the last stage to the first."""
+    """`kind` "F", "B", or "I" and "W" where backward comes in two, input and weight gradients; of a
+    micro-batch on a chunk of the model. DualPipe's second `direction` runs from the last stage to
+    the first."""
 
     kind: str
     micro_batch: int
@@ -27,7 +37,8 @@ Span = tuple[float, float]
 
 
 def run(layout: Layout, m: int, seconds: dict[str, Array]) -> dict[tuple[Operation, int], Span]:
-    """(start, end) of every operation, with the stage that it runs on; `seconds` of "F", "B" and "W" on each chunk."""
+    """(start, end) of every operation, with the stage that it runs on; `seconds` of "F", "B" and
+    "W" on each chunk."""
     code, pp, v = SCHEDULES.index(layout.schedule), layout.pp, layout.virtual_stages
     seconds = seconds | {"I": seconds["B"] - seconds["W"]}
     if code == INTERLEAVED:
@@ -44,7 +55,8 @@ def run(layout: Layout, m: int, seconds: dict[str, Array]) -> dict[tuple[Operati
 
 
 def _plain(pp: int, m: int, *, afab: bool) -> list[list[Block]]:
-    """1F1B: stage d starts pp - d forwards ahead, then alternates (arXiv 2006.09503); or all of them (GPipe)."""
+    """1F1B: stage d starts pp - d forwards ahead, then alternates (arXiv 2006.09503); or all of
+    them (GPipe)."""
     orders: list[list[Block]] = []
     for d in range(pp):
         ahead = m if afab else min(pp - d, m)
@@ -57,7 +69,8 @@ def _plain(pp: int, m: int, *, afab: bool) -> list[list[Block]]:
 
 
 def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
-    """Groups of micro-batches pass all chunks of a stage in turn (arXiv 2104.04473 §2.2; Megatron-LM schedules.py)."""
+    """Groups of micro-batches pass all chunks of a stage in turn (arXiv 2104.04473 §2.2;
+    Megatron-LM schedules.py)."""
     size = int(micro_batch_group(pp, m))
     groups = [range(start, min(start + size, m)) for start in range(0, m, size)]
     forwards = [(i, chunk) for group in groups for chunk in range(v) for i in group]
@@ -68,15 +81,18 @@ def _interleaved(pp: int, m: int, v: int) -> list[list[Block]]:
         order: list[Block] = [(Operation("F", i, chunk * pp + d),) for i, chunk in forwards[:ahead]]
         for k, (i, chunk) in enumerate(backwards):
             if ahead + k < len(forwards):
-                order.append((Operation("F", forwards[ahead + k][0], forwards[ahead + k][1] * pp + d),))
+                order.append(
+                    (Operation("F", forwards[ahead + k][0], forwards[ahead + k][1] * pp + d),)
+                )
             order.append((Operation("B", i, chunk * pp + d),))
         orders.append(order)
     return orders
 
 
 def _zero_bubble(pp: int, m: int, stage: int) -> list[Block]:
-    """1F1B, with the weight gradients of each micro-batch after the input gradients of one that is as many later as the
-    stage's number (arXiv 2401.10241 §3.1; ScheduleInterleavedZeroBubble of torch/distributed/pipelining/schedules.py).
+    """1F1B, with the weight gradients of each micro-batch after the input gradients of one that is
+    as many later as the stage's number (arXiv 2401.10241 §3.1; ScheduleInterleavedZeroBubble of
+    torch/distributed/pipelining/schedules.py).
     """
     ahead = min(pp - stage, m)
     order: list[Block] = [(Operation("F", i, stage),) for i in range(ahead)]
@@ -88,9 +104,13 @@ def _zero_bubble(pp: int, m: int, stage: int) -> list[Block]:
 
 
 def _zero_bubble_v(pp: int, m: int, stage: int) -> list[Block]:
-    """Chunks go down the stages and up again; made for F = I = W (arXiv 2401.10241 §6; ScheduleZBVZeroBubble of
-    torch/distributed/pipelining/schedules.py)."""
-    chunks, done, order = (stage, 2 * pp - 1 - stage), {(k, way): 0 for k in "FIW" for way in (0, 1)}, list[Block]()
+    """Chunks go down the stages and up again; made for F = I = W (arXiv 2401.10241 §6;
+    ScheduleZBVZeroBubble of torch/distributed/pipelining/schedules.py)."""
+    chunks, done, order = (
+        (stage, 2 * pp - 1 - stage),
+        {(k, way): 0 for k in "FIW" for way in (0, 1)},
+        list[Block](),
+    )
 
     def take(way: int, *kinds: str) -> None:
         for kind in kinds:
@@ -121,9 +141,9 @@ def _zero_bubble_v(pp: int, m: int, stage: int) -> list[Block]:
 
 
 class _DualPipe:
-    """One stage's order: both directions of micro-batches, and forwards that overlap backwards of the other (arXiv
-    2412.19437 figure 5; dualpipe.py of github.com/deepseek-ai/DualPipe). Ways 0 and 1 enter at the nearer and the
-    farther end."""
+    """One stage's order: both directions of micro-batches, and forwards that overlap backwards of
+    the other (arXiv 2412.19437 figure 5; dualpipe.py of github.com/deepseek-ai/DualPipe). Ways 0
+    and 1 enter at the nearer and the farther end."""
 
     def __init__(self, pp: int, m: int, stage: int) -> None:
         self.pp, self.m, self.stage, self.half = pp, m, stage, pp // 2
@@ -158,7 +178,8 @@ class _DualPipe:
         return self.blocks
 
     def _drain(self, inner: int, outer: int) -> None:
-        """The last backwards, from half-way on with their weight gradients apart, to be done in the gaps."""
+        """The last backwards, from half-way on with their weight gradients apart, to be done in the
+        gaps."""
         for k in range(2 * outer):
             self._take(self._backward(1 - k % 2, apart=k >= outer))
         for _ in range(inner):
@@ -209,7 +230,8 @@ def _gives(op: Operation) -> Operation:
 def _in_order(
     orders: Sequence[Sequence[Block]], chunks: int, seconds: dict[str, Array]
 ) -> dict[tuple[Operation, int], Span]:
-    """Every stage runs its list; a block starts once the stage is free and what it needs is done."""
+    """Every stage runs its list; a block starts once the stage is free and what it needs is
+    done."""
     ends: dict[Operation, float] = {}
     found: dict[tuple[Operation, int], Span] = {}
     position, clock = [0] * len(orders), [0.0] * len(orders)

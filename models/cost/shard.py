@@ -12,7 +12,8 @@ from models.spec.layout import Layouts
 
 @dataclass(frozen=True, slots=True)
 class Shards(Columns):
-    """`tokens` of a micro-batch that a device's cp rank holds, and how tp, ep and etp cut a layer; shape (n,)."""
+    """`tokens` of a micro-batch that a device's cp rank holds, and how tp, ep and etp cut a layer;
+    shape (n,)."""
 
     tokens: Array
     tp: Array
@@ -35,7 +36,13 @@ class Shards(Columns):
         tokens, token_code = _tokens(x, seq_len)
         columns = (token_code, x.tp, x.sequence_parallel, x.ep, x.etp)
         first, code = distinct(*columns) if shared else nothing_shared(len(x))
-        one = cls(tokens[token_code[first]], x.tp[first], x.sequence_parallel[first], x.ep[first], x.etp[first])
+        one = cls(
+            tokens[token_code[first]],
+            x.tp[first],
+            x.sequence_parallel[first],
+            x.ep[first],
+            x.etp[first],
+        )
         return Shared(one, code)
 
     def bodies(self, *, shared: bool = True) -> Shared[Shards]:

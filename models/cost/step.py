@@ -1,7 +1,7 @@
 """A training step: the terms of time and memory of any layout, put together.
 
-The work is done in two passes, both element-wise over arrays: :mod:`models.cost.mesh_costs` for the distinct meshes among
-the layouts, :mod:`models.cost.combine` for the layouts themselves.
+The work is done in two passes, both element-wise over arrays: :mod:`models.cost.mesh_costs` for the
+distinct meshes among the layouts, :mod:`models.cost.combine` for the layouts themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from functools import cached_property
 import numpy as np
 
 from models.columns import Array, Shared, total
-from models.cost.combine import MEMORY_TERMS, TIME_TERMS, Combiner, in_gib, layers_of_chunks, partitions
+from models.cost.combine import (
+    MEMORY_TERMS,
+    TIME_TERMS,
+    Combiner,
+    in_gib,
+    layers_of_chunks,
+    partitions,
+)
 from models.cost.mesh_costs import MeshCosts, is_drawn
 from models.cost.stage_partition import Stages
 from models.spec.flops import AttentionCount, model_flops
@@ -28,12 +35,13 @@ _BLOCK = 1 << 13
 
 @dataclass(frozen=True)
 class Predictions:
-    """Time and memory of n layouts, each worked out when asked for; terms are arrays of shape (n,), on the stage that
-    sets them.
+    """Time and memory of n layouts, each worked out when asked for; terms are arrays of shape (n,),
+    on the stage that sets them.
 
-    `time` keys are those of TIME_TERMS, in seconds, and sum to `step_time_s`; `memory` keys those of MEMORY_TERMS.
-    `allocated_bytes` is what tensors take, `reserved_bytes` what the framework holds for them, as it reports it itself,
-    `needed_bytes` what the device must have; `host_bytes` what is offloaded, for a device of the stage with most.
+    `time` keys are those of TIME_TERMS, in seconds, and sum to `step_time_s`; `memory` keys those
+    of MEMORY_TERMS. `allocated_bytes` is what tensors take, `reserved_bytes` what the framework
+    holds for them, as it reports it itself, `needed_bytes` what the device must have; `host_bytes`
+    what is offloaded, for a device of the stage with most.
     """
 
     meshes: MeshCosts
@@ -82,8 +90,12 @@ class Predictions:
 
     @cached_property
     def _terms(self) -> tuple[dict[str, Array], tuple[dict[str, Array], Array], Array]:
-        """Time, memory with the fullest stage, and what is on the host, of one block after the other."""
-        order, place = np.argsort(self._work, kind="stable"), np.empty(len(self.layouts), dtype=np.int64)
+        """Time, memory with the fullest stage, and what is on the host, of one block after the
+        other."""
+        order, place = (
+            np.argsort(self._work, kind="stable"),
+            np.empty(len(self.layouts), dtype=np.int64),
+        )
         place[order] = np.arange(len(order))
         found = [(block.time(), *block.memory(), block.host()) for block in self._blocks(order)]
         times, memories, stages, hosts = zip(*found, strict=True)
@@ -104,11 +116,15 @@ class Predictions:
 
     @property
     def _work(self) -> Array:
-        """What decides how much there is to do for a layout, as a number: blocks of layouts that ask for like work take
-        less."""
+        """What decides how much there is to do for a layout, as a number: blocks of layouts that
+        ask for like work take less."""
         x, stages = self.layouts, self.stages
         work = stages.spread(stages.table.different)
-        for knob, most in ((x.schedule, len(SCHEDULES)), (x.zero_stage, 4), (x.offload_activations, 2)):
+        for knob, most in (
+            (x.schedule, len(SCHEDULES)),
+            (x.zero_stage, 4),
+            (x.offload_activations, 2),
+        ):
             work = work * most + knob
         return work.astype(np.int16)  # which sort in linear time
 
@@ -130,7 +146,9 @@ class Predictions:
 
     def fits(self, reserve_bytes: float = 0.0) -> Array:
         cluster = self.problem.cluster
-        return (self.needed_bytes <= cluster.usable_bytes - reserve_bytes) & (self.host_bytes <= cluster.host_bytes)
+        return (self.needed_bytes <= cluster.usable_bytes - reserve_bytes) & (
+            self.host_bytes <= cluster.host_bytes
+        )
 
     @property
     def chips(self) -> Array:
@@ -157,11 +175,14 @@ class Predictions:
         return self.tflops_per_chip(count) / peak
 
 
-def predict(problem: Problem, layouts: Layouts, c: Coefficients, stages: Shared[Stages] | None = None) -> Predictions:
-    """Time and memory of every layout. Layouts are taken as legal (models.layouts.rules); illegal ones give numbers, not sense.
+def predict(
+    problem: Problem, layouts: Layouts, c: Coefficients, stages: Shared[Stages] | None = None
+) -> Predictions:
+    """Time and memory of every layout. Layouts are taken as legal (models.layouts.rules); illegal
+    ones give numbers, not sense.
 
-    Coefficients are scalars, or arrays of shape (n,) to predict each layout under its own. `stages`: of the layouts,
-    where they are known.
+    Coefficients are scalars, or arrays of shape (n,) to predict each layout under its own.
+    `stages`: of the layouts, where they are known.
     """
     return Predictions(MeshCosts.of(problem, layouts, c), stages or partitions(problem, layouts))
 

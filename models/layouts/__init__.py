@@ -1,1 +1,2 @@
-"""What is legal: the rules of layouts, the space they leave, and where the axes of a mesh lie on the fabric."""
+"""What is legal: the rules of layouts, the space they leave, and where the axes of a mesh lie on
+the fabric."""

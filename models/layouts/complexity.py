@@ -1,8 +1,9 @@
 """How simple a layout is to run: one documented order.
 
-Fewer axes in use is simpler. Pipelining costs most (schedules, uneven stages, bubbles, awkward losses), then expert
-parallelism across scale-up domains, then tensor parallelism; offload and full recompute cost something. The points
-only order layouts: a difference of ten means nothing more than "simpler".
+Fewer axes in use is simpler. Pipelining costs most (schedules, uneven stages, bubbles, awkward
+losses), then expert parallelism across scale-up domains, then tensor parallelism; offload and full
+recompute cost something. The points only order layouts: a difference of ten means nothing more than
+"simpler".
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def complexity_terms(problem: Problem, layouts: Layouts) -> dict[str, Array]:
     """Points by reason, arrays of shape (n,)."""
     placed = groups(problem.cluster, layouts)
     held = _of_degrees(layouts) | _of_placement(problem, layouts, placed) | _of_policy(layouts)
-    return {name: points * np.asarray(held[name], dtype=np.int64) for name, points in POINTS.items()}
+    return {
+        name: points * np.asarray(held[name], dtype=np.int64) for name, points in POINTS.items()
+    }
 
 
 def complexity(problem: Problem, layouts: Layouts) -> Array:
@@ -89,7 +92,9 @@ def of_policy(layouts: Layouts) -> Array:
 
 
 def _points(held: dict[str, Array]) -> Array:
-    return np.sum([POINTS[name] * np.asarray(value, dtype=np.int64) for name, value in held.items()], axis=0)
+    return np.sum(
+        [POINTS[name] * np.asarray(value, dtype=np.int64) for name, value in held.items()], axis=0
+    )
 
 
 def _of_degrees(x: Layouts) -> dict[str, Array]:

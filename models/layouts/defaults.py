@@ -13,13 +13,15 @@ from models.layouts.rules import BY_NAME
 from models.spec.layout import TORUS_AXES, Layout, Layouts
 from models.spec.problem import Problem
 
-SETTLED = ("placement", "torus_axes", "etp", "sequence_parallel", "zero_stage", "reshard", "recompute",
+SETTLED = ("placement", "torus_axes", "etp", "sequence_parallel", "zero_stage", "reshard",
+           "recompute",
            "recompute_modules", "schedule", "virtual_stages", "balanced")  # fmt: skip
 """The knobs that may be settled."""
 
 
 def usual(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
-    """The layout with every knob that is not `given`, and that would break a rule as it is, as the stack has it."""
+    """The layout with every knob that is not `given`, and that would break a rule as it is, as the
+    stack has it."""
     stack, changed = problem.stack, dict[str, Any]()
     if layout.tp > 1 and stack.sequence_parallel != (False,):
         changed["sequence_parallel"] = True
@@ -27,7 +29,9 @@ def usual(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
         changed["placement"] = stack.placements[0]
     if problem.experts_keep_tensor:
         changed["etp"] = layout.tp
-    if layout.zero_stage == 0 and (layout.dp_shard > 1 or layout.offload_optimizer or 0 not in stack.zero_stages):
+    if layout.zero_stage == 0 and (
+        layout.dp_shard > 1 or layout.offload_optimizer or 0 not in stack.zero_stages
+    ):
         changed["zero_stage"] = min((stage for stage in stack.zero_stages if stage), default=0)
     if stack.reshard == (False,):
         changed["reshard"] = False
@@ -66,17 +70,27 @@ def _pipeline(problem: Problem, layout: Layout, given: Collection[str]) -> dict[
 def _allowed(problem: Problem, layout: Layout, schedules: Iterable[str]) -> str:
     """The first of some schedules that the recipe allows, or the first of all."""
     rule, (first, *others) = BY_NAME["balancing_needs_all_forwards_first"], schedules
-    fine = (name for name in (first, *others) if rule.test(problem, Layouts.of([replace(layout, schedule=name)]))[0])
+    fine = (
+        name
+        for name in (first, *others)
+        if rule.test(problem, Layouts.of([replace(layout, schedule=name)]))[0]
+    )
     return next(fine, first)
 
 
 def along_whole_dims(problem: Problem, layout: Layout) -> tuple[str, ...]:
-    """The order of a torus' dims that lets axes cover whole ones, experts and the innermost above all (jax
-    experimental/mesh_utils.py, create_device_mesh)."""
+    """The order of a torus' dims that lets axes cover whole ones, experts and the innermost above
+    all (jax experimental/mesh_utils.py, create_device_mesh)."""
     if not problem.cluster.numbering.is_open:
         return TORUS_AXES[0]
-    orders = [TORUS_AXES[code] for code, block in problem.cluster.numbering.different.tolist() if block == 1]
-    placed = groups(problem.cluster, Layouts.of([replace(layout, torus_axes=order) for order in orders]))
+    orders = [
+        TORUS_AXES[code]
+        for code, block in problem.cluster.numbering.different.tolist()
+        if block == 1
+    ]
+    placed = groups(
+        problem.cluster, Layouts.of([replace(layout, torus_axes=order) for order in orders])
+    )
     axes = [getattr(placed, name) for name in (*reversed(layout.placement), "ep")]
     covered = [axis.spread(axis.table.covers(problem.cluster.numbering)) for axis in axes]
     return orders[int(np.lexsort([-np.arange(len(orders)), *covered])[-1])]

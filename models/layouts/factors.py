@@ -13,7 +13,8 @@ def divisors(n: int) -> list[int]:
 
 
 def ordered_factorisations(n: int, parts: int) -> int:
-    """Ways to write n as an ordered product of `parts` factors: a product of binomials over its prime powers."""
+    """Ways to write n as an ordered product of `parts` factors: a product of binomials over its
+    prime powers."""
     count, rest, prime = 1, n, 2
     while rest > 1:
         power = 0

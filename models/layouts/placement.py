@@ -1,10 +1,10 @@
 """Mesh axes on the fabric: which links each axis of a layout crosses.
 
-Devices are numbered from the inside of the cluster outwards, along the dims of a torus in any order, and a placement
-lays the axes over those numbers, innermost first. An axis of degree d whose neighbours are s numbers apart spans s·d;
-within a domain of D devices it keeps gcd(s·d, D) / s of its members together in the worst group, exactly all of them
-when s·d divides D. That one rule covers nested levels, ragged domains (groups of 16 on racks of 72) and the dims of a
-torus.
+Devices are numbered from the inside of the cluster outwards, along the dims of a torus in any
+order, and a placement lays the axes over those numbers, innermost first. An axis of degree d whose
+neighbours are s numbers apart spans s·d; within a domain of D devices it keeps gcd(s·d, D) / s of
+its members together in the worst group, exactly all of them when s·d divides D. That one rule
+covers nested levels, ragged domains (groups of 16 on racks of 72) and the dims of a torus.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _TP, _CP, _SHARD, _REPLICATE, _PP = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The devices of one axis (or product of axes): `members[d]` of them are joined by dim d, for each of n groups;
-    shape (dims, n). `stride[d]`: how many groups share a link of dim d, if it is a ring. `whole` (n,): no group
-    straddles a domain. `degree` (n,): all members."""
+    """The devices of one axis (or product of axes): `members[d]` of them are joined by dim d, for
+    each of n groups; shape (dims, n). `stride[d]`: how many groups share a link of dim d, if it is
+    a ring. `whole` (n,): no group straddles a domain. `degree` (n,): all members."""
 
     members: Array
     stride: Array
@@ -41,7 +41,9 @@ class Group:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Group]) -> Group:
-        columns = zip(*((part.members, part.stride, part.whole, part.degree) for part in parts), strict=True)
+        columns = zip(
+            *((part.members, part.stride, part.whole, part.degree) for part in parts), strict=True
+        )
         return cls(*(np.concatenate(column, axis=-1) for column in columns))
 
     def take(self, rows: Array) -> Group:
@@ -50,7 +52,10 @@ class Group:
 
     def split(self, ends: Array) -> list[Group]:
         """The groups up to each of these ends, from the end before it."""
-        columns = (np.split(of, ends[:-1], axis=-1) for of in (self.members, self.stride, self.whole, self.degree))
+        columns = (
+            np.split(of, ends[:-1], axis=-1)
+            for of in (self.members, self.stride, self.whole, self.degree)
+        )
         return [Group(*parts) for parts in zip(*columns, strict=True)]
 
     def crosses(self, dims: Array) -> Array:
@@ -58,23 +63,27 @@ class Group:
         return np.any((self.members > 1) & dims[:, None], axis=0)
 
     def covers(self, numbering: Numbering) -> Array:
-        """Whether members are all those on every dim that joins several, within what the axes inside leave."""
+        """Whether members are all those on every dim that joins several, within what the axes
+        inside leave."""
         lengths = numbering.lengths[:, None]
         return np.all((self.members == 1) | (self.members * self.stride == lengths), axis=0)
 
     def __mul__(self, other: Group) -> Group:
         """Of two axes together, as dense on a dim as the denser of those that use it."""
         stride = np.minimum(self.stride, other.stride)
-        stride = np.where(self.members == 1, other.stride, np.where(other.members == 1, self.stride, stride))
+        stride = np.where(
+            self.members == 1, other.stride, np.where(other.members == 1, self.stride, stride)
+        )
         return Group.of(self.members * other.members, stride, self.whole & other.whole)
 
 
 @dataclass(frozen=True, slots=True)
 class Groups(Columns):
-    """The communication groups of n layouts on a cluster, those of each axis in a table: few are different.
+    """The communication groups of n layouts on a cluster, those of each axis in a table: few are
+    different.
 
-    `sharding` is dp_shard with cp, over which parameters are sharded; `replicas` that with dp_replicate, which hold
-    the same parameters where nothing is sharded.
+    `sharding` is dp_shard with cp, over which parameters are sharded; `replicas` that with
+    dp_replicate, which hold the same parameters where nothing is sharded.
     """
 
     tp: Shared[Group]
@@ -100,7 +109,8 @@ def _times(axis: Shared[Group], count: int) -> Shared[Group]:
 
 
 def groups(cluster: Cluster, layouts: Layouts, *, shared: bool = True) -> Groups:
-    """Every axis of every layout on the cluster's dims; unless `shared`, with a table entry for every layout."""
+    """Every axis of every layout on the cluster's dims; unless `shared`, with a table entry for
+    every layout."""
     if not shared:
         return groups_of_meshes(cluster, layouts, shared=False)
     first, code = distinct(*(getattr(layouts, name) for name in (*DEGREES, "placement", *TORUS)))
@@ -113,18 +123,23 @@ def groups_of_meshes(cluster: Cluster, meshes: Layouts, *, shared: bool = True) 
     degrees = (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp)
     strides = _strides(degrees, x.placement)
     inside_pp = strides[_PP]
-    expert = [(stride * np.where(stride >= inside_pp, x.pp, 1), degree) for stride, degree in _over_stage(x).values()]
-    filled = filling(x.torus_axes, x.torus_block) if cluster.numbering.is_open else np.zeros_like(x.pp)
+    expert = [
+        (stride * np.where(stride >= inside_pp, x.pp, 1), degree)
+        for stride, degree in _over_stage(x).values()
+    ]
+    filled = (
+        filling(x.torus_axes, x.torus_block) if cluster.numbering.is_open else np.zeros_like(x.pp)
+    )
     axes = [(*axis, filled) for axis in (*zip(strides, degrees, strict=True), *expert)]
     return _groups(cluster.numbering, axes, filled, shared=shared)
 
 
 def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
-    """Every axis as if it were the innermost one, those of experts of a stage: on switched levels no placement joins
-    more of its members.
+    """Every axis as if it were the innermost one, those of experts of a stage: on switched levels
+    no placement joins more of its members.
 
-    With stride s an axis keeps gcd(s·d, D)/s members in a domain; that is at most gcd(d, D), since gcd(s·d, D)
-    divides s·gcd(d, D).
+    With stride s an axis keeps gcd(s·d, D)/s members in a domain; that is at most gcd(d, D), since
+    gcd(s·d, D) divides s·gcd(d, D).
     """
     x = layouts
     near = np.ones_like(x.pp)
@@ -138,10 +153,12 @@ def closest(cluster: Cluster, degrees: Array) -> Group:
     return _group(cluster.numbering, np.ones_like(degrees), degrees)
 
 
-def beside_pipeline(cluster: Cluster, meshes: Layouts, closest: Groups, filled: Array) -> dict[str, Group]:
-    """Of the closest groups of these meshes, all that those of expert axes may be: of every entry of their tables the
-    group with the pipeline's axis outside, then of every entry that with it inside, in each of these fillings of a
-    torus."""
+def beside_pipeline(
+    cluster: Cluster, meshes: Layouts, closest: Groups, filled: Array
+) -> dict[str, Group]:
+    """Of the closest groups of these meshes, all that those of expert axes may be: of every entry
+    of their tables the group with the pipeline's axis outside, then of every entry that with it
+    inside, in each of these fillings of a torus."""
     found, numbering = {}, cluster.numbering
     fillings = np.repeat(filling(*filled.T), 2)
     for name, (stride, degree) in _over_stage(meshes).items():
@@ -154,9 +171,9 @@ def beside_pipeline(cluster: Cluster, meshes: Layouts, closest: Groups, filled: 
 
 
 def _over_stage(x: Layouts) -> dict[str, tuple[Array, Array]]:
-    """Stride and degree of the expert axes. They fold over the devices of one pipeline stage, innermost first: etp, ep,
-    then expert data parallel. Those are numbered without the pipeline's axis; crossing it multiplies the distance by
-    pp."""
+    """Stride and degree of the expert axes. They fold over the devices of one pipeline stage,
+    innermost first: etp, ep, then expert data parallel. Those are numbered without the pipeline's
+    axis; crossing it multiplies the distance by pp."""
     routed = x.etp * x.ep
     stage = x.dp_replicate * x.dp_shard * x.cp * x.tp
     replicas = np.maximum(_sharing(x, stage) // routed, 1)
@@ -179,27 +196,38 @@ def _sharing(x: Layouts, stage: Array) -> Array:
 
 
 def _groups(
-    numbering: Numbering, axes: Sequence[tuple[Array, Array, Array]], filled: Array, *, shared: bool = True
+    numbering: Numbering,
+    axes: Sequence[tuple[Array, Array, Array]],
+    filled: Array,
+    *,
+    shared: bool = True,
 ) -> Groups:
-    """From stride, degree and what else tells groups apart, of each axis in the order of Groups; `filled`: the filling
-    of a torus."""
+    """From stride, degree and what else tells groups apart, of each axis in the order of Groups;
+    `filled`: the filling of a torus."""
 
     def alike(*columns: Array) -> tuple[Array, Array]:
         return distinct(*columns) if shared else nothing_shared(len(columns[0]))
 
     firsts, within = zip(*(alike(*axis) for axis in axes), strict=True)
     columns = zip(*((stride, degree, filled) for stride, degree, _ in axes), strict=True)
-    told = (np.concatenate([of[rows] for of, rows in zip(column, firsts, strict=True)]) for column in columns)
+    told = (
+        np.concatenate([of[rows] for of, rows in zip(column, firsts, strict=True)])
+        for column in columns
+    )
     table, counts = _group(numbering, *told), [len(rows) for rows in firsts]
     ends = np.cumsum(counts)
     codes = [start + code for start, code in zip((0, *ends), within, strict=False)]
     if shared and filled.any():
         axis = np.repeat(np.arange(len(axes)), counts)
         first, entry = _distinct_entries(table, axis)
-        table, ends = table.take(first), np.searchsorted(axis[first], np.arange(len(axes)), side="right")
+        table, ends = (
+            table.take(first),
+            np.searchsorted(axis[first], np.arange(len(axes)), side="right"),
+        )
         codes = [entry.take(code) for code in codes]
     parts = (
-        Shared(part, code - start) for part, code, start in zip(table.split(ends), codes, (0, *ends), strict=False)
+        Shared(part, code - start)
+        for part, code, start in zip(table.split(ends), codes, (0, *ends), strict=False)
     )
     of_axis = dict(zip(Groups.__slots__, parts, strict=False))
 
@@ -218,8 +246,9 @@ def _groups(
 
 
 def _distinct_entries(table: Group, axis: Array) -> tuple[Array, Array]:
-    """Of groups, by the axis of each, one for all of an axis that join their members by the same links, and are whole
-    or not: fillings of a torus may come to that. In order of the axes, and which of them each is."""
+    """Of groups, by the axis of each, one for all of an axis that join their members by the same
+    links, and are whole or not: fillings of a torus may come to that. In order of the axes, and
+    which of them each is."""
     links = np.where(table.members > 1, table.stride, 1)
     columns = np.concatenate([axis[None], table.members, links, table.whole[None]])
     _, first, entry = np.unique(columns, axis=1, return_index=True, return_inverse=True)
@@ -227,18 +256,24 @@ def _distinct_entries(table: Group, axis: Array) -> tuple[Array, Array]:
 
 
 def every_stride(cluster: Cluster, degree: Array, filled: Array) -> tuple[Group, int]:
-    """Groups of these degrees with every distance between neighbours that an axis may have, in each of these fillings
-    of a torus, the degrees of each in a row; and how many there are of each degree."""
+    """Groups of these degrees with every distance between neighbours that an axis may have, in each
+    of these fillings of a torus, the degrees of each in a row; and how many there are of each
+    degree."""
     n, numbering = cluster.num_devices, cluster.numbering
     fillings = filling(*filled.T)
     filled, stride, degrees = (
-        part.ravel() for part in np.meshgrid(fillings, np.array(divisors(n)), degree.astype(np.int64), indexing="ij")
+        part.ravel()
+        for part in np.meshgrid(
+            fillings, np.array(divisors(n)), degree.astype(np.int64), indexing="ij"
+        )
     )
     groups = _group(numbering, np.where(stride * degrees <= n, stride, 1), degrees, filled)
     return groups, len(filled) // len(degree)
 
 
-def _group(numbering: Numbering, stride: Array, degree: Array, filled: Array | None = None) -> Group:
+def _group(
+    numbering: Numbering, stride: Array, degree: Array, filled: Array | None = None
+) -> Group:
     if filled is None or not filled.any():
         domains = numbering.usual[:, None]
         return Group.of(*_places(domains, stride, degree), _is_whole(domains, stride, degree))

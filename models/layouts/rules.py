@@ -1,8 +1,9 @@
-"""What makes a layout legal: each rule has a name, a vectorised test and a message with the values put in.
+"""What makes a layout legal: each rule has a name, a vectorised test and a message with the values
+put in.
 
-A rule is a fact of the arithmetic (degrees multiply to the devices), of the model (heads divide over tp), of a
-framework (its source named) or of the stack's data. The search counts what each rule refuses; a prediction of a
-single layout fails with the first rule's message.
+A rule is a fact of the arithmetic (degrees multiply to the devices), of the model (heads divide
+over tp), of a framework (its source named) or of the stack's data. The search counts what each rule
+refuses; a prediction of a single layout fails with the first rule's message.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from models.spec.recompute import FULL, MODULES, NONE, RECOMPUTE, STACKS_OWN, po
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`test` is true where a layout obeys. `message` says, for one that does not, what the rule asks."""
+    """`test` is true where a layout obeys. `message` says, for one that does not, what the rule
+    asks."""
 
     name: str
     field: str
@@ -81,7 +83,8 @@ def _blocks(p: Problem, x: Layouts) -> Array:
 
 
 def _sides(p: Problem, x: Layouts) -> list[Array | float]:
-    """Sides of the weights of layers on a device, of those projections too that it computes at once."""
+    """Sides of the weights of layers on a device, of those projections too that it computes at
+    once."""
     hidden = p.architecture.hidden_size
     sides: list[Array | float] = [hidden, *([hidden / x.tp] if p.architecture.mtp_layers else [])]
     for layer in p.architecture.kinds:
@@ -105,8 +108,9 @@ def _experts(p: Problem, x: Layouts) -> Array:
 
 
 def _fold(p: Problem, x: Layouts) -> Array:
-    """torchtitan parallel_dims.py: ep folds over dp_shard, cp and tp; plain Megatron over all of dp; MaxText base.yml:
-    over fsdp or context, with what is within an expert sharded over tensor."""
+    """torchtitan parallel_dims.py: ep folds over dp_shard, cp and tp; plain Megatron over all of
+    dp; MaxText base.yml: over fsdp or context, with what is within an expert sharded over
+    tensor."""
     if p.stack.expert_folding == "beside_tensor":
         return (x.dp_shard * x.cp % x.ep == 0) & ((x.etp == x.tp) | (not p.experts_keep_tensor))
     dense = x.dp_shard * x.cp * x.tp
@@ -131,7 +135,11 @@ def _sequence_over_tensor(p: Problem, x: Layouts) -> Array:
 
 def _beyond_heads(p: Problem) -> str:
     """What tp may be with more devices than key-value heads."""
-    return "divide or be a multiple of" if p.stack.replicates_kv_heads else f"stack {p.stack.id} repeats none: divide"
+    return (
+        "divide or be a multiple of"
+        if p.stack.replicates_kv_heads
+        else f"stack {p.stack.id} repeats none: divide"
+    )
 
 
 def _ties(p: Problem, x: Layouts) -> Array:
@@ -162,7 +170,9 @@ def _accumulation(p: Problem, x: Layouts) -> Array:
 def _layers(p: Problem, x: Layouts) -> Array:
     chunks = x.pp * x.virtual_stages
     layers = p.architecture.num_layers
-    ends = 2 * (x.schedule == INTERLEAVED)  # which may be chunks by themselves (models.cost.stage_partition)
+    ends = 2 * (
+        x.schedule == INTERLEAVED
+    )  # which may be chunks by themselves (models.cost.stage_partition)
     return np.where(x.balanced, chunks <= layers + ends, layers % chunks == 0)
 
 
@@ -196,7 +206,9 @@ def _schedule_shape(p: Problem, x: Layouts) -> Array:
 
 
 _NEEDS = {
-    "interleaved": "virtual_stages from 2, and micro-batches in groups as the stack makes them: {groups}",
+    "interleaved": (
+        "virtual_stages from 2, and micro-batches in groups as the stack makes them: {groups}"
+    ),
     "zero_bubble_v": "virtual_stages(2)",
     "dualpipe": "virtual_stages(1), an even pp and an even number of at least 2*pp micro-batches",
 }
@@ -209,7 +221,11 @@ _GROUPS = {
 }
 
 
-_PLAIN = {"any": "", "stages": " and at least pp micro-batches", "multiple": " and a multiple of pp micro-batches"}
+_PLAIN = {
+    "any": "",
+    "stages": " and at least pp micro-batches",
+    "multiple": " and a multiple of pp micro-batches",
+}
 
 
 def _shape_message(p: Problem, x: Layout) -> str:
@@ -217,11 +233,17 @@ def _shape_message(p: Problem, x: Layout) -> str:
         got = f"got {x.schedule} with virtual_stages({x.virtual_stages})"
         return f"without a pipeline the schedule is 1f1b or afab, with virtual_stages(1); {got}"
     if x.virtual_stages > p.stack.max_virtual_stages:
-        return f"stack {p.stack.id} runs at most {p.stack.max_virtual_stages} virtual stages, not {x.virtual_stages}"
+        return (
+            f"stack {p.stack.id} runs at most {p.stack.max_virtual_stages} virtual stages, not"
+            f" {x.virtual_stages}"
+        )
     m = max(p.workload.global_batch // (x.dp * x.micro_batch), 1)
     needs = _NEEDS.get(x.schedule, f"virtual_stages(1){_PLAIN[p.stack.plain_micro_batches]}")
     needs = needs.format(groups=_GROUPS[p.stack.micro_batch_groups])
-    return f"{x.schedule} needs {needs}; got virtual_stages({x.virtual_stages}) and {m} micro-batches with pp({x.pp})"
+    return (
+        f"{x.schedule} needs {needs}; got virtual_stages({x.virtual_stages}) and {m} micro-batches"
+        f" with pp({x.pp})"
+    )
 
 
 def _schedule_offered(p: Problem, x: Layouts) -> Array:
@@ -230,7 +252,11 @@ def _schedule_offered(p: Problem, x: Layouts) -> Array:
 
 
 def _balancing(p: Problem, x: Layouts) -> Array:
-    if not p.architecture.is_moe or p.workload.load_balancing != "global_batch_loss" or p.stack.running_balance:
+    if (
+        not p.architecture.is_moe
+        or p.workload.load_balancing != "global_batch_loss"
+        or p.stack.running_balance
+    ):
         return np.ones_like(x.pp, dtype=bool)
     return (x.schedule == AFAB) | (x.num_micro_batches(p.workload.global_batch) == 1)
 
@@ -242,7 +268,9 @@ def _sharding_shape(p: Problem, x: Layouts) -> Array:
 
 
 def _sharding_offered(p: Problem, x: Layouts) -> Array:
-    hybrid = (x.dp_replicate == 1) | (x.dp_shard == 1) | np.isin(x.zero_stage, p.stack.hybrid_stages)
+    hybrid = (
+        (x.dp_replicate == 1) | (x.dp_shard == 1) | np.isin(x.zero_stage, p.stack.hybrid_stages)
+    )
     return np.isin(x.zero_stage, p.stack.zero_stages) & hybrid
 
 
@@ -268,12 +296,18 @@ def _sequence_parallel_offered(p: Problem, x: Layouts) -> Array:
 
 def _moe_sequence_parallel(p: Problem, x: Layouts) -> Array:
     """Megatron moe_layer.py: MoE with tensor parallelism trains only with sequence parallelism."""
-    return (x.tp == 1) | x.sequence_parallel if p.architecture.is_moe else np.ones(len(x), dtype=bool)
+    return (
+        (x.tp == 1) | x.sequence_parallel if p.architecture.is_moe else np.ones(len(x), dtype=bool)
+    )
 
 
 def _recompute_offered(p: Problem, x: Layouts) -> Array:
     selective = (x.recompute != NONE) & (x.recompute != FULL)
-    name = np.where(selective, RECOMPUTE.index("selective"), np.where(x.recompute == FULL, RECOMPUTE.index("full"), 0))
+    name = np.where(
+        selective,
+        RECOMPUTE.index("selective"),
+        np.where(x.recompute == FULL, RECOMPUTE.index("full"), 0),
+    )
     return np.isin(name, [RECOMPUTE.index(offered) for offered in p.stack.recompute])
 
 
@@ -288,26 +322,40 @@ def _modules_exist(p: Problem, x: Layouts) -> Array:
 
 
 def _recompute_layers(p: Problem, x: Layouts) -> Array:
-    """Of chunks that are all as long: how many layers of unequal ones are recomputed, no share of a stage says."""
+    """Of chunks that are all as long: how many layers of unequal ones are recomputed, no share of a
+    stage says."""
     fewer = x.recompute_layers * x.pp * x.virtual_stages < p.architecture.num_layers
-    return (x.recompute_layers == 0) | (p.stack.recompute_layers & fewer & ~x.balanced & ~x.offload_activations)
+    return (x.recompute_layers == 0) | (
+        p.stack.recompute_layers & fewer & ~x.balanced & ~x.offload_activations
+    )
 
 
 def _layers_message(p: Problem, x: Layout) -> str:
     if not p.stack.recompute_layers:
         return f"stack {p.stack.id} recomputes all layers (0) or none"
     if x.offload_activations:
-        return f"recompute_layers({x.recompute_layers}) does not go with offload_activations; 0 recomputes all layers"
+        return (
+            f"recompute_layers({x.recompute_layers}) does not go with offload_activations; 0"
+            " recomputes all layers"
+        )
     if x.balanced:
-        return f"recompute_layers({x.recompute_layers}) needs an even split (balanced: false); 0 recomputes all layers"
+        return (
+            f"recompute_layers({x.recompute_layers}) needs an even split (balanced: false); 0"
+            " recomputes all layers"
+        )
     chunk = p.architecture.num_layers // (x.pp * x.virtual_stages)
-    return f"recompute_layers({x.recompute_layers}) must be less than the {chunk} layers of a chunk; 0 is all of them"
+    return (
+        f"recompute_layers({x.recompute_layers}) must be less than the {chunk} layers of a chunk; 0"
+        " is all of them"
+    )
 
 
 def _offload_offered(p: Problem, x: Layouts) -> Array:
     beside = (x.recompute == NONE) | (not p.stack.offload_alone)
     activations = ~x.offload_activations | (("activations" in p.stack.offload) & beside)
-    on_host = "optimizer" in p.stack.offload and p.workload.optimizer != "muon"  # whose products a host is too slow for
+    on_host = (
+        "optimizer" in p.stack.offload and p.workload.optimizer != "muon"
+    )  # whose products a host is too slow for
     return activations & (~x.offload_optimizer | on_host)
 
 
@@ -320,7 +368,8 @@ def _sharding_beside_experts(p: Problem, x: Layouts) -> Array:
 
 
 def _offload_sharded(p: Problem, x: Layouts) -> Array:
-    """DeepSpeed zero/offload_config.py; Megatron-Core's CPU offload is part of its distributed optimizer."""
+    """DeepSpeed zero/offload_config.py; Megatron-Core's CPU offload is part of its distributed
+    optimizer."""
     return ~x.offload_optimizer | (x.zero_stage > 0)
 
 
@@ -350,11 +399,16 @@ def equal_data_parallel(p: Problem, x: Layouts) -> Array:
     if not p.stack.equal_data_parallel:
         return np.ones(len(x), dtype=bool)
     of_experts = x.ep * x.etp if p.architecture.is_moe else x.tp
-    return (x.pp == 1) | pipeline_outermost()[active_axes(x), x.placement] | (of_experts == x.tp * x.cp)
+    return (
+        (x.pp == 1)
+        | pipeline_outermost()[active_axes(x), x.placement]
+        | (of_experts == x.tp * x.cp)
+    )
 
 
 def fits_torus(p: Problem, g: Groups) -> Array:
-    """An axis on a torus covers whole lines of it or divides one, so that its ring closes on real links."""
+    """An axis on a torus covers whole lines of it or divides one, so that its ring closes on real
+    links."""
     if p.cluster.fabric.torus is None:
         return np.ones(len(g.tp.code), dtype=bool)
     axes = (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep)

@@ -1,12 +1,13 @@
-"""The space of layouts: every factorisation of the devices over the axes, times every knob, in four levels.
+"""The space of layouts: every factorisation of the devices over the axes, times every knob, in four
+levels.
 
-trunk    pp, tp, cp, sequence parallelism and micro-batch; what is left of the devices is data parallelism
-core     a trunk with the expert degrees ep and etp
-mesh     a core with dp split into dp_replicate and dp_shard, and with a placement of the axes on the fabric
-layout   a mesh with a policy: schedule (and partition), sharding, and what saves memory (recompute, offload)
+trunk    pp, tp, cp, sequence parallelism and micro-batch; what is left of the devices is data
+parallelism core     a trunk with the expert degrees ep and etp mesh     a core with dp split into
+dp_replicate and dp_shard, and with a placement of the axes on the fabric layout   a mesh with a
+policy: schedule (and partition), sharding, and what saves memory (recompute, offload)
 
-Each level is decided by the rules that need no more than it has; what a refused row would still have grown to is
-counted against the rule that refused it.
+Each level is decided by the rules that need no more than it has; what a refused row would still
+have grown to is counted against the rule that refused it.
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ from models.spec.recompute import FULL, named
 MOST_TRUNKS = 1_000_000  # held at a time
 _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "whole_blocks",
                  "sequence_divides", "sequence_divides_over_tensor", "context_divides_heads",
-                 "sequence_parallel_offered", "moe_needs_sequence_parallel", "tied_embedding_in_pipeline",
+                 "sequence_parallel_offered", "moe_needs_sequence_parallel",
+                 "tied_embedding_in_pipeline",
                  "mtp_offered", "batch_divides")  # fmt: skip
 _EXPERT_RULES = ("degrees_offered", "experts_divide", "tensor_divides_widths", "whole_blocks")
 SCHEDULE_RULES = ("schedule_offered", "schedule_shape", "partition_offered", "layers_divide",
                   "balancing_needs_all_forwards_first", "accumulation_offered")  # fmt: skip
 _SHARDING_RULES = ("sharding_offered", "reshard_offered", "muon_offered")
-_VARIANT_RULES = ("sharding_offered", "sharding_shape", "sharding_in_pipeline", "sharding_beside_experts",
+_VARIANT_RULES = ("sharding_offered", "sharding_shape", "sharding_in_pipeline",
+                  "sharding_beside_experts",
                   "offload_in_pipeline", "offload_needs_sharding")  # fmt: skip
 
 
@@ -58,8 +61,9 @@ _VARIANT_RULES = ("sharding_offered", "sharding_shape", "sharding_in_pipeline", 
 class Policies:
     """The three parts of a policy, each as layouts that differ in its knobs only.
 
-    A saver stands for `counts` (savers,) layouts, which differ in how many layers they recompute: of one where that is
-    `open` the least number that fits is taken, since every more layer only adds work.
+    A saver stands for `counts` (savers,) layouts, which differ in how many layers they recompute:
+    of one where that is `open` the least number that fits is taken, since every more layer only
+    adds work.
     """
 
     schedules: Layouts
@@ -76,7 +80,9 @@ class Policies:
         """Every sharding with every saver, those of a sharding in a row."""
         z, r = len(self.shardings), len(self.savers)
         savers = self.savers.take(np.tile(np.arange(r), z))
-        return savers.having(**{name: np.repeat(getattr(self.shardings, name), r) for name in SHARDING_KNOBS})
+        return savers.having(
+            **{name: np.repeat(getattr(self.shardings, name), r) for name in SHARDING_KNOBS}
+        )
 
     def with_savers(self, kept: Array) -> Policies:
         savers = self.savers.take(kept)
@@ -91,8 +97,9 @@ POLICY_KNOBS = SCHEDULE_KNOBS + SHARDING_KNOBS + SAVER_KNOBS
 
 @dataclass(frozen=True)
 class Trunks:
-    """`rows`: trunks, data parallelism undivided (dp_shard); `chains`: which have as many stages and micro-batches;
-    of each chain, both, and the first of SCHEDULE_RULES that it `breaks` (chains, schedules), or -1."""
+    """`rows`: trunks, data parallelism undivided (dp_shard); `chains`: which have as many stages
+    and micro-batches; of each chain, both, and the first of SCHEDULE_RULES that it `breaks`
+    (chains, schedules), or -1."""
 
     rows: Layouts
     chains: Array
@@ -114,7 +121,8 @@ class Space:
     constraints: Constraints
 
     def linked(self, problem: Problem) -> Space:
-        """The same for a problem with other links between its chips, which is nothing to what is legal."""
+        """The same for a problem with other links between its chips, which is nothing to what is
+        legal."""
         other = copy(self)
         object.__setattr__(other, "problem", problem)
         return other
@@ -143,8 +151,11 @@ class Space:
 
     @cached_property
     def fillings(self) -> Array:
-        """Of a torus, as rows of (order, block): those that differ and that the constraints allow."""
-        return self.problem.cluster.numbering.among(self.constraints.allowed.get("torus_block", TORUS_BLOCKS))
+        """Of a torus, as rows of (order, block): those that differ and that the constraints
+        allow."""
+        return self.problem.cluster.numbering.among(
+            self.constraints.allowed.get("torus_block", TORUS_BLOCKS)
+        )
 
     @property
     def is_filled(self) -> bool:
@@ -169,7 +180,8 @@ class Space:
             size *= count
         return size
 
-    # -- policies -----------------------------------------------------------------------------------------------
+    # -- policies
+    # ----------------------------------------------------------------------------------------------
 
     @cached_property
     def policies(self) -> Policies:
@@ -180,9 +192,15 @@ class Space:
         if asked:
             self._require_modules(asked)
         sets = (asked,) if asked else self.problem.stack.selective
-        recompute = [("none", ()), *(("selective", self.problem.effective(m)) for m in sets), ("full", ())]
+        recompute = [
+            ("none", ()),
+            *(("selective", self.problem.effective(m)) for m in sets),
+            ("full", ()),
+        ]
         savers = Layouts.of(
-            Layout(recompute=r, recompute_modules=modules, offload_activations=a, offload_optimizer=o)
+            Layout(
+                recompute=r, recompute_modules=modules, offload_activations=a, offload_optimizer=o
+            )
             for (r, modules), a, o in product(recompute, (False, True), (False, True))
         )
         return Policies(
@@ -194,17 +212,21 @@ class Space:
         )
 
     def _require_modules(self, asked: tuple[str, ...]) -> None:
-        """Raise Invalid where the stack cannot recompute these, or no layer has one: to recompute something else, or
-        nothing, would not be what was asked."""
+        """Raise Invalid where the stack cannot recompute these, or no layer has one: to recompute
+        something else, or nothing, would not be what was asked."""
         layout = Layout(recompute="selective", recompute_modules=asked)
-        for rule in (BY_NAME[name] for name in ("recompute_offered", "modules_offered", "modules_exist")):
+        for rule in (
+            BY_NAME[name] for name in ("recompute_offered", "modules_offered", "modules_exist")
+        ):
             if not rule.test(self.problem, Layouts.of([layout]))[0]:
-                raise Invalid("constraints.recompute_modules", list(asked), rule.message(self.problem, layout))
+                raise Invalid(
+                    "constraints.recompute_modules", list(asked), rule.message(self.problem, layout)
+                )
 
     @cached_property
     def offered(self) -> tuple[Policies, Counter[str]]:
-        """Policies that the constraints and the stack allow on some mesh, and by what the others were refused: how
-        many policies each refusal takes from every mesh."""
+        """Policies that the constraints and the stack allow on some mesh, and by what the others
+        were refused: how many policies each refusal takes from every mesh."""
         refused: Counter[str] = Counter()
         every = self.policies
         rest = len(every.shardings) * int(every.counts.sum())
@@ -225,8 +247,8 @@ class Space:
 
     @cached_property
     def recompute_layers(self) -> Array:
-        """How many layers of a chunk an open saver may recompute, in ascending order; "all" is the model's. Who names
-        full recompute and no number means all."""
+        """How many layers of a chunk an open saver may recompute, in ascending order; "all" is the
+        model's. Who names full recompute and no number means all."""
         layers, allowed = self.problem.architecture.num_layers, self.constraints.allowed
         numbers = allowed.get("recompute_layers", (0,) if "recompute" in allowed else range(layers))
         return np.array(sorted({n or layers for n in numbers if n < layers}), dtype=np.int64)
@@ -242,10 +264,16 @@ class Space:
         for knob in ("recompute", "offload_activations", "offload_optimizer"):
             yield f"constraints.{knob}", every * self._allowed(savers, knob)
         full, numbers = savers.recompute == FULL, self.recompute_layers
-        yield "constraints.recompute_layers", np.where(full, len(numbers), every * self.may_recompute_all)
+        yield (
+            "constraints.recompute_layers",
+            np.where(full, len(numbers), every * self.may_recompute_all),
+        )
         for name in ("recompute_offered", "modules_offered", "modules_exist", "offload_offered"):
             yield name, every * np.asarray(BY_NAME[name].test(self.problem, savers), dtype=bool)
-        yield "recompute_layers_offered", np.where(self._open(savers) | ~full, every, int(self.may_recompute_all))
+        yield (
+            "recompute_layers_offered",
+            np.where(self._open(savers) | ~full, every, int(self.may_recompute_all)),
+        )
 
     def _open(self, savers: Layouts) -> Array:
         fewer = (
@@ -256,7 +284,8 @@ class Space:
         return (savers.recompute == FULL) & ~savers.offload_activations & fewer
 
     def _without_twins(self, savers: Layouts) -> Array:
-        """Which to keep, where others keep and offload the same and compute no more again, for the model at hand."""
+        """Which to keep, where others keep and offload the same and compute no more again, for the
+        model at hand."""
         keeps_nothing = set() if self.problem.materialises_scores else {"attention"}
         kinds = self.problem.architecture.kinds
         done = [[self.problem.repeated(int(r), kind) for kind in kinds] for r in savers.recompute]
@@ -267,7 +296,9 @@ class Space:
                 return False
             pairs = [(x.pieces, y.pieces) for x, y in zip(done[a], done[b], strict=True)]
             alike = all(x - keeps_nothing == y - keeps_nothing for x, y in pairs)
-            return alike and all(x <= y for x, y in pairs) and (a < b or any(x < y for x, y in pairs))
+            return (
+                alike and all(x <= y for x, y in pairs) and (a < b or any(x < y for x, y in pairs))
+            )
 
         rows = range(len(savers))
         return np.array([not any(beats(a, b) for a in rows if a != b) for b in rows], dtype=bool)
@@ -276,7 +307,11 @@ class Space:
         """(16, shardings·savers): of every class of meshes."""
         variants = policies.variants
         kind, variant = np.indices((16, len(variants))).reshape(2, -1)
-        degrees = {"pp": 1 + kind // 4 % 2, "dp_shard": 1 + kind // 2 % 2, "dp_replicate": 1 + kind % 2}
+        degrees = {
+            "pp": 1 + kind // 4 % 2,
+            "dp_shard": 1 + kind // 2 % 2,
+            "dp_replicate": 1 + kind % 2,
+        }
         degrees |= dict.fromkeys(("ep", "cp"), 1 + kind // 8)
         rows = variants.take(variant).having(**degrees)
         legal = np.all([BY_NAME[name].test(self.problem, rows) for name in _VARIANT_RULES], axis=0)
@@ -286,12 +321,13 @@ class Space:
     def _with_legal_variants(self) -> Array:
         return np.asarray(self.legal_variants(self.offered[0]).any(axis=1))
 
-    # -- trunks -------------------------------------------------------------------------------------------------
+    # -- trunks
+    # ----------------------------------------------------------------------------------------------
 
     @cached_property
     def trunks(self) -> tuple[Trunks, Counter[str]]:
-        """The legal trunks, and the layouts thrown out so far by rule. Refuses before growing to more than one
-        search may hold."""
+        """The legal trunks, and the layouts thrown out so far by rule. Refuses before growing to
+        more than one search may hold."""
         rejected: Counter[str] = Counter()
         c = self.cardinality
         below = c["ep"] * c["etp"] * self.placements * c["schedule"] * c["sharding"] * c["saving"]
@@ -306,7 +342,9 @@ class Space:
         refused = Counter[str]()
         self._constrained(self.policies.schedules, SCHEDULE_KNOBS, refused, int(meshes.sum()))
         refused += first_refusals(breaks[~some], meshes)
-        rejected += Counter({name: count * (below // c["schedule"]) for name, count in refused.items()})
+        rejected += Counter(
+            {name: count * (below // c["schedule"]) for name, count in refused.items()}
+        )
         chains = (np.cumsum(some) - 1)[chains[usable]]
         first = first[some]
         return Trunks(rows.take(usable), chains, rows.pp[first], m[first], breaks[some]), rejected
@@ -314,14 +352,20 @@ class Space:
     def splits(self, rows: Layouts) -> Array:
         """Ways to divide dp into dp_replicate and dp_shard."""
         degrees, code = np.unique(rows.dp, return_inverse=True)
-        return np.asarray(np.array([len(divisors(int(d))) for d in degrees], dtype=np.int64)[code.ravel()])
+        return np.asarray(
+            np.array([len(divisors(int(d))) for d in degrees], dtype=np.int64)[code.ravel()]
+        )
 
     def _degrees(self, rejected: Counter[str], below: int) -> Layouts:
         n = self.problem.cluster.num_devices
         table = factorisations(n, 4)
-        columns = dict(zip(("pp", "tp", "cp", "dp_shard"), np.repeat(table, 2, axis=0).T, strict=True))
+        columns = dict(
+            zip(("pp", "tp", "cp", "dp_shard"), np.repeat(table, 2, axis=0).T, strict=True)
+        )
         base = neutral(2 * len(table))
-        rows = base.having(**columns, sequence_parallel=np.tile(np.array([False, True]), len(table)))
+        rows = base.having(
+            **columns, sequence_parallel=np.tile(np.array([False, True]), len(table))
+        )
         weights, left = self.splits(rows) * below, np.ones(len(rows), dtype=bool)
         knobs = ("pp", "dp", "cp", "tp", "sequence_parallel")
         tests = [(f"constraints.{knob}", self._allowed(rows, knob)) for knob in knobs]
@@ -348,16 +392,21 @@ class Space:
         return grown.take(allowed)
 
     def _broken_by_schedules(self, chains: Layouts) -> Array:
-        """The first of SCHEDULE_RULES that chains break under each schedule that is offered, or -1, (chains,
-        schedules): legality asks for no more than the stages and the micro-batches."""
+        """The first of SCHEDULE_RULES that chains break under each schedule that is offered, or -1,
+        (chains, schedules): legality asks for no more than the stages and the micro-batches."""
         schedules, below = self.offered[0].schedules, np.arange(len(chains))[:, None]
-        rows = chains.take(below).having(**{name: getattr(schedules, name) for name in SCHEDULE_KNOBS})
+        rows = chains.take(below).having(
+            **{name: getattr(schedules, name) for name in SCHEDULE_KNOBS}
+        )
         breaks = np.full((len(chains), len(schedules)), -1)
         for i, name in enumerate(SCHEDULE_RULES):
-            breaks[(breaks < 0) & ~np.asarray(BY_NAME[name].test(self.problem, rows), dtype=bool)] = i
+            breaks[
+                (breaks < 0) & ~np.asarray(BY_NAME[name].test(self.problem, rows), dtype=bool)
+            ] = i
         return breaks
 
-    # -- cores --------------------------------------------------------------------------------------------------
+    # -- cores
+    # ----------------------------------------------------------------------------------------------
 
     @cached_property
     def experts(self) -> tuple[Layouts, Counter[str]]:
@@ -375,17 +424,21 @@ class Space:
 
     @cached_property
     def _expert_tensor_degrees(self) -> list[int]:
-        widths = [layer.moe.intermediate_size for layer in self.problem.architecture.kinds if layer.moe]
+        widths = [
+            layer.moe.intermediate_size for layer in self.problem.architecture.kinds if layer.moe
+        ]
         return divisors(int(np.gcd.reduce(widths))) if widths else [1]
 
     @cached_property
     def _micro_batches(self) -> list[int]:
         return divisors(self.problem.workload.global_batch)
 
-    # -- meshes -------------------------------------------------------------------------------------------------
+    # -- meshes
+    # ----------------------------------------------------------------------------------------------
 
     def split(self, cores: Layouts) -> tuple[Layouts, Array]:
-        """Cores with dp divided into dp_replicate and dp_shard in every legal way, and the core of each."""
+        """Cores with dp divided into dp_replicate and dp_shard in every legal way, and the core of
+        each."""
         dp, code = np.unique(cores.dp, return_inverse=True)
         tables = [np.array(divisors(int(d))) for d in dp]
         counts = np.array([len(table) for table in tables])
@@ -394,37 +447,55 @@ class Space:
         rows = cores.take(parent)
         shard = np.concatenate(tables)[row]
         rows = rows.having(dp_shard=shard, dp_replicate=rows.dp // shard)
-        ok = np.asarray(BY_NAME["experts_fold_over_dense_axes"].test(self.problem, rows), dtype=bool)
+        ok = np.asarray(
+            BY_NAME["experts_fold_over_dense_axes"].test(self.problem, rows), dtype=bool
+        )
         ok &= self._with_legal_variants[variant_class(rows)]
         for knob in ("dp_replicate", "dp_shard"):
             ok &= self._allowed(rows, knob)
         return rows.take(ok), parent[ok]
 
     def placed(self, meshes: Layouts) -> tuple[Layouts, Array, Groups]:
-        """Meshes, in the filling of a torus that they have, under every placement of the stack that puts some axis on
-        other links, the first of those that do not; the mesh and the groups of each."""
+        """Meshes, in the filling of a torus that they have, under every placement of the stack that
+        puts some axis on other links, the first of those that do not; the mesh and the groups of
+        each."""
         pattern = active_axes(meshes)
         start, count, orders = _orders(self.problem.stack.placements)
         parent, row = ragged(start[pattern], count[pattern])
         rows = meshes.take(parent).having(placement=orders[row])
         g = groups_of_meshes(self.problem.cluster, rows)
-        legal = np.flatnonzero(fits_torus(self.problem, g) & equal_data_parallel(self.problem, rows))
-        codes = [axis.code[legal[::-1]] for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)]
-        first, _ = distinct(parent[legal[::-1]], *codes)  # of equal ones `distinct` names the last it meets
+        legal = np.flatnonzero(
+            fits_torus(self.problem, g) & equal_data_parallel(self.problem, rows)
+        )
+        codes = [
+            axis.code[legal[::-1]]
+            for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)
+        ]
+        first, _ = distinct(
+            parent[legal[::-1]], *codes
+        )  # of equal ones `distinct` names the last it meets
         kept = np.sort(legal[::-1][first])
         return rows.take(kept), parent[kept], g.take(kept)
 
-    # -- refusals -----------------------------------------------------------------------------------------------
+    # -- refusals
+    # ----------------------------------------------------------------------------------------------
 
     def _allowed(self, rows: Layouts, knob: str) -> Array:
         allowed = self.constraints.allowed.get(knob)
         if allowed is None:
             return np.ones(len(rows), dtype=bool)
         if knob == "recompute":
-            return np.array([named(int(number))[0] in allowed for number in rows.recompute], dtype=bool)
-        return np.isin(getattr(rows, knob), [SCHEDULES.index(v) for v in allowed] if knob == "schedule" else allowed)
+            return np.array(
+                [named(int(number))[0] in allowed for number in rows.recompute], dtype=bool
+            )
+        return np.isin(
+            getattr(rows, knob),
+            [SCHEDULES.index(v) for v in allowed] if knob == "schedule" else allowed,
+        )
 
-    def _constrained(self, rows: Layouts, knobs: Sequence[str], refused: Counter[str], weight: int) -> Layouts:
+    def _constrained(
+        self, rows: Layouts, knobs: Sequence[str], refused: Counter[str], weight: int
+    ) -> Layouts:
         for knob in knobs:
             ok = self._allowed(rows, knob)
             if not ok.all():
@@ -432,7 +503,9 @@ class Space:
                 rows = rows.take(ok)
         return rows
 
-    def _ruled(self, rows: Layouts, names: Sequence[str], refused: Counter[str], weight: int) -> Layouts:
+    def _ruled(
+        self, rows: Layouts, names: Sequence[str], refused: Counter[str], weight: int
+    ) -> Layouts:
         for name in names:
             ok = np.asarray(BY_NAME[name].test(self.problem, rows), dtype=bool)
             if not ok.all():
@@ -441,8 +514,8 @@ class Space:
         return rows
 
     def has_legal(self, *, piped: bool | None = None) -> bool:
-        """Whether any layout, or any with or without a pipeline, is legal; on a torus, under the placement in the order
-        of the axes."""
+        """Whether any layout, or any with or without a pipeline, is legal; on a torus, under the
+        placement in the order of the axes."""
         trunks = self.trunks[0].rows
         if piped is not None:
             trunks = trunks.take((trunks.pp > 1) == piped)
@@ -456,8 +529,8 @@ class Space:
 
 
 def first_refusals(breaks: Array, meshes: Array) -> Counter[str]:
-    """How many meshes with a schedule each rule refuses, as the first that they break: of chains that have so many
-    `meshes` and break what they do (Trunks.breaks)."""
+    """How many meshes with a schedule each rule refuses, as the first that they break: of chains
+    that have so many `meshes` and break what they do (Trunks.breaks)."""
     of = [int(((breaks == i).sum(axis=1) * meshes).sum()) for i in range(len(SCHEDULE_RULES))]
     return +Counter(dict(zip(SCHEDULE_RULES, of, strict=True)))
 
@@ -468,7 +541,8 @@ def _with_experts(rows: Layouts, experts: Layouts, one: int) -> Layouts:
 
 
 def variant_class(rows: Layouts) -> Array:
-    """Which row of Space.legal_variants a mesh has: by whether ep and cp, pp, dp_shard, dp_replicate are above 1."""
+    """Which row of Space.legal_variants a mesh has: by whether ep and cp, pp, dp_shard,
+    dp_replicate are above 1."""
     both = (rows.ep > 1) & (rows.cp > 1)
     return 8 * both + 4 * (rows.pp > 1) + 2 * (rows.dp_shard > 1) + (rows.dp_replicate > 1)
 
@@ -490,7 +564,11 @@ def _schedules(most_virtual_stages: int) -> Layouts:
 
 @cache
 def _orders(offered: tuple[tuple[str, ...], ...]) -> tuple[Array, Array, Array]:
-    """(start, count, codes): for every set of active axes, as bits, the first placement of each of their orders."""
-    codes = [np.unique(alike[own]) for alike, own in zip(first_alike(), in_order_of(offered), strict=True)]
+    """(start, count, codes): for every set of active axes, as bits, the first placement of each of
+    their orders."""
+    codes = [
+        np.unique(alike[own])
+        for alike, own in zip(first_alike(), in_order_of(offered), strict=True)
+    ]
     counts = np.array([len(of_pattern) for of_pattern in codes])
     return np.cumsum(counts) - counts, counts, np.concatenate(codes)

@@ -1,8 +1,10 @@
-"""What a prediction rests on: which of its terms the runs behind the profile exercised, where, and how far they reach.
+"""What a prediction rests on: which of its terms the runs behind the profile exercised, where, and
+how far they reach.
 
-A term is *measured* where runs on the same chip and stack exercised it, *inherited* where only runs of the chip's
-generation or of the stack did (compute: of the generation), and otherwise rests on the *data sheet* and the priors
-(data/priors.json). A run exercises a term that takes at least SHARE of what was measured of it.
+A term is *measured* where runs on the same chip and stack exercised it, *inherited* where only runs
+of the chip's generation or of the stack did (compute: of the generation), and otherwise rests on
+the *data sheet* and the priors (data/priors.json). A run exercises a term that takes at least SHARE
+of what was measured of it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from models.spec.profile import Profile, Seen, Span
 SHARE = 0.02
 DECISIVE = 0.05  # of the step: terms of which the weakest grades the whole
 
-_OF_CHIPS = ("compute_s", "recompute_s")  # of which runs of a stack on other generations of chips say nothing
+_OF_CHIPS = (
+    "compute_s",
+    "recompute_s",
+)  # of which runs of a stack on other generations of chips say nothing
 Ground = Literal["measured", "inherited", "data_sheet"]
 _STRENGTH: tuple[Ground, ...] = ("measured", "inherited", "data_sheet")
 
@@ -39,7 +44,8 @@ class Basis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """`grade`: the weakest ground among the terms that decide the step. `outside`: where no run has been."""
+    """`grade`: the weakest ground among the terms that decide the step. `outside`: where no run has
+    been."""
 
     grade: Ground
     terms: Mapping[str, Basis]
@@ -57,10 +63,18 @@ class Ran:
 
 
 def provenance(
-    problem: Problem, layout: Layout, time: Mapping[str, float], memory: Mapping[str, float], profile: Profile
+    problem: Problem,
+    layout: Layout,
+    time: Mapping[str, float],
+    memory: Mapping[str, float],
+    profile: Profile,
 ) -> Provenance:
     """Of a prediction with these terms; those that are zero have no ground."""
-    terms = {name: _basis(name, problem, profile) for name, value in {**time, **memory}.items() if value > 0}
+    terms = {
+        name: _basis(name, problem, profile)
+        for name, value in {**time, **memory}.items()
+        if value > 0
+    }
     step = sum(time.values())
     decisive = [terms[name].ground for name, value in time.items() if value >= DECISIVE * step]
     return Provenance(
@@ -82,7 +96,8 @@ def _basis(term: str, problem: Problem, profile: Profile) -> Basis:
 
 
 def is_outside(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
-    """Whether some quantity of each lies where no run has been, or none on the generation; shape (n,)."""
+    """Whether some quantity of each lies where no run has been, or none on the generation; shape
+    (n,)."""
     found = np.full(len(layouts), not _is_known(problem, profile))
     for name, value in quantities(problem, layouts).items():
         for scope in ("all", _scopes(problem)[1]):
@@ -98,20 +113,33 @@ def _outside(problem: Problem, layout: Layout, profile: Profile) -> Iterable[str
     if not _is_known(problem, profile):
         yield f"no run behind the profile is on {problem.cluster.chip.generation} chips"
     stack = f"stack:{problem.stack.kin}/"
-    kinds = {one.scope.removeprefix(stack) for one in profile.neighbourhoods if one.scope.startswith(stack)}
+    kinds = {
+        one.scope.removeprefix(stack)
+        for one in profile.neighbourhoods
+        if one.scope.startswith(stack)
+    }
     if kinds and problem.density not in kinds:
-        yield f"no run of stack {problem.stack.id} behind the profile is of a {problem.density} model"
+        yield (
+            f"no run of stack {problem.stack.id} behind the profile is of a {problem.density} model"
+        )
     for name, value in quantities(problem, layout).items():
-        for scope, where in (("all", "any run"), (generation, f"any run on {problem.cluster.chip.generation}")):
+        for scope, where in (
+            ("all", "any run"),
+            (generation, f"any run on {problem.cluster.chip.generation}"),
+        ):
             span = profile.span_of.get((name, scope))
             if span is not None and not span.low <= value <= span.high:
                 bound = span.high if value > span.high else span.low
-                yield f"{name} = {value:g} is {'beyond' if value > span.high else 'below'} the {bound:g} of {where}"
+                yield (
+                    f"{name} = {value:g} is {'beyond' if value > span.high else 'below'} the"
+                    f" {bound:g} of {where}"
+                )
                 break
 
 
 def _is_known(problem: Problem, profile: Profile) -> bool:
-    """Whether some run was on the chip's generation; of a profile without runs that is not asked."""
+    """Whether some run was on the chip's generation; of a profile without runs that is not
+    asked."""
     return not profile.spans or any(span.scope == _scopes(problem)[1] for span in profile.spans)
 
 
@@ -136,7 +164,8 @@ def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
 
 
 def having_seen(profile: Profile, runs: Sequence[Ran]) -> Profile:
-    """The profile, with what these runs exercise under it and how far they reach added to what it had seen."""
+    """The profile, with what these runs exercise under it and how far they reach added to what it
+    had seen."""
     seen = Counter(profile.seen_runs)
     spans = {key: (span.low, span.high) for key, span in profile.span_of.items()}
     for alike in _by_problem(runs):
@@ -148,8 +177,15 @@ def having_seen(profile: Profile, runs: Sequence[Ran]) -> Profile:
             _stretch(spans, problem, layout)
     return replace(
         profile,
-        seen=tuple(Seen(term=term, scope=scope, runs=count) for (term, scope), count in sorted(seen.items()) if count),
-        spans=tuple(Span(quantity=n, scope=s, low=low, high=high) for (n, s), (low, high) in sorted(spans.items())),
+        seen=tuple(
+            Seen(term=term, scope=scope, runs=count)
+            for (term, scope), count in sorted(seen.items())
+            if count
+        ),
+        spans=tuple(
+            Span(quantity=n, scope=s, low=low, high=high)
+            for (n, s), (low, high) in sorted(spans.items())
+        ),
     )
 
 
@@ -162,14 +198,21 @@ def _by_problem(runs: Sequence[Ran]) -> Iterable[list[Ran]]:
 
 def _exercised(problem: Problem, runs: Sequence[Ran], profile: Profile) -> dict[str, int]:
     """How many of the runs exercise each term."""
-    found = predict(problem, Layouts.of([run.layout for run in runs]), profile.coefficients(problem.scopes))
+    found = predict(
+        problem, Layouts.of([run.layout for run in runs]), profile.coefficients(problem.scopes)
+    )
     timed, weighed = np.array([run.timed for run in runs]), np.array([run.weighed for run in runs])
     time = {name: timed & (part >= SHARE * found.step_time_s) for name, part in found.time.items()}
-    memory = {in_gib(name): weighed & (part >= SHARE * found.needed_bytes) for name, part in found.memory.items()}
+    memory = {
+        in_gib(name): weighed & (part >= SHARE * found.needed_bytes)
+        for name, part in found.memory.items()
+    }
     return {name: int(exercised.sum()) for name, exercised in {**time, **memory}.items()}
 
 
-def _stretch(spans: dict[tuple[str, str], tuple[float, float]], problem: Problem, layout: Layout) -> None:
+def _stretch(
+    spans: dict[tuple[str, str], tuple[float, float]], problem: Problem, layout: Layout
+) -> None:
     for name, value in quantities(problem, layout).items():
         for scope in ("all", _scopes(problem)[1]):
             low, high = spans.get((name, scope), (value, value))

@@ -1,9 +1,9 @@
 """Which runs are like a question, and by how much.
 
-The distance orders runs to show beside a prediction; no prediction is made from it. What another chip, generation,
-stack or kind of model counts is in proportion to how far residuals then lie apart (a variogram of residuals that saw
-neither run's source, docs/experiments.md). Sizes and degrees explain next to nothing of the residuals and count only
-because people compare by them.
+The distance orders runs to show beside a prediction; no prediction is made from it. What another
+chip, generation, stack or kind of model counts is in proportion to how far residuals then lie apart
+(a variogram of residuals that saw neither run's source, docs/experiments.md). Sizes and degrees
+explain next to nothing of the residuals and count only because people compare by them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,26 @@ from models.columns import Array
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 
-KINDS: dict[str, float] = {"stack": 1.5, "sparse": 1.25, "generation": 1.0, "chip": 0.5, "precision": 0.5}
+KINDS: dict[str, float] = {
+    "stack": 1.5,
+    "sparse": 1.25,
+    "generation": 1.0,
+    "chip": 0.5,
+    "precision": 0.5,
+}
 """What a difference counts; another generation is another chip too."""
 DOUBLING = 0.25
 """What a factor of two counts, of any size or degree."""
 SIZES = (
-    "parameters", "active_parameters", "num_chips", "seq_len", "tokens_per_step", "tp", "pp", "cp", "ep",
+    "parameters", "active_parameters", "num_chips", "seq_len", "tokens_per_step", "tp", "pp", "cp",
+    "ep",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What makes runs alike. Of a question, None where it leaves something open: that counts for nothing."""
+    """What makes runs alike. Of a question, None where it leaves something open: that counts for
+    nothing."""
 
     chip: str | None = None
     generation: str | None = None
@@ -69,14 +77,20 @@ class Traits:
     def differing(self, other: Traits) -> dict[str, tuple[Any, Any]]:
         """What is stated here and not the same there."""
         mine, theirs = asdict(self), asdict(other)
-        return {name: (value, theirs[name]) for name, value in mine.items() if value not in (None, theirs[name])}
+        return {
+            name: (value, theirs[name])
+            for name, value in mine.items()
+            if value not in (None, theirs[name])
+        }
 
 
 class Library:
     """Traits of many runs, as columns."""
 
     def __init__(self, traits: Sequence[Traits]) -> None:
-        self._columns = {f.name: np.array([getattr(one, f.name) for one in traits]) for f in fields(Traits)}
+        self._columns = {
+            f.name: np.array([getattr(one, f.name) for one in traits]) for f in fields(Traits)
+        }
         self._size = len(traits)
 
     def distances(self, wanted: Traits) -> Array:

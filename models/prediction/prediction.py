@@ -30,10 +30,11 @@ _TOGETHER = 128  # layouts, each with its draws
 class Prediction:
     """Step time in seconds, memory in GiB on the fullest stage, both with central 80% intervals.
 
-    `mfu` and `tflops_per_chip` are keyed by convention: attention counted "causal" or "full" (recompute never).
-    `layers_per_chunk`: the partition of the layers, in the order of the model; chunk i lies on stage i modulo pp, in a
-    V from pp on on stage 2·pp - 1 - i. `micro_batch_group`: of an interleaved schedule, how many micro-batches pass a
-    chunk before the next. `fit_probability`: that the memory needed is within what is usable.
+    `mfu` and `tflops_per_chip` are keyed by convention: attention counted "causal" or "full"
+    (recompute never). `layers_per_chunk`: the partition of the layers, in the order of the model;
+    chunk i lies on stage i modulo pp, in a V from pp on on stage 2·pp - 1 - i. `micro_batch_group`:
+    of an interleaved schedule, how many micro-batches pass a chunk before the next.
+    `fit_probability`: that the memory needed is within what is usable.
     """
 
     layout: Layout
@@ -64,16 +65,19 @@ class Prediction:
 
 
 class Spreads(NamedTuple):
-    """Standard deviations of log step times, towards less and towards more, and of the logs of memory reserved; of
-    shape (n,)."""
+    """Standard deviations of log step times, towards less and towards more, and of the logs of
+    memory reserved; of shape (n,)."""
 
     faster: Array
     slower: Array
     reserved: Array
 
 
-def predict_layouts(problem: Problem, layouts: Sequence[Layout], profile: Profile) -> list[Prediction]:
-    """Predictions with intervals; layouts are taken as legal (models.layouts.rules.require_legal)."""
+def predict_layouts(
+    problem: Problem, layouts: Sequence[Layout], profile: Profile
+) -> list[Prediction]:
+    """Predictions with intervals; layouts are taken as legal
+    (models.layouts.rules.require_legal)."""
     rows = Layouts.of(layouts)
     predictions = predict(problem, rows, profile.coefficients(problem.scopes))
     spreads = log_spreads(predictions, profile)
@@ -89,7 +93,10 @@ def describe(predictions: Predictions, i: int, spreads: Spreads, profile: Profil
     peak = step * mfu["causal"]  # seconds of the model's own FLOPs at the chip's peak
     time = {name: float(value[i]) for name, value in predictions.time.items()}
     memory = {in_gib(name): float(v[i]) / GIB for name, v in predictions.memory.items()}
-    usable, reserved = problem.cluster.usable_bytes / GIB, float(predictions.reserved_bytes[i]) / GIB
+    usable, reserved = (
+        problem.cluster.usable_bytes / GIB,
+        float(predictions.reserved_bytes[i]) / GIB,
+    )
     faster, slower, memory_factor = (math.exp(Z80 * float(spread[i])) for spread in spreads)
     micro_batches = max(problem.workload.global_batch // (layout.dp * layout.micro_batch), 1)
     return Prediction(
@@ -113,19 +120,29 @@ def describe(predictions: Predictions, i: int, spreads: Spreads, profile: Profil
         needed_high_gib=reserved * memory_factor + memory["context_gib"],
         usable_gib=usable,
         host_gib=float(predictions.host_bytes[i]) / GIB,
-        host_usable_gib=None if math.isinf(problem.cluster.host_bytes) else problem.cluster.host_bytes / GIB,
+        host_usable_gib=None
+        if math.isinf(problem.cluster.host_bytes)
+        else problem.cluster.host_bytes / GIB,
         memory_stage=int(predictions.memory_stage[i]),
         fits=bool(predictions.fits()[i]),
         fit_probability=min(
             _at_most(usable - memory["context_gib"], reserved, float(spreads.reserved[i])),
-            _at_most(problem.cluster.host_bytes, float(predictions.host_bytes[i]), float(spreads.reserved[i])),
+            _at_most(
+                problem.cluster.host_bytes,
+                float(predictions.host_bytes[i]),
+                float(spreads.reserved[i]),
+            ),
         ),
         provenance=provenance(problem, layout, time, memory, profile),
     )
 
 
 def _group(layout: Layout, micro_batches: int) -> int | None:
-    return int(micro_batch_group(layout.pp, micro_batches)) if layout.schedule == "interleaved" else None
+    return (
+        int(micro_batch_group(layout.pp, micro_batches))
+        if layout.schedule == "interleaved"
+        else None
+    )
 
 
 def on_host(p: Prediction) -> str:
@@ -142,36 +159,54 @@ def _at_most(limit: float, median: float, spread: float) -> float:
 
 
 def log_spreads(predictions: Predictions, profile: Profile) -> Spreads:
-    """How far off predictions by this profile may be: as far as those of their neighbourhood, and what terms without
-    runs add to it (of memory: models.cost.memory_uncertainty).
+    """How far off predictions by this profile may be: as far as those of their neighbourhood, and
+    what terms without runs add to it (of memory: models.cost.memory_uncertainty).
 
-    A chip or stack that no run informed has more of those than its neighbourhood's runs had, and is given the
-    difference. Where no run has been, step times are as much farther off as that was found to make them. Draws are the
-    same for every layout and on every call, so that a prediction is a function of its inputs.
+    A chip or stack that no run informed has more of those than its neighbourhood's runs had, and is
+    given the difference. Where no run has been, step times are as much farther off as that was
+    found to make them. Draws are the same for every layout and on every call, so that a prediction
+    is a function of its inputs.
     """
     problem, layouts = predictions.problem, predictions.layouts
-    timed, covering = profile.neighbourhood(problem.neighbourhoods), profile.covering(problem.scopes)
+    timed, covering = (
+        profile.neighbourhood(problem.neighbourhoods),
+        profile.covering(problem.scopes),
+    )
     starts = range(0, len(layouts), _TOGETHER)
     rows = [np.arange(start, min(start + _TOGETHER, len(layouts))) for start in starts]
-    found = [_variances(problem, layouts.take(some), predictions.stages.take(some), covering) for some in rows]
+    found = [
+        _variances(problem, layouts.take(some), predictions.stages.take(some), covering)
+        for some in rows
+    ]
     faster, slower = (
-        np.array([timed.with_variance(float(v)) for v in of_each]) for of_each in np.concatenate(found, axis=1)
+        np.array([timed.with_variance(float(v)) for v in of_each])
+        for of_each in np.concatenate(found, axis=1)
     )
     beyond = np.where(is_outside(problem, layouts, covering), covering.beyond, 1.0)
-    return Spreads(faster * beyond, slower * beyond, Margin.of(problem, profile).spread(predictions.memory))
+    return Spreads(
+        faster * beyond, slower * beyond, Margin.of(problem, profile).spread(predictions.memory)
+    )
 
 
-def _variances(problem: Problem, layouts: Layouts, stages: Shared[Stages], profile: Profile) -> Array:
-    """Of log step time, towards less and towards more, over draws of the terms without runs; shape (2, n). `stages`:
-    of the layouts.
+def _variances(
+    problem: Problem, layouts: Layouts, stages: Shared[Stages], profile: Profile
+) -> Array:
+    """Of log step time, towards less and towards more, over draws of the terms without runs; shape
+    (2, n). `stages`: of the layouts.
 
-    Those of normal distributions with the same central 80%: a rate of ageing, a logarithm in an exponent, has tails.
-    What is hidden can only slow a step down: a half that is narrower towards less is that narrow.
+    Those of normal distributions with the same central 80%: a rate of ageing, a logarithm in an
+    exponent, has tails. What is hidden can only slow a step down: a half that is narrower towards
+    less is that narrow.
     """
     n, generator = len(layouts), np.random.default_rng(0)
     terms = [term for term in profile.applying(problem.scopes) if term.is_unknown]
-    draws = {term.key: np.tile(term.spread * generator.standard_normal(_DRAWS), n) for term in terms}
-    repeated, coefficients = np.repeat(np.arange(n), _DRAWS), profile.coefficients(problem.scopes, draws)
+    draws = {
+        term.key: np.tile(term.spread * generator.standard_normal(_DRAWS), n) for term in terms
+    }
+    repeated, coefficients = (
+        np.repeat(np.arange(n), _DRAWS),
+        profile.coefficients(problem.scopes, draws),
+    )
     drawn = predict(problem, layouts.take(repeated), coefficients, stages.take(repeated))
     logs = np.log(drawn.step_time_s).reshape(n, _DRAWS)
     low, middle, high = np.quantile(logs, [0.1, 0.5, 0.9], axis=1)

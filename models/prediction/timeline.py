@@ -1,8 +1,10 @@
-"""A step as it passes: which stage computes what when, by running its schedule operation by operation.
+"""A step as it passes: which stage computes what when, by running its schedule operation by
+operation.
 
-The closed forms of models.cost.pipeline give the length of a step at once; here every forward, backward and weight gradient
-has its place. Where stages differ the two may differ; under 1F1B, ZB-H1 and with all forwards first only by sends, of
-which the closed form counts those of 1F1B's longest path.
+The closed forms of models.cost.pipeline give the length of a step at once; here every forward,
+backward and weight gradient has its place. Where stages differ the two may differ; under 1F1B,
+ZB-H1 and with all forwards first only by sends, of which the closed form counts those of 1F1B's
+longest path.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """`events` by stage and time. `micro_batches` of the step's `of_micro_batches` are shown. `pipeline_s`: from the
-    first operation to the last; `closed_form_s` says the same of the prediction where all micro-batches are shown."""
+    """`events` by stage and time. `micro_batches` of the step's `of_micro_batches` are shown.
+    `pipeline_s`: from the first operation to the last; `closed_form_s` says the same of the
+    prediction where all micro-batches are shown."""
 
     events: tuple[Event, ...]
     stages: int
@@ -54,9 +57,11 @@ class Timeline:
     step_time_s: float
 
 
-def timeline(problem: Problem, profile: Profile, layout: Layout, micro_batches: int | None = None) -> Timeline:
-    """Of the first micro-batches: about as many as are asked for and make at most MOST_OPERATIONS, or the fewest that
-    the schedule needs. Raises Invalid where those make more than MOST_NEEDED."""
+def timeline(
+    problem: Problem, profile: Profile, layout: Layout, micro_batches: int | None = None
+) -> Timeline:
+    """Of the first micro-batches: about as many as are asked for and make at most MOST_OPERATIONS,
+    or the fewest that the schedule needs. Raises Invalid where those make more than MOST_NEEDED."""
     rows = Layouts.of([layout])
     predicted = predict(problem, rows, profile.coefficients(problem.scopes))
     time = {name: float(value[0]) for name, value in predicted.time.items()}
@@ -64,17 +69,29 @@ def timeline(problem: Problem, profile: Profile, layout: Layout, micro_batches: 
     each = layout.pp * layout.virtual_stages * 3
     most = MOST_OPERATIONS // each
     shown = max(min(every, micro_batches or every, most), 1)
-    least, whole = {"dualpipe": (2 * layout.pp, 2), "interleaved": (layout.pp, 1)}.get(layout.schedule, (1, 1))
+    least, whole = {"dualpipe": (2 * layout.pp, 2), "interleaved": (layout.pp, 1)}.get(
+        layout.schedule, (1, 1)
+    )
     shown = min(max(shown // whole * whole, least), every)
     if shown * each > MOST_NEEDED:
-        rule = f"makes a timeline of {shown * each} operations for {shown} micro-batches, above {MOST_NEEDED}"
+        rule = (
+            f"makes a timeline of {shown * each} operations for {shown} micro-batches, above"
+            f" {MOST_NEEDED}"
+        )
         raise Invalid("layout.pp", layout.pp, rule)
     stages = partitions(problem, rows)
     once = float(Combiner(rows, predicted.meshes, stages.table.take(stages.code)).once_s[0])
     seconds = _seconds(problem, rows, predicted.meshes)
     done = run(layout, shown, seconds)
     events = [
-        Event(stage=stage, name=_NAMES[op.kind], start_s=start, end_s=end, micro_batch=op.micro_batch, chunk=op.chunk)
+        Event(
+            stage=stage,
+            name=_NAMES[op.kind],
+            start_s=start,
+            end_s=end,
+            micro_batch=op.micro_batch,
+            chunk=op.chunk,
+        )
         for (op, stage), (start, end) in done.items()
     ]
     ends = max(event.end_s for event in events)
@@ -86,7 +103,9 @@ def timeline(problem: Problem, profile: Profile, layout: Layout, micro_batches: 
         micro_batches=shown,
         of_micro_batches=every,
         pipeline_s=ends,
-        closed_form_s=sum(v for k, v in time.items() if k not in _AFTER) - once if shown == every else None,
+        closed_form_s=(
+            sum(v for k, v in time.items() if k not in _AFTER) - once if shown == every else None
+        ),
         step_time_s=float(predicted.step_time_s[0]),
     )
 
@@ -99,13 +118,16 @@ def _after(stages: int, start: float, time: dict[str, float]) -> Iterator[Event]
     for name, seconds in time.items():
         if seconds > 0:
             yield from (
-                Event(stage=stage, name=name.removesuffix("_s"), start_s=start, end_s=start + seconds)
+                Event(
+                    stage=stage, name=name.removesuffix("_s"), start_s=start, end_s=start + seconds
+                )
                 for stage in range(stages)
             )
             start += seconds
 
 
-# -- durations ------------------------------------------------------------------------------------------------------
+# -- durations
+# --------------------------------------------------------------------------------------------------
 
 
 def _seconds(problem: Problem, rows: Layouts, meshes: MeshCosts) -> dict[str, Array]:
@@ -122,21 +144,30 @@ def _seconds(problem: Problem, rows: Layouts, meshes: MeshCosts) -> dict[str, Ar
 
 
 def _held(problem: Problem, layouts: Layouts) -> list[list[int]]:
-    """The parts of each chunk of one layout: kinds of its layers, and the ends of the model (models.cost.overlap)."""
+    """The parts of each chunk of one layout: kinds of its layers, and the ends of the model
+    (models.cost.overlap)."""
     held, ends = layers_of_chunks(problem, layouts)[0], len(problem.architecture.kinds)
     held[0].append(ends)
     held[-1] += [problem.architecture.runs[-1][0]] * problem.architecture.mtp_layers + [ends + 1]
     return held
 
 
-def chrome_trace(found: Timeline, name: Callable[[int], str] = "stage {}".format) -> dict[str, object]:
-    """For chrome://tracing and Perfetto: the Trace Event Format, microseconds, a thread for every stage. Viewers show
-    the name of the process, which is how much of the step is drawn."""
+def chrome_trace(
+    found: Timeline, name: Callable[[int], str] = "stage {}".format
+) -> dict[str, object]:
+    """For chrome://tracing and Perfetto: the Trace Event Format, microseconds, a thread for every
+    stage. Viewers show the name of the process, which is how much of the step is drawn."""
     drawn = f"{found.micro_batches} of {found.of_micro_batches} micro-batches of a step"
     events: list[dict[str, object]] = [
         {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": drawn}},
         *(
-            {"ph": "M", "name": "thread_name", "pid": 0, "tid": stage, "args": {"name": name(stage)}}
+            {
+                "ph": "M",
+                "name": "thread_name",
+                "pid": 0,
+                "tid": stage,
+                "args": {"name": name(stage)},
+            }
             for stage in range(found.stages)
         ),
     ]
@@ -145,7 +176,9 @@ def chrome_trace(found: Timeline, name: Callable[[int], str] = "stage {}".format
         events.append(
             {
                 "ph": "X",
-                "name": event.name if event.micro_batch is None else f"{event.name} {event.micro_batch}",
+                "name": (
+                    event.name if event.micro_batch is None else f"{event.name} {event.micro_batch}"
+                ),
                 "cat": event.name,
                 "pid": 0,
                 "tid": event.stage,

@@ -1,15 +1,17 @@
 """The best layouts of a problem, and the proof.
 
-Branch and bound in the levels of models.layouts.space. Trunks are taken in order of a bound, crossed with expert degrees and
-bounded again as cores; cores are split over replication and sharding, and bounded under every choice of sharding and
-saver with groups as close as can be; what is left is placed on the fabric, bounded once more, and crossed with
-schedules; what is still left is evaluated. Each level is a few vectorised passes, and a first handful of the most
-promising meshes is evaluated early, so that the bounds have something to prune against.
+Branch and bound in the levels of models.layouts.space. Trunks are taken in order of a bound,
+crossed with expert degrees and bounded again as cores; cores are split over replication and
+sharding, and bounded under every choice of sharding and saver with groups as close as can be; what
+is left is placed on the fabric, bounded once more, and crossed with schedules; what is still left
+is evaluated. Each level is a few vectorised passes, and a first handful of the most promising
+meshes is evaluated early, so that the bounds have something to prune against.
 
-What is opened is searched for all of the answer: the fastest, the best of the meshes that are asked for, the best
-without and with a pipeline, and the front of time and complexity within the tolerance, from the simplest to the
-fastest. Cores are opened in order of their bound while that may be among the fastest, with those that may only be
-simple enough where there is room; the rest of these then in order of the complexity that they cannot get below.
+What is opened is searched for all of the answer: the fastest, the best of the meshes that are asked
+for, the best without and with a pipeline, and the front of time and complexity within the
+tolerance, from the simplest to the fastest. Cores are opened in order of their bound while that may
+be among the fastest, with those that may only be simple enough where there is room; the rest of
+these then in order of the complexity that they cannot get below.
 """
 
 from __future__ import annotations
@@ -54,13 +56,18 @@ Bounded = TypeVar("Bounded", Cores, Meshes, Leaves)
 
 
 def search(
-    space: Space, profile: Profile, goal: Goal, go_on: GoOn = to_the_end, known: Layouts | None = None
+    space: Space,
+    profile: Profile,
+    goal: Goal,
+    go_on: GoOn = to_the_end,
+    known: Layouts | None = None,
 ) -> Answer:
     """The layouts of a space that reach the goal.
 
-    `go_on` is asked now and then; once it says no, the search ends with the best so far, marked as not exact: with no
-    worse than those of the `known` layouts, which are in the space, that fit. Raises NoLegalLayout, NothingFaster,
-    Infeasible if every legal layout needs more memory than there is, or OutOfTime.
+    `go_on` is asked now and then; once it says no, the search ends with the best so far, marked as
+    not exact: with no worse than those of the `known` layouts, which are in the space, that fit.
+    Raises NoLegalLayout, NothingFaster, Infeasible if every legal layout needs more memory than
+    there is, or OutOfTime.
     """
     return search_on(Groundwork(space, profile), goal, go_on, known)
 
@@ -81,9 +88,12 @@ def search_on(ground: Groundwork, goal: Goal, go_on: GoOn, known: Layouts | None
     return answer
 
 
-def search_all(ground: Groundwork, limits: Array, most: int, go_on: GoOn) -> tuple[Layouts, Array] | None:
-    """All layouts that fit and take no longer than the limit for those without and with a pipeline, and how complex
-    each is; None if there are none, if it had to look at more than `most` for that, or if there was no time."""
+def search_all(
+    ground: Groundwork, limits: Array, most: int, go_on: GoOn
+) -> tuple[Layouts, Array] | None:
+    """All layouts that fit and take no longer than the limit for those without and with a pipeline,
+    and how complex each is; None if there are none, if it had to look at more than `most` for that,
+    or if there was no time."""
     exact, held = _within(ground, limits, most, go_on)
     if not (exact and held.layouts):
         return None
@@ -91,14 +101,15 @@ def search_all(ground: Groundwork, limits: Array, most: int, go_on: GoOn) -> tup
 
 
 def finds_any(ground: Groundwork, limits: Array, go_on: GoOn) -> bool | None:
-    """Whether any layout fits and takes no longer than the limit for those without and with a pipeline; None if there
-    was no time to tell."""
+    """Whether any layout fits and takes no longer than the limit for those without and with a
+    pipeline; None if there was no time to tell."""
     exact, held = _within(ground, limits, _MOST_LAYOUTS, go_on)
     return bool(held.layouts) if exact or held.layouts else None
 
 
 def _within(ground: Groundwork, limits: Array, most: int, go_on: GoOn) -> tuple[bool, Held]:
-    """Whether a search of all that take no longer than the limits came to its end, and what it holds."""
+    """Whether a search of all that take no longer than the limits came to its end, and what it
+    holds."""
     held = Held(Goal(both_sides=True), best=float(limits.max()), all_within=limits)
     search = _Search(ground, held, go_on, most)
     search.fastest()
@@ -114,7 +125,9 @@ def _reached(ground: Groundwork, known: Layouts) -> tuple[Layouts, Array, Array]
 
 
 class _Search:
-    def __init__(self, ground: Groundwork, held: Held, go_on: GoOn, most: int = _MOST_LAYOUTS) -> None:
+    def __init__(
+        self, ground: Groundwork, held: Held, go_on: GoOn, most: int = _MOST_LAYOUTS
+    ) -> None:
         self.ground, self.held, self.go_on, self.most = ground, held, go_on, most
         self.rejected, self.pruned_by_memory = ground.rejected.copy(), ground.pruned_by_memory
         self.evaluated, self.over_memory, self.looked_at = 0, 0, 0
@@ -130,11 +143,13 @@ class _Search:
             self._simplest(cores)
         return self.held.answer(self._certificate(), self.ground)
 
-    # -- trunks and cores ---------------------------------------------------------------------------------------
+    # -- trunks and cores
+    # ---------------------------------------------------------------------------------------
 
     def fastest(self) -> Cores | None:
-        """Cross blocks of trunks in order of their bound. The best cores are opened at once until there is a time to
-        prune against; the others at the end. Returns those that are left, of those that may be in the answer."""
+        """Cross blocks of trunks in order of their bound. The best cores are opened at once until
+        there is a time to prune against; the others at the end. Returns those that are left, of
+        those that may be in the answer."""
         ground = self.ground
         rows, experts = ground.trunks.rows, len(ground.experts)
         bounds, body = ground.bounds, ground.body
@@ -148,7 +163,9 @@ class _Search:
         cores: Cores | None = None
         opened = np.zeros(0, dtype=bool)
         most = max(_MOST_CORES // experts, 1)
-        for block, _ in growing(order, most if self._knows_limit else max(_CORES // experts, 1), most):
+        for block, _ in growing(
+            order, most if self._knows_limit else max(_CORES // experts, 1), most
+        ):
             wanted = self.held.wanted(bound[block], rows.pp[block] > 1, points[block])
             self._close(bound[block[~wanted]])
             if not self._may_go_on(float(bound[block[0]])):
@@ -180,7 +197,8 @@ class _Search:
         return bool(np.isfinite(min(self.held.best, self.held.goal.faster_than)))
 
     def _first_placed(self, piped: Array) -> int:
-        """Of meshes that are placed, with or without a pipeline, how many are bounded together at first."""
+        """Of meshes that are placed, with or without a pipeline, how many are bounded together at
+        first."""
         if np.isfinite(self.held.limit(piped)).all():
             return _PLACED
         return _FIRST_LIMITED if self._is_limited else _FIRST_PLACED
@@ -190,15 +208,17 @@ class _Search:
         return _LEAVES if self._knows_limit else _FIRST_LEAVES
 
     def _open_best(self, cores: Cores, opened: Array, count: int) -> Array:
-        """Open the cores that promise most, on each side of pp = 1, and beside them what may be simple enough; returns
-        which."""
+        """Open the cores that promise most, on each side of pp = 1, and beside them what may be
+        simple enough; returns which."""
         if not self._may_go_on(float(cores.bound[~opened].min(initial=np.inf))):
             return np.zeros(0, dtype=np.int64)
         piped = cores.piped
         left = np.flatnonzero(~opened & self.held.wanted(cores.bound, piped, cores.points))
         fast = self.held.fast(cores.bound[left], piped[left])
         left = left[np.lexsort((cores.bound[left], ~fast))] if fast.any() else left[:0]
-        best = np.concatenate([self._first(cores, left[piped[left] == side], count // 2) for side in (False, True)])
+        best = np.concatenate(
+            [self._first(cores, left[piped[left] == side], count // 2) for side in (False, True)]
+        )
         if len(best):
             meshes = self._split(cores.take(best))
             self._sweep(meshes, np.argsort(meshes.bound, kind="stable"))
@@ -207,12 +227,15 @@ class _Search:
     def _first(self, cores: Cores, rows: Array, count: int) -> Array:
         """Of some rows the first, that together have not too many meshes."""
         rows = rows[:count]
-        meshes = np.cumsum(self.ground.splits[cores.trunk[rows]]) // self.ground.space.allowed_placements
+        meshes = (
+            np.cumsum(self.ground.splits[cores.trunk[rows]]) // self.ground.space.allowed_placements
+        )
         most = _MESHES if self._knows_limit and not self.ground.places_freely else _MESHES // 2
         return rows[: max(int(np.searchsorted(meshes, most, side="right")), 1)]
 
     def _crossed(self, trunks: Array) -> Cores:
-        """These trunks with every pair of expert degrees that may fold and fit, where that may be in the answer."""
+        """These trunks with every pair of expert degrees that may fold and fit, where that may be
+        in the answer."""
         ground = self.ground
         trunk, expert = ground.pairs(trunks)
         crossed = int(ground.splits[trunks].sum()) * len(ground.experts)
@@ -228,9 +251,12 @@ class _Search:
         idle, window = chains.least_idle[row, chain], chains.window[row, chain]
         bound = bounds.time(least, layouts, idle, window, bounds.dense[shard], bounds.expert[shard])
         found = self._wanted(Cores(layouts, trunk, shard, bound))
-        return replace(found, layouts=ground.layouts(found.trunk, found.shard))  # those of the others can go
+        return replace(
+            found, layouts=ground.layouts(found.trunk, found.shard)
+        )  # those of the others can go
 
-    # -- meshes -------------------------------------------------------------------------------------------------
+    # -- meshes
+    # ----------------------------------------------------------------------------------------------
 
     def _split(self, cores: Cores) -> Meshes:
         """The meshes of some cores that may be in the answer, with groups as close as can be."""
@@ -241,11 +267,15 @@ class _Search:
         costs = ground.costs(layouts, cores.shard[parent], near, links)
         chain = ground.chain(cores.trunk[parent])
         rows = np.arange(len(layouts))
-        return self._wanted(Meshes(costs, rows, chain, of_degrees(layouts), ground.bounded(costs, chain)))
+        return self._wanted(
+            Meshes(costs, rows, chain, of_degrees(layouts), ground.bounded(costs, chain))
+        )
 
     def _sweep(self, meshes: Meshes, order: Array) -> None:
         """Open meshes, a few at a time."""
-        for block, rest in growing(order, _FIRST_FREE if self.ground.places_freely else _FIRST_MESHES, _MESHES):
+        for block, rest in growing(
+            order, _FIRST_FREE if self.ground.places_freely else _FIRST_MESHES, _MESHES
+        ):
             if not self._may_go_on(float(meshes.bound[rest].min())):
                 return
             left = self._wanted(meshes.take(block))
@@ -272,8 +302,8 @@ class _Search:
                 self._open(left)
 
     def _fitting_meshes(self, meshes: Meshes) -> Meshes:
-        """Of meshes that are not placed those that may be in the answer with a policy that fits, which placement is
-        nothing to."""
+        """Of meshes that are not placed those that may be in the answer with a policy that fits,
+        which placement is nothing to."""
         leaves = self._leaves(meshes)
         if not len(leaves):
             return meshes.take(leaves.mesh)
@@ -300,7 +330,9 @@ class _Search:
         costs = ground.costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
         chain = meshes.chain[mesh]
         found = Meshes(costs, mesh, chain, points, ground.bounded(costs, chain))
-        for rows, rest in growing(np.argsort(found.bound, kind="stable"), self._first_placed(piped[wanted]), _MESHES):
+        for rows, rest in growing(
+            np.argsort(found.bound, kind="stable"), self._first_placed(piped[wanted]), _MESHES
+        ):
             if self._is_stopped(found.bound, rest):
                 return
             if len(left := self._wanted(found.take(rows))):
@@ -309,7 +341,9 @@ class _Search:
     def _bounded(self, meshes: Meshes) -> None:
         """Bound every variant of placed meshes, then with every schedule."""
         leaves = self._leaves(meshes)
-        for rows, rest in growing(np.argsort(leaves.bound, kind="stable"), self._first_leaves, _LEAVES):
+        for rows, rest in growing(
+            np.argsort(leaves.bound, kind="stable"), self._first_leaves, _LEAVES
+        ):
             if self._is_stopped(leaves.bound, rest):
                 return
             if len(left := self._wanted(leaves.take(rows))):
@@ -323,15 +357,20 @@ class _Search:
         bounds = Bounds(meshes.costs, ground.policies, ground.chains, meshes.chain)
         some = ground.variants.any_of(fits)
         times, parts = bounds.time(ground.variants, some, share)
-        wanted = self.held.wanted(times.step, meshes.piped, meshes.points + ground.key_points[:, None])
+        wanted = self.held.wanted(
+            times.step, meshes.piped, meshes.points + ground.key_points[:, None]
+        )
         self._close(times.step[some & ~wanted])
         variant, mesh = np.nonzero(fits & (some & wanted)[ground.variants.of])
         leaves = self._wanted(self._scheduled(meshes, room, times, variant, mesh))
         beyond = self._beyond(meshes, leaves, times, parts, bounds.hideable)
         return self._wanted(leaves.having(bound=leaves.bound + beyond))
 
-    def _scheduled(self, meshes: Meshes, room: Room, times: Times, variant: Array, mesh: Array) -> Leaves:
-        """Variants of placed meshes with every schedule that is legal and under which they may fit."""
+    def _scheduled(
+        self, meshes: Meshes, room: Room, times: Times, variant: Array, mesh: Array
+    ) -> Leaves:
+        """Variants of placed meshes with every schedule that is legal and under which they may
+        fit."""
         ground = self.ground
         chains, chain = ground.chains, meshes.chain[mesh]
         pair, schedule = np.nonzero(chains.legal[chain])
@@ -347,16 +386,21 @@ class _Search:
         points += meshes.piped[mesh] * ground.schedule_points[schedule]
         return Leaves(mesh, schedule, variant, meshes.piped[mesh], points, bound)
 
-    def _beyond(self, meshes: Meshes, leaves: Leaves, times: Times, parts: Parts, hides: Array | float) -> Array:
+    def _beyond(
+        self, meshes: Meshes, leaves: Leaves, times: Times, parts: Parts, hides: Array | float
+    ) -> Array:
         """What the heaviest stage, or an update on the host, adds to the bounds of leaves."""
         ground = self.ground
         mesh, key = leaves.mesh, ground.variants.of[leaves.variant]
         row, both, once = (picked(of, key, mesh) for of in (times.row, parts.both, parts.once))
         weights = parts.weights.take(mesh, axis=1)
-        beyond = ground.chains.beyond(meshes.chain[mesh], leaves.schedule, row, both, weights, once, hides)
+        beyond = ground.chains.beyond(
+            meshes.chain[mesh], leaves.schedule, row, both, weights, once, hides
+        )
         return np.maximum(beyond, ground.on_host[leaves.variant] * picked(times.on_host, key, mesh))
 
-    # -- layouts ------------------------------------------------------------------------------------------------
+    # -- layouts
+    # ----------------------------------------------------------------------------------------------
 
     def _evaluate(self, meshes: Meshes, leaves: Leaves) -> None:
         first, same = distinct(meshes.unplaced[leaves.mesh], leaves.schedule, leaves.variant)
@@ -366,13 +410,17 @@ class _Search:
         if not len(kept):
             return
         leaves, mesh = leaves.take(kept), leaves.mesh[kept]
-        layouts = self._layouts(meshes, leaves).having(recompute_layers=found.recompute_layers[kept])
+        layouts = self._layouts(meshes, leaves).having(
+            recompute_layers=found.recompute_layers[kept]
+        )
         stages = self.ground.chains.stages(meshes.chain[mesh], leaves.schedule)
         time = Combiner(layouts, meshes.costs.take(mesh), stages).time()
         self.held.add(layouts, total(time.values()), meshes.points[mesh] + of_policy(layouts))
 
     def _layouts(self, meshes: Meshes, leaves: Leaves) -> Layouts:
-        return self.ground.with_policies(meshes.layouts.take(leaves.mesh), leaves.schedule, leaves.variant)
+        return self.ground.with_policies(
+            meshes.layouts.take(leaves.mesh), leaves.schedule, leaves.variant
+        )
 
     def _fitting(self, meshes: Meshes, leaves: Leaves) -> Outcome:
         """What becomes of the layouts that each leaf stands for. Placement is nothing to memory."""
@@ -385,19 +433,27 @@ class _Search:
         def fit(rows: Array, layers: Array) -> Array:
             some = layouts.take(rows).having(recompute_layers=layers)
             stages = ground.chains.stages(meshes.chain[mesh[rows]], schedule[rows])
-            return Combiner(some, meshes.costs.take(mesh[rows]), stages).fits(ground.capacity, ground.margin)
+            return Combiner(some, meshes.costs.take(mesh[rows]), stages).fits(
+                ground.capacity, ground.margin
+            )
 
         evaluated = fit(np.arange(len(mesh)), most) & (legal > 0)
         low, high = np.zeros(len(mesh), dtype=np.int64), np.maximum(legal - 1, 0)
         while len(rows := np.flatnonzero(evaluated & (low < high))):
             middle = (low[rows] + high[rows]) // 2
             enough = fit(rows, ground.layers_again(layouts.take(rows), r[rows], middle)[1])
-            low[rows], high[rows] = np.where(enough, low[rows], middle + 1), np.where(enough, middle, high[rows])
+            low[rows], high[rows] = (
+                np.where(enough, low[rows], middle + 1),
+                np.where(enough, middle, high[rows]),
+            )
         over = np.where(evaluated, low, legal)
         least = np.where(evaluated, ground.layers_again(layouts, r, low)[1], most)
-        return Outcome(evaluated, least, over, legal - over - evaluated, ground.policies.counts[r] - legal)
+        return Outcome(
+            evaluated, least, over, legal - over - evaluated, ground.policies.counts[r] - legal
+        )
 
-    # -- the simplest -------------------------------------------------------------------------------------------
+    # -- the simplest
+    # -------------------------------------------------------------------------------------------
 
     def _simplest(self, cores: Cores) -> None:
         """Open what may be simple enough to make up for its time."""
@@ -410,7 +466,8 @@ class _Search:
             self._sweep(meshes, np.lexsort((meshes.bound, meshes.points)))
             left = left[_PROBED:]
 
-    # -- counts -------------------------------------------------------------------------------------------------
+    # -- counts
+    # ----------------------------------------------------------------------------------------------
 
     def _wanted(self, rows: Bounded) -> Bounded:
         """Of cores, meshes or leaves those that may be in the answer."""
@@ -422,7 +479,8 @@ class _Search:
         self.closing_bound = min(self.closing_bound, float(bounds.min(initial=np.inf)))
 
     def _may_go_on(self, bound: float) -> bool:
-        """Unless the caller stops the search or it has looked at too much; `bound`: of all that would be left."""
+        """Unless the caller stops the search or it has looked at too much; `bound`: of all that
+        would be left."""
         if self.looked_at <= self.most and self._has_time():
             return True
         self.exact = False
@@ -430,7 +488,8 @@ class _Search:
         return False
 
     def _is_stopped(self, bounds: Array, rest: Array) -> bool:
-        """Whether, with a time to prune against, the search ends within a sweep; `rest`: what would be left of it."""
+        """Whether, with a time to prune against, the search ends within a sweep; `rest`: what would
+        be left of it."""
         return self._is_limited and not self._may_go_on(float(bounds[rest].min()))
 
     def _has_time(self) -> bool:
@@ -450,7 +509,13 @@ class _Search:
         ground = self.ground
         rejected = {name: count for name, count in self.rejected.items() if count}
         size = ground.space.size
-        rest = size - sum(rejected.values()) - self.over_memory - self.pruned_by_memory - self.evaluated
+        rest = (
+            size
+            - sum(rejected.values())
+            - self.over_memory
+            - self.pruned_by_memory
+            - self.evaluated
+        )
         return Certificate(
             space=size,
             cardinality=ground.space.cardinality,

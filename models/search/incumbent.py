@@ -27,10 +27,14 @@ class Held:
     sides: Array = field(default_factory=lambda: np.full(2, np.inf))
     fastest: dict[tuple[int, ...], float] = field(default_factory=dict)
     last: float = np.inf
-    """Up to here the ranking is complete: the least that the last of as many as are asked for ever took."""
+    """Up to here the ranking is complete: the least that the last of as many as are asked for ever
+    took."""
     all_within: Array | None = None
-    """If given, all that take no longer are held instead, by whether they have a pipeline; nothing is tolerated."""
-    front: tuple[Array, Array] = field(default_factory=lambda: (np.zeros(0, dtype=np.int64), np.zeros(0)))
+    """If given, all that take no longer are held instead, by whether they have a pipeline; nothing
+    is tolerated."""
+    front: tuple[Array, Array] = field(
+        default_factory=lambda: (np.zeros(0, dtype=np.int64), np.zeros(0))
+    )
     """Within the tolerance: complexities, and the least time with no more."""
 
     def add(self, layouts: Layouts, times: Array, complexities: Array) -> None:
@@ -39,7 +43,9 @@ class Held:
             layouts, times, complexities = layouts.take(fast), times[fast], complexities[fast]
         piped = (layouts.pp > 1).astype(int)
         for side in range(2):
-            self.sides[side] = min(self.sides[side], float(times[piped == side].min(initial=np.inf)))
+            self.sides[side] = min(
+                self.sides[side], float(times[piped == side].min(initial=np.inf))
+            )
         self.best = min(self.best, float(times.min(initial=np.inf)))
         near = times <= np.maximum(self.limit(piped), self.tolerated)
         if not near.any():
@@ -58,31 +64,43 @@ class Held:
         for key, time in zip(map(tuple, degrees), times[order].tolist(), strict=True):
             self.fastest[key] = min(time, self.fastest.get(key, np.inf))
         last = self._last()
-        self.fastest = {key: time for key, time in self.fastest.items() if _told_apart(time) <= last}
+        self.fastest = {
+            key: time for key, time in self.fastest.items() if _told_apart(time) <= last
+        }
         if np.isfinite(last):
             self.last = min(self.last, max(self.fastest.values()))
 
     def _advance(self, points: Array, times: Array) -> None:
-        points, times = np.concatenate([self.front[0], points]), np.concatenate([self.front[1], times])
+        points, times = (
+            np.concatenate([self.front[0], points]),
+            np.concatenate([self.front[1], times]),
+        )
         near = times <= self.tolerated
         points, times = points[near], times[near]
         steps = staircase(times, points)
         self.front = points[steps], times[steps]
 
     def knowing(self, layouts: Layouts, times: Array, complexities: Array) -> None:
-        """Hold layouts that are known before the search meets them again, and what takes as long."""
+        """Hold layouts that are known before the search meets them again, and what takes as
+        long."""
         self.add(layouts, times, complexities)
         self.sides *= 1 + _ROUNDING
 
     @property
     def short(self) -> bool:
-        """Whether meshes of the ranking became as fast as others: there may be slower ones to take their places."""
+        """Whether meshes of the ranking became as fast as others: there may be slower ones to take
+        their places."""
         return _told_apart(self.last) < min(self._last(), self.tolerated)
 
     def again(self) -> Held:
-        """To search once more with what is known of the fastest, and of the sides: bounds may exceed what they bound by
-        rounding errors."""
-        return Held(self.goal, best=self.best, sides=self.sides * (1 + _ROUNDING), fastest=self.fastest.copy())
+        """To search once more with what is known of the fastest, and of the sides: bounds may
+        exceed what they bound by rounding errors."""
+        return Held(
+            self.goal,
+            best=self.best,
+            sides=self.sides * (1 + _ROUNDING),
+            fastest=self.fastest.copy(),
+        )
 
     def _last(self) -> float:
         """Of different times as many as are asked for, the last; infinite if there are fewer."""
@@ -91,9 +109,12 @@ class Held:
 
     @property
     def tolerated(self) -> float:
-        """Layouts slower than this are no part of the ranking, nor simple enough to make up for it. What is slower by a
-        rounding error is not: bounds are summed in another order than the times that they bound."""
-        return self.best * (1 + self.goal.tolerance) * ROUNDED if self.all_within is None else -np.inf
+        """Layouts slower than this are no part of the ranking, nor simple enough to make up for it.
+        What is slower by a rounding error is not: bounds are summed in another order than the times
+        that they bound."""
+        return (
+            self.best * (1 + self.goal.tolerance) * ROUNDED if self.all_within is None else -np.inf
+        )
 
     def limit(self, piped: Array) -> Array:
         """Layouts slower than this, by whether they have a pipeline, are not among the fastest."""
@@ -116,7 +137,9 @@ class Held:
         """Whether what has this least time and least complexity may be in the answer."""
         simpler = np.searchsorted(self.front[0], points, side="right")
         limits = np.concatenate([[self.tolerated], self.front[1]])
-        return self.fast(bound, piped) | ((bound < limits.take(simpler)) & (bound < self.goal.faster_than))
+        return self.fast(bound, piped) | (
+            (bound < limits.take(simpler)) & (bound < self.goal.faster_than)
+        )
 
     def answer(self, certificate: Certificate, ground: Groundwork) -> Answer:
         """Of what is held, with how the search went."""
@@ -145,9 +168,11 @@ class Held:
 
 
 def _distinct_meshes(layouts: Layouts, times: Array, top: int, last: float) -> list[int]:
-    """Positions of the fastest layout of each mesh up to the `last`, and of meshes that take equally long the first:
-    variants would crowd a short list. `times` ascend."""
-    first, _ = distinct(*(getattr(layouts, name)[::-1] for name in DEGREES))  # names the last that it meets
+    """Positions of the fastest layout of each mesh up to the `last`, and of meshes that take
+    equally long the first: variants would crowd a short list. `times` ascend."""
+    first, _ = distinct(
+        *(getattr(layouts, name)[::-1] for name in DEGREES)
+    )  # names the last that it meets
     rows = np.sort(len(layouts) - 1 - first).tolist()
     seen: dict[float, int] = {}
     for row in rows:
@@ -159,11 +184,14 @@ def _distinct_meshes(layouts: Layouts, times: Array, top: int, last: float) -> l
 def _differ(layouts: Layouts) -> Array:
     """Whether each is another than the one before it, (n,)."""
     columns = (getattr(layouts, name) for name in Layouts.__slots__)
-    return np.concatenate([[True], np.any([column[1:] != column[:-1] for column in columns], axis=0)])
+    return np.concatenate(
+        [[True], np.any([column[1:] != column[:-1] for column in columns], axis=0)]
+    )
 
 
 def _alike(times: Array) -> Array:
-    """With one time, the least, for all that differ by rounding errors only: which of them is less says nothing."""
+    """With one time, the least, for all that differ by rounding errors only: which of them is less
+    says nothing."""
     order = np.argsort(times, kind="stable")
     ascending = times[order]
     starts = np.flatnonzero(np.diff(ascending, prepend=0.0) > _ROUNDING * ascending)

@@ -1,4 +1,5 @@
-"""Why no layout is legal: which constraints are in the way, and the rule that the nearest layout breaks."""
+"""Why no layout is legal: which constraints are in the way, and the rule that the nearest layout
+breaks."""
 
 from __future__ import annotations
 
@@ -20,8 +21,17 @@ from models.spec.recompute import FULL, policy
 
 Allowed = Mapping[str, tuple[Any, ...]]
 
-_BUT_PLACEMENT = [rule for rule in RULES if rule.field != "layout.placement"]  # which the search decides last of all
-_OF_A_MESH = ("layout", "layout.tp", "layout.ep", "layout.cp", "layout.micro_batch", "layout.sequence_parallel")
+_BUT_PLACEMENT = [
+    rule for rule in RULES if rule.field != "layout.placement"
+]  # which the search decides last of all
+_OF_A_MESH = (
+    "layout",
+    "layout.tp",
+    "layout.ep",
+    "layout.cp",
+    "layout.micro_batch",
+    "layout.sequence_parallel",
+)
 _AXES = ("pp", "tp", "cp", "dp_replicate", "dp_shard", "dp")
 _MESHES_LOOKED_AT = 20_000  # to name a rule, not to prove anything
 
@@ -45,12 +55,15 @@ def in_the_way(space: Space) -> Infeasible | None:
 
 
 def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
-    """Which constraints are in the way: those whose removal alone would do, or all of them together."""
+    """Which constraints are in the way: those whose removal alone would do, or all of them
+    together."""
     allowed = constraints.allowed
     single = [
         knob
         for knob in allowed
-        if Space(problem, replace(constraints, allowed={k: v for k, v in allowed.items() if k != knob})).has_legal()
+        if Space(
+            problem, replace(constraints, allowed={k: v for k, v in allowed.items() if k != knob})
+        ).has_legal()
     ]
     blamed = single or list(allowed)
     values = ", ".join(f"{knob} in {list(allowed[knob])}" for knob in blamed)
@@ -61,13 +74,15 @@ def contradiction(problem: Problem, constraints: Constraints) -> Infeasible:
     return Infeasible(
         f"constraints.{blamed[0]}",
         f"no legal layout of {chips} chips has {values}; {how} there are legal layouts; {why}",
-        blamed=[Invalid(f"constraints.{knob}", list(allowed[knob]), f"{rule}: {why}") for knob in blamed],
+        blamed=[
+            Invalid(f"constraints.{knob}", list(allowed[knob]), f"{rule}: {why}") for knob in blamed
+        ],
     )
 
 
 def blame(problem: Problem) -> tuple[str, str]:
-    """The rule in the way of using all chips, whatever the constraints. Where only a pipeline of all chips would
-    divide, it is the batch."""
+    """The rule in the way of using all chips, whatever the constraints. Where only a pipeline of
+    all chips would divide, it is the batch."""
     rule, why = _obstacle(problem, {})
     if rule not in ("batch_divides", "layers_divide"):
         return rule, why
@@ -75,13 +90,18 @@ def blame(problem: Problem) -> tuple[str, str]:
     if not rejected["batch_divides"]:
         return rule, why
     batch, chips = problem.workload.global_batch, problem.cluster.num_chips
-    return "batch_divides", (
-        f"global_batch({batch}) is a multiple of no dp that {chips} chips leave beside the legal tp, cp and pp"
+    return (
+        "batch_divides",
+        (
+            f"global_batch({batch}) is a multiple of no dp that {chips} chips leave beside the"
+            " legal tp, cp and pp"
+        ),
     )
 
 
 def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
-    """Why no layout with, or without, a pipeline is in an answer; and whether the constraints have no part in it."""
+    """Why no layout with, or without, a pipeline is in an answer; and whether the constraints have
+    no part in it."""
     problem, constraints = space.problem, space.constraints
     side = tuple(range(2, max(problem.architecture.num_layers, 2) + 1)) if piped else (1,)
     if space.has_legal(piped=piped):
@@ -95,7 +115,8 @@ def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
 
 
 def forbidden_schedules(problem: Problem) -> tuple[tuple[str, ...], str]:
-    """Which of a stack's pipeline schedules the recipe rules out with more than one micro-batch, and why."""
+    """Which of a stack's pipeline schedules the recipe rules out with more than one micro-batch,
+    and why."""
     rule, stack = BY_NAME["balancing_needs_all_forwards_first"], problem.stack
     layouts = [Layout(pp=2, schedule=name) for name in stack.schedules]
     allowed = np.broadcast_to(rule.test(problem, Layouts.of(layouts)), len(layouts))
@@ -105,24 +126,35 @@ def forbidden_schedules(problem: Problem) -> tuple[tuple[str, ...], str]:
     names = tuple(layout.schedule for layout in ruled_out)
     left = " or ".join(name for name in stack.schedules if name not in names) or "no schedule"
     leaves = f"which leaves stack {stack.id} {left} with more than one micro-batch"
-    return names, f"{rule.message(problem, ruled_out[0])}; this rules out {', '.join(names)}, {leaves}"
+    return (
+        names,
+        f"{rule.message(problem, ruled_out[0])}; this rules out {', '.join(names)}, {leaves}",
+    )
 
 
 def _obstacle(problem: Problem, allowed: Allowed) -> tuple[str, str]:
-    """What refuses the layout that comes nearest to being legal: the first rule it breaks, and all of them in words.
+    """What refuses the layout that comes nearest to being legal: the first rule it breaks, and all
+    of them in words.
 
-    Nearest is who breaks the fewest rules, with as many layers on every stage, divides tensors and sequences the least,
-    and gets furthest before the first.
+    Nearest is who breaks the fewest rules, with as many layers on every stage, divides tensors and
+    sequences the least, and gets furthest before the first.
     """
     layouts = _near(problem, allowed)
     if not len(layouts):
         return "mesh_fills_cluster", _unfilled(problem.cluster.num_devices, allowed)
-    broken = np.array([~np.asarray(rule.test(problem, layouts), dtype=bool) for rule in _BUT_PLACEMENT])
+    broken = np.array(
+        [~np.asarray(rule.test(problem, layouts), dtype=bool) for rule in _BUT_PLACEMENT]
+    )
     keys = -broken.argmax(axis=0), layouts.tp * layouts.cp, layouts.balanced, broken.sum(axis=0)
     nearest = int(np.lexsort(keys)[0])
-    layout, rules = layouts[nearest], [_BUT_PLACEMENT[i] for i in np.flatnonzero(broken[:, nearest])]
+    layout, rules = (
+        layouts[nearest],
+        [_BUT_PLACEMENT[i] for i in np.flatnonzero(broken[:, nearest])],
+    )
     if not rules:  # reshard without ZeRO 3, say
-        alike = "what they ask for makes no difference to it, so that only its usual value is searched"
+        alike = (
+            "what they ask for makes no difference to it, so that only its usual value is searched"
+        )
         return "", f"{layout.summary()} breaks no rule, but {alike}"
     reasons = "; ".join(f"{rule.name}: {rule.message(problem, layout)}" for rule in rules)
     return rules[0].name, f"the nearest, {layout.summary()}, breaks {reasons}"
@@ -138,25 +170,33 @@ def _unfilled(devices: int, allowed: Allowed) -> str:
 
 
 def _near(problem: Problem, allowed: Allowed) -> Layouts:
-    """Layouts that the constraints allow: of each kind of mesh that breaks the fewest rules, one with every policy."""
+    """Layouts that the constraints allow: of each kind of mesh that breaks the fewest rules, one
+    with every policy."""
     degrees = _meshes(problem, allowed)
     if not len(degrees):
         return degrees
     tests = [rule.test(problem, degrees) for rule in RULES if rule.field in _OF_A_MESH]
     refused = len(tests) - np.sum(tests, axis=0)
     best = degrees.take(refused == refused.min())
-    # in a pipeline those with most micro-batches, where every schedule runs; else those that divide the model least
-    best = best.take(np.argsort(np.where(best.pp > 1, best.dp * best.micro_batch, best.tp * best.cp), kind="stable"))
+    # in a pipeline those with most micro-batches, where every schedule runs; else those that divide
+    # the model least
+    best = best.take(
+        np.argsort(
+            np.where(best.pp > 1, best.dp * best.micro_batch, best.tp * best.cp), kind="stable"
+        )
+    )
     kinds = np.stack([best.pp, best.dp_shard > 1, best.dp_replicate > 1], axis=1)
     kept = best.take(np.unique(kinds, axis=0, return_index=True)[1])
     policies = _policies(problem, allowed)
     mesh, row = np.indices((len(kept), len(policies))).reshape(2, -1)
-    return kept.take(mesh).having(**{knob: getattr(policies, knob)[row] for knob in (*POLICY_KNOBS, "torus_block")})
+    return kept.take(mesh).having(
+        **{knob: getattr(policies, knob)[row] for knob in (*POLICY_KNOBS, "torus_block")}
+    )
 
 
 def _policies(problem: Problem, allowed: Allowed) -> Layouts:
-    """Those that the constraints allow; unless it is said, with the recompute that the other constraints are about, or
-    the stack's first."""
+    """Those that the constraints allow; unless it is said, with the recompute that the other
+    constraints are about, or the stack's first."""
     stack, modules = problem.stack, allowed.get("recompute_modules", ())
     recompute = ("full",) if any(allowed.get("recompute_layers", ())) else stack.recompute[:1]
     free: dict[str, Sequence[Any]] = {
@@ -178,21 +218,33 @@ def _policies(problem: Problem, allowed: Allowed) -> Layouts:
     rows = neutral(1)
     for knob, choices in free.items():
         values = allowed.get(knob, choices)
-        rows = _crossed(rows, knob, [coded[knob](value) for value in values] if knob in coded else values)
+        rows = _crossed(
+            rows, knob, [coded[knob](value) for value in values] if knob in coded else values
+        )
     rows = rows.take((rows.recompute == FULL) | (rows.recompute_layers == 0))
-    own = (rows.zero_stage == 3) | rows.reshard  # without ZeRO 3 nothing is gathered that might stay
+    own = (
+        rows.zero_stage == 3
+    ) | rows.reshard  # without ZeRO 3 nothing is gathered that might stay
     return rows.take(own) if own.any() else rows
 
 
 def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
-    """Those with every device; unless it is said, with all experts on each, and micro-batches of one sequence."""
+    """Those with every device; unless it is said, with all experts on each, and micro-batches of
+    one sequence."""
     axes = tuple(axis for axis in _AXES if axis != "dp")
     table = factorisations(problem.cluster.num_devices, len(axes))
     rows = neutral(len(table)).having(**dict(zip(axes, table.T, strict=True)))
     for knob in set(_AXES) & allowed.keys():
         rows = rows.take(np.isin(getattr(rows, knob), allowed[knob]))
-    for knob, values in {"sequence_parallel": (False, True), "ep": (1,), "etp": (1,), "micro_batch": (1,)}.items():
-        rows = _crossed(rows.take(np.arange(min(len(rows), _MESHES_LOOKED_AT))), knob, allowed.get(knob, values))
+    for knob, values in {
+        "sequence_parallel": (False, True),
+        "ep": (1,),
+        "etp": (1,),
+        "micro_batch": (1,),
+    }.items():
+        rows = _crossed(
+            rows.take(np.arange(min(len(rows), _MESHES_LOOKED_AT))), knob, allowed.get(knob, values)
+        )
     return rows
 
 

@@ -1,7 +1,8 @@
-"""What no placement of a mesh's axes makes cheaper: collectives over groups that are as close as can be.
+"""What no placement of a mesh's axes makes cheaper: collectives over groups that are as close as
+can be.
 
-Closest is not always fastest (the rings of a torus, links between peers, a tree over many domains), so that every
-distance between neighbours is tried, once for every degree that there is.
+Closest is not always fastest (the rings of a torus, links between peers, a tree over many domains),
+so that every distance between neighbours is tried, once for every degree that there is.
 """
 
 from __future__ import annotations
@@ -22,23 +23,36 @@ from models.spec.profile import Coefficients
 
 
 class LeastCosts:
-    """Of a problem's collectives, for groups of all degrees that divide its devices, and of `others`; in some or all
-    `fillings` of a torus."""
+    """Of a problem's collectives, for groups of all degrees that divide its devices, and of
+    `others`; in some or all `fillings` of a torus."""
 
-    def __init__(self, problem: Problem, c: Coefficients, *others: Array, fillings: Array | None = None) -> None:
+    def __init__(
+        self, problem: Problem, c: Coefficients, *others: Array, fillings: Array | None = None
+    ) -> None:
         self.problem, self.network = problem, Network(problem.cluster.dims, c)
-        self.degrees = np.unique(np.concatenate([divisors(problem.cluster.num_devices), *others]).astype(np.int64))
+        self.degrees = np.unique(
+            np.concatenate([divisors(problem.cluster.num_devices), *others]).astype(np.int64)
+        )
         self.axes = of_axes(problem, self.network)
         self.fillings = problem.cluster.numbering.different if fillings is None else fillings
         self._groups, self._choices = every_stride(problem.cluster, self.degrees, self.fillings)
         self._known: dict[tuple[Callable[[Group], Cost], int], Cost] = {}
 
-    def collectives(self, g: Groups, meshes: Layouts | None = None, *, apart: bool = False) -> dict[str, Cost]:
-        """By name, over groups as close as can be; over the expert axes of whole `meshes` the least of those that they
-        may have. `apart`: in every filling of a torus, one after the other, for `g.times` as many."""
-        exact = {} if meshes is None else beside_pipeline(self.problem.cluster, meshes, g, self.fillings)
+    def collectives(
+        self, g: Groups, meshes: Layouts | None = None, *, apart: bool = False
+    ) -> dict[str, Cost]:
+        """By name, over groups as close as can be; over the expert axes of whole `meshes` the least
+        of those that they may have. `apart`: in every filling of a torus, one after the other, for
+        `g.times` as many."""
+        exact = (
+            {}
+            if meshes is None
+            else beside_pipeline(self.problem.cluster, meshes, g, self.fillings)
+        )
         times = len(self.fillings) if apart else 1
-        beside = 2 * len(self.fillings) // times  # strides of an expert axis, or those with fillings
+        beside = (
+            2 * len(self.fillings) // times
+        )  # strides of an expert axis, or those with fillings
         single = {
             name: cost(exact[axis]).least_of(beside, apart=times)
             if axis in exact
@@ -46,10 +60,17 @@ class LeastCosts:
             for name, (axis, cost) in self.axes.items()
         }
         network, parts = self.network, [g.dp_shard, g.cp, g.dp_replicate]
-        gather, reduce = self._of(g.sharding, network.gather, times), self._of(g.replicas, network.reduce, times)
+        gather, reduce = (
+            self._of(g.sharding, network.gather, times),
+            self._of(g.replicas, network.reduce, times),
+        )
         return single | {
-            "sharding": _joined(g.sharding, parts[:2], gather, network.least_gather(g.sharding.table), times),
-            "replicas": _joined(g.replicas, parts, reduce, network.least_reduce(g.replicas.table), times),
+            "sharding": _joined(
+                g.sharding, parts[:2], gather, network.least_gather(g.sharding.table), times
+            ),
+            "replicas": _joined(
+                g.replicas, parts, reduce, network.least_reduce(g.replicas.table), times
+            ),
         }
 
     def within_layers(self, g: Groups) -> dict[str, Cost]:
@@ -66,15 +87,18 @@ class LeastCosts:
 
     @cached_property
     def once(self) -> tuple[Array, Array]:
-        """Seconds that a parameter's traffic takes at least once a step, over each of `degrees` replicas of it: of
-        dense ones, and of experts. Over some replicas it is gathered and its gradient scattered, and what each has of
-        that is reduced over the others; or all reduce the whole gradient. Nothing, where sharding does that too."""
+        """Seconds that a parameter's traffic takes at least once a step, over each of `degrees`
+        replicas of it: of dense ones, and of experts. Over some replicas it is gathered and its
+        gradient scattered, and what each has of that is reduced over the others; or all reduce the
+        whole gradient. Nothing, where sharding does that too."""
         problem, degrees = self.problem, self.degrees
         if problem.stack.reduces_whole(1):
             return (np.zeros(len(degrees)),) * 2
         inner, outer = np.nonzero(np.isin(np.multiply.outer(degrees, degrees), degrees))
         both = np.searchsorted(degrees, degrees[inner] * degrees[outer])
-        gather, reduce = (self._tabulated(cost).byte_s for cost in (self.network.gather, self.network.reduce))
+        gather, reduce = (
+            self._tabulated(cost).byte_s for cost in (self.network.gather, self.network.reduce)
+        )
         element, gradient = problem.gather_bytes, problem.gradient_bytes
 
         def least(gather: Array) -> Array:
@@ -97,13 +121,20 @@ class LeastCosts:
     def _tabulated(self, cost: Callable[[Group], Cost], times: int = 1) -> Cost:
         """Of every degree."""
         if (cost, times) not in self._known:
-            self._known[cost, times] = cost(self._groups).least_of(self._choices // times, apart=times)
+            self._known[cost, times] = cost(self._groups).least_of(
+                self._choices // times, apart=times
+            )
         return self._known[cost, times]
 
 
-def _joined(axis: Shared[Group], parts: list[Shared[Group]], alone: Cost, bent: Cost, times: int) -> Cost:
+def _joined(
+    axis: Shared[Group], parts: list[Shared[Group]], alone: Cost, bent: Cost, times: int
+) -> Cost:
     """Of two axes or more the links may be those of several dims."""
     several, bent = np.zeros(len(bent.byte_s), dtype=bool), bent.times(times)
     several[axis.code] = total((part.spread(part.table.degree) > 1) * 1 for part in parts) > 1
     several = np.tile(several, times)
-    return Cost(np.where(several, bent.byte_s, alone.byte_s), np.where(several, bent.latency_s, alone.latency_s))
+    return Cost(
+        np.where(several, bent.byte_s, alone.byte_s),
+        np.where(several, bent.latency_s, alone.latency_s),
+    )

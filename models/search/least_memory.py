@@ -24,8 +24,9 @@ _CORES = 1 << 10
 
 
 class Shortage:
-    """`least` bytes on the fullest device of any `layout` that the hosts can hold, found by opening cores, and of these
-    their variants, in order of a bound; `to_the_end`, or as long as there was time."""
+    """`least` bytes on the fullest device of any `layout` that the hosts can hold, found by opening
+    cores, and of these their variants, in order of a bound; `to_the_end`, or as long as there was
+    time."""
 
     def __init__(self, ground: Groundwork, go_on: GoOn) -> None:
         self.ground = ground
@@ -37,7 +38,9 @@ class Shortage:
         """None if no layout is legal."""
         ground = self.ground
         if self.layout is None and not self.to_the_end:
-            return Infeasible("memory", "no legal layout fits; by how much, there was no time to find")
+            return Infeasible(
+                "memory", "no legal layout fits; by how much, there was no time to find"
+            )
         host = f"{ground.problem.cluster.host_bytes / GIB:.1f} GiB of host memory beside"
         if self.layout is None and self.beyond_host:
             available = ground.problem.cluster.host_bytes / GIB
@@ -47,9 +50,14 @@ class Shortage:
             return None
         needed, usable = self.least / GIB, ground.capacity / GIB
         of = "" if self.to_the_end else ", of those that there was time for,"
-        detail = f"the most frugal legal layout{of} needs {needed:.1f} GiB on its fullest device, {usable:.1f} GiB are"
+        detail = (
+            f"the most frugal legal layout{of} needs {needed:.1f} GiB on its fullest device,"
+            f" {usable:.1f} GiB are"
+        )
         probability = ground.space.constraints.min_fit_probability
-        of = f" with constraints.min_fit_probability = {probability:g}" if probability > EVEN else ""
+        of = (
+            f" with constraints.min_fit_probability = {probability:g}" if probability > EVEN else ""
+        )
         detail += f" usable{of}: {self.layout.summary()}"
         if ground.hosts_too_small:
             detail += f"; {host} each are too few for the optimizer's states"
@@ -57,7 +65,9 @@ class Shortage:
 
     def _look(self, go_on: GoOn) -> None:
         for bound, cores in self._cores():
-            if bound >= self.least or (self.beyond_host and self.layout is None and bound > self.ground.at_most):
+            if bound >= self.least or (
+                self.beyond_host and self.layout is None and bound > self.ground.at_most
+            ):
                 return
             if not go_on():
                 self.to_the_end = False
@@ -72,11 +82,14 @@ class Shortage:
             self.beyond_host = self.beyond_host or bool(np.isinf(needed).any())
             if needed.min(initial=np.inf) < self.least:
                 self.least = float(needed.min())
-                self.layout = _simplest_of(rows.take(np.flatnonzero(needed <= self.least * (1 + 1e-9))))
+                self.layout = _simplest_of(
+                    rows.take(np.flatnonzero(needed <= self.least * (1 + 1e-9)))
+                )
 
     def _variants(self, cores: Cores) -> Iterator[tuple[float, MeshCosts, Array, Array]]:
-        """The meshes of some cores, each under every legal variant, few at a time at first: what they need at least,
-        in order of that and less than `least`, their costs, trunks and variants."""
+        """The meshes of some cores, each under every legal variant, few at a time at first: what
+        they need at least, in order of that and less than `least`, their costs, trunks and
+        variants."""
         ground = self.ground
         layouts, parent = ground.space.split(cores.layouts)
         trunk, near = cores.trunk[parent], closest_groups(ground.problem.cluster, layouts)
@@ -89,8 +102,8 @@ class Shortage:
             yield float(bound[chosen[0]]), costs.take(at), trunk[at], variant[chosen]
 
     def _needed(self, costs: MeshCosts, trunk: Array, variant: Array) -> tuple[Layouts, Array]:
-        """Meshes with their variants under every legal schedule: bytes on the fullest device, infinite where the host
-        has not as much as is offloaded."""
+        """Meshes with their variants under every legal schedule: bytes on the fullest device,
+        infinite where the host has not as much as is offloaded."""
         ground = self.ground
         mesh, schedule = np.nonzero(ground.chains.legal[ground.chain(trunk)])
         rows = ground.with_policies(costs.layouts.take(mesh), schedule, variant[mesh])
@@ -110,7 +123,10 @@ class Shortage:
         layouts, shard, memory = ground.cores(trunk, expert)
         order = np.argsort(memory, kind="stable")
         for chosen, _ in growing(order, 16, _CORES):
-            yield float(memory[chosen[0]]), Cores(layouts.take(chosen), trunk[chosen], shard[chosen], memory[chosen])
+            yield (
+                float(memory[chosen[0]]),
+                Cores(layouts.take(chosen), trunk[chosen], shard[chosen], memory[chosen]),
+            )
 
 
 def _simplest_of(layouts: Layouts) -> Layout:

@@ -1,24 +1,26 @@
 """Lower bounds of memory, admissible for every layout on a mesh, or on a core.
 
-Stage i holds Σ_k n_ik·(p_k + f_i·a_k) bytes for its layers: n_ik of kind k, with p_k bytes of parameters, gradients
-and states, and a_k of activations for each of f_i micro-batches in flight. For any weights λ_i that sum to 1 the
-fullest stage has at least the weighted mean over stages.
+Stage i holds Σ_k n_ik·(p_k + f_i·a_k) bytes for its layers: n_ik of kind k, with p_k bytes of
+parameters, gradients and states, and a_k of activations for each of f_i micro-batches in flight.
+For any weights λ_i that sum to 1 the fullest stage has at least the weighted mean over stages.
 
-- With λ_i ~ 1/(p_r + f_i·a_r), r the commonest kind, that is Σ_k n_k·min(p_k/p_r, a_k/a_r) / Σ_i 1/(p_r + f_i·a_r) or
-  more. The harmonic mean of sums is at least the sum of the harmonic means: 1/Σ_i 1/(p_r + f_i·a_r) is at least
-  (p_r + F·a_r)/pp, F = pp/Σ_i 1/f_i.
-- f falls from stage to stage, so what the last stage alone has, the head, weighs 1/pp or more. What every stage has
-  counts whole: a gathered layer, a layer's gradients being reduced, the layer worked on with recompute.
+- With λ_i ~ 1/(p_r + f_i·a_r), r the commonest kind, that is Σ_k n_k·min(p_k/p_r, a_k/a_r) / Σ_i
+  1/(p_r + f_i·a_r) or more. The harmonic mean of sums is at least the sum of the harmonic means:
+  1/Σ_i 1/(p_r + f_i·a_r) is at least (p_r + F·a_r)/pp, F = pp/Σ_i 1/f_i.
+- f falls from stage to stage, so what the last stage alone has, the head, weighs 1/pp or more. What
+  every stage has counts whole: a gathered layer, a layer's gradients being reduced, the layer
+  worked on with recompute.
 - Offloaded activations count as those of one layer, and λ_i = 1/pp.
 
-The last stage by itself has the last layer, the head, and the logits or the layer worked on. (Where its last of several
-chunks may have the head alone, some layer; split by threshold, a stage may have no layer at all: then the last is taken
-to have none, and no stage to have one for sure.)
+The last stage by itself has the last layer, the head, and the logits or the layer worked on. (Where
+its last of several chunks may have the head alone, some layer; split by threshold, a stage may have
+no layer at all: then the last is taken to have none, and no stage to have one for sure.)
 
-Where a share ρ of every stage's layers is recomputed, they hold Σ_k n_ik·(p_k + f_i·(a_k - ρ·(a_k - b_k))), b_k what is
-kept of a recomputed one. Weighted as in the first way, by the a of those that are not, that is at least
-(1-ρ)·A + ρ·B: A as above, and B with min(p_k/p_r, b_k/a_r) in place of min(p_k/p_r, a_k/a_r); of a single stage B is
-all that it has. So ρ >= (A - C)/(A - B), C what is left for layers.
+Where a share ρ of every stage's layers is recomputed, they hold Σ_k n_ik·(p_k + f_i·(a_k - ρ·(a_k -
+b_k))), b_k what is kept of a recomputed one. Weighted as in the first way, by the a of those that
+are not, that is at least (1-ρ)·A + ρ·B: A as above, and B with min(p_k/p_r, b_k/a_r) in place of
+min(p_k/p_r, a_k/a_r); of a single stage B is all that it has. So ρ >= (A - C)/(A - B), C what is
+left for layers.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ from models.spec.recompute import NONE
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Least bytes on the fullest stage; what its layers need at least, with what each more micro-batch in flight adds
-    to that; and the least share of layers to recompute, where that is open, for them to fit. All of shape
-    (shardings·savers, n)."""
+    """Least bytes on the fullest stage; what its layers need at least, with what each more
+    micro-batch in flight adds to that; and the least share of layers to recompute, where that is
+    open, for them to fit. All of shape (shardings·savers, n)."""
 
     least: Array
     layers: Array
@@ -69,8 +71,9 @@ class _Worth:
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """Bytes of parameters, gradients and states, (shardings, places of the optimizer, 1, n): of a layer of each kind,
-    what else counts towards the weighted mean of stages, and all of the last layer and the head."""
+    """Bytes of parameters, gradients and states, (shardings, places of the optimizer, 1, n): of a
+    layer of each kind, what else counts towards the weighted mean of stages, and all of the last
+    layer and the head."""
 
     layers: list[Array]
     mean: Array
@@ -79,8 +82,8 @@ class _States:
 
 @dataclass(frozen=True, slots=True)
 class _Activations:
-    """The same of a micro-batch's activations under s policies, (s, n); those of `layers` none if they are
-    offloaded."""
+    """The same of a micro-batch's activations under s policies, (s, n); those of `layers` none if
+    they are offloaded."""
 
     layers: list[Array] | None
     mean: Array
@@ -88,8 +91,8 @@ class _Activations:
 
 
 class MemoryBounds:
-    """For n meshes under every choice of sharding and saver; `flying`: F of the schedule that keeps least; `capacity`:
-    bytes that no layout may need more than."""
+    """For n meshes under every choice of sharding and saver; `flying`: F of the schedule that keeps
+    least; `capacity`: bytes that no layout may need more than."""
 
     def __init__(
         self,
@@ -103,7 +106,9 @@ class MemoryBounds:
         self.left = (capacity - self.c.context_gib * GIB) / (1 + self.c.fragmentation)
         self.pp = costs.layouts.pp
         z = policies.shardings
-        self.zero, self.reshard = (column[:, None, None, None] for column in (z.zero_stage, z.reshard))
+        self.zero, self.reshard = (
+            column[:, None, None, None] for column in (z.zero_stage, z.reshard)
+        )
         self.layers, self.ends = costs.bytes[: costs.kinds], costs.bytes[-2:]
 
     def memory(self) -> Memory:
@@ -115,7 +120,10 @@ class MemoryBounds:
         for offload in np.unique(savers.offload_activations).tolist():
             rows = np.flatnonzero(savers.offload_activations == offload)
             recompute, again = np.unique(savers.recompute[rows], return_inverse=True)
-            activations, share = self._activations(recompute, offload), np.ones((z, len(hosts), len(recompute), n))
+            activations, share = (
+                self._activations(recompute, offload),
+                np.ones((z, len(hosts), len(recompute), n)),
+            )
             if len(is_open := np.unique(again[self.policies.open[rows]])):
                 share[:, :, is_open] = self._share(states, activations, is_open)
             for value, of in zip(found, (*self._together(states, activations), share), strict=True):
@@ -125,7 +133,8 @@ class MemoryBounds:
         return Memory(*found.reshape(len(found), z * len(savers), n))
 
     def _share(self, states: _States, again: _Activations, policies: Array) -> Array:
-        """Of the layers of every stage, how many have to be recomputed at least, under some of the policies."""
+        """Of the layers of every stage, how many have to be recomputed at least, under some of the
+        policies."""
         every, some = self._kept(NONE), [layer[policies] for layer in again.layers or []]
         layers, each = _fullest(self._counts, states.layers, every, self.pp)
         nothing = layers + self.flying * each
@@ -134,7 +143,10 @@ class MemoryBounds:
             n * np.minimum(_times(p, states.layers[r]), b / every[r])
             for n, p, b in zip(self._counts, states.layers, some, strict=True)
         ) * (states.layers[r] + self.flying * every[r])
-        alone = total(n * (p + self.flying * b) for n, p, b in zip(self._counts, states.layers, some, strict=True))
+        alone = total(
+            n * (p + self.flying * b)
+            for n, p, b in zip(self._counts, states.layers, some, strict=True)
+        )
         least = np.where(self.pp == 1, alone, piped) / self.pp
         needed = nothing - (self.left - states.mean - again.mean[policies])
         return np.asarray(np.clip(needed / np.maximum(nothing - least, 1.0), 0.0, 1.0))
@@ -165,7 +177,9 @@ class MemoryBounds:
         """Under policies (s,)."""
         layers, none = self._kept(recompute[:, None]), self._kept(NONE)
         one = reduce(np.minimum, layers) * (not self._may_be_empty)
-        working = reduce(np.maximum, [before - after for before, after in zip(none, layers, strict=True)])
+        working = reduce(
+            np.maximum, [before - after for before, after in zip(none, layers, strict=True)]
+        )
         if self.problem.stack.context == "allgather":
             working = working + self.costs.whole_keys * self.c.activation_memory
         losing = np.maximum(self._logits, working)
@@ -184,7 +198,9 @@ class MemoryBounds:
         states = np.where(zero == 3, state.master_bytes, problem.master_bytes) + state.moment_bytes
         gathered = (zero == 3) & self.reshard
         reduced = (zero >= 2) & ((self.pp == 1) | gathered | (zero == 2))
-        shared = problem.parameter_bytes * ((zero == 3) & (on_host | problem.stack.parameter_shards))
+        shared = problem.parameter_bytes * (
+            (zero == 3) & (on_host | problem.stack.parameter_shards)
+        )
         shared = shared + states * (~on_host & (zero >= 1))
         own = problem.parameter_bytes * ~gathered + states * (~on_host & (zero == 0))
         gradient = problem.gradient_bytes
@@ -199,7 +215,9 @@ class MemoryBounds:
     def _kept(self, recompute: Array | int) -> list[Array]:
         """Bytes of activations of a layer of each kind."""
         policy = np.searchsorted(self.costs.policies, recompute)
-        return [self.costs.kept(i, policy) * self.c.activation_memory for i in range(self.costs.kinds)]
+        return [
+            self.costs.kept(i, policy) * self.c.activation_memory for i in range(self.costs.kinds)
+        ]
 
     @cached_property
     def _unit(self) -> Array:
@@ -212,8 +230,8 @@ class MemoryBounds:
 
     @property
     def _may_end_without_layer(self) -> bool:
-        """Whether the last of several chunks may have the head only: the last stage then has another layer than the
-        last."""
+        """Whether the last of several chunks may have the head only: the last stage then has
+        another layer than the last."""
         schedules = self.policies.schedules
         several = (schedules.virtual_stages > 1) | (schedules.schedule == DUALPIPE)
         return bool((schedules.balanced & several).any())
@@ -222,7 +240,11 @@ class MemoryBounds:
     def _layer(self) -> Array:
         """Parameters that every stage has: those of a layer, or of all."""
         every = [size.dense + size.expert for size in self.costs.bytes]
-        whole = total(n * layer for n, layer in zip(self._counts, every, strict=False)) + every[-1] + every[-2]
+        whole = (
+            total(n * layer for n, layer in zip(self._counts, every, strict=False))
+            + every[-1]
+            + every[-2]
+        )
         one = reduce(np.minimum, every[: self.costs.kinds]) * (not self._may_be_empty)
         return np.where(self.pp == 1, whole, one)
 
@@ -245,7 +267,9 @@ def _rows(policies: Layouts, *knobs: str) -> list[tuple[int, ...]]:
 class CoreMemory:
     """For cores: whatever the split and the placement, under the best of every knob."""
 
-    def __init__(self, problem: Problem, shards: ShardCosts, c: Coefficients, policies: Policies) -> None:
+    def __init__(
+        self, problem: Problem, shards: ShardCosts, c: Coefficients, policies: Policies
+    ) -> None:
         self.problem, self.c, self.policies, self.shards = problem, c, policies, shards
         self.layers = shards.bytes[: len(problem.architecture.kinds)]
         self.ends = shards.bytes[-2 if problem.architecture.tie_word_embeddings else -1 :]
@@ -257,7 +281,10 @@ class CoreMemory:
         parameters = [worth.of(size) for size in layers]
         savers = sorted({pair[:2] for pair in _rows(self.policies.savers, *_SAVERS)})
         needed = [self._needed(parameters, shard, cores.pp, flying, *pair) for pair in savers]
-        held = reduce(np.minimum, needed) + total(worth.of(size.take(shard)) for size in self.ends) / cores.pp
+        held = (
+            reduce(np.minimum, needed)
+            + total(worth.of(size.take(shard)) for size in self.ends) / cores.pp
+        )
         return np.asarray(held * (1 + self.c.fragmentation) + self.c.context_gib * GIB)
 
     def _worth(self, cores: Layouts) -> _Worth:
@@ -276,15 +303,25 @@ class CoreMemory:
         return _Worth(whole + sharded / replicas, whole + sharded / experts, 0.0)
 
     def _needed(
-        self, parameters: list[Array], shard: Array, pp: Array, flying: Array, recompute: int, offload: int
+        self,
+        parameters: list[Array],
+        shard: Array,
+        pp: Array,
+        flying: Array,
+        recompute: int,
+        offload: int,
     ) -> Array:
         policy = int(np.searchsorted(self.shards.policies, recompute))
         scale = self.c.activation_memory
         kept = [of_kind[policy].take(shard) * scale for of_kind in self.shards.kept]
-        held, each = _fullest(self.problem.architecture.layers_trained, parameters, None if offload else kept, pp)
+        held, each = _fullest(
+            self.problem.architecture.layers_trained, parameters, None if offload else kept, pp
+        )
         held = held + flying * each
         if recompute:
-            most = [(of_kind[0] - of_kind[policy]).take(shard) * scale for of_kind in self.shards.kept]
+            most = [
+                (of_kind[0] - of_kind[policy]).take(shard) * scale for of_kind in self.shards.kept
+            ]
             held = held + reduce(np.maximum, most)
         return held
 
@@ -292,9 +329,9 @@ class CoreMemory:
 def _fullest(
     counts: Sequence[int], parameters: list[Array], kept: list[Array] | None, pp: Array
 ) -> tuple[Array, Array]:
-    """(bytes of the layers' parameters, bytes of their activations for each micro-batch in flight) that the fullest
-    stage has at least. `parameters`, `kept`: of a layer of each kind, of which there are `counts`; none are kept if
-    they are offloaded."""
+    """(bytes of the layers' parameters, bytes of their activations for each micro-batch in flight)
+    that the fullest stage has at least. `parameters`, `kept`: of a layer of each kind, of which
+    there are `counts`; none are kept if they are offloaded."""
     every = total(n * p for n, p in zip(counts, parameters, strict=True))
     if kept is None:
         return every / pp, np.zeros_like(every)
@@ -302,10 +339,15 @@ def _fullest(
     if len(counts) == 1:
         return every / pp, activations / pp
     r = int(np.argmax(counts))
-    shares = [np.minimum(_times(p, parameters[r]), a / kept[r]) for p, a in zip(parameters, kept, strict=True)]
+    shares = [
+        np.minimum(_times(p, parameters[r]), a / kept[r])
+        for p, a in zip(parameters, kept, strict=True)
+    ]
     layers = total(n * share for n, share in zip(counts, shares, strict=True))
     alone = pp == 1
-    return np.where(alone, every, layers * parameters[r]) / pp, np.where(alone, activations, layers * kept[r]) / pp
+    return np.where(alone, every, layers * parameters[r]) / pp, np.where(
+        alone, activations, layers * kept[r]
+    ) / pp
 
 
 def _times(value: Array, of: Array) -> Array:

@@ -1,4 +1,5 @@
-"""The levels that a search opens, one within the other: cores, meshes, meshes with a placement, and leaves."""
+"""The levels that a search opens, one within the other: cores, meshes, meshes with a placement, and
+leaves."""
 
 from __future__ import annotations
 
@@ -33,20 +34,28 @@ class Cores:
         return np.asarray(self.layouts.pp > 1)
 
     def take(self, rows: Array) -> Cores:
-        return Cores(self.layouts.take(rows), self.trunk.take(rows), self.shard.take(rows), self.bound.take(rows))
+        return Cores(
+            self.layouts.take(rows),
+            self.trunk.take(rows),
+            self.shard.take(rows),
+            self.bound.take(rows),
+        )
 
     @classmethod
     def joined(cls, parts: list[Cores]) -> Cores:
         return cls(
             Layouts.concatenate([p.layouts for p in parts]),
-            *(np.concatenate([getattr(p, name) for p in parts]) for name in ("trunk", "shard", "bound")),
+            *(
+                np.concatenate([getattr(p, name) for p in parts])
+                for name in ("trunk", "shard", "bound")
+            ),
         )
 
 
 @dataclass(frozen=True)
 class Meshes:
-    """Meshes with their groups as close as can be, or placed: costs, which of those not placed yet each is, its chain,
-    points of complexity, and a bound whatever the policy."""
+    """Meshes with their groups as close as can be, or placed: costs, which of those not placed yet
+    each is, its chain, points of complexity, and a bound whatever the policy."""
 
     costs: MeshCosts
     unplaced: Array
@@ -77,23 +86,26 @@ class Meshes:
 
 @dataclass(frozen=True)
 class Room:
-    """Memory of meshes under every variant (shardings·savers, n): `fits` those that are legal and may fit. Placement is
-    nothing to memory: `of` says for every placed mesh which it is."""
+    """Memory of meshes under every variant (shardings·savers, n): `fits` those that are legal and
+    may fit. Placement is nothing to memory: `of` says for every placed mesh which it is."""
 
     memory: Memory
     fits: Array
     of: Array
 
     def fit(self, variant: Array, mesh: Array, more: Array, at_most: float) -> Array:
-        """Whether variants of placed meshes may with so many more micro-batches in flight than the least."""
-        layers, each = (picked(of, variant, self.of[mesh]) for of in (self.memory.layers, self.memory.each))
+        """Whether variants of placed meshes may with so many more micro-batches in flight than the
+        least."""
+        layers, each = (
+            picked(of, variant, self.of[mesh]) for of in (self.memory.layers, self.memory.each)
+        )
         return np.asarray(layers + more * each <= at_most)
 
 
 @dataclass(frozen=True, slots=True)
 class Leaves(Columns):
-    """Layouts that may be evaluated: the placed mesh of each, its schedule, and its sharding with saver; whether it has
-    a pipeline, all its points of complexity, and a bound."""
+    """Layouts that may be evaluated: the placed mesh of each, its schedule, and its sharding with
+    saver; whether it has a pipeline, all its points of complexity, and a bound."""
 
     mesh: Array
     schedule: Array
@@ -108,8 +120,9 @@ class Leaves(Columns):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of leaves: whether each is evaluated, with how many layers recomputed; and how many of the layouts that it stands
-    for are too large, recompute more layers than have to be, and more than there are."""
+    """Of leaves: whether each is evaluated, with how many layers recomputed; and how many of the
+    layouts that it stands for are too large, recompute more layers than have to be, and more than
+    there are."""
 
     evaluated: Array
     recompute_layers: Array

@@ -1,4 +1,5 @@
-"""What is given up for what: the layouts that no other beats in time, complexity and free memory at once."""
+"""What is given up for what: the layouts that no other beats in time, complexity and free memory at
+once."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ import numpy as np
 from models.columns import Array, distinct
 
 ROUNDED = 1 + 1e-12  # times that differ by less are the same
-STEPS = 20  # of free memory: a difference of less than one in so many parts of what is usable is none
+STEPS = (
+    20  # of free memory: a difference of less than one in so many parts of what is usable is none
+)
 
 
 def steps_of(free: Array, usable: float) -> Array:
@@ -23,10 +26,12 @@ def staircase(times: Array, points: Array) -> list[int]:
 
 
 def pareto_front(times: Array, points: Array, free: Array) -> list[int]:
-    """Positions of those that no other beats in one and equals in the rest: fewer seconds, fewer points of complexity,
-    more steps of free memory. Fastest first."""
+    """Positions of those that no other beats in one and equals in the rest: fewer seconds, fewer
+    points of complexity, more steps of free memory. Fastest first."""
     order = np.lexsort((np.arange(len(times)), times))[::-1]
-    first, _ = distinct(points[order], free[order])  # of each pair the last it meets, hence the first of the fastest
+    first, _ = distinct(
+        points[order], free[order]
+    )  # of each pair the last it meets, hence the first of the fastest
     rows = order[first]
     rows = rows[np.lexsort((rows, points[rows], -free[rows], times[rows]))]
     kept: list[int] = []

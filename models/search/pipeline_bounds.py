@@ -1,7 +1,9 @@
-"""Chains: pipelines of so many stages and micro-batches, and what each schedule makes of them whatever the mesh.
+"""Chains: pipelines of so many stages and micro-batches, and what each schedule makes of them
+whatever the mesh.
 
-What a step takes at least, and what a stage holds, follows from how layers fall on stages (models.cost.pipeline); few chains
-differ among the many meshes of a search. :mod:`models.search.bounds` and :mod:`models.search.memory_bounds` say what for.
+What a step takes at least, and what a stage holds, follows from how layers fall on stages
+(models.cost.pipeline); few chains differ among the many meshes of a search.
+:mod:`models.search.bounds` and :mod:`models.search.memory_bounds` say what for.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ import numpy as np
 
 from models.columns import Array, Shared, distinct, picked, place_of, ragged, total
 from models.cost.combine import partitions
-from models.cost.pipeline import FORWARD, ends_together, in_flight, moves_weight_gradients, passes_alike
+from models.cost.pipeline import (
+    FORWARD,
+    ends_together,
+    in_flight,
+    moves_weight_gradients,
+    passes_alike,
+)
 from models.cost.stage_partition import Stages
 from models.layouts.space import SCHEDULE_KNOBS
 from models.search.critical_path_bounds import Ways, has_ways
@@ -26,9 +34,10 @@ _AT_ONCE = 1 << 20  # stages of chains under schedules
 
 @dataclass(frozen=True)
 class Chains:
-    """Chains of `pp` stages with `micro_batches` (chains,), under those of some `schedules` (as layouts that differ in
-    nothing else) that are `legal` (chains, schedules). Figures of both have that shape, of chains alone (chains,).
-    `weights` (parts,): the largest share of a pass of each part that is weight gradients."""
+    """Chains of `pp` stages with `micro_batches` (chains,), under those of some `schedules` (as
+    layouts that differ in nothing else) that are `legal` (chains, schedules). Figures of both have
+    that shape, of chains alone (chains,). `weights` (parts,): the largest share of a pass of each
+    part that is weight gradients."""
 
     problem: Problem
     schedules: Layouts
@@ -39,16 +48,20 @@ class Chains:
 
     @cached_property
     def _shares(self) -> Array:
-        """Of weight gradients in a pass of the whole model, for which `idle` is known, each no less than the last."""
+        """Of weight gradients in a pass of the whole model, for which `idle` is known, each no less
+        than the last."""
         most = float(self.weights.max()) if moves_weight_gradients(self.schedules.schedule) else 0.0
         return np.linspace(0.0, most, _ROWS if most else 1)
 
     def row(self, weights: Array, both: Array) -> Array:
-        """Where `idle` is for chains in which weight gradients of so many seconds are part of so long passes."""
+        """Where `idle` is for chains in which weight gradients of so many seconds are part of so
+        long passes."""
         last = len(self._shares) - 1
         if not last:
             return np.zeros(np.broadcast_shapes(weights.shape, both.shape), dtype=np.int64)
-        return np.minimum(np.ceil(weights / both * (last / self._shares[-1])), last).astype(np.int64)
+        return np.minimum(np.ceil(weights / both * (last / self._shares[-1])), last).astype(
+            np.int64
+        )
 
     @cached_property
     def _passes(self) -> tuple[Array, Array]:
@@ -56,12 +69,16 @@ class Chains:
         some = self._number >= 0
         m = np.broadcast_to(self.micro_batches[:, None], some.shape)[some]
         idle, times = np.tile(idle.T, (len(self._shares), 1, 1)), times.T.copy()
-        idle[:, some], times[some] = np.maximum(self._ways.mean_passes(self._shares, self.weights) - m, 0.0), 0.0
+        idle[:, some], times[some] = (
+            np.maximum(self._ways.mean_passes(self._shares, self.weights) - m, 0.0),
+            0.0,
+        )
         return np.where(self.legal, idle, np.inf), times
 
     @cached_property
     def _number(self) -> Array:
-        """Of those that have ways (models.search.critical_path_bounds), from 0 on; -1 of others, (chains, schedules)."""
+        """Of those that have ways (models.search.critical_path_bounds), from 0 on; -1 of others,
+        (chains, schedules)."""
         pp, m = self.pp[:, None], self.micro_batches[:, None]
         some = self.legal & has_ways(self.schedules.schedule, pp, m)
         number = np.full(some.shape, -1)
@@ -76,7 +93,9 @@ class Chains:
         first, of = distinct(own)
         some = own[first]
         chains = self.pp[chain], self.micro_batches[chain]
-        return Ways.of(self.schedules.schedule[schedule], table.take(some), self._costs, of, *chains)
+        return Ways.of(
+            self.schedules.schedule[schedule], table.take(some), self._costs, of, *chains
+        )
 
     @property
     def idle(self) -> Array:
@@ -90,16 +109,16 @@ class Chains:
 
     @cached_property
     def alike(self) -> Array:
-        """Of how many passes a step is about as long under the schedule with the fewest, (chains,): what each of them
-        takes longer hides more of what comes once a step, no more than that."""
+        """Of how many passes a step is about as long under the schedule with the fewest, (chains,):
+        what each of them takes longer hides more of what comes once a step, no more than that."""
         chunks = np.where(ends_together(self.schedules.schedule), self.schedules.virtual_stages, 1)
         every = passes_alike(self.pp[:, None], chunks, self.micro_batches[:, None])
         return np.asarray(np.where(self.legal, every, np.inf).min(axis=1))
 
     @cached_property
     def window(self) -> Array:
-        """How many mean passes hide, at most, what comes once a step, where a pipeline takes as long as `least_idle`
-        says, (rows, chains)."""
+        """How many mean passes hide, at most, what comes once a step, where a pipeline takes as
+        long as `least_idle` says, (rows, chains)."""
         passes = (1 + FORWARD) * (self.micro_batches + self.least_idle) / self.alike
         return np.where(self.pp > 1, np.maximum(passes, 1.0), 1.0)
 
@@ -162,39 +181,53 @@ class Chains:
         once: Array,
         hides: Array | float,
     ) -> Array:
-        """Seconds that a step takes at least beyond what `idle` in its row bounds, by how layers are split; of parts
-        with `both` passes, weight gradients and work `once` a step, (parts, n), a pass of which `hides` a share."""
-        excess, times = picked(self._excess, chain, schedule), picked(self._passes[1], chain, schedule)
+        """Seconds that a step takes at least beyond what `idle` in its row bounds, by how layers
+        are split; of parts with `both` passes, weight gradients and work `once` a step, (parts, n),
+        a pass of which `hides` a share."""
+        excess, times = (
+            picked(self._excess, chain, schedule),
+            picked(self._passes[1], chain, schedule),
+        )
         own = np.maximum(total(excess * both), 0.0)
         apart = np.minimum(total(excess * once), 0.0) - hides * own
         together = ends_together(self.schedules.schedule)[schedule]
         apart = np.where(together, 0.0, apart)
         found = np.maximum(times * own + apart, 0.0)
         if len(some := np.flatnonzero(picked(self._number, chain, schedule) >= 0)):
-            longest = self._by_ways(chain[some], schedule[some], row[some], both[:, some], weights[:, some])
+            longest = self._by_ways(
+                chain[some], schedule[some], row[some], both[:, some], weights[:, some]
+            )
             found[some] = np.maximum(found[some], longest + apart[some])
         return np.asarray(np.where(together, found * (1 - hides / self.alike[chain]), found))
 
-    def _by_ways(self, chain: Array, schedule: Array, row: Array, both: Array, weights: Array) -> Array:
+    def _by_ways(
+        self, chain: Array, schedule: Array, row: Array, both: Array, weights: Array
+    ) -> Array:
         """What the longest way takes beyond what `idle` counts."""
         counted = self.micro_batches[chain] + self.idle[row, chain, schedule]
         mean = total(self._whole[:, None] * both) / self.pp[chain]
-        return self._ways.seconds(picked(self._number, chain, schedule), both, weights) - counted * mean
+        return (
+            self._ways.seconds(picked(self._number, chain, schedule), both, weights)
+            - counted * mean
+        )
 
 
 def passes(schedules: Layouts, pp: Array, m: Array) -> tuple[Array, Array]:
-    """(schedules, n) each, of schedules without ways of their own (models.search.critical_path_bounds): mean passes that every schedule idles
-    at least, and how many times a step takes longer by what a pass of one stage takes beyond the mean, however layers
+    """(schedules, n) each, of schedules without ways of their own
+    (models.search.critical_path_bounds): mean passes that every schedule idles at least, and how
+    many times a step takes longer by what a pass of one stage takes beyond the mean, however layers
     are split. models.search.bounds has the proofs."""
     one_way = (schedules.schedule == ONE_F_ONE_B)[:, None]
     idle, times = np.broadcast_arrays(pp - 1.0, m - 1.0)
     many = m > pp
-    return np.where(one_way & ~many, 0.0, idle), np.where(one_way, np.where(many, m - 1 - pp, m), times)
+    return np.where(one_way & ~many, 0.0, idle), np.where(
+        one_way, np.where(many, m - 1 - pp, m), times
+    )
 
 
 def flying(schedules: Layouts, pp: Array, m: Array, legal: Array) -> Array:
-    """F of those schedules on chains of pp stages and m micro-batches that are legal, (chains, schedules): pp / Σ_i
-    1/f_i; infinite of the others."""
+    """F of those schedules on chains of pp stages and m micro-batches that are legal, (chains,
+    schedules): pp / Σ_i 1/f_i; infinite of the others."""
     chain, schedule = np.nonzero(legal)
     _, kind = distinct(schedules.schedule, schedules.virtual_stages)
     first, code = distinct(chain, kind[schedule])

@@ -51,10 +51,11 @@ class NoLegalLayout(Exception):
 
 
 class Groundwork:
-    """Of a space: its trunks, expert degrees and policies, less those that cannot be, with what they cost and hold.
+    """Of a space: its trunks, expert degrees and policies, less those that cannot be, with what
+    they cost and hold.
 
-    `rejected` and `pruned_by_memory` count the layouts that are left out already. Raises NoLegalLayout, TooLarge, or
-    Invalid if nothing is left of a device's memory.
+    `rejected` and `pruned_by_memory` count the layouts that are left out already. Raises
+    NoLegalLayout, TooLarge, or Invalid if nothing is left of a device's memory.
     """
 
     def __init__(self, space: Space, profile: Profile) -> None:
@@ -71,11 +72,18 @@ class Groundwork:
         if not (len(rows) and len(self.experts) and len(self.policies) and len(space.fillings)):
             raise NoLegalLayout(self.rejected + refused + unwanted)
         if (cores := len(rows) * len(self.experts)) > MOST_CORES:
-            raise TooLarge(self.problem.cluster.num_chips, cores, "meshes with their expert degrees", MOST_CORES)
+            raise TooLarge(
+                self.problem.cluster.num_chips,
+                cores,
+                "meshes with their expert degrees",
+                MOST_CORES,
+            )
         splits, every = space.splits(rows), len(space.policies)
         self.splits = splits * space.allowed_placements
         meshes = int(self.splits.sum())
-        others = (int(splits.sum()) * space.placements - meshes) * (len(self.experts) + sum(refused.values()))
+        others = (int(splits.sum()) * space.placements - meshes) * (
+            len(self.experts) + sum(refused.values())
+        )
         self.rejected["constraints.torus_block"] += others * every
         self.rejected += Counter({name: count * meshes * every for name, count in refused.items()})
         meshes *= len(self.experts)
@@ -84,17 +92,21 @@ class Groundwork:
         self._drop_offload()
         self._cost()
         pipelines = self.trunks.pp, self.trunks.micro_batches
-        self.chains = Chains(self.problem, self.policies.schedules, *pipelines, legal, self.shards.weights)
+        self.chains = Chains(
+            self.problem, self.policies.schedules, *pipelines, legal, self.shards.weights
+        )
 
     def as_sure(self, probability: float) -> Groundwork:
-        """The same where layouts have to fit with that probability, which is nothing to what is legal and costs."""
+        """The same where layouts have to fit with that probability, which is nothing to what is
+        legal and costs."""
         other = copy(self)
         other.margin = replace(self.margin, probability=probability)
         other._keep_free()
         return other
 
     def with_layers_open(self) -> Groundwork | None:
-        """The same of nothing but savers that recompute as many layers as it takes; None where there are none."""
+        """The same of nothing but savers that recompute as many layers as it takes; None where
+        there are none."""
         is_open = self.policies.open[self.saver]
         if not is_open.any():
             return None
@@ -103,11 +115,14 @@ class Groundwork:
         return other
 
     def linked(self, problem: Problem) -> Groundwork | None:
-        """The same for a problem whose chips are joined by other links, which is nothing to what is legal, what it
-        computes and what it holds; None where the problem differs in more."""
+        """The same for a problem whose chips are joined by other links, which is nothing to what is
+        legal, what it computes and what it holds; None where the problem differs in more."""
         mine, links = self.problem.cluster, problem.cluster
         joined = replace(mine, fabric=links.fabric, chips_per_domain=links.chips_per_domain)
-        if problem != replace(self.problem, cluster=joined) or problem.scopes != self.problem.scopes:
+        if (
+            problem != replace(self.problem, cluster=joined)
+            or problem.scopes != self.problem.scopes
+        ):
             return None
         if links.wraps != mine.wraps:
             return None
@@ -123,9 +138,14 @@ class Groundwork:
 
     def _keep_free(self) -> None:
         """`capacity`: what no layout that fits needs more than."""
-        usable, reserve = self.problem.cluster.usable_bytes, self.space.constraints.memory_reserve_gib
+        usable, reserve = (
+            self.problem.cluster.usable_bytes,
+            self.space.constraints.memory_reserve_gib,
+        )
         runtime = float(self.c.context_gib) * GIB
-        self.capacity = min(usable - reserve * GIB, runtime + (usable - runtime) / self.margin.least)
+        self.capacity = min(
+            usable - reserve * GIB, runtime + (usable - runtime) / self.margin.least
+        )
         if self.capacity <= 0:
             rule = f"must leave some of the {usable / GIB:.1f} usable GiB of a device"
             raise Invalid("constraints.memory_reserve_gib", reserve, rule)
@@ -145,14 +165,18 @@ class Groundwork:
         self.legal_variants = self.space.legal_variants(self.policies)
         legal = np.logical_or.reduce(self.legal_variants.reshape(-1, z, r), axis=2)
         kept = ~slower_shardings(self.problem, self.policies.shardings, legal)
-        self.fast_shardings, self.legal_shardings = self.policies.shardings.take(kept), legal[:, kept]
+        self.fast_shardings, self.legal_shardings = (
+            self.policies.shardings.take(kept),
+            legal[:, kept],
+        )
         self.sharding = np.repeat(np.arange(z), r)
         self.saver = np.tile(np.arange(r), z)
         self.on_host = self.policies.savers.offload_optimizer[self.saver]
         self._count_points()
 
     def _crossed(self, bodies: Shards) -> Shards:
-        """Every body with the pairs of expert degrees that may fold on some trunk, body by body; or with the first."""
+        """Every body with the pairs of expert degrees that may fold on some trunk, body by body; or
+        with the first."""
         first, _ = distinct(self.body, self.trunks.rows.pp)
         first = first[np.argsort(self.body[first], kind="stable")]
         starts = np.searchsorted(self.body[first], np.arange(len(bodies)))
@@ -164,7 +188,8 @@ class Groundwork:
         return bodies.take(body).having(ep=self.experts.ep[expert], etp=self.experts.etp[expert])
 
     def pairs(self, trunks: Array) -> tuple[Array, Array]:
-        """Trunks with the pairs of expert degrees that may fold over their stages: (the trunk, the pair) of each."""
+        """Trunks with the pairs of expert degrees that may fold over their stages: (the trunk, the
+        pair) of each."""
         row, pair = np.nonzero(self._folds(trunks))
         return trunks.take(row), pair
 
@@ -179,7 +204,9 @@ class Groundwork:
 
     @cached_property
     def least(self) -> LeastCosts:
-        return LeastCosts(self.problem, self.c, self.experts.ep, self.experts.etp, fillings=self.space.fillings)
+        return LeastCosts(
+            self.problem, self.c, self.experts.ep, self.experts.etp, fillings=self.space.fillings
+        )
 
     @cached_property
     def bounds(self) -> CoreBounds:
@@ -196,7 +223,8 @@ class Groundwork:
         return len(self.space.fillings) > 1 or not self.problem.stack.placements
 
     def _count_points(self) -> None:
-        """Of complexity: of every schedule in a pipeline, of every variant, and the fewest of each of their keys."""
+        """Of complexity: of every schedule in a pipeline, of every variant, and the fewest of each
+        of their keys."""
         schedules, n = self.policies.schedules, len(self.sharding)
         none = np.zeros(n, dtype=np.int64)
         self.schedule_points = of_policy(schedules.having(pp=np.full(len(schedules), 2)))
@@ -205,7 +233,8 @@ class Groundwork:
         np.minimum.at(self.key_points, self.variants.of, self.variant_points)
 
     def _drop_schedules(self) -> Array:
-        """Those that no trunk may have; returns which of the others each chain may, (chains, schedules)."""
+        """Those that no trunk may have; returns which of the others each chain may, (chains,
+        schedules)."""
         x = self.trunks
         used = np.asarray(x.legal.any(axis=0))
         meshes = np.bincount(x.chains, self.splits, len(x.pp)).astype(np.int64) * len(self.experts)
@@ -216,19 +245,22 @@ class Groundwork:
         return np.asarray(x.legal[:, used])
 
     def _drop_offload(self) -> None:
-        """Of the optimizer, where no host can hold it; but not all that there is, for the answer to say why."""
+        """Of the optimizer, where no host can hold it; but not all that there is, for the answer to
+        say why."""
         savers = self.policies.savers
         kept = ~savers.offload_optimizer
         self.hosts_too_small = not kept.all() and not self._hosts_hold_states()
         if not (self.hosts_too_small and kept.any()):
             return
         left = self.policies.with_savers(kept)
-        self.pruned_by_memory += int(self.splits.sum()) * len(self.experts) * (len(self.policies) - len(left))
+        self.pruned_by_memory += (
+            int(self.splits.sum()) * len(self.experts) * (len(self.policies) - len(left))
+        )
         self.policies = left
 
     def _hosts_hold_states(self) -> bool:
-        """Whether all hosts together could: some device has its share of the optimizer's states, or more, of what the
-        layers and the embedding have."""
+        """Whether all hosts together could: some device has its share of the optimizer's states, or
+        more, of what the layers and the embedding have."""
         problem, states = self.problem, self.problem.workload.optimizer_state
         count = problem.architecture.parameters
         least = count.total - count.lm_head - 2 * problem.architecture.hidden_size
@@ -247,25 +279,38 @@ class Groundwork:
         legal = self.legal_shardings[variant_class(costs.layouts)].T
         return Bounds(costs, self.policies, self.chains, chain).least(self.fast_shardings, legal)
 
-    def costs(self, layouts: Layouts, shard: Array, placed: Groups, links: Links | None) -> MeshCosts:
+    def costs(
+        self, layouts: Layouts, shard: Array, placed: Groups, links: Links | None
+    ) -> MeshCosts:
         return MeshCosts(Tables(self.problem, self.c, self.shards, links), layouts, shard, placed)
 
     def predict(self, layouts: Layouts) -> Predictions:
         """Of layouts in the space."""
-        placed, shards = groups(self.problem.cluster, layouts), Shards.of(layouts, self.problem.workload.seq_len)
+        placed, shards = (
+            groups(self.problem.cluster, layouts),
+            Shards.of(layouts, self.problem.workload.seq_len),
+        )
         body, expert = (
             place_of(*([getattr(rows, name) for name in names] for rows in (of, shards.table)))
-            for of, names in ((self.bodies, ("tokens", "tp", "sequence_parallel")), (self.experts, ("ep", "etp")))
+            for of, names in (
+                (self.bodies, ("tokens", "tp", "sequence_parallel")),
+                (self.experts, ("ep", "etp")),
+            )
         )
         links = partial(collectives, self.problem, placed, self.c)
         costs = self.costs(layouts, shards.spread(self._shard[body, expert]), placed, links)
         return Predictions(costs, self.chains.shared(layouts))
 
     def cores(self, trunk: Array, expert: Array) -> tuple[Layouts, Array, Array]:
-        """Trunks with pairs of expert degrees: as layouts, the shard of each, and the bytes that it needs at least."""
+        """Trunks with pairs of expert degrees: as layouts, the shard of each, and the bytes that it
+        needs at least."""
         shard = picked(self._shard, self.body.take(trunk), expert)
         layouts = self.layouts(trunk, shard)
-        return layouts, shard, self.memory.memory(shard, layouts, self.chains.least_flying[self.chain(trunk)])
+        return (
+            layouts,
+            shard,
+            self.memory.memory(shard, layouts, self.chains.least_flying[self.chain(trunk)]),
+        )
 
     def layouts(self, trunk: Array, shard: Array) -> Layouts:
         """Cores as layouts, gathered from trunks and shards when they are asked for."""
@@ -281,7 +326,9 @@ class Groundwork:
 
     def least_memory(self, costs: MeshCosts, chain: Array) -> Memory:
         """Bounds for meshes under every variant, whatever the schedule."""
-        return MemoryBounds(costs, self.policies, self.chains.least_flying[chain], self.capacity).memory()
+        return MemoryBounds(
+            costs, self.policies, self.chains.least_flying[chain], self.capacity
+        ).memory()
 
     def with_policies(self, meshes: Layouts, schedule: Array, variant: Array) -> Layouts:
         """Meshes with a schedule, and a variant of sharding and saver, each."""
@@ -290,11 +337,16 @@ class Groundwork:
             (self.policies.shardings, SHARDING_KNOBS, self.sharding[variant]),
             (self.policies.savers, SAVER_KNOBS, self.saver[variant]),
         )
-        return meshes.having(**{name: getattr(rows, name)[at] for rows, names, at in parts for name in names})
+        return meshes.having(
+            **{name: getattr(rows, name)[at] for rows, names, at in parts for name in names}
+        )
 
-    def layers_again(self, layouts: Layouts, saver: Array, index: Array | int) -> tuple[Array, Array]:
-        """Of how many layers recompute may be (1 where that is not open), and the number at an index, or the largest:
-        those that are fewer than the layers of a chunk, and all of them (0)."""
+    def layers_again(
+        self, layouts: Layouts, saver: Array, index: Array | int
+    ) -> tuple[Array, Array]:
+        """Of how many layers recompute may be (1 where that is not open), and the number at an
+        index, or the largest: those that are fewer than the layers of a chunk, and all of them
+        (0)."""
         numbers, n = self.space.recompute_layers, self.problem.architecture.num_layers
         is_open, has_all = self.policies.open[saver], int(self.space.may_recompute_all)
         chunk = np.where(layouts.balanced, 1, n // (layouts.pp * layouts.virtual_stages))

@@ -1,7 +1,8 @@
 """The transformer: its layers, their shapes and their parameters.
 
-An :class:`Architecture` is one list of layers. Every foreign spelling (layer_types, periods, pattern
-strings) is normalised to that list when it is read, so nothing downstream asks "which layers are dense?".
+An :class:`Architecture` is one list of layers. Every foreign spelling (layer_types, periods,
+pattern strings) is normalised to that list when it is read, so nothing downstream asks "which
+layers are dense?".
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ MOST_LAYERS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Causal self-attention: multi-head, grouped-query or multi-head latent (MLA, when `kv_lora_rank` is set).
+    """Causal self-attention: multi-head, grouped-query or multi-head latent (MLA, when
+    `kv_lora_rank` is set).
 
-    For MLA `head_dim` is the whole query-key dim (no-rope + rope) and `num_kv_heads` equals `num_heads`.
-    `window`: a query sees at most this many keys, the last ones (sliding) or those of its chunk (`chunked`).
-    `qk_norm` shares one weight of `head_dim` among the heads, or has one per head when `qk_norm_all_heads` is set.
+    For MLA `head_dim` is the whole query-key dim (no-rope + rope) and `num_kv_heads` equals
+    `num_heads`. `window`: a query sees at most this many keys, the last ones (sliding) or those of
+    its chunk (`chunked`). `qk_norm` shares one weight of `head_dim` among the heads, or has one per
+    head when `qk_norm_all_heads` is set.
     """
 
     num_heads: int
@@ -56,7 +59,8 @@ class Attention:
         return self.kv_lora_rank is not None
 
     def projections(self, hidden_size: int) -> list[tuple[str, int, int]]:
-        """The weight matrices as (name, in, out); together with biases and norms they are the parameters."""
+        """The weight matrices as (name, in, out); together with biases and norms they are the
+        parameters."""
         q_dim, v_dim = self.num_heads * self.head_dim, self.num_heads * self.v_head_dim
         output = ("o", v_dim, hidden_size)
         if self.kv_lora_rank is None:
@@ -85,7 +89,9 @@ class Attention:
         if self.kv_lora_rank is not None:  # RMSNorm on each latent
             total += self.kv_lora_rank + (self.q_lora_rank or 0)
         if self.qk_norm:
-            total += (self.num_heads + self.num_kv_heads if self.qk_norm_all_heads else 2) * self.head_dim
+            total += (
+                self.num_heads + self.num_kv_heads if self.qk_norm_all_heads else 2
+            ) * self.head_dim
         return total + (self.num_heads if self.sinks else 0)
 
 
@@ -108,12 +114,13 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moe:
-    """A mixture of experts: a router, `num_experts` routed experts, and a shared expert every token visits.
+    """A mixture of experts: a router, `num_experts` routed experts, and a shared expert every token
+    visits.
 
-    `selection_bias`: the per-expert bias of DeepSeek's auxiliary-loss-free balancing. It is updated by rule,
-    not by gradient; checkpoints carry it, `transformers` counts it as a buffer, and so it is not a parameter.
-    A token's experts are of `groups_per_token` of `num_groups` groups, each of which holds as many in a row (as
-    DeepSeek-V2's are, arXiv 2405.04434 §2.2.2).
+    `selection_bias`: the per-expert bias of DeepSeek's auxiliary-loss-free balancing. It is updated
+    by rule, not by gradient; checkpoints carry it, `transformers` counts it as a buffer, and so it
+    is not a parameter. A token's experts are of `groups_per_token` of `num_groups` groups, each of
+    which holds as many in a row (as DeepSeek-V2's are, arXiv 2405.04434 §2.2.2).
     """
 
     num_experts: int
@@ -129,7 +136,8 @@ class Moe:
     groups_per_token: int = 1
 
     def domains_in_reach(self, domains: Array) -> Array:
-        """Of so many domains that hold as many experts each, how many the groups of a token lie in, on average."""
+        """Of so many domains that hold as many experts each, how many the groups of a token lie in,
+        on average."""
         if self.groups_per_token == self.num_groups:
             return domains
         apart = np.maximum(domains / self.num_groups, 1.0)  # domains that a group lies in
@@ -161,9 +169,10 @@ class Moe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One transformer layer. `num_norms` counts the norms on the residual stream, two of which stand before attention
-    and feed-forward network, or behind them (`post_norms`); `parallel`: attention and the feed-forward network read the
-    same stream, and their outputs are added up before they are reduced."""
+    """One transformer layer. `num_norms` counts the norms on the residual stream, two of which
+    stand before attention and feed-forward network, or behind them (`post_norms`); `parallel`:
+    attention and the feed-forward network read the same stream, and their outputs are added up
+    before they are reduced."""
 
     attention: Attention
     feed_forward: Mlp | Moe
@@ -193,16 +202,23 @@ class Layer:
         return self.num_norms * hidden_size * (2 if self.norm_bias else 1)
 
     def replicated_parameters(self, hidden_size: int) -> int:
-        """Those that every tensor-parallel rank has whole: norms, routers, and the down-projections of MLA."""
+        """Those that every tensor-parallel rank has whole: norms, routers, and the down-projections
+        of MLA."""
         whole = self._norm_parameters(hidden_size)
-        whole += sum(i * o for name, i, o in self.attention.projections(hidden_size) if name.endswith("_down"))
+        whole += sum(
+            i * o
+            for name, i, o in self.attention.projections(hidden_size)
+            if name.endswith("_down")
+        )
         whole += (self.attention.kv_lora_rank or 0) + (self.attention.q_lora_rank or 0)
         return whole + (hidden_size * self.moe.num_experts if self.moe else 0)
 
     def orthogonalisation_flops(self, hidden_size: int) -> tuple[float, float]:
-        """Of five Newton-Schulz steps (Muon, arXiv 2502.16982 §2.2), per parameter outside and inside routed experts.
+        """Of five Newton-Schulz steps (Muon, arXiv 2502.16982 §2.2), per parameter outside and
+        inside routed experts.
 
-        A step on m x n, m <= n, is X X^T, its square, and their product with X: 4 m² n + 2 m³ FLOPs.
+        A step on m x n, m <= n, is X X^T, its square, and their product with X: 4 m² n + 2 m³
+        FLOPs.
         """
         matrices = [(n_in, n_out) for _, n_in, n_out in self.attention.projections(hidden_size)]
         if self.dense:
@@ -218,7 +234,8 @@ def _newton_schulz(matrices: list[tuple[int, int]]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterCount:
-    """Parameters by part. `total` leaves multi-token-prediction layers out, as model cards and transformers do.
+    """Parameters by part. `total` leaves multi-token-prediction layers out, as model cards and
+    transformers do.
 
     `active` is what one token visits: all but the routed experts it is not sent to.
     """
@@ -233,7 +250,8 @@ class ParameterCount:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A decoder-only transformer. `lm_head_bias`, `learned_positions` and `final_norm_bias` exist for old families."""
+    """A decoder-only transformer. `lm_head_bias`, `learned_positions` and `final_norm_bias` exist
+    for old families."""
 
     name: str
     hidden_size: int
@@ -258,26 +276,35 @@ class Architecture:
     def runs(self) -> tuple[tuple[int, int], ...]:
         """The layer list run-length encoded: (index into `kinds`, how many in a row)."""
         index = {kind: i for i, kind in enumerate(self.kinds)}
-        return tuple((kind, len(list(run))) for kind, run in groupby(index[layer] for layer in self.layers))
+        return tuple(
+            (kind, len(list(run))) for kind, run in groupby(index[layer] for layer in self.layers)
+        )
 
     @cached_property
     def layers_of_kinds(self) -> tuple[int, ...]:
         """How many layers are of each of `kinds`."""
-        return tuple(sum(count for kind, count in self.runs if kind == one) for one in range(len(self.kinds)))
+        return tuple(
+            sum(count for kind, count in self.runs if kind == one) for one in range(len(self.kinds))
+        )
 
     @cached_property
     def layers_trained(self) -> tuple[int, ...]:
         """The same with those of multi-token prediction, which are as the last layer is."""
         last = self.runs[-1][0]
-        return tuple(count + self.mtp_layers * (kind == last) for kind, count in enumerate(self.layers_of_kinds))
+        return tuple(
+            count + self.mtp_layers * (kind == last)
+            for kind, count in enumerate(self.layers_of_kinds)
+        )
 
     @property
     def parts_trained(self) -> list[float]:
-        """Of every part of the model: of its layers as many of each kind, of the embedding and of the head one."""
+        """Of every part of the model: of its layers as many of each kind, of the embedding and of
+        the head one."""
         return [*self.layers_trained, 1.0, 1.0]
 
     def has_experts(self, part: int) -> bool:
-        """Whether a part of the model does: a kind of layer, or after them the embedding or the head."""
+        """Whether a part of the model does: a kind of layer, or after them the embedding or the
+        head."""
         return part < len(self.kinds) and self.kinds[part].moe is not None
 
     @property
@@ -289,7 +316,11 @@ class Architecture:
         have = len(self.layers)
         wanted = max(round(times * have), 1)
         if wanted > MOST_LAYERS:
-            raise Invalid("layers", times, f"makes {wanted} layers of {have}; a model has at most {MOST_LAYERS}")
+            raise Invalid(
+                "layers",
+                times,
+                f"makes {wanted} layers of {have}; a model has at most {MOST_LAYERS}",
+            )
         return replace(self, layers=tuple(self.layers[i * have // wanted] for i in range(wanted)))
 
     @cached_property
@@ -297,9 +328,13 @@ class Architecture:
         h = self.hidden_size
         counted = list(zip(self.kinds, self.layers_of_kinds, strict=True))
         body = sum(count * layer.parameters(h) for layer, count in counted)
-        experts = sum(count * layer.moe.expert_parameters(h) for layer, count in counted if layer.moe)
+        experts = sum(
+            count * layer.moe.expert_parameters(h) for layer, count in counted if layer.moe
+        )
         idle = sum(
-            count * (layer.moe.num_experts - layer.moe.experts_per_token) * layer.moe.expert.parameters(h)
+            count
+            * (layer.moe.num_experts - layer.moe.experts_per_token)
+            * layer.moe.expert.parameters(h)
             for layer, count in counted
             if layer.moe
         )
@@ -318,9 +353,11 @@ class Architecture:
 
     @property
     def mtp_parameters(self) -> int:
-        """One multi-token-prediction module: a layer like the last, a 2h→h projection and three norms.
+        """One multi-token-prediction module: a layer like the last, a 2h→h projection and three
+        norms.
 
-        DeepSeek-V3 report (arXiv 2412.19437) §2.2: embedding and output head are shared with the main model.
+        DeepSeek-V3 report (arXiv 2412.19437) §2.2: embedding and output head are shared with the
+        main model.
         """
         h = self.hidden_size
         return self.layers[-1].parameters(h) + 2 * h * h + 3 * h
@@ -351,11 +388,17 @@ class Architecture:
         moe: MoeShape | None = None,
         mtp_layers: int = 0,
     ) -> Architecture:
-        """An architecture from the fields people write down. `full_attention_period` n: every n-th layer is full. The
-        output projection of attention has a bias where the others have one, unless said otherwise; blocks are parallel
-        where a layer has one norm."""
+        """An architecture from the fields people write down. `full_attention_period` n: every n-th
+        layer is full. The output projection of attention has a bias where the others have one,
+        unless said otherwise; blocks are parallel where a layer has one norm."""
         attention = _attention(
-            hidden_size, num_attention_heads, num_key_value_heads, head_dim, mla, qk_norm, attention_bias
+            hidden_size,
+            num_attention_heads,
+            num_key_value_heads,
+            head_dim,
+            mla,
+            qk_norm,
+            attention_bias,
         )
         if attention_output_bias is not None:
             attention = replace(attention, output_bias=attention_output_bias)
@@ -363,15 +406,27 @@ class Architecture:
             raise Invalid("full_attention_period", full_attention_period, "needs sliding_window")
         dense = Mlp(intermediate_size=intermediate_size, gated=gated_mlp)
         if chunked_attention and sliding_window is None:
-            raise Invalid("chunked_attention", chunked_attention, "needs sliding_window, the length of a chunk")
+            raise Invalid(
+                "chunked_attention",
+                chunked_attention,
+                "needs sliding_window, the length of a chunk",
+            )
         parallel = num_norms == 1 if parallel_blocks is None else parallel_blocks
         layers = []
         for index in range(num_layers):
-            full = sliding_window is None or (full_attention_period and (index + 1) % full_attention_period == 0)
-            local = attention if full else replace(attention, window=sliding_window, chunked=chunked_attention)
+            full = sliding_window is None or (
+                full_attention_period and (index + 1) % full_attention_period == 0
+            )
+            local = (
+                attention
+                if full
+                else replace(attention, window=sliding_window, chunked=chunked_attention)
+            )
             sparse = moe is not None and moe.covers(index)
             mlp = moe.block(gated_mlp) if moe and sparse else dense
-            layers.append(Layer(attention=local, feed_forward=mlp, num_norms=num_norms, parallel=parallel))
+            layers.append(
+                Layer(attention=local, feed_forward=mlp, num_norms=num_norms, parallel=parallel)
+            )
         return cls(
             name=name,
             hidden_size=hidden_size,
@@ -395,10 +450,12 @@ class MlaShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeShape:
-    """Which layers are sparse and how: the first `first_k_dense` are dense, then every `moe_layer_freq`-th is sparse.
+    """Which layers are sparse and how: the first `first_k_dense` are dense, then every
+    `moe_layer_freq`-th is sparse.
 
-    With `moe_layer_freq` n > 1 the last layer of each group of n is the sparse one (Llama-4 Maverick, n = 2). `bias`:
-    of the router and of every expert (gpt-oss). `num_groups`, `groups_per_token`: as of Moe, all unless given.
+    With `moe_layer_freq` n > 1 the last layer of each group of n is the sparse one (Llama-4
+    Maverick, n = 2). `bias`: of the router and of every expert (gpt-oss). `num_groups`,
+    `groups_per_token`: as of Moe, all unless given.
     """
 
     num_experts: int
@@ -428,7 +485,9 @@ class MoeShape:
             bias=self.bias,
             router_bias=self.bias,
             num_groups=self.num_groups,
-            groups_per_token=self.num_groups if self.groups_per_token is None else self.groups_per_token,
+            groups_per_token=(
+                self.num_groups if self.groups_per_token is None else self.groups_per_token
+            ),
         )
 
 
@@ -455,12 +514,15 @@ def _attention(
         )
     kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     if num_heads % kv_heads:
-        raise Invalid("num_key_value_heads", kv_heads, f"must divide num_attention_heads = {num_heads}")
+        raise Invalid(
+            "num_key_value_heads", kv_heads, f"must divide num_attention_heads = {num_heads}"
+        )
     if head_dim is None and hidden_size % num_heads:
         raise Invalid(
             "head_dim",
             None,
-            f"must be given: hidden_size / num_attention_heads = {hidden_size}/{num_heads} is not whole",
+            f"must be given: hidden_size / num_attention_heads = {hidden_size}/{num_heads} is not"
+            " whole",
         )
     dim = hidden_size // num_heads if head_dim is None else head_dim
     return Attention(

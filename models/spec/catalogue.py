@@ -17,7 +17,8 @@ from models.spec.stack import Stack
 T = TypeVar("T")
 
 _PADDING = 128 * 64
-"""Megatron-LM pads a vocabulary to a multiple of 128 times the tensor-parallel size: --make-vocab-size-divisible-by."""
+"""Megatron-LM pads a vocabulary to a multiple of 128 times the tensor-parallel size:
+--make-vocab-size-divisible-by."""
 
 
 def chip(name: str) -> Chip:
@@ -46,7 +47,9 @@ def cluster(preset: str, num_chips: int, **fields: Any) -> Cluster:
     key = _normal(preset)
     known = {_normal(name): fabric_ for name, fabric_ in fabrics().items()}
     if key in known and key not in {_normal(name) for name in chips()}:
-        return Cluster(chip=chip(fabric_chip(known[key].id)), fabric=known[key], num_chips=num_chips, **fields)
+        return Cluster(
+            chip=chip(fabric_chip(known[key].id)), fabric=known[key], num_chips=num_chips, **fields
+        )
     try:
         part = chip(preset)
     except UnknownName:
@@ -101,14 +104,20 @@ def architectures() -> Mapping[str, Architecture]:
 
 
 def namesake(own: Architecture, others: Iterable[Architecture]) -> str | None:
-    """Of a model without a name: the first of others that is the same, but for a padded vocabulary."""
+    """Of a model without a name: the first of others that is the same, but for a padded
+    vocabulary."""
     near = (known for known in others if 0 <= own.vocab_size - known.vocab_size < _PADDING)
-    same = (known.name for known in near if replace(own, name=known.name, vocab_size=known.vocab_size) == known)
+    same = (
+        known.name
+        for known in near
+        if replace(own, name=known.name, vocab_size=known.vocab_size) == known
+    )
     return next(same, None)
 
 
 def likeness(own: Architecture) -> Architecture:
-    """Of a model whose biases and norms nobody told: with those of the first shipped one that is otherwise the same."""
+    """Of a model whose biases and norms nobody told: with those of the first shipped one that is
+    otherwise the same."""
     plain, kept = _plain(own), ("name", "vocab_size", "tie_word_embeddings", "mtp_layers")
     known = next((known for known in architectures().values() if _plain(known) == plain), None)
     return own if known is None else replace(known, **{name: getattr(own, name) for name in kept})
@@ -118,17 +127,28 @@ def likeness(own: Architecture) -> Architecture:
 def _plain(own: Architecture) -> Architecture:
     """Without what sources seldom tell, or tell apart from the shape."""
     layers = tuple(_plain_layer(layer) for layer in own.layers)
-    return replace(own, name="", vocab_size=0, tie_word_embeddings=False, mtp_layers=0, layers=layers)
+    return replace(
+        own, name="", vocab_size=0, tie_word_embeddings=False, mtp_layers=0, layers=layers
+    )
 
 
 @cache
 def _plain_layer(layer: Layer) -> Layer:
-    attention = replace(layer.attention, qkv_bias=False, output_bias=False, qk_norm=False, sinks=False)
+    attention = replace(
+        layer.attention, qkv_bias=False, output_bias=False, qk_norm=False, sinks=False
+    )
     block = replace(layer.feed_forward, bias=False)
     if isinstance(block, Moe):
         plain = {"router_bias": False, "shared_gate": False, "selection_bias": False}
         block = replace(block, **plain, num_groups=1, groups_per_token=1)
-    return replace(layer, attention=attention, feed_forward=block, num_norms=2, norm_bias=False, post_norms=False)
+    return replace(
+        layer,
+        attention=attention,
+        feed_forward=block,
+        num_norms=2,
+        norm_bias=False,
+        post_norms=False,
+    )
 
 
 def chip_from(entry: Mapping[str, Any]) -> Chip:
@@ -138,11 +158,16 @@ def chip_from(entry: Mapping[str, Any]) -> Chip:
     torus = Torus(**up["torus"]) if up.get("torus") else None
     if torus is None:
         domain = Level(
-            name="scale-up domain", gb_s_per_chip=up["gb_s_per_chip"], size=up["domain"], peer_gb_s=up.get("peer_gb_s")
+            name="scale-up domain",
+            gb_s_per_chip=up["gb_s_per_chip"],
+            size=up["domain"],
+            peer_gb_s=up.get("peer_gb_s"),
         )
         levels.append(domain)
     if out:
-        levels.append(Level(name="data-centre network" if torus else "scale-out", gb_s_per_chip=out))
+        levels.append(
+            Level(name="data-centre network" if torus else "scale-out", gb_s_per_chip=out)
+        )
     if not levels and torus is None:
         raise Invalid("chip", entry["id"], "needs a scale-up domain or a scale-out bandwidth")
     return Chip(
@@ -164,7 +189,12 @@ def chip_from(entry: Mapping[str, Any]) -> Chip:
         usd_per_chip_hour=entry.get("usd_per_chip_hour"),
         sources=tuple(entry.get("sources", ())),
         caveats=entry.get("caveats"),
-        fabric=Fabric(id=entry["id"], levels=tuple(levels), torus=torus, source="; ".join(entry.get("sources", ()))),
+        fabric=Fabric(
+            id=entry["id"],
+            levels=tuple(levels),
+            torus=torus,
+            source="; ".join(entry.get("sources", ())),
+        ),
     )
 
 
@@ -175,7 +205,9 @@ def _fabric_chips() -> Mapping[str, str]:
 
 @cache
 def _printed_fabrics() -> Mapping[str, Fabric]:
-    return {text: _fabric_from(entry) for entry in _load("fabrics") for text in entry.get("printed", ())}
+    return {
+        text: _fabric_from(entry) for entry in _load("fabrics") for text in entry.get("printed", ())
+    }
 
 
 def _fabric_from(entry: Mapping[str, Any]) -> Fabric:
@@ -186,7 +218,9 @@ def _fabric_from(entry: Mapping[str, Any]) -> Fabric:
             gb_s_per_chip=level["gb_s_per_chip"],
             size=level["size"],
             scale="up" if index == 0 and own.torus is None else level.get("scale", "out"),
-            peer_gb_s=level.get("peer_gb_s", own.levels[0].peer_gb_s if index == 0 and own.torus is None else None),
+            peer_gb_s=level.get(
+                "peer_gb_s", own.levels[0].peer_gb_s if index == 0 and own.torus is None else None
+            ),
         )
         for index, level in enumerate(entry["levels"])
     )

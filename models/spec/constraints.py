@@ -10,9 +10,21 @@ from models.errors import Invalid, UnknownName
 from models.spec.layout import SCHEDULES, TORUS_BLOCKS
 from models.spec.recompute import MODULES, RECOMPUTE
 
-DEGREES = ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp", "ep", "etp", "micro_batch", "virtual_stages")
+DEGREES = (
+    "pp",
+    "dp_replicate",
+    "dp_shard",
+    "dp",
+    "cp",
+    "tp",
+    "ep",
+    "etp",
+    "micro_batch",
+    "virtual_stages",
+)
 FLAGS = ("reshard", "sequence_parallel", "balanced", "offload_activations", "offload_optimizer")
-CHOICES: dict[str, tuple[Any, ...]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "zero_stage": (0, 1, 2, 3),
+CHOICES: dict[str, tuple[Any, ...]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE,
+                                      "zero_stage": (0, 1, 2, 3),
                                       "torus_block": TORUS_BLOCKS}  # fmt: skip
 EVEN, SUREST = 0.5, 0.99
 KNOBS = (*DEGREES, *FLAGS, *CHOICES, "recompute_modules", "recompute_layers")
@@ -20,10 +32,12 @@ KNOBS = (*DEGREES, *FLAGS, *CHOICES, "recompute_modules", "recompute_layers")
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
-    """`allowed[knob]` lists the values a knob may take; knobs not named are free. "dp" is dp_replicate·dp_shard.
-    "recompute_modules" lists the modules that selective recompute takes, all of them together.
+    """`allowed[knob]` lists the values a knob may take; knobs not named are free. "dp" is
+    dp_replicate·dp_shard. "recompute_modules" lists the modules that selective recompute takes, all
+    of them together.
 
-    `min_fit_probability`: that a layout fits, of which even chances are what the memory predicted for it has.
+    `min_fit_probability`: that a layout fits, of which even chances are what the memory predicted
+    for it has.
     """
 
     allowed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -45,22 +59,32 @@ class Constraints:
                 raise Invalid(where, values, f"must be among {', '.join(map(str, CHOICES[knob]))}")
             if knob == "recompute_modules" and not set(values) <= set(MODULES):
                 raise Invalid(where, values, f"must be among {', '.join(MODULES)}")
-            if knob == "recompute_layers" and not all(isinstance(v, int) and v >= 0 for v in values):
+            if knob == "recompute_layers" and not all(
+                isinstance(v, int) and v >= 0 for v in values
+            ):
                 raise Invalid(where, values, "must be whole numbers from 1, or 0 for all")
         self._check_recompute()
         if not 0 <= self.memory_reserve_gib < float("inf"):
-            raise Invalid("constraints.memory_reserve_gib", self.memory_reserve_gib, "must be at least 0")
+            raise Invalid(
+                "constraints.memory_reserve_gib", self.memory_reserve_gib, "must be at least 0"
+            )
         if not EVEN <= self.min_fit_probability <= SUREST:
             rule = f"must be between {EVEN} and {SUREST}"
             raise Invalid("constraints.min_fit_probability", self.min_fit_probability, rule)
 
     def _check_recompute(self) -> None:
-        """Modules are for selective recompute and a number of layers for full: not where those are ruled out."""
+        """Modules are for selective recompute and a number of layers for full: not where those are
+        ruled out."""
         recompute = self.allowed.get("recompute", RECOMPUTE)
-        layers, modules = self.allowed.get("recompute_layers", (0,)), self.allowed.get("recompute_modules")
+        layers, modules = (
+            self.allowed.get("recompute_layers", (0,)),
+            self.allowed.get("recompute_modules"),
+        )
         if 0 not in layers and "full" not in recompute:
             rule = f'go with recompute "full"; constraints.recompute allows {", ".join(recompute)}'
             raise Invalid("constraints.recompute_layers", layers, rule)
         if modules and ("selective" not in recompute or 0 not in layers):
-            rule = 'go with recompute "selective", which the other constraints on recompute rule out'
+            rule = (
+                'go with recompute "selective", which the other constraints on recompute rule out'
+            )
             raise Invalid("constraints.recompute_modules", modules, rule)

@@ -1,5 +1,5 @@
-"""How the devices of a cluster are numbered: from the inside outwards, and on a torus along its dims in any order,
-through one block of it after the other."""
+"""How the devices of a cluster are numbered: from the inside outwards, and on a torus along its
+dims in any order, through one block of it after the other."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ Piece = tuple[int, int, int]  # a dim, how many devices along it, and the distan
 
 @dataclass(frozen=True, eq=False)
 class Numbering:
-    """For every filling of a torus, the order of its dims times the length of blocks (models.spec.layout), the places from
-    the inside out: `domains` (fillings, places), how many devices the places so far join; `dims` and `steps`
-    (fillings, places), along which dim of the cluster, and how far apart neighbours are. `fillings`: those that are
-    whole, as rows of (order, block), the usual one first, and the `kinds` of them that are alike. `usual` (dims,):
-    the domains of the cluster's dims; `lengths` (dims,): how many of the next smaller ones each joins."""
+    """For every filling of a torus, the order of its dims times the length of blocks
+    (models.spec.layout), the places from the inside out: `domains` (fillings, places), how many
+    devices the places so far join; `dims` and `steps` (fillings, places), along which dim of the
+    cluster, and how far apart neighbours are. `fillings`: those that are whole, as rows of (order,
+    block), the usual one first, and the `kinds` of them that are alike. `usual` (dims,): the
+    domains of the cluster's dims; `lengths` (dims,): how many of the next smaller ones each
+    joins."""
 
     domains: Array
     dims: Array
@@ -39,7 +41,9 @@ class Numbering:
     def among(self, blocks: Collection[int]) -> Array:
         """The same of those with blocks of these lengths."""
         rows = np.flatnonzero(np.isin(self.fillings[:, 1], list(blocks)))
-        rows = rows[np.argsort(self.fillings[rows, 1], kind="stable")]  # the simplest of those that are alike
+        rows = rows[
+            np.argsort(self.fillings[rows, 1], kind="stable")
+        ]  # the simplest of those that are alike
         _, first = np.unique(self.kinds[rows], return_index=True)
         return np.asarray(self.fillings[rows[np.sort(first)]])
 
@@ -49,8 +53,8 @@ class Numbering:
 
     @classmethod
     def of(cls, domains: Sequence[int], rings: Mapping[str, tuple[int, bool]]) -> Numbering:
-        """From the domains of a cluster's dims, and of those that are rings, by name, where they stand and whether
-        they close."""
+        """From the domains of a cluster's dims, and of those that are rings, by name, where they
+        stand and whether they close."""
         lengths = [domain // inside for domain, inside in zip(domains, [1, *domains], strict=False)]
         closes, places = dict(rings.values()), list[list[Piece]]()
         whole, kinds = list[tuple[int, int]](), list[tuple[tuple[int, int, bool], ...]]()
@@ -63,7 +67,12 @@ class Numbering:
                 if divides and (rings or not whole):
                     whole.append((code, block))
                     several = [(dim, number) for dim, number, _ in pieces if number > 1]
-                    kinds.append(tuple((lengths[dim], number, closes.get(dim, False)) for dim, number in several))
+                    kinds.append(
+                        tuple(
+                            (lengths[dim], number, closes.get(dim, False))
+                            for dim, number in several
+                        )
+                    )
         dims, numbers, steps = np.moveaxis(np.array(places, dtype=np.int64), 2, 0)
         number_of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
         return cls(
@@ -78,7 +87,8 @@ class Numbering:
 
 
 def _pieces(lengths: Sequence[int], along: Sequence[int], block: int) -> Iterator[Piece]:
-    """Of every dim from the inside out; those of a torus within a block, then from block to block."""
+    """Of every dim from the inside out; those of a torus within a block, then from block to
+    block."""
     for dim, length in enumerate(lengths):
         if dim not in along:
             yield dim, length, 1

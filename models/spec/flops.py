@@ -1,13 +1,14 @@
 """FLOPs of a training step, and MFU under its named conventions.
 
-A matrix multiplication of M x K by K x N is 2·M·N·K FLOPs forward and twice that backward. Multiplied out per
-token that is the "6N" of Kaplan et al. (arXiv 2001.08361) and PaLM (arXiv 2204.02311, appendix B), N being the
-weights a token meets in matrix multiplications: the input embedding is a look-up and is not among them, the output
-head is. Counting N with both embeddings, as some sources do, adds V·h·6 per token: 7% for Llama-3.1-8B.
+A matrix multiplication of M x K by K x N is 2·M·N·K FLOPs forward and twice that backward.
+Multiplied out per token that is the "6N" of Kaplan et al. (arXiv 2001.08361) and PaLM (arXiv
+2204.02311, appendix B), N being the weights a token meets in matrix multiplications: the input
+embedding is a look-up and is not among them, the output head is. Counting N with both embeddings,
+as some sources do, adds V·h·6 per token: 7% for Llama-3.1-8B.
 
-Attention adds 2·keys·heads·(query-key dim + value dim) per token forward. The conventions differ in `keys`:
-"causal" counts the (on average half) a query may see, "full" the whole sequence or window, "none" nothing.
-Recompute is never counted in MFU.
+Attention adds 2·keys·heads·(query-key dim + value dim) per token forward. The conventions differ in
+`keys`: "causal" counts the (on average half) a query may see, "full" the whole sequence or window,
+"none" nothing. Recompute is never counted in MFU.
 """
 
 from __future__ import annotations
@@ -59,13 +60,16 @@ def layer_forward_flops(
 ) -> float:
     """Forward FLOPs of one token through one layer."""
     keys = counted_keys(layer.attention, seq_len, count)
-    return 2 * matmul_parameters(layer, architecture.hidden_size) + attention_flops(layer.attention, keys)
+    return 2 * matmul_parameters(layer, architecture.hidden_size) + attention_flops(
+        layer.attention, keys
+    )
 
 
 def head_forward_flops(
     architecture: Architecture, seq_len: int, count: AttentionCount = "causal", *, mtp: bool = True
 ) -> float:
-    """Forward FLOPs of one token through the output head and (if `mtp`) the MTP modules with theirs."""
+    """Forward FLOPs of one token through the output head and (if `mtp`) the MTP modules with
+    theirs."""
     h = architecture.hidden_size
     head = 2 * h * architecture.vocab_size
     modules = architecture.mtp_layers if mtp else 0
@@ -78,16 +82,25 @@ def forward_flops_per_token(
 ) -> float:
     """Forward FLOPs of one token through every layer, the head and (if `mtp`) the MTP modules."""
     body = sum(
-        n * layer_forward_flops(architecture, architecture.kinds[kind], seq_len, count) for kind, n in architecture.runs
+        n * layer_forward_flops(architecture, architecture.kinds[kind], seq_len, count)
+        for kind, n in architecture.runs
     )
     return body + head_forward_flops(architecture, seq_len, count, mtp=mtp)
 
 
 def model_flops(
-    architecture: Architecture, workload: Workload, count: AttentionCount = "causal", *, mtp: bool = True
+    architecture: Architecture,
+    workload: Workload,
+    count: AttentionCount = "causal",
+    *,
+    mtp: bool = True,
 ) -> float:
     """FLOPs of one training step, forward and backward, without recompute."""
-    return 3 * forward_flops_per_token(architecture, workload.seq_len, count, mtp=mtp) * workload.tokens
+    return (
+        3
+        * forward_flops_per_token(architecture, workload.seq_len, count, mtp=mtp)
+        * workload.tokens
+    )
 
 
 def step_time_of(
@@ -100,6 +113,11 @@ def step_time_of(
     recompute_counted: bool = False,
     mtp: bool = True,
 ) -> float:
-    """Step time from a published FLOP/s per chip in its convention; counted recompute means 4 passes, not 3."""
+    """Step time from a published FLOP/s per chip in its convention; counted recompute means 4
+    passes, not 3."""
     passes = 4 / 3 if recompute_counted else 1.0
-    return passes * model_flops(architecture, workload, count, mtp=mtp) / (flops_per_chip_s * num_chips)
+    return (
+        passes
+        * model_flops(architecture, workload, count, mtp=mtp)
+        / (flops_per_chip_s * num_chips)
+    )

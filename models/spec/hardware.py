@@ -1,7 +1,7 @@
 """Chips, the fabrics that join them, and the clusters they make.
 
-Bandwidths are per direction and in GB/s = 1e9 bytes a second. A *device* is what a framework sees as one
-accelerator; a TPU v7x chip is two. Degrees of a layout count devices.
+Bandwidths are per direction and in GB/s = 1e9 bytes a second. A *device* is what a framework sees
+as one accelerator; a TPU v7x chip is two. Degrees of a layout count devices.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ _TRAY = 4  # chips of a rack are taken by whole trays
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """Switched links: `size` chips reach each other at `gb_s_per_chip` (None: every chip of the cluster).
+    """Switched links: `size` chips reach each other at `gb_s_per_chip` (None: every chip of the
+    cluster).
 
-    `scale` tells scale-up links (NVLink, xGMI) from the network; the innermost level is always scale-up.
-    `peer_gb_s` is set where there is no switch: chips of a full mesh reach one peer over one link only, so a
-    group of g chips drives g - 1 links.
+    `scale` tells scale-up links (NVLink, xGMI) from the network; the innermost level is always
+    scale-up. `peer_gb_s` is set where there is no switch: chips of a full mesh reach one peer over
+    one link only, so a group of g chips drives g - 1 links.
     """
 
     name: str
@@ -44,8 +45,9 @@ class Level:
 class Torus:
     """A slice of chips in a `ndim`-dimensional torus with `gb_s_per_link` one way on each link.
 
-    `wrap` says which dims close into rings: "cubes": all, when every dim is a multiple of `wrap_length` (TPU v4,
-    v5p, v7x: optical switches close whole 4x4x4 cubes); "length": those of exactly `wrap_length` (v5e, v6e: 16).
+    `wrap` says which dims close into rings: "cubes": all, when every dim is a multiple of
+    `wrap_length` (TPU v4, v5p, v7x: optical switches close whole 4x4x4 cubes); "length": those of
+    exactly `wrap_length` (v5e, v6e: 16).
     """
 
     ndim: int
@@ -63,8 +65,8 @@ class Torus:
     def is_slice(self, shape: tuple[int, ...]) -> bool:
         """Whether a slice may have this shape.
 
-        Slices of 3D pods are whole 4x4x4 cubes from 64 chips on; smaller ones, and 2D slices, are powers of two
-        (https://cloud.google.com/tpu/docs/v5p, .../v6e).
+        Slices of 3D pods are whole 4x4x4 cubes from 64 chips on; smaller ones, and 2D slices, are
+        powers of two (https://cloud.google.com/tpu/docs/v5p, .../v6e).
         """
         num_chips = math.prod(shape)
         unit = self._unit(num_chips)
@@ -76,8 +78,13 @@ class Torus:
         unit = self._unit(num_chips)
         if num_chips > self.max_chips or num_chips % unit**self.ndim:
             return None
-        shapes = (tuple(unit * n for n in s) for s in _factor_tuples(num_chips // unit**self.ndim, self.ndim))
-        return min(filter(self.is_slice, shapes), key=lambda shape: (max(shape), sum(shape)), default=None)
+        shapes = (
+            tuple(unit * n for n in s)
+            for s in _factor_tuples(num_chips // unit**self.ndim, self.ndim)
+        )
+        return min(
+            filter(self.is_slice, shapes), key=lambda shape: (max(shape), sum(shape)), default=None
+        )
 
     def _unit(self, num_chips: int) -> int:
         """What every dim of a slice of so many chips is a multiple of."""
@@ -97,13 +104,19 @@ class Fabric:
         sizes = [level.size for level in self.levels]
         for inner, outer in zip(sizes, sizes[1:], strict=False):
             if inner is None or (outer is not None and outer <= inner):
-                raise Invalid("levels", sizes, "sizes must grow from the inside out; only the last may be open")
+                raise Invalid(
+                    "levels",
+                    sizes,
+                    "sizes must grow from the inside out; only the last may be open",
+                )
         if self.torus is None and self.levels:
             innermost = replace(self.levels[0], scale="up")
             object.__setattr__(self, "levels", (innermost, *self.levels[1:]))
         if any(level.scale == "up" for level in self.levels[len(self.scale_up) :]):
             scales = [level.scale for level in self.levels]
-            raise Invalid("levels", scales, "scale-up levels come first: none lies beyond one that scales out")
+            raise Invalid(
+                "levels", scales, "scale-up levels come first: none lies beyond one that scales out"
+            )
 
     @property
     def scale_up(self) -> tuple[Level, ...]:
@@ -112,19 +125,23 @@ class Fabric:
 
     @property
     def domain(self) -> int | None:
-        """Chips of a switched scale-up domain; None where there is none, or one joins every chip."""
+        """Chips of a switched scale-up domain; None where there is none, or one joins every
+        chip."""
         return self.scale_up[-1].size if self.torus is None and self.scale_up else None
 
     def require_domain(self, field: str, value: object) -> None:
         """Raise Invalid where `field` asks for another domain, and there is none."""
         if self.domain is None:
-            raise Invalid(field, value, f"fabric {self.id} has no scale-up domain of a size to change")
+            raise Invalid(
+                field, value, f"fabric {self.id} has no scale-up domain of a size to change"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """An accelerator as its data sheet has it. Peaks are dense TFLOP/s; `None` prices are unknown. `host_memory_gb`: a
-    chip's share of the memory of a host that it is sold in, which offload may fill; `None`: not known.
+    """An accelerator as its data sheet has it. Peaks are dense TFLOP/s; `None` prices are unknown.
+    `host_memory_gb`: a chip's share of the memory of a host that it is sold in, which offload may
+    fill; `None`: not known.
     """
 
     id: str
@@ -156,7 +173,11 @@ class Chip:
         made = self.dtype_of(dtype)
         if made not in self.peak_tflops:
             have = ", ".join(sorted(self.peak_tflops))
-            raise Invalid("workload.precision", dtype, f"{self.name} has no published {dtype} peak (it has {have})")
+            raise Invalid(
+                "workload.precision",
+                dtype,
+                f"{self.name} has no published {dtype} peak (it has {have})",
+            )
         return self.peak_tflops[made] * 1e12
 
 
@@ -164,8 +185,8 @@ class Chip:
 class Dim:
     """One step outwards in a cluster: domains of `domain` devices, joined at `gb_s` per device.
 
-    kind "switch": a device reaches any other of its domain at `gb_s`. kind "ring": a dim of a torus; `gb_s` is one
-    link, one way. `scale` tells whose latency and efficiency apply.
+    kind "switch": a device reaches any other of its domain at `gb_s`. kind "ring": a dim of a
+    torus; `gb_s` is one link, one way. `scale` tells whose latency and efficiency apply.
     """
 
     name: str
@@ -181,8 +202,8 @@ class Dim:
 class Cluster:
     """`num_chips` of one chip on one fabric.
 
-    `torus_shape` fixes the slice (else the most cubic); `chips_per_domain` how many chips of each switched scale-up
-    domain the job holds (64 of 72, say; else as `_chips_per_domain` has it).
+    `torus_shape` fixes the slice (else the most cubic); `chips_per_domain` how many chips of each
+    switched scale-up domain the job holds (64 of 72, say; else as `_chips_per_domain` has it).
     """
 
     chip: Chip
@@ -198,7 +219,11 @@ class Cluster:
         if self.fabric.torus and not self.fabric.levels:
             largest = self.fabric.torus.max_chips
         if largest is not None and self.num_chips > largest:
-            more = "" if any(level.scale == "out" for level in self.fabric.levels) else ": it has no scale_out_gb_s"
+            more = (
+                ""
+                if any(level.scale == "out" for level in self.fabric.levels)
+                else ": it has no scale_out_gb_s"
+            )
             rule = f"fabric {self.fabric.id} joins at most {largest} chips{more}"
             raise Invalid("cluster.num_chips", self.num_chips, rule)
 
@@ -214,7 +239,8 @@ class Cluster:
         return largest is not None and self.num_chips + (levels[0].size or 0) > largest
 
     def is_built_as(self, other: Cluster) -> bool:
-        """Whether links join as many devices as those of another with such chips, however many more they could."""
+        """Whether links join as many devices as those of another with such chips, however many more
+        they could."""
         return self.dims == other.dims and self.is_all_of_fabric == other.is_all_of_fabric
 
     @property
@@ -255,11 +281,16 @@ class Cluster:
             return ()
         if self.torus_shape is not None:
             if self.num_chips % math.prod(self.torus_shape):
-                rule = f"{'x'.join(map(str, self.torus_shape))} must divide num_chips = {self.num_chips}"
+                rule = (
+                    f"{'x'.join(map(str, self.torus_shape))} must divide num_chips ="
+                    f" {self.num_chips}"
+                )
                 raise Invalid("cluster.torus_shape", self.torus_shape, rule)
             return self.torus_shape
         for slices in range(1, self.num_chips + 1):
-            if self.num_chips % slices == 0 and (shape := torus.shape_for(self.num_chips // slices)):
+            if self.num_chips % slices == 0 and (
+                shape := torus.shape_for(self.num_chips // slices)
+            ):
                 return shape
         return (1,) * torus.ndim
 
@@ -277,13 +308,27 @@ class Cluster:
         domain = per_chip
         if self.fabric.torus is not None:
             torus = self.fabric.torus
-            if per_chip > 1:  # the dies of a package: six times one torus dim (TPU v7x, MaxText custom_model.md)
-                dims.append(Dim(name="die", kind="switch", scale="up", domain=per_chip, gb_s=6 * torus.gb_s_per_link))
+            if (
+                per_chip > 1
+            ):  # the dies of a package: six times one torus dim (TPU v7x, MaxText custom_model.md)
+                dims.append(
+                    Dim(
+                        name="die",
+                        kind="switch",
+                        scale="up",
+                        domain=per_chip,
+                        gb_s=6 * torus.gb_s_per_link,
+                    )
+                )
             shape = self.slice_shape
-            for axis, length, wraps in zip("zyx", reversed(shape), reversed(torus.wraps(shape)), strict=False):
+            for axis, length, wraps in zip(
+                "zyx", reversed(shape), reversed(torus.wraps(shape)), strict=False
+            ):
                 domain *= length
                 link = torus.gb_s_per_link / per_chip
-                dims.append(Dim(name=axis, kind="ring", scale="up", domain=domain, gb_s=link, wraps=wraps))
+                dims.append(
+                    Dim(name=axis, kind="ring", scale="up", domain=domain, gb_s=link, wraps=wraps)
+                )
         in_domain = 0 if self.fabric.torus else len(self.fabric.scale_up)
         for index, level in enumerate(self.fabric.levels):
             size = n if level.size is None else min(level.size * per_chip, n)
@@ -302,17 +347,27 @@ class Cluster:
         return _reached(dims, n)
 
     def changed(
-        self, *, scale_up: float = 1.0, scale_out: float = 1.0, domain: int | None = None, num_chips: int | None = None
+        self,
+        *,
+        scale_up: float = 1.0,
+        scale_out: float = 1.0,
+        domain: int | None = None,
+        num_chips: int | None = None,
     ) -> Cluster:
-        """With so many times the scale-up and scale-out bandwidth, another number of chips in a scale-up domain, or
-        another number of chips; raises Invalid where the fabric has no such thing to change."""
+        """With so many times the scale-up and scale-out bandwidth, another number of chips in a
+        scale-up domain, or another number of chips; raises Invalid where the fabric has no such
+        thing to change."""
         fabric, torus = self.fabric, self.fabric.torus
         if domain is not None:
             fabric.require_domain("domain", domain)
         levels = []
         for level in fabric.levels:
             up = level.scale == "up"
-            peers = None if level.peer_gb_s is None else level.peer_gb_s * (scale_up if up else scale_out)
+            peers = (
+                None
+                if level.peer_gb_s is None
+                else level.peer_gb_s * (scale_up if up else scale_out)
+            )
             gb_s = level.gb_s_per_chip * (scale_up if up else scale_out)
             levels.append(replace(level, gb_s_per_chip=gb_s, peer_gb_s=peers))
         if domain is not None:
@@ -329,8 +384,9 @@ class Cluster:
         )
 
     def sized(self, num_chips: int) -> Cluster:
-        """With so many chips: of each scale-up domain as many as it holds now, or all where they are fewer. Slices keep
-        a shape that is fixed where whole ones make them up, but for a single slice, which grows and shrinks."""
+        """With so many chips: of each scale-up domain as many as it holds now, or all where they
+        are fewer. Slices keep a shape that is fixed where whole ones make them up, but for a single
+        slice, which grows and shrinks."""
         held, slice_ = self.chips_per_domain, math.prod(self.torus_shape or ())
         whole = num_chips % slice_ == 0 and (num_chips == self.num_chips or slice_ < self.num_chips)
         return replace(
@@ -342,7 +398,9 @@ class Cluster:
 
     @cached_property
     def numbering(self) -> Numbering:
-        rings = {dim.name: (at, dim.wraps) for at, dim in enumerate(self.dims) if dim.kind == "ring"}
+        rings = {
+            dim.name: (at, dim.wraps) for at, dim in enumerate(self.dims) if dim.kind == "ring"
+        }
         return Numbering.of([dim.domain for dim in self.dims] or [1], rings)
 
     @property
@@ -362,13 +420,18 @@ class Cluster:
 
     @cached_property
     def _chips_per_domain(self) -> int:
-        """The most, above half a domain, that fill every domain alike in whole trays: 256 chips on racks of 72 are 4 x
+        """The most, above half a domain, that fill every domain alike in whole trays: 256 chips on
+        racks of 72 are 4 x
         64. Where there is no such number, domains are full and the last one is not."""
         n = self.num_chips
         size = min(self.fabric.domain or n, n)
         if self.chips_per_domain is not None:
             if not 1 <= self.chips_per_domain <= size:
-                raise Invalid("cluster.chips_per_domain", self.chips_per_domain, f"must be between 1 and {size}")
+                raise Invalid(
+                    "cluster.chips_per_domain",
+                    self.chips_per_domain,
+                    f"must be between 1 and {size}",
+                )
             return self.chips_per_domain
         if n % size == 0:
             return size
@@ -377,13 +440,19 @@ class Cluster:
 
 
 def _reached(dims: list[Dim], n: int) -> tuple[Dim, ...]:
-    """Drop what adds no device, clip to the job, merge switched neighbours of equal links, close at `n`."""
+    """Drop what adds no device, clip to the job, merge switched neighbours of equal links, close at
+    `n`."""
     kept: list[Dim] = []
     for dim in dims:
         previous = kept[-1].domain if kept else 1
         if dim.domain <= previous or previous >= n:
             continue
-        if kept and dim.peer_gb_s is None and _links(kept[-1]) == _links(dim) and dim.kind == "switch":
+        if (
+            kept
+            and dim.peer_gb_s is None
+            and _links(kept[-1]) == _links(dim)
+            and dim.kind == "switch"
+        ):
             kept.pop()
         kept.append(dim)
     joined = kept[-1].domain if kept else 1

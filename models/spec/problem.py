@@ -26,13 +26,19 @@ class Problem:
     def __post_init__(self) -> None:
         vendor, stack = self.cluster.chip.vendor, self.stack
         if stack.vendors and vendor in VENDORS and vendor not in stack.vendors:
-            rule = f"runs on chips of {', '.join(stack.vendors)}, not on {self.cluster.chip.id} ({vendor})"
+            rule = (
+                f"runs on chips of {', '.join(stack.vendors)}, not on {self.cluster.chip.id}"
+                f" ({vendor})"
+            )
             raise Invalid("stack", stack.id, rule)
         chip, precision = self.cluster.chip, self.workload.precision
         if vendor in VENDORS and (lacking := stack.lacks_kernel(chip.generation, vendor)):
             raise Invalid("stack.attention_kernel", self.kernel, lacking)
         if precision == "mxfp8" and not {"fp4", "fp6"} & chip.peak_tflops.keys():
-            rule = f"needs matrix units that scale by blocks, which come with fp4 or fp6, and {chip.id} has neither"
+            rule = (
+                "needs matrix units that scale by blocks, which come with fp4 or fp6, and"
+                f" {chip.id} has neither"
+            )
             raise Invalid("workload.precision", precision, rule)
         if precision == "nvfp4" and vendor in VENDORS and vendor != "nvidia":
             rule = f"is a format of NVIDIA's tensor cores, which {chip.id} ({vendor}) does not have"
@@ -49,13 +55,17 @@ class Problem:
 
     @property
     def is_captured(self) -> bool:
-        """Whether a step is replayed as one graph of the device's own, without the gaps that launches leave."""
+        """Whether a step is replayed as one graph of the device's own, without the gaps that
+        launches leave."""
         return self.architecture.is_moe and self.stack.captures_experts
 
     @property
     def overlaps_tensor(self) -> bool:
         """Whether tensor-parallel traffic runs beside compute."""
-        return self.stack.overlap_tensor and self.workload.precision not in self.stack.overlap_tensor_not_in
+        return (
+            self.stack.overlap_tensor
+            and self.workload.precision not in self.stack.overlap_tensor_not_in
+        )
 
     @property
     def materialises_scores(self) -> bool:
@@ -80,19 +90,24 @@ class Problem:
 
     @property
     def reduced_bytes(self) -> float:
-        """An element of a gradient while it is reduced: as backward leaves it, and as it is sent where that is wider
-        (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, foreach_reduce)."""
-        return self.parameter_bytes + (self.gradient_bytes if self.gradient_bytes > self.parameter_bytes else 0.0)
+        """An element of a gradient while it is reduced: as backward leaves it, and as it is sent
+        where that is wider (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py,
+        foreach_reduce)."""
+        return self.parameter_bytes + (
+            self.gradient_bytes if self.gradient_bytes > self.parameter_bytes else 0.0
+        )
 
     @property
     def copied_bytes(self) -> tuple[float, float]:
-        """Read and written for an element of what is sharded, by copies beside its collectives: when it is gathered,
-        and when its gradient is reduced."""
+        """Read and written for an element of what is sharded, by copies beside its collectives:
+        when it is gathered, and when its gradient is reduced."""
         cast = self.parameter_bytes + self.gradient_bytes
         if self.stack.shards == "each":
             return 2 * self.gather_bytes, cast
         if self.stack.shards == "flat":
-            return 0.0, 2 * self.parameter_bytes + (cast if self.gradient_bytes > self.parameter_bytes else 0.0)
+            return 0.0, 2 * self.parameter_bytes + (
+                cast if self.gradient_bytes > self.parameter_bytes else 0.0
+            )
         return 0.0, 0.0
 
     @property
@@ -113,14 +128,18 @@ class Problem:
         return replace(repeated(number, layer), but_last=but_last, unsent=unsent)
 
     def leaves_last(self, layer: Layer) -> bool:
-        """Whether recompute leaves out the down-projection of a layer's dense MLP or shared expert: only a residual
-        sum follows, no norm or gate whose backward would need it."""
+        """Whether recompute leaves out the down-projection of a layer's dense MLP or shared expert:
+        only a residual sum follows, no norm or gate whose backward would need it."""
         gated = layer.moe is not None and layer.moe.shared_gate
-        return not (self.stack.recomputes_last or layer.dense is None or layer.norm_follows or gated)
+        return not (
+            self.stack.recomputes_last or layer.dense is None or layer.norm_follows or gated
+        )
 
     def has_module(self, name: str) -> bool:
         """Whether some layer has it (models.spec.recompute.MODULES)."""
-        return any(repeated(policy("selective", [name]), kind).pieces for kind in self.architecture.kinds)
+        return any(
+            repeated(policy("selective", [name]), kind).pieces for kind in self.architecture.kinds
+        )
 
     def effective(self, modules: tuple[str, ...]) -> tuple[str, ...]:
         """Of modules to recompute, those that some layer has; all where none has any."""
@@ -130,7 +149,9 @@ class Problem:
     def forward_flops(self) -> tuple[tuple[float, ...], float]:
         """Of one token, by layer kind, and of the head: the weights of a stage partition."""
         architecture, seq_len = self.architecture, self.workload.seq_len
-        layers = tuple(float(layer_forward_flops(architecture, kind, seq_len)) for kind in architecture.kinds)
+        layers = tuple(
+            float(layer_forward_flops(architecture, kind, seq_len)) for kind in architecture.kinds
+        )
         return layers, float(head_forward_flops(architecture, seq_len))
 
     @property
@@ -141,7 +162,8 @@ class Problem:
 
     @property
     def experts_keep_tensor(self) -> bool:
-        """Whether experts are sharded over tensor parallelism as the rest is, since the stack knows no other way."""
+        """Whether experts are sharded over tensor parallelism as the rest is, since the stack knows
+        no other way."""
         return self.architecture.is_moe and self.stack.expert_folding == "beside_tensor"
 
     @property
@@ -151,7 +173,12 @@ class Problem:
     @property
     def neighbourhoods(self) -> tuple[str, ...]:
         """Kinds of runs that this one is of, widest first (models.spec.profile.Neighbourhood)."""
-        return "all", f"all/{self.density}", f"stack:{self.stack.kin}/{self.density}", self.fleet_scopes["pair"]
+        return (
+            "all",
+            f"all/{self.density}",
+            f"stack:{self.stack.kin}/{self.density}",
+            self.fleet_scopes["pair"],
+        )
 
     @cached_property
     def scopes(self) -> tuple[str, ...]:
@@ -172,7 +199,8 @@ class Problem:
 
     @property
     def fleet_scopes(self) -> dict[str, str]:
-        """Of the deployment that reports come from (models.calibration.fleet_effects), by what they are of."""
+        """Of the deployment that reports come from (models.calibration.fleet_effects), by what they
+        are of."""
         chip, stack = self.cluster.chip.id, self.stack.kin
         return {
             "all": f"{FLEET}:all",
@@ -183,7 +211,11 @@ class Problem:
 
 
 def numbered(problems: Iterable[Problem]) -> list[int]:
-    """A number for each, from 0 in order of appearance; equal ones have the same. What comes again is hashed once."""
+    """A number for each, from 0 in order of appearance; equal ones have the same. What comes again
+    is hashed once."""
     problems, place = list(problems), dict[Problem, int]()
-    number = {key: place.setdefault(one, len(place)) for key, one in {id(one): one for one in problems}.items()}
+    number = {
+        key: place.setdefault(one, len(place))
+        for key, one in {id(one): one for one in problems}.items()
+    }
     return [number[id(one)] for one in problems]

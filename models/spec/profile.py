@@ -1,9 +1,9 @@
 """Profiles: what the data sheets do not say, as coefficients with a mean and a spread.
 
-A coefficient lives on an unbounded scale (the log of a positive number, the log-odds of a fraction) and is the sum
-of the *terms* that apply: one for everything ("all") and offsets for narrower scopes ("generation:hopper",
-"chip:h200-sxm-141gb", "stack:megatron", …). A scope without runs has no term or a term at its prior, and so
-inherits from the wider one.
+A coefficient lives on an unbounded scale (the log of a positive number, the log-odds of a fraction)
+and is the sum of the *terms* that apply: one for everything ("all") and offsets for narrower scopes
+("generation:hopper", "chip:h200-sxm-141gb", "stack:megatron", …). A scope without runs has no term
+or a term at its prior, and so inherits from the wider one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Key = tuple[str, str]
 """Coefficient and scope of a term."""
 FLEET = "fleet"
 """Begins the scopes of one deployment's machines (models.calibration.fleet_effects)."""
-Z80 = 1.2815515655446004  # half of a central 80% interval of a normal distribution, in standard deviations
+# half of a central 80% interval of a normal distribution, in standard deviations
+Z80 = 1.2815515655446004
 
 
 def is_of_fleet(scope: str) -> bool:
@@ -41,18 +42,27 @@ def _coefficient(kind: str, unit: str, doc: str, scopes: str) -> Any:
 class Coefficients:
     """The coefficients of one (chip, fabric, stack), or arrays of them (draws from the posterior).
 
-    `kernel_age`: years between the newest software of all and the newest that ran on the chip's generation; of kernels
-    younger than that nothing is known.
+    `kernel_age`: years between the newest software of all and the newest that ran on the chip's
+    generation; of kernels younger than that nothing is known.
     """
 
     gemm_16: Number = _coefficient(
-        "fraction", "of dense peak", "large 16-bit matrix multiplications", "generation chip stack fleet"
+        "fraction",
+        "of dense peak",
+        "large 16-bit matrix multiplications",
+        "generation chip stack fleet",
     )
     gemm_8: Number = _coefficient(
-        "fraction", "of dense peak", "large 8-bit matrix multiplications", "generation chip stack fleet"
+        "fraction",
+        "of dense peak",
+        "large 8-bit matrix multiplications",
+        "generation chip stack fleet",
     )
     gemm_4: Number = _coefficient(
-        "fraction", "of dense peak", "large 4-bit matrix multiplications", "generation chip stack fleet"
+        "fraction",
+        "of dense peak",
+        "large 4-bit matrix multiplications",
+        "generation chip stack fleet",
     )
     gemm_tail_waves: Number = _coefficient(
         "positive", "waves", "tiles lost at the end of a matrix multiplication", "generation"
@@ -61,46 +71,81 @@ class Coefficients:
         "fraction", "of a plain GEMM's rate", "grouped GEMM of experts", "generation stack"
     )
     expert_serialisation: Number = _coefficient(
-        "fraction", "of the experts of a device", "that run one after the other, each with a tail of its own", "stack"
+        "fraction",
+        "of the experts of a device",
+        "that run one after the other, each with a tail of its own",
+        "stack",
     )
     attention: Number = _coefficient(
-        "fraction", "of dense 16-bit peak", "attention kernel, long sequence, head dim 128", "kernel generation chip"
+        "fraction",
+        "of dense 16-bit peak",
+        "attention kernel, long sequence, head dim 128",
+        "kernel generation chip",
     )
     narrow_heads: Number = _coefficient(
         "positive", "exponent", "of a head's dim over 128, in the rate of attention", "kernel"
     )
-    memory: Number = _coefficient("fraction", "of memory bandwidth", "memory-bound kernels", "generation chip")
+    memory: Number = _coefficient(
+        "fraction", "of memory bandwidth", "memory-bound kernels", "generation chip"
+    )
     elementwise_traffic: Number = _coefficient(
-        "positive", "of the counted bytes", "traffic of norms, activations, residuals", "fusion stack"
+        "positive",
+        "of the counted bytes",
+        "traffic of norms, activations, residuals",
+        "fusion stack",
     )
     routing_traffic: Number = _coefficient(
-        "positive", "of the counted bytes", "traffic of permuting tokens for their experts and back", "stack"
+        "positive",
+        "of the counted bytes",
+        "traffic of permuting tokens for their experts and back",
+        "stack",
     )
     bias_traffic: Number = _coefficient(
-        "positive", "reads and writes", "of what experts put out, to add their biases", "generation stack"
+        "positive",
+        "reads and writes",
+        "of what experts put out, to add their biases",
+        "generation stack",
     )
     launch_s: Number = _coefficient("positive", "s", "host time of a kernel launch", "launch stack")
-    expert_launch_s: Number = _coefficient("positive", "s", "host time of a launch for one expert", "launch stack")
+    expert_launch_s: Number = _coefficient(
+        "positive", "s", "host time of a launch for one expert", "launch stack"
+    )
     routing_launches: Number = _coefficient(
         "positive",
         "launches",
         "of routing, dispatch and combination in a sparse layer's forward",
         "routing generation stack",
     )
-    ageing: Number = _coefficient("positive", "a year", "kernels are slower in older software", "stack")
-    routing_ageing: Number = _coefficient("positive", "a year", "permuting tokens is slower in older software", "stack")
-    launch_ageing: Number = _coefficient("positive", "a year", "launches are dearer in older software", "stack")
+    ageing: Number = _coefficient(
+        "positive", "a year", "kernels are slower in older software", "stack"
+    )
+    routing_ageing: Number = _coefficient(
+        "positive", "a year", "permuting tokens is slower in older software", "stack"
+    )
+    launch_ageing: Number = _coefficient(
+        "positive", "a year", "launches are dearer in older software", "stack"
+    )
     compute_overhead: Number = _coefficient(
         "positive",
         "of counted compute",
         "sustained clock, gaps, all that kernels do not explain",
         "steps stack chip fleet",
     )
-    scaleup: Number = _coefficient("fraction", "of link rate", "collectives in the scale-up domain", "generation fleet")
-    scaleout: Number = _coefficient("fraction", "of NIC rate", "collectives beyond it", "generation stack fleet")
-    alltoall: Number = _coefficient("fraction", "of the ring rate", "all-to-all", "generation stack fleet")
-    collective_s: Number = _coefficient("positive", "s", "fixed cost of a collective call", "generation stack fleet")
-    scaleup_hop_s: Number = _coefficient("positive", "s", "latency of a hop of a ring in the domain", "generation")
+    scaleup: Number = _coefficient(
+        "fraction", "of link rate", "collectives in the scale-up domain", "generation fleet"
+    )
+    scaleout: Number = _coefficient(
+        "fraction", "of NIC rate", "collectives beyond it", "generation stack fleet"
+    )
+    alltoall: Number = _coefficient(
+        "fraction", "of the ring rate", "all-to-all", "generation stack fleet"
+    )
+    collective_s: Number = _coefficient(
+        "positive", "s", "fixed cost of a collective call", "generation stack fleet"
+    )
+    scaleup_hop_s: Number = _coefficient(
+        "positive", "s", "latency of a hop of a ring in the domain", "generation"
+    )
     scaleout_hop_s: Number = _coefficient(
         "positive", "s", "latency of a hop between domains", "generation stack fabric"
     )
@@ -108,35 +153,69 @@ class Coefficients:
         "positive", "s", "that a step of a ring takes at least where it leaves the domain", "fabric"
     )
     stall_s: Number = _coefficient(
-        "positive", "s", "host time of a hop of a tensor-parallel collective beside pipeline sends", "stack fabric"
+        "positive",
+        "s",
+        "host time of a hop of a tensor-parallel collective beside pipeline sends",
+        "stack fabric",
     )
-    send_s: Number = _coefficient("positive", "s", "handshake of a send between pipeline stages", "stack")
-    tensor_overlap: Number = _coefficient("fraction", "of TP traffic", "hidden where the stack overlaps it", "stack")
-    data_overlap: Number = _coefficient("fraction", "of the compute window", "that can hide DP traffic", "stack")
+    send_s: Number = _coefficient(
+        "positive", "s", "handshake of a send between pipeline stages", "stack"
+    )
+    tensor_overlap: Number = _coefficient(
+        "fraction", "of TP traffic", "hidden where the stack overlaps it", "stack"
+    )
+    data_overlap: Number = _coefficient(
+        "fraction", "of the compute window", "that can hide DP traffic", "stack"
+    )
     expert_prefetch: Number = _coefficient(
         "fraction",
         "of the gather of expert weights",
         "that can hide: kernels of their own wait for all of them",
         "stack",
     )
-    expert_overlap: Number = _coefficient("fraction", "of EP traffic", "hidden where the stack overlaps it", "stack")
-    context_overlap: Number = _coefficient("fraction", "of attention time", "that can hide CP traffic", "stack")
-    pipeline_overlap: Number = _coefficient("fraction", "of PP sends", "hidden where the stack overlaps them", "stack")
+    expert_overlap: Number = _coefficient(
+        "fraction", "of EP traffic", "hidden where the stack overlaps it", "stack"
+    )
+    context_overlap: Number = _coefficient(
+        "fraction", "of attention time", "that can hide CP traffic", "stack"
+    )
+    pipeline_overlap: Number = _coefficient(
+        "fraction", "of PP sends", "hidden where the stack overlaps them", "stack"
+    )
     interference: Number = _coefficient(
-        "fraction", "of hidden traffic", "by which it slows the compute it hides behind", "generation"
+        "fraction",
+        "of hidden traffic",
+        "by which it slows the compute it hides behind",
+        "generation",
     )
     imbalance: Number = _coefficient(
-        "positive", "of the mean", "standard deviation of experts' shares of tokens, natural routing", "stack"
+        "positive",
+        "of the mean",
+        "standard deviation of experts' shares of tokens, natural routing",
+        "stack",
     )
     step_fixed_s: Number = _coefficient("positive", "s", "host work once a step", "stack")
-    jitter: Number = _coefficient("positive", "of step time", "per doubling of devices beyond a node", "stack")
-    slow_node_s: Number = _coefficient(
-        "positive", "s", "a node in trouble delays every send and receipt of jobs that leave out no node", "fabric"
+    jitter: Number = _coefficient(
+        "positive", "of step time", "per doubling of devices beyond a node", "stack"
     )
-    host_gb_s: Number = _coefficient("positive", "GB/s", "device to host memory, for offload", "generation chip")
-    activation_memory: Number = _coefficient("positive", "of counted bytes", "activations as allocated", "stack fleet")
-    logit_memory: Number = _coefficient("positive", "of counted bytes", "logits and their gradient", "stack")
-    fragmentation: Number = _coefficient("positive", "of allocated bytes", "reserved beyond them", "stack fleet")
+    slow_node_s: Number = _coefficient(
+        "positive",
+        "s",
+        "a node in trouble delays every send and receipt of jobs that leave out no node",
+        "fabric",
+    )
+    host_gb_s: Number = _coefficient(
+        "positive", "GB/s", "device to host memory, for offload", "generation chip"
+    )
+    activation_memory: Number = _coefficient(
+        "positive", "of counted bytes", "activations as allocated", "stack fleet"
+    )
+    logit_memory: Number = _coefficient(
+        "positive", "of counted bytes", "logits and their gradient", "stack"
+    )
+    fragmentation: Number = _coefficient(
+        "positive", "of allocated bytes", "reserved beyond them", "stack fleet"
+    )
     context_gib: Number = _coefficient(
         "positive", "GiB", "runtime, libraries, communication buffers", "generation stack fleet"
     )
@@ -145,7 +224,9 @@ class Coefficients:
 
 _FITTED = [f for f in fields(Coefficients) if f.metadata]
 KINDS: dict[str, str] = {f.name: f.metadata["kind"] for f in _FITTED}
-MEMORY_COEFFICIENTS = frozenset({"activation_memory", "logit_memory", "fragmentation", "context_gib"})
+MEMORY_COEFFICIENTS = frozenset(
+    {"activation_memory", "logit_memory", "fragmentation", "context_gib"}
+)
 SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in _FITTED}
 
 
@@ -164,7 +245,8 @@ def to_natural(name: str, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """`mean` and `spread` (standard deviation) on the unbounded scale; `runs`: how many runs informed it."""
+    """`mean` and `spread` (standard deviation) on the unbounded scale; `runs`: how many runs
+    informed it."""
 
     coefficient: str
     scope: str
@@ -187,16 +269,19 @@ class Term:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether no run says anything of it. What tells one fleet from others is part of how far runs scatter."""
+        """Whether no run says anything of it. What tells one fleet from others is part of how far
+        runs scatter."""
         return not self.runs and not is_of_fleet(self.scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbourhood:
-    """How far runs of one kind lay from what a fit without their model, chip and stack had predicted.
+    """How far runs of one kind lay from what a fit without their model, chip and stack had
+    predicted.
 
-    `spread`: standard deviation, with the same central 80%, of log step time or of the log of memory reserved;
-    `unidentified`: the part of it that the terms make of which no run says anything; `runs`: how many it rests on.
+    `spread`: standard deviation, with the same central 80%, of log step time or of the log of
+    memory reserved; `unidentified`: the part of it that the terms make of which no run says
+    anything; `runs`: how many it rests on.
     """
 
     scope: str
@@ -211,7 +296,8 @@ class Neighbourhood:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """How many of the runs behind a profile exercised a term of the breakdown in a scope (models.prediction.coverage)."""
+    """How many of the runs behind a profile exercised a term of the breakdown in a scope
+    (models.prediction.coverage)."""
 
     term: str
     scope: str
@@ -238,11 +324,13 @@ class Newest:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """An immutable set of terms. `residual_spread`: what the model leaves unexplained, of log step time.
+    """An immutable set of terms. `residual_spread`: what the model leaves unexplained, of log step
+    time.
 
-    `beyond`: how many times wider predictions are where no run on the chip's generation has been (models.prediction.coverage).
-    `software_year`: date of the newest software the terms describe; Stack.age_years counts back from it. `newest`: of
-    the software that ran on each generation of chips.
+    `beyond`: how many times wider predictions are where no run on the chip's generation has been
+    (models.prediction.coverage). `software_year`: date of the newest software the terms describe;
+    Stack.age_years counts back from it. `newest`: of the software that ran on each generation of
+    chips.
     """
 
     id: str
@@ -273,19 +361,26 @@ class Profile:
         return {(one.quantity, one.scope): one for one in self.spans}
 
     def kernel_age(self, scopes: Iterable[str]) -> float:
-        """Years from the newest software of all back to the newest that ran in one of these scopes."""
+        """Years from the newest software of all back to the newest that ran in one of these
+        scopes."""
         wanted = set(scopes)
-        return max((self.software_year - one.year for one in self.newest if one.scope in wanted), default=0.0)
+        return max(
+            (self.software_year - one.year for one in self.newest if one.scope in wanted),
+            default=0.0,
+        )
 
     def neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
-        """Of step time: the narrowest known of these, widest first; of a profile without any, its residual spread."""
+        """Of step time: the narrowest known of these, widest first; of a profile without any, its
+        residual spread."""
         return self._narrowest(self.neighbourhoods, scopes)
 
     def memory_neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
         """Of memory."""
         return self._narrowest(self.memory_neighbourhoods, scopes)
 
-    def _narrowest(self, neighbourhoods: Sequence[Neighbourhood], scopes: Sequence[str]) -> Neighbourhood:
+    def _narrowest(
+        self, neighbourhoods: Sequence[Neighbourhood], scopes: Sequence[str]
+    ) -> Neighbourhood:
         known = {one.scope: one for one in neighbourhoods}
         none = Neighbourhood(scope="none", spread=self.residual_spread, unidentified=0.0, runs=0)
         return next((known[scope] for scope in reversed(scopes) if scope in known), none)
@@ -296,8 +391,8 @@ class Profile:
         return [term for term in self.terms if term.scope in wanted]
 
     def covering(self, scopes: Iterable[str]) -> Profile:
-        """With offsets of unknown size for a chip, generation or stack that it has never met, as wide as those of known
-        ones without runs."""
+        """With offsets of unknown size for a chip, generation or stack that it has never met, as
+        wide as those of known ones without runs."""
         known = {term.scope for term in self.terms}
         added = {}
         for scope in set(scopes) - known:
@@ -307,13 +402,20 @@ class Profile:
             alike = [term for term in self.terms if term.scope.startswith(f"{kind}:")]
             for name in {term.coefficient for term in alike}:
                 of_kind = [term for term in alike if term.coefficient == name]
-                spread = max(term.spread for term in ([t for t in of_kind if not t.runs] or of_kind))
-                term = Term(coefficient=name, scope=scope, mean=0.0, spread=spread, source="never met")
+                spread = max(
+                    term.spread for term in ([t for t in of_kind if not t.runs] or of_kind)
+                )
+                term = Term(
+                    coefficient=name, scope=scope, mean=0.0, spread=spread, source="never met"
+                )
                 added[term.key] = term
         return self.with_terms(dict(sorted(added.items()))) if added else self
 
-    def coefficients(self, scopes: Sequence[str], offsets: Mapping[Key, Array] | None = None) -> Coefficients:
-        """Resolved for a problem's scopes; `offsets` adds to single terms (finite differences, draws)."""
+    def coefficients(
+        self, scopes: Sequence[str], offsets: Mapping[Key, Array] | None = None
+    ) -> Coefficients:
+        """Resolved for a problem's scopes; `offsets` adds to single terms (finite differences,
+        draws)."""
         sums: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
         for term in self.applying(scopes):
             sums[term.coefficient] = sums[term.coefficient] + term.mean
@@ -345,12 +447,15 @@ class Profile:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Profile:
-        """Coefficients that there were not when it was written are as measurements of parts have them."""
+        """Coefficients that there were not when it was written are as measurements of parts have
+        them."""
         terms = tuple(Term(**term) for term in data["terms"])
         missing = KINDS.keys() - {term.coefficient for term in terms if term.scope == "all"}
         terms += tuple(term for term in _measured() if term.coefficient in missing)
         if unknown := missing - {term.coefficient for term in terms}:
-            raise Invalid("profile.terms", sorted(unknown), "every coefficient needs a term of scope 'all'")
+            raise Invalid(
+                "profile.terms", sorted(unknown), "every coefficient needs a term of scope 'all'"
+            )
         return cls(
             id=data["id"],
             version=data.get("version", 1),
@@ -359,7 +464,9 @@ class Profile:
             residual_spread=data["residual_spread"],
             beyond=data.get("beyond", 1.0),
             neighbourhoods=tuple(Neighbourhood(**one) for one in data.get("neighbourhoods", ())),
-            memory_neighbourhoods=tuple(Neighbourhood(**one) for one in data.get("memory_neighbourhoods", ())),
+            memory_neighbourhoods=tuple(
+                Neighbourhood(**one) for one in data.get("memory_neighbourhoods", ())
+            ),
             seen=tuple(Seen(**one) for one in data.get("seen", ())),
             spans=tuple(Span(**one) for one in data.get("spans", ())),
             newest=tuple(Newest(**one) for one in data.get("newest", ())),
@@ -375,5 +482,6 @@ def _measured() -> tuple[Term, ...]:
 
 @cache
 def shipped_profile() -> Profile:
-    """The profile fitted from published measurements that comes with the code (data/profile.json)."""
+    """The profile fitted from published measurements that comes with the code
+    (data/profile.json)."""
     return Profile.from_json(json.loads((files("models") / "data/profile.json").read_text()))

@@ -1,9 +1,10 @@
 """What backward computes again instead of keeping it from forward.
 
-Nothing, some modules of every layer, or layers as a whole; of those all, or the first few of each chunk of layers.
-Modules have the names of Megatron-Core's `--recompute-modules` (megatron/core/transformer/transformer_config.py);
-`mlp_act` is the activation function of a dense MLP, and `alternate_mm` every second matrix product outside the experts,
-which torchtitan's operator-level policy does not save (torchtitan/distributed/activation_checkpoint.py). A policy is
+Nothing, some modules of every layer, or layers as a whole; of those all, or the first few of each
+chunk of layers. Modules have the names of Megatron-Core's `--recompute-modules`
+(megatron/core/transformer/transformer_config.py); `mlp_act` is the activation function of a dense
+MLP, and `alternate_mm` every second matrix product outside the experts, which torchtitan's
+operator-level policy does not save (torchtitan/distributed/activation_checkpoint.py). A policy is
 one number in arrays: a bit for every module.
 """
 
@@ -16,19 +17,35 @@ from models.spec.architecture import Layer
 
 RECOMPUTE = ("none", "selective", "full")
 MODULES = (
-    "layernorm", "mlp_act", "moe_act", "core_attn", "mla_up_proj", "mlp", "shared_experts", "moe", "alternate_mm",
+    "layernorm", "mlp_act", "moe_act", "core_attn", "mla_up_proj", "mlp", "shared_experts", "moe",
+    "alternate_mm",
 )  # fmt: skip
 NONE = 0
-STACKS_OWN = 1 << len(MODULES)  # selective, of the modules that the stack takes unless told otherwise
+STACKS_OWN = 1 << len(
+    MODULES
+)  # selective, of the modules that the stack takes unless told otherwise
 FULL = 2 * STACKS_OWN
 
-PIECES = ("norm", "dense_act", "expert_act", "attention", "up", "ends", "dense", "dense_half", "experts")
-"""What a layer's forward consists of where it can be computed again by itself: `up` and `ends` are projections of
-attention (of MLA; of keys and of the output), `dense_half` the products of an MLP that `alternate_mm` leaves out."""
+PIECES = (
+    "norm",
+    "dense_act",
+    "expert_act",
+    "attention",
+    "up",
+    "ends",
+    "dense",
+    "dense_half",
+    "experts",
+)
+"""What a layer's forward consists of where it can be computed again by itself: `up` and `ends` are
+projections of attention (of MLA; of keys and of the output), `dense_half` the products of an MLP
+that `alternate_mm` leaves out."""
 LAST = "last"
-"""The last product of a dense feed-forward network, which compilers leave out where nothing of backward needs it."""
+"""The last product of a dense feed-forward network, which compilers leave out where nothing of
+backward needs it."""
 _INPUTS = "inputs"
-"""What tensor parallelism gathers for the products that `alternate_mm` leaves out: traffic, and no work."""
+"""What tensor parallelism gathers for the products that `alternate_mm` leaves out: traffic, and no
+work."""
 
 
 def policy(recompute: str, modules: Collection[str] = ()) -> int:
@@ -47,8 +64,9 @@ def named(number: int) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """What of a layer is done again: all of it, or some pieces. `but_last`: less the last product of a dense network
-    (Problem.leaves_last), which would bring `unsent` of forward's tensor-parallel traffic."""
+    """What of a layer is done again: all of it, or some pieces. `but_last`: less the last product
+    of a dense network (Problem.leaves_last), which would bring `unsent` of forward's
+    tensor-parallel traffic."""
 
     whole: bool
     pieces: frozenset[str]
@@ -57,9 +75,10 @@ class Repeated:
 
     @property
     def tensor(self) -> float:
-        """Of forward's tensor-parallel traffic: each of two blocks gathers and scatters. That of one goes with the
-        feed-forward network; products of `alternate_mm` gather again what they read in both, of which nothing is
-        scattered again (torchtitan/distributed/activation_checkpoint.py saves what reduce_scatter_tensor gave)."""
+        """Of forward's tensor-parallel traffic: each of two blocks gathers and scatters. That of
+        one goes with the feed-forward network; products of `alternate_mm` gather again what they
+        read in both, of which nothing is scattered again
+        (torchtitan/distributed/activation_checkpoint.py saves what reduce_scatter_tensor gave)."""
         if self.whole:
             return 1.0 - self.unsent
         network = bool(self.pieces & {"dense", "experts"})

@@ -17,8 +17,8 @@ MAX_BATCH = 10**7
 
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
-    """`gemm`: the peak that linear layers run at. `gemm_bytes`: an operand element on the wire and in cache. `block`:
-    the sides of an operand that kernels take are multiples of it.
+    """`gemm`: the peak that linear layers run at. `gemm_bytes`: an operand element on the wire and
+    in cache. `block`: the sides of an operand that kernels take are multiples of it.
 
     Activations, parameters in use and attention stay at 2 bytes (4 for fp32) in every recipe here.
     """
@@ -30,8 +30,9 @@ class NumberFormat:
 
     @property
     def gathered_bytes(self) -> float:
-        """An element of a parameter that is gathered as GEMMs read it: with scales by blocks, before it is brought to
-        its format (Megatron-Core distributed_data_parallel.py, torchao float8 and mx_formats)."""
+        """An element of a parameter that is gathered as GEMMs read it: with scales by blocks,
+        before it is brought to its format (Megatron-Core distributed_data_parallel.py, torchao
+        float8 and mx_formats)."""
         return self.gemm_bytes if self.gemm_bytes in (1, 2) else self.activation_bytes
 
 
@@ -39,8 +40,12 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
     "fp32": NumberFormat("tf32", 4, 4),
     "fp16": NumberFormat("fp16", 2, 2),
     "bf16": NumberFormat("bf16", 2, 2),
-    "fp8": NumberFormat("fp8", 1, 2, 16),  # Transformer Engine pytorch/utils.py, assert_dim_for_fp8_exec
-    "mxfp8": NumberFormat("fp8", 1 + 1 / 32, 2, 32),  # one shared scale byte for 32 elements (OCP MX v1.0)
+    "fp8": NumberFormat(
+        "fp8", 1, 2, 16
+    ),  # Transformer Engine pytorch/utils.py, assert_dim_for_fp8_exec
+    "mxfp8": NumberFormat(
+        "fp8", 1 + 1 / 32, 2, 32
+    ),  # one shared scale byte for 32 elements (OCP MX v1.0)
     "nvfp4": NumberFormat("fp4", 0.5 + 1 / 16, 2, 16),  # one scale byte for 16 elements
     "int8": NumberFormat("int8", 1, 2),
 }
@@ -48,7 +53,8 @@ NUMBER_FORMATS: dict[str, NumberFormat] = {
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """Bytes of state a parameter holds beside the parameter in use: fp32 master copy and moments."""
+    """Bytes of state a parameter holds beside the parameter in use: fp32 master copy and
+    moments."""
 
     master_bytes: float
     moment_bytes: float
@@ -68,9 +74,10 @@ OPTIMIZERS: dict[str, Optimizer] = {
 class Workload:
     """One training step: `global_batch` sequences of `seq_len` tokens.
 
-    `load_balancing` matters for MoE: "global_batch_loss" is an auxiliary loss over the whole global batch, which
-    needs every forward before the first backward; "micro_batch_loss", "bias" (auxiliary-loss-free, DeepSeek-V3
-    report §2.1.2) and "none" do not. `routing` "balanced" is forced balance, as benchmarks run; "natural" is not.
+    `load_balancing` matters for MoE: "global_batch_loss" is an auxiliary loss over the whole global
+    batch, which needs every forward before the first backward; "micro_batch_loss", "bias"
+    (auxiliary-loss-free, DeepSeek-V3 report §2.1.2) and "none" do not. `routing` "balanced" is
+    forced balance, as benchmarks run; "natural" is not.
     """
 
     seq_len: int
@@ -89,7 +96,9 @@ class Workload:
         _one_of("load_balancing", self.load_balancing, get_args(LoadBalancing))
         _one_of("routing", self.routing, get_args(Routing))
         if self.token_budget is not None and not 0 < self.token_budget < float("inf"):
-            raise Invalid("workload.token_budget", self.token_budget, "must be a positive number of tokens")
+            raise Invalid(
+                "workload.token_budget", self.token_budget, "must be a positive number of tokens"
+            )
 
     @property
     def number_format(self) -> NumberFormat:

@@ -28,7 +28,9 @@ def brief(document: Mapping[str, Any]) -> dict[str, Any]:
     return {**asked, "result": {**of_all, **{name: best[name] for name in _OF_THE_FASTEST}}}
 
 
-def answer_page(store: Store, kind: type[PredictionRow | RecommendationRow], query: CatalogQuery) -> dict[str, Any]:
+def answer_page(
+    store: Store, kind: type[PredictionRow | RecommendationRow], query: CatalogQuery
+) -> dict[str, Any]:
     before = None if query.cursor is None else read_cursor(kind.__tablename__, query.cursor)
     with store.reading() as rows:
         found = rows.answers.briefs(kind, query.limit + 1, before)
@@ -46,7 +48,11 @@ def _item(kind: str, row: Any) -> dict[str, Any]:
         profile=ProfileUsed(id=row.profile_id, version=row.profile_version),
         request=row.brief.get("request", {}),
     ).model_dump(mode="json")
-    return shown if kind == PredictionRow.__tablename__ else {**shown, "result": _result(row.brief.get("result"))}
+    return (
+        shown
+        if kind == PredictionRow.__tablename__
+        else {**shown, "result": _result(row.brief.get("result"))}
+    )
 
 
 def _result(found: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -25,7 +25,9 @@ class Comparisons:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def compare(self, request: ComparisonRequest, require_client: Callable[[], None] = nobody) -> dict[str, Any]:
+    def compare(
+        self, request: ComparisonRequest, require_client: Callable[[], None] = nobody
+    ) -> dict[str, Any]:
         with self._store.reading() as rows:
             resolved = Resolver(rows).problem(request)
             profile = wanted_profile(rows, request.profile)
@@ -42,16 +44,27 @@ class Comparisons:
         first, second = (_side(side, settled.get(name)) for name, side in given.items())
         failed = out_of_memory(self._store, problem, profile)
         found = compare(problem, profile, first, second, go_on, least_that_failed(failed))
-        answer = ComparisonAnswer.of(found, problem.cluster.usd_per_hour, grounds(request, resolved, profile))
+        answer = ComparisonAnswer.of(
+            found, problem.cluster.usd_per_hour, grounds(request, resolved, profile)
+        )
         sides = {"first": answer.first.prediction, "second": answer.second.prediction}
-        searched = [prediction.needed_gib for name, prediction in sides.items() if name not in settled]
-        answer.reasons += [*left_out(max(searched, default=math.inf), failed), *warnings(sides, failed)]
+        searched = [
+            prediction.needed_gib for name, prediction in sides.items() if name not in settled
+        ]
+        answer.reasons += [
+            *left_out(max(searched, default=math.inf), failed),
+            *warnings(sides, failed),
+        ]
         for name, side in sides.items():
             answer.assumptions += of_the_chunks(f"the {name}", side)
         for name, layout in settled.items():
-            answer.assumptions.extend(of_the_layout(f"{name}.layout", given[name].layout or layout, layout, problem))
+            answer.assumptions.extend(
+                of_the_layout(f"{name}.layout", given[name].layout or layout, layout, problem)
+            )
             given[name] = Side(layout=layout)
-        answer.request.update({name: side.model_dump(mode="json", exclude_none=True) for name, side in given.items()})
+        answer.request.update(
+            {name: side.model_dump(mode="json", exclude_none=True) for name, side in given.items()}
+        )
         return answer.model_dump(mode="json")
 
 

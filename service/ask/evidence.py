@@ -40,7 +40,8 @@ SHOWN = 3
 
 
 def seed(store: Store) -> None:
-    """Put the shipped runs into a database that has none, or another release's; of several processes one does."""
+    """Put the shipped runs into a database that has none, or another release's; of several
+    processes one does."""
     text = (files("models") / "data/runs.jsonl").read_text()
     release = digest(text)
     with store.writing() as rows:
@@ -51,7 +52,8 @@ def seed(store: Store) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Shelf:
-    """The runs of a release. `kinds`: source, model and chip of each; `fitted`: which of them ran."""
+    """The runs of a release. `kinds`: source, model and chip of each; `fitted`: which of them
+    ran."""
 
     ids: list[str]
     kinds: list[tuple[str, str, str]]
@@ -80,7 +82,9 @@ class _Found:
     distance: float
 
     @classmethod
-    def of(cls, rows: Rows, resolver: Resolver, id_: str, distance: float, profile: Profile) -> _Found:
+    def of(
+        cls, rows: Rows, resolver: Resolver, id_: str, distance: float, profile: Profile
+    ) -> _Found:
         run = PublishedRun.model_validate(rows.evidence.get(id_))
         return cls(run, resolver.problem(run.question(profile.software_year)).problem, distance)
 
@@ -99,28 +103,41 @@ class Evidence:
             profile, resolver = as_published(active_profile(rows)), Resolver(rows)
             wanted, shelf = _wanted(rows, query), self._current(rows)
             nearest = shelf.order(wanted)[: query.limit]
-            found = [_Found.of(rows, resolver, shelf.ids[i], distance, profile) for i, distance in nearest]
+            found = [
+                _Found.of(rows, resolver, shelf.ids[i], distance, profile)
+                for i, distance in nearest
+            ]
         items = [_answer(one, profile, wanted) for one in found]
         used = ProfileUsed(id=profile.id, version=profile.version)
         return EvidenceList(items=items, profile=used, runs=len(shelf.ids)).model_dump(mode="json")
 
     def beside(self, problem: Problem, layout: Layout, profile: Profile) -> list[EvidenceShown]:
         """The nearest runs, one of each model, chip and source."""
-        wanted, theirs, found = Traits.of(problem, layout), as_published(profile), dict[tuple[str, str, str], _Found]()
+        wanted, theirs, found = (
+            Traits.of(problem, layout),
+            as_published(profile),
+            dict[tuple[str, str, str], _Found](),
+        )
         with self._store.reading() as rows:
             resolver, shelf = Resolver(rows), self._current(rows)
             for i, distance in shelf.order(wanted):
                 if len(found) == SHOWN:
                     break
                 if shelf.fitted[i] and shelf.kinds[i] not in found:
-                    found[shelf.kinds[i]] = _Found.of(rows, resolver, shelf.ids[i], distance, theirs)
+                    found[shelf.kinds[i]] = _Found.of(
+                        rows, resolver, shelf.ids[i], distance, theirs
+                    )
         return [EvidenceShown.of(_answer(one, theirs, wanted)) for one in found.values()]
 
     def _current(self, rows: Rows) -> _Shelf:
         release = rows.evidence.release()
         known = _shelves.among([release])
         if not known:
-            known = {release: _Shelf.of([PublishedRun.model_validate(document) for document in rows.evidence.all()])}
+            known = {
+                release: _Shelf.of(
+                    [PublishedRun.model_validate(document) for document in rows.evidence.all()]
+                )
+            }
             _shelves.add(known)
         return known[release]
 
@@ -132,15 +149,29 @@ def _wanted(rows: Rows, query: EvidenceQuery) -> Traits:
     if query.recommendation_id is not None:
         return _traits(resolver, of_recommendation(rows, query.recommendation_id, query.rank))
     tokens = query.seq_len * query.global_batch if query.seq_len and query.global_batch else None
-    stated: dict[str, Any] = {"precision": query.precision, "seq_len": query.seq_len, "tokens_per_step": tokens}
+    stated: dict[str, Any] = {
+        "precision": query.precision,
+        "seq_len": query.seq_len,
+        "tokens_per_step": tokens,
+    }
     if query.model is not None:
         architecture = resolver.architecture(query.model).value
         count = architecture.parameters
-        stated |= {"parameters": count.total, "active_parameters": count.active, "sparse": architecture.is_moe}
+        stated |= {
+            "parameters": count.total,
+            "active_parameters": count.active,
+            "sparse": architecture.is_moe,
+        }
     stated["num_chips"] = query.num_chips
     if query.cluster is not None:
-        chip, _, size = resolver.cluster(ClusterPreset(preset=query.cluster, num_chips=query.num_chips))
-        stated |= {"chip": chip.value.id, "generation": chip.value.generation, "num_chips": size.num_chips}
+        chip, _, size = resolver.cluster(
+            ClusterPreset(preset=query.cluster, num_chips=query.num_chips)
+        )
+        stated |= {
+            "chip": chip.value.id,
+            "generation": chip.value.generation,
+            "num_chips": size.num_chips,
+        }
     if query.stack is not None:
         stated["stack"] = resolver.stack(query.stack).value.kin
     return Traits(**stated)
@@ -155,13 +186,21 @@ def _answer(found: _Found, profile: Profile, wanted: Traits) -> EvidenceAnswer:
     predicted = predict_layouts(problem, [run.layout.build()], profile)[0]
     differs = wanted.differing(run.traits())
     return EvidenceAnswer(
-        **run.model_dump(mode="json", include={"id", "source", "family", "trust", "date", "assumed", "outcome"}),
-        **run.model_dump(mode="json", include={"model", "cluster", "workload", "stack"}, exclude_unset=True),
+        **run.model_dump(
+            mode="json", include={"id", "source", "family", "trust", "date", "assumed", "outcome"}
+        ),
+        **run.model_dump(
+            mode="json", include={"model", "cluster", "workload", "stack"}, exclude_unset=True
+        ),
         layout=run.layout,
         distance=found.distance,
-        differs={name: Difference(asked=asked, run=theirs) for name, (asked, theirs) in differs.items()},
+        differs={
+            name: Difference(asked=asked, run=theirs) for name, (asked, theirs) in differs.items()
+        },
         measured=_measured(run, problem),
-        predicted=PredictedRun.model_validate({name: getattr(predicted, name) for name in PredictedRun.model_fields}),
+        predicted=PredictedRun.model_validate(
+            {name: getattr(predicted, name) for name in PredictedRun.model_fields}
+        ),
         residual=log_ratio(run.step_time_s, predicted.step_time_s),
         within_interval=within(run.step_time_s, predicted),
         fit_verdict_agrees=predicted.fits == (run.outcome == "ok"),
@@ -172,7 +211,9 @@ def _measured(run: PublishedRun, problem: Problem) -> MeasuredRun:
     step = run.step_time_s
     return MeasuredRun(
         step_time_s=step,
-        tokens_per_s_per_chip=problem.workload.tokens / step / problem.cluster.num_chips if step else None,
+        tokens_per_s_per_chip=problem.workload.tokens / step / problem.cluster.num_chips
+        if step
+        else None,
         mfu=ByConvention.model_validate(mfu_of(problem, step)) if step else None,
         converted=run.converted,
         memory_gib=run.memory_gib,

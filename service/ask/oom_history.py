@@ -1,4 +1,5 @@
-"""Runs that were reported out of memory, beside layouts that are predicted for the same machines."""
+"""Runs that were reported out of memory, beside layouts that are predicted for the same
+machines."""
 
 from __future__ import annotations
 
@@ -20,13 +21,15 @@ _MOST = 10_000  # different runs, of those that were measured last
 _ROUNDING = 0.005
 
 _runs = Remembered[tuple[str, int, str], tuple[LayoutFields, float] | None](2 * _MOST)
-"""Layout and GiB needed, by profile, version and first report of a run, none of which change: predictions beside many
-reports cost little. None where a run no longer means anything to the models."""
+"""Layout and GiB needed, by profile, version and first report of a run, none of which change:
+predictions beside many reports cost little. None where a run no longer means anything to the
+models."""
 
 
 def out_of_memory(store: Store, problem: Problem, profile: Profile) -> list[OutOfMemoryRun]:
-    """On the same chip and stack, of the same model: the last report of every layout, the latest first, but for those
-    that a run disproves which was measured later, is predicted to need as much and had steps."""
+    """On the same chip and stack, of the same model: the last report of every layout, the latest
+    first, but for those that a run disproves which was measured later, is predicted to need as much
+    and had steps."""
     found = list[OutOfMemoryRun]()
     failed = _last(store, problem, profile, ended=False)
     ended = _last(store, problem, profile, ended=True) if failed else []
@@ -51,7 +54,9 @@ def least_that_failed(runs: list[OutOfMemoryRun]) -> float:
 def warnings(predictions: Mapping[str, PredictedLayout], runs: list[OutOfMemoryRun]) -> list[str]:
     """What to know before one of some layouts, by name, is launched."""
     worst = {name: _as_much(prediction, runs) for name, prediction in predictions.items()}
-    return [_warning(name, predictions[name], run) for name, run in worst.items() if run is not None]
+    return [
+        _warning(name, predictions[name], run) for name, run in worst.items() if run is not None
+    ]
 
 
 def left_out(needed_gib: float, runs: list[OutOfMemoryRun]) -> list[str]:
@@ -60,24 +65,26 @@ def left_out(needed_gib: float, runs: list[OutOfMemoryRun]) -> list[str]:
         return []
     worst = min(runs, key=lambda run: run.needed_gib)
     return [
-        f"left out: what is predicted to need {worst.needed_gib:.1f} GiB or more, as a layout that was reported out of "
-        f"memory (report {worst.report_id})"
+        f"left out: what is predicted to need {worst.needed_gib:.1f} GiB or more, as a layout that"
+        f" was reported out of memory (report {worst.report_id})"
     ]
 
 
 def _as_much(prediction: PredictedLayout, runs: list[OutOfMemoryRun]) -> OutOfMemoryRun | None:
     """The run of the layout itself, or of those that needed no more the one that needed most."""
     alike = [run for run in runs if run.needed_gib <= prediction.needed_gib + _ROUNDING]
-    return max(alike, key=lambda one: (one.layout == prediction.layout, one.needed_gib), default=None)
+    return max(
+        alike, key=lambda one: (one.layout == prediction.layout, one.needed_gib), default=None
+    )
 
 
 def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str:
     what = "this layout" if run.layout == prediction.layout else "a layout"
     usable = prediction.usable_gib
     return (
-        f"{name} is predicted to need {prediction.needed_gib:.1f} of {usable:.1f} GiB, but {what}, predicted to need "
-        f"{run.needed_gib:.1f}, was reported out of memory (report {run.report_id}): a recommendation leaves out what "
-        "needs as much, if anything else fits"
+        f"{name} is predicted to need {prediction.needed_gib:.1f} of {usable:.1f} GiB, but {what},"
+        f" predicted to need {run.needed_gib:.1f}, was reported out of memory (report"
+        f" {run.report_id}): a recommendation leaves out what needs as much, if anything else fits"
     )
 
 
@@ -91,7 +98,10 @@ def _last(store: Store, problem: Problem, profile: Profile, *, ended: bool) -> l
         architecture=problem.architecture.name,
     )
     with store.reading() as rows:
-        last = {(profile.id, profile.version, one.first_id): one for one in rows.reports.last_of_each_run(alike, _MOST)}
+        last = {
+            (profile.id, profile.version, one.first_id): one
+            for one in rows.reports.last_of_each_run(alike, _MOST)
+        }
         runs = _runs.among(last)
         missing = {key: one.id for key, one in last.items() if key not in runs}
         usable, _ = Observations(rows).of(rows.reports.named([*missing.values()]))
@@ -101,7 +111,9 @@ def _last(store: Store, problem: Problem, profile: Profile, *, ended: bool) -> l
         _runs.add(new)
         runs |= new
     return [
-        OutOfMemoryRun(report_id=one.id, measured_at=one.measured_at, layout=run[0], needed_gib=run[1])
+        OutOfMemoryRun(
+            report_id=one.id, measured_at=one.measured_at, layout=run[0], needed_gib=run[1]
+        )
         for key, one in last.items()
         if (run := runs[key]) is not None
     ]

@@ -37,7 +37,9 @@ class Predictions:
         asked = {name: fields.settled(resolved.problem) for name, fields in open_.items()}
         layouts = {name: fields.build() for name, fields in asked.items()}
         require_legal(resolved.problem, layouts, open_)
-        predictions = map(PredictedLayout.of, predict_layouts(resolved.problem, [*layouts.values()], profile))
+        predictions = map(
+            PredictedLayout.of, predict_layouts(resolved.problem, [*layouts.values()], profile)
+        )
         predicted = dict(zip(layouts, predictions, strict=True))
         failed = out_of_memory(self._store, resolved.problem, profile)
         answer = PredictionAnswer(
@@ -60,9 +62,11 @@ class Predictions:
         return answer_page(self._store, PredictionRow, query)
 
 
-def require_legal(problem: Problem, layouts: Mapping[str, Layout], asked: Mapping[str, LayoutFields]) -> None:
-    """Refused, with every layout that breaks a rule, by where each stands in the request; a knob that was not `asked`
-    for has no value there."""
+def require_legal(
+    problem: Problem, layouts: Mapping[str, Layout], asked: Mapping[str, LayoutFields]
+) -> None:
+    """Refused, with every layout that breaks a rule, by where each stands in the request; a knob
+    that was not `asked` for has no value there."""
     if not layouts:
         return
     broken = first_broken(problem, Layouts.of(layouts.values()))
@@ -79,13 +83,20 @@ _BESIDE = {"ep": "etp", "schedule": "virtual_stages"}
 """Knobs that break the rules of another one, where that was left open."""
 
 
-def _broken(problem: Problem, layout: Layout, name: str, asked: LayoutFields, index: int) -> Invalid:
+def _broken(
+    problem: Problem, layout: Layout, name: str, asked: LayoutFields, index: int
+) -> Invalid:
     rule = RULES[index]
     knob = rule.field.removeprefix("layout").lstrip(".")
-    if knob not in asked.model_fields_set and (other := _BESIDE.get(knob)) in asked.model_fields_set:
+    if (
+        knob not in asked.model_fields_set
+        and (other := _BESIDE.get(knob)) in asked.model_fields_set
+    ):
         knob = other
     value = getattr(asked, knob) if knob in asked.model_fields_set else None
-    return Invalid(f"{name}.{knob}" if knob else name, value, f"{rule.name}: {rule.message(problem, layout)}")
+    return Invalid(
+        f"{name}.{knob}" if knob else name, value, f"{rule.name}: {rule.message(problem, layout)}"
+    )
 
 
 def _save(rows: Rows, answer: PredictionAnswer) -> Created:

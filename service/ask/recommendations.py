@@ -53,11 +53,16 @@ class Recommendations:
     def __init__(self, store: Store, evidence: Evidence) -> None:
         self._store, self._evidence = store, evidence
 
-    def recommend(self, request: RecommendationRequest, require_client: Callable[[], None] = nobody) -> Save:
+    def recommend(
+        self, request: RecommendationRequest, require_client: Callable[[], None] = nobody
+    ) -> Save:
         with self._store.reading() as rows:
             places = places_of(Resolver(rows), request)
             profile = wanted_profile(rows, request.profile)
-        constraints, go_on = request.constraints.build(), Deadline(request.time_limit_s, require_client)
+        constraints, go_on = (
+            request.constraints.build(),
+            Deadline(request.time_limit_s, require_client),
+        )
         choices, fewest = self._choose(places, request, profile, constraints, go_on.most())
         where, known = (choices[0].name, choices[0].layout) if choices else (OWN, None)
         resolved = places.resolved[where]
@@ -80,7 +85,9 @@ class Recommendations:
                 go_on=go_on,
                 failed_gib=least_that_failed(failed),
                 left_out_s=math.inf if allocation is None else allocation.left_out_s,
-                known=Layouts.of([known]) if known and known.num_devices == problem.cluster.num_devices else None,
+                known=Layouts.of([known])
+                if known and known.num_devices == problem.cluster.num_devices
+                else None,
             )
         except Infeasible as error:
             nowhere = len(choices) > 1 and all(choice.refused for choice in choices)
@@ -89,7 +96,9 @@ class Recommendations:
             choices[0] = settled(choices[0], resolved.problem, _objective(request), found)
         members = _found(found)
         if "thresholds" in request.include:
-            soon = go_on if "time_limit_s" in request.model_fields_set else go_on.within(_THRESHOLDS_S)
+            soon = (
+                go_on if "time_limit_s" in request.model_fields_set else go_on.within(_THRESHOLDS_S)
+            )
             asked = (profile, constraints, request.tolerance, soon, least_that_failed(failed))
             members["pipelining"].thresholds = _thresholds(found, *asked)
         answer = RecommendationAnswer(
@@ -103,7 +112,10 @@ class Recommendations:
         answer.request.update(_asked(request, places))
         answer.assumptions.extend([*_lossless(request.objective), *_to_check(_advised(answer))])
         if allocation is not None:
-            used = {"num_chips": problem.cluster.num_chips, "chips_per_domain": allocation.chips_per_group}
+            used = {
+                "num_chips": problem.cluster.num_chips,
+                "chips_per_domain": allocation.chips_per_group,
+            }
             answer.request["cluster"].update(used)
             answer.reasons.extend(_spare(allocation, request.cluster.num_chips))
             answer.assumptions.extend(leaves)
@@ -120,7 +132,8 @@ class Recommendations:
         constraints: Constraints,
         go_on: GoOn,
     ) -> tuple[list[Choice], list[str]]:
-        """Where the request asks for it, its places, the best first; and how the fewest chips were found, in words."""
+        """Where the request asks for it, its places, the best first; and how the fewest chips were
+        found, in words."""
         if not {"alternatives", "objective"} & request.model_fields_set:
             return [], []
         objective, fewest = _objective(request), list[str]()
@@ -192,12 +205,15 @@ def _spare(allocation: Allocation, most: int | None) -> list[str]:
 
 
 def _of_places(choices: Sequence[Choice], objective: Objective, fewest: Sequence[str]) -> list[str]:
-    """Why the first place is the one, how the fewest chips were found, and what is left out there."""
+    """Why the first place is the one, how the fewest chips were found, and what is left out
+    there."""
     if not choices:
         return []
     best, lines = choices[0], [told(choices, objective), *fewest]
     if best.all_chips_s is not None:
-        spared = f"{best.num_chips - (best.chips_used or 0)} of the {best.num_chips} chips are left out"
+        spared = (
+            f"{best.num_chips - (best.chips_used or 0)} of the {best.num_chips} chips are left out"
+        )
         lines.append(f"{spared}: with all of them a step takes {best.all_chips_s:.4g} s")
     return lines
 
@@ -206,16 +222,26 @@ def _lossless(objective: ObjectiveFields) -> list[str]:
     """What failures are taken to cost nothing of."""
     if not objective.failures_per_chip_hour:
         counts = objective.tokens is not None or objective.deadline_hours is not None
-        return ["objective.failures_per_chip_hour is 0: hours and costs count no failures"] if counts else []
+        return (
+            ["objective.failures_per_chip_hour is 0: hours and costs count no failures"]
+            if counts
+            else []
+        )
     costs = {"checkpoint_s": "checkpoints stop no training", "restart_s": "a restart takes no time"}
     open_ = {name: free for name, free in costs.items() if name not in objective.model_fields_set}
-    return [f"objective.{name} is 0: {free}, so goodput is too high" for name, free in open_.items()]
+    return [
+        f"objective.{name} is 0: {free}, so goodput is too high" for name, free in open_.items()
+    ]
 
 
 def _to_check(advised: dict[str, PredictedLayout]) -> list[str]:
     """What a launch needs beyond its degrees, and what looks like a slip of the request."""
     lines = [line for name, found in advised.items() for line in of_the_chunks(name, found)]
-    beyond = [line for line in advised["the fastest"].provenance.outside if line.startswith("tokens_per_step")]
+    beyond = [
+        line
+        for line in advised["the fastest"].provenance.outside
+        if line.startswith("tokens_per_step")
+    ]
     if any(" is beyond " in line and line.endswith(" any run") for line in beyond):
         lines.append(f"{beyond[0]}: check that workload.global_batch counts sequences, not tokens")
     return lines
@@ -228,15 +254,20 @@ def _advised(answer: RecommendationAnswer) -> dict[str, PredictedLayout]:
 
 
 def _asked(request: RecommendationRequest, places: Places) -> dict[str, Any]:
-    """What of the request is no part of the question, and its own cluster and stack, whichever are the best."""
+    """What of the request is no part of the question, and its own cluster and stack, whichever are
+    the best."""
     given = dict(places.written[OWN])
-    given |= {name: getattr(request, name) for name in ("tolerance", "top", "include", "time_limit_s")}
+    given |= {
+        name: getattr(request, name) for name in ("tolerance", "top", "include", "time_limit_s")
+    }
     given["constraints"] = request.constraints.model_dump(mode="json", exclude_none=True)
     if request.allocation is not None:
         given["allocation"] = request.allocation.model_dump(mode="json", exclude_none=True)
     several = len(places.asked) > 1
     if several:
-        others = [_other(places, i, cluster) for i, cluster in enumerate(request.alternatives.clusters)]
+        others = [
+            _other(places, i, cluster) for i, cluster in enumerate(request.alternatives.clusters)
+        ]
         given["alternatives"] = {"clusters": others, "num_chips": request.alternatives.num_chips}
         if request.alternatives.up_to_chips is not None:
             given["alternatives"]["up_to_chips"] = request.alternatives.up_to_chips
@@ -263,7 +294,9 @@ def _found(found: Recommendation) -> dict[str, Any]:
         "reasons": list(found.reasons),
         "chips_used": found.chips_used,
         "fewer_chips": FewerChipsAnswer.of(found.fewer_chips) if found.fewer_chips else None,
-        "faster_on_fewer": FasterOnFewerAnswer.of(found.faster_on_fewer) if found.faster_on_fewer else None,
+        "faster_on_fewer": FasterOnFewerAnswer.of(found.faster_on_fewer)
+        if found.faster_on_fewer
+        else None,
         "pipelining": PipeliningAnswer.of(found.pipelining, usd_per_hour),
         "certificate": CertificateAnswer.of(found.certificate),
     }

@@ -23,7 +23,9 @@ class Timelines:
         return self._draw(query, lambda rows: of_prediction(rows, id_, query.rank))
 
     def of_recommendation(self, id_: str, query: RecommendationTimelineQuery) -> dict[str, Any]:
-        return self._draw(query, lambda rows: of_recommendation(rows, id_, query.rank, query.choice))
+        return self._draw(
+            query, lambda rows: of_recommendation(rows, id_, query.rank, query.choice)
+        )
 
     def _draw(self, query: TimelineQuery, answered: Callable[[Rows], Answered]) -> dict[str, Any]:
         with self._store.reading() as rows:

@@ -1,1 +1,2 @@
-"""Foreign dialects, one a file: readers of other tools' model configs and training logs, writers of launch configs."""
+"""Foreign dialects, one a file: readers of other tools' model configs and training logs, writers of
+launch configs."""

@@ -1,4 +1,5 @@
-"""A config.json as read: every access says which type and range a key must have, and names the key that breaks it."""
+"""A config.json as read: every access says which type and range a key must have, and names the key
+that breaks it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _SHOWN_INTEGER = 2**63
 
 @dataclass(frozen=True)
 class Config:
-    """One JSON object of a config. `path` leads to it; `respelled` maps our key to the one its family uses.
+    """One JSON object of a config. `path` leads to it; `respelled` maps our key to the one its
+    family uses.
 
     A `default` is what an absent or null key settles to; without one the key is required.
     """
@@ -88,7 +90,8 @@ class Config:
         return replace(self, values=value, path=f"{self.where(key)}.", respelled={})
 
     def refuse(self, key: str, missing: str, value: bool = True) -> None:
-        """Stop where the key switches on (or off) something so that the cost model does not describe the rest."""
+        """Stop where the key switches on (or off) something so that the cost model does not
+        describe the rest."""
         if self.flag(key, not value) is value:
             raise Unsupported(self.where(key), value, missing)
 
@@ -121,7 +124,8 @@ class Config:
 
 
 def shown(value: object) -> object:
-    """The value if it is short and plain, else what it is: an error must print, whatever it is about."""
+    """The value if it is short and plain, else what it is: an error must print, whatever it is
+    about."""
     if isinstance(value, str):
         return value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…"
     if isinstance(value, Mapping):

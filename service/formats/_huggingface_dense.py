@@ -37,7 +37,9 @@ def arcee(cfg: Config) -> Architecture:
 
 def nemotron(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", False))
-    return decoder(cfg, layered(cfg, block), plain(cfg, cfg.flag("mlp_bias", False)), norm_bias=True)
+    return decoder(
+        cfg, layered(cfg, block), plain(cfg, cfg.flag("mlp_bias", False)), norm_bias=True
+    )
 
 
 def internlm2(cfg: Config) -> Architecture:
@@ -48,7 +50,9 @@ def internlm2(cfg: Config) -> Architecture:
 def exaone(cfg: Config) -> Architecture:
     cfg = cfg.respell(num_hidden_layers="num_layers")
     tied = cfg.flag("tie_word_embeddings")
-    return decoder(cfg, layered(cfg, attention(cfg, kv_default=num_heads(cfg))), gated(cfg), tied=tied)
+    return decoder(
+        cfg, layered(cfg, attention(cfg, kv_default=num_heads(cfg))), gated(cfg), tied=tied
+    )
 
 
 def smollm3(cfg: Config) -> Architecture:
@@ -87,7 +91,9 @@ def phi3(cfg: Config) -> Architecture:
 def starcoder2(cfg: Config) -> Architecture:
     bias = cfg.flag("use_bias", True)
     block = attention(cfg, bias=bias)
-    return decoder(cfg, layered(cfg, block, throughout(cfg)), plain(cfg, bias), tied=True, norm_bias=True)
+    return decoder(
+        cfg, layered(cfg, block, throughout(cfg)), plain(cfg, bias), tied=True, norm_bias=True
+    )
 
 
 def qwen2(cfg: Config) -> Architecture:
@@ -99,7 +105,9 @@ def qwen2(cfg: Config) -> Architecture:
 
 def qwen3(cfg: Config) -> Architecture:
     cfg = cfg.assuming(use_sliding_window=False)
-    block = attention(cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True)
+    block = attention(
+        cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True
+    )
     return decoder(cfg, layered(cfg, block, from_layer(cfg)), gated(cfg))
 
 
@@ -114,7 +122,9 @@ def gemma2(cfg: Config) -> Architecture:
 
 
 def gemma3(cfg: Config) -> Architecture:
-    block = attention(cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True)
+    block = attention(
+        cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True
+    )
     windows = every(cfg.size("sliding_window_pattern", 6))
     return decoder(cfg, layered(cfg, block, windows), gated(cfg), tied=True, num_norms=4)
 
@@ -156,7 +166,9 @@ def cohere(cfg: Config) -> Architecture:
 def cohere2(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", False))
     windows = every(cfg.size("sliding_window_pattern", 4))
-    return decoder(cfg, layered(cfg, block, windows), gated(cfg), tied=True, num_norms=1, parallel=True)
+    return decoder(
+        cfg, layered(cfg, block, windows), gated(cfg), tied=True, num_norms=1, parallel=True
+    )
 
 
 def stablelm(cfg: Config) -> Architecture:
@@ -169,16 +181,29 @@ def stablelm(cfg: Config) -> Architecture:
     )
     parallel = cfg.flag("use_parallel_residual", False)
     return decoder(
-        cfg, layered(cfg, block), gated(cfg), num_norms=1 if parallel else 2, norm_bias=True, parallel=parallel
+        cfg,
+        layered(cfg, block),
+        gated(cfg),
+        num_norms=1 if parallel else 2,
+        norm_bias=True,
+        parallel=parallel,
     )
 
 
 def phi(cfg: Config) -> Architecture:
-    """Attention and MLP run side by side after one norm; biases everywhere, the LM head's included."""
+    """Attention and MLP run side by side after one norm; biases everywhere, the LM head's
+    included."""
     cfg.refuse("qk_layernorm", "norms with biases on queries and keys")
     block = attention(cfg, kv_default=num_heads(cfg), bias=True)
     return replace(
-        decoder(cfg, layered(cfg, block), plain(cfg, bias=True), num_norms=1, norm_bias=True, parallel=True),
+        decoder(
+            cfg,
+            layered(cfg, block),
+            plain(cfg, bias=True),
+            num_norms=1,
+            norm_bias=True,
+            parallel=True,
+        ),
         lm_head_bias=True,
     )
 
@@ -206,8 +231,13 @@ def gpt_bigcode(cfg: Config) -> Architecture:
 
 
 def gpt_neo(cfg: Config) -> Architecture:
-    """Of attention only the output has biases; `attention_layers` says which layers see a window."""
-    cfg = cfg.respell(num_hidden_layers="num_layers", num_attention_heads="num_heads", sliding_window="window_size")
+    """Of attention only the output has biases; `attention_layers` says which layers see a
+    window."""
+    cfg = cfg.respell(
+        num_hidden_layers="num_layers",
+        num_attention_heads="num_heads",
+        sliding_window="window_size",
+    )
     kinds = cfg.words("attention_layers", num_layers(cfg))
     if not kinds:
         raise cfg.missing("attention_layers")
@@ -217,13 +247,17 @@ def gpt_neo(cfg: Config) -> Architecture:
     blocks = layered(cfg, block, lambda index: SLIDING if kinds[index] == "local" else FULL)
     mlp = plain(cfg, bias=True, default=4 * cfg.size("hidden_size"))
     return replace(
-        decoder(cfg, blocks, mlp, tied=True, norm_bias=True), learned_positions=cfg.size("max_position_embeddings")
+        decoder(cfg, blocks, mlp, tied=True, norm_bias=True),
+        learned_positions=cfg.size("max_position_embeddings"),
     )
 
 
 def gptj(cfg: Config) -> Architecture:
     cfg = cfg.respell(
-        hidden_size="n_embd", num_hidden_layers="n_layer", num_attention_heads="n_head", intermediate_size="n_inner"
+        hidden_size="n_embd",
+        num_hidden_layers="n_layer",
+        num_attention_heads="n_head",
+        intermediate_size="n_inner",
     )
     mlp = plain(cfg, bias=True, default=4 * cfg.size("hidden_size"))
     block = attention(cfg, kv_default=num_heads(cfg))
@@ -234,14 +268,18 @@ def gptj(cfg: Config) -> Architecture:
 def gpt_neox(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", True))
     parallel = cfg.flag("use_parallel_residual", True)
-    return decoder(cfg, layered(cfg, block), plain(cfg, bias=True), norm_bias=True, parallel=parallel)
+    return decoder(
+        cfg, layered(cfg, block), plain(cfg, bias=True), norm_bias=True, parallel=parallel
+    )
 
 
 def opt(cfg: Config) -> Architecture:
     """Positions are learned, and offset by two rows."""
     hidden = cfg.size("hidden_size")
     if cfg.size("word_embed_proj_dim", hidden) != hidden:
-        raise Unsupported("word_embed_proj_dim", cfg.get("word_embed_proj_dim"), "embeddings of another width")
+        raise Unsupported(
+            "word_embed_proj_dim", cfg.get("word_embed_proj_dim"), "embeddings of another width"
+        )
     cfg.refuse("do_layer_norm_before", "norms behind the blocks", value=False)
     cfg.refuse("layer_norm_elementwise_affine", "norms without weights", value=False)
     cfg.refuse("_remove_final_layer_norm", "a stack without a final norm")
@@ -255,7 +293,8 @@ def opt(cfg: Config) -> Architecture:
 
 
 def falcon(cfg: Config) -> Architecture:
-    """Falcon 7B (one key-value head, one norm a layer), the new decoder of 40B and 180B, and the RW variants."""
+    """Falcon 7B (one key-value head, one norm a layer), the new decoder of 40B and 180B, and the RW
+    variants."""
     new, parallel = cfg.flag("new_decoder_architecture"), cfg.flag("parallel_attn")
     cfg = cfg.respell(num_key_value_heads="num_kv_heads", intermediate_size="ffn_hidden_size")
     if cfg.flag("multi_query") and not new:
@@ -273,11 +312,15 @@ def mpt(cfg: Config) -> Architecture:
     inner = cfg.inner("attn_config")
     inner.refuse("alibi", "the learned positions of MPT without ALiBi", value=False)
     inner.refuse("qk_ln", "norms over all queries and keys")
-    cfg = cfg.respell(hidden_size="d_model", num_hidden_layers="n_layers", num_attention_heads="n_heads")
+    cfg = cfg.respell(
+        hidden_size="d_model", num_hidden_layers="n_layers", num_attention_heads="n_heads"
+    )
     hidden = cfg.size("hidden_size")
     mlp = plain(cfg, default=hidden * cfg.size("expansion_ratio", most=64))
     multi_query = inner.word("attn_type", "multihead_attention") == "multiquery_attention"
-    cfg = cfg.assuming(num_key_value_heads=inner.size("kv_n_heads", 1 if multi_query else num_heads(cfg)))
+    cfg = cfg.assuming(
+        num_key_value_heads=inner.size("kv_n_heads", 1 if multi_query else num_heads(cfg))
+    )
     return decoder(cfg, layered(cfg, attention(cfg)), mlp, tied=True)
 
 

@@ -35,7 +35,9 @@ def mixtral(cfg: Config) -> Architecture:
 
 def granitemoe(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", False))
-    return decoder(cfg, layered(cfg, block), experts(cfg, count="num_local_experts", width="intermediate_size"))
+    return decoder(
+        cfg, layered(cfg, block), experts(cfg, count="num_local_experts", width="intermediate_size")
+    )
 
 
 def olmoe(cfg: Config) -> Architecture:
@@ -52,7 +54,9 @@ def olmoe(cfg: Config) -> Architecture:
 def dbrx(cfg: Config) -> Architecture:
     """Attention and experts have objects of their own, whose tie_word_embeddings mean nothing."""
     inner, ffn = cfg.inner("attn_config"), cfg.inner("ffn_config")
-    cfg = cfg.respell(hidden_size="d_model", num_hidden_layers="n_layers", num_attention_heads="n_heads")
+    cfg = cfg.respell(
+        hidden_size="d_model", num_hidden_layers="n_layers", num_attention_heads="n_heads"
+    )
     cfg = cfg.assuming(num_key_value_heads=inner.size("kv_n_heads"))
     moe = experts(ffn, count="moe_num_experts", top_k="moe_top_k", width="ffn_hidden_size")
     return decoder(cfg, layered(cfg, attention(cfg)), moe)
@@ -62,28 +66,41 @@ def qwen2_moe(cfg: Config) -> Architecture:
     """The shared expert has a width of its own and a gate."""
     cfg = stating_windows(cfg)
     block = attention(cfg, bias=cfg.flag("qkv_bias", True), output_bias=False)
-    moe = replace(experts(cfg), shared_intermediate_size=cfg.size("shared_expert_intermediate_size"), shared_gate=True)
+    moe = replace(
+        experts(cfg),
+        shared_intermediate_size=cfg.size("shared_expert_intermediate_size"),
+        shared_gate=True,
+    )
     return decoder(cfg, layered(cfg, block), mixed(cfg, _qwen_sparse(cfg), moe))
 
 
 def qwen3_moe(cfg: Config) -> Architecture:
     """transformers 5 writes num_local_experts for num_experts."""
     cfg = stating_windows(cfg).respell(num_local_experts="num_experts")
-    block = attention(cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True)
+    block = attention(
+        cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True
+    )
     moe = experts(cfg, count="num_local_experts")
     return decoder(cfg, layered(cfg, block), mixed(cfg, _qwen_sparse(cfg), moe))
 
 
 def _qwen_sparse(cfg: Config) -> Callable[[int], bool]:
-    dense, step = cfg.indices("mlp_only_layers", num_layers(cfg)), cfg.size("decoder_sparse_step", 1)
+    dense, step = (
+        cfg.indices("mlp_only_layers", num_layers(cfg)),
+        cfg.size("decoder_sparse_step", 1),
+    )
     return lambda index: index not in dense and (index + 1) % step == 0
 
 
 def gpt_oss(cfg: Config) -> Architecture:
     """Biases on everything but the norms, attention sinks, and windows in every other layer."""
     cfg = cfg.respell(experts_per_token="num_experts_per_tok")
-    block = attention(cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", True), sinks=True)
-    moe = experts(cfg, count="num_local_experts", top_k="experts_per_token", width="intermediate_size")
+    block = attention(
+        cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", True), sinks=True
+    )
+    moe = experts(
+        cfg, count="num_local_experts", top_k="experts_per_token", width="intermediate_size"
+    )
     return decoder(cfg, layered(cfg, block, every(2)), replace(moe, bias=True, router_bias=True))
 
 
@@ -124,7 +141,8 @@ def _latent_attention(cfg: Config) -> Attention:
 
 
 def _with_mtp(cfg: Config, model: Architecture) -> Architecture:
-    """Multi-token-prediction layers stand beside the stack; newer files spell them num_mtp_layers."""
+    """Multi-token-prediction layers stand beside the stack; newer files spell them
+    num_mtp_layers."""
     cfg = cfg.respell(num_nextn_predict_layers="num_mtp_layers")
     return replace(model, mtp_layers=cfg.count("num_nextn_predict_layers", 0, most=MAX_LAYERS))
 
@@ -143,13 +161,19 @@ def dots1(cfg: Config) -> Architecture:
 
 
 def llama4(cfg: Config) -> Architecture:
-    """One shared expert is implied; `intermediate_size` is an expert's, `intermediate_size_mlp` a dense layer's.
+    """One shared expert is implied; `intermediate_size` is an expert's, `intermediate_size_mlp` a
+    dense layer's.
 
-    The layers with rotary embedding are the chunked ones. The norms on queries and keys have no weights.
+    The layers with rotary embedding are the chunked ones. The norms on queries and keys have no
+    weights.
     """
     block = attention(cfg, bias=cfg.flag("attention_bias", False))
     moe = experts(cfg, count="num_local_experts", width="intermediate_size", shared=1)
-    return decoder(cfg, layered(cfg, block, _llama4_kind(cfg)), mixed(cfg, _llama4_sparse(cfg), moe, _llama4_dense))
+    return decoder(
+        cfg,
+        layered(cfg, block, _llama4_kind(cfg)),
+        mixed(cfg, _llama4_sparse(cfg), moe, _llama4_dense),
+    )
 
 
 def _llama4_kind(cfg: Config) -> Callable[[int], str] | None:
@@ -173,10 +197,15 @@ def _llama4_dense(cfg: Config) -> Mlp:
 
 
 def ernie_moe(cfg: Config) -> Architecture:
-    """Sparse from moe_layer_start_index to moe_layer_end_index (-1: the last), every moe_layer_interval-th."""
+    """Sparse from moe_layer_start_index to moe_layer_end_index (-1: the last), every
+    moe_layer_interval-th."""
     cfg.refuse("use_bias", "biases of the dense layers alone")
     last = num_layers(cfg) - 1
-    end = last if cfg.get("moe_layer_end_index") in (None, -1) else cfg.count("moe_layer_end_index", most=last)
+    end = (
+        last
+        if cfg.get("moe_layer_end_index") in (None, -1)
+        else cfg.count("moe_layer_end_index", most=last)
+    )
     start, interval = cfg.count("moe_layer_start_index"), cfg.size("moe_layer_interval", 1)
     moe = experts(
         cfg,
@@ -190,10 +219,14 @@ def ernie_moe(cfg: Config) -> Architecture:
 
 
 def minimax_m2(cfg: Config) -> Architecture:
-    """Without the multi-token prediction that its published file switches on and transformers leaves out."""
+    """Without the multi-token prediction that its published file switches on and transformers
+    leaves out."""
     modules = cfg.count("num_mtp_modules", 0)
     if cfg.flag("use_mtp", modules > 0):
-        missing = "multi-token-prediction modules of which no weights are published (use_mtp: false leaves them out)"
+        missing = (
+            "multi-token-prediction modules of which no weights are published (use_mtp: false"
+            " leaves them out)"
+        )
         key = "num_mtp_modules" if cfg.get("use_mtp") is None else "use_mtp"
         raise Unsupported(cfg.where(key), cfg.get(key), missing)
     if not all(cfg.switches("attn_type_list", num_layers(cfg))):
@@ -201,7 +234,9 @@ def minimax_m2(cfg: Config) -> Architecture:
     if cfg.word("qk_norm_type", "per_layer") != "per_layer":
         raise Unsupported(cfg.where("qk_norm_type"), cfg.get("qk_norm_type"), "norms of this kind")
     if width := cfg.count("shared_intermediate_size", 0):
-        raise Unsupported(cfg.where("shared_intermediate_size"), width, "shared experts of this family")
+        raise Unsupported(
+            cfg.where("shared_intermediate_size"), width, "shared experts of this family"
+        )
     block = attention(cfg, qk_norm=cfg.flag("use_qk_norm", True), qk_norm_all_heads=True)
     moe = experts(cfg, count="num_local_experts", width="intermediate_size", selection_bias=True)
     return decoder(cfg, layered(cfg, block), moe)
@@ -210,7 +245,9 @@ def minimax_m2(cfg: Config) -> Architecture:
 def hunyuan_v3(cfg: Config) -> Architecture:
     """The first layer is dense unless mlp_layer_types says which are."""
     cfg.refuse("mlp_bias", "biases of the dense layers alone")
-    block = attention(cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True)
+    block = attention(
+        cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True
+    )
     moe = experts(cfg, shared=num_shared(cfg, "num_shared_experts"), selection_bias=True)
     kinds = cfg.words("mlp_layer_types", num_layers(cfg))
     if not set(kinds) <= {"dense", "sparse"}:

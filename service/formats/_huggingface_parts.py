@@ -1,4 +1,5 @@
-"""What the families of Hugging Face configs have in common: attention, windows, experts, the stack of layers."""
+"""What the families of Hugging Face configs have in common: attention, windows, experts, the stack
+of layers."""
 
 from __future__ import annotations
 
@@ -33,14 +34,18 @@ def attention(
     qk_norm_all_heads: bool = False,
     sinks: bool = False,
 ) -> Attention:
-    """Multi-head or grouped-query attention. `head_dim` defaults to the config's own, else to hidden / heads.
+    """Multi-head or grouped-query attention. `head_dim` defaults to the config's own, else to
+    hidden / heads.
 
-    `bias` is that of the queries, keys and values, and of the output too unless `output_bias` says otherwise.
+    `bias` is that of the queries, keys and values, and of the output too unless `output_bias` says
+    otherwise.
     """
     heads = num_heads(cfg)
     kv_heads = cfg.size("num_key_value_heads", kv_default)
     if heads % kv_heads:
-        raise cfg.invalid("num_key_value_heads", f"must divide {cfg.where('num_attention_heads')} = {heads}")
+        raise cfg.invalid(
+            "num_key_value_heads", f"must divide {cfg.where('num_attention_heads')} = {heads}"
+        )
     dim = head_dim or _head_dim(cfg, heads)
     return Attention(
         num_heads=heads,
@@ -60,18 +65,26 @@ def _head_dim(cfg: Config, heads: int) -> int:
         return cfg.size("head_dim")
     hidden = cfg.size("hidden_size")
     if hidden % heads:
-        rule = f"is required: {cfg.where('hidden_size')} / {cfg.where('num_attention_heads')} = {hidden}/{heads}"
+        rule = (
+            f"is required: {cfg.where('hidden_size')} / {cfg.where('num_attention_heads')} ="
+            f" {hidden}/{heads}"
+        )
         raise Invalid(cfg.where("head_dim"), None, f"{rule} is not whole")
     return hidden // heads
 
 
-def layered(cfg: Config, block: Attention, kind: Callable[[int], str] | None = None) -> list[Attention]:
-    """The attention of every layer: by `layer_types` if the config has it, else by the family's `kind` of an index.
+def layered(
+    cfg: Config, block: Attention, kind: Callable[[int], str] | None = None
+) -> list[Attention]:
+    """The attention of every layer: by `layer_types` if the config has it, else by the family's
+    `kind` of an index.
 
     `use_sliding_window: false` switches all windows off, whatever else is written.
     """
     count = num_layers(cfg)
-    kinds = cfg.words("layer_types", count) or [kind(index) if kind else FULL for index in range(count)]
+    kinds = cfg.words("layer_types", count) or [
+        kind(index) if kind else FULL for index in range(count)
+    ]
     blocks = {kind: _windowed(cfg, block, kind) for kind in dict.fromkeys(kinds)}
     return [blocks[kind] for kind in kinds]
 
@@ -107,7 +120,8 @@ def from_layer(cfg: Config) -> Callable[[int], str] | None:
 
 
 def stating_windows(cfg: Config) -> Config:
-    """A config without windows, or one whose layer_types says where they are: transformers' rules for it changed."""
+    """A config without windows, or one whose layer_types says where they are: transformers' rules
+    for it changed."""
     cfg = cfg.assuming(use_sliding_window=False)
     if _windows_on(cfg) and not cfg.get("layer_types"):
         raise cfg.missing("layer_types")
@@ -155,7 +169,9 @@ def _groups(cfg: Config, num_experts: int, per_token: int) -> tuple[int, int]:
     if num_experts % groups:
         raise cfg.invalid("n_group", f"must divide {num_experts} experts")
     if chosen > groups or per_token > chosen * (num_experts // groups):
-        raise cfg.invalid("topk_group", f"must be of n_group = {groups} groups that hold {per_token} experts")
+        raise cfg.invalid(
+            "topk_group", f"must be of n_group = {groups} groups that hold {per_token} experts"
+        )
     return groups, chosen
 
 
@@ -166,16 +182,20 @@ def num_shared(cfg: Config, key: str = "n_shared_experts") -> int:
 def mixed(
     cfg: Config, sparse: Callable[[int], bool], moe: Moe, dense: Callable[[Config], Mlp] = gated
 ) -> list[Mlp | Moe]:
-    """Experts in the layers that `sparse` picks, in the others the dense MLP: its keys are read only if needed."""
+    """Experts in the layers that `sparse` picks, in the others the dense MLP: its keys are read
+    only if needed."""
     picked = [sparse(index) for index in range(num_layers(cfg))]
     mlp = moe if all(picked) else dense(cfg)
     return [moe if pick else mlp for pick in picked]
 
 
 def after_dense(cfg: Config) -> Callable[[int], bool]:
-    """DeepSeek's rule: sparse from `first_k_dense_replace` on, where `moe_layer_freq` (a period or a list) says so."""
+    """DeepSeek's rule: sparse from `first_k_dense_replace` on, where `moe_layer_freq` (a period or
+    a list) says so."""
     count, first = num_layers(cfg), cfg.count("first_k_dense_replace")
-    chosen = cfg.switches("moe_layer_freq", count) if isinstance(cfg.get("moe_layer_freq"), list) else []
+    chosen = (
+        cfg.switches("moe_layer_freq", count) if isinstance(cfg.get("moe_layer_freq"), list) else []
+    )
     if chosen:
         return lambda index: index >= first and chosen[index]
     period = cfg.size("moe_layer_freq", 1)
@@ -193,10 +213,16 @@ def decoder(
     parallel: bool = False,
     post_norms: bool = False,
 ) -> Architecture:
-    """The stack; `tied` is what the family means by an absent tie_word_embeddings, `parallel`: attention and MLP run
-    side by side; `post_norms`: each is followed by its norm."""
-    blocks = [feed_forward] * len(attentions) if isinstance(feed_forward, (Mlp, Moe)) else feed_forward
-    norms: dict[str, Any] = {"num_norms": num_norms, "norm_bias": norm_bias, "post_norms": post_norms}
+    """The stack; `tied` is what the family means by an absent tie_word_embeddings, `parallel`:
+    attention and MLP run side by side; `post_norms`: each is followed by its norm."""
+    blocks = (
+        [feed_forward] * len(attentions) if isinstance(feed_forward, (Mlp, Moe)) else feed_forward
+    )
+    norms: dict[str, Any] = {
+        "num_norms": num_norms,
+        "norm_bias": norm_bias,
+        "post_norms": post_norms,
+    }
     layers = (
         Layer(attention=block, feed_forward=mlp, parallel=parallel, **norms)
         for block, mlp in zip(attentions, blocks, strict=True)

@@ -1,8 +1,9 @@
-"""Hugging Face `config.json`: the layers of a decoder-only language model, read as its own family means them.
+"""Hugging Face `config.json`: the layers of a decoder-only language model, read as its own family
+means them.
 
-Nothing is guessed: a `model_type` no reader knows is refused, and so is a config that lacks a key its family needs.
-A class default of transformers stands in only where an absent key has that one meaning. Of a multimodal model the
-text tower is read; its vision tower is left out.
+Nothing is guessed: a `model_type` no reader knows is refused, and so is a config that lacks a key
+its family needs. A class default of transformers stands in only where an absent key has that one
+meaning. Of a multimodal model the text tower is read; its vision tower is left out.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ FAMILIES = {**_huggingface_dense.READERS, **_huggingface_moe.READERS}
 class Wrapper:
     """A multimodal config around a text tower.
 
-    `text_type` is the tower's model_type where the tower does not say; `omitted` are the keys that its published
-    files leave out because they equal the class default.
+    `text_type` is the tower's model_type where the tower does not say; `omitted` are the keys that
+    its published files leave out because they equal the class default.
     """
 
     text_type: str | None = None
@@ -34,7 +35,12 @@ WRAPPERS = {
     "deepseek_vl_v2": Wrapper(),
     "gemma3": Wrapper(
         "gemma3_text",
-        {"vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
+        {
+            "vocab_size": 262_208,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+        },
     ),
     "internvl": Wrapper(),
     "internvl_chat": Wrapper(),
@@ -58,33 +64,45 @@ _MISSING = {
     "sparse attention chosen by an indexer": "deepseek_v32 glm_moe_dsa minimax_m3 minimax_m3_vl",
     "compressed sparse attention and hyper-connections": "deepseek_v4",
     "state-space (Mamba) layers": (
-        "mamba mamba2 falcon_mamba falcon_h1 jamba bamba zamba zamba2 nemotron_h granitemoehybrid plamo2"
+        "mamba mamba2 falcon_mamba falcon_h1 jamba bamba zamba zamba2 nemotron_h granitemoehybrid"
+        " plamo2"
     ),
     "recurrent layers": "rwkv rwkv5 rwkv6 rwkv7 recurrent_gemma xlstm",
     "short-convolution layers": "lfm2 lfm2_moe lfm2_vl",
     "layers whose attention or MLP is left out or resized one by one": "nemotron-nas deci",
     "per-layer embeddings and alternating updates": "gemma3n gemma3n_text",
-    "key-value heads and attention sinks that differ from layer to layer": "mimo_v2 mimo_v2_flash mimo_v2_pro",
+    "key-value heads and attention sinks that differ from layer to layer": (
+        "mimo_v2 mimo_v2_flash mimo_v2_pro"
+    ),
     "a dense MLP beside the experts and per-kind head sizes": "gemma4 gemma4_text gemma4_unified",
-    "attention heads that differ from layer to layer, with gates": "step3 step3_text step3_vl step3p5 step3p7",
+    "attention heads that differ from layer to layer, with gates": (
+        "step3 step3_text step3_vl step3p5 step3p7"
+    ),
     "per-layer expert lists and keys shared across layers": "hunyuan_v1_moe hunyuan",
     "two attention blocks a layer and experts that compute nothing": "longcat_flash",
     "norms without weights": "olmo",
     "a norm after the embedding": "bloom",
     "cross-attention (an encoder-decoder)": (
-        "t5 mt5 umt5 longt5 switch_transformers t5gemma t5gemma2 bart mbart marian pegasus m2m_100 nllb-moe led "
-        "prophetnet blenderbot whisper speech_to_text seamless_m4t seamless_m4t_v2 encoder-decoder mllama"
+        "t5 mt5 umt5 longt5 switch_transformers t5gemma t5gemma2 bart mbart marian pegasus m2m_100"
+        " nllb-moe led prophetnet blenderbot whisper speech_to_text seamless_m4t seamless_m4t_v2"
+        " encoder-decoder mllama"
     ),
     "bidirectional attention (an encoder)": (
-        "bert roberta xlm-roberta xlm-roberta-xl camembert distilbert albert electra deberta deberta-v2 mpnet "
-        "modernbert nomic_bert eurobert esm longformer big_bird funnel layoutlm layoutlmv2 layoutlmv3 xlnet"
+        "bert roberta xlm-roberta xlm-roberta-xl camembert distilbert albert electra deberta"
+        " deberta-v2 mpnet modernbert nomic_bert eurobert esm longformer big_bird funnel layoutlm"
+        " layoutlmv2 layoutlmv3 xlnet"
     ),
     "image or audio models without a language model": (
-        "vit vit_mae vit_msn deit beit swin swinv2 convnext convnextv2 resnet regnet dinov2 dinov3_vit clip siglip "
-        "siglip2 detr segformer mask2former sam sam2 wav2vec2 wav2vec2-bert hubert wavlm encodec"
+        "vit vit_mae vit_msn deit beit swin swinv2 convnext convnextv2 resnet regnet dinov2"
+        " dinov3_vit clip siglip siglip2 detr segformer mask2former sam sam2 wav2vec2 wav2vec2-bert"
+        " hubert wavlm encodec"
     ),
 }
-UNSUPPORTED = {model_type: missing for missing, model_types in _MISSING.items() for model_type in model_types.split()}
+UNSUPPORTED = {
+    model_type: missing
+    for missing, model_types in _MISSING.items()
+    for model_type in model_types.split()
+}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _OF_OTHERS = {
     "index_topk": "sparse attention chosen by an indexer",
@@ -109,7 +127,8 @@ def is_multimodal(config: Mapping[str, object]) -> bool:
 
 
 def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
-    """The architecture a config.json describes; `name` defaults to the config's own, else to its model_type."""
+    """The architecture a config.json describes; `name` defaults to the config's own, else to its
+    model_type."""
     text = _text_tower(config)
     for key, missing in _NOT_A_DECODER.items():
         text.refuse(key, missing)
@@ -127,14 +146,18 @@ def is_quantized(config: Mapping[str, object]) -> bool:
     """Whether the file describes weights in a format for inference."""
     towers = (config.get(key) for key in _TEXT_TOWERS)
     return any(
-        tower.get("quantization_config") is not None for tower in (config, *towers) if isinstance(tower, Mapping)
+        tower.get("quantization_config") is not None
+        for tower in (config, *towers)
+        if isinstance(tower, Mapping)
     )
 
 
 def _require_dense(text: Config) -> None:
     for key in _EXPERTS:
         if (count := text.get(key)) is not None and count not in (0, 1):
-            raise Unsupported(text.where(key), shown(count), f"experts in the dense family {text.model_type}")
+            raise Unsupported(
+                text.where(key), shown(count), f"experts in the dense family {text.model_type}"
+            )
 
 
 def _text_tower(config: Mapping[str, object]) -> Config:

@@ -1,7 +1,8 @@
 """Output of nccl-tests (and rccl-tests): a collective of many sizes.
 
-Columns as src/common.cu prints them: size (B), count, type, redop, root, then time (us), algbw, busbw and #wrong, out
-of place and in place. The name of the operation is printed by newer releases only.
+Columns as src/common.cu prints them: size (B), count, type, redop, root, then time (us), algbw,
+busbw and #wrong, out of place and in place. The name of the operation is printed by newer releases
+only.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def read(text: str, operation: Operation | None = None) -> Table:
             rows.append(row)
     if not rows:
         raise Invalid(
-            "nccl_tests", None, f"holds no line of an nccl-tests table that could be read ({unread} could not)"
+            "nccl_tests",
+            None,
+            f"holds no line of an nccl-tests table that could be read ({unread} could not)",
         )
     sizes, seconds = zip(*rows, strict=True)
     operation = _operation(lines, operation)
@@ -107,11 +110,15 @@ def _operation(lines: list[str], asked: Operation | None) -> Operation:
 def _require_reduction(operation: Operation, reduced: set[str]) -> None:
     """Only reductions have an operator; nccl-tests prints "none" for the others."""
     if operation in ("all_gather", "all_to_all") and reduced & {"sum", "prod", "max", "min", "avg"}:
-        raise Invalid("operation", operation, f"reduces nothing, and the output says redop {min(reduced)}")
+        raise Invalid(
+            "operation", operation, f"reduces nothing, and the output says redop {min(reduced)}"
+        )
 
 
 def _devices(lines: list[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(match[1].strip() for line in lines if (match := _DEVICE.search(line))))
+    return tuple(
+        dict.fromkeys(match[1].strip() for line in lines if (match := _DEVICE.search(line)))
+    )
 
 
 def _ranks(lines: list[str]) -> int | None:

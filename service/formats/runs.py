@@ -1,9 +1,10 @@
 """Published training runs, one JSON object a line: model, cluster, training, measured.
 
-Only what was run is read into a question: identifiers, titles, notes and measurements never are. What a row leaves
-open is taken from the stack's habits and listed in `assumed`; open micro-batch and recompute are returned as
-alternatives, of which the caller takes the best under the first recompute policy, or where that does not fit of all,
-and of a stack that takes all sequences at once the most that fit.
+Only what was run is read into a question: identifiers, titles, notes and measurements never are.
+What a row leaves open is taken from the stack's habits and listed in `assumed`; open micro-batch
+and recompute are returned as alternatives, of which the caller takes the best under the first
+recompute policy, or where that does not fit of all, and of a stack that takes all sequences at once
+the most that fit.
 """
 
 from __future__ import annotations
@@ -41,9 +42,16 @@ _DRIVEN = {
     "fsdp": {"llm-foundry": "llm-foundry", "(?i)fms.fsdp": "fms-fsdp"},
     "in-house": {"HAI-LLM": "deepseek"},
 }
-"""By the stack of a row: a pattern in the name of its framework, and the stack of the catalogue that it then is."""
+"""By the stack of a row: a pattern in the name of its framework, and the stack of the catalogue
+that it then is."""
 _RELEASE = re.compile(r"^(?!.*\bmain\b).*NeMo.*?\b[v(]?(2\d)\.(0[1-9]|1[0-2])\b")
-_MOST = {"max_tp": "tp", "max_cp": "cp", "max_ep": "ep", "max_pp": "pp", "max_virtual_stages": "vpp"}
+_MOST = {
+    "max_tp": "tp",
+    "max_cp": "cp",
+    "max_ep": "ep",
+    "max_pp": "pp",
+    "max_virtual_stages": "vpp",
+}
 """What a stack goes up to, by the field of a row that may show more."""
 _STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3, "gemini": 3}
 """The ZeRO stage of a kind of data parallelism, by how its name starts."""
@@ -54,8 +62,8 @@ _LARGEST_MICRO_BATCH = 16
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A row as a question and its answer. `converted`: the step time comes from FLOP/s or MFU. `memory_bytes` is the
-    peak that the source prints, most of them what the allocator reserved."""
+    """A row as a question and its answer. `converted`: the step time comes from FLOP/s or MFU.
+    `memory_bytes` is the peak that the source prints, most of them what the allocator reserved."""
 
     problem: Problem
     alternatives: tuple[Layout, ...]
@@ -68,12 +76,21 @@ class Run:
 def read(row: Row, software_year: float) -> Run:
     """Raises Invalid, naming the field, where a row cannot be expressed.
 
-    `software_year`: the newest software that the profile describes, from which the age of the run's is counted.
+    `software_year`: the newest software that the profile describes, from which the age of the run's
+    is counted.
     """
     try:
         return _read(row, software_year)
-    except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:  # not what the schema says
-        raise Invalid("row", type(error).__name__, f"does not follow the schema of published runs: {error}") from error
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        ZeroDivisionError,
+    ) as error:  # not what the schema says
+        raise Invalid(
+            "row", type(error).__name__, f"does not follow the schema of published runs: {error}"
+        ) from error
 
 
 def _read(row: Row, software_year: float) -> Run:
@@ -87,7 +104,9 @@ def _read(row: Row, software_year: float) -> Run:
     problem = Problem(architecture=architecture, cluster=cluster, workload=workload, stack=stack)
     layouts = _alternatives(row, problem, degrees, assumed)
     seconds, converted = _step_time(row["measured"], problem)
-    as_described = "2p" not in (training.get("pp_schedule") or "")  # ZB-2p holds twice what the schedules here do
+    as_described = "2p" not in (
+        training.get("pp_schedule") or ""
+    )  # ZB-2p holds twice what the schedules here do
     memory = float(row["measured"].get("memory_gb") or 0) * GIB * as_described
     return Run(problem, layouts, tuple(dict.fromkeys(assumed)), seconds, converted, memory or None)
 
@@ -96,7 +115,9 @@ def shape(model: Row) -> dict[str, Any]:
     """The model in the fields of Architecture.from_shape, less its name."""
     extra = model.get("extra") or {}
     if "global_head_dim" in extra:
-        raise Invalid("model.extra", "global_head_dim", "layers with heads of two shapes are not described")
+        raise Invalid(
+            "model.extra", "global_head_dim", "layers with heads of two shapes are not described"
+        )
     window, chunked, period = _window(extra)
     moe, mla = model.get("moe"), model.get("mla")
     return {
@@ -114,14 +135,21 @@ def shape(model: Row) -> dict[str, Any]:
         "chunked_attention": chunked,
         "full_attention_period": period,
         "mla": MlaShape(**mla) if mla else None,
-        "moe": MoeShape(**{k: v for k, v in moe.items() if k in MoeShape.__slots__ and v is not None}) if moe else None,
+        "moe": (
+            MoeShape(**{k: v for k, v in moe.items() if k in MoeShape.__slots__ and v is not None})
+            if moe
+            else None
+        ),
         "mtp_layers": extra.get("mtp_layers") or 0,
     }
 
 
 def _window(extra: Row) -> tuple[int | None, bool, int | None]:
-    """(window, whether chunked, every how many layers attention is full), from the ways sources word it."""
-    text = " ".join(f"{key} {value}" for key, value in extra.items() if "window" in key or "attention" in key)
+    """(window, whether chunked, every how many layers attention is full), from the ways sources
+    word it."""
+    text = " ".join(
+        f"{key} {value}" for key, value in extra.items() if "window" in key or "attention" in key
+    )
     chunk = re.search(r"chunk\D{0,12}(\d{3,})", text)
     local_to_full = re.search(r"(\d+)(?: local)?\s*:\s*1(?: global)?", text)
     of_four = re.search(r"(\d+) of (\d+) layers", text)
@@ -142,7 +170,12 @@ def _cluster(row: Row) -> Cluster:
     if not n:
         raise Invalid("cluster.num_chips", n, "not stated")
     if chip.fabric.torus is not None:
-        return Cluster(chip=chip, fabric=chip.fabric, num_chips=n, torus_shape=_torus_shape(row, chip.fabric.torus, n))
+        return Cluster(
+            chip=chip,
+            fabric=chip.fabric,
+            num_chips=n,
+            torus_shape=_torus_shape(row, chip.fabric.torus, n),
+        )
     named = _named_fabric(row)
     if named is not None:
         return Cluster(chip=chip, fabric=named, num_chips=n)
@@ -155,7 +188,8 @@ def _cluster(row: Row) -> Cluster:
 
 
 def _named_fabric(row: Row) -> Fabric | None:
-    """A cluster of the catalogue, if the row names it first or as its runs do, and gives no figures of its own."""
+    """A cluster of the catalogue, if the row names it first or as its runs do, and gives no figures
+    of its own."""
     text = row.get("fabric") or ""
     name = text.split(",")[0]
     if not name or row.get("scaleout_gbps_per_chip"):
@@ -193,7 +227,10 @@ def _stack(row: Row, cluster: Cluster, assumed: list[str]) -> Stack:
     if training.get("fused_norm_kernel") is not None:
         changes |= {"fused": False, "fused_norm": bool(training["fused_norm_kernel"])}
     if training.get("compile") is not None and stack.launch != "graph":
-        changes |= {"launch": "compiled" if training["compile"] else "eager", "fused": bool(training["compile"])}
+        changes |= {
+            "launch": "compiled" if training["compile"] else "eager",
+            "fused": bool(training["compile"]),
+        }
     if stack.loss == "compiled" and training.get("compile") is False:
         changes["loss"] = "pytorch"
     if not kernel:
@@ -202,10 +239,14 @@ def _stack(row: Row, cluster: Cluster, assumed: list[str]) -> Stack:
 
 
 def _stack_name(row: Row) -> str:
-    """Rows name Megatron-Core and FSDP whatever drives them; that the name of their framework says."""
+    """Rows name Megatron-Core and FSDP whatever drives them; that the name of their framework
+    says."""
     driven = _DRIVEN.get(row["stack"], {})
     framework = row.get("framework") or ""
-    return next((stack for pattern, stack in driven.items() if re.search(pattern, framework)), str(row["stack"]))
+    return next(
+        (stack for pattern, stack in driven.items() if re.search(pattern, framework)),
+        str(row["stack"]),
+    )
 
 
 def _before(year: float | None, row: Row) -> bool:
@@ -214,7 +255,8 @@ def _before(year: float | None, row: Row) -> bool:
 
 
 def _age(row: Row, software_year: float, assumed: list[str]) -> float:
-    """Years; a date without a month means the middle of its year, and no date the newest software."""
+    """Years; a date without a month means the middle of its year, and no date the newest
+    software."""
     if not row.get("date"):
         assumed.append("date")
         return 0.0
@@ -222,13 +264,15 @@ def _age(row: Row, software_year: float, assumed: list[str]) -> float:
 
 
 def software_date(row: Row) -> str:
-    """Of NeMo the month of its release, which may be published later; of its main branch that of the run."""
+    """Of NeMo the month of its release, which may be published later; of its main branch that of
+    the run."""
     release = _RELEASE.search(row.get("framework") or "")
     return min(f"20{release[1]}-{release[2]}", row["date"]) if release else str(row["date"])
 
 
 def age_years(date: str, software_year: float) -> float:
-    """How much older than the newest software that a profile describes; a date is "2024" or "2024-07"."""
+    """How much older than the newest software that a profile describes; a date is "2024" or
+    "2024-07"."""
     return max(software_year - _year(date), 0.0)
 
 
@@ -238,8 +282,8 @@ def _year(date: str) -> float:
 
 
 def _shown(stack: Stack, training: Row, vendor: str) -> dict[str, Any]:
-    """A run shows what its build of the stack could do: no sequence parallelism yet, a fork's chips, schedule or
-    degrees."""
+    """A run shows what its build of the stack could do: no sequence parallelism yet, a fork's
+    chips, schedule or degrees."""
     shown: dict[str, Any] = {}
     if stack.vendors:
         shown["vendors"] = tuple(dict.fromkeys((*stack.vendors, vendor)))
@@ -255,7 +299,11 @@ def _shown(stack: Stack, training: Row, vendor: str) -> dict[str, Any]:
     stage = _stage(training)
     if stage is not None:
         shown["zero_stages"] = tuple(dict.fromkeys((*stack.zero_stages, stage)))
-    moved = [name for name in ("activations", "optimizer") if name in (training.get("offload") or "").lower()]
+    moved = [
+        name
+        for name in ("activations", "optimizer")
+        if name in (training.get("offload") or "").lower()
+    ]
     if moved:
         shown |= {"offload": tuple(dict.fromkeys((*stack.offload, *moved))), "offload_alone": False}
     return shown
@@ -274,21 +322,26 @@ def _degrees(
     zero, reshard, shard = _sharding(training, stack, dp, pp, assumed)
     ep = (training.get("ep") or 1) if architecture.is_moe else 1
     etp = training.get("etp") or _expert_tensor(stack, architecture, tp, ep, dp * cp * tp)
-    if stack.usual_sharding and cluster.fabric.torus and not (_kind(training) or training.get("fsdp_size")):
+    if (
+        stack.usual_sharding
+        and cluster.fabric.torus
+        and not (_kind(training) or training.get("fsdp_size"))
+    ):
         shard = _within_slice(cluster, shard, tp * cp, ep * etp)
     if training.get("sequence_parallel") is None and tp > 1:
         assumed.append("sequence_parallel")
     sp = training.get("sequence_parallel")
     sp = (True in stack.sequence_parallel) if sp is None else sp
     return {
-        "tp": tp, "pp": pp, "cp": cp, "dp_shard": shard, "dp_replicate": dp // shard, "ep": ep, "etp": etp,
-        "zero_stage": zero, "reshard": reshard, "sequence_parallel": bool(sp and tp > 1),
+        "tp": tp, "pp": pp, "cp": cp, "dp_shard": shard, "dp_replicate": dp // shard, "ep": ep,
+        "etp": etp, "zero_stage": zero, "reshard": reshard,
+        "sequence_parallel": bool(sp and tp > 1),
     }  # fmt: skip
 
 
 def _within_slice(cluster: Cluster, shard: int, beside: int, experts: int) -> int:
-    """What is sharded within a slice and replicated over slices; or over all of them, where the other axes leave no
-    room in one."""
+    """What is sharded within a slice and replicated over slices; or over all of them, where the
+    other axes leave no room in one."""
     inside = math.gcd(shard, cluster.scale_up_domain // beside)
     return inside if inside > 1 and inside * beside % experts == 0 else shard
 
@@ -298,7 +351,9 @@ def _expert_tensor(stack: Stack, architecture: Architecture, tp: int, ep: int, s
     if stage % (ep * tp):
         return 1
     by_habit = ep > 1 and stack.expert_tensor_parallel and stack.launch != "graph"
-    return tp if architecture.is_moe and (by_habit or stack.expert_folding == "beside_tensor") else 1
+    return (
+        tp if architecture.is_moe and (by_habit or stack.expert_folding == "beside_tensor") else 1
+    )
 
 
 def _kind(training: Row) -> str:
@@ -316,7 +371,9 @@ def _known(training: Row, name: str, assumed: list[str]) -> int:
     return training.get(name) or 1
 
 
-def _sharding(training: Row, stack: Stack, dp: int, pp: int, assumed: list[str]) -> tuple[int, bool, int]:
+def _sharding(
+    training: Row, stack: Stack, dp: int, pp: int, assumed: list[str]
+) -> tuple[int, bool, int]:
     """(ZeRO stage, reshard, degree of sharding)."""
     kind, stage = _kind(training), _stage(training)
     if not kind:
@@ -330,11 +387,15 @@ def _sharding(training: Row, stack: Stack, dp: int, pp: int, assumed: list[str])
     named = re.search(r"fsdp\s*(\d+)", kind)
     size = size or (int(named.group(1)) if named else None) or dp
     shard = size if dp % size == 0 else dp
-    kept = "no reshard" in kind or (pp > 1 and False in stack.reshard)  # what FSDP does under pipelines by default
+    kept = "no reshard" in kind or (
+        pp > 1 and False in stack.reshard
+    )  # what FSDP does under pipelines by default
     return 3, not kept, shard
 
 
-def _workload(training: Row, degrees: Row, cluster: Cluster, stack: Stack, assumed: list[str]) -> Workload:
+def _workload(
+    training: Row, degrees: Row, cluster: Cluster, stack: Stack, assumed: list[str]
+) -> Workload:
     seq_len = training.get("seq_len") or stack.usual_seq_len
     if seq_len is None:
         raise Invalid("training.seq_len", None, "not stated")
@@ -349,7 +410,11 @@ def _workload(training: Row, degrees: Row, cluster: Cluster, stack: Stack, assum
         batch = stack.usual_sequences * cluster.num_devices
         assumed.append("global_batch")
     if batch is None:
-        raise Invalid("training.global_batch_sequences", None, "not stated, nor a micro-batch to derive it from")
+        raise Invalid(
+            "training.global_batch_sequences",
+            None,
+            "not stated, nor a micro-batch to derive it from",
+        )
     if training.get("compute_dtype") is None:
         assumed.append("precision")
     optimizer = (training.get("optimizer") or "").lower()
@@ -363,7 +428,9 @@ def _workload(training: Row, degrees: Row, cluster: Cluster, stack: Stack, assum
     )
 
 
-def _alternatives(row: Row, problem: Problem, degrees: dict[str, Any], assumed: list[str]) -> tuple[Layout, ...]:
+def _alternatives(
+    row: Row, problem: Problem, degrees: dict[str, Any], assumed: list[str]
+) -> tuple[Layout, ...]:
     training = row["training"]
     pp, layers = degrees["pp"], problem.architecture.num_layers
     offload = (training.get("offload") or "").lower()
@@ -378,24 +445,35 @@ def _alternatives(row: Row, problem: Problem, degrees: dict[str, Any], assumed: 
             balanced=pp > 1 and (layers % (pp * virtual) != 0 or problem.stack.splits_by_threshold),
             recompute=recompute,
             recompute_modules=modules,
-            recompute_layers=first if layers % (pp * virtual) == 0 and first * pp * virtual < layers else 0,
+            recompute_layers=(
+                first if layers % (pp * virtual) == 0 and first * pp * virtual < layers else 0
+            ),
             offload_activations=_to_host(training),
             offload_optimizer="optimizer" in offload,
         )
         for schedule, virtual in _schedules(training, problem, pp, assumed)
-        for recompute, modules, first in _recompute(training, problem, layers // (pp * virtual), assumed)
+        for recompute, modules, first in _recompute(
+            training, problem, layers // (pp * virtual), assumed
+        )
         for micro_batch in _micro_batches(row, problem, degrees, assumed)
     )
 
 
-def _schedules(training: Row, problem: Problem, pp: int, assumed: list[str]) -> list[tuple[str, int]]:
+def _schedules(
+    training: Row, problem: Problem, pp: int, assumed: list[str]
+) -> list[tuple[str, int]]:
     """The stated schedule; where none is, plain and as interleaved as the layers allow."""
     if pp == 1:
         return [("1f1b", 1)]
     stated = _schedule(training, problem, pp, assumed)
     layers = problem.architecture.num_layers // pp
     open_ = not training.get("pp_schedule") and training.get("vpp") is None
-    if open_ and "interleaved" in problem.stack.schedules and problem.architecture.num_layers % pp == 0 and layers > 1:
+    if (
+        open_
+        and "interleaved" in problem.stack.schedules
+        and problem.architecture.num_layers % pp == 0
+        and layers > 1
+    ):
         return [stated, ("interleaved", min(layers, problem.stack.max_virtual_stages))]
     return [stated]
 
@@ -432,26 +510,39 @@ def _one_layer_each(layers: int, pp: int) -> int:
 def _recompute(
     training: Row, problem: Problem, chunk: int, assumed: list[str]
 ) -> list[tuple[str, tuple[str, ...], int]]:
-    """Policies, with their modules and, of a full one, how many layers of a chunk: where nothing is stated, what the
-    stack does unless told otherwise, and what recomputes more; where a stack has no recompute of modules, "selective"
-    is of some layers."""
+    """Policies, with their modules and, of a full one, how many layers of a chunk: where nothing is
+    stated, what the stack does unless told otherwise, and what recomputes more; where a stack has
+    no recompute of modules, "selective" is of some layers."""
     text = training.get("recompute")
     if text is None:
         assumed.append("recompute")
         least = RECOMPUTE.index(problem.stack.default_recompute)
-        of_model = (tuple(filter(problem.has_module, modules)) for modules in problem.stack.selective)
+        of_model = (
+            tuple(filter(problem.has_module, modules)) for modules in problem.stack.selective
+        )
         sets = {"selective": tuple(dict.fromkeys(filter(None, of_model)))}
         usual = (policy for policy in problem.stack.recompute if RECOMPUTE.index(policy) >= least)
         found = [(policy, modules, 0) for policy in usual for modules in sets.get(policy, ((),))]
-        return found + [("full", (), layers) for layers in _eighths(chunk) if problem.stack.recompute_layers]
+        return found + [
+            ("full", (), layers) for layers in _eighths(chunk) if problem.stack.recompute_layers
+        ]
     policy, _, rest = text.partition(":")
-    if policy.startswith("selective") and "selective" not in problem.stack.recompute and problem.stack.recompute_layers:
+    if (
+        policy.startswith("selective")
+        and "selective" not in problem.stack.recompute
+        and problem.stack.recompute_layers
+    ):
         stated = _layers_of(text, chunk)
         if stated is None:
             assumed.append("recompute")
-        return [("full", (), layers) for layers in ((*_eighths(chunk), 0) if stated is None else (stated,))]
+        return [
+            ("full", (), layers)
+            for layers in ((*_eighths(chunk), 0) if stated is None else (stated,))
+        ]
     if policy == "selective":
-        named = tuple(name for name in MODULES if name in rest.split(",") and problem.has_module(name))
+        named = tuple(
+            name for name in MODULES if name in rest.split(",") and problem.has_module(name)
+        )
         return [(policy, named, 0)]
     if policy in RECOMPUTE:
         blocks = re.fullmatch(r"block,(\d+) layers", rest)
@@ -466,11 +557,16 @@ def _recompute(
 def _to_host(training: Row) -> bool:
     """Whether activations go there."""
     offload = (training.get("offload") or "").lower()
-    return "decoder_layer" in offload or "activations" in offload or "offload" in (training.get("recompute") or "")
+    return (
+        "decoder_layer" in offload
+        or "activations" in offload
+        or "offload" in (training.get("recompute") or "")
+    )
 
 
 def _layers_of(text: str, layers: int) -> int | None:
-    """How many of so many layers a text speaks of: "8 layers", "1/3" or "0.5"; 0 is all, None that it does not say."""
+    """How many of so many layers a text speaks of: "8 layers", "1/3" or "0.5"; 0 is all, None that
+    it does not say."""
     count, share = re.search(r"(\d+) layers", text), re.search(r"\b(\d+/[1-9]\d*|0?\.\d+)\b", text)
     if count:
         return min(int(count[1]), layers) % layers
@@ -492,13 +588,23 @@ def _micro_batches(row: Row, problem: Problem, degrees: Row, assumed: list[str])
         return (share // accumulation,)
     assumed.append("micro_batch")
     if share < 1:
-        raise Invalid("training.global_batch_sequences", problem.workload.global_batch, "less than one sequence a rank")
+        raise Invalid(
+            "training.global_batch_sequences",
+            problem.workload.global_batch,
+            "less than one sequence a rank",
+        )
     if pp > 1 and share % pp == 0 and _before(problem.stack.one_sequence_since, row):
         return (share // pp,)
     if pp == 1 and problem.stack.usual_sequences:
         return tuple(divisors(share))  # all sequences of a device at once, or as many as fit
-    if problem.stack.launch != "graph" and training.get("recompute") is None and problem.architecture.is_moe:
-        return (1,)  # the default of these stacks; who states recompute and no micro-batch has tuned both
+    if (
+        problem.stack.launch != "graph"
+        and training.get("recompute") is None
+        and problem.architecture.is_moe
+    ):
+        return (
+            1,
+        )  # the default of these stacks; who states recompute and no micro-batch has tuned both
     return tuple(d for d in divisors(share) if d <= _LARGEST_MICRO_BATCH)
 
 
@@ -519,5 +625,7 @@ def _step_time(measured: Row, problem: Problem) -> tuple[float | None, bool]:
             return None, False
         recompute = recompute or measured.get("mfu") is None
         flops = ratio * problem.cluster.chip.peak_flops(workload.number_format.gemm) / 1e12
-    seconds = step_time_of(flops * 1e12, n, problem.architecture, workload, attention, recompute_counted=recompute)
+    seconds = step_time_of(
+        flops * 1e12, n, problem.architecture, workload, attention, recompute_counted=recompute
+    )
     return seconds, True

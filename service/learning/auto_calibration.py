@@ -1,6 +1,8 @@
-"""Calibrations that nobody asks for: where a profile's policy says after how many reports, they start by themselves.
+"""Calibrations that nobody asks for: where a profile's policy says after how many reports, they
+start by themselves.
 
-Of several processes on one database one runs each: it claims an Idempotency-Key that no request can have.
+Of several processes on one database one runs each: it claims an Idempotency-Key that no request can
+have.
 """
 
 from __future__ import annotations
@@ -33,13 +35,24 @@ class _Due:
 
 class Unattended:
     def __init__(
-        self, store: Store, calibrations: Calibrations, creation: Creation, slots: HeavySlots, look_s: float
+        self,
+        store: Store,
+        calibrations: Calibrations,
+        creation: Creation,
+        slots: HeavySlots,
+        look_s: float,
     ) -> None:
-        self._store, self._calibrations, self._creation, self._slots = store, calibrations, creation, slots
+        self._store, self._calibrations, self._creation, self._slots = (
+            store,
+            calibrations,
+            creation,
+            slots,
+        )
         self._look_s, self._done = look_s, set[str]()
 
     async def run(self) -> None:
-        """Look now and then what is due, until cancelled; after a failure the next look is as good as the first."""
+        """Look now and then what is due, until cancelled; after a failure the next look is as good
+        as the first."""
         while True:
             await asyncio.sleep(self._look_s)
             try:
@@ -60,7 +73,9 @@ class Unattended:
         """Once for as many reports, even where they turn out to be of no use."""
         try:
             key, request = Key.of(due.key, due.profile_id), CalibrationRequest()
-            made = self._creation.create(key, lambda: self._calibrations.calibrate(due.profile_id, request))
+            made = self._creation.create(
+                key, lambda: self._calibrations.calibrate(due.profile_id, request)
+            )
             log.info("unattended calibration of %s made %s", due.profile_id, made.location)
         except StillRunning:
             return  # in another process, or one that crashed: the claim ends with time
@@ -77,7 +92,10 @@ def _of(rows: Rows, profile: ProfileRow) -> Iterator[_Due]:
     came = ReportFilter(profile_id=profile.id, received_since=latest.created_at)
     times = rows.reports.count_telling(came) // after
     if times:
-        yield _Due(profile.id, f"calibration of {profile.id} after version {latest.version}, {times} times {after}")
+        yield _Due(
+            profile.id,
+            f"calibration of {profile.id} after version {latest.version}, {times} times {after}",
+        )
 
 
 async def _listening() -> bool:

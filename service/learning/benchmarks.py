@@ -47,7 +47,8 @@ from service.store.tables import BenchmarkRow
 
 _MODEL_OF_CHIP = re.compile(r"\b(?:G?[HBAV]\d{2,3}|MI\d{3}X?)")
 _IN_SWITCHES = 2.2
-"""A switch that reduces halves what an all-reduce sends over its links (SHARP, NVLS); so much faster may one be."""
+"""A switch that reduces halves what an all-reduce sends over its links (SHARP, NVLS); so much
+faster may one be."""
 _MODEL = "llama-3-8b"
 """Collectives and products are of no model; a question needs one."""
 
@@ -58,14 +59,22 @@ class Benchmarks:
 
     @instead_of("workload.precision", "precision")
     def take(self, submission: BenchmarkSubmission, received: str) -> Save:
-        table = None if submission.nccl_tests is None else nccl_tests.read(submission.nccl_tests, submission.operation)
+        table = (
+            None
+            if submission.nccl_tests is None
+            else nccl_tests.read(submission.nccl_tests, submission.operation)
+        )
         with self._store.reading() as rows:
             profile = active_profile(rows)
             question = _question(rows, submission, table)
             resolved = Resolver(rows).problem(question)
         problem = resolved.problem
         published = priors().coefficients(problem.scopes)
-        told = _of_products(problem, submission, published) if table is None else _of_sweep(problem, table, published)
+        told = (
+            _of_products(problem, submission, published)
+            if table is None
+            else _of_sweep(problem, table, published)
+        )
         now = datetime.now(UTC)
         answer = BenchmarkAnswer(
             id=new_id(),
@@ -79,7 +88,9 @@ class Benchmarks:
             profile=ProfileUsed(id=profile.id, version=profile.version),
             points=told.points,
             unread=0 if table is None else table.unread,
-            median_abs_error=median(abs(point.predicted_s / point.measured_s - 1) for point in told.points),
+            median_abs_error=median(
+                abs(point.predicted_s / point.measured_s - 1) for point in told.points
+            ),
             offsets=told.offsets,
         )
         return lambda rows: _save(rows, answer, resolved.request, problem, received)
@@ -95,25 +106,35 @@ class Benchmarks:
             found = rows.benchmarks.newest(query.limit + 1, before)
         page = found[: query.limit]
         following = write_cursor("benchmarks", page[-1].id) if len(found) > query.limit else None
-        short = [{name: value for name, value in row.document.items() if name != "points"} for row in page]
+        short = [
+            {name: value for name, value in row.document.items() if name != "points"}
+            for row in page
+        ]
         return {"items": short, "next": following}
 
 
 def observed(resolver: Resolver, row: BenchmarkRow, profile: Profile) -> Observation:
-    """What a benchmark tells a calibration of this profile. Raises DomainError where it no longer means anything."""
+    """What a benchmark tells a calibration of this profile. Raises DomainError where it no longer
+    means anything."""
     problem = resolver.problem(Question.model_validate(row.question)).problem
     told = targets(row.document["offsets"], profile.coefficients(problem.scopes))
     source = f"{row.tenant or row.document['source'] or ''}/benchmarks"
-    return Observation(key=row.id, problem=problem, layout=Layout(), coefficients=told, source=source)
+    return Observation(
+        key=row.id, problem=problem, layout=Layout(), coefficients=told, source=source
+    )
 
 
-def _question(rows: Rows, submission: BenchmarkSubmission, table: nccl_tests.Table | None) -> Question:
+def _question(
+    rows: Rows, submission: BenchmarkSubmission, table: nccl_tests.Table | None
+) -> Question:
     cluster = submission.cluster
     ranks = 1 if table is None else table.ranks
     if table is None or (cluster.num_chips is None and cluster.torus_shape is None and ranks):
         _, _, size = Resolver(rows).cluster(cluster)
         wanted = size.num_chips if table is not None and size.num_chips else ranks
-        cluster = cluster.model_copy(update={"num_chips": wanted, "torus_shape": None, "chips_per_domain": None})
+        cluster = cluster.model_copy(
+            update={"num_chips": wanted, "torus_shape": None, "chips_per_domain": None}
+        )
     return Question.model_validate(
         {
             "model": _MODEL,
@@ -126,7 +147,8 @@ def _question(rows: Rows, submission: BenchmarkSubmission, table: nccl_tests.Tab
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What was measured beside what the models say, and by how much the machine differs from published ones."""
+    """What was measured beside what the models say, and by how much the machine differs from
+    published ones."""
 
     points: list[BenchmarkPoint]
     offsets: dict[str, float]
@@ -136,7 +158,12 @@ def _of_sweep(problem: Problem, table: nccl_tests.Table, published: Coefficients
     sweep = _sweep(problem, table)
     found = offsets(sweep, published)
     _require_possible(found, left_over(sweep, found, published), "nccl_tests")
-    columns = sweep.sizes, sweep.seconds, sweep_seconds(sweep, published), published_seconds(sweep, published)
+    columns = (
+        sweep.sizes,
+        sweep.seconds,
+        sweep_seconds(sweep, published),
+        published_seconds(sweep, published),
+    )
     points = [
         BenchmarkPoint(
             what=f"{int(size)}",
@@ -145,7 +172,9 @@ def _of_sweep(problem: Problem, table: nccl_tests.Table, published: Coefficients
             predicted_s=predicted,
             published_s=None if np.isnan(theirs) else theirs,
         )
-        for size, measured, predicted, theirs in zip(*(column.tolist() for column in columns), strict=True)
+        for size, measured, predicted, theirs in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
     ]
     return _Told(points, found)
 
@@ -153,7 +182,9 @@ def _of_sweep(problem: Problem, table: nccl_tests.Table, published: Coefficients
 def _sweep(problem: Problem, table: nccl_tests.Table) -> Sweep:
     devices = problem.cluster.num_devices
     if devices < 2:
-        raise Invalid("cluster.num_chips", problem.cluster.num_chips, "must be more than one for a collective")
+        raise Invalid(
+            "cluster.num_chips", problem.cluster.num_chips, "must be more than one for a collective"
+        )
     _require_named(problem, table)
     if table.ranks is not None and table.ranks != devices:
         rule = f"has {devices} devices, and the output lists {table.ranks} ranks"
@@ -173,18 +204,30 @@ def _require_named(problem: Problem, table: nccl_tests.Table) -> None:
 
 def _require_possible(found: dict[str, float], left: float, field: str) -> None:
     """`left`: how many times longer it would take at the best rates."""
-    limits, check = {"nccl_tests": ("the links of the cluster", "cluster"), "gemms": ("the chip", "unit")}[field]
+    limits, check = {
+        "nccl_tests": ("the links of the cluster", "cluster"),
+        "gemms": ("the chip", "unit"),
+    }[field]
     refused = {name: "slower" for name, offset in found.items() if abs(offset) >= FARTHEST}
     if left > _IN_SWITCHES:
         refused = dict.fromkeys(found, "faster")
     for name, way in refused.items():
-        rule = f"is so much {way} than {limits} would have it that no {name} explains it; check the {check}"
+        rule = (
+            f"is so much {way} than {limits} would have it that no {name} explains it; check the"
+            f" {check}"
+        )
         raise Invalid(field, None, rule)
 
 
-def _of_products(problem: Problem, submission: BenchmarkSubmission, published: Coefficients) -> _Told:
+def _of_products(
+    problem: Problem, submission: BenchmarkSubmission, published: Coefficients
+) -> _Told:
     """Products of one format together, each in the place that it came in."""
-    places, products, points = defaultdict[Precision, list[int]](list), list[Products](), dict[int, BenchmarkPoint]()
+    places, products, points = (
+        defaultdict[Precision, list[int]](list),
+        list[Products](),
+        dict[int, BenchmarkPoint](),
+    )
     for place, gemm in enumerate(submission.gemms or []):
         places[gemm.dtype or submission.precision].append(place)
     for dtype, mine in places.items():
@@ -196,7 +239,9 @@ def _of_products(problem: Problem, submission: BenchmarkSubmission, published: C
     return _Told([points[place] for place in sorted(points)], found)
 
 
-def _products(problem: Problem, submission: BenchmarkSubmission, dtype: Precision, places: list[int]) -> Products:
+def _products(
+    problem: Problem, submission: BenchmarkSubmission, dtype: Precision, places: list[int]
+) -> Products:
     gemms = [(submission.gemms or [])[place] for place in places]
     field = "precision" if gemms[0].dtype is None else f"gemms[{places[0]}].dtype"
     with instead_of("workload.precision", field):
@@ -226,7 +271,9 @@ def _points(products: Products, dtype: Precision, predicted: Array) -> list[Benc
     ]
 
 
-def _save(rows: Rows, answer: BenchmarkAnswer, question: dict[str, Any], problem: Problem, received: str) -> Created:
+def _save(
+    rows: Rows, answer: BenchmarkAnswer, question: dict[str, Any], problem: Problem, received: str
+) -> Created:
     stored = rows.benchmarks.add(
         {
             "chip": problem.cluster.chip.id,

@@ -24,7 +24,14 @@ from service.resolve.profiles import add_version, version_document
 from service.resolve.resolution import Resolver
 from service.runtime.idempotency import Created, Save
 from service.runtime.process_pool import Worker
-from service.schemas.profile import CalibrationAnswer, CalibrationRequest, Policy, Promotion, Unusable, Window
+from service.schemas.profile import (
+    CalibrationAnswer,
+    CalibrationRequest,
+    Policy,
+    Promotion,
+    Unusable,
+    Window,
+)
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
 from service.store.tables import BenchmarkRow, ProfileVersionRow, ReportRow
@@ -35,7 +42,8 @@ _CLOCKS_DIFFER = timedelta(minutes=2)
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """What a calibration builds on, and the reports that are new to it. `settled`: those not seen came later."""
+    """What a calibration builds on, and the reports that are new to it. `settled`: those not seen
+    came later."""
 
     base: ProfileVersionRow
     active: ProfileVersionRow
@@ -54,21 +62,24 @@ class _Ground:
         return Profile.from_json(self.base.content)
 
     def beside(self, replaced: Profile, found: Calibration) -> Calibration:
-        """The same with the active version as what was before: it is that which a new one replaces. What it said of
-        memory is not looked up."""
+        """The same with the active version as what was before: it is that which a new one replaces.
+        What it said of memory is not looked up."""
         if self.base.version == self.active.version:
             return found
         unseen = found.unseen
         if unseen is not None:
-            timed = sorted((o for o in self.observations if o.step_time_s is not None), key=lambda o: o.key)
+            timed = sorted(
+                (o for o in self.observations if o.step_time_s is not None), key=lambda o: o.key
+            )
             unseen = replace(unseen, before=unseen.measured - log_residuals(timed, replaced))
         return replace(found, unseen=unseen, unseen_memory=None)
 
     def learnt(self) -> dict[str, Any]:
         """Which reports a version from here rests on: how many, and those that came last.
 
-        What comes before `through` needs no names, and none of it is missed: what this calibration did not see gets
-        an id of a moment after it was `settled` (service.store.arrivals), but for as much as clocks differ.
+        What comes before `through` needs no names, and none of it is missed: what this calibration
+        did not see gets an id of a moment after it was `settled` (service.store.arrivals), but for
+        as much as clocks differ.
         """
         before = self.base.learnt or {"reports": 0, "through": None, "recent": []}
         rows: list[ReportRow | BenchmarkRow] = [*self.reports, *self.benchmarks]
@@ -77,7 +88,11 @@ class _Ground:
             return {**before, "reports": before["reports"] + len(self.reports), "recent": recent}
         through = max(earliest_id(self.settled - _CLOCKS_DIFFER), before["through"] or "")
         recent = [id_ for id_ in (*before["recent"], *(row.id for row in rows)) if id_ >= through]
-        return {"reports": before["reports"] + len(self.reports), "through": through, "recent": recent}
+        return {
+            "reports": before["reports"] + len(self.reports),
+            "through": through,
+            "recent": recent,
+        }
 
     def window(self) -> Window:
         dates = [report.measured_at for report in self.reports]
@@ -115,7 +130,8 @@ class Calibrations:
         self._store, self._worker = store, worker
 
     def calibrate(self, id_: str, request: CalibrationRequest) -> Save:
-        """Learn from the reports that the active version has not learnt yet, on top of what it knows."""
+        """Learn from the reports that the active version has not learnt yet, on top of what it
+        knows."""
         with self._store.reading() as rows:
             rows.profiles.get(id_)
             size = rows.reports.count(ReportFilter(profile_id=id_))
@@ -124,10 +140,16 @@ class Calibrations:
             raise NothingToLearn(found.unusable, found.version)
 
         def save(rows: Rows) -> Created:
-            row = add_version(rows, found.profile, "calibrated", found.posterior, found.document, found.learnt)
+            row = add_version(
+                rows, found.profile, "calibrated", found.posterior, found.document, found.learnt
+            )
             if found.promoted and not rows.profiles.activate(id_, row.version, found.revision + 1):
-                raise Conflict("The profile changed while the calibration ran; look at it and try again.")
-            return Created(f"/v1/profiles/{id_}/versions/{row.version}", version_document(rows, row))
+                raise Conflict(
+                    "The profile changed while the calibration ran; look at it and try again."
+                )
+            return Created(
+                f"/v1/profiles/{id_}/versions/{row.version}", version_document(rows, row)
+            )
 
         return save
 
@@ -141,7 +163,9 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _Learnt | _Not
         return _Nothing(len(ground.unusable), ground.base.version)
     profile = as_fleet(ground.profile, {observation.problem for observation in ground.observations})
     posterior = ground.posterior.loosened(drift(profile))
-    made_by = f"calibration on {len(ground.reports)} reports and {len(ground.benchmarks)} benchmarks"
+    made_by = (
+        f"calibration on {len(ground.reports)} reports and {len(ground.benchmarks)} benchmarks"
+    )
     found = calibrate(profile, by_source(ground.observations), made_by, posterior)
     automatic = request.activate or ground.policy.mode == "automatic"
     replaced = Profile.from_json(ground.active.content)
@@ -165,12 +189,16 @@ def _ground(rows: Rows, id_: str, request: CalibrationRequest, settled: datetime
     base = rows.profiles.latest(id_, "shipped") if request.from_scratch else active
     known = rows.profiles.posterior(id_, base.version)
     learnt = base.learnt or {"through": None, "recent": []}
-    wanted = ReportFilter(profile_id=id_, since=request.since, until=request.until, after_id=learnt["through"])
+    wanted = ReportFilter(
+        profile_id=id_, since=request.since, until=request.until, after_id=learnt["through"]
+    )
     old = {*learnt["recent"]}
     reports = [report for report in rows.reports.telling(wanted) if report.id not in old]
     usable, unusable = Observations(rows).of(reports)
     benchmarks = rows.benchmarks.made(request.since, request.until, learnt["through"])
-    told = _told(rows, [one for one in benchmarks if one.id not in old], Profile.from_json(base.content))
+    told = _told(
+        rows, [one for one in benchmarks if one.id not in old], Profile.from_json(base.content)
+    )
     return _Ground(
         base=base,
         active=active,
@@ -186,8 +214,11 @@ def _ground(rows: Rows, id_: str, request: CalibrationRequest, settled: datetime
     )
 
 
-def _told(rows: Rows, benchmarks: Sequence[BenchmarkRow], profile: Profile) -> list[tuple[BenchmarkRow, Observation]]:
-    """What benchmarks tell of this profile's coefficients; those of things that are gone tell nothing."""
+def _told(
+    rows: Rows, benchmarks: Sequence[BenchmarkRow], profile: Profile
+) -> list[tuple[BenchmarkRow, Observation]]:
+    """What benchmarks tell of this profile's coefficients; those of things that are gone tell
+    nothing."""
     resolver, told = Resolver(rows), list[tuple[BenchmarkRow, Observation]]()
     for row in benchmarks:
         with suppress(DomainError, ValidationError):
@@ -208,7 +239,9 @@ def _calibration_answer(
             "published": _errors(published),
             "observations": len(ground.reports),
             "moved": [asdict(moved) for moved in found.moved],
-            "unidentified": [{"coefficient": name, "scope": scope} for name, scope in sorted(found.unidentified)],
+            "unidentified": [
+                {"coefficient": name, "scope": scope} for name, scope in sorted(found.unidentified)
+            ],
             "outliers": list(found.outliers),
             "unusable": ground.unusable,
             "error_before": found.error_before,

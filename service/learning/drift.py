@@ -1,5 +1,5 @@
-"""Whether runs of one kind have become slower or faster, beyond what differs in what they trained and on whose
-machines."""
+"""Whether runs of one kind have become slower or faster, beyond what differs in what they trained
+and on whose machines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class Drift:
     def of(self, id_: str, query: DriftQuery) -> dict[str, Any]:
         with self._store.reading() as rows:
             profile = profile_version(rows, id_, query.version)
-            wanted = ReportFilter(profile_id=id_, measured=True, since=query.since, until=query.until)
+            wanted = ReportFilter(
+                profile_id=id_, measured=True, since=query.since, until=query.until
+            )
             found = rows.reports.newest(wanted, query.limit + 1)
             usable, unusable = Observations(rows).of(found[: query.limit])
         residuals = log_residuals([observation for _, observation in usable], profile)
@@ -59,7 +61,10 @@ def _urgency(series: DriftSeries) -> float:
 def _series(kind: Kind, runs: list[Run]) -> DriftSeries:
     runs.sort(key=lambda run: (run[0].measured_at, run[0].id))
     reports, residuals, questions = zip(*runs, strict=True)
-    found = [_change(reports, change) for change in changes_among(np.array(residuals), np.array(questions))]
+    found = [
+        _change(reports, change)
+        for change in changes_among(np.array(residuals), np.array(questions))
+    ]
     chip, fabric, stack, family = kind
     return DriftSeries(
         chip=chip,

@@ -1,4 +1,5 @@
-"""Whether a calibration's version takes the place of the active one, and why not where it does not."""
+"""Whether a calibration's version takes the place of the active one, and why not where it does
+not."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ _samples = Remembered[tuple[str | None, float], _Sample](1)
 
 
 class Published:
-    """A few published runs of each chip and stack, under two profiles: what a calibration does to everything else."""
+    """A few published runs of each chip and stack, under two profiles: what a calibration does to
+    everything else."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -54,12 +56,16 @@ class Published:
             return None
         theirs = as_published(after)
         layouts = [Layouts.of([run.layout.build()]) for run in runs]
-        were, are = _log_times(list(zip(problems, layouts, strict=True)), [as_published(before), theirs])
+        were, are = _log_times(
+            list(zip(problems, layouts, strict=True)), [as_published(before), theirs]
+        )
         return Unseen(
             measured=np.log([run.step_time_s or np.nan for run in runs]),
             before=were,
             after=are,
-            spread=np.array([theirs.neighbourhood(problem.neighbourhoods).spread for problem in problems]),
+            spread=np.array(
+                [theirs.neighbourhood(problem.neighbourhoods).spread for problem in problems]
+            ),
             kinds=tuple((f"chip:{p.cluster.chip.id}", f"stack:{p.stack.kin}") for p in problems),
         )
 
@@ -69,7 +75,9 @@ class Published:
             known = _samples.among([asked])
             if not known:
                 resolver = Resolver(rows)
-                runs = _few_of_each([PublishedRun.model_validate(document) for document in rows.evidence.all()])
+                runs = _few_of_each(
+                    [PublishedRun.model_validate(document) for document in rows.evidence.all()]
+                )
                 problems = [resolver.problem(run.question(software_year)).problem for run in runs]
                 known = {asked: _Sample(runs, problems)}
                 _samples.add(known)
@@ -77,7 +85,8 @@ class Published:
 
 
 class Everybody:
-    """The last runs of each tenant or source, under two profiles: what one reports may not be at another's cost."""
+    """The last runs of each tenant or source, under two profiles: what one reports may not be at
+    another's cost."""
 
     def __init__(self, store: Store, profile_id: str) -> None:
         self._store, self._wanted = store, ReportFilter(profile_id=profile_id, measured=True)
@@ -94,7 +103,9 @@ class Everybody:
             measured=measured,
             before=measured - log_residuals(runs, before),
             after=measured - log_residuals(runs, after),
-            spread=np.array([after.neighbourhood(run.problem.neighbourhoods).spread for run in runs]),
+            spread=np.array(
+                [after.neighbourhood(run.problem.neighbourhoods).spread for run in runs]
+            ),
             kinds=tuple((run.source,) for run in runs),
         )
 
@@ -107,11 +118,13 @@ def judge(
     *,
     asked: bool,
 ) -> Promotion:
-    """`asked`: the caller wants it active at once, whatever the policy's mode. `everybody`: of each source the last
-    runs, whose errors may not grow, whoever's reports these are; sources are not named."""
+    """`asked`: the caller wants it active at once, whatever the policy's mode. `everybody`: of each
+    source the last runs, whose errors may not grow, whoever's reports these are; sources are not
+    named."""
     if 2 * len(found.outliers) > found.observations:
         return _kept(
-            f"{len(found.outliers)} of {found.observations} reports are outliers: no coefficient explains them"
+            f"{len(found.outliers)} of {found.observations} reports are outliers: no coefficient"
+            " explains them"
         )
     judged = [("step times", found.unseen), ("peaks of memory", found.unseen_memory)]
     errors = {what: unseen for what, unseen in judged if unseen is not None}
@@ -131,18 +144,26 @@ def judge(
         compared["step times of published runs"] = published
     for runs, before, after in everybody.by_kind.values() if everybody else ():
         if after > before + policy.margin:
-            worse = f"of the last {runs} runs that somebody reported the error grows from {before:.1%} to {after:.1%}"
+            worse = (
+                f"of the last {runs} runs that somebody reported the error grows from {before:.1%}"
+                f" to {after:.1%}"
+            )
             return _kept(f"{change}, but {worse}, by more than the margin of {policy.margin:.1%}")
     for what, unseen in compared.items():
         for whose, (runs, before, after) in _errors(unseen).items():
             if after > before + policy.margin:
                 worse = f"the error on {runs} {what}{whose} grows from {before:.1%} to {after:.1%}"
-                return _kept(f"{change}, but {worse}, by more than the margin of {policy.margin:.1%}")
-    return Promotion(promoted=True, reason=f"{change}, and nothing gets worse by more than {policy.margin:.1%}")
+                return _kept(
+                    f"{change}, but {worse}, by more than the margin of {policy.margin:.1%}"
+                )
+    return Promotion(
+        promoted=True, reason=f"{change}, and nothing gets worse by more than {policy.margin:.1%}"
+    )
 
 
 def _errors(unseen: Unseen) -> dict[str, tuple[int, float, float]]:
-    """Runs, error before and error after: of all together, and of each kind of which there are enough."""
+    """Runs, error before and error after: of all together, and of each kind of which there are
+    enough."""
     overall = len(unseen.measured), unseen.error_before, unseen.error_after
     return {"": overall, **{f" of {kind}": errors for kind, errors in unseen.by_kind.items()}}
 
@@ -166,12 +187,21 @@ def _few_of_each(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
 
 def _log_times(pairs: Sequence[tuple[Problem, Layouts]], profiles: Sequence[Profile]) -> Array:
     """Of layouts one by one, under each profile; shape (profiles, layouts)."""
-    known = {scopes: _beside(profiles, scopes) for scopes in {problem.scopes for problem, _ in pairs}}
+    known = {
+        scopes: _beside(profiles, scopes) for scopes in {problem.scopes for problem, _ in pairs}
+    }
     each = np.zeros(len(profiles), dtype=np.int64)
-    times = [predict(problem, x.take(each), known[problem.scopes]).step_time_s for problem, x in pairs]
+    times = [
+        predict(problem, x.take(each), known[problem.scopes]).step_time_s for problem, x in pairs
+    ]
     return np.log(np.array(times).T)
 
 
 def _beside(profiles: Sequence[Profile], scopes: Sequence[str]) -> Coefficients:
     found = [profile.coefficients(scopes) for profile in profiles]
-    return Coefficients(**{one.name: np.array([getattr(c, one.name) for c in found]) for one in fields(Coefficients)})
+    return Coefficients(
+        **{
+            one.name: np.array([getattr(c, one.name) for c in found])
+            for one in fields(Coefficients)
+        }
+    )

@@ -26,7 +26,13 @@ from service.resolve.resolution import Resolver
 from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
-from service.schemas.summary import ReplayAnswer, Replayed, ReplayedLayout, ReplayedReports, ReplayRequest
+from service.schemas.summary import (
+    ReplayAnswer,
+    Replayed,
+    ReplayedLayout,
+    ReplayedReports,
+    ReplayRequest,
+)
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
 from service.store.tables import PredictionRow, RecommendationRow
@@ -36,7 +42,8 @@ _REPORTS = 10  # for each answer
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """An earlier answer: its question with its constraints, and its predictions as documents and as layouts."""
+    """An earlier answer: its question with its constraints, and its predictions as documents and as
+    layouts."""
 
     row: PredictionRow | RecommendationRow
     ranked: bool
@@ -48,13 +55,19 @@ class _Asked:
     @classmethod
     def of(cls, resolver: Resolver, row: PredictionRow | RecommendationRow) -> _Asked:
         document, ranked = row.document, isinstance(row, RecommendationRow)
-        predictions = [item["prediction"] for item in document["ranked"]] if ranked else document["layouts"]
+        predictions = (
+            [item["prediction"] for item in document["ranked"]] if ranked else document["layouts"]
+        )
         asked = {name: document["request"][name] for name in Question.model_fields}
         if ranked:
             asked |= place_of(document)
         problem = resolver.problem(Question.model_validate(asked)).problem
-        layouts = Layouts.of([LayoutFields.model_validate(item["layout"]).build() for item in predictions])
-        constraints = ConstraintFields.model_validate(document["request"]["constraints"] if ranked else {}).build()
+        layouts = Layouts.of(
+            [LayoutFields.model_validate(item["layout"]).build() for item in predictions]
+        )
+        constraints = ConstraintFields.model_validate(
+            document["request"]["constraints"] if ranked else {}
+        ).build()
         return cls(row, ranked, predictions, problem, layouts, constraints)
 
 
@@ -66,7 +79,9 @@ class Replays:
         with self._store.reading() as rows:
             replayed, active = profile_version(rows, id_, version), profile_version(rows, id_, None)
             asked, unusable = _asked(rows, request)
-            wanted = ReportFilter(profile_id=id_, measured=True, since=request.since, until=request.until)
+            wanted = ReportFilter(
+                profile_id=id_, measured=True, since=request.since, until=request.until
+            )
             usable, _ = Observations(rows).of(rows.reports.newest(wanted, _REPORTS * request.limit))
         answers = list[Replayed]()
         for one in asked:
@@ -134,13 +149,22 @@ def _as_asked(asked: _Asked, found: Predictions, profile: Profile) -> Array:
     """Which layouts fit as surely as the question wants them to, with what it keeps free."""
     wanted, cluster = asked.constraints, asked.problem.cluster
     margin = Margin.of(asked.problem, profile, wanted.min_fit_probability)
-    return margin.fits(found.memory, found.host_bytes, cluster, cluster.usable_bytes - wanted.memory_reserve_gib * GIB)
+    return margin.fits(
+        found.memory,
+        found.host_bytes,
+        cluster,
+        cluster.usable_bytes - wanted.memory_reserve_gib * GIB,
+    )
 
 
-def _reports(observations: Sequence[Observation], active: Profile, replayed: Profile) -> ReplayedReports:
+def _reports(
+    observations: Sequence[Observation], active: Profile, replayed: Profile
+) -> ReplayedReports:
     def error(profile: Profile) -> float | None:
         if not observations:
             return None
         return float(np.median(np.abs(np.expm1(-log_residuals(observations, profile)))))
 
-    return ReplayedReports(runs=len(observations), error_active=error(active), error_replayed=error(replayed))
+    return ReplayedReports(
+        runs=len(observations), error_active=error(active), error_replayed=error(replayed)
+    )

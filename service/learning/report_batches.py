@@ -1,4 +1,5 @@
-"""Many reports in one request: each is taken or refused by itself, unless all or nothing is asked for."""
+"""Many reports in one request: each is taken or refused by itself, unless all or nothing is asked
+for."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def outcomes_of(store: Store, texts: Sequence[str]) -> list[Columns | list[Fault
             outcomes[index] = _faults(index, error, reports.get(index))
     found = taken(store, [(submission, texts[index]) for index, submission in readable.items()])
     for index, outcome in zip(readable, found, strict=True):
-        outcomes[index] = _faults(index, outcome, reports[index]) if isinstance(outcome, Exception) else outcome
+        outcomes[index] = (
+            _faults(index, outcome, reports[index]) if isinstance(outcome, Exception) else outcome
+        )
     return [outcomes[index] for index in range(len(texts))]
 
 
@@ -56,7 +59,11 @@ def _faults(index: int, error: Exception, report: Any) -> list[Fault]:
     """With the values as the report has them."""
     found = of_refusal(error, [], ReportSubmission, most=_MOST_ERRORS)
     return [
-        replace(fault, location=["reports", index, *fault.location], value=given(report, fault.location, fault.value))
+        replace(
+            fault,
+            location=["reports", index, *fault.location],
+            value=given(report, fault.location, fault.value),
+        )
         for fault in found
     ]
 
@@ -68,14 +75,19 @@ def _invalid(fault: Fault) -> Invalid:
 def _save(rows: Rows, outcomes: Sequence[Columns | list[Fault]]) -> Created:
     stored = rows.reports.add(outcome for outcome in outcomes if isinstance(outcome, dict))
     each = iter(stored)
-    items = [_item(i, next(each) if isinstance(outcome, dict) else outcome) for i, outcome in enumerate(outcomes)]
+    items = [
+        _item(i, next(each) if isinstance(outcome, dict) else outcome)
+        for i, outcome in enumerate(outcomes)
+    ]
     answer = BatchAnswer(accepted=len(stored), refused=len(outcomes) - len(stored), items=items)
     return Created("/v1/reports", answer.model_dump(mode="json"))
 
 
 def _item(index: int, outcome: Columns | list[Fault]) -> BatchItem:
     if isinstance(outcome, list):
-        return BatchItem(index=index, errors=[ItemError.model_validate(fault.entry()) for fault in outcome])
+        return BatchItem(
+            index=index, errors=[ItemError.model_validate(fault.entry()) for fault in outcome]
+        )
     return BatchItem(
         index=index,
         id=outcome["id"],

@@ -38,8 +38,8 @@ _SHARED = 2  # times the memory of a device: a run that failed may have had some
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A submission and the question that it answers; `open_` is the layout as it was given, `key` tells questions
-    apart."""
+    """A submission and the question that it answers; `open_` is the layout as it was given, `key`
+    tells questions apart."""
 
     submission: ReportSubmission
     received: str
@@ -54,7 +54,9 @@ class _Asked:
         return self.resolved.problem
 
 
-def taken(store: Store, submissions: Sequence[tuple[ReportSubmission, str]]) -> list[Columns | Refusal]:
+def taken(
+    store: Store, submissions: Sequence[tuple[ReportSubmission, str]]
+) -> list[Columns | Refusal]:
     """What to store of each submission with its text as received, or why it is refused."""
     outcomes: dict[int, Columns | Refusal] = {}
     with store.reading() as rows:
@@ -65,8 +67,8 @@ def taken(store: Store, submissions: Sequence[tuple[ReportSubmission, str]]) -> 
 
 
 class _Intake:
-    """Of one moment: the catalogue and the profile as they are now. Questions and layouts that come again are worked
-    out once."""
+    """Of one moment: the catalogue and the profile as they are now. Questions and layouts that come
+    again are worked out once."""
 
     def __init__(self, rows: Rows, profile: Profile) -> None:
         self._rows, self._profile = rows, profile
@@ -77,7 +79,9 @@ class _Intake:
         self._gaps: dict[tuple[str, Layout], Gaps] = {}
 
     def asked(
-        self, submissions: Sequence[tuple[ReportSubmission, str]], outcomes: dict[int, Columns | Refusal]
+        self,
+        submissions: Sequence[tuple[ReportSubmission, str]],
+        outcomes: dict[int, Columns | Refusal],
     ) -> dict[int, _Asked]:
         """All that is read."""
         asked: dict[int, _Asked] = {}
@@ -91,14 +95,18 @@ class _Intake:
         for i in self._illegal(asked):
             with _refused(outcomes, i):
                 one = asked.pop(i)
-                require_legal(one.problem, {one.subject.field: one.layout}, {one.subject.field: one.open_})
+                require_legal(
+                    one.problem, {one.subject.field: one.layout}, {one.subject.field: one.open_}
+                )
         self._predict(asked)
         for i, one in asked.items():
             with _refused(outcomes, i):
                 outcomes[i] = self._row(one)
 
     def _ask(self, submission: ReportSubmission, received: str) -> _Asked:
-        subject = _as_old_as_measured(submission, self._subject(submission), self._profile.software_year)
+        subject = _as_old_as_measured(
+            submission, self._subject(submission), self._profile.software_year
+        )
         key = subject.question.model_dump_json()
         if key not in self._resolved:
             self._resolved[key] = self._resolver.problem(subject.question)
@@ -108,7 +116,12 @@ class _Intake:
         return _Asked(submission, received, subject, open_, settled.build(), resolved, key)
 
     def _subject(self, submission: ReportSubmission) -> Subject:
-        key = (submission.prediction_id, submission.recommendation_id, submission.rank, submission.choice)
+        key = (
+            submission.prediction_id,
+            submission.recommendation_id,
+            submission.rank,
+            submission.choice,
+        )
         if key not in self._subjects or not any(key):
             self._subjects[key] = of_report(self._rows, submission)
         return self._subjects[key]
@@ -116,7 +129,9 @@ class _Intake:
     def _illegal(self, asked: Mapping[int, _Asked]) -> list[int]:
         found: list[int] = []
         for members in _by_question(asked):
-            broken = first_broken(asked[members[0]].problem, Layouts.of([asked[i].layout for i in members]))
+            broken = first_broken(
+                asked[members[0]].problem, Layouts.of([asked[i].layout for i in members])
+            )
             found += [i for i, rule in zip(members, broken, strict=True) if rule >= 0]
         return found
 
@@ -126,7 +141,9 @@ class _Intake:
             first = asked[members[0]]
             layouts = list(dict.fromkeys(asked[i].layout for i in members))
             predictions = predict_layouts(first.problem, layouts, self._profile)
-            self._predicted |= {(first.key, x): p for x, p in zip(layouts, predictions, strict=True)}
+            self._predicted |= {
+                (first.key, x): p for x, p in zip(layouts, predictions, strict=True)
+            }
 
     def _row(self, asked: _Asked) -> Columns:
         submission, resolved = asked.submission, asked.resolved
@@ -136,7 +153,9 @@ class _Intake:
         _require_past(submission)
         answer = self._answer(asked, prediction)
         answer.assumptions.extend(of_the_date(submission, asked.subject.question.stack))
-        answer.assumptions.extend(of_the_layout(asked.subject.field, asked.open_, asked.subject.layout, asked.problem))
+        answer.assumptions.extend(
+            of_the_layout(asked.subject.field, asked.open_, asked.subject.layout, asked.problem)
+        )
         document = answer.model_dump(mode="json")
         return {
             "measured_at": answer.measured_at,
@@ -164,7 +183,9 @@ class _Intake:
         submission, subject = asked.submission, asked.subject
         measured = None
         if submission.measured:
-            measured = measurements.speed(asked.problem, submission.measured, prediction.step_time_s)
+            measured = measurements.speed(
+                asked.problem, submission.measured, prediction.step_time_s
+            )
         step = measured.step_time_s if measured else None
         within, parts = measurements.within(step, prediction), None
         if submission.parts and step is not None:
@@ -179,7 +200,9 @@ class _Intake:
             measured=measured,
             residual=measurements.log_ratio(step, prediction.step_time_s),
             within_interval=within,
-            memory=measurements.memory(submission.memory, prediction) if submission.memory else None,
+            memory=(
+                measurements.memory(submission.memory, prediction) if submission.memory else None
+            ),
             failure=submission.failure,
             parts=parts,
             fit_verdict_agrees=_fit_verdict_agrees(submission.outcome, step, prediction),
@@ -197,7 +220,10 @@ class _Intake:
         """What the prediction did not foresee."""
         if asked.submission.outcome == "out_of_memory" and prediction.fits:
             needed = f"{prediction.needed_gib:.1f} of {prediction.usable_gib:.1f} GiB"
-            return f"ran out of memory, {needed} expected: to fit had a probability of {prediction.fit_probability:.0%}"
+            return (
+                f"ran out of memory, {needed} expected: to fit had a probability of"
+                f" {prediction.fit_probability:.0%}"
+            )
         if step_time_s is None or within:
             return None
         return self._gap(asked, prediction, step_time_s)
@@ -223,13 +249,18 @@ def software_age(at: datetime, software_year: float) -> float:
     return round(age_years(f"{at:%Y-%m}", software_year), 2)
 
 
-def _as_old_as_measured(submission: ReportSubmission, subject: Subject, software_year: float) -> Subject:
-    """What a report is linked to has its software already; to the month, so that runs of one question stay together."""
+def _as_old_as_measured(
+    submission: ReportSubmission, subject: Subject, software_year: float
+) -> Subject:
+    """What a report is linked to has its software already; to the month, so that runs of one
+    question stay together."""
     if submission.is_linked or submission.measured_at is None:
         return subject
     years = software_age(submission.measured_at, software_year)
     question = subject.question
-    return replace(subject, question=question.model_copy(update={"stack": aged(question.stack, years)}))
+    return replace(
+        subject, question=question.model_copy(update={"stack": aged(question.stack, years)})
+    )
 
 
 def _by_question(asked: Mapping[int, _Asked]) -> list[list[int]]:
@@ -242,31 +273,44 @@ def _by_question(asked: Mapping[int, _Asked]) -> list[list[int]]:
 def _require_stage(submission: ReportSubmission, pp: int) -> None:
     for field, part in (("failure", submission.failure), ("memory", submission.memory)):
         if part is not None and part.stage is not None and part.stage >= pp:
-            raise Invalid(f"{field}.stage", part.stage, f"must be below pp = {pp}: stages are numbered from 0")
+            raise Invalid(
+                f"{field}.stage", part.stage, f"must be below pp = {pp}: stages are numbered from 0"
+            )
 
 
 def _require_room(submission: ReportSubmission, problem: Problem) -> None:
-    """A run that did fit took no more than the device has; one that did not had no absurd amount."""
+    """A run that did fit took no more than the device has; one that did not had no absurd
+    amount."""
     chip = problem.cluster.chip
     most = chip.memory_gb / chip.devices_per_chip
     for name in ("allocated_gib", "reserved_gib"):
         taken = getattr(submission.memory, name) if submission.memory else None
         if taken is not None and taken > most and submission.outcome in ("ok", "aborted"):
-            raise Invalid(f"memory.{name}", taken, f"must not exceed the {most:g} GB of a device of {chip.id}")
+            raise Invalid(
+                f"memory.{name}", taken, f"must not exceed the {most:g} GB of a device of {chip.id}"
+            )
     had = submission.failure.peak_gib if submission.failure else None
     if had is not None and had > _SHARED * most:
-        rule = f"must not exceed {_SHARED} times the {most:g} GB of a device of {chip.id}; check the unit"
+        rule = (
+            f"must not exceed {_SHARED} times the {most:g} GB of a device of {chip.id}; check the"
+            " unit"
+        )
         raise Invalid("failure.peak_gib", had, rule)
 
 
 def _require_past(submission: ReportSubmission) -> None:
-    if submission.measured_at is not None and submission.measured_at > datetime.now(UTC) + _CLOCKS_DIFFER:
+    if (
+        submission.measured_at is not None
+        and submission.measured_at > datetime.now(UTC) + _CLOCKS_DIFFER
+    ):
         raise Invalid("measured_at", submission.measured_at.isoformat(), "lies in the future")
 
 
-def _fit_verdict_agrees(outcome: str, step_time_s: float | None, prediction: Prediction) -> bool | None:
-    """Nothing shows whether a run would have fitted that failed for other reasons, or was stopped, before a step was
-    measured."""
+def _fit_verdict_agrees(
+    outcome: str, step_time_s: float | None, prediction: Prediction
+) -> bool | None:
+    """Nothing shows whether a run would have fitted that failed for other reasons, or was stopped,
+    before a step was measured."""
     if outcome in ("crashed", "aborted") and step_time_s is None:
         return None
     return prediction.fits == (outcome != "out_of_memory")

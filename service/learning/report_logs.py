@@ -47,8 +47,8 @@ _ZONES_DIFFER = timedelta(days=1)
 _FEW = 3  # steps
 _ROUNDED = 0.05  # at most, of tokens that are worked out of rates and times
 _COMPARED = {
-    "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute", "seq_len", "global_batch",
-    "precision", "num_layers", "hidden_size",
+    "pp", "tp", "cp", "ep", "etp", "micro_batch", "virtual_stages", "schedule", "recompute",
+    "seq_len", "global_batch", "precision", "num_layers", "hidden_size",
 }  # fmt: skip
 
 
@@ -74,15 +74,28 @@ class ReportLogs:
             _require_tokens(problem, reading.device_tokens)
         (outcome,) = taken(self._store, [(report, received)])
         if isinstance(outcome, Invalid) and outcome.field.startswith("measured."):
-            raise Invalid("log", outcome.value, f"says {outcome.field.removeprefix('measured.')}, which {outcome.rule}")
+            raise Invalid(
+                "log",
+                outcome.value,
+                f"says {outcome.field.removeprefix('measured.')}, which {outcome.rule}",
+            )
         if isinstance(outcome, Exception):
             raise outcome
-        described = None if reading is None else _reading(reading, said, report.outcome == "out_of_memory")
-        row = {**outcome, "log_hash": log_hash(submission.log, outcome["run_hash"], outcome["outcome"])}
+        described = (
+            None if reading is None else _reading(reading, said, report.outcome == "out_of_memory")
+        )
+        row = {
+            **outcome,
+            "log_hash": log_hash(submission.log, outcome["run_hash"], outcome["outcome"]),
+        }
         beside = {
             "reading": described and described.model_dump(mode="json"),
             "measured_at_from": date.source,
-            "notes": [*date.notes, *_doubts(reading), *_differences(problem, reading, linked=submission.is_linked)],
+            "notes": [
+                *date.notes,
+                *_doubts(reading),
+                *_differences(problem, reading, linked=submission.is_linked),
+            ],
         }
         return lambda rows: _save(rows, row, beside)
 
@@ -97,7 +110,8 @@ class ReportLogs:
 
 
 def _said(submission: LogSubmission, reading: logs.Reading) -> dict[str, Any]:
-    """What the log says that it ran. Parameters of NeMo that say too little matter only where they are needed."""
+    """What the log says that it ran. Parameters of NeMo that say too little matter only where they
+    are needed."""
     try:
         return dict(megatron_arguments.question(reading.arguments))
     except Invalid:
@@ -127,7 +141,9 @@ def _date(submission: LogSubmission, reading: logs.Reading | None, now: datetime
         return _Date(min(at, now), "log")
     why = "in the future" if at > now else f"before {_EARLIEST.year}"
     return _Date(
-        None, "arrival", (f"the log dates its last step {printed:%Y-%m-%d %H:%M:%S}, which is {why}: ignored",)
+        None,
+        "arrival",
+        (f"the log dates its last step {printed:%Y-%m-%d %H:%M:%S}, which is {why}: ignored",),
     )
 
 
@@ -156,12 +172,15 @@ def _outcome(submission: LogSubmission, reading: logs.Reading | None) -> Outcome
     if not shown:
         return submission.outcome or "ok"
     if submission.outcome not in (None, "out_of_memory"):
-        raise Invalid("outcome", submission.outcome, "is not what the log shows: it ends out of memory")
+        raise Invalid(
+            "outcome", submission.outcome, "is not what the log shows: it ends out of memory"
+        )
     return "out_of_memory"
 
 
 def _ended(log: str, reading: logs.Reading) -> bool:
-    """Whether the run ended for want of memory: a retry that trains again shows that the layout fits."""
+    """Whether the run ended for want of memory: a retry that trains again shows that the layout
+    fits."""
     if not out_of_memory(log):
         return False
     try:
@@ -172,17 +191,24 @@ def _ended(log: str, reading: logs.Reading) -> bool:
 
 
 def _report(
-    submission: LogSubmission, said: Mapping[str, Any], reading: logs.Reading | None, at: datetime | None
+    submission: LogSubmission,
+    said: Mapping[str, Any],
+    reading: logs.Reading | None,
+    at: datetime | None,
 ) -> dict[str, Any]:
     """The report that the log is, in the words of POST /v1/reports."""
-    given = submission.model_dump(mode="json", exclude_unset=True, exclude={"log", "framework", "outcome"})
+    given = submission.model_dump(
+        mode="json", exclude_unset=True, exclude={"log", "framework", "outcome"}
+    )
     given["outcome"] = _outcome(submission, reading)
     if not submission.is_linked:
         given = {**{name: said[name] for name in _SETTLED if name in said}, **given}
         if "num_chips" in said and not {"num_chips", "torus_shape"} & given["cluster"].keys():
             given["cluster"]["num_chips"] = said["num_chips"]
         if reading is not None and said and "stack" in given:
-            given["stack"] = _able(given["stack"], megatron_arguments.abilities(reading.arguments), at)
+            given["stack"] = _able(
+                given["stack"], megatron_arguments.abilities(reading.arguments), at
+            )
     if reading is None:
         return given
     measured: dict[str, Any] = {"measured": {reading.unit: reading.value}}
@@ -193,7 +219,11 @@ def _report(
 
 def _differences(problem: Problem, reading: logs.Reading | None, *, linked: bool) -> Iterator[str]:
     """What a log shows of its stack that is not so in the report."""
-    shown = megatron_arguments.abilities(reading.arguments) if linked and reading and reading.arguments else {}
+    shown = (
+        megatron_arguments.abilities(reading.arguments)
+        if linked and reading and reading.arguments
+        else {}
+    )
     for name, value in shown.items():
         predicted = getattr(problem.stack, name)
         if frozen(value) != predicted and name != "sequence_parallel":
@@ -207,21 +237,31 @@ def _doubts(reading: logs.Reading | None) -> list[str]:
 
 def _changes_of_speed(reading: logs.Reading) -> Iterator[str]:
     if len(reading.levels) > 1:
-        levels = ", ".join(f"{level.value:.4g} from step {level.first_step}" for level in reading.levels)
-        yield f"the speed changed for good ({reading.unit}: {levels}), and the report has that of the middle step"
+        levels = ", ".join(
+            f"{level.value:.4g} from step {level.first_step}" for level in reading.levels
+        )
+        yield (
+            f"the speed changed for good ({reading.unit}: {levels}), and the report has that of the"
+            " middle step"
+        )
 
 
 def _rests_on_few(reading: logs.Reading) -> Iterator[str]:
     if reading.steps_used >= _FEW and 2 * reading.steps_used >= reading.steps_found:
         return
     why = ", ".join(f"{count} {reason}" for reason, count in reading.left_out.items()) or "none"
-    rests = f"the step time rests on {reading.steps_used} of the {reading.steps_found} steps found (left out: {why})"
+    rests = (
+        f"the step time rests on {reading.steps_used} of the {reading.steps_found} steps found"
+        f" (left out: {why})"
+    )
     yield f"{rests}: withdraw the report if that is not how the run went"
 
 
-def _able(stack: str | Mapping[str, Any], shown: Mapping[str, Any], at: datetime | None) -> str | Mapping[str, Any]:
-    """The stack as the log shows it, where that is not what it does anyway, now and then; what the request says goes
-    before."""
+def _able(
+    stack: str | Mapping[str, Any], shown: Mapping[str, Any], at: datetime | None
+) -> str | Mapping[str, Any]:
+    """The stack as the log shows it, where that is not what it does anyway, now and then; what the
+    request says goes before."""
     given = {"name": stack} if isinstance(stack, str) else stack
     with suppress(UnknownName):  # which is refused when it is resolved
         usual = catalogue.stack(given["name"])
@@ -233,19 +273,32 @@ def _able(stack: str | Mapping[str, Any], shown: Mapping[str, Any], at: datetime
     return stack if able == given else able
 
 
-def _require_agreement(problem: Problem, subject: Subject, said: Mapping[str, Any], *, linked: bool) -> None:
+def _require_agreement(
+    problem: Problem, subject: Subject, said: Mapping[str, Any], *, linked: bool
+) -> None:
     """What the log says that it ran is what it is linked to, or what is said of it."""
-    parts = {"layout": subject.layout, "workload": subject.question.workload, "model": problem.architecture}
+    parts = {
+        "layout": subject.layout,
+        "workload": subject.question.workload,
+        "model": problem.architecture,
+    }
     compared = [
         (part, name, ran, getattr(fields, name))
         for part, fields in parts.items()
         for name, ran in said[part].items()
         if name in _COMPARED
     ]
-    for part, name, ran, answered in [*compared, ("cluster", "chips", said["num_chips"], problem.cluster.num_devices)]:
+    for part, name, ran, answered in [
+        *compared,
+        ("cluster", "chips", said["num_chips"], problem.cluster.num_devices),
+    ]:
         if ran != answered:
             where = "what it is linked to" if linked else "the request"
-            remedy = f"report it with its own {part}" if linked else f"leave {_LEFT.get(part, part)} to the log"
+            remedy = (
+                f"report it with its own {part}"
+                if linked
+                else f"leave {_LEFT.get(part, part)} to the log"
+            )
             raise Invalid("log", None, f"ran {name} = {ran} where {where} has {answered}: {remedy}")
 
 
@@ -258,14 +311,20 @@ def _require_framework(problem: Problem, framework: str) -> None:
 def _require_batch(subject: Subject, global_batch: int | None) -> None:
     asked = subject.question.workload.global_batch
     if global_batch not in (None, asked):
-        rule = f"has steps of {global_batch} sequences, and the run that it should be of has global_batch = {asked}"
+        rule = (
+            f"has steps of {global_batch} sequences, and the run that it should be of has"
+            f" global_batch = {asked}"
+        )
         raise Invalid("log", None, rule)
 
 
 def _require_tokens(problem: Problem, device_tokens: float | None) -> None:
     asked = problem.workload.tokens / problem.cluster.num_devices
     if device_tokens is not None and abs(device_tokens / asked - 1) > _ROUNDED:
-        rule = f"has steps of {device_tokens:.0f} tokens a device, and the run that it should be of has {asked:.0f}"
+        rule = (
+            f"has steps of {device_tokens:.0f} tokens a device, and the run that it should be of"
+            f" has {asked:.0f}"
+        )
         raise Invalid("log", None, rule)
 
 
@@ -276,7 +335,9 @@ def _reading(reading: logs.Reading, said: Mapping[str, Any], failed: bool) -> Lo
         {
             **{name: getattr(reading, name) for name in names},
             "levels": [asdict(level) for level in reading.levels],
-            "unread": [{"line": one.line, "text": one.text, "reason": one.reason} for one in reading.unread],
+            "unread": [
+                {"line": one.line, "text": one.text, "reason": one.reason} for one in reading.unread
+            ],
             "from_arguments": sorted(said),
             "out_of_memory": failed,
         }
@@ -290,8 +351,13 @@ def _save(rows: Rows, report: Columns, beside: Mapping[str, Any]) -> Created:
     if earlier is not None:
         kept = {**beside, "repeated": True, "report": document_of(earlier)}
         if beside["measured_at_from"] == "request" and report["measured_at"] != earlier.measured_at:
-            was = f"the report is of {earlier.measured_at:%Y-%m-%d %H:%M:%S}, as it was first sent: withdraw it to send"
+            was = (
+                f"the report is of {earlier.measured_at:%Y-%m-%d %H:%M:%S}, as it was first sent:"
+                " withdraw it to send"
+            )
             kept["notes"] = [*beside["notes"], f"{was} the log with another measured_at"]
         return Created(location(earlier.id), kept, replayed=True)
     (stored,) = rows.reports.add([report])
-    return Created(location(stored["id"]), {**beside, "repeated": False, "report": stored["document"]})
+    return Created(
+        location(stored["id"]), {**beside, "repeated": False, "report": stored["document"]}
+    )

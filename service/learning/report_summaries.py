@@ -32,7 +32,8 @@ class ReportSummaries:
         self._store = store
 
     def summary(self, query: ReportFilterQuery) -> dict[str, Any]:
-        """Of every report a few numbers are kept, as there may be very many, by all that tells runs apart at once."""
+        """Of every report a few numbers are kept, as there may be very many, by all that tells runs
+        apart at once."""
         kinds = defaultdict[tuple[str, ...], _Tally](_Tally)
         with self._store.reading() as rows:
             for told in rows.reports.told(wanted_of(rows, query)):
@@ -64,7 +65,9 @@ def _statistics(tallies: Sequence[_Tally]) -> ResidualStatistics:
     residuals = np.concatenate([np.zeros(0), *(np.array(tally.residuals) for tally in tallies)])
     outcomes = sum((tally.outcomes for tally in tallies), Counter[str]())
     within = sum((tally.within for tally in tallies), Counter[bool]())
-    low, median, high = np.quantile(residuals, (0.1, 0.5, 0.9)).tolist() if len(residuals) else (None, None, None)
+    low, median, high = (
+        np.quantile(residuals, (0.1, 0.5, 0.9)).tolist() if len(residuals) else (None, None, None)
+    )
     return ResidualStatistics(
         reports=outcomes.total(),
         measured=len(residuals),

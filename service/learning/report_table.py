@@ -11,11 +11,12 @@ from service.schemas.layout import LayoutFields
 from service.store.tables import ReportRow
 
 COLUMNS = (
-    "id", "created_at", "measured_at", "source", "outcome", "chip", "num_chips", "fabric", "stack", "architecture",
-    "seq_len", "global_batch", "precision", "profile_id", "profile_version", "step_time_s", "predicted_step_time_s",
-    "predicted_low_s", "predicted_high_s", "residual", "within_interval", "reserved_gib", "predicted_reserved_gib",
-    "predicted_fits", "flag", "tenant", "rank", "choice", "withdrawn_at", "layout", "tokens_per_s",
-    "tokens_per_s_per_chip", "mfu_causal", "predicted_mfu_causal",
+    "id", "created_at", "measured_at", "source", "outcome", "chip", "num_chips", "fabric", "stack",
+    "architecture", "seq_len", "global_batch", "precision", "profile_id", "profile_version",
+    "step_time_s", "predicted_step_time_s", "predicted_low_s", "predicted_high_s", "residual",
+    "within_interval", "reserved_gib", "predicted_reserved_gib", "predicted_fits", "flag", "tenant",
+    "rank", "choice", "withdrawn_at", "layout", "tokens_per_s", "tokens_per_s_per_chip",
+    "mfu_causal", "predicted_mfu_causal",
 )  # fmt: skip
 
 
@@ -56,4 +57,8 @@ def csv_line(values: Iterable[Any]) -> str:
 
 def _inert(value: Any) -> Any:
     """Text that a spreadsheet would run as a formula is quoted by an apostrophe."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    return (
+        f"'{value}"
+        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+        else value
+    )

@@ -1,4 +1,5 @@
-"""The reports of a batch as they were written: each is kept so, and what is wrong with one is no other's fault."""
+"""The reports of a batch as they were written: each is kept so, and what is wrong with one is no
+other's fault."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _spans = json.JSONDecoder(parse_int=str, parse_float=str)
 
 
 def parse_batch(text: str) -> Any:
-    """The value of a JSON text (service.web.json_text), in which the items of `reports` are texts of their own."""
+    """The value of a JSON text (service.web.json_text), in which the items of `reports` are texts
+    of their own."""
     start = _opening(text)
     if start is None:
         return parse(text)

@@ -42,7 +42,8 @@ class Reports:
             return {**document_of(row), "submission": row.submission}, etag(row)
 
     def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
-        """For good. Whoever withdraws it again wants what is so already, whatever state was `seen`."""
+        """For good. Whoever withdraws it again wants what is so already, whatever state was
+        `seen`."""
         with self._store.writing() as rows:
             row = rows.reports.held(id_)
             if row.withdrawn_at is None:
@@ -114,7 +115,8 @@ _FIND: dict[_Column, tuple[Kind, Callable[[str], str]]] = {
 
 
 def _canonical(rows: Rows, column: _Column, name: str | None) -> str | None:
-    """What reports call a thing that goes by this name or alias; unregistered ones go by what reports said."""
+    """What reports call a thing that goes by this name or alias; unregistered ones go by what
+    reports said."""
     if name is None:
         return None
     kind, find = _FIND[column]
@@ -126,7 +128,11 @@ def _canonical(rows: Rows, column: _Column, name: str | None) -> str | None:
         if known in own:
             return known
     if {bare := name.partition("@")[0], normal(bare)} & own:
-        raise Invalid(column, name, "takes a name without its version: reports are listed for all versions together")
+        raise Invalid(
+            column,
+            name,
+            "takes a name without its version: reports are listed for all versions together",
+        )
     raise UnknownName(column, name, [*SHIPPED[kind](), *own])
 
 

@@ -12,7 +12,10 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.schemas.report import MeasuredParts
 
-_BEYOND = "no coefficient explains so large a gap; check the measurement, and that this layout is what ran"
+_BEYOND = (
+    "no coefficient explains so large a gap; check the measurement, and that this layout is"
+    " what ran"
+)
 
 
 class Gaps:
@@ -22,18 +25,23 @@ class Gaps:
         self._ran = problem, layout, profile
         self._worlds = Worlds.of(problem, layout, profile)
 
-    def described(self, prediction: Prediction, step_time_s: float, parts: MeasuredParts | None) -> str:
-        """What was expected, what of the gap was measured, and which term would explain the rest with the least
-        surprise."""
+    def described(
+        self, prediction: Prediction, step_time_s: float, parts: MeasuredParts | None
+    ) -> str:
+        """What was expected, what of the gap was measured, and which term would explain the rest
+        with the least surprise."""
         mfu = prediction.mfu["causal"] * prediction.step_time_s
         low, high, measured = (
-            f"{mfu / step:.1%}" for step in (prediction.step_time_high_s, prediction.step_time_low_s, step_time_s)
+            f"{mfu / step:.1%}"
+            for step in (prediction.step_time_high_s, prediction.step_time_low_s, step_time_s)
         )
         why = "; ".join(_reasons(self._diagnosis(step_time_s, parts)))
         return f"measured {measured} MFU (causal), {low} to {high} expected: {why}"
 
     def _diagnosis(self, step_time_s: float, parts: MeasuredParts | None) -> Diagnosis:
-        exposed, imbalance = (parts.exposed_communication_s, parts.expert_imbalance) if parts else (None, None)
+        exposed, imbalance = (
+            (parts.exposed_communication_s, parts.expert_imbalance) if parts else (None, None)
+        )
         lengthening = None if imbalance is None else lengthened(*self._ran, imbalance)
         return self._worlds.diagnosis(step_time_s, exposed, lengthening)
 
@@ -47,7 +55,9 @@ def _reasons(found: Diagnosis) -> Iterator[str]:
         yield _BEYOND
         return
     what, of = ("the rest", "") if found.parts else ("the gap", f" of the {_seconds(found.gap_s)}")
-    yield f"{what} looks like {TIME_TERMS[found.suspect.term]} ({_more(found.suspect.excess_s)}{of})"
+    yield (
+        f"{what} looks like {TIME_TERMS[found.suspect.term]} ({_more(found.suspect.excess_s)}{of})"
+    )
 
 
 def _share(part: Part, gap_s: float) -> str:

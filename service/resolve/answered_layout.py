@@ -15,7 +15,8 @@ from service.store import Rows
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What ran: `field` is where the submission names the layout, `rank` which one of what it is linked to."""
+    """What ran: `field` is where the submission names the layout, `rank` which one of what it is
+    linked to."""
 
     question: Question
     layout: LayoutFields
@@ -38,7 +39,9 @@ def of_prediction(rows: Rows, id_: str, rank: int | None) -> Answered:
     return _linked(document, layouts, rank or 1)
 
 
-def of_recommendation(rows: Rows, id_: str, rank: int | None, choice: str | None = None) -> Answered:
+def of_recommendation(
+    rows: Rows, id_: str, rank: int | None, choice: str | None = None
+) -> Answered:
     document = rows.answers.recommendation(id_).document
     document["request"].update(place_of(document))
     ranked = [one["prediction"]["layout"] for one in document["ranked"]]
@@ -52,8 +55,8 @@ def of_recommendation(rows: Rows, id_: str, rank: int | None, choice: str | None
 
 
 def place_of(recommendation: dict[str, Any]) -> dict[str, Any]:
-    """What a recommendation is for: of several places the best, with its stack, and as many of its chips as are
-    used."""
+    """What a recommendation is for: of several places the best, with its stack, and as many of its
+    chips as are used."""
     (best, *_), asked = recommendation.get("choices") or [{}], recommendation["request"]
     cluster = {**best.get("cluster", asked["cluster"]), "num_chips": recommendation["chips_used"]}
     return {"cluster": cluster, "stack": best.get("stack", asked["stack"])}
@@ -74,5 +77,8 @@ def _linked(document: dict[str, Any], layouts: list[dict[str, Any]], rank: int) 
     if rank > len(layouts):
         raise Invalid("rank", rank, f"must be at most {len(layouts)}")
     asked = {name: document["request"][name] for name in Question.model_fields}
-    question, layout = Question.model_validate(asked), LayoutFields.model_validate(layouts[rank - 1])
+    question, layout = (
+        Question.model_validate(asked),
+        LayoutFields.model_validate(layouts[rank - 1]),
+    )
     return Answered(question, layout, "rank", rank, ProfileUsed.model_validate(document["profile"]))

@@ -1,4 +1,5 @@
-"""What a request left open and the service settled, and where the models know less than it may seem."""
+"""What a request left open and the service settled, and where the models know less than it may
+seem."""
 
 from __future__ import annotations
 
@@ -61,12 +62,19 @@ def of_the_chip(chip: Chip, profile: Profile) -> list[str]:
     return [f"generation {chip.generation!r} is uncalibrated: coefficients of the generic family"]
 
 
-def of_the_layout(name: str, given: LayoutFields, settled: LayoutFields, problem: Problem) -> list[str]:
+def of_the_layout(
+    name: str, given: LayoutFields, settled: LayoutFields, problem: Problem
+) -> list[str]:
     """Knobs that the stack settled, and one whose default is another in launchers."""
-    changed = [knob for knob in LayoutFields.model_fields if getattr(given, knob) != getattr(settled, knob)]
+    changed = [
+        knob for knob in LayoutFields.model_fields if getattr(given, knob) != getattr(settled, knob)
+    ]
     lines = [f"{name}.{knob} is {getattr(settled, knob)}: the stack's own" for knob in changed]
     if settled.pp > 1 and "balanced" not in given.model_fields_set and not settled.balanced:
-        lines.append(f"{name}.balanced is False: as many layers on every stage, as the stack has it where they divide")
+        lines.append(
+            f"{name}.balanced is False: as many layers on every stage, as the stack has it where"
+            " they divide"
+        )
     sparse = problem.architecture.is_moe and problem.stack.expert_tensor_parallel
     if sparse and "etp" not in given.model_fields_set and settled.tp > settled.etp == 1:
         like = f"Megatron-LM, told nothing, cuts them like the rest (etp = {settled.tp})"
@@ -78,7 +86,10 @@ def of_the_chunks(name: str, found: PredictedLayout) -> list[str]:
     """Of a split that leaves some without a layer."""
     if 0 not in found.layers_per_chunk:
         return []
-    told = "a launcher that does not split so by itself is told (Megatron-Core: pipeline_model_parallel_layout)"
+    told = (
+        "a launcher that does not split so by itself is told (Megatron-Core:"
+        " pipeline_model_parallel_layout)"
+    )
     return [f"{name} has a chunk without layers (layers_per_chunk): {told}"]
 
 
@@ -87,7 +98,8 @@ def of_the_date(report: Ran, settled: StackForm) -> list[str]:
     if report.is_linked or settled == report.stack or isinstance(settled, str):
         return []
     return [
-        f"stack.age_years is {settled.age_years:g}: the software is as old as measured_at, {report.measured_at:%Y-%m}"
+        f"stack.age_years is {settled.age_years:g}: the software is as old as measured_at,"
+        f" {report.measured_at:%Y-%m}"
     ]
 
 
@@ -100,17 +112,26 @@ def of_the_leaves(allocation: Allocation, nodes: Iterable[Node]) -> list[str]:
     outer = next((dim for dim in cluster.dims if dim.scale == "out"), None)
     if outer is None or not any(held):
         return []
-    priced, least, most = outer.domain // cluster.chip.devices_per_chip, min(held.values()), max(held.values())
+    priced, least, most = (
+        outer.domain // cluster.chip.devices_per_chip,
+        min(held.values()),
+        max(held.values()),
+    )
     if least == most == priced:
         return []
     said = f"{least} to {most}" if least < most else f"{most}"
     alike = f"as if {outer.name} joined {priced} chips everywhere"
-    return [f"leaves order ranks only: they hold {said} of the chips in use, and traffic is priced {alike}"]
+    return [
+        f"leaves order ranks only: they hold {said} of the chips in use, and traffic is priced"
+        f" {alike}"
+    ]
 
 
 def _defaults(workload: WorkloadFields) -> list[str]:
     open_ = [name for name in WorkloadFields.model_fields if name not in workload.model_fields_set]
-    return [f"workload.{name} is {getattr(workload, name)}" for name in open_ if name != "token_budget"]
+    return [
+        f"workload.{name} is {getattr(workload, name)}" for name in open_ if name != "token_budget"
+    ]
 
 
 def _without_effect(workload: WorkloadFields, problem: Problem) -> list[str]:
@@ -134,19 +155,27 @@ def _of_the_shape(model: object, problem: Problem) -> list[str]:
 
 
 def _software(problem: Problem, profile: Profile) -> list[str]:
-    """Predictions are of the newest software unless told otherwise: extrapolated where runs are older."""
+    """Predictions are of the newest software unless told otherwise: extrapolated where runs are
+    older."""
     age, generation = problem.stack.age_years, problem.cluster.chip.generation
     lines = []
     if not age:
         newest = _month(profile.software_year)
         lines.append(
-            f"the software is as new as the newest that the profile knows, of {newest}; age_years makes it older"
+            f"the software is as new as the newest that the profile knows, of {newest}; age_years"
+            " makes it older"
         )
     if age > OLDEST_YEARS:
-        lines.append(f"stack.age_years = {age:g} counts as {OLDEST_YEARS:g}: older software came with other chips")
+        lines.append(
+            f"stack.age_years = {age:g} counts as {OLDEST_YEARS:g}: older software came with other"
+            " chips"
+        )
     if (kernels := profile.kernel_age(problem.scopes)) > age:
         known = _month(profile.software_year - kernels)
-        lines.append(f"kernels are as fast as those of {known}: no published run on {generation} chips has newer ones")
+        lines.append(
+            f"kernels are as fast as those of {known}: no published run on {generation} chips has"
+            " newer ones"
+        )
     return lines
 
 
@@ -162,37 +191,61 @@ def _slow_node(problem: Problem, profile: Profile) -> list[str]:
     slow = float(profile.coefficients(problem.scopes).slow_node_s)
     if slow < _WORTH_SAYING_S:
         return []
-    of_it = f"in jobs that leave out no node of {problem.cluster.fabric.id} every send and receipt of a stage takes"
-    return [f"{of_it} {slow:.2g} s longer, for a node in trouble, as in published runs on all of it (in jitter_s)"]
+    of_it = (
+        f"in jobs that leave out no node of {problem.cluster.fabric.id} every send and receipt of a"
+        " stage takes"
+    )
+    return [
+        f"{of_it} {slow:.2g} s longer, for a node in trouble, as in published runs on all of it (in"
+        " jitter_s)"
+    ]
 
 
 def _text_tower(resolved: Resolved) -> list[str]:
     used = resolved.used.architecture
-    return [f"of {used.name} only the text tower counts: vision parameters are left out"] if used.text_tower else []
+    return (
+        [f"of {used.name} only the text tower counts: vision parameters are left out"]
+        if used.text_tower
+        else []
+    )
 
 
 def _quantized(resolved: Resolved) -> list[str]:
     if not resolved.quantized:
         return []
     precision = resolved.problem.workload.precision
-    return [f"model.quantization_config has no effect: training is in workload.precision = {precision}"]
+    return [
+        f"model.quantization_config has no effect: training is in workload.precision = {precision}"
+    ]
 
 
 def _of_the_cluster(question: Question, resolved: Resolved) -> list[str]:
     cluster = resolved.problem.cluster
     said = question.cluster.model_fields_set
     lines = []
-    if cluster.slice_shape and "torus_shape" not in resolved.request["cluster"]:  # which a name may say too
-        lines.append(f"cluster.torus_shape is {'x'.join(map(str, cluster.slice_shape))}, the most cubic slice")
+    if (
+        cluster.slice_shape and "torus_shape" not in resolved.request["cluster"]
+    ):  # which a name may say too
+        lines.append(
+            f"cluster.torus_shape is {'x'.join(map(str, cluster.slice_shape))}, the most cubic"
+            " slice"
+        )
     torus = cluster.fabric.torus
     if torus and cluster.torus_shape and not torus.is_slice(cluster.torus_shape):
-        line = f"cluster.torus_shape = {list(cluster.torus_shape)} is no slice that is offered by name"
+        line = (
+            f"cluster.torus_shape = {list(cluster.torus_shape)} is no slice that is offered by name"
+        )
         if (chips := math.prod(cluster.torus_shape)) > torus.max_chips:
-            line += f": its {chips} chips are taken for one torus, where the largest has {torus.max_chips}"
+            line += (
+                f": its {chips} chips are taken for one torus, where the largest has"
+                f" {torus.max_chips}"
+            )
         lines.append(line)
     open_ = [str(length) for length, wraps in cluster.wraps if length > 1 and not wraps]
     if cluster.torus_shape and open_:
-        lines.append(f"the ends of the torus' dims of {' and '.join(open_)} are not joined: they are lines")
+        lines.append(
+            f"the ends of the torus' dims of {' and '.join(open_)} are not joined: they are lines"
+        )
     if cluster.slice_shape and (slices := cluster.num_chips // math.prod(cluster.slice_shape)) > 1:
         lines.append(f"the cluster is {slices} slices, joined by the network")
     if not cluster.slice_shape:
@@ -207,17 +260,25 @@ def _of_the_cluster(question: Question, resolved: Resolved) -> list[str]:
     if "levels" in said and cluster.slice_shape and joined:
         lines.append("cluster.levels has no effect: one slice of the torus holds all chips")
     if (devices := cluster.chip.devices_per_chip) > 1:
-        lines.append(f"a chip has {devices} devices: degrees multiply to {cluster.num_devices} devices")
-    lines += [f"{dim.name} joins {dim.domain} devices at {dim.gb_s:g} GB/s each" for dim in cluster.dims]
+        lines.append(
+            f"a chip has {devices} devices: degrees multiply to {cluster.num_devices} devices"
+        )
+    lines += [
+        f"{dim.name} joins {dim.domain} devices at {dim.gb_s:g} GB/s each" for dim in cluster.dims
+    ]
     return lines
 
 
 def _of_a_shipped_chip(chip: Chip) -> list[str]:
     lines = []
     if chip.vendor in _DATA_SHEET_MEMORY:
-        lines.append(f"usable memory is nominal: all {chip.usable_memory_gib:g} GiB of the data sheet")
+        lines.append(
+            f"usable memory is nominal: all {chip.usable_memory_gib:g} GiB of the data sheet"
+        )
     if chip.host_memory_gb is None:
-        lines.append(f"host memory of {chip.id} is not known: what is offloaded is not held against it")
+        lines.append(
+            f"host memory of {chip.id} is not known: what is offloaded is not held against it"
+        )
     if chip.id in _PARTS:
         lines.append(f"cluster.num_chips counts {chip.id}: each is {_PARTS[chip.id]}")
     return lines
@@ -226,7 +287,11 @@ def _of_a_shipped_chip(chip: Chip) -> list[str]:
 def _number_format(problem: Problem) -> list[str]:
     workload = problem.workload
     is_tf32 = workload.number_format.gemm == "tf32"
-    return [f"matrix products of {workload.precision} run in TF32, where the chip has it"] if is_tf32 else []
+    return (
+        [f"matrix products of {workload.precision} run in TF32, where the chip has it"]
+        if is_tf32
+        else []
+    )
 
 
 def _price(resolved: Resolved) -> list[str]:
@@ -234,13 +299,21 @@ def _price(resolved: Resolved) -> list[str]:
     chip, used = resolved.problem.cluster.chip, resolved.used.chip
     if chip.usd_per_chip_hour is None or "usd_per_chip_hour" in resolved.request["cluster"]:
         return []
-    where = {"shipped": "the catalogue", "registered": "its catalogue entry"}.get(used.source, "the request")
-    return [f"a chip of {used.name} costs {chip.usd_per_chip_hour:g} USD an hour, as {where} has it"]
+    where = {"shipped": "the catalogue", "registered": "its catalogue entry"}.get(
+        used.source, "the request"
+    )
+    return [
+        f"a chip of {used.name} costs {chip.usd_per_chip_hour:g} USD an hour, as {where} has it"
+    ]
 
 
 def _gradients(resolved: Resolved) -> str:
     problem = resolved.problem
-    whose = "the request says" if "gradient_bytes" in resolved.used.stack.changes else f"{problem.stack.id} does"
+    whose = (
+        "the request says"
+        if "gradient_bytes" in resolved.used.stack.changes
+        else f"{problem.stack.id} does"
+    )
     if problem.gradient_bytes > problem.stack.gradient_bytes:
         whose = f"workload.precision = {problem.workload.precision} has them"
     return f"gradients are kept and reduced in {problem.gradient_bytes:g} bytes each, as {whose}"
@@ -248,14 +321,26 @@ def _gradients(resolved: Resolved) -> str:
 
 def _overlap(problem: Problem) -> str:
     stack = problem.stack
-    hidden = [axis for axis in ("data", "tensor", "expert", "pipeline") if getattr(stack, f"overlap_{axis}")]
+    hidden = [
+        axis
+        for axis in ("data", "tensor", "expert", "pipeline")
+        if getattr(stack, f"overlap_{axis}")
+    ]
     if stack.overlap_tensor and not problem.overlaps_tensor:
         hidden.remove("tensor")
     if not hidden:
         return f"no traffic runs beside compute: {stack.id} has it so"
-    told = f" when it is told to ({', '.join(stack.overlap_switches)})" if stack.overlap_switches else ""
+    told = (
+        f" when it is told to ({', '.join(stack.overlap_switches)})"
+        if stack.overlap_switches
+        else ""
+    )
     knobs = ", ".join(f"stack.overlap_{axis}" for axis in hidden)
-    apart = "" if stack.overlap_zero1 else ", but not what ZeRO 1 moves once a step (stack.overlap_zero1)"
+    apart = (
+        ""
+        if stack.overlap_zero1
+        else ", but not what ZeRO 1 moves once a step (stack.overlap_zero1)"
+    )
     return f"{stack.id} hides traffic beside compute{told}{apart}: {knobs} = false where it is off"
 
 

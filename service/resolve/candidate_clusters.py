@@ -19,8 +19,8 @@ _OF_A_PLACE = ("stack", "workload.precision")
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """By where each stands in the request: the question there, as it was asked, as it is written, and resolved, unless
-    the chips there cannot run it; `refused` says why."""
+    """By where each stands in the request: the question there, as it was asked, as it is written,
+    and resolved, unless the chips there cannot run it; `refused` says why."""
 
     asked: dict[str, RecommendationRequest] = field(default_factory=dict)
     written: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -39,7 +39,12 @@ class Places:
                 raise
             chip, chips = place.cluster.chip.id, place.cluster.num_chips
             self.refused.append(
-                Choice(name=name, chip=chip, num_chips=chips, refused=f"{error.field} {error.value}: {error.rule}")
+                Choice(
+                    name=name,
+                    chip=chip,
+                    num_chips=chips,
+                    refused=f"{error.field} {error.value}: {error.rule}",
+                )
             )
         else:
             self.resolved[name] = resolved
@@ -68,7 +73,9 @@ def add_number(places: Places, resolver: Resolver, name: str, chips: int) -> Non
     """So many chips of the question's own cluster, of each domain as many as there or all."""
     own = places.asked[OWN]
     held = own.cluster.chips_per_domain
-    changed = {"num_chips": chips, "torus_shape": None} | ({"chips_per_domain": min(held, chips)} if held else {})
+    changed = {"num_chips": chips, "torus_shape": None} | (
+        {"chips_per_domain": min(held, chips)} if held else {}
+    )
     sized = own.cluster.model_copy(update=changed)
     with instead_of("cluster.num_chips", name):
         places.add(resolver, name, own.model_copy(update={"cluster": sized}))
@@ -77,4 +84,7 @@ def add_number(places: Places, resolver: Resolver, name: str, chips: int) -> Non
 def _of_clusters(request: RecommendationRequest) -> Iterator[tuple[str, RecommendationRequest]]:
     for i, cluster in enumerate(request.alternatives.clusters):
         stack = request.stack if cluster.stack is None else cluster.stack
-        yield f"alternatives.clusters[{i}]", request.model_copy(update={"cluster": cluster, "stack": stack})
+        yield (
+            f"alternatives.clusters[{i}]",
+            request.model_copy(update={"cluster": cluster, "stack": stack}),
+        )

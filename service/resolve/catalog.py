@@ -52,9 +52,16 @@ class Catalog:
         with self._store.reading() as rows:
             names = sorted(name for name in {*shipped, *rows.catalog.names(kind)} if name > after)
             wanted = names[: query.limit]
-            own = {row.name: row for row in rows.catalog.latest(kind, [n for n in wanted if n not in shipped])}
-            items = [_own_entry(rows, own[name]) if name in own else shipped[name] for name in wanted]
-        following = write_cursor(f"catalog/{kind}", wanted[-1]) if len(names) > len(wanted) else None
+            own = {
+                row.name: row
+                for row in rows.catalog.latest(kind, [n for n in wanted if n not in shipped])
+            }
+            items = [
+                _own_entry(rows, own[name]) if name in own else shipped[name] for name in wanted
+            ]
+        following = (
+            write_cursor(f"catalog/{kind}", wanted[-1]) if len(names) > len(wanted) else None
+        )
         return {"items": [item.model_dump(mode="json") for item in items], "next": following}
 
     def get(self, kind: Kind, name: str) -> dict[str, Any]:
@@ -82,7 +89,13 @@ class Catalog:
                 raise NameTaken(other, entry.name)
             last = rows.catalog.find(kind, entry.name, None)
             version = last.version + 1 if last else 1
-            row = CatalogRow(kind=kind, name=entry.name, version=version, created_at=datetime.now(UTC), entry=content)
+            row = CatalogRow(
+                kind=kind,
+                name=entry.name,
+                version=version,
+                created_at=datetime.now(UTC),
+                entry=content,
+            )
             rows.catalog.add(row)
             document = _own_entry(rows, row).model_dump(mode="json")
             return Created(f"/v1/catalog/{kind}/{entry.name}@{version}", document)
@@ -144,7 +157,9 @@ def _shipped(kind: Kind) -> dict[str, CatalogEntry]:
     names: dict[str, list[str]] = {}
     for name, value in index.items():
         names.setdefault(_id(value), []).append(name)
-    return {id_: _shipped_entry(kind, id_, aliases, index[aliases[0]]) for id_, aliases in names.items()}
+    return {
+        id_: _shipped_entry(kind, id_, aliases, index[aliases[0]]) for id_, aliases in names.items()
+    }
 
 
 def _shipped_entry(kind: Kind, id_: str, names: list[str], value: Any) -> CatalogEntry:

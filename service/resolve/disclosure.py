@@ -1,5 +1,5 @@
-"""What a version of a profile, which is for all, shows a tenant of what others reported: no report, no chip that only
-they have described, and not when they measured."""
+"""What a version of a profile, which is for all, shows a tenant of what others reported: no report,
+no chip that only they have described, and not when they measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ class Disclosure:
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._chips = {*(chip.id for chip in catalogue.chips().values()), *rows.reports.names("chip")}
+        self._chips = {
+            *(chip.id for chip in catalogue.chips().values()),
+            *rows.reports.names("chip"),
+        }
 
     def terms(self, terms: Sequence[Document]) -> list[Document]:
         return [term for term in terms if self._may_name(term["scope"])]

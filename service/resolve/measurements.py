@@ -34,11 +34,17 @@ def speed(problem: Problem, measured: Measured, predicted_s: float) -> MeasuredS
     if not SHORTEST_S <= step <= LONGEST_S:
         raise Invalid(f"measured.{form}", given, f"means a step of {step:.3g} s, which no run has")
     if step > _SLOWEST * predicted_s:
-        rule = f"means a step of {step:.3g} s and {step / predicted_s:.0f} times the predicted one; check the unit"
+        rule = (
+            f"means a step of {step:.3g} s and {step / predicted_s:.0f} times the predicted one;"
+            " check the unit"
+        )
         raise Invalid(f"measured.{form}", given, rule)
     mfu = mfu_of(problem, step)
     if mfu["causal"] > 1:
-        rule = f"means a step of {step:.3g} s and {mfu['causal']:.3g} times the chip's peak; check the unit"
+        rule = (
+            f"means a step of {step:.3g} s and {mfu['causal']:.3g} times the chip's peak; check the"
+            " unit"
+        )
         raise Invalid(f"measured.{form}", given, rule)
     tokens = problem.workload.tokens / step
     return MeasuredSpeed(
@@ -53,21 +59,36 @@ def speed(problem: Problem, measured: Measured, predicted_s: float) -> MeasuredS
 
 def mfu_of(problem: Problem, step_time_s: float) -> dict[str, float]:
     """By convention, of the peak in the format of the matrix multiplications."""
-    peak = problem.cluster.chip.peak_flops(problem.workload.number_format.gemm) * problem.cluster.num_chips
-    return {count: model_flops(problem.architecture, problem.workload, count) / step_time_s / peak for count in _COUNTS}
+    peak = (
+        problem.cluster.chip.peak_flops(problem.workload.number_format.gemm)
+        * problem.cluster.num_chips
+    )
+    return {
+        count: model_flops(problem.architecture, problem.workload, count) / step_time_s / peak
+        for count in _COUNTS
+    }
 
 
 def memory(measured: MeasuredMemory, prediction: Prediction) -> MemoryComparison:
     fullest = measured.stage in (None, prediction.memory_stage)
     return MemoryComparison(
         **measured.model_dump(),
-        allocated_residual=log_ratio(measured.allocated_gib, prediction.allocated_gib) if fullest else None,
-        reserved_residual=log_ratio(measured.reserved_gib, prediction.reserved_gib) if fullest else None,
+        allocated_residual=(
+            log_ratio(measured.allocated_gib, prediction.allocated_gib) if fullest else None
+        ),
+        reserved_residual=(
+            log_ratio(measured.reserved_gib, prediction.reserved_gib) if fullest else None
+        ),
     )
 
 
-def parts(problem: Problem, measured: MeasuredParts, step_time_s: float, prediction: Prediction) -> PartsComparison:
-    if measured.exposed_communication_s is not None and measured.exposed_communication_s > step_time_s:
+def parts(
+    problem: Problem, measured: MeasuredParts, step_time_s: float, prediction: Prediction
+) -> PartsComparison:
+    if (
+        measured.exposed_communication_s is not None
+        and measured.exposed_communication_s > step_time_s
+    ):
         rule = f"must not exceed the step that it is part of, {step_time_s:.3g} s"
         raise Invalid("parts.exposed_communication_s", measured.exposed_communication_s, rule)
     if measured.expert_imbalance is not None and not problem.architecture.is_moe:
@@ -79,7 +100,11 @@ def parts(problem: Problem, measured: MeasuredParts, step_time_s: float, predict
 
 def within(step_time_s: float | None, prediction: Prediction) -> bool | None:
     """Whether a measured step time lies in the predicted interval."""
-    return None if step_time_s is None else prediction.step_time_low_s <= step_time_s <= prediction.step_time_high_s
+    return (
+        None
+        if step_time_s is None
+        else prediction.step_time_low_s <= step_time_s <= prediction.step_time_high_s
+    )
 
 
 def log_ratio(measured: float | None, predicted: float) -> float | None:
@@ -97,14 +122,20 @@ def _step_time(problem: Problem, measured: Measured) -> tuple[Form, float, str]:
         how = f"{tokens} tokens of a step / ({rate:g} tokens/s of a chip * {chips} chips)"
         return "tokens_per_s_per_chip", tokens / (rate * chips), how
     if (done := measured.tflops_per_chip) is not None:
-        return "tflops_per_chip", *_from_tflops(problem, done.value, done.attention, f"{done.value:g} TFLOP/s")
+        return "tflops_per_chip", *_from_tflops(
+            problem, done.value, done.attention, f"{done.value:g} TFLOP/s"
+        )
     if measured.mfu is None:
         raise Invalid("measured", None, "is empty")
     mfu, peak = measured.mfu, _peak_tflops(problem, measured.mfu)
-    return "mfu", *_from_tflops(problem, mfu.value * peak, mfu.attention, f"{mfu.value:g} * {peak:g} TFLOP/s")
+    return "mfu", *_from_tflops(
+        problem, mfu.value * peak, mfu.attention, f"{mfu.value:g} * {peak:g} TFLOP/s"
+    )
 
 
-def _from_tflops(problem: Problem, tflops: float, attention: AttentionCount, written: str) -> tuple[float, str]:
+def _from_tflops(
+    problem: Problem, tflops: float, attention: AttentionCount, written: str
+) -> tuple[float, str]:
     """Of a chip."""
     chips = problem.cluster.num_chips
     step = step_time_of(tflops * 1e12, chips, problem.architecture, problem.workload, attention)

@@ -35,14 +35,18 @@ class Observations:
         self._problems: dict[str, Problem] = {}
         self._known: dict[str, tuple[Problem, Layout]] = {}
 
-    def of(self, reports: Iterable[ReportRow]) -> tuple[list[tuple[ReportRow, Observation]], list[Unusable]]:
+    def of(
+        self, reports: Iterable[ReportRow]
+    ) -> tuple[list[tuple[ReportRow, Observation]], list[Unusable]]:
         """Those that still mean something to the models, and those that do not."""
         usable, unusable = list[tuple[ReportRow, Observation]](), list[Unusable]()
         for report in reports:
             try:
                 usable.append((report, self._observation(report)))
             except (DomainError, ValidationError) as error:
-                reason = f"{error.field}: {error.rule}" if isinstance(error, Invalid) else str(error)
+                reason = (
+                    f"{error.field}: {error.rule}" if isinstance(error, Invalid) else str(error)
+                )
                 unusable.append(Unusable(report=report.id, reason=reason[:500]))
         return usable, unusable
 
@@ -55,7 +59,9 @@ class Observations:
             problem=problem,
             layout=layout,
             step_time_s=report.step_time_s,
-            memory_bytes=None if failed else _reserved_bytes(report.document),  # it had so much before it needed more
+            memory_bytes=None
+            if failed
+            else _reserved_bytes(report.document),  # it had so much before it needed more
             out_of_memory=failed,
             exposed_s=parts.get("exposed_communication_s"),
             coefficients=_imbalance(problem, layout, parts),
@@ -81,13 +87,15 @@ class Observations:
 
 
 def _reserved_bytes(document: dict[str, Any]) -> float | None:
-    """What the framework held on the fullest device. Where only what tensors took was measured, it is that and what
-    the report's own prediction has the allocator hold beyond it."""
+    """What the framework held on the fullest device. Where only what tensors took was measured, it
+    is that and what the report's own prediction has the allocator hold beyond it."""
     memory, predicted = document.get("memory") or {}, document["prediction"]
     if memory.get("reserved_residual") is not None:
         return float(memory["reserved_gib"] * GIB)
     if memory.get("allocated_residual") is not None:
-        return float(memory["allocated_gib"] * GIB * predicted["reserved_gib"] / predicted["allocated_gib"])
+        return float(
+            memory["allocated_gib"] * GIB * predicted["reserved_gib"] / predicted["allocated_gib"]
+        )
     return None
 
 
@@ -100,7 +108,9 @@ def _imbalance(problem: Problem, layout: Layout, parts: dict[str, Any]) -> dict[
 def log_residuals(observations: Sequence[Observation], profile: Profile) -> Array:
     """Natural log(measured / predicted) of step times, under this profile."""
     measured = np.log([one.step_time_s or np.nan for one in observations])
-    return np.asarray(measured - np.log(_predicted(observations, profile, lambda found: found.step_time_s)))
+    return np.asarray(
+        measured - np.log(_predicted(observations, profile, lambda found: found.step_time_s))
+    )
 
 
 def needed_gib(observations: Sequence[Observation], profile: Profile) -> Array:
@@ -108,7 +118,9 @@ def needed_gib(observations: Sequence[Observation], profile: Profile) -> Array:
     return _predicted(observations, profile, lambda found: found.needed_bytes) / GIB
 
 
-def _predicted(observations: Sequence[Observation], profile: Profile, figure: Callable[[Predictions], Array]) -> Array:
+def _predicted(
+    observations: Sequence[Observation], profile: Profile, figure: Callable[[Predictions], Array]
+) -> Array:
     together: dict[int, list[int]] = {}
     for i, observation in enumerate(observations):
         together.setdefault(id(observation.problem), []).append(i)

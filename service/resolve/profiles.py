@@ -51,7 +51,9 @@ def seed(store: Store) -> None:
 
 def install(rows: Rows, profile: Profile, posterior: Posterior) -> None:
     """As the first version of a profile that is not there yet."""
-    rows.profiles.add(ProfileRow(id=profile.id, active_version=1, revision=0, policy=Policy().model_dump()))
+    rows.profiles.add(
+        ProfileRow(id=profile.id, active_version=1, revision=0, policy=Policy().model_dump())
+    )
     rows.profiles.add_version(_version_row(profile, 1, "shipped", posterior))
 
 
@@ -99,22 +101,34 @@ class Profiles:
             return version_document(rows, rows.profiles.version(id_, version))
 
     def activate(self, id_: str, version: int, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
-        """Make predictions use this version, if the profile's ETag is among those `seen` (or "*" is).
+        """Make predictions use this version, if the profile's ETag is among those `seen` (or "*"
+        is).
 
-        Who rolls back does not want the same reports learnt and promoted once more: from there on a person activates.
+        Who rolls back does not want the same reports learnt and promoted once more: from there on a
+        person activates.
         """
         with self._store.writing() as rows:
             profile = rows.profiles.get(id_)
             rows.profiles.version(id_, version)
-            policy = {**profile.policy, "mode": "manual"} if version < profile.active_version else profile.policy
-            if not _is_seen(profile, seen) or not rows.profiles.activate(id_, version, profile.revision, policy):
+            policy = (
+                {**profile.policy, "mode": "manual"}
+                if version < profile.active_version
+                else profile.policy
+            )
+            if not _is_seen(profile, seen) or not rows.profiles.activate(
+                id_, version, profile.revision, policy
+            ):
                 raise PreconditionFailed(etag(profile))
         return self.get(id_)
 
-    def set_policy(self, id_: str, policy: Policy, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
+    def set_policy(
+        self, id_: str, policy: Policy, seen: Sequence[str]
+    ) -> tuple[dict[str, Any], str]:
         with self._store.writing() as rows:
             profile = rows.profiles.get(id_)
-            if not _is_seen(profile, seen) or not rows.profiles.set_policy(id_, policy.model_dump(), profile.revision):
+            if not _is_seen(profile, seen) or not rows.profiles.set_policy(
+                id_, policy.model_dump(), profile.revision
+            ):
                 raise PreconditionFailed(etag(profile))
         return self.get(id_)
 
@@ -169,15 +183,24 @@ def _content_hash(profile: Profile) -> str:
 
 
 def _profile_answer(rows: Rows, profile: ProfileRow) -> ProfileAnswer:
-    versions = [VersionSummary.model_validate(dict(row)) for row in rows.profiles.versions(profile.id)]
+    versions = [
+        VersionSummary.model_validate(dict(row)) for row in rows.profiles.versions(profile.id)
+    ]
     policy = Policy.model_validate(profile.policy)
-    return ProfileAnswer(id=profile.id, active_version=profile.active_version, policy=policy, versions=versions)
+    return ProfileAnswer(
+        id=profile.id, active_version=profile.active_version, policy=policy, versions=versions
+    )
 
 
 def _summary(row: ProfileVersionRow) -> VersionSummary:
     made_by = row.content["made_by"]
     return VersionSummary.model_validate(
-        {"version": row.version, "created_at": row.created_at, "origin": row.origin, "made_by": made_by}
+        {
+            "version": row.version,
+            "created_at": row.created_at,
+            "origin": row.origin,
+            "made_by": made_by,
+        }
     )
 
 
@@ -186,7 +209,10 @@ def version_document(rows: Rows, row: ProfileVersionRow) -> dict[str, Any]:
     calibration, terms = row.calibration, row.content["terms"]
     if not rows.sees_all:
         disclosure = Disclosure(rows)
-        calibration, terms = calibration and disclosure.calibration(calibration), disclosure.terms(terms)
+        calibration, terms = (
+            calibration and disclosure.calibration(calibration),
+            disclosure.terms(terms),
+        )
     answer = ProfileVersionAnswer(
         id=row.profile_id,
         residual_spread=row.content["residual_spread"],

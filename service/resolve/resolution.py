@@ -1,4 +1,5 @@
-"""From what a request names to what the models compute with, and a record of which entries that were."""
+"""From what a request names to what the models compute with, and a record of which entries that
+were."""
 
 from __future__ import annotations
 
@@ -23,7 +24,15 @@ from service.resolve.tpu_slices import as_chips
 from service.schemas.architecture import HuggingFaceConfig, OwnModel, ShapeFields
 from service.schemas.catalog import Kind
 from service.schemas.cluster import ChipFields, ClusterFields, ClusterPreset, ClusterSize
-from service.schemas.prediction import ArchitectureUsed, CatalogUsed, EntryUsed, FabricUsed, Link, Parameters, StackUsed
+from service.schemas.prediction import (
+    ArchitectureUsed,
+    CatalogUsed,
+    EntryUsed,
+    FabricUsed,
+    Link,
+    Parameters,
+    StackUsed,
+)
 from service.schemas.question import Question
 from service.schemas.stack import StackFields
 from service.schemas.wire import UNNAMED
@@ -54,7 +63,8 @@ _own_model: TypeAdapter[HuggingFaceConfig | ShapeFields] = TypeAdapter(OwnModel)
 
 @dataclass(frozen=True, slots=True)
 class Part(Generic[T]):
-    """A part of a problem, the entry it came from, and the form that will mean the same tomorrow."""
+    """A part of a problem, the entry it came from, and the form that will mean the same
+    tomorrow."""
 
     value: T
     used: EntryUsed
@@ -65,8 +75,8 @@ class Part(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """`request` is the question with every name pinned to its version and every default filled in. `quantized`: the
-    model was given with weights in a format for inference."""
+    """`request` is the question with every name pinned to its version and every default filled in.
+    `quantized`: the model was given with weights in a format for inference."""
 
     problem: Problem
     used: CatalogUsed
@@ -81,7 +91,8 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cluster, the entries that its chip and links came from, and the form that will mean the same tomorrow."""
+    """A cluster, the entries that its chip and links came from, and the form that will mean the
+    same tomorrow."""
 
     cluster: Cluster
     chip: EntryUsed
@@ -118,8 +129,11 @@ class Resolver:
         )
         return Resolved(problem, used, request, architecture.quantized)
 
-    def place(self, form: ClusterPreset | ClusterFields, usd_per_chip_hour: float | None = None) -> Place:
-        """`usd_per_chip_hour`: of a cluster that names no price of its own, instead of the catalogue's."""
+    def place(
+        self, form: ClusterPreset | ClusterFields, usd_per_chip_hour: float | None = None
+    ) -> Place:
+        """`usd_per_chip_hour`: of a cluster that names no price of its own, instead of the
+        catalogue's."""
         chip, fabric, size = self.cluster(form)
         of_chip = chip.value.usd_per_chip_hour if chip.used.source == "given" else None
         if usd_per_chip_hour is not None and size.usd_per_chip_hour is None and of_chip is None:
@@ -144,9 +158,12 @@ class Resolver:
         return Part(shipped, used, shipped.name, shipped.name in TEXT_TOWERS)
 
     def _namesake(self, built: Architecture) -> str | None:
-        """Shipped or registered: runs of one model are of one family, whether or not they name it."""
+        """Shipped or registered: runs of one model are of one family, whether or not they name
+        it."""
         shipped = catalogue.architectures().values()
-        return catalogue.namesake(built, shipped) or catalogue.namesake(built, self._registered_models)
+        return catalogue.namesake(built, shipped) or catalogue.namesake(
+            built, self._registered_models
+        )
 
     @cached_property
     def _registered_models(self) -> list[Architecture]:
@@ -161,14 +178,20 @@ class Resolver:
         if not isinstance(form, str):
             _require_memory(form, field)
             own = form.build(_own_id(form, form.name))
-            return Part(own, EntryUsed(name=own.id, source="given"), form.model_dump(mode="json", exclude_unset=True))
+            return Part(
+                own,
+                EntryUsed(name=own.id, source="given"),
+                form.model_dump(mode="json", exclude_unset=True),
+            )
         if row := self._registered("chips", form):
             fields = ChipFields.model_validate(row.entry["chip"])
             return Part(fields.build(row.name), _used(row), pinned(row))
         shipped = self._shipped("chips", form, field, catalogue.chip)
         return Part(shipped, EntryUsed(name=shipped.id, source="shipped"), shipped.id)
 
-    def cluster(self, form: ClusterPreset | ClusterFields) -> tuple[Part[Chip], Part[Fabric], ClusterSize]:
+    def cluster(
+        self, form: ClusterPreset | ClusterFields
+    ) -> tuple[Part[Chip], Part[Fabric], ClusterSize]:
         """The chip, the fabric with the names of both in its form, and how much of it."""
         if isinstance(form, ClusterFields):
             chip, fabric = self.fabric(form)
@@ -184,8 +207,12 @@ class Resolver:
             chip = self.chip(form.preset, "cluster.preset")
             return chip, Part(chip.value.fabric, _used(row), {"preset": pinned(row)}), form
         form = as_chips(form)
-        shipped = self._shipped("clusters", form.preset, "cluster.preset", lambda name: catalogue.cluster(name, 1))
-        chip = Part(shipped.chip, EntryUsed(name=shipped.chip.id, source="shipped"), shipped.chip.id)
+        shipped = self._shipped(
+            "clusters", form.preset, "cluster.preset", lambda name: catalogue.cluster(name, 1)
+        )
+        chip = Part(
+            shipped.chip, EntryUsed(name=shipped.chip.id, source="shipped"), shipped.chip.id
+        )
         used = EntryUsed(name=shipped.fabric.id, source="shipped")
         return chip, Part(shipped.fabric, used, {"preset": shipped.fabric.id}), form
 
@@ -197,7 +224,9 @@ class Resolver:
         own = fields.levels is None and fields.torus is None
         used = chip.used if own else EntryUsed(name=fabric.id, source="given")
         if own and isinstance(fields.chip, str):  # which is what its name as a preset means
-            return chip, Part(fabric, used, {"preset": fabric.id if used.source == "shipped" else chip.form})
+            return chip, Part(
+                fabric, used, {"preset": fabric.id if used.source == "shipped" else chip.form}
+            )
         return chip, Part(fabric, used, {"chip": chip.form, **links})
 
     def stack(self, form: str | StackFields) -> Part[Stack]:
@@ -221,15 +250,20 @@ class Resolver:
             error = UnknownName(field, name, [*SHIPPED[kind](), *own])
             base, _, version = name.rpartition("@")
             if base and (row := self._registered(kind, base)):
-                raise _saying(error, f": {base} has no version {version}, its last is {row.version}") from None
+                raise _saying(
+                    error, f": {base} has no version {version}, its last is {row.version}"
+                ) from None
             raise (_with_another_way(error) if kind in ("chips", "clusters") else error) from None
 
 
 def _with_another_way(error: UnknownName) -> UnknownName:
-    """What to do with a chip that no catalogue has, instead of all the names of those that it has."""
+    """What to do with a chip that no catalogue has, instead of all the names of those that it
+    has."""
     near = f"; did you mean {', '.join(error.near)}?" if error.near else ";"
     return _saying(
-        error, f"{near} the chip of a cluster may be its data sheet, or registered by POST /v1/catalog/chips"
+        error,
+        f"{near} the chip of a cluster may be its data sheet, or registered by POST"
+        " /v1/catalog/chips",
     )
 
 
@@ -244,17 +278,21 @@ _SIZE = {*ClusterSize.model_fields}
 
 def _own_id(form: ChipFields, name: str) -> str:
     """Of a chip that a request describes: what is learnt of one is said of no other."""
-    described = form.model_dump_json(exclude={"name", "usd_per_chip_hour", "price_source", "sources", "caveats"})
+    described = form.model_dump_json(
+        exclude={"name", "usd_per_chip_hour", "price_source", "sources", "caveats"}
+    )
     return _id(name, described)
 
 
 def _own_name(built: Architecture) -> str:
-    """Of a model that no catalogue has and nobody named: its type, or else its shape, whichever way that was described;
-    logs print its vocabulary as Megatron pads it."""
+    """Of a model that no catalogue has and nobody named: its type, or else its shape, whichever way
+    that was described; logs print its vocabulary as Megatron pads it."""
     if built.name != UNNAMED:
         return built.name
     padded = -(-built.vocab_size // _PADDED) * _PADDED
-    return _id(UNNAMED, repr((replace(built, name="", vocab_size=padded, layers=built.kinds), built.runs)))
+    return _id(
+        UNNAMED, repr((replace(built, name="", vocab_size=padded, layers=built.kinds), built.runs))
+    )
 
 
 def _id(name: str, described: str) -> str:
@@ -277,7 +315,11 @@ def _build(form: HuggingFaceConfig | ShapeFields) -> Architecture:
         if len(built.name) > MAX_NAME:
             built = replace(built, name=built.name[:MAX_NAME])
         if built.parameters.total > MAX_PARAMETERS:
-            raise Invalid("", None, f"has {built.parameters.total:.3g} parameters; at most {MAX_PARAMETERS:.0e}")
+            raise Invalid(
+                "",
+                None,
+                f"has {built.parameters.total:.3g} parameters; at most {MAX_PARAMETERS:.0e}",
+            )
     return built
 
 
@@ -289,7 +331,8 @@ def _require_positions(architecture: Architecture, seq_len: int) -> None:
 
 
 def _require_memory(chip: ChipFields, field: str) -> None:
-    """Data sheets mean 1e9 bytes or 2^30 by GB, depending on the vendor: the larger one is what there can be."""
+    """Data sheets mean 1e9 bytes or 2^30 by GB, depending on the vendor: the larger one is what
+    there can be."""
     if chip.usable_memory_gib > chip.memory_gb:
         units = "whether by GB the data sheet means 2^30 bytes, as GiB are, or 1e9"
         rule = f"must not exceed the memory of the chip, memory_gb = {chip.memory_gb:g}, {units}"

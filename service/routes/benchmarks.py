@@ -11,12 +11,22 @@ from starlette.concurrency import run_in_threadpool
 from service.routes import examples
 from service.routes.dependencies import Id, Post, Received, Use, needs
 from service.routes.pages import page
-from service.schemas.benchmark import BenchmarkAnswer, BenchmarkPage, BenchmarkSubmission, StoredBenchmark
+from service.schemas.benchmark import (
+    BenchmarkAnswer,
+    BenchmarkPage,
+    BenchmarkSubmission,
+    StoredBenchmark,
+)
 from service.schemas.catalog import CatalogQuery
 from service.web.etags import immutable
 from service.web.json_body import JsonRoute
 
-router = APIRouter(prefix="/v1/benchmarks", tags=["benchmarks"], route_class=JsonRoute, dependencies=[needs("report")])
+router = APIRouter(
+    prefix="/v1/benchmarks",
+    tags=["benchmarks"],
+    route_class=JsonRoute,
+    dependencies=[needs("report")],
+)
 
 
 @router.post("", operation_id="createBenchmark", status_code=201, response_model=BenchmarkAnswer)
@@ -26,13 +36,15 @@ async def create_benchmark(
     use: Use,
     post: Post,
 ) -> Response:
-    """What collectives or matrix products achieve on a cluster: nccl-tests output as it is, or a table of products. The
-    next calibration learns from it."""
+    """What collectives or matrix products achieve on a cluster: nccl-tests output as it is, or a
+    table of products. The next calibration learns from it."""
     return await run_in_threadpool(post.created, lambda: use.benchmarks.take(body, received))
 
 
 @router.get("", operation_id="listBenchmarks", response_model=BenchmarkPage)
-def list_benchmarks(query: Annotated[CatalogQuery, Query()], request: Request, use: Use) -> JSONResponse:
+def list_benchmarks(
+    query: Annotated[CatalogQuery, Query()], request: Request, use: Use
+) -> JSONResponse:
     """Newest first."""
     return page(request, use.benchmarks.page(query))
 

@@ -29,7 +29,9 @@ EntryName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@/-]{0,119}$"
 
 
 @router.get("/{kind}", operation_id="listCatalog", response_model=CatalogPage)
-def list_entries(kind: Kind, query: Annotated[CatalogQuery, Query()], request: Request, use: Use) -> JSONResponse:
+def list_entries(
+    kind: Kind, query: Annotated[CatalogQuery, Query()], request: Request, use: Use
+) -> JSONResponse:
     """Shipped and registered entries by name."""
     return page(request, use.catalog.page(kind, query))
 
@@ -40,14 +42,26 @@ def get_entry(kind: Kind, name: EntryName, use: Use) -> JSONResponse:
     return JSONResponse(use.catalog.get(kind, name))
 
 
-@router.post("/chips", operation_id="registerChip", status_code=201, response_model=CatalogEntry, dependencies=_SHARED)
-def register_chip(body: Annotated[ChipEntry, Body(openapi_examples=examples.CHIPS)], use: Use, post: Post) -> Response:
+@router.post(
+    "/chips",
+    operation_id="registerChip",
+    status_code=201,
+    response_model=CatalogEntry,
+    dependencies=_SHARED,
+)
+def register_chip(
+    body: Annotated[ChipEntry, Body(openapi_examples=examples.CHIPS)], use: Use, post: Post
+) -> Response:
     """Register a chip, or a new version of one. `name@2` is its second version."""
     return post.created(lambda: use.catalog.register("chips", body))
 
 
 @router.post(
-    "/clusters", operation_id="registerCluster", status_code=201, response_model=CatalogEntry, dependencies=_SHARED
+    "/clusters",
+    operation_id="registerCluster",
+    status_code=201,
+    response_model=CatalogEntry,
+    dependencies=_SHARED,
 )
 def register_cluster(
     body: Annotated[ClusterEntry, Body(openapi_examples=examples.CLUSTERS)], use: Use, post: Post
@@ -64,7 +78,9 @@ def register_cluster(
     dependencies=_SHARED,
 )
 def register_architecture(
-    body: Annotated[ArchitectureEntry, Body(openapi_examples=examples.ARCHITECTURES)], use: Use, post: Post
+    body: Annotated[ArchitectureEntry, Body(openapi_examples=examples.ARCHITECTURES)],
+    use: Use,
+    post: Post,
 ) -> Response:
     """Register an architecture, or a new version of one. `name@2` is its second version."""
     return post.created(lambda: use.catalog.register("architectures", body))

@@ -12,14 +12,19 @@ from service.schemas.comparison import ComparisonAnswer, ComparisonRequest
 from service.web.json_body import JsonRoute
 
 router = APIRouter(
-    prefix="/v1/comparisons", tags=["comparisons"], route_class=JsonRoute, dependencies=[needs("recommend")]
+    prefix="/v1/comparisons",
+    tags=["comparisons"],
+    route_class=JsonRoute,
+    dependencies=[needs("recommend")],
 )
 
 
 @router.post("", operation_id="compare", response_model=ComparisonAnswer)
 async def compare(
-    body: Annotated[ComparisonRequest, Body(openapi_examples=examples.COMPARISONS)], use: Use, turn: InTurn
+    body: Annotated[ComparisonRequest, Body(openapi_examples=examples.COMPARISONS)],
+    use: Use,
+    turn: InTurn,
 ) -> Response:
-    """Why not this one? Two layouts side by side, each given or the best under some constraints: where the difference
-    of their times comes from, term by term. Nothing is stored."""
+    """Why not this one? Two layouts side by side, each given or the best under some constraints:
+    where the difference of their times comes from, term by term. Nothing is stored."""
     return await turn.computed(lambda client: use.comparisons.compare(body, client.require))

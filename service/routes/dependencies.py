@@ -128,7 +128,9 @@ class Poster:
         services: Use,
         idempotency_key: Annotated[
             str | None,
-            Header(description="Makes a retry safe: the same key and request get the stored answer."),
+            Header(
+                description="Makes a retry safe: the same key and request get the stored answer."
+            ),
         ] = None,
     ) -> None:
         self._request, self._creation, self._slots = request, services.creation, services.slots
@@ -137,10 +139,15 @@ class Poster:
     def created(self, prepare: Callable[[], Save]) -> Response:
         return _created(self._creation.create(self._key, prepare))
 
-    async def created_in_turn(self, prepare: Callable[[Listening], Save], slots: HeavySlots | None = None) -> Response:
-        """For what computes long, in these slots or those of searches. A retry of what is already answered waits for no
-        turn."""
-        if self._key and (earlier := await run_in_threadpool(self._creation.earlier, self._key)) is not None:
+    async def created_in_turn(
+        self, prepare: Callable[[Listening], Save], slots: HeavySlots | None = None
+    ) -> Response:
+        """For what computes long, in these slots or those of searches. A retry of what is already
+        answered waits for no turn."""
+        if (
+            self._key
+            and (earlier := await run_in_threadpool(self._creation.earlier, self._key)) is not None
+        ):
             return _created(earlier)
         async with (slots or self._slots).one(self._request.is_disconnected) as client:
             return await run_in_threadpool(self.created, lambda: prepare(client))
@@ -151,7 +158,9 @@ class Poster:
         body = self._request.parsed if isinstance(self._request, JsonRequest) else None
         tenant = _caller(self._request).tenant
         mine = key if tenant is None else hashlib.sha256(f"{tenant}\n{key}".encode()).hexdigest()
-        return Key.of(mine, self._request.method, self._request.url.path, json.dumps(body, sort_keys=True))
+        return Key.of(
+            mine, self._request.method, self._request.url.path, json.dumps(body, sort_keys=True)
+        )
 
 
 class Turn:

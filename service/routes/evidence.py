@@ -10,11 +10,18 @@ from service.routes.dependencies import InTurn, Use, needs
 from service.schemas.evidence import EvidenceList, EvidenceQuery
 from service.web.json_body import JsonRoute
 
-router = APIRouter(prefix="/v1/evidence", tags=["evidence"], route_class=JsonRoute, dependencies=[needs("recommend")])
+router = APIRouter(
+    prefix="/v1/evidence",
+    tags=["evidence"],
+    route_class=JsonRoute,
+    dependencies=[needs("recommend")],
+)
 
 
 @router.get("", operation_id="listEvidence", response_model=EvidenceList)
-async def list_evidence(query: Annotated[EvidenceQuery, Query()], use: Use, turn: InTurn) -> Response:
-    """The published runs nearest to an answer given before, or to a model, cluster and workload, each beside what the
-    active profile predicts of it."""
+async def list_evidence(
+    query: Annotated[EvidenceQuery, Query()], use: Use, turn: InTurn
+) -> Response:
+    """The published runs nearest to an answer given before, or to a model, cluster and workload,
+    each beside what the active profile predicts of it."""
     return await turn.computed(lambda _: use.evidence.nearest(query, use.store))

@@ -50,7 +50,10 @@ PREDICTIONS: dict[str, Example] = {
         "value": {
             **_LLAMA_ON_H100,
             "model": CONFIG,
-            "layouts": [_FSDP, {"dp_shard": 32, "tp": 2, "sequence_parallel": True, "zero_stage": 3}],
+            "layouts": [
+                _FSDP,
+                {"dp_shard": 32, "tp": 2, "sequence_parallel": True, "zero_stage": 3},
+            ],
         },
     },
 }
@@ -61,7 +64,11 @@ FRONTIERS: dict[str, Example] = {
     },
     "domains": {
         "summary": "Size of a scale-up domain, and bandwidth within",
-        "value": {**_LLAMA_ON_H100, "grid": {"domain": [4, 8, 32], "scale_up": [0.5, 1]}, "tolerance": 0.05},
+        "value": {
+            **_LLAMA_ON_H100,
+            "grid": {"domain": [4, 8, 32], "scale_up": [0.5, 1]},
+            "tolerance": 0.05,
+        },
     },
 }
 COMPARISONS: dict[str, Example] = {
@@ -85,7 +92,12 @@ RECOMMENDATIONS: dict[str, Example] = {
         "value": {
             "model": _SHAPE,
             "cluster": {**_LEVELS, "num_chips": 64},
-            "workload": {"seq_len": 4096, "global_batch": 512, "precision": "fp8", "load_balancing": "bias"},
+            "workload": {
+                "seq_len": 4096,
+                "global_batch": 512,
+                "precision": "fp8",
+                "load_balancing": "bias",
+            },
             "stack": {"name": "megatron", "max_virtual_stages": 4},
             "constraints": {"pp": 1, "tp": [1, 2, 4, 8], "memory_reserve_gib": 2},
             "tolerance": 0.05,
@@ -124,13 +136,20 @@ REPORTS: dict[str, Example] = {
 }
 REPORTS["many"] = {
     "summary": "Many at once",
-    "value": {"reports": [REPORTS["step time"]["value"], REPORTS["out of memory"]["value"]], "all_or_nothing": True},
+    "value": {
+        "reports": [REPORTS["step time"]["value"], REPORTS["out of memory"]["value"]],
+        "all_or_nothing": True,
+    },
 }
 CALIBRATIONS: dict[str, Example] = {
     "all reports": {"summary": "Learn from everything, look before activating", "value": {}},
     "a month": {
         "summary": "Learn from a time span and activate",
-        "value": {"since": "2020-01-01T00:00:00Z", "until": "2100-01-01T00:00:00Z", "activate": True},
+        "value": {
+            "since": "2020-01-01T00:00:00Z",
+            "until": "2100-01-01T00:00:00Z",
+            "activate": True,
+        },
     },
 }
 REPLAYS: dict[str, Example] = {
@@ -142,9 +161,12 @@ BENCHMARKS: dict[str, Example] = {
         "value": {
             "cluster": {"preset": "h100", "num_chips": 8},
             "operation": "all_reduce",
-            "nccl_tests": "#       size         count      type   redop    root     time   algbw   busbw #wrong\n"
-            "     1048576        262144     float     sum      -1    36.81   28.49   49.85      0\n"
-            "  1073741824     268435456     float     sum      -1   4029.4  266.48  466.33      0\n",
+            "nccl_tests": (
+                "#       size         count      type   redop    root     time   algbw   busbw"
+                " #wrong\n     1048576        262144     float     sum      -1    36.81   28.49  "
+                " 49.85      0\n  1073741824     268435456     float     sum      -1   4029.4 "
+                " 266.48  466.33      0\n"
+            ),
         },
     },
     "products": {
@@ -163,8 +185,8 @@ LOGS: dict[str, Example] = {
             **_LLAMA_ON_H100,
             "layout": _FSDP,
             "log": "".join(
-                f"[rank0]:[titan] 2026-01-29 10:15:{second},145 - root - INFO - step: {step:2d}  loss:  9.3421  "
-                f"memory: 48.91GiB(51.52%)  tps: {tps}\n"
+                f"[rank0]:[titan] 2026-01-29 10:15:{second},145 - root - INFO - step: {step:2d} "
+                f" loss:  9.3421  memory: 48.91GiB(51.52%)  tps: {tps}\n"
                 for second, step, tps in ((32, 1, "512"), (45, 10, "7,034"), (58, 20, "7,022"))
             ),
         },
@@ -176,7 +198,9 @@ POLICIES: dict[str, Example] = {
         "value": {"mode": "automatic", "margin": 0.01, "after_reports": 200},
     },
 }
-ETAGS: dict[str, Example] = {"as shipped": {"summary": "Of a profile that nobody has changed", "value": '"default-1"'}}
+ETAGS: dict[str, Example] = {
+    "as shipped": {"summary": "Of a profile that nobody has changed", "value": '"default-1"'}
+}
 CHIPS: dict[str, Example] = {
     "chip": {
         "summary": "A chip by its data sheet",
@@ -197,14 +221,23 @@ CHIPS: dict[str, Example] = {
     }
 }
 CLUSTERS: dict[str, Example] = {
-    "levels": {"summary": "Nested switches", "value": {"name": "example-cluster", "cluster": _LEVELS}},
+    "levels": {
+        "summary": "Nested switches",
+        "value": {"name": "example-cluster", "cluster": _LEVELS},
+    },
     "torus": {
         "summary": "A torus",
         "value": {
             "name": "example-torus",
             "cluster": {
                 "chip": "tpu-v5p",
-                "torus": {"ndim": 3, "max_chips": 4096, "gb_s_per_link": 90, "wrap": "cubes", "wrap_length": 4},
+                "torus": {
+                    "ndim": 3,
+                    "max_chips": 4096,
+                    "gb_s_per_link": 90,
+                    "wrap": "cubes",
+                    "wrap_length": 4,
+                },
                 "num_chips": 512,
                 "usd_per_chip_hour": 4.2,
             },
@@ -213,5 +246,8 @@ CLUSTERS: dict[str, Example] = {
 }
 ARCHITECTURES: dict[str, Example] = {
     "shape": {"summary": "Explicit fields", "value": {"name": "example-moe", "model": _SHAPE}},
-    "config.json": {"summary": "A Hugging Face config", "value": {"name": "example-llama", "model": CONFIG}},
+    "config.json": {
+        "summary": "A Hugging Face config",
+        "value": {"name": "example-llama", "model": CONFIG},
+    },
 }

@@ -11,14 +11,21 @@ from service.routes.dependencies import InTurn, Use, needs
 from service.schemas.frontier import FrontierAnswer, FrontierRequest
 from service.web.json_body import JsonRoute
 
-router = APIRouter(prefix="/v1/frontiers", tags=["frontiers"], route_class=JsonRoute, dependencies=[needs("recommend")])
+router = APIRouter(
+    prefix="/v1/frontiers",
+    tags=["frontiers"],
+    route_class=JsonRoute,
+    dependencies=[needs("recommend")],
+)
 
 
 @router.post("", operation_id="drawFrontier", response_model=FrontierAnswer)
 async def draw_frontier(
-    body: Annotated[FrontierRequest, Body(openapi_examples=examples.FRONTIERS)], use: Use, turn: InTurn
+    body: Annotated[FrontierRequest, Body(openapi_examples=examples.FRONTIERS)],
+    use: Use,
+    turn: InTurn,
 ) -> Response:
-    """Where a pipeline is needed: the best step time without and with one at every point of a grid of bandwidths,
-    domain sizes, chips or layers, each by a search of its own, and where the gap crosses the tolerance. Nothing is
-    stored."""
+    """Where a pipeline is needed: the best step time without and with one at every point of a grid
+    of bandwidths, domain sizes, chips or layers, each by a search of its own, and where the gap
+    crosses the tolerance. Nothing is stored."""
     return await turn.computed(lambda client: use.frontiers.draw(body, client.require))

@@ -21,11 +21,15 @@ async def live() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", operation_id="ready", responses={503: {"description": "It does not, or not yet"}})
+@router.get(
+    "/readyz", operation_id="ready", responses={503: {"description": "It does not, or not yet"}}
+)
 async def ready(request: Request) -> Response:
     """The database answers and is migrated."""
     services: Services = request.app.state.services
-    state = await asyncio.to_thread(services.store.state)  # not in a thread of requests, which may all be busy
+    state = await asyncio.to_thread(
+        services.store.state
+    )  # not in a thread of requests, which may all be busy
     return JSONResponse({"database": state}, 200 if state == "ok" else 503)
 
 
@@ -35,4 +39,9 @@ def describe_problem(name: str) -> dict[str, Any]:
     if name not in TYPES:
         raise NotFound("problem type", name[:100])
     kind = TYPES[name]
-    return {"type": f"/problems/{name}", "title": kind.title, "status": kind.status, "meaning": kind.meaning}
+    return {
+        "type": f"/problems/{name}",
+        "title": kind.title,
+        "status": kind.status,
+        "meaning": kind.meaning,
+    }

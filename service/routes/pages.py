@@ -12,4 +12,6 @@ def page(request: Request, document: dict[str, Any]) -> JSONResponse:
     if document["next"] is None:
         return JSONResponse(document)
     following = request.url.include_query_params(cursor=document["next"])
-    return JSONResponse(document, headers={"Link": f'<{following.path}?{following.query}>; rel="next"'})
+    return JSONResponse(
+        document, headers={"Link": f'<{following.path}?{following.query}>; rel="next"'}
+    )

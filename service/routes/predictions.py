@@ -21,13 +21,18 @@ _FEW = 100
 """Layouts that are predicted at once; more wait for a turn."""
 
 router = APIRouter(
-    prefix="/v1/predictions", tags=["predictions"], route_class=JsonRoute, dependencies=[needs("recommend")]
+    prefix="/v1/predictions",
+    tags=["predictions"],
+    route_class=JsonRoute,
+    dependencies=[needs("recommend")],
 )
 
 
 @router.post("", operation_id="createPrediction", status_code=201, response_model=PredictionAnswer)
 async def create_prediction(
-    body: Annotated[PredictionRequest, Body(openapi_examples=examples.PREDICTIONS)], use: Use, post: Post
+    body: Annotated[PredictionRequest, Body(openapi_examples=examples.PREDICTIONS)],
+    use: Use,
+    post: Post,
 ) -> Response:
     """Step time, MFU, tokens/s and memory of the layouts you name, term by term."""
     if len(body.layouts or ()) > _FEW:
@@ -36,7 +41,9 @@ async def create_prediction(
 
 
 @router.get("", operation_id="listPredictions", response_model=AnswerPage)
-def list_predictions(query: Annotated[CatalogQuery, Query()], request: Request, use: Use) -> JSONResponse:
+def list_predictions(
+    query: Annotated[CatalogQuery, Query()], request: Request, use: Use
+) -> JSONResponse:
     """Newest first, each with its question; the answer lies at `location`."""
     return page(request, use.predictions.page(query))
 
@@ -47,7 +54,14 @@ def get_prediction(id_: Id, request: Request, use: Use) -> Response:
     return immutable(request, use.predictions.get(id_))
 
 
-@router.get("/{id}/timeline", operation_id="getPredictionTimeline", response_model=TimelineAnswer | ChromeTrace)
-def get_prediction_timeline(id_: Id, query: Annotated[TimelineQuery, Query()], use: Use) -> Response:
-    """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing and Perfetto."""
+@router.get(
+    "/{id}/timeline",
+    operation_id="getPredictionTimeline",
+    response_model=TimelineAnswer | ChromeTrace,
+)
+def get_prediction_timeline(
+    id_: Id, query: Annotated[TimelineQuery, Query()], use: Use
+) -> Response:
+    """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing
+    and Perfetto."""
     return JSONResponse(use.timelines.of_prediction(id_, query))

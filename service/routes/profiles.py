@@ -11,7 +11,13 @@ from service.errors import PreconditionRequired
 from service.routes import examples
 from service.routes.dependencies import Id, InTurn, Post, Use, Version, needs
 from service.routes.pages import page
-from service.schemas.profile import CalibrationRequest, Policy, ProfileAnswer, ProfilePage, ProfileVersionAnswer
+from service.schemas.profile import (
+    CalibrationRequest,
+    Policy,
+    ProfileAnswer,
+    ProfilePage,
+    ProfileVersionAnswer,
+)
 from service.schemas.summary import DriftAnswer, DriftQuery, ReplayAnswer, ReplayRequest
 from service.web.etags import immutable, required_tags, tagged
 from service.web.json_body import JsonRoute
@@ -19,7 +25,10 @@ from service.web.json_body import JsonRoute
 
 def _seen(
     if_match: Annotated[
-        str | None, Header(description="The ETag of the profile as you saw it.", openapi_examples=examples.ETAGS)
+        str | None,
+        Header(
+            description="The ETag of the profile as you saw it.", openapi_examples=examples.ETAGS
+        ),
     ] = None,
 ) -> list[str]:
     if if_match is None:
@@ -47,7 +56,11 @@ def get_profile(id_: Id, request: Request, use: Use) -> Response:
     return tagged(request, *use.profiles.get(id_))
 
 
-@router.get("/{id}/versions/{version}", operation_id="getProfileVersion", response_model=ProfileVersionAnswer)
+@router.get(
+    "/{id}/versions/{version}",
+    operation_id="getProfileVersion",
+    response_model=ProfileVersionAnswer,
+)
 def get_profile_version(id_: Id, version: Version, request: Request, use: Use) -> Response:
     """The coefficients of a version and, where reports made it, what they moved."""
     return immutable(request, use.profiles.version(id_, version))
@@ -66,10 +79,12 @@ async def create_calibration(
     post: Post,
     body: Annotated[CalibrationRequest | None, Body(openapi_examples=examples.CALIBRATIONS)] = None,
 ) -> Response:
-    """Learn a new version from the reports and benchmarks that the active one has not learnt. One at a time: others
-    wait for their turn, and searches wait for none."""
+    """Learn a new version from the reports and benchmarks that the active one has not learnt. One
+    at a time: others wait for their turn, and searches wait for none."""
     request = body or CalibrationRequest()
-    return await post.created_in_turn(lambda _: use.calibrations.calibrate(id_, request), use.learning_slots)
+    return await post.created_in_turn(
+        lambda _: use.calibrations.calibrate(id_, request), use.learning_slots
+    )
 
 
 @router.post(
@@ -84,12 +99,18 @@ def activate_profile_version(
     use: Use,
     seen: Seen,
 ) -> Response:
-    """Make predictions use this version; an older one rolls back, and sets the policy's mode to "manual"."""
+    """Make predictions use this version; an older one rolls back, and sets the policy's mode to
+    "manual"."""
     document, etag = use.profiles.activate(id_, version, seen)
     return JSONResponse(document, headers={"ETag": etag})
 
 
-@router.put("/{id}/policy", operation_id="setProfilePolicy", response_model=ProfileAnswer, dependencies=_SHARED)
+@router.put(
+    "/{id}/policy",
+    operation_id="setProfilePolicy",
+    response_model=ProfileAnswer,
+    dependencies=_SHARED,
+)
 def set_profile_policy(
     id_: Id,
     use: Use,
@@ -101,9 +122,17 @@ def set_profile_policy(
     return JSONResponse(document, headers={"ETag": etag})
 
 
-@router.get("/{id}/drift", operation_id="getProfileDrift", response_model=DriftAnswer, dependencies=[needs("report")])
-async def get_profile_drift(id_: Id, query: Annotated[DriftQuery, Query()], use: Use, turn: InTurn) -> Response:
-    """Whether runs of a chip, fabric, stack and model family have become slower or faster, and since when."""
+@router.get(
+    "/{id}/drift",
+    operation_id="getProfileDrift",
+    response_model=DriftAnswer,
+    dependencies=[needs("report")],
+)
+async def get_profile_drift(
+    id_: Id, query: Annotated[DriftQuery, Query()], use: Use, turn: InTurn
+) -> Response:
+    """Whether runs of a chip, fabric, stack and model family have become slower or faster, and
+    since when."""
     return await turn.computed(lambda _: use.drift.of(id_, query))
 
 

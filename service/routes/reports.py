@@ -29,7 +29,10 @@ from service.schemas.summary import ReportSummary
 from service.web.etags import required_tags, tagged
 from service.web.json_body import LARGE, JsonRoute
 
-_LINES = {"type": "string", "description": f"A line of names, then one of every report: {', '.join(COLUMNS)}"}
+_LINES = {
+    "type": "string",
+    "description": f"A line of names, then one of every report: {', '.join(COLUMNS)}",
+}
 _CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": _LINES}}}}
 
 
@@ -39,14 +42,22 @@ class BatchRoute(JsonRoute):
     parse = staticmethod(parse_batch)
 
 
-router = APIRouter(prefix="/v1/reports", tags=["reports"], route_class=BatchRoute, dependencies=[needs("report")])
+router = APIRouter(
+    prefix="/v1/reports", tags=["reports"], route_class=BatchRoute, dependencies=[needs("report")]
+)
 
 
-@router.post("", operation_id="createReport", status_code=201, response_model=ReportAnswer | BatchAnswer)
+@router.post(
+    "", operation_id="createReport", status_code=201, response_model=ReportAnswer | BatchAnswer
+)
 async def create_report(
-    body: Annotated[Reported, Body(openapi_examples=examples.REPORTS)], received: Received, use: Use, post: Post
+    body: Annotated[Reported, Body(openapi_examples=examples.REPORTS)],
+    received: Received,
+    use: Use,
+    post: Post,
 ) -> Response:
-    """What a run measured, stored beside what the active profile predicts of it; or many such reports."""
+    """What a run measured, stored beside what the active profile predicts of it; or many such
+    reports."""
     if isinstance(body, ReportBatch):
         return await post.created_in_turn(lambda _: use.report_batches.take(body), use.intake_slots)
     return await run_in_threadpool(post.created, lambda: use.reports.take(body, received))
@@ -54,12 +65,17 @@ async def create_report(
 
 @router.post("/logs", operation_id="createReportFromLog", status_code=201, response_model=LogAnswer)
 async def create_report_from_log(
-    body: Annotated[LogSubmission, Body(openapi_examples=examples.LOGS)], received: Received, use: Use, post: Post
+    body: Annotated[LogSubmission, Body(openapi_examples=examples.LOGS)],
+    received: Received,
+    use: Use,
+    post: Post,
 ) -> Response:
-    """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report. The same bytes make one report:
-    sent again, they are answered with it."""
+    """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report. The same
+    bytes make one report: sent again, they are answered with it."""
     if len(received) > LARGE:
-        return await post.created_in_turn(lambda _: use.report_logs.take(body, received), use.intake_slots)
+        return await post.created_in_turn(
+            lambda _: use.report_logs.take(body, received), use.intake_slots
+        )
     return await run_in_threadpool(post.created, lambda: use.report_logs.take(body, received))
 
 
@@ -88,10 +104,14 @@ def get_report(id_: Id, request: Request, use: Use) -> Response:
 def withdraw_report(
     id_: Id,
     use: Use,
-    if_match: Annotated[str | None, Header(description="The ETag of the report as you saw it, if it matters.")] = None,
+    if_match: Annotated[
+        str | None, Header(description="The ETag of the report as you saw it, if it matters.")
+    ] = None,
 ) -> Response:
-    """Withdraw a report that should not count: it is kept as it was received, and from now on no calibration, drift,
-    summary or prediction looks at it. Profile versions that learnt from it stay as they are; a calibration
-    `from_scratch` makes one that did not."""
-    document, etag = use.reports.withdraw(id_, ["*"] if if_match is None else required_tags(if_match))
+    """Withdraw a report that should not count: it is kept as it was received, and from now on no
+    calibration, drift, summary or prediction looks at it. Profile versions that learnt from it stay
+    as they are; a calibration `from_scratch` makes one that did not."""
+    document, etag = use.reports.withdraw(
+        id_, ["*"] if if_match is None else required_tags(if_match)
+    )
     return JSONResponse(document, headers={"ETag": etag})

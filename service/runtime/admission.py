@@ -18,7 +18,8 @@ Gone = Callable[[], Awaitable[bool]]
 
 
 class Listening:
-    """Whether the client of a running request still listens, looked up beside the work and asked from within it."""
+    """Whether the client of a running request still listens, looked up beside the work and asked
+    from within it."""
 
     def __init__(self, gone: Gone) -> None:
         self._gone, self._left = gone, threading.Event()
@@ -43,7 +44,8 @@ class Listening:
 
 
 class HeavySlots:
-    """At most `concurrency` at once and `queue` waiting in the order they came; the next one is refused at once.
+    """At most `concurrency` at once and `queue` waiting in the order they came; the next one is
+    refused at once.
 
     Waiting happens on the event loop, so it takes no thread from other requests and needs no lock.
     """
@@ -55,7 +57,8 @@ class HeavySlots:
 
     @asynccontextmanager
     async def one(self, gone: Gone) -> AsyncIterator[Listening]:
-        """A slot for the block, and its client, which is watched; a request whose client is `gone` leaves the queue."""
+        """A slot for the block, and its client, which is watched; a request whose client is `gone`
+        leaves the queue."""
         if self._admitted >= self._concurrency + self._queue:
             raise QueueFull(self._concurrency, self._queue)
         self._admitted += 1

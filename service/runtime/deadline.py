@@ -11,8 +11,8 @@ def nobody() -> None:
 
 
 class Deadline:
-    """Called now and then by what computes: says whether to go on, and raises what `require_client` raises once nobody
-    waits for the answer any more."""
+    """Called now and then by what computes: says whether to go on, and raises what `require_client`
+    raises once nobody waits for the answer any more."""
 
     def __init__(self, seconds: float, require_client: Callable[[], None] = nobody) -> None:
         self._ends, self._require_client = monotonic() + seconds, require_client

@@ -57,7 +57,8 @@ class Creation:
         return other
 
     def create(self, key: Key | None, prepare: Callable[[], Save]) -> Created:
-        """`prepare` computes outside of any transaction; what it returns is committed with the answer to the key."""
+        """`prepare` computes outside of any transaction; what it returns is committed with the
+        answer to the key."""
         if key is None:
             return self._run(prepare, lambda rows, created: None)
         token = new_token()
@@ -66,7 +67,9 @@ class Creation:
         with self._released_on_failure(key, token):
             return self._run(
                 prepare,
-                lambda rows, created: rows.keys.finish(key.key, token, CREATED, created.location, created.document),
+                lambda rows, created: rows.keys.finish(
+                    key.key, token, CREATED, created.location, created.document
+                ),
             )
 
     def earlier(self, key: Key) -> Created | None:
@@ -74,7 +77,11 @@ class Creation:
         now = datetime.now(UTC)
         with self._store.reading() as rows:
             row = rows.keys.find(key.key)
-            return None if row is None or row.claimed_at < now - self._ttl else self._answered(row, key, now)
+            return (
+                None
+                if row is None or row.claimed_at < now - self._ttl
+                else self._answered(row, key, now)
+            )
 
     def _run(self, prepare: Callable[[], Save], finish: Callable[[Rows, Created], None]) -> Created:
         save = prepare()
@@ -91,7 +98,12 @@ class Creation:
             rows.keys.purge(now - self._ttl, now - self._in_flight)
             row = rows.keys.find(key.key)
             if row is None:
-                claimed = {"key": key.key, "fingerprint": key.fingerprint, "token": token, "claimed_at": now}
+                claimed = {
+                    "key": key.key,
+                    "fingerprint": key.fingerprint,
+                    "token": token,
+                    "claimed_at": now,
+                }
                 rows.keys.claim(IdempotencyRow(**claimed))
                 return None
             if (earlier := self._answered(row, key, now)) is not None:

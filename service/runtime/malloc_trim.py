@@ -1,4 +1,5 @@
-"""What is freed goes back to the system: glibc keeps what a large search held, hundreds of MiB, for the next one."""
+"""What is freed goes back to the system: glibc keeps what a large search held, hundreds of MiB, for
+the next one."""
 
 from __future__ import annotations
 
@@ -13,4 +14,6 @@ def trim() -> None:
         _MALLOC_TRIM(0)
 
 
-_MALLOC_TRIM: Any = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+_MALLOC_TRIM: Any = (
+    getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+)

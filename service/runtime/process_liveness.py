@@ -1,7 +1,7 @@
 """Which process runs a request, and whether it is gone.
 
-A process is told by its number among those that share its list of processes: a container has a list of its own,
-whatever name it gives its host.
+A process is told by its number among those that share its list of processes: a container has a list
+of its own, whatever name it gives its host.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ def new_token() -> str:
 
 
 def is_gone(token: str) -> bool:
-    """Whether the process that a token is of ran on this host and does not any more; of others nobody here knows."""
+    """Whether the process that a token is of ran on this host and does not any more; of others
+    nobody here knows."""
     host, pid, started, *_ = (*token.rsplit("/", 3), "", "", "")
     if host != _host() or not pid.isdecimal():
         return False

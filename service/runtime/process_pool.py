@@ -1,4 +1,5 @@
-"""Other processes, for what computes long and is in no hurry: requests beside it keep their own core."""
+"""Other processes, for what computes long and is in no hurry: requests beside it keep their own
+core."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Tasks read a store of their own that sees as much as the one given, and what they take and return is pickled.
-    Processes start when they are first needed; what is small is done here, where it starts at once."""
+    """Tasks read a store of their own that sees as much as the one given, and what they take and
+    return is pickled. Processes start when they are first needed; what is small is done here, where
+    it starts at once."""
 
     def __init__(self, database_url: str) -> None:
         self._url = database_url
@@ -35,9 +37,15 @@ class Worker:
         self._lock = threading.Lock()
 
     def run(
-        self, store: Store, size: int, task: Callable[Concatenate[Store, P], T], *args: P.args, **kwargs: P.kwargs
+        self,
+        store: Store,
+        size: int,
+        task: Callable[Concatenate[Store, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> T:
-        """The task's answer; `size` counts the reports that it is about. A process that was killed is replaced once."""
+        """The task's answer; `size` counts the reports that it is about. A process that was killed
+        is replaced once."""
         if size <= SMALL:
             return task(store, *args, **kwargs)
         whose = store.tenant, store.sees_all
@@ -84,12 +92,18 @@ def _end_with(parent: int) -> None:
 
 
 def _in_store(
-    database_url: str, whose: tuple[str | None, bool], task: Callable[..., T], *args: object, **kwargs: object
+    database_url: str,
+    whose: tuple[str | None, bool],
+    task: Callable[..., T],
+    *args: object,
+    **kwargs: object,
 ) -> T:
     tenant, sees_all = whose
     store = Store(database.connect(database_url), tenant, sees_all=sees_all)
     try:
-        with threadpool_limits(1, user_api="blas"):  # loaded with the task; requests keep their core
+        with threadpool_limits(
+            1, user_api="blas"
+        ):  # loaded with the task; requests keep their core
             return task(store, *args, **kwargs)
     finally:
         store.close()

@@ -19,14 +19,15 @@ class NodeFields(Wire):
     domain: Label | None = None
     """Its scale-up domain, such as a rack; without one the node is a domain."""
     leaf: Annotated[str, Field(max_length=120)] = ""
-    """The switch that it hangs from: neighbours in rank are kept below one leaf. Traffic is priced by the levels of the
-    cluster, which are alike everywhere; where leaves hold other numbers of chips, `assumptions` says so."""
+    """The switch that it hangs from: neighbours in rank are kept below one leaf. Traffic is priced
+    by the levels of the cluster, which are alike everywhere; where leaves hold other numbers of
+    chips, `assumptions` says so."""
 
 
 class AllocationFields(Wire):
     nodes: Annotated[list[NodeFields], Field(min_length=1, max_length=20_000)]
-    """Ranks count through them in this order, save that those of a leaf, and in it those of a domain, come together,
-    and of a leaf the domain of most chips first."""
+    """Ranks count through them in this order, save that those of a leaf, and in it those of a
+    domain, come together, and of a leaf the domain of most chips first."""
 
     def build(self) -> list[Node]:
         return [
@@ -62,6 +63,9 @@ class AllocationAnswer(Document):
     @classmethod
     def of(cls, allocation: Allocation) -> Self:
         hosts = [
-            HostAnswer(**{name: getattr(host, name) for name in HostAnswer.model_fields}) for host in allocation.hosts
+            HostAnswer(**{name: getattr(host, name) for name in HostAnswer.model_fields})
+            for host in allocation.hosts
         ]
-        return cls(chips_per_group=allocation.chips_per_group, hosts=hosts, spares=allocation.spares)
+        return cls(
+            chips_per_group=allocation.chips_per_group, hosts=hosts, spares=allocation.spares
+        )

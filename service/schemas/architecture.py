@@ -1,4 +1,5 @@
-"""A model as callers give it: the name of a catalogue entry, a Hugging Face config.json, or its shape."""
+"""A model as callers give it: the name of a catalogue entry, a Hugging Face config.json, or its
+shape."""
 
 from __future__ import annotations
 
@@ -29,14 +30,16 @@ class MlaFields(Wire):
 
 
 class MoeFields(Wire):
-    """Experts. The first `first_k_dense` layers are dense; from there every `moe_layer_freq`-th layer is sparse."""
+    """Experts. The first `first_k_dense` layers are dense; from there every `moe_layer_freq`-th
+    layer is sparse."""
 
     num_experts: Annotated[int, Field(ge=2, le=65536)]
     experts_per_token: Annotated[int, Field(ge=1, le=65536)]
     moe_intermediate_size: Size
     num_shared_experts: Annotated[int, Field(ge=0, le=1024)] = 0
     shared_expert_intermediate_size: Size | None = None
-    """Width of the shared expert where it is not `num_shared_experts` times that of a routed one."""
+    """Width of the shared expert where it is not `num_shared_experts` times that of a routed
+    one."""
     first_k_dense: Annotated[int, Field(ge=0, le=1024)] = 0
     moe_layer_freq: Layers = 1
     bias: bool = False
@@ -57,7 +60,9 @@ class MoeFields(Wire):
             raise ValueError(f"groups_per_token must be at most num_groups = {self.num_groups}")
         reach = chosen * (self.num_experts // self.num_groups)
         if self.experts_per_token > reach:
-            raise ValueError(f"experts_per_token must be at most the {reach} experts of groups_per_token groups")
+            raise ValueError(
+                f"experts_per_token must be at most the {reach} experts of groups_per_token groups"
+            )
         return self
 
 
@@ -80,7 +85,8 @@ class ShapeFields(Wire):
     attention_output_bias: bool | None = None
     """Of the output projection, where it is not as queries, keys and values have it."""
     num_norms: Annotated[int, Field(ge=1, le=4)] = 2
-    """Of a layer, on the residual stream: 4 with norms after attention and MLP too, 1 where both run side by side."""
+    """Of a layer, on the residual stream: 4 with norms after attention and MLP too, 1 where both
+    run side by side."""
     parallel_blocks: bool | None = None
     """Whether attention and MLP run side by side; unless said, where a layer has one norm."""
     sliding_window: Annotated[int, Field(ge=1, le=10**8)] | None = None
@@ -104,7 +110,11 @@ class ShapeFields(Wire):
         built = Architecture.from_shape(**{**fields, "mla": mla, "moe": moe})
         if moe and not built.is_moe:
             name = "first_k_dense" if moe.first_k_dense >= self.num_layers else "moe_layer_freq"
-            raise Invalid(f"moe.{name}", getattr(moe, name), f"leaves none of the {self.num_layers} layers sparse")
+            raise Invalid(
+                f"moe.{name}",
+                getattr(moe, name),
+                f"leaves none of the {self.num_layers} layers sparse",
+            )
         return built
 
 

@@ -29,8 +29,8 @@ class GemmFields(Wire):
 
 
 class BenchmarkSubmission(Wire):
-    """What parts of a cluster achieve: an nccl-tests table of all its devices (a collective that layouts use, or
-    sendrecv, as pipelines do), or matrix products on one of them."""
+    """What parts of a cluster achieve: an nccl-tests table of all its devices (a collective that
+    layouts use, or sendrecv, as pipelines do), or matrix products on one of them."""
 
     cluster: ClusterForm
     """Where it ran: of a collective, as many chips as took part."""
@@ -60,7 +60,8 @@ class BenchmarkPoint(Document):
     what: str
     """Bytes of a collective, or m x n x k."""
     bytes: int | None = None
-    """Of a collective: the whole vector, as nccl-tests counts; of a send_recv what each rank sends."""
+    """Of a collective: the whole vector, as nccl-tests counts; of a send_recv what each rank
+    sends."""
     m: int | None = None
     """With `n` and `k`: of a product of m x k by k x n."""
     n: int | None = None
@@ -71,11 +72,14 @@ class BenchmarkPoint(Document):
     predicted_s: float
     """As `predicted_from` says."""
     published_s: float | None = None
-    """What published benchmarks of the same collective took on such chips; null where there are none, as for sizes
-    between 64 KiB and 64 MiB. `offsets` are from these, where reductions inside a switch, say, are not as predicted."""
+    """What published benchmarks of the same collective took on such chips; null where there are
+    none, as for sizes between 64 KiB and 64 MiB. `offsets` are from these, where reductions inside
+    a switch, say, are not as predicted."""
 
 
-PREDICTED_FROM = "priors: what data sheets and published measurements say of parts alone, not the profile"
+PREDICTED_FROM = (
+    "priors: what data sheets and published measurements say of parts alone, not the profile"
+)
 
 
 class BenchmarkSummary(Document):
@@ -90,14 +94,16 @@ class BenchmarkSummary(Document):
     profile: ProfileUsed
     """The version that was active when it came."""
     predicted_from: str = PREDICTED_FROM
-    """What `predicted_s` rests on: a profile says what parts achieve within training runs, which is less."""
+    """What `predicted_s` rests on: a profile says what parts achieve within training runs, which is
+    less."""
     unread: int
     """Lines of the table that could not be read, or whose result was wrong."""
     median_abs_error: float
     """Of the predicted over the measured seconds."""
     offsets: dict[str, float]
-    """By coefficient, how far this machine lies from published ones, on the coefficient's unbounded scale; the next
-    calibration learns them as the fleet's. Empty where no message or product is large or small enough to tell."""
+    """By coefficient, how far this machine lies from published ones, on the coefficient's unbounded
+    scale; the next calibration learns them as the fleet's. Empty where no message or product is
+    large or small enough to tell."""
 
 
 class BenchmarkAnswer(BenchmarkSummary):

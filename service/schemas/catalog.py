@@ -41,7 +41,8 @@ class CatalogEntry(Document):
     version: int | None
     """Of a registered entry, from 1."""
     pinned_name: str | None
-    """`name@version` of a registered entry: asks for this version wherever a name may stand; `name` for the latest."""
+    """`name@version` of a registered entry: asks for this version wherever a name may stand; `name`
+    for the latest."""
     created_at: AwareDatetime | None
     aliases: list[str]
     given: dict[str, Any] | None

@@ -1,4 +1,5 @@
-"""A cluster as callers give it: a preset with a number of chips, or a chip and the links that join it."""
+"""A cluster as callers give it: a preset with a number of chips, or a chip and the links that join
+it."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from models.errors import Invalid
 from models.spec.catalogue import chip_from
@@ -21,7 +30,8 @@ Price = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class TorusFields(Wire):
-    """A torus of links. `wrap`: "cubes" closes every ring of whole cubes, "length" those of `wrap_length` exactly."""
+    """A torus of links. `wrap`: "cubes" closes every ring of whole cubes, "length" those of
+    `wrap_length` exactly."""
 
     ndim: Annotated[int, Field(ge=1, le=3)]
     max_chips: Degree
@@ -31,7 +41,8 @@ class TorusFields(Wire):
 
 
 class LevelFields(Wire):
-    """Switched links: `size` chips reach each other at `gb_s_per_chip`; without a size all chips of the cluster do."""
+    """Switched links: `size` chips reach each other at `gb_s_per_chip`; without a size all chips of
+    the cluster do."""
 
     name: Label = "level"
     size: Degree | None = None
@@ -39,7 +50,8 @@ class LevelFields(Wire):
     peer_gb_s: BandwidthGbS | None = None
     """Where there is no switch: the link to one peer."""
     scale: Literal["up", "out"] = "out"
-    """Whose latency it has. The innermost level is scale-up whatever it says; none is beyond one that scales out."""
+    """Whose latency it has. The innermost level is scale-up whatever it says; none is beyond one
+    that scales out."""
 
 
 class ScaleUpFields(Wire):
@@ -59,12 +71,16 @@ class ScaleUpFields(Wire):
 
 
 class ChipFields(Wire):
-    """An accelerator by its data sheet. Peaks are dense TFLOP/s of one chip; bandwidths GB/s one way."""
+    """An accelerator by its data sheet. Peaks are dense TFLOP/s of one chip; bandwidths GB/s one
+    way."""
 
     name: Name = UNNAMED
     vendor: Label = ""
-    generation: Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, min_length=1, max_length=60)]
-    """hopper, blackwell, ampere, tpu, cdna3, …: what the coefficients of a profile are shared by."""
+    generation: Annotated[
+        str, StringConstraints(strip_whitespace=True, to_lower=True, min_length=1, max_length=60)
+    ]
+    """hopper, blackwell, ampere, tpu, cdna3, …: what the coefficients of a profile are shared
+    by."""
     year: Annotated[int, Field(ge=1990, le=2100)] | None = None
     peak_tflops: dict[Dtype, Tflops]
     memory_gb: Annotated[float, Field(ge=0.1, le=1e5)]
@@ -72,7 +88,8 @@ class ChipFields(Wire):
     """What a program can allocate."""
     memory_bandwidth_gb_s: Annotated[float, Field(ge=0.1, le=1e7)]
     host_memory_gb: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """The chip's share of its host's memory, which offload may fill; null: not known, and not held against it."""
+    """The chip's share of its host's memory, which offload may fill; null: not known, and not held
+    against it."""
     compute_units: Annotated[int, Field(ge=1, le=10**5)] = 1
     devices_per_chip: Annotated[int, Field(ge=1, le=16)] = 1
     tdp_w: Annotated[float, Field(gt=0, le=1e5)] | None = None
@@ -101,7 +118,8 @@ def _form_of_chip(value: object) -> str:
 
 
 ChipForm = Annotated[
-    Annotated[Name, Tag(f"{TAG}name")] | Annotated[ChipFields, Tag(f"{TAG}fields")], Discriminator(_form_of_chip)
+    Annotated[Name, Tag(f"{TAG}name")] | Annotated[ChipFields, Tag(f"{TAG}fields")],
+    Discriminator(_form_of_chip),
 ]
 
 
@@ -112,9 +130,9 @@ class ClusterSize(Wire):
     torus_shape: Annotated[list[Degree], Field(min_length=1, max_length=3)] | None = None
     """The slice; without it the most cubic one."""
     chips_per_domain: Degree | None = None
-    """Chips of each scale-up domain that the job holds, 64 of 72 say. Without it the most, above half a domain and a
-    multiple of 4 (whole trays), that fill every domain alike; where there is no such number, domains are full and the
-    last one is not."""
+    """Chips of each scale-up domain that the job holds, 64 of 72 say. Without it the most, above
+    half a domain and a multiple of 4 (whole trays), that fill every domain alike; where there is no
+    such number, domains are full and the last one is not."""
     scale_out_gb_s: BandwidthGbS | None = None
     """Beyond the scale-up domain, per chip; without it that of the fabric."""
     usd_per_chip_hour: Price | None = None
@@ -123,10 +141,14 @@ class ClusterSize(Wire):
         self._require_torus_for_shape(fabric)
         num_chips = self.num_chips or (math.prod(self.torus_shape) if self.torus_shape else None)
         if num_chips is None:
-            raise Invalid("cluster.num_chips", None, "is required: the entry fixes no number of chips")
+            raise Invalid(
+                "cluster.num_chips", None, "is required: the entry fixes no number of chips"
+            )
         if self.scale_out_gb_s is not None:
             if fabric.scale_up and fabric.scale_up[-1].size is None:
-                rule = f"level {fabric.scale_up[-1].name} joins every chip: there is nothing beyond it"
+                rule = (
+                    f"level {fabric.scale_up[-1].name} joins every chip: there is nothing beyond it"
+                )
                 raise Invalid("cluster.scale_out_gb_s", self.scale_out_gb_s, rule)
             fabric = _with_scale_out(fabric, self.scale_out_gb_s)
         if self.usd_per_chip_hour is not None:
@@ -144,35 +166,51 @@ class ClusterSize(Wire):
     def _require_torus_for_shape(self, fabric: Fabric) -> None:
         if self.torus_shape is not None:
             if fabric.torus is None:
-                raise Invalid("cluster.torus_shape", self.torus_shape, f"fabric {fabric.id} is no torus")
+                raise Invalid(
+                    "cluster.torus_shape", self.torus_shape, f"fabric {fabric.id} is no torus"
+                )
             if len(self.torus_shape) != fabric.torus.ndim:
-                raise Invalid("cluster.torus_shape", self.torus_shape, f"must have {fabric.torus.ndim} dims")
+                raise Invalid(
+                    "cluster.torus_shape", self.torus_shape, f"must have {fabric.torus.ndim} dims"
+                )
         if self.chips_per_domain is not None and fabric.torus is not None:
-            raise Invalid("cluster.chips_per_domain", self.chips_per_domain, "a torus has no switched domain")
+            raise Invalid(
+                "cluster.chips_per_domain", self.chips_per_domain, "a torus has no switched domain"
+            )
 
 
 class ClusterPreset(ClusterSize):
     """A chip or a fabric of the catalogue, by name."""
 
     preset: Name
-    """`h100`, `dgx-h100-superpod`, …; a TPU slice by Google's name fixes the number of chips: `v5p-256` has 128, and so
-    has `tpu7x-4x4x8`, in that shape.
-    `name@2` is the second version of an entry that was registered here."""
+    """`h100`, `dgx-h100-superpod`, …; a TPU slice by Google's name fixes the number of chips:
+    `v5p-256` has 128, and so has `tpu7x-4x4x8`, in that shape. `name@2` is the second version of an
+    entry that was registered here."""
 
 
 class ClusterFields(ClusterSize):
-    """A chip and the links that join it, from the inside out; without links, those of its data sheet."""
+    """A chip and the links that join it, from the inside out; without links, those of its data
+    sheet."""
 
     chip: ChipForm
-    """A name of /v1/catalog/chips, or the data sheet; `name@2` is the second version of a registered one."""
+    """A name of /v1/catalog/chips, or the data sheet; `name@2` is the second version of a
+    registered one."""
     levels: Annotated[list[LevelFields], Field(min_length=1, max_length=8)] | None = None
     torus: TorusFields | None = None
 
     def fabric(self, chip: Chip) -> Fabric:
         if self.levels is None and self.torus is None:
             return chip.fabric
-        if self.torus and self.levels and self.levels[0].size and self.levels[0].size <= self.torus.max_chips:
-            rule = f"must be above max_chips = {self.torus.max_chips} of the torus: levels join whole slices of it"
+        if (
+            self.torus
+            and self.levels
+            and self.levels[0].size
+            and self.levels[0].size <= self.torus.max_chips
+        ):
+            rule = (
+                f"must be above max_chips = {self.torus.max_chips} of the torus: levels join whole"
+                " slices of it"
+            )
             raise Invalid("levels[0].size", self.levels[0].size, rule)
         return Fabric(
             id="custom",
@@ -183,19 +221,25 @@ class ClusterFields(ClusterSize):
 
 def _with_scale_out(fabric: Fabric, gb_s: float) -> Fabric:
     outer = fabric.levels[len(fabric.scale_up) :] or (Level(name="scale-out", gb_s_per_chip=gb_s),)
-    return replace(fabric, levels=(*fabric.scale_up, *(replace(level, gb_s_per_chip=gb_s) for level in outer)))
+    return replace(
+        fabric, levels=(*fabric.scale_up, *(replace(level, gb_s_per_chip=gb_s) for level in outer))
+    )
 
 
 def form_of_cluster(value: object) -> str:
     described = (
-        isinstance(value, Mapping) and "preset" not in value and bool({"chip", "levels", "torus"} & value.keys())
+        isinstance(value, Mapping)
+        and "preset" not in value
+        and bool({"chip", "levels", "torus"} & value.keys())
     )
     return f"{TAG}fields" if described or isinstance(value, ClusterFields) else f"{TAG}preset"
 
 
 def no_name(value: object) -> object:
     if isinstance(value, str):
-        raise ValueError('must be an object: {"preset": …, "num_chips": …}, or the chip and its links')
+        raise ValueError(
+            'must be an object: {"preset": …, "num_chips": …}, or the chip and its links'
+        )
     return value
 
 

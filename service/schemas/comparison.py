@@ -16,7 +16,8 @@ from service.schemas.wire import Wire
 
 
 class Side(Wire):
-    """A layout, or constraints: then the fastest that they allow. With neither, the fastest of all."""
+    """A layout, or constraints: then the fastest that they allow. With neither, the fastest of
+    all."""
 
     layout: LayoutFields | None = None
     constraints: ConstraintFields | None = None
@@ -48,7 +49,9 @@ class ComparisonAnswer(Grounds):
     """No search was cut short by the time limit."""
 
     @classmethod
-    def of(cls, comparison: Comparison, usd_per_hour: float | None, grounds: dict[str, Any]) -> Self:
+    def of(
+        cls, comparison: Comparison, usd_per_hour: float | None, grounds: dict[str, Any]
+    ) -> Self:
         values = asdict(comparison)
         for side in ("first", "second"):
             values[side] = CandidateAnswer.of(getattr(comparison, side), usd_per_hour)

@@ -38,9 +38,11 @@ class PublishedRun(Wire):
     family: Label
     """The publication that it is of, with others like it."""
     trust: Literal["A", "B", "C", "D"]
-    """A: a table of whoever ran it, B: text of a paper, C: through somebody's notes, D: a practitioner."""
+    """A: a table of whoever ran it, B: text of a paper, C: through somebody's notes, D: a
+    practitioner."""
     date: Label | None = None
-    """Of its software: the release, where the source names one whose date it tells, else when it was published."""
+    """Of its software: the release, where the source names one whose date it tells, else when it
+    was published."""
     outcome: Literal["ok", "out_of_memory"]
     model: ShapeFields
     cluster: ClusterForm
@@ -89,8 +91,8 @@ class PublishedRun(Wire):
 
 
 class EvidenceQuery(Wire):
-    """What the runs should be like: an answer given before, or any of the other fields. What is left out counts for
-    nothing."""
+    """What the runs should be like: an answer given before, or any of the other fields. What is
+    left out counts for nothing."""
 
     recommendation_id: Id | None = None
     prediction_id: Id | None = None
@@ -109,16 +111,26 @@ class EvidenceQuery(Wire):
 
     @model_validator(mode="after")
     def _one_subject(self) -> Self:
-        linked = [name for name in ("recommendation_id", "prediction_id") if getattr(self, name) is not None]
+        linked = [
+            name
+            for name in ("recommendation_id", "prediction_id")
+            if getattr(self, name) is not None
+        ]
         given = [name for name in self.model_fields_set - {"limit", "rank"} if name not in linked]
         if len(linked) > 1:
-            raise Invalid("prediction_id", self.prediction_id, "give it or recommendation_id, not both")
+            raise Invalid(
+                "prediction_id", self.prediction_id, "give it or recommendation_id, not both"
+            )
         if linked and given:
             raise Invalid(min(given), None, f"is already fixed by {linked[0]}")
         if not linked and self.rank is not None:
             raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")
         if self.global_batch is not None and self.seq_len is None:
-            raise Invalid("seq_len", None, "is required with global_batch: together they are the tokens of a step")
+            raise Invalid(
+                "seq_len",
+                None,
+                "is required with global_batch: together they are the tokens of a step",
+            )
         return self
 
 
@@ -139,8 +151,8 @@ class MeasuredRun(Document):
 
 
 class PredictedRun(Document):
-    """Of the same layout, by the profile named in the answer. The shipped profile was fitted to the published runs, so
-    these errors are smaller than those of a new run."""
+    """Of the same layout, by the profile named in the answer. The shipped profile was fitted to the
+    published runs, so these errors are smaller than those of a new run."""
 
     step_time_s: float
     step_time_low_s: float
@@ -186,7 +198,8 @@ class EvidenceList(Document):
 
 
 class EvidenceShown(Document):
-    """A published run near the fastest layout; GET /v1/evidence has more of it, and more of them."""
+    """A published run near the fastest layout; GET /v1/evidence has more of it, and more of
+    them."""
 
     id: str
     title: str

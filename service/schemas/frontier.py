@@ -17,21 +17,25 @@ from service.schemas.wire import Document, Wire
 
 MAX_POINTS = 400
 
-Times = Annotated[list[Annotated[float, Field(gt=0, le=1024)]], Field(min_length=1, max_length=MAX_POINTS)]
-Chips = Annotated[list[Annotated[int, Field(ge=1, le=10**6)]], Field(min_length=1, max_length=MAX_POINTS)]
+Times = Annotated[
+    list[Annotated[float, Field(gt=0, le=1024)]], Field(min_length=1, max_length=MAX_POINTS)
+]
+Chips = Annotated[
+    list[Annotated[int, Field(ge=1, le=10**6)]], Field(min_length=1, max_length=MAX_POINTS)
+]
 
 
 class GridFields(Wire):
-    """Axes to vary, and their values, each counted once; every combination is a point. Others stay as the question has
-    them."""
+    """Axes to vary, and their values, each counted once; every combination is a point. Others stay
+    as the question has them."""
 
     scale_up: Times | None = None
     """Times the bandwidth within a scale-up domain."""
     scale_out: Times | None = None
     """Times the bandwidth between them."""
     domain: Chips | None = None
-    """Chips in a scale-up domain. A larger one may be slower, and ask for a pipeline: 72 chips divide otherwise than
-    64."""
+    """Chips in a scale-up domain. A larger one may be slower, and ask for a pipeline: 72 chips
+    divide otherwise than 64."""
     num_chips: Chips | None = None
     """Chips, the batch as it is."""
     layers: Times | None = None
@@ -48,7 +52,9 @@ class GridFields(Wire):
 
     def axes(self) -> dict[str, list[float]]:
         return {
-            name: list(dict.fromkeys(values)) for name in GridFields.model_fields if (values := getattr(self, name))
+            name: list(dict.fromkeys(values))
+            for name in GridFields.model_fields
+            if (values := getattr(self, name))
         }
 
 
@@ -73,12 +79,13 @@ class PointAnswer(Document):
     gap: float | None
     """without_s / with_s - 1; null where a side is missing."""
     pipeline_needed: bool | None
-    """Its gap is above the tolerance, or there is no layout without a pipeline, among those that the constraints leave;
-    null where there is none at all, or the point is not exact."""
+    """Its gap is above the tolerance, or there is no layout without a pipeline, among those that
+    the constraints leave; null where there is none at all, or the point is not exact."""
     exact: bool
     refused: str | None
     chips_per_domain: int | None
-    """Chips of each switched scale-up domain that its layouts use: 1,152 in domains of 108 are 12 x 96."""
+    """Chips of each switched scale-up domain that its layouts use: 1,152 in domains of 108 are 12 x
+    96."""
 
     @classmethod
     def of(cls, point: Point, tolerance: float) -> Self:
@@ -98,8 +105,8 @@ class PointAnswer(Document):
 
 
 class CrossingAnswer(Document):
-    """Between two neighbouring points along an axis, `above` the one and `below` the other, the gap crosses the
-    tolerance."""
+    """Between two neighbouring points along an axis, `above` the one and `below` the other, the gap
+    crosses the tolerance."""
 
     axis: str
     at: dict[str, float]
@@ -107,7 +114,8 @@ class CrossingAnswer(Document):
     above: float
     below: float
     estimate: float
-    """In between, in proportion to the gaps of the two; halfway where one of them lacks a side. Not a search."""
+    """In between, in proportion to the gaps of the two; halfway where one of them lacks a side. Not
+    a search."""
 
     @classmethod
     def of(cls, crossing: Crossing) -> Self:

@@ -17,7 +17,15 @@ from service.schemas.wire import Degree, OneOrMany, Wire, no_truth_value
 Schedule = Literal["1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe"]
 Recompute = Literal["none", "selective", "full"]
 Module = Literal[
-    "layernorm", "mlp_act", "moe_act", "core_attn", "mla_up_proj", "mlp", "shared_experts", "moe", "alternate_mm"
+    "layernorm",
+    "mlp_act",
+    "moe_act",
+    "core_attn",
+    "mla_up_proj",
+    "mlp",
+    "shared_experts",
+    "moe",
+    "alternate_mm",
 ]
 Modules = Annotated[list[Module], Field(max_length=9)]
 ZeroStage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(no_truth_value)]
@@ -30,10 +38,10 @@ TorusAxes = Annotated[list[Literal["x", "y", "z"]], Field(min_length=3, max_leng
 class LayoutFields(Wire):
     """Mesh degrees, which multiply to the devices of the cluster, and how the mesh is run.
 
-    Where the value of a knob that is left out breaks a rule of the stack, the stack's own takes its place: with tp > 1
-    sequence_parallel as the stack has it, with dp_shard > 1 its lowest zero_stage, a schedule and a split of layers
-    that it runs; and recompute is what the stack does unless told otherwise. The answer has the layout as it was
-    predicted.
+    Where the value of a knob that is left out breaks a rule of the stack, the stack's own takes its
+    place: with tp > 1 sequence_parallel as the stack has it, with dp_shard > 1 its lowest
+    zero_stage, a schedule and a split of layers that it runs; and recompute is what the stack does
+    unless told otherwise. The answer has the layout as it was predicted.
     """
 
     pp: Degree = 1
@@ -53,32 +61,36 @@ class LayoutFields(Wire):
     placement: Placement = ["tp", "cp", "dp_shard", "dp_replicate", "pp"]
     """Axes from the innermost links outwards."""
     torus_axes: TorusAxes = ["z", "y", "x"]
-    """Of a torus (z is the last number of its shape), the dims that the axes of the placement fill one after the other:
-    with ["y", "z", "x"] the innermost axis lies along y. Left out: so that axes cover whole dims."""
+    """Of a torus (z is the last number of its shape), the dims that the axes of the placement fill
+    one after the other: with ["y", "z", "x"] the innermost axis lies along y. Left out: so that
+    axes cover whole dims."""
     torus_block: TorusBlock = 1
-    """Of a torus, the blocks that are filled one after the other, by their length in every dim that is as long: with 4
-    an axis of 64 is a cube of 4 x 4 x 4. With 1 a line at a time, as JAX lays a mesh over a slice by itself; others are
-    for meshes that may split physical axes (`allow_split_physical_axes`), or devices put in order by hand."""
+    """Of a torus, the blocks that are filled one after the other, by their length in every dim that
+    is as long: with 4 an axis of 64 is a cube of 4 x 4 x 4. With 1 a line at a time, as JAX lays a
+    mesh over a slice by itself; others are for meshes that may split physical axes
+    (`allow_split_physical_axes`), or devices put in order by hand."""
     micro_batch: Degree = 1
     """Sequences a data-parallel rank runs at a time."""
     schedule: Schedule = "1f1b"
-    """Left out: 1f1b where the stack and the recipe have it, else the first of the stack's that the recipe allows."""
+    """Left out: 1f1b where the stack and the recipe have it, else the first of the stack's that the
+    recipe allows."""
     virtual_stages: Degree = 1
     """Model chunks a device holds in one direction: 1 under dualpipe, which has one in each."""
     balanced: bool = False
-    """Layers over stages so that the slowest is fastest, not an equal number. Left out with pp > 1: as the stack has
-    it."""
+    """Layers over stages so that the slowest is fastest, not an equal number. Left out with pp > 1:
+    as the stack has it."""
     recompute: Recompute = "none"
     """Left out: as the stack does unless told otherwise."""
     recompute_modules: Modules = []
-    """With recompute "selective": the modules of every layer, by Megatron-Core's names; `mlp_act` is the activation
-    function of a dense MLP, `alternate_mm` every second matrix product, as torchtitan has it. None named: those that
-    the stack takes unless told otherwise."""
+    """With recompute "selective": the modules of every layer, by Megatron-Core's names; `mlp_act`
+    is the activation function of a dense MLP, `alternate_mm` every second matrix product, as
+    torchtitan has it. None named: those that the stack takes unless told otherwise."""
     recompute_layers: Annotated[int, Field(ge=0, le=10**4)] = 0
-    """With recompute "full": how many layers, the first of each chunk of a stage, where all have as many; 0: all."""
+    """With recompute "full": how many layers, the first of each chunk of a stage, where all have as
+    many; 0: all."""
     zero_stage: ZeroStage = 0
-    """What `dp_shard` shards: 1 optimizer, 2 gradients too, 3 parameters too (FSDP). Left out with dp_shard > 1: the
-    stack's lowest."""
+    """What `dp_shard` shards: 1 optimizer, 2 gradients too, 3 parameters too (FSDP). Left out with
+    dp_shard > 1: the stack's lowest."""
     reshard: bool = True
     """With ZeRO 3: gathered parameters are dropped after forward."""
     sequence_parallel: bool = False
@@ -87,7 +99,10 @@ class LayoutFields(Wire):
     offload_optimizer: bool = False
 
     def build(self) -> Layout:
-        lists = {name: tuple(getattr(self, name)) for name in ("placement", "torus_axes", "recompute_modules")}
+        lists = {
+            name: tuple(getattr(self, name))
+            for name in ("placement", "torus_axes", "recompute_modules")
+        }
         return Layout(**{**self.model_dump(), **lists})
 
     def settled(self, problem: Problem) -> LayoutFields:
@@ -104,7 +119,10 @@ class LayoutFields(Wire):
 
     @classmethod
     def of(cls, layout: Layout) -> LayoutFields:
-        lists = {name: list(getattr(layout, name)) for name in ("placement", "torus_axes", "recompute_modules")}
+        lists = {
+            name: list(getattr(layout, name))
+            for name in ("placement", "torus_axes", "recompute_modules")
+        }
         return cls.model_validate({**asdict(layout), **lists})
 
 
@@ -126,10 +144,11 @@ class ConstraintFields(Wire):
     balanced: OneOrMany[bool] | None = None
     recompute: OneOrMany[Recompute] | None = None
     recompute_modules: Annotated[list[Module], Field(min_length=1, max_length=9)] | None = None
-    """The modules that selective recompute takes, all of them, instead of the sets that the stack offers."""
+    """The modules that selective recompute takes, all of them, instead of the sets that the stack
+    offers."""
     recompute_layers: OneOrMany[Annotated[int, Field(ge=0, le=10**4)]] | None = None
-    """How many layers full recompute takes of each chunk; 0: all. Left out, it is searched, unless `recompute` is
-    given: then full means all."""
+    """How many layers full recompute takes of each chunk; 0: all. Left out, it is searched, unless
+    `recompute` is given: then full means all."""
     zero_stage: OneOrMany[ZeroStage] | None = None
     torus_block: OneOrMany[TorusBlock] | None = None
     """Of a torus; 1 leaves layouts whose axes lie along lines."""

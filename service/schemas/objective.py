@@ -19,7 +19,8 @@ Positive = Annotated[float, Field(gt=0, le=1e18)]
 
 class ObjectiveFields(Wire):
     minimize: Literal["step_time", "time", "cost", "chips"] = "step_time"
-    """Seconds of a step; hours until `tokens` are trained; US dollars for them; or chips that keep the limits."""
+    """Seconds of a step; hours until `tokens` are trained; US dollars for them; or chips that keep
+    the limits."""
     tokens: Positive | None = None
     """How many the job trains; unless it is given, the workload's `token_budget`."""
     deadline_hours: Positive | None = None
@@ -54,16 +55,18 @@ OtherForm = Annotated[
 
 
 class AlternativeFields(Wire):
-    """Other places to run; the question's own cluster is among them. One whose chips cannot run the stack, or the
-    precision, is refused by itself (`choices[].refused`)."""
+    """Other places to run; the question's own cluster is among them. One whose chips cannot run the
+    stack, or the precision, is refused by itself (`choices[].refused`)."""
 
     clusters: Annotated[list[OtherForm], Field(max_length=50)] = []
     num_chips: Annotated[list[Degree], Field(max_length=200)] = []
-    """Of the question's own cluster: for elastic jobs, say. Each counts once, and the question's own not again."""
+    """Of the question's own cluster: for elastic jobs, say. Each counts once, and the question's
+    own not again."""
     up_to_chips: Degree | None = None
-    """The fewest chips of the question's own cluster, up to so many, that keep the objective's limits: looked for among
-    the parts of a scale-up domain and numbers of them, as the reasons say, and then one of the alternatives. More may
-    be faster or cheaper: `num_chips` names those to compare."""
+    """The fewest chips of the question's own cluster, up to so many, that keep the objective's
+    limits: looked for among the parts of a scale-up domain and numbers of them, as the reasons say,
+    and then one of the alternatives. More may be faster or cheaper: `num_chips` names those to
+    compare."""
 
 
 class ChoiceAnswer(Document):
@@ -78,7 +81,8 @@ class ChoiceAnswer(Document):
     chip: str
     num_chips: int
     chips_used: int | None
-    """Fewer where no layout uses all, or where fewer, of those tried (`faster_on_fewer`), are faster."""
+    """Fewer where no layout uses all, or where fewer, of those tried (`faster_on_fewer`), are
+    faster."""
     all_chips_s: float | None = None
     """A step with all of them, where fewer are faster."""
     step_time_s: float | None
@@ -92,7 +96,8 @@ class ChoiceAnswer(Document):
     goodput: float | None
     """Share of the time that failures, checkpoints and restarts leave."""
     checkpoint_every_s: float | None
-    """The interval that loses least (Daly 2006, equation 20; where failures are rare nearly Young's √(2·C·M))."""
+    """The interval that loses least (Daly 2006, equation 20; where failures are rare nearly Young's
+    √(2·C·M))."""
     hours: float | None
     usd_per_chip_hour: float | None = None
     """The request's, or the catalogue's."""
@@ -109,5 +114,7 @@ class ChoiceAnswer(Document):
     @classmethod
     def of(cls, choice: Choice, place: dict[str, Any]) -> Self:
         """`place`: its cluster and stack."""
-        figures = {name: value for name, value in asdict(choice).items() if name in cls.model_fields}
+        figures = {
+            name: value for name, value in asdict(choice).items() if name in cls.model_fields
+        }
         return cls.model_validate({**figures, **place})

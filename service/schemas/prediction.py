@@ -22,7 +22,9 @@ class PredictionRequest(PinnedQuestion):
     """Give `layout` or `layouts`."""
 
     layout: LayoutFields | None = None
-    layouts: Annotated[list[LayoutFields], Field(min_length=1, max_length=MAX_LAYOUTS)] | None = None
+    layouts: Annotated[list[LayoutFields], Field(min_length=1, max_length=MAX_LAYOUTS)] | None = (
+        None
+    )
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
@@ -38,7 +40,9 @@ class PredictionRequest(PinnedQuestion):
 
 
 def _terms(meaning: dict[str, str], unit: str) -> WithJsonSchema:
-    properties = {name: {"type": "number", "description": f"{text}; {unit}"} for name, text in meaning.items()}
+    properties = {
+        name: {"type": "number", "description": f"{text}; {unit}"} for name, text in meaning.items()
+    }
     return WithJsonSchema({"type": "object", "properties": properties, "required": [*meaning]})
 
 
@@ -58,8 +62,8 @@ class ByConvention(Document):
 
 class TermBasis(Document):
     ground: Ground
-    """"measured" on this chip and stack, "inherited" from the chip's generation or the stack, or "data_sheet": no run
-    of either exercised it."""
+    """"measured" on this chip and stack, "inherited" from the chip's generation or the stack, or
+    "data_sheet": no run of either exercised it."""
     scope: str
     """Where the runs behind it ran."""
     runs: int
@@ -73,7 +77,8 @@ class ProvenanceAnswer(Document):
     terms: dict[str, TermBasis]
     """Of every term of `time` and `memory_gib` that is not zero."""
     outside: list[str]
-    """Quantities beyond those of every run behind the profile, or of every one on the chip's generation."""
+    """Quantities beyond those of every run behind the profile, or of every one on the chip's
+    generation."""
 
 
 class PredictedLayout(Document):
@@ -91,17 +96,19 @@ class PredictedLayout(Document):
     num_micro_batches: int
     """Run by each data-parallel rank in a step."""
     micro_batch_group: int | None = None
-    """Of an interleaved schedule, how many of them pass a chunk of a stage before the next chunk; Megatron-Core's
-    microbatch_group_size_per_vp_stage, which is pp unless it is set."""
+    """Of an interleaved schedule, how many of them pass a chunk of a stage before the next chunk;
+    Megatron-Core's microbatch_group_size_per_vp_stage, which is pp unless it is set."""
     layers_per_chunk: list[int]
-    """How the layers are split, in the order of the model, over pp times virtual_stages chunks: chunk i lies on stage i
-    modulo pp; under zero_bubble_v from pp on on stage 2·pp - 1 - i, under dualpipe on stages i and pp - 1 - i."""
+    """How the layers are split, in the order of the model, over pp times virtual_stages chunks:
+    chunk i lies on stage i modulo pp; under zero_bubble_v from pp on on stage 2·pp - 1 - i, under
+    dualpipe on stages i and pp - 1 - i."""
     time: TimeTerms
     memory_gib: MemoryTerms
     allocated_gib: float
     """What tensors take on the fullest stage."""
     reserved_gib: float
-    """What the framework holds for them, fragmentation included: the peak that it reports itself."""
+    """What the framework holds for them, fragmentation included: the peak that it reports
+    itself."""
     needed_gib: float
     """What the device must have: that, and what the runtime and communication libraries take."""
     needed_low_gib: float
@@ -114,12 +121,13 @@ class PredictedLayout(Document):
     host_gib: float
     """What is offloaded to host memory, for a device of the stage with most."""
     host_usable_gib: float | None
-    """A device's share of its host's memory; null where that is not known, and nothing is held against it."""
+    """A device's share of its host's memory; null where that is not known, and nothing is held
+    against it."""
     fits: bool
     """Whether `needed_gib` is within `usable_gib`, and `host_gib` within `host_usable_gib`."""
     fit_probability: float
-    """That the device needs no more than `usable_gib`, and its host no more than `host_usable_gib`, by how far measured
-    peaks were from their predictions."""
+    """That the device needs no more than `usable_gib`, and its host no more than `host_usable_gib`,
+    by how far measured peaks were from their predictions."""
     provenance: ProvenanceAnswer
 
     @classmethod
@@ -143,13 +151,15 @@ class EntryUsed(Document):
 
     name: str
     source: Literal["shipped", "registered", "given", "huggingface"]
-    """Of the shipped catalogue, registered here, given in the request, or read from a config.json in it."""
+    """Of the shipped catalogue, registered here, given in the request, or read from a config.json
+    in it."""
     version: int | None = None
     """Of a registered entry."""
 
 
 class Parameters(Document):
-    """Without multi-token-prediction modules, as model cards count; `active` is what one token visits."""
+    """Without multi-token-prediction modules, as model cards count; `active` is what one token
+    visits."""
 
     total: int
     active: int
@@ -165,8 +175,8 @@ class ArchitectureUsed(EntryUsed):
 
 
 class Link(Document):
-    """One step outwards in the cluster: domains of `domain` devices, joined at `gb_s` per device. Of a torus' dim: a
-    ring, or a line where its ends are not joined."""
+    """One step outwards in the cluster: domains of `domain` devices, joined at `gb_s` per device.
+    Of a torus' dim: a ring, or a line where its ends are not joined."""
 
     name: str
     kind: Literal["switch", "ring", "line"]
@@ -191,7 +201,8 @@ class CatalogUsed(Document):
 
 
 class MfuPeak(Document):
-    """What MFU is a fraction of: the chip's dense peak in the format of the matrix multiplications."""
+    """What MFU is a fraction of: the chip's dense peak in the format of the matrix
+    multiplications."""
 
     dtype: str
     tflops_per_chip: float
@@ -280,7 +291,7 @@ class PredictionAnswer(Basis):
     layouts: list[PredictedLayout]
     """In the order of the request."""
     out_of_memory: list[OutOfMemoryRun] = []
-    """Layouts of the same model that were reported out of memory on this chip and stack, but for those that a later run
-    disproves."""
+    """Layouts of the same model that were reported out of memory on this chip and stack, but for
+    those that a later run disproves."""
     warnings: list[str] = []
     """Of each layout that needs as much memory as one of those."""

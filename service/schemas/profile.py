@@ -22,13 +22,14 @@ class Policy(Wire):
     """When a calibration starts by itself, and who activates what it makes."""
 
     mode: Literal["manual", "automatic"] = "manual"
-    """"manual": a person. "automatic": the calibration itself, where its error on runs that it did not see falls, of
-    step times or of memory, and neither of them gets worse by more than `margin`, over all runs or those of a kind."""
+    """"manual": a person. "automatic": the calibration itself, where its error on runs that it did
+    not see falls, of step times or of memory, and neither of them gets worse by more than `margin`,
+    over all runs or those of a kind."""
     margin: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Of the median error of all runs, and of a chip's or a stack's: 0.01 is a point of percent."""
     after_reports: Annotated[int, Field(ge=1, le=10**6)] | None = None
-    """Calibrate without being asked once so many runs (that ended, or ran out of memory) were reported since the last
-    version was made; null: only when asked."""
+    """Calibrate without being asked once so many runs (that ended, or ran out of memory) were
+    reported since the last version was made; null: only when asked."""
 
 
 class ProfileAnswer(Document):
@@ -46,7 +47,8 @@ class ProfilePage(Document):
 
 
 class TermAnswer(Document):
-    """A part of a coefficient, on its unbounded scale: log of a positive number, log-odds of a fraction."""
+    """A part of a coefficient, on its unbounded scale: log of a positive number, log-odds of a
+    fraction."""
 
     coefficient: str
     scope: str
@@ -84,7 +86,8 @@ class Unusable(Document):
 
 
 class ReportCounts(Document):
-    """The reports, of successful runs and of runs out of memory, that a calibration was asked to learn from."""
+    """The reports, of successful runs and of runs out of memory, that a calibration was asked to
+    learn from."""
 
     found: int
     used: int
@@ -104,8 +107,9 @@ class KindErrors(Document):
 
 
 class UnseenErrors(Document):
-    """Step times as fits predict them that did not see the run: groups of model, chip and stack are left out together,
-    or thirds of the time where groups are few. Before: by the version it is based on."""
+    """Step times as fits predict them that did not see the run: groups of model, chip and stack are
+    left out together, or thirds of the time where groups are few. Before: by the version it is
+    based on."""
 
     runs: int
     error_before: float
@@ -142,20 +146,21 @@ class CalibrationAnswer(Document):
     unseen_memory: UnseenErrors | None = None
     """The same of measured peaks of memory."""
     published: UnseenErrors | None
-    """The same of published runs, a few of each chip and stack: what the calibration does to everything else. Null
-    where nothing of it could be promoted anyway."""
+    """The same of published runs, a few of each chip and stack: what the calibration does to
+    everything else. Null where nothing of it could be promoted anyway."""
     reports: ReportCounts
     observations: int
     """Reports used, outliers among them."""
     moved: list[MovedAnswer]
     unidentified: list[Unidentified]
     outliers: list[str]
-    """Ids of reports that were down-weighted: more than four residual spreads from what the fit predicts.
-    So are those whose `parts` contradict their speed: the parts are left out."""
+    """Ids of reports that were down-weighted: more than four residual spreads from what the fit
+    predicts. So are those whose `parts` contradict their speed: the parts are left out."""
     unusable: list[Unusable]
     """Reports that were left out, and why."""
     error_before: float | None
-    """Median of |predicted / measured - 1| of step time, under the version it is based on; null without any."""
+    """Median of |predicted / measured - 1| of step time, under the version it is based on; null
+    without any."""
     error_after: float | None
     memory_error_before: float | None
     """The same of reserved memory. Runs that ran out of memory teach it too, and have no error."""

@@ -22,11 +22,11 @@ class ProfileWanted(Wire):
 
 class Question(Wire):
     model: Model
-    """A name of /v1/catalog/architectures, a Hugging Face config.json as it is, or the shape. Of a registered name the
-    latest version is meant; `name@2` is its second."""
-    cluster: ClusterForm
-    """A name of /v1/catalog/clusters or /v1/catalog/chips with a number of chips, or a chip and its links. Of a
+    """A name of /v1/catalog/architectures, a Hugging Face config.json as it is, or the shape. Of a
     registered name the latest version is meant; `name@2` is its second."""
+    cluster: ClusterForm
+    """A name of /v1/catalog/clusters or /v1/catalog/chips with a number of chips, or a chip and its
+    links. Of a registered name the latest version is meant; `name@2` is its second."""
     workload: WorkloadFields
     stack: StackForm
     """A name of /v1/catalog/stacks, or one with some of its abilities changed."""

@@ -27,28 +27,41 @@ class RecommendationRequest(PinnedQuestion):
     tolerance: Annotated[float, Field(ge=0, le=1)] = 0.03
     """How much slower than the fastest a simpler layout may be: 0.03 is 3%."""
     top: Annotated[int, Field(ge=1, le=100)] = 5
-    """How many to rank of the fastest layouts within the tolerance; each mesh counts once, and of meshes
-    that take equally long the simplest."""
+    """How many to rank of the fastest layouts within the tolerance; each mesh counts once, and of
+    meshes that take equally long the simplest."""
     alternatives: AlternativeFields = AlternativeFields()
-    """Where else it could run: the answer is for the best of all by the objective, and lists every one."""
+    """Where else it could run: the answer is for the best of all by the objective, and lists every
+    one."""
     objective: ObjectiveFields = ObjectiveFields()
     allocation: AllocationFields | None = None
-    """Nodes that a scheduler already holds, of the question's cluster: the answer runs on exactly those, or some of
-    them. `cluster.num_chips` is then the most to use, and may be left out."""
+    """Nodes that a scheduler already holds, of the question's cluster: the answer runs on exactly
+    those, or some of them. `cluster.num_chips` is then the most to use, and may be left out."""
     include: Annotated[list[Literal["thresholds"]], Field(max_length=1)] = []
-    """"thresholds": how much bandwidth, or how large a domain, would change whether a pipeline is needed; for 3 s at
-    most, unless `time_limit_s` is given, which then holds for these too."""
+    """"thresholds": how much bandwidth, or how large a domain, would change whether a pipeline is
+    needed; for 3 s at most, unless `time_limit_s` is given, which then holds for these too."""
     time_limit_s: Annotated[float, Field(gt=0, le=60)] = 20.0
-    """How long to search at most. Then the answer is the best so far: see `certificate.exact` and `certificate.gap`.
-    Where none fits yet a few steps more are taken, which for the largest questions are some seconds."""
+    """How long to search at most. Then the answer is the best so far: see `certificate.exact` and
+    `certificate.gap`. Where none fits yet a few steps more are taken, which for the largest
+    questions are some seconds."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
         if self.allocation is not None and {"alternatives", "objective"} & self.model_fields_set:
-            raise Invalid("allocation", None, "is of one cluster: give no alternatives and no objective with it")
-        most, limits = self.alternatives.up_to_chips, (self.objective.deadline_hours, self.objective.budget_usd)
+            raise Invalid(
+                "allocation",
+                None,
+                "is of one cluster: give no alternatives and no objective with it",
+            )
+        most, limits = (
+            self.alternatives.up_to_chips,
+            (self.objective.deadline_hours, self.objective.budget_usd),
+        )
         if most is not None and limits == (None, None):
-            raise Invalid("alternatives.up_to_chips", most, "needs objective.deadline_hours or objective.budget_usd")
+            raise Invalid(
+                "alternatives.up_to_chips",
+                most,
+                "needs objective.deadline_hours or objective.budget_usd",
+            )
         return self
 
 
@@ -58,7 +71,8 @@ class CandidateAnswer(Document):
     """Points of the one documented order of simplicity: fewer is simpler."""
     complexity_terms: dict[str, int]
     usd_per_million_tokens: float | None
-    """At the price of the chip, where one is known; of steps alone, without what failures lose (`choices` count it)."""
+    """At the price of the chip, where one is known; of steps alone, without what failures lose
+    (`choices` count it)."""
 
     @classmethod
     def of(cls, candidate: Candidate, usd_per_hour: float | None) -> Self:
@@ -92,8 +106,9 @@ class CertificateAnswer(Document):
     exact: bool
     """The search came to its end: that bound is no better than the answer."""
     gap: float
-    """Otherwise, by how much at most the fastest is slower than the best layout, relative to that: at 0 it is proven,
-    and what is open is the rest of the answer, such as the best on the other side of pp = 1."""
+    """Otherwise, by how much at most the fastest is slower than the best layout, relative to that:
+    at 0 it is proven, and what is open is the rest of the answer, such as the best on the other
+    side of pp = 1."""
 
     @classmethod
     def of(cls, certificate: Certificate) -> Self:
@@ -115,9 +130,9 @@ class FewerChipsAnswer(Document):
     rule: str
     message: str
     num_chips: int
-    """What the answer uses: of the numbers that were tried (up to twelve that can be divided in more ways than all
-    larger ones, of at most 512 devices six where there are so many, of at most 64 any), the one on which a step takes
-    least."""
+    """What the answer uses: of the numbers that were tried (up to twelve that can be divided in
+    more ways than all larger ones, of at most 512 devices six where there are so many, of at most
+    64 any), the one on which a step takes least."""
 
     @classmethod
     def of(cls, fewer: FewerChips) -> Self:
@@ -125,9 +140,10 @@ class FewerChipsAnswer(Document):
 
 
 class RooflineAnswer(Document):
-    """Without a pipeline, data-parallel traffic can hide where tokens * flops_per_token / flops_s >= bytes / bytes_s;
-    all of a step and a device, for the best layout without a pipeline. Of data parallelism only: what tensor, context
-    and expert parallelism exchange is in that layout's `time`."""
+    """Without a pipeline, data-parallel traffic can hide where tokens * flops_per_token / flops_s
+    >= bytes / bytes_s; all of a step and a device, for the best layout without a pipeline. Of data
+    parallelism only: what tensor, context and expert parallelism exchange is in that layout's
+    `time`."""
 
     tokens: float
     flops_per_token: float
@@ -137,7 +153,8 @@ class RooflineAnswer(Document):
     """Of parameters gathered and gradients reduced."""
     bytes_s: float
     tokens_needed: float
-    """What would make both sides equal, with `bytes` as they are: those of all micro-batches of the step."""
+    """What would make both sides equal, with `bytes` as they are: those of all micro-batches of the
+    step."""
 
     @classmethod
     def of(cls, roofline: Roofline) -> Self:
@@ -145,8 +162,9 @@ class RooflineAnswer(Document):
 
 
 class ThresholdAnswer(Document):
-    """How far things could change before the verdict does. Values are GB/s per chip, of a torus per link, or chips
-    in a domain, of which larger ones may change it either way: 144 chips divide otherwise than 72."""
+    """How far things could change before the verdict does. Values are GB/s per chip, of a torus per
+    link, or chips in a domain, of which larger ones may change it either way: 144 chips divide
+    otherwise than 72."""
 
     axis: str
     needed: bool
@@ -158,7 +176,8 @@ class ThresholdAnswer(Document):
     """The first at which it is not; null where no doubling changes it, up to 16 times as much and
     as little."""
     exact: bool
-    """False where time ran out: then a null says nothing, and another value may lie farther off than need be."""
+    """False where time ran out: then a null says nothing, and another value may lie farther off
+    than need be."""
 
     @classmethod
     def of(cls, threshold: Threshold) -> Self:
@@ -173,24 +192,28 @@ class PipeliningAnswer(Document):
     gap: float | None
     """How much longer a step takes without pipelining, relative to with it."""
     needed: bool | None = None
-    """The gap is above the tolerance, or there is no layout without a pipeline. Null where it is not known: there is
-    none on one side, for the constraints perhaps, or as the search was stopped. Thresholds and frontiers mean the
-    same."""
+    """The gap is above the tolerance, or there is no layout without a pipeline. Null where it is
+    not known: there is none on one side, for the constraints perhaps, or as the search was stopped.
+    Thresholds and frontiers mean the same."""
     split: dict[str, float]
     """Seconds of the gap by term of `time`."""
     verdict: str
     forbidden: list[str] = []
-    """Schedules of the stack that the recipe rules out with more than one micro-batch; the verdict says why."""
+    """Schedules of the stack that the recipe rules out with more than one micro-batch; the verdict
+    says why."""
     roofline: RooflineAnswer | None
     thresholds: list[ThresholdAnswer] | None = None
-    """Where the request includes them. Empty where it is not known whether a pipeline is needed, or time ran out
-    first."""
+    """Where the request includes them. Empty where it is not known whether a pipeline is needed, or
+    time ran out first."""
 
     @classmethod
     def of(cls, pipelining: Pipelining, usd_per_hour: float | None) -> Self:
         best = {"without": pipelining.without, "with_pp": pipelining.with_pp}
         return cls(
-            **{name: found and CandidateAnswer.of(found, usd_per_hour) for name, found in best.items()},
+            **{
+                name: found and CandidateAnswer.of(found, usd_per_hour)
+                for name, found in best.items()
+            },
             gap=pipelining.gap,
             needed=pipelining.needed,
             split=pipelining.split,
@@ -205,35 +228,37 @@ class RecommendationAnswer(Basis):
     simplest: CandidateAnswer
     """The simplest layout within the tolerance of the fastest."""
     simplest_gap: float | None = None
-    """What simplicity costs: how much longer a step of the simplest takes, relative to the fastest. Null in answers of
-    before it was said."""
+    """What simplicity costs: how much longer a step of the simplest takes, relative to the fastest.
+    Null in answers of before it was said."""
     surer: CandidateAnswer | None
-    """Where the fastest fits its device with a probability below 90%: the fastest within the tolerance that reaches it,
-    if any does."""
+    """Where the fastest fits its device with a probability below 90%: the fastest within the
+    tolerance that reaches it, if any does."""
     ranked: list[CandidateAnswer]
     """Fastest first."""
     front: list[CandidateAnswer]
-    """Layouts within the tolerance that none beats in time, complexity and free memory (in steps of 5%) at once,
-    fastest first. Exact in time and complexity; in free memory, of the layouts that were evaluated."""
+    """Layouts within the tolerance that none beats in time, complexity and free memory (in steps of
+    5%) at once, fastest first. Exact in time and complexity; in free memory, of the layouts that
+    were evaluated."""
     reasons: list[str]
     chips_used: int
     fewer_chips: FewerChipsAnswer | None
     faster_on_fewer: FasterOnFewerAnswer | None = None
-    """Where chips stand in each other's way: fewer than `chips_used`, of those tried, on which a step takes least.
-    Tried are a few, from half as many on: that can be divided in more ways, whole domains, and powers of two of domains
-    that experts divide badly. Null where none of these is faster (`alternatives.num_chips` asks for others), or time
-    ran out before that was known, which `reasons` say."""
+    """Where chips stand in each other's way: fewer than `chips_used`, of those tried, on which a
+    step takes least. Tried are a few, from half as many on: that can be divided in more ways, whole
+    domains, and powers of two of domains that experts divide badly. Null where none of these is
+    faster (`alternatives.num_chips` asks for others), or time ran out before that was known, which
+    `reasons` say."""
     pipelining: PipeliningAnswer
     allocation: AllocationAnswer | None
     """Which rank runs on which of the nodes of the request."""
     choices: list[ChoiceAnswer]
-    """Every place to run, those that keep the limits first, the best foremost; the answer is for the first. Empty where
-    the request has neither alternatives nor an objective."""
+    """Every place to run, those that keep the limits first, the best foremost; the answer is for
+    the first. Empty where the request has neither alternatives nor an objective."""
     out_of_memory: list[OutOfMemoryRun]
-    """Layouts of the same model that were reported out of memory on this chip and stack, but for those that a later
-    run disproves. What needs as much is left out of the answer, unless nothing else fits; then the first of `reasons`
-    says so."""
+    """Layouts of the same model that were reported out of memory on this chip and stack, but for
+    those that a later run disproves. What needs as much is left out of the answer, unless nothing
+    else fits; then the first of `reasons` says so."""
     evidence: list[EvidenceShown]
-    """The nearest published runs, one of a model, chip and source, beside what is predicted of them. They inform the
-    reader, not the prediction."""
+    """The nearest published runs, one of a model, chip and source, beside what is predicted of
+    them. They inform the reader, not the prediction."""
     certificate: CertificateAnswer

@@ -72,7 +72,9 @@ class Measured(Wire):
     def _exactly_one(self) -> Self:
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"give exactly one of {', '.join(type(self).model_fields)}; got {given}")
+            raise ValueError(
+                f"give exactly one of {', '.join(type(self).model_fields)}; got {given}"
+            )
         return self
 
 
@@ -80,8 +82,9 @@ class MeasuredMemory(Wire):
     """On the fullest device, or on that of `stage`."""
 
     allocated_gib: Gib | None = None
-    """The peak of what tensors take, as torch.cuda.max_memory_allocated has it. Without `reserved_gib` a calibration
-    adds what the prediction of the run has the allocator hold beyond it (`fragmentation_gib`)."""
+    """The peak of what tensors take, as torch.cuda.max_memory_allocated has it. Without
+    `reserved_gib` a calibration adds what the prediction of the run has the allocator hold beyond
+    it (`fragmentation_gib`)."""
     reserved_gib: Gib | None = None
     """The peak of what the framework holds for them, as torch.cuda.max_memory_reserved has it."""
     stage: Annotated[int, Field(ge=0, le=10**6)] | None = None
@@ -119,12 +122,14 @@ class Failure(Wire):
 
 
 class Ran(Wire):
-    """What ran: a prediction or a recommendation by its id, or the question and the layout themselves."""
+    """What ran: a prediction or a recommendation by its id, or the question and the layout
+    themselves."""
 
     prediction_id: Id | None = None
     recommendation_id: Id | None = None
     rank: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Which of its layouts ran, from 1; without it the fastest of a recommendation, the only one of a prediction."""
+    """Which of its layouts ran, from 1; without it the fastest of a recommendation, the only one of
+    a prediction."""
     choice: Choice | None = None
     """Of a recommendation, instead of `rank`: the name that the layout has there."""
     model: Model | None = None
@@ -133,17 +138,24 @@ class Ran(Wire):
     stack: StackForm | None = None
     layout: LayoutFields | None = None
     measured_at: Instant | None = None
-    """When it ran; without it, now, or what a training log says. Where the stack is described here and has no
-    `age_years`, its software is as old as this."""
+    """When it ran; without it, now, or what a training log says. Where the stack is described here
+    and has no `age_years`, its software is as old as this."""
     source: Label | None = None
-    """Who measured: a team, a cluster, a tool. However much one source sends, it counts for so many runs at most."""
+    """Who measured: a team, a cluster, a tool. However much one source sends, it counts for so many
+    runs at most."""
 
     def require_one_subject(self, settled: Collection[str] = ()) -> None:
         """Linked or described, not both; what is `settled` elsewhere need not be described."""
-        linked = [name for name in ("prediction_id", "recommendation_id") if getattr(self, name) is not None]
+        linked = [
+            name
+            for name in ("prediction_id", "recommendation_id")
+            if getattr(self, name) is not None
+        ]
         given = [name for name in _OF_A_QUESTION if getattr(self, name) is not None]
         if len(linked) > 1:
-            raise Invalid("recommendation_id", self.recommendation_id, "give it or prediction_id, not both")
+            raise Invalid(
+                "recommendation_id", self.recommendation_id, "give it or prediction_id, not both"
+            )
         if linked and given:
             raise Invalid(given[0], None, f"is already fixed by {linked[0]}")
         if self.choice is not None and (self.recommendation_id is None or self.rank is not None):
@@ -152,7 +164,9 @@ class Ran(Wire):
             raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")
         missing = [name for name in _OF_A_QUESTION if name not in given and name not in settled]
         if not linked and missing:
-            raise Invalid(missing[0], None, "is required without prediction_id or recommendation_id")
+            raise Invalid(
+                missing[0], None, "is required without prediction_id or recommendation_id"
+            )
 
     @property
     def is_linked(self) -> bool:
@@ -168,7 +182,8 @@ class ReportSubmission(Ran):
 
     outcome: Outcome
     measured: Measured | None = None
-    """With another outcome than ok: of the steps before it failed or was stopped, if there were any."""
+    """With another outcome than ok: of the steps before it failed or was stopped, if there were
+    any."""
     memory: MeasuredMemory | None = None
     failure: Failure | None = None
     parts: MeasuredParts | None = None
@@ -199,15 +214,16 @@ MAX_BATCH_REPORTS = 10_000
 
 
 class LogSubmission(Ran):
-    """A training log as it is. What ran is linked or described as in a report; of a Megatron log that prints its
-    arguments, or a NeMo log its parameters (`PARAMETER cfg/…`), model, workload and layout may be left out."""
+    """A training log as it is. What ran is linked or described as in a report; of a Megatron log
+    that prints its arguments, or a NeMo log its parameters (`PARAMETER cfg/…`), model, workload and
+    layout may be left out."""
 
     log: Annotated[str, Field(min_length=1)]
     framework: Framework | None = None
     """Without it the log is recognised by its lines."""
     outcome: Outcome | None = None
-    """How the run ended, where its log does not show it: whoever was killed, hung or was stopped writes no line about
-    it."""
+    """How the run ended, where its log does not show it: whoever was killed, hung or was stopped
+    writes no line about it."""
 
 
 class ReportBatch(Wire):
@@ -249,8 +265,9 @@ class MemoryComparison(Document):
     reserved_gib: float | None
     stage: int | None
     allocated_residual: float | None
-    """Natural log(measured / predicted): above 0 the run took more than predicted. Null for a stage other than the one
-    that is predicted to be the fullest: it is compared with nothing, and nothing is learnt from it."""
+    """Natural log(measured / predicted): above 0 the run took more than predicted. Null for a stage
+    other than the one that is predicted to be the fullest: it is compared with nothing, and nothing
+    is learnt from it."""
     reserved_residual: float | None
     """The same of the reserved memory."""
 
@@ -273,7 +290,8 @@ class ReportAnswer(Basis):
     """Made when the report came, with the profile that was active then."""
     measured: MeasuredSpeed | None
     residual: float | None
-    """Natural log(measured / predicted) of the step time: 0.1 is a run 10% slower than predicted, -0.1 10% faster."""
+    """Natural log(measured / predicted) of the step time: 0.1 is a run 10% slower than predicted,
+    -0.1 10% faster."""
     within_interval: bool | None
     """The measured step time lies in the predicted 80% interval."""
     memory: MemoryComparison | None
@@ -285,9 +303,9 @@ class ReportAnswer(Basis):
     measured_at: AwareDatetime
     source: str | None
     flag: str | None
-    """Of a run beyond its interval: what was expected, how much of the gap the measured `parts` account for, and the
-    term that would explain the rest with the least surprise; of one that ran out of memory where it was predicted to
-    fit, what was expected."""
+    """Of a run beyond its interval: what was expected, how much of the gap the measured `parts`
+    account for, and the term that would explain the rest with the least surprise; of one that ran
+    out of memory where it was predicted to fit, what was expected."""
     withdrawn_at: AwareDatetime | None = None
     """Since when it no longer counts: it is kept, and nothing is learnt from it."""
 
@@ -322,7 +340,8 @@ class LogReading(Document):
     unit: Unit
     """What the log prints."""
     value: float
-    """The median of the steps used; where the speed changed for good, of the level that the middle one has."""
+    """The median of the steps used; where the speed changed for good, of the level that the middle
+    one has."""
     low: float
     """With `high` the central 80% of them."""
     high: float
@@ -331,11 +350,12 @@ class LogReading(Document):
     left_out: dict[str, int]
     """Why steps were not used, and how many."""
     levels: list[LogLevel]
-    """More than one where the speed changed for good, by 3% or more, with several steps on either side: six, and ten
-    or a tenth of all. Send the lines of one level to report that."""
+    """More than one where the speed changed for good, by 3% or more, with several steps on either
+    side: six, and ten or a tenth of all. Send the lines of one level to report that."""
     restarts: int
     global_batch: int | None
-    """Sequences of the steps used, where the log prints them: of a ramp-up those that the run is asked to have."""
+    """Sequences of the steps used, where the log prints them: of a ramp-up those that the run is
+    asked to have."""
     memory_gib: float | None
     memory_kind: Literal["reserved", "allocated"] | None
     unread: list[UnreadLine]
@@ -350,15 +370,17 @@ class LogAnswer(Document):
     reading: LogReading | None
     """Null where the run ended out of memory before any step."""
     measured_at_from: DateSource
-    """What says when it ran: the request, the date that the log prints beside the last step used, or the last one that
-    another line begins with (read as UTC where it names no zone), or that the log came now."""
+    """What says when it ran: the request, the date that the log prints beside the last step used,
+    or the last one that another line begins with (read as UTC where it names no zone), or that the
+    log came now."""
     notes: list[str]
-    """A date of the log that was ignored, as it lies before 2015 or in the future; a step time that rests on fewer than
-    three steps, or on less than half of those found; a speed that changed for good; switches among its arguments that
-    are not those of what it is linked to."""
+    """A date of the log that was ignored, as it lies before 2015 or in the future; a step time that
+    rests on fewer than three steps, or on less than half of those found; a speed that changed for
+    good; switches among its arguments that are not those of what it is linked to."""
     repeated: bool
-    """The same bytes came before: `report` is the one they made then, and nothing was stored. The answer also has the
-    header `Idempotency-Replayed`. Bytes whose report was withdrawn make a new one."""
+    """The same bytes came before: `report` is the one they made then, and nothing was stored. The
+    answer also has the header `Idempotency-Replayed`. Bytes whose report was withdrawn make a new
+    one."""
     report: ReportAnswer
 
 

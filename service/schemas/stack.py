@@ -1,4 +1,5 @@
-"""The software as callers give it: the name of a stack, or a stack with some of its abilities changed."""
+"""The software as callers give it: the name of a stack, or a stack with some of its abilities
+changed."""
 
 from __future__ import annotations
 
@@ -29,15 +30,18 @@ class StackFields(Wire):
     max_virtual_stages: Annotated[int, Field(ge=1, le=64)] | None = None
     micro_batch_groups: Literal["stages", "equal", "any"] | None = None
     plain_micro_batches: Literal["any", "stages", "multiple"] | None = None
-    """Micro-batches that schedules without virtual stages need: any number, pp or more, or a multiple of pp."""
+    """Micro-batches that schedules without virtual stages need: any number, pp or more, or a
+    multiple of pp."""
     partition: Literal["even", "balanced", "threshold"] | None = None
     zero_stages: Annotated[list[ZeroStage], Field(min_length=1)] | None = None
     reshard: Annotated[list[bool], Field(min_length=1, max_length=2)] | None = None
     placements: Annotated[list[Placement], Field(min_length=1, max_length=120)] | None = None
-    """Orders of the mesh axes over ranks, innermost first: those that it has, or that may be answered."""
+    """Orders of the mesh axes over ranks, innermost first: those that it has, or that may be
+    answered."""
     equal_data_parallel: bool | None = None
     hybrid_stages: list[ZeroStage] | None = None
-    """ZeRO stages in which it may shard over a part of the data-parallel chips and replicate over the rest."""
+    """ZeRO stages in which it may shard over a part of the data-parallel chips and replicate over
+    the rest."""
     max_pp: Degree | None = None
     max_tp: Degree | None = None
     max_cp: Degree | None = None
@@ -67,14 +71,16 @@ class StackFields(Wire):
     overlap_expert: bool | None = None
     overlap_pipeline: bool | None = None
     recompute: Annotated[list[Recompute], Field(min_length=1)] | None = None
-    selective: Annotated[list[Annotated[Modules, Field(min_length=1)]], Field(min_length=1, max_length=16)] | None = (
-        None
-    )
+    selective: (
+        Annotated[list[Annotated[Modules, Field(min_length=1)]], Field(min_length=1, max_length=16)]
+        | None
+    ) = None
     """Sets of modules that it recomputes together, its own choice first."""
     recompute_modules: Modules | None = None
     """Others that it can be told to recompute."""
     recomputes_last: bool | None = None
-    """Of a layer that is computed again its last product is too, of which backward needs nothing."""
+    """Of a layer that is computed again its last product is too, of which backward needs
+    nothing."""
     recompute_layers: bool | None = None
     """Whether it may recompute the first few layers of a chunk only."""
     offload: list[Literal["activations", "optimizer"]] | None = None
@@ -92,7 +98,8 @@ class StackFields(Wire):
     """ZeRO 3 keeps shards of the parameters in use beside the fp32 ones."""
     parallel_loss: bool | None = None
     loss: Literal["fused", "compiled", "pytorch", "stepwise"] | None = None
-    """What makes loss and gradient of logits; it decides how many bytes of each are moved, and alive together."""
+    """What makes loss and gradient of logits; it decides how many bytes of each are moved, and
+    alive together."""
     loss_chunks: Annotated[int, Field(ge=1, le=64)] | None = None
     """Parts of a micro-batch that head and loss work on one after the other."""
     low_precision_activations: bool | None = None
@@ -108,16 +115,23 @@ class StackFields(Wire):
     """Router, permutations and dispatch are a few fused kernels."""
     running_balance: bool | None = None
     age_years: Annotated[float, Field(ge=0, le=MOST_YEARS)] | None = None
-    """How much older the software is than the newest that profiles are fitted to: kernels and launches are slower, and
-    attention and loss are what it had then, unless given."""
+    """How much older the software is than the newest that profiles are fitted to: kernels and
+    launches are slower, and attention and loss are what it had then, unless given."""
 
     def changes(self) -> dict[str, object]:
-        """What was given. Of a field that is null only `node_limit` says something: that there is no limit."""
+        """What was given. Of a field that is null only `node_limit` says something: that there is
+        no limit."""
         given = {name: getattr(self, name) for name in sorted(self.model_fields_set - {"name"})}
-        return {name: value for name, value in given.items() if value is not None or name == "node_limit"}
+        return {
+            name: value
+            for name, value in given.items()
+            if value is not None or name == "node_limit"
+        }
 
     def build(self, base: Stack) -> Stack:
-        then = base.as_of(shipped_profile().software_year - self.age_years) if self.age_years else base
+        then = (
+            base.as_of(shipped_profile().software_year - self.age_years) if self.age_years else base
+        )
         return replace(then, **{name: frozen(value) for name, value in self.changes().items()})
 
 
@@ -126,7 +140,8 @@ def _form(value: object) -> str:
 
 
 StackForm = Annotated[
-    Annotated[Name, Tag(f"{TAG}name")] | Annotated[StackFields, Tag(f"{TAG}fields")], Discriminator(_form)
+    Annotated[Name, Tag(f"{TAG}name")] | Annotated[StackFields, Tag(f"{TAG}fields")],
+    Discriminator(_form),
 ]
 
 
@@ -135,4 +150,6 @@ def aged(form: str | StackFields, years: float) -> str | StackFields:
     fields = StackFields(name=form) if isinstance(form, str) else form
     if not years or fields.age_years is not None:
         return form
-    return StackFields.model_validate({**fields.changes(), "name": fields.name, "age_years": min(years, MOST_YEARS)})
+    return StackFields.model_validate(
+        {**fields.changes(), "name": fields.name, "age_years": min(years, MOST_YEARS)}
+    )

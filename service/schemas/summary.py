@@ -11,7 +11,8 @@ from service.schemas.wire import Document, TimeSpan
 
 
 class ResidualStatistics(Document):
-    """Residuals are natural log(measured / predicted) of step times, as predicted when the report came."""
+    """Residuals are natural log(measured / predicted) of step times, as predicted when the report
+    came."""
 
     reports: int
     measured: int
@@ -32,8 +33,8 @@ class ResidualStatistics(Document):
 class ReportSummary(Document):
     overall: ResidualStatistics
     by: dict[str, dict[str, ResidualStatistics]]
-    """By chip, stack, model family, profile version, ISO week of measurement, source and tenant ("" where there is
-    none)."""
+    """By chip, stack, model family, profile version, ISO week of measurement, source and tenant (""
+    where there is none)."""
 
 
 class ChangeAnswer(Document):
@@ -42,8 +43,8 @@ class ChangeAnswer(Document):
     last_before: AwareDatetime
     """When the last run before it was."""
     slower: float
-    """The step time after over the one before, less 1, beyond what differs in the questions, by their predictions and
-    by their own usual residuals: 0.06 is 6% slower."""
+    """The step time after over the one before, less 1, beyond what differs in the questions, by
+    their predictions and by their own usual residuals: 0.06 is 6% slower."""
     p_value: float
 
 
@@ -107,10 +108,11 @@ class Replayed(Document):
     location: str
     made_with: ProfileUsed
     layouts: list[ReplayedLayout]
-    """In the order of the stored answer; of a recommendation those that it ranked. Nothing is searched anew."""
+    """In the order of the stored answer; of a recommendation those that it ranked. Nothing is
+    searched anew."""
     another_first: bool
-    """Of a recommendation: another of its ranked layouts would lead, or the first would not fit as the question's
-    constraints have it."""
+    """Of a recommendation: another of its ranked layouts would lead, or the first would not fit as
+    the question's constraints have it."""
 
 
 class ReplayedReports(Document):

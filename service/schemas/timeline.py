@@ -18,7 +18,8 @@ class TimelineQuery(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     rank: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Which of the answer's layouts, from 1: required where a prediction has several; else the first."""
+    """Which of the answer's layouts, from 1: required where a prediction has several; else the
+    first."""
     micro_batches: Annotated[int, Field(ge=1, le=10**6)] | None = None
     """How many of the step's to show at most; no fewer than the schedule needs."""
     format: Literal["json", "chrome"] = "json"
@@ -39,8 +40,9 @@ class RecommendationTimelineQuery(TimelineQuery):
 class EventAnswer(Document):
     stage: int
     name: str
-    """forward, backward (input gradients and weight gradients where a schedule runs them apart), or what follows the
-    pipeline: data, optimizer, fixed, jitter, as the prediction has them exposed."""
+    """forward, backward (input gradients and weight gradients where a schedule runs them apart), or
+    what follows the pipeline: data, optimizer, fixed, jitter, as the prediction has them
+    exposed."""
     start_s: float
     end_s: float
     micro_batch: int | None
@@ -58,9 +60,10 @@ class TimelineAnswer(Document):
     pipeline_s: float
     """From the first operation to the last, run one by one."""
     closed_form_s: float | None
-    """The same as the prediction has it. Under 1f1b, afab and zero_bubble they differ by sends only (2% at most),
-    and so do interleaved ones whose layers come out even; where they do not, an interleaved schedule's may be some
-    percent more or less, and a V's and DualPipe's a tenth (docs/model.md has figures). null where not all are shown."""
+    """The same as the prediction has it. Under 1f1b, afab and zero_bubble they differ by sends only
+    (2% at most), and so do interleaved ones whose layers come out even; where they do not, an
+    interleaved schedule's may be some percent more or less, and a V's and DualPipe's a tenth
+    (docs/model.md has figures). null where not all are shown."""
     step_time_s: float
     """As predicted."""
     events: list[EventAnswer]
@@ -72,8 +75,8 @@ class TimelineAnswer(Document):
 
 
 class TraceEvent(Document):
-    """Of the Trace Event Format: a name (`ph` is M) of a thread, which is a stage, or of the process, which says how
-    many of the step's micro-batches are drawn; or what a stage does (X)."""
+    """Of the Trace Event Format: a name (`ph` is M) of a thread, which is a stage, or of the
+    process, which says how many of the step's micro-batches are drawn; or what a stage does (X)."""
 
     ph: Literal["M", "X"]
     name: str

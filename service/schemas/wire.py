@@ -1,4 +1,5 @@
-"""What every wire schema has in common: unknown fields are refused, and numbers are not guessed from text."""
+"""What every wire schema has in common: unknown fields are refused, and numbers are not guessed
+from text."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ class Document(BaseModel):
 UNNAMED = "custom"
 """What a model or a chip is called that names itself nothing."""
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[!-~]([ -~]*[!-~])?$")]
+Name = Annotated[
+    str, StringConstraints(min_length=1, max_length=120, pattern=r"^[!-~]([ -~]*[!-~])?$")
+]
 """The name of something to look up; `name@3` is version 3 of an entry that was registered here."""
 
 Label = Annotated[str, StringConstraints(max_length=500)]
@@ -80,7 +83,9 @@ class TimeSpan(Wire):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.since is not None and self.until is not None and self.since >= self.until:
-            raise Invalid("until", self.until.isoformat(), f"must be after since = {self.since.isoformat()}")
+            raise Invalid(
+                "until", self.until.isoformat(), f"must be after since = {self.since.isoformat()}"
+            )
         return self
 
 
@@ -94,7 +99,8 @@ def _count(value: object) -> str:
 
 Value = TypeVar("Value")
 OneOrMany = Annotated[
-    Annotated[Value, Tag(f"{TAG}one")] | Annotated[list[Value], Field(min_length=1, max_length=64), Tag(f"{TAG}list")],
+    Annotated[Value, Tag(f"{TAG}one")]
+    | Annotated[list[Value], Field(min_length=1, max_length=64), Tag(f"{TAG}list")],
     Discriminator(_count),
 ]
 """A value, or a list of the values that are allowed."""

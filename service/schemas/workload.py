@@ -6,7 +6,15 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from models.spec.workload import MAX_BATCH, MAX_SEQ_LEN, OPTIMIZERS, LoadBalancing, Precision, Routing, Workload
+from models.spec.workload import (
+    MAX_BATCH,
+    MAX_SEQ_LEN,
+    OPTIMIZERS,
+    LoadBalancing,
+    Precision,
+    Routing,
+    Workload,
+)
 from service.schemas.wire import Wire
 
 
@@ -22,7 +30,9 @@ class WorkloadFields(Wire):
     """Sequences, not tokens."""
     precision: Annotated[Precision, BeforeValidator(_lower)] = "bf16"
     """Upper or lower case."""
-    optimizer: Annotated[str, Field(max_length=60, json_schema_extra={"enum": [*OPTIMIZERS]})] = "adamw"
+    optimizer: Annotated[str, Field(max_length=60, json_schema_extra={"enum": [*OPTIMIZERS]})] = (
+        "adamw"
+    )
     load_balancing: LoadBalancing = "none"
     """Of experts. "global_batch_loss" needs every forward before the first backward."""
     routing: Routing = "natural"

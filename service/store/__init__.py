@@ -1,4 +1,5 @@
-"""All SQL. A use case reads in one transaction and writes in another; the write commits once, when its block ends."""
+"""All SQL. A use case reads in one transaction and writes in another; the write commits once, when
+its block ends."""
 
 from __future__ import annotations
 
@@ -47,9 +48,12 @@ class Rows:
         return self._session.info.get(SEEN) is None
 
     def lock(self, name: str) -> None:
-        """Others that lock the same name wait until this transaction ends; on SQLite all writers do."""
+        """Others that lock the same name wait until this transaction ends; on SQLite all writers
+        do."""
         if self._session.get_bind().dialect.name == "postgresql":
-            self._session.execute(text("select pg_advisory_xact_lock(hashtextextended(:name, 0))"), {"name": name})
+            self._session.execute(
+                text("select pg_advisory_xact_lock(hashtextextended(:name, 0))"), {"name": name}
+            )
 
 
 @contextmanager
@@ -57,7 +61,9 @@ def _available() -> Iterator[None]:
     try:
         yield
     except (OperationalError, TimeoutError) as error:
-        log.warning("database does not answer", extra={"reason": str(getattr(error, "orig", error))})
+        log.warning(
+            "database does not answer", extra={"reason": str(getattr(error, "orig", error))}
+        )
         raise Unavailable from error
 
 
@@ -112,6 +118,10 @@ class Store:
                 if not at_head(connection):
                     return "not at the head of its migrations"
                 lacking = first_lacking(connection)
-                return f"at the head of its migrations, but without all of {lacking}" if lacking else "ok"
+                return (
+                    f"at the head of its migrations, but without all of {lacking}"
+                    if lacking
+                    else "ok"
+                )
         except SQLAlchemyError:
             return "not reachable"

@@ -24,7 +24,9 @@ class ApiKeys:
 
     def all(self) -> Sequence[ApiKeyRow]:
         """Oldest first."""
-        return self._session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created_at, ApiKeyRow.id)).all()
+        return self._session.scalars(
+            select(ApiKeyRow).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
+        ).all()
 
     def revoke(self, id_: str, now: datetime) -> None:
         row = self.find(id_)

@@ -1,8 +1,9 @@
 """What calibrations learn from gets its id and its time as it is written, so that none is missed.
 
-A writer holds the lock from before it makes an id until its rows can be seen, as any number of writers may at once; who
-is about to learn takes it alone for a moment. What cannot be seen after that moment gets an id of a later one, however
-long it took to compute or to write. SQLite has one writer at a time, and whoever takes the lock is it.
+A writer holds the lock from before it makes an id until its rows can be seen, as any number of
+writers may at once; who is about to learn takes it alone for a moment. What cannot be seen after
+that moment gets an id of a later one, however long it took to compute or to write. SQLite has one
+writer at a time, and whoever takes the lock is it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Arrivals:
         return [{**row, **_stamp(row["document"]), "tenant": tenant} for row in rows]
 
     def settled(self) -> datetime:
-        """The moment, now, by which every row that has its id can be seen, once this transaction writes and ends."""
+        """The moment, now, by which every row that has its id can be seen, once this transaction
+        writes and ends."""
         self._lock("pg_advisory_xact_lock")
         return datetime.now(UTC)
 

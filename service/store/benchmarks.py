@@ -36,7 +36,9 @@ class Benchmarks:
             query = query.where(BenchmarkRow.id < before)
         return self._session.scalars(query.order_by(BenchmarkRow.id.desc()).limit(limit)).all()
 
-    def made(self, since: datetime | None, until: datetime | None, after_id: str | None) -> Sequence[BenchmarkRow]:
+    def made(
+        self, since: datetime | None, until: datetime | None, after_id: str | None
+    ) -> Sequence[BenchmarkRow]:
         """Oldest first."""
         query = select(BenchmarkRow)
         if since is not None:

@@ -36,7 +36,9 @@ class CatalogEntries:
         return self.find(kind, plain, int(version) if version else None)
 
     def names(self, kind: str) -> Sequence[str]:
-        return self._session.scalars(select(CatalogRow.name).where(CatalogRow.kind == kind).distinct()).all()
+        return self._session.scalars(
+            select(CatalogRow.name).where(CatalogRow.kind == kind).distinct()
+        ).all()
 
     def latest(self, kind: str, names: Sequence[str]) -> Sequence[CatalogRow]:
         """The last version of each of these names."""
@@ -47,4 +49,6 @@ class CatalogEntries:
             .subquery()
         )
         same = (CatalogRow.name == last.c.name) & (CatalogRow.version == last.c.version)
-        return self._session.scalars(select(CatalogRow).join(last, same).where(CatalogRow.kind == kind)).all()
+        return self._session.scalars(
+            select(CatalogRow).join(last, same).where(CatalogRow.kind == kind)
+        ).all()

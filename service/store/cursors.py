@@ -23,7 +23,9 @@ def read_cursor(of: str, cursor: str) -> str:
     except (binascii.Error, ValueError):
         last = ""
     if not last or write_cursor(of, last) != cursor:
-        raise Invalid("cursor", cursor, "is no cursor of this list; take it from `next` of the page before")
+        raise Invalid(
+            "cursor", cursor, "is no cursor of this list; take it from `next` of the page before"
+        )
     return last
 
 

@@ -23,9 +23,14 @@ from service.store.tables import Table
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 _BUSY_S = 30
-_PATIENCE = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "keepalives_idle": 30, "keepalives_interval": 10}
-"""Of libpq, unless the URL says otherwise: by itself it waits a quarter of an hour for a host that is gone, and threads
-of the service with it."""
+_PATIENCE = {
+    "connect_timeout": 10,
+    "tcp_user_timeout": 30_000,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+}
+"""Of libpq, unless the URL says otherwise: by itself it waits a quarter of an hour for a host that
+is gone, and threads of the service with it."""
 _MIGRATION_LOCK = 7_406_128_835_112_009  # any number, the same in every process
 
 
@@ -38,12 +43,18 @@ def connect(url: str) -> Engine:
         return engine
     patience = {name: value for name, value in _PATIENCE.items() if name not in make_url(url).query}
     return sqlalchemy.create_engine(
-        url, connect_args=patience, pool_pre_ping=True, pool_size=10, max_overflow=20, pool_recycle=1800
+        url,
+        connect_args=patience,
+        pool_pre_ping=True,
+        pool_size=10,
+        max_overflow=20,
+        pool_recycle=1800,
     )
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:
-    """Bring the schema up to `revision`; of several processes that start at once, one does and the others wait."""
+    """Bring the schema up to `revision`; of several processes that start at once, one does and the
+    others wait."""
     with engine.connect() as connection, _alone(connection):
         command.upgrade(alembic_config(connection), revision)
 
@@ -59,8 +70,8 @@ def at_head(connection: Connection) -> bool:
 
 
 def first_lacking(connection: Connection) -> str | None:
-    """The first table that is not there, or lacks a column that it should have: a migration may have been replaced
-    under the id that it had. Asks for no row."""
+    """The first table that is not there, or lacks a column that it should have: a migration may
+    have been replaced under the id that it had. Asks for no row."""
     for table in Table.metadata.sorted_tables:
         try:
             with connection.begin_nested():
@@ -80,7 +91,8 @@ def alembic_config(connection: Connection) -> Config:
 
 @contextmanager
 def _alone(connection: Connection) -> Iterator[None]:
-    """One transaction, alone with the schema: SQLite's begins as the only writer, PostgreSQL's takes a lock."""
+    """One transaction, alone with the schema: SQLite's begins as the only writer, PostgreSQL's
+    takes a lock."""
     with writing(connection):
         if connection.dialect.name == "postgresql":
             connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
@@ -95,14 +107,17 @@ def writing(connection: Connection) -> Iterator[None]:
 
 
 def _open_sqlite(connection: Any, _: Any) -> None:
-    connection.isolation_level = None  # transactions begin where _begin_sqlite says, not where the driver guesses
+    connection.isolation_level = (
+        None  # transactions begin where _begin_sqlite says, not where the driver guesses
+    )
     _into_wal(connection)
     for pragma in ("foreign_keys = ON", "synchronous = NORMAL"):
         connection.execute(f"PRAGMA {pragma}")
 
 
 def _into_wal(connection: Any) -> None:
-    """The switch to a write-ahead log needs the file for itself, and does not wait for it like other statements do."""
+    """The switch to a write-ahead log needs the file for itself, and does not wait for it like
+    other statements do."""
     until = time.monotonic() + _BUSY_S
     while True:
         try:
@@ -115,8 +130,11 @@ def _into_wal(connection: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """A writer takes the lock when it begins: SQLite lets no reader become one after another has written."""
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN")
+    """A writer takes the lock when it begins: SQLite lets no reader become one after another has
+    written."""
+    connection.exec_driver_sql(
+        "BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN"
+    )
 
 
 class Unusable(Exception):
@@ -129,7 +147,9 @@ def usable() -> Iterator[None]:
     try:
         yield
     except CommandError as error:
-        raise Unusable(f"{str(error).strip()}: the database may be of a newer release than this one.") from None
+        raise Unusable(
+            f"{str(error).strip()}: the database may be of a newer release than this one."
+        ) from None
     except Unavailable as error:
         raise Unusable(str(getattr(error.__cause__, "orig", None) or error).strip()) from None
     except SQLAlchemyError as error:

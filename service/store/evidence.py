@@ -23,7 +23,10 @@ class Evidence:
     def replace(self, release: str, documents: Iterable[dict[str, Any]]) -> None:
         """All runs, by these."""
         self._session.execute(delete(EvidenceRow))
-        rows = [{"id": document["id"], "release": release, "document": document} for document in documents]
+        rows = [
+            {"id": document["id"], "release": release, "document": document}
+            for document in documents
+        ]
         self._session.execute(insert(EvidenceRow), rows)
 
     def all(self) -> Sequence[dict[str, Any]]:

@@ -22,7 +22,8 @@ class IdempotencyKeys:
         return self._session.get(IdempotencyRow, key)
 
     def purge(self, before: datetime, unanswered: datetime) -> None:
-        """Answers to claims from before the one, and claims from before the other too that nothing has answered."""
+        """Answers to claims from before the one, and claims from before the other too that nothing
+        has answered."""
         answered, claimed = IdempotencyRow.status.is_not(None), IdempotencyRow.claimed_at
         old = (claimed < before) & (answered | (claimed < unanswered))
         self._session.execute(delete(IdempotencyRow).where(old))
@@ -38,16 +39,27 @@ class IdempotencyKeys:
     def take_over(self, key: str, token: str, by: str, now: datetime) -> None:
         self._require_claim(self._held(key, token).values(token=by, claimed_at=now))
 
-    def finish(self, key: str, token: str, status: int, location: str, document: dict[str, Any]) -> None:
-        self._require_claim(self._held(key, token).values(status=status, location=location, document=document))
+    def finish(
+        self, key: str, token: str, status: int, location: str, document: dict[str, Any]
+    ) -> None:
+        self._require_claim(
+            self._held(key, token).values(status=status, location=location, document=document)
+        )
 
     def release(self, key: str, token: str) -> None:
-        """Unless it is answered: whoever lost the database as it committed does not know that it did."""
-        mine = IdempotencyRow.key == key, IdempotencyRow.token == token, IdempotencyRow.status.is_(None)
+        """Unless it is answered: whoever lost the database as it committed does not know that it
+        did."""
+        mine = (
+            IdempotencyRow.key == key,
+            IdempotencyRow.token == token,
+            IdempotencyRow.status.is_(None),
+        )
         self._session.execute(delete(IdempotencyRow).where(*mine))
 
     def _held(self, key: str, token: str) -> Any:
-        return update(IdempotencyRow).where(IdempotencyRow.key == key, IdempotencyRow.token == token)
+        return update(IdempotencyRow).where(
+            IdempotencyRow.key == key, IdempotencyRow.token == token
+        )
 
     def _require_claim(self, statement: UpdateBase) -> None:
         result = self._session.execute(statement)

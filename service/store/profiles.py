@@ -25,7 +25,9 @@ class Profiles:
         self._session.add(row)
         self._session.flush()
         self._session.execute(
-            update(ProfileRow).where(ProfileRow.id == row.profile_id).values(revision=ProfileRow.revision + 1)
+            update(ProfileRow)
+            .where(ProfileRow.id == row.profile_id)
+            .values(revision=ProfileRow.revision + 1)
         )
 
     def all(self) -> Sequence[ProfileRow]:
@@ -41,10 +43,17 @@ class Profiles:
         return row
 
     def versions(self, id_: str) -> Sequence[RowMapping]:
-        """version, created_at, origin and made_by of each, without the profiles themselves, which are long."""
+        """version, created_at, origin and made_by of each, without the profiles themselves, which
+        are long."""
         x = ProfileVersionRow
-        query = select(x.version, x.created_at, x.origin, x.content["made_by"].as_string().label("made_by"))
-        return self._session.execute(query.where(x.profile_id == id_).order_by(x.version)).mappings().all()
+        query = select(
+            x.version, x.created_at, x.origin, x.content["made_by"].as_string().label("made_by")
+        )
+        return (
+            self._session.execute(query.where(x.profile_id == id_).order_by(x.version))
+            .mappings()
+            .all()
+        )
 
     def version(self, id_: str, version: int) -> ProfileVersionRow:
         row = self._session.get(ProfileVersionRow, (id_, version))
@@ -59,7 +68,9 @@ class Profiles:
         query = select(ProfileVersionRow).where(ProfileVersionRow.profile_id == id_)
         if origin is not None:
             query = query.where(ProfileVersionRow.origin == origin)
-        return self._session.scalars(query.order_by(ProfileVersionRow.version.desc()).limit(1)).one()
+        return self._session.scalars(
+            query.order_by(ProfileVersionRow.version.desc()).limit(1)
+        ).one()
 
     def revision(self, id_: str) -> int:
         """As it is now in this transaction."""
@@ -69,9 +80,14 @@ class Profiles:
         wanted = ProfileVersionRow.profile_id == id_, ProfileVersionRow.version == version
         return self._session.scalars(select(ProfileVersionRow.posterior).where(*wanted)).one()
 
-    def activate(self, id_: str, version: int, revision: int, policy: dict[str, Any] | None = None) -> bool:
-        """With another policy, if one is given. False where the profile is no longer at `revision`."""
-        return self._change(id_, revision, active_version=version, **({"policy": policy} if policy else {}))
+    def activate(
+        self, id_: str, version: int, revision: int, policy: dict[str, Any] | None = None
+    ) -> bool:
+        """With another policy, if one is given. False where the profile is no longer at
+        `revision`."""
+        return self._change(
+            id_, revision, active_version=version, **({"policy": policy} if policy else {})
+        )
 
     def set_policy(self, id_: str, policy: dict[str, Any], revision: int) -> bool:
         """False where the profile is no longer at `revision`."""

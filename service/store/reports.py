@@ -23,9 +23,10 @@ _AT_A_TIME = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFilter:
-    """`since`, inclusive, and `until`, exclusive, are of measurement, `received_since` is of when a report came;
-    `measured`: only those with a step time; `ended`: only those that ran well, or some steps before they failed for
-    another reason than memory. Those that were withdrawn are left out unless they are asked for."""
+    """`since`, inclusive, and `until`, exclusive, are of measurement, `received_since` is of when a
+    report came; `measured`: only those with a step time; `ended`: only those that ran well, or some
+    steps before they failed for another reason than memory. Those that were withdrawn are left out
+    unless they are asked for."""
 
     chip: str | None = None
     stack: str | None = None
@@ -110,7 +111,9 @@ class Reports:
     def of_log(self, log_hash: str) -> ReportRow | None:
         """The first of whoever writes here that still counts."""
         mine = ReportRow.tenant.is_not_distinct_from(self._session.info.get(TENANT))
-        query = select(ReportRow).where(ReportRow.log_hash == log_hash, ReportRow.withdrawn_at.is_(None), mine)
+        query = select(ReportRow).where(
+            ReportRow.log_hash == log_hash, ReportRow.withdrawn_at.is_(None), mine
+        )
         return self._session.scalars(query.order_by(ReportRow.id).limit(1)).first()
 
     def _found(self, id_: str, **how: Any) -> ReportRow:
@@ -123,10 +126,14 @@ class Reports:
         """Those of some ids that there are."""
         parts = (ids[start : start + _TOGETHER] for start in range(0, len(ids), _TOGETHER))
         return {
-            id_ for part in parts for id_ in self._session.scalars(select(ReportRow.id).where(ReportRow.id.in_(part)))
+            id_
+            for part in parts
+            for id_ in self._session.scalars(select(ReportRow.id).where(ReportRow.id.in_(part)))
         }
 
-    def newest(self, wanted: ReportFilter, limit: int, before: str | None = None) -> Sequence[ReportRow]:
+    def newest(
+        self, wanted: ReportFilter, limit: int, before: str | None = None
+    ) -> Sequence[ReportRow]:
         """Newest first, from the one after `before` on; ids sort by time."""
         query = wanted.narrow(select(ReportRow))
         if before is not None:
@@ -134,7 +141,8 @@ class Reports:
         return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
 
     def last_of_each_run(self, wanted: ReportFilter, limit: int) -> list[Last]:
-        """Of all reports of the same run the one that was measured last, the latest of them first."""
+        """Of all reports of the same run the one that was measured last, the latest of them
+        first."""
         latest, run = (ReportRow.measured_at.desc(), ReportRow.id.desc()), ReportRow.run_hash
         place = func.row_number().over(partition_by=run, order_by=latest).label("place")
         first = func.min(ReportRow.id).over(partition_by=run).label("first_id")
@@ -145,7 +153,11 @@ class Reports:
 
     def named(self, ids: Sequence[str]) -> Sequence[ReportRow]:
         """Those of a few ids that there are."""
-        return self._session.scalars(select(ReportRow).where(ReportRow.id.in_(ids))).all() if ids else []
+        return (
+            self._session.scalars(select(ReportRow).where(ReportRow.id.in_(ids))).all()
+            if ids
+            else []
+        )
 
     def told(self, wanted: ReportFilter) -> Iterator[Told]:
         """Read as they are asked for, some at a time."""
@@ -153,8 +165,11 @@ class Reports:
         for row in self._session.execute(query, execution_options={"yield_per": _AT_A_TIME}):
             yield Told(*row)
 
-    def last_of_each_source(self, wanted: ReportFilter, each: int, sources: int) -> Sequence[ReportRow]:
-        """The newest of every tenant or source (a tenant's are one), of so many that reported last."""
+    def last_of_each_source(
+        self, wanted: ReportFilter, each: int, sources: int
+    ) -> Sequence[ReportRow]:
+        """The newest of every tenant or source (a tenant's are one), of so many that reported
+        last."""
         source = func.coalesce(ReportRow.tenant, ReportRow.source, literal_column("''"))
         grouped: Any = select(source, func.max(ReportRow.id)).group_by(source)
         latest = wanted.narrow(grouped).order_by(func.max(ReportRow.id).desc()).limit(sources)
@@ -163,7 +178,9 @@ class Reports:
         return [
             row
             for name in names
-            for row in self._session.scalars(query.where(source == name).order_by(ReportRow.id.desc()).limit(each))
+            for row in self._session.scalars(
+                query.where(source == name).order_by(ReportRow.id.desc()).limit(each)
+            )
         ]
 
     def names(self, column: Literal["chip", "stack", "architecture"]) -> Sequence[str]:
@@ -171,10 +188,12 @@ class Reports:
         return self._session.scalars(select(getattr(ReportRow, column)).distinct()).all()
 
     def telling(self, wanted: ReportFilter) -> Sequence[ReportRow]:
-        """Those that say something of time or memory, oldest first: a crash before the first step says nothing of
-        either."""
+        """Those that say something of time or memory, oldest first: a crash before the first step
+        says nothing of either."""
         query = wanted.narrow(select(ReportRow).where(_TELLING))
         return self._session.scalars(query.order_by(ReportRow.id)).all()
 
     def count_telling(self, wanted: ReportFilter) -> int:
-        return self._session.scalars(wanted.narrow(select(func.count(ReportRow.id)).where(_TELLING))).one()
+        return self._session.scalars(
+            wanted.narrow(select(func.count(ReportRow.id)).where(_TELLING))
+        ).one()

@@ -1,4 +1,5 @@
-"""The rows. Documents are JSON as they were answered; columns beside them are what queries ask about."""
+"""The rows. Documents are JSON as they were answered; columns beside them are what queries ask
+about."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value and value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        return value and (value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC))
+        return value and (
+            value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        )
 
 
 class Table(DeclarativeBase):
@@ -56,15 +59,16 @@ TENANT, SEEN = "tenant", "seen"
 
 
 class Owned:
-    """Rows of a tenant (service.api_keys), or of nobody where keys are not asked for. A store of a tenant
-    (service.store) sees no others and makes no others."""
+    """Rows of a tenant (service.api_keys), or of nobody where keys are not asked for. A store of a
+    tenant (service.store) sees no others and makes no others."""
 
     tenant: Mapped[str | None] = mapped_column()
 
 
 def _made_under() -> ForeignKeyConstraint:
     return ForeignKeyConstraint(
-        ["profile_id", "profile_version"], ["profile_versions.profile_id", "profile_versions.version"]
+        ["profile_id", "profile_version"],
+        ["profile_versions.profile_id", "profile_versions.version"],
     )
 
 
@@ -74,7 +78,8 @@ def _listed(table: str) -> Index:
 
 
 class ProfileRow(Table):
-    """`revision` grows with every change and is what an ETag shows. `policy`: who activates what calibrations make."""
+    """`revision` grows with every change and is what an ETag shows. `policy`: who activates what
+    calibrations make."""
 
     __tablename__ = "profiles"
 
@@ -85,8 +90,9 @@ class ProfileRow(Table):
 
 
 class ProfileVersionRow(Table):
-    """Never changed. `origin` is "shipped" or "calibrated"; `content_hash` tells whether a release shipped another.
-    `learnt` says which reports it rests on; `posterior` (models.calibration.posterior) is loaded by calibrations only."""
+    """Never changed. `origin` is "shipped" or "calibrated"; `content_hash` tells whether a release
+    shipped another. `learnt` says which reports it rests on; `posterior`
+    (models.calibration.posterior) is loaded by calibrations only."""
 
     __tablename__ = "profile_versions"
 
@@ -130,16 +136,25 @@ class RecommendationRow(Owned, Table):
 
 
 class ReportRow(Owned, Table):
-    """`submission` is what came, as it came, and loaded where it is asked for only; `residual` the log of measured over
-    predicted step time. What has a `withdrawn_at` is kept and counts nowhere. `run_hash`: of the question and the
-    layout, which all reports of the same run have in common; `log_hash`: of a training log with its run."""
+    """`submission` is what came, as it came, and loaded where it is asked for only; `residual` the
+    log of measured over predicted step time. What has a `withdrawn_at` is kept and counts nowhere.
+    `run_hash`: of the question and the layout, which all reports of the same run have in common;
+    `log_hash`: of a training log with its run."""
 
     __tablename__ = "reports"
     __table_args__ = (
         _made_under(),
         _listed(__tablename__),
         Index("ix_reports_profile", "profile_id", "profile_version"),
-        Index("ix_reports_alike", "chip", "stack", "architecture", "outcome", "run_hash", "measured_at"),
+        Index(
+            "ix_reports_alike",
+            "chip",
+            "stack",
+            "architecture",
+            "outcome",
+            "run_hash",
+            "measured_at",
+        ),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -168,8 +183,8 @@ class ReportRow(Owned, Table):
 
 
 class BenchmarkRow(Owned, Table):
-    """`submission` is what came, as it came, and loaded where it is asked for only; `chip` and `stack` are whom it
-    informs."""
+    """`submission` is what came, as it came, and loaded where it is asked for only; `chip` and
+    `stack` are whom it informs."""
 
     __tablename__ = "benchmarks"
     __table_args__ = (_listed(__tablename__),)
@@ -194,7 +209,8 @@ class EvidenceRow(Table):
 
 
 class CatalogRow(Table):
-    """A version of an entry that a user registered; `kind` is "chips", "clusters" or "architectures"."""
+    """A version of an entry that a user registered; `kind` is "chips", "clusters" or
+    "architectures"."""
 
     __tablename__ = "catalog_entries"
 

@@ -78,20 +78,30 @@ def _carried(row: dict[str, Any], run: runs.Run, layout: Layout) -> dict[str, An
 
 def _stated(values: dict[str, Any]) -> dict[str, Any]:
     """Without what is null, down to the shapes of attention and experts."""
-    whole = {name: asdict(value) if hasattr(value, "__dataclass_fields__") else value for name, value in values.items()}
+    whole = {
+        name: asdict(value) if hasattr(value, "__dataclass_fields__") else value
+        for name, value in values.items()
+    }
     return {
-        name: _stated(value) if isinstance(value, dict) else value for name, value in whole.items() if value is not None
+        name: _stated(value) if isinstance(value, dict) else value
+        for name, value in whole.items()
+        if value is not None
     }
 
 
 def _model(model: dict[str, Any]) -> dict[str, Any]:
     shape = _stated(runs.shape(model))
     usual = {name: field.default for name, field in ShapeFields.model_fields.items()}
-    return {"name": model["name"], **{name: value for name, value in shape.items() if value != usual[name]}}
+    return {
+        "name": model["name"],
+        **{name: value for name, value in shape.items() if value != usual[name]},
+    }
 
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:
-    if cluster.fabric.torus is None and cluster.fabric == catalogue.fabrics().get(cluster.fabric.id):
+    if cluster.fabric.torus is None and cluster.fabric == catalogue.fabrics().get(
+        cluster.fabric.id
+    ):
         return {"preset": cluster.fabric.id, "num_chips": cluster.num_chips}
     document: dict[str, Any] = {"chip": cluster.chip.id, "num_chips": cluster.num_chips}
     if cluster.fabric.torus is not None:
@@ -108,17 +118,25 @@ def _workload(workload: Workload) -> dict[str, Any]:
 
 
 def _stack(stack: Stack) -> dict[str, Any]:
-    """What the run shows of its build beyond the catalogue's stack; its age follows from the date."""
+    """What the run shows of its build beyond the catalogue's stack; its age follows from the
+    date."""
     base = asdict(catalogue.stack(stack.id))
     known = StackFields.model_fields.keys() - {"age_years"}
-    changes = {name: value for name, value in asdict(stack).items() if name in known and value != base[name]}
+    changes = {
+        name: value
+        for name, value in asdict(stack).items()
+        if name in known and value != base[name]
+    }
     return {"name": stack.id, **changes}
 
 
 def _layout(layout: Layout) -> dict[str, Any]:
     """With what a stack would settle otherwise, were it left out."""
     fields = LayoutFields.of(layout)
-    return {**{name: getattr(fields, name) for name in SETTLED}, **fields.model_dump(exclude_defaults=True)}
+    return {
+        **{name: getattr(fields, name) for name in SETTLED},
+        **fields.model_dump(exclude_defaults=True),
+    }
 
 
 def main() -> None:

@@ -2,9 +2,9 @@
 
 `python -m service.tools.fit_profile --runs FILE --out models/data`
 
-The prior is models/data/priors.json, hardware measurements with their sources, plus an offset of mean zero for every
-generation, chip and stack a coefficient may vary with. Families are weighted so that a large sweep counts like a
-mid-sized one, and rows their source is less sure of count less.
+The prior is models/data/priors.json, hardware measurements with their sources, plus an offset of
+mean zero for every generation, chip and stack a coefficient may vary with. Families are weighted so
+that a large sweep counts like a mid-sized one, and rows their source is less sure of count less.
 """
 
 from __future__ import annotations
@@ -32,20 +32,23 @@ from models.spec.profile import Newest, Profile
 from service.formats import runs
 
 FAMILY_WEIGHT = 60.0  # no family counts for more runs than this
-MODEL_WEIGHT = 8.0  # nor any model on one stack within it: what is odd about a model shows on every chip
+MODEL_WEIGHT = (
+    8.0  # nor any model on one stack within it: what is odd about a model shows on every chip
+)
 TRUST = {"A": 1.0, "B": 0.7, "C": 0.3, "D": 0.3}
 OPEN_QUESTION = 0.1  # of its say has a run of which the source leaves open what it trained on
 
 
 _SHAPE = (
-    "num_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "vocab_size", "moe", "mla",
+    "num_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "vocab_size", "moe", "mla",
 )  # fmt: skip
 
 
 def choose(run: runs.Run, profile: Profile) -> Layout:
-    """The fastest that fits under the first recompute policy, or under any where that never does; what needs least
-    memory if none does. A stack that takes all sequences of a device at once takes as many as fit, or else all.
+    """The fastest that fits under the first recompute policy, or under any where that never does;
+    what needs least memory if none does. A stack that takes all sequences of a device at once takes
+    as many as fit, or else all.
 
     The measurement plays no part.
     """
@@ -66,7 +69,9 @@ def choose(run: runs.Run, profile: Profile) -> Layout:
     if not fits.any():
         return layouts[int(np.argmin(found.needed_bytes))]
     first = fits & (layouts.recompute == layouts.recompute[0])
-    return layouts[int(np.argmin(np.where(first if first.any() else fits, found.step_time_s, np.inf)))]
+    return layouts[
+        int(np.argmin(np.where(first if first.any() else fits, found.step_time_s, np.inf)))
+    ]
 
 
 def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Observation]:
@@ -88,7 +93,11 @@ def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Obser
             layout = choose(run, profile)
         except DomainError:
             continue
-        weight = TRUST[row["trust"]] * share[_model(row)] * min(1.0, FAMILY_WEIGHT / sizes[row["family"]])
+        weight = (
+            TRUST[row["trust"]]
+            * share[_model(row)]
+            * min(1.0, FAMILY_WEIGHT / sizes[row["family"]])
+        )
         weight *= OPEN_QUESTION if {"seq_len", "global_batch"} & {*run.assumed} else 1.0
         result.append(
             Observation(
@@ -108,7 +117,8 @@ def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Obser
 
 
 def group(row: dict[str, Any]) -> str:
-    """Model shape, chip and stack of a row, whatever its source: what generalises must generalise to another one."""
+    """Model shape, chip and stack of a row, whatever its source: what generalises must generalise
+    to another one."""
     return json.dumps([shape(row), row["cluster"]["chip"], row["stack"]], sort_keys=True)
 
 
@@ -127,21 +137,28 @@ def _shared(known: dict[Any, Problem], problem: Problem) -> Problem:
 
 
 def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
-    """What a run leaves open is as the fit would have it, and not its prior: it is chosen again under a first fit."""
+    """What a run leaves open is as the fit would have it, and not its prior: it is chosen again
+    under a first fit."""
     prior, made_by = priors(), "fit to published runs (service.tools.fit_profile)"
     first = calibrate(prior, observations(rows, prior), made_by, grouped=True)
     observed = observations(rows, first.profile)
     found = calibrate(prior, observed, made_by, grouped=True)
-    found = replace(found, profile=replace(found.profile, newest=newest(rows, observed, prior.software_year)))
+    found = replace(
+        found, profile=replace(found.profile, newest=newest(rows, observed, prior.software_year))
+    )
     sys.stderr.write(
-        f"{found.observations} runs, {len(found.moved)} of {len(prior.terms)} terms identified, "
-        f"median error {found.error_before:.1%} -> {found.error_after:.1%}, {len(found.outliers)} outliers\n"
+        f"{found.observations} runs, {len(found.moved)} of {len(prior.terms)} terms identified,"
+        f" median error {found.error_before:.1%} -> {found.error_after:.1%}, {len(found.outliers)}"
+        " outliers\n"
     )
     return found
 
 
-def newest(rows: Iterable[dict[str, Any]], observed: Iterable[Observation], software_year: float) -> tuple[Newest, ...]:
-    """The newest software that was timed on each generation of chips; runs without a date do not tell."""
+def newest(
+    rows: Iterable[dict[str, Any]], observed: Iterable[Observation], software_year: float
+) -> tuple[Newest, ...]:
+    """The newest software that was timed on each generation of chips; runs without a date do not
+    tell."""
     dated = {row["id"] for row in rows if row.get("date")}
     years: dict[str, float] = {}
     for one in observed:
@@ -154,14 +171,22 @@ def newest(rows: Iterable[dict[str, Any]], observed: Iterable[Observation], soft
 def written(found: Calibration) -> tuple[str, str]:
     """The profile and its joint posterior as data files."""
     content = found.profile.to_json()
-    content["terms"] = [{**t, "mean": round(t["mean"], 4), "spread": round(t["spread"], 4)} for t in content["terms"]]
-    return json.dumps(content, indent=1) + "\n", json.dumps(found.posterior.to_json(), indent=1) + "\n"
+    content["terms"] = [
+        {**t, "mean": round(t["mean"], 4), "spread": round(t["spread"], 4)}
+        for t in content["terms"]
+    ]
+    return (
+        json.dumps(content, indent=1) + "\n",
+        json.dumps(found.posterior.to_json(), indent=1) + "\n",
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="a folder: profile.json and posterior.json")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="a folder: profile.json and posterior.json"
+    )
     arguments = parser.parse_args()
     with arguments.runs.open() as lines, threadpool_limits(1, user_api="blas"):
         found = fit([json.loads(line) for line in lines])

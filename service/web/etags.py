@@ -21,9 +21,12 @@ def tags(header: str) -> list[str]:
 
 
 def required_tags(if_match: str) -> list[str]:
-    """The tags of a header that guards a change: what cannot be read guards nothing, so it is refused."""
+    """The tags of a header that guards a change: what cannot be read guards nothing, so it is
+    refused."""
     if not _TAGS.fullmatch(if_match):
-        raise BadHeader("If-Match", 'must be * or a list of ETags, each in double quotes, such as "default-3"')
+        raise BadHeader(
+            "If-Match", 'must be * or a list of ETags, each in double quotes, such as "default-3"'
+        )
     return tags(if_match)
 
 

@@ -11,7 +11,9 @@ class HeadAsGet:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def bodiless(message: Message) -> None:
-            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+            await send(
+                {**message, "body": b""} if message["type"] == "http.response.body" else message
+            )
 
         if scope["type"] == "http" and scope["method"] == "HEAD":
             await self.app({**scope, "method": "GET"}, receive, bodiless)

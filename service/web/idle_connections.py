@@ -1,4 +1,5 @@
-"""Connections of clients, which end where no request comes on them: uvicorn waits for the head of one forever."""
+"""Connections of clients, which end where no request comes on them: uvicorn waits for the head of
+one forever."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class Connection(H11Protocol):
-    """Closed unless the head of a request is there `head_wait_s` after it was opened, or after the first byte that
-    follows an answer; how long it may then be idle uvicorn knows."""
+    """Closed unless the head of a request is there `head_wait_s` after it was opened, or after the
+    first byte that follows an answer; how long it may then be idle uvicorn knows."""
 
     head_wait_s = 30.0
     _too_late: asyncio.TimerHandle | None = None

@@ -39,7 +39,15 @@ class JsonRequest(Request):
 
     async def require_none(self) -> None:
         if (body := await self._received()).strip() not in (b"", b"{}"):
-            raise Refused([Invalid("", body.decode(errors="replace"), "must be left out: this address takes no body")])
+            raise Refused(
+                [
+                    Invalid(
+                        "",
+                        body.decode(errors="replace"),
+                        "must be left out: this address takes no body",
+                    )
+                ]
+            )
 
     async def _received(self) -> bytes:
         try:
@@ -73,8 +81,14 @@ def _require_json(content_type: str) -> None:
     message = Message()
     message["content-type"] = content_type
     subtype = message.get_content_subtype()
-    is_json = message.get_content_maintype() == "application" and (subtype == "json" or subtype.endswith("+json"))
-    if not content_type or not is_json or message.get_content_charset("utf-8") not in ("utf-8", "utf8"):
+    is_json = message.get_content_maintype() == "application" and (
+        subtype == "json" or subtype.endswith("+json")
+    )
+    if (
+        not content_type
+        or not is_json
+        or message.get_content_charset("utf-8") not in ("utf-8", "utf8")
+    ):
         raise NotJson(content_type[:100])
 
 

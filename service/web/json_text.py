@@ -16,7 +16,8 @@ from service.schemas.architecture import is_config
 
 MAX_DEPTH = 64
 MAX_MEMBERS = 100_000
-"""Of all objects together: each that no schema knows costs an entry in an error that is made on the event loop."""
+"""Of all objects together: each that no schema knows costs an entry in an error that is made on the
+event loop."""
 MAX_OWN_MEMBERS = 20_000
 """Of one object."""
 MAX_CONTAINERS = 1_000_000
@@ -32,9 +33,11 @@ _UNSTORABLE = re.compile(r"[\0\ud800-\udfff]")
 
 
 class NonFinite(str):
-    """NaN or Infinity as it was written: no JSON, but what Python puts into a Hugging Face config.json.
+    """NaN or Infinity as it was written: no JSON, but what Python puts into a Hugging Face
+    config.json.
 
-    Kept as text, because no database stores it as a number and no reader of such a config needs its value.
+    Kept as text, because no database stores it as a number and no reader of such a config needs its
+    value.
     """
 
 
@@ -50,13 +53,17 @@ def decoded(body: bytes) -> str:
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise MalformedBody(f"The body is not UTF-8: byte {error.start} begins no character.") from None
+        raise MalformedBody(
+            f"The body is not UTF-8: byte {error.start} begins no character."
+        ) from None
 
 
 def parse(text: str) -> Any:
-    """The value of a JSON text (RFC 8259), without repeated names, NUL characters or lone surrogates.
+    """The value of a JSON text (RFC 8259), without repeated names, NUL characters or lone
+    surrogates.
 
-    NaN and Infinity are read as NonFinite in a config.json given as `model`, and refused everywhere else.
+    NaN and Infinity are read as NonFinite in a config.json given as `model`, and refused everywhere
+    else.
     """
     require_few_containers(text)
     try:
@@ -64,7 +71,9 @@ def parse(text: str) -> Any:
     except RecursionError:
         raise Unreadable(_TOO_DEEP) from None
     except json.JSONDecodeError as error:
-        raise MalformedBody(f"The body is not JSON: {error.msg} at character {error.pos}.") from None
+        raise MalformedBody(
+            f"The body is not JSON: {error.msg} at character {error.pos}."
+        ) from None
     if not _is_plain(value) and (wrong := next(_wrong(value, ()), None)):
         raise wrong
     return value
@@ -89,7 +98,9 @@ def _is_plain(value: Any) -> bool:
         inner: list[Any] = []
         for item in level:
             if isinstance(item, str):
-                plain = plain and not isinstance(item, NonFinite) and _UNSTORABLE.search(item) is None
+                plain = (
+                    plain and not isinstance(item, NonFinite) and _UNSTORABLE.search(item) is None
+                )
             elif isinstance(item, dict):
                 members += len(item)
                 inner += item.keys()
@@ -106,7 +117,9 @@ def _is_plain(value: Any) -> bool:
     raise Unreadable(_TOO_DEEP)
 
 
-def _wrong(value: Any, location: tuple[str | int, ...], *, finite: bool = True) -> Iterator[Unreadable]:
+def _wrong(
+    value: Any, location: tuple[str | int, ...], *, finite: bool = True
+) -> Iterator[Unreadable]:
     """What is refused, and where it is."""
     if isinstance(value, _Wrong):
         yield Unreadable(value.rule, value.value, location)
@@ -115,16 +128,22 @@ def _wrong(value: Any, location: tuple[str | int, ...], *, finite: bool = True) 
             yield Unreadable("is not JSON, whose numbers are finite", str(value), location)
     elif isinstance(value, str):
         if found := _UNSTORABLE.search(value):
-            rule = f"holds a NUL character or half a surrogate pair at its character {found.start()}"
+            rule = (
+                f"holds a NUL character or half a surrogate pair at its character {found.start()}"
+            )
             yield Unreadable(rule, _escaped(value[max(found.start() - _SHOWN, 0) :]), location)
     elif isinstance(value, dict):
-        yield from _wrong_in(value, location, finite=finite and not (location == ("model",) and is_config(value)))
+        yield from _wrong_in(
+            value, location, finite=finite and not (location == ("model",) and is_config(value))
+        )
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _wrong(item, (*location, index), finite=finite)
 
 
-def _wrong_in(value: Mapping[str, Any], location: tuple[str | int, ...], *, finite: bool) -> Iterator[Unreadable]:
+def _wrong_in(
+    value: Mapping[str, Any], location: tuple[str | int, ...], *, finite: bool
+) -> Iterator[Unreadable]:
     for name, item in value.items():
         if _UNSTORABLE.search(name):
             rule = "is a name with a NUL character or half a surrogate pair"
@@ -146,7 +165,8 @@ def _integer(literal: str) -> int | _Wrong:
 
 
 def _number(literal: str) -> float | _Wrong:
-    """What has no fraction is an integer, however it is written (JSON Schema 2020-12, validation §6.1.1)."""
+    """What has no fraction is an integer, however it is written (JSON Schema 2020-12, validation
+    §6.1.1)."""
     value = float(literal)
     if math.isinf(value):
         return _Wrong(literal[:_SHOWN], "is beyond the range of a 64-bit float")

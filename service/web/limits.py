@@ -20,11 +20,11 @@ _TIMES = 16  # the largest body: so much is held of all, and dropped of one that
 
 
 class BodyLimit:
-    """Refuses a body by its Content-Length, or while it streams in, or no longer does; and where too much of others is
-    held, since each stays in memory until its request is answered.
+    """Refuses a body by its Content-Length, or while it streams in, or no longer does; and where
+    too much of others is held, since each stays in memory until its request is answered.
 
-    A refused body is read and dropped for a while: a client that is still sending would otherwise see its
-    connection break instead of the answer.
+    A refused body is read and dropped for a while: a client that is still sending would otherwise
+    see its connection break instead of the answer.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int, wait_s: float) -> None:
@@ -85,7 +85,9 @@ class _Body:
     async def _next(self, most_s: float = math.inf) -> Message:
         left_s = self._began + self._limit.wait_s + self._came / _SLOWEST - time.monotonic()
         try:
-            message = await asyncio.wait_for(self._receive(), min(left_s, self._limit.wait_s, most_s))
+            message = await asyncio.wait_for(
+                self._receive(), min(left_s, self._limit.wait_s, most_s)
+            )
         except TimeoutError:
             raise BodyTooSlow(self._limit.wait_s) from None
         self._came += len(message.get("body", b""))

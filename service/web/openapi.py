@@ -1,4 +1,5 @@
-"""The contract: problems and headers are documented on every operation, problems in their own media type."""
+"""The contract: problems and headers are documented on every operation, problems in their own media
+type."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ _MAY_GUARD = "delete"
 """The method that takes If-Match; others that know it ask for it."""
 _HEADERS = {
     "ETag": "Of this state: what If-None-Match and If-Match compare.",
-    "Idempotency-Replayed": "true where an earlier request made this: of the same Idempotency-Key, or of the same log.",
+    "Idempotency-Replayed": (
+        "true where an earlier request made this: of the same Idempotency-Key, or of the same log."
+    ),
     "Link": 'The next page, with rel="next", where there is one (RFC 8288).',
     "Location": "Where what was created lies.",
     "Retry-After": "Seconds to wait before trying again.",
@@ -90,22 +93,29 @@ def _document_problems(document: dict[str, Any]) -> None:
     schemas.update(problem.pop("$defs"), Problem=problem)
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     document["components"]["headers"] = {
-        name: {"description": meaning, "schema": {"type": "string"}} for name, meaning in _HEADERS.items()
+        name: {"description": meaning, "schema": {"type": "string"}}
+        for name, meaning in _HEADERS.items()
     }
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             responses = operation["responses"]
             responses.pop("422", None)
             if path.startswith("/v1"):
-                operation["security"] = [{}, {"key": []}]  # whether it is asked for is the operator's choice
-                responses |= {str(status): _response(status) for status in _statuses(method, operation)}
+                operation["security"] = [
+                    {},
+                    {"key": []},
+                ]  # whether it is asked for is the operator's choice
+                responses |= {
+                    str(status): _response(status) for status in _statuses(method, operation)
+                }
                 _document_headers(path, method, operation)
             elif "{" in path:
                 responses["404"] = _response(404)
 
 
 def _loosen(node: Any) -> None:
-    """Forms that are told apart by looking at them may overlap: what is a model's shape is also some config.json."""
+    """Forms that are told apart by looking at them may overlap: what is a model's shape is also
+    some config.json."""
     if isinstance(node, dict):
         if "oneOf" in node and "discriminator" not in node:
             node["anyOf"] = node.pop("oneOf")
@@ -118,7 +128,11 @@ def _loosen(node: Any) -> None:
 
 def _document_headers(path: str, method: str, operation: dict[str, Any]) -> None:
     parameters, responses = operation.setdefault("parameters", []), operation["responses"]
-    sent: dict[str, list[str]] = {"401": ["WWW-Authenticate"], "403": ["WWW-Authenticate"], "503": ["Retry-After"]}
+    sent: dict[str, list[str]] = {
+        "401": ["WWW-Authenticate"],
+        "403": ["WWW-Authenticate"],
+        "503": ["Retry-After"],
+    }
     if "201" in responses:
         sent |= {"201": ["Location", "Idempotency-Replayed"], "409": ["Retry-After"]}
     if method == "get" and path.endswith(("{id}", "{version}")):
@@ -126,16 +140,23 @@ def _document_headers(path: str, method: str, operation: dict[str, Any]) -> None
         responses["304"] = {"description": "The client has it"}
         sent |= {"200": ["ETag"], "304": ["ETag"]}
     for guard in (item for item in parameters if item["name"].title() == "If-Match"):
-        guard |= {"required": method != _MAY_GUARD, "schema": {"type": "string"}}  # a 428 without it, not a 422
+        guard |= {
+            "required": method != _MAY_GUARD,
+            "schema": {"type": "string"},
+        }  # a 428 without it, not a 422
         sent["200"] = ["ETag"]
     if "cursor" in [item["name"] for item in parameters]:
         sent["200"] = ["Link"]
     for status, names in sent.items():
-        responses[status]["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+        responses[status]["headers"] = {
+            name: {"$ref": f"#/components/headers/{name}"} for name in names
+        }
 
 
 def _statuses(method: str, operation: dict[str, Any]) -> list[int]:
-    headers = [item["name"].title() for item in operation.get("parameters", []) if item["in"] == "header"]
+    headers = [
+        item["name"].title() for item in operation.get("parameters", []) if item["in"] == "header"
+    ]
     guarded = [status for name in headers for status in _OF_HEADER.get(name, ())]
     if "If-Match" in headers and method != _MAY_GUARD:
         guarded.append(428)

@@ -1,4 +1,5 @@
-"""Errors as `application/problem+json` (RFC 9457): the one place where an exception becomes an answer."""
+"""Errors as `application/problem+json` (RFC 9457): the one place where an exception becomes an
+answer."""
 
 from __future__ import annotations
 
@@ -35,10 +36,14 @@ class ProblemType:
 
 TYPES: dict[str, ProblemType] = {
     "invalid": ProblemType(
-        "A value breaks a rule", 422, "`errors` names every field, where it is, its value and the rule it breaks."
+        "A value breaks a rule",
+        422,
+        "`errors` names every field, where it is, its value and the rule it breaks.",
     ),
     "unknown-name": ProblemType(
-        "A name is in no catalogue", 422, "The rule in `errors` names the nearest known names. See /v1/catalog."
+        "A name is in no catalogue",
+        422,
+        "The rule in `errors` names the nearest known names. See /v1/catalog.",
     ),
     "unsupported": ProblemType(
         "Not described by the cost model",
@@ -48,62 +53,91 @@ TYPES: dict[str, ProblemType] = {
     "infeasible": ProblemType(
         "No layout satisfies every constraint",
         422,
-        "The question is well formed and has no answer. `constraint` is the nearest failing one, `errors` all that are "
-        "in the way together; `needed` and `available` are in `unit`; `enough_chips`: the first of twice, four times, "
-        "… as many chips that has a layout that fits, or some of those where none uses all, which recommendations look "
-        "for.",
+        "The question is well formed and has no answer. `constraint` is the nearest failing one,"
+        " `errors` all that are in the way together; `needed` and `available` are in `unit`;"
+        " `enough_chips`: the first of twice, four times, … as many chips that has a layout that"
+        " fits, or some of those where none uses all, which recommendations look for.",
     ),
     "out-of-time": ProblemType(
         "No layout was found in the time given",
         422,
         "Whether there is one is not known: raise `time_limit_s`, or constrain some degrees.",
     ),
-    "malformed-body": ProblemType("The body cannot be read", 400, "The body must be one UTF-8 JSON text."),
-    "bad-header": ProblemType("A header cannot be read", 400, "`detail` names the header and the rule."),
+    "malformed-body": ProblemType(
+        "The body cannot be read", 400, "The body must be one UTF-8 JSON text."
+    ),
+    "bad-header": ProblemType(
+        "A header cannot be read", 400, "`detail` names the header and the rule."
+    ),
     "bad-request": ProblemType("The request cannot be read", 400, "`detail` says why."),
     "unauthenticated": ProblemType(
-        "A key is required", 401, "Send `Authorization: Bearer` with a key; `detail` says what is wrong with it."
+        "A key is required",
+        401,
+        "Send `Authorization: Bearer` with a key; `detail` says what is wrong with it.",
     ),
-    "forbidden": ProblemType("The key is not for this", 403, "`detail` names the scope that this needs."),
+    "forbidden": ProblemType(
+        "The key is not for this", 403, "`detail` names the scope that this needs."
+    ),
     "not-found": ProblemType("Not found", 404, "There is nothing at this address."),
     "method-not-allowed": ProblemType(
         "Method not allowed", 405, "The header `Allow` lists the methods of this address."
     ),
-    "conflict": ProblemType("Conflict", 409, "Another request got there first; look and try again."),
-    "name-reserved": ProblemType("The name is taken by a shipped entry", 409, "Register the entry under another name."),
+    "conflict": ProblemType(
+        "Conflict", 409, "Another request got there first; look and try again."
+    ),
+    "name-reserved": ProblemType(
+        "The name is taken by a shipped entry", 409, "Register the entry under another name."
+    ),
     "still-running": ProblemType(
         "The first request with this key still runs",
         409,
-        "Try again later with the same Idempotency-Key. If the process that ran it was killed, the key is free again "
-        "at once on its own host, elsewhere after SHARDWRIGHT_IDEMPOTENCY_IN_FLIGHT_S, 15 minutes unless set.",
+        "Try again later with the same Idempotency-Key. If the process that ran it was killed, the"
+        " key is free again at once on its own host, elsewhere after"
+        " SHARDWRIGHT_IDEMPOTENCY_IN_FLIGHT_S, 15 minutes unless set.",
     ),
     "nothing-to-learn": ProblemType(
-        "Nothing to learn", 422, "No report or benchmark is left that can teach: `detail` says what there is."
+        "Nothing to learn",
+        422,
+        "No report or benchmark is left that can teach: `detail` says what there is.",
     ),
     "key-reused": ProblemType(
-        "Idempotency-Key of another request", 422, "A key belongs to one request: same method, address and body."
+        "Idempotency-Key of another request",
+        422,
+        "A key belongs to one request: same method, address and body.",
     ),
-    "precondition-failed": ProblemType("The resource has changed", 412, "Read it again and repeat with its new ETag."),
-    "precondition-required": ProblemType("If-Match is required", 428, "Send the ETag of what you saw as If-Match."),
-    "body-too-slow": ProblemType("The body does not come", 408, "`detail` says for how long the service waited."),
-    "body-too-large": ProblemType("The body is too large", 413, "`detail` names the limit in bytes."),
+    "precondition-failed": ProblemType(
+        "The resource has changed", 412, "Read it again and repeat with its new ETag."
+    ),
+    "precondition-required": ProblemType(
+        "If-Match is required", 428, "Send the ETag of what you saw as If-Match."
+    ),
+    "body-too-slow": ProblemType(
+        "The body does not come", 408, "`detail` says for how long the service waited."
+    ),
+    "body-too-large": ProblemType(
+        "The body is too large", 413, "`detail` names the limit in bytes."
+    ),
     "unsupported-media-type": ProblemType(
         "The body is not JSON in UTF-8", 415, "Send `Content-Type: application/json`."
     ),
     "overloaded": ProblemType(
         "Too busy",
         503,
-        "`detail` says whether the queue is full, a turn did not come in time, or too many large bodies came at once. "
-        "See `Retry-After`.",
+        "`detail` says whether the queue is full, a turn did not come in time, or too many large"
+        " bodies came at once. See `Retry-After`.",
     ),
     "client-gone": ProblemType(
-        "The client is gone", 499, "The connection closed while the request waited for its turn. Only logs show this."
+        "The client is gone",
+        499,
+        "The connection closed while the request waited for its turn. Only logs show this.",
     ),
     "unavailable": ProblemType(
         "No database", 503, "The database does not answer. `Retry-After` says when to try again."
     ),
     "internal": ProblemType(
-        "The service failed", 500, "This is a defect. The log holds the reason under the `request_id` of the answer."
+        "The service failed",
+        500,
+        "This is a defect. The log holds the reason under the `request_id` of the answer.",
     ),
 }
 
@@ -167,7 +201,9 @@ def problem(
 
 
 def internal(scope: Scope) -> JSONResponse:
-    return problem(scope, "internal", "The service failed; the log holds the reason under this request_id.")
+    return problem(
+        scope, "internal", "The service failed; the log holds the reason under this request_id."
+    )
 
 
 def of_service_error(scope: Scope, error: errors.ServiceError) -> JSONResponse:
@@ -192,7 +228,9 @@ def _headers(name: str, error: errors.ServiceError) -> dict[str, str]:
 async def _validation(request: Request, error: Exception) -> JSONResponse:
     found = error.errors() if isinstance(error, RequestValidationError) else []
     if any(item["loc"][0] == "path" for item in found):
-        return problem(request.scope, "not-found", f"There is nothing at {cut(request.url.path, MAX_SHOWN)}.")
+        return problem(
+            request.scope, "not-found", f"There is nothing at {cut(request.url.path, MAX_SHOWN)}."
+        )
     faults = [_fault_of_pydantic(request.scope, item) for item in found[:MAX_ERRORS]]
     return _refused(request.scope, "invalid", faults, count=len(found))
 
@@ -213,7 +251,11 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 
 def _methods(request: Request) -> list[str]:
     """Of all routes at this address (RFC 9110 §10.2.1)."""
-    taken = [method for method in _METHODS if any(_takes(route, request.scope, method) for route in request.app.routes)]
+    taken = [
+        method
+        for method in _METHODS
+        if any(_takes(route, request.scope, method) for route in request.app.routes)
+    ]
     return sorted([*taken, "HEAD"] if "GET" in taken else taken)
 
 
@@ -256,7 +298,9 @@ def _refused(scope: Scope, name: str, faults: Sequence[Fault], count: int) -> JS
 
 def _fault(scope: Scope, error: Invalid) -> Fault:
     location = location_of(error.field)
-    return Fault(location, _given(scope, location, error.value), error.rule, in_body=scope["method"] != "GET")
+    return Fault(
+        location, _given(scope, location, error.value), error.rule, in_body=scope["method"] != "GET"
+    )
 
 
 def _fault_of_pydantic(scope: Scope, item: Mapping[str, Any]) -> Fault:

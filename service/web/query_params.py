@@ -29,5 +29,10 @@ def _error(name: str, values: list[str], known: Collection[str]) -> dict[str, ob
         rule = f"unknown query parameter; known: {', '.join(known) or 'none'}"
         return {"type": "unknown", "loc": ("query", name), "msg": rule, "input": values[0]}
     if len(values) > 1:
-        return {"type": "repeated", "loc": ("query", name), "msg": "may be given once only", "input": values}
+        return {
+            "type": "repeated",
+            "loc": ("query", name),
+            "msg": "may be given once only",
+            "input": values,
+        }
     return None

@@ -7,8 +7,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 API_POLICY = "default-src 'none'; frame-ancestors 'none'"
 DOCS_POLICY = (
-    "default-src 'none'; connect-src 'self'; img-src 'self' data:; script-src 'self' 'unsafe-inline'; "
-    "style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
+    "default-src 'none'; connect-src 'self'; img-src 'self' data:; script-src 'self'"
+    " 'unsafe-inline'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
 )
 """Swagger UI starts itself with an inline script."""
 
@@ -23,7 +23,9 @@ class SecurityHeaders:
                 headers = MutableHeaders(scope=message)
                 headers["X-Content-Type-Options"] = "nosniff"
                 headers["Referrer-Policy"] = "no-referrer"
-                headers["Content-Security-Policy"] = DOCS_POLICY if scope["path"] == "/docs" else API_POLICY
+                headers["Content-Security-Policy"] = (
+                    DOCS_POLICY if scope["path"] == "/docs" else API_POLICY
+                )
             await send(message)
 
         await self.app(scope, receive, guarded)

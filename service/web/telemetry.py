@@ -1,4 +1,5 @@
-"""Request ids and logs: one JSON object a line, each line with the id of the request it belongs to."""
+"""Request ids and logs: one JSON object a line, each line with the id of the request it belongs
+to."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def configure_logs(level: str) -> None:
 
 
 class Telemetry:
-    """Outermost: names the request, logs its outcome, and turns what nobody caught into a 500 without internals."""
+    """Outermost: names the request, logs its outcome, and turns what nobody caught into a 500
+    without internals."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -83,5 +85,10 @@ class Telemetry:
                 await internal(scope)(scope, receive, named)
         finally:
             duration_ms = round(1000 * (time.perf_counter() - began), 1)
-            outcome = {"method": scope["method"], "path": scope["path"], "status": status, "duration_ms": duration_ms}
+            outcome = {
+                "method": scope["method"],
+                "path": scope["path"],
+                "status": status,
+                "duration_ms": duration_ms,
+            }
             log.info("request", extra=outcome)

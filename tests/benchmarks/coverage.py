@@ -1,12 +1,14 @@
-"""Whether a calibration's posterior covers the truth: a synthetic fleet whose coefficients are known.
+"""Whether a calibration's posterior covers the truth: a synthetic fleet whose coefficients are
+known.
 
     python -m tests.benchmarks.coverage [--seeds 1000] [--json]
 
-The truth of each seed is drawn from what a calibration takes as its prior: the shipped profile's joint posterior, the
-spreads of a fleet, and the scatter that the profile expects of runs it has not seen. Its runs are what the model says
-under the truth. Counted are the coefficients that the reports identify: how often their truth lies in the 80% interval.
-Two fleets are not drawn from the prior: a "quiet" one, whose runs scatter less than expected, and one of "another
-physics", whose chips slow down with their number, which the model does not know.
+The truth of each seed is drawn from what a calibration takes as its prior: the shipped profile's
+joint posterior, the spreads of a fleet, and the scatter that the profile expects of runs it has not
+seen. Its runs are what the model says under the truth. Counted are the coefficients that the
+reports identify: how often their truth lies in the 80% interval. Two fleets are not drawn from the
+prior: a "quiet" one, whose runs scatter less than expected, and one of "another physics", whose
+chips slow down with their number, which the model does not know.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ def questions() -> tuple[tuple[Problem, Layout], ...]:
 def _layouts(chips: int) -> dict[str, Layout]:
     return {
         "torchtitan": Layout(dp_shard=chips, zero_stage=3, recompute="full"),
-        "megatron": Layout(tp=8, dp_shard=chips // 8, zero_stage=1, sequence_parallel=True, recompute="selective"),
+        "megatron": Layout(
+            tp=8, dp_shard=chips // 8, zero_stage=1, sequence_parallel=True, recompute="selective"
+        ),
     }
 
 
@@ -77,21 +81,32 @@ class Fleet:
 
     @classmethod
     def shipped(cls) -> Fleet:
-        return cls(as_fleet(shipped_profile(), {problem for problem, _ in questions()}), shipped_posterior())
+        return cls(
+            as_fleet(shipped_profile(), {problem for problem, _ in questions()}),
+            shipped_posterior(),
+        )
 
     def truth(self, generator: np.random.Generator) -> Profile:
         """A draw from the prior."""
         free = [term for term in self.profile.terms if term.key not in self.posterior.keys]
-        drawn: dict[Key, float] = {t.key: t.mean + t.spread * float(generator.standard_normal()) for t in free}
+        drawn: dict[Key, float] = {
+            t.key: t.mean + t.spread * float(generator.standard_normal()) for t in free
+        }
         factor = np.linalg.cholesky(self.posterior.precision)
         joint = np.linalg.solve(factor.T, generator.standard_normal(len(self.posterior.keys)))
         for key, offset in zip(self.posterior.keys, joint, strict=True):
             drawn[key] = self.profile.by_key[key].mean + float(offset)
-        return self.profile.with_terms({t.key: replace(t, mean=drawn[t.key]) for t in self.profile.terms})
+        return self.profile.with_terms(
+            {t.key: replace(t, mean=drawn[t.key]) for t in self.profile.terms}
+        )
 
-    def reports(self, truth: Profile, count: int, generator: np.random.Generator, world: World) -> list[Observation]:
+    def reports(
+        self, truth: Profile, count: int, generator: np.random.Generator, world: World
+    ) -> list[Observation]:
         asked = questions()
-        times = [_seconds(problem, layout, truth) * world.slowdown(problem) for problem, layout in asked]
+        times = [
+            _seconds(problem, layout, truth) * world.slowdown(problem) for problem, layout in asked
+        ]
         found = []
         for i in range(count):
             which = int(generator.integers(len(asked)))
@@ -137,7 +152,12 @@ def covered(fleet: Fleet, count: int, seed: int, world: World) -> Array:
     """Of the terms that the reports identify, whether the truth lies in the interval."""
     generator = np.random.default_rng((seed, count))
     truth = fleet.truth(generator)
-    fit = time_fit(fleet.profile, by_source(fleet.reports(truth, count, generator, world)), fleet.posterior, fresh=True)
+    fit = time_fit(
+        fleet.profile,
+        by_source(fleet.reports(truth, count, generator, world)),
+        fleet.posterior,
+        fresh=True,
+    )
     found, _ = learnt(fleet.profile, fit, fit.solve())
     inside = []
     for term in fit.concerned:
@@ -148,7 +168,9 @@ def covered(fleet: Fleet, count: int, seed: int, world: World) -> Array:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
@@ -156,9 +178,15 @@ def main() -> None:
     for name, world in worlds(fleet.profile).items():
         result[name] = {}
         for count in REPORTS:
-            pooled = np.concatenate([covered(fleet, count, seed, world) for seed in range(asked.seeds)])
+            pooled = np.concatenate(
+                [covered(fleet, count, seed, world) for seed in range(asked.seeds)]
+            )
             result[name][str(count)] = float(pooled.mean())
-            print(f"{name:16s}{count:5d} reports: {pooled.mean():6.1%} of {len(pooled)} identified terms", flush=True)
+            print(
+                f"{name:16s}{count:5d} reports: {pooled.mean():6.1%} of {len(pooled)} identified"
+                " terms",
+                flush=True,
+            )
     if asked.json:
         print(json.dumps(result))
 

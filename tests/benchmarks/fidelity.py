@@ -2,11 +2,13 @@
 
 `python -m tests.benchmarks.fidelity --runs FILE [--cross-validate] [--calibrate K] [--json]`
 
-Every run goes through the code of POST /v1/predictions; its identifier, title, notes and measurement are no inputs.
-Runs that publish only FLOP/s or MFU are converted in their own convention and counted as such; what a row leaves open
-is the stack's default, or the best that fits, and counted as assumed. The shipped profile was fitted to published
-runs: figures on those are in-sample. `--cross-validate` predicts each run by a fit that saw no run of its model, chip
-and stack, and again none of its family; `--calibrate K` lets that fit learn from K runs of the family first.
+Every run goes through the code of POST /v1/predictions; its identifier, title, notes and
+measurement are no inputs. Runs that publish only FLOP/s or MFU are converted in their own
+convention and counted as such; what a row leaves open is the stack's default, or the best that
+fits, and counted as assumed. The shipped profile was fitted to published runs: figures on those are
+in-sample. `--cross-validate` predicts each run by a fit that saw no run of its model, chip and
+stack, and again none of its family; `--calibrate K` lets that fit learn from K runs of the family
+first.
 """
 
 from __future__ import annotations
@@ -31,7 +33,13 @@ from tests.benchmarks.scores import Scored
 from tests.benchmarks.unseen import Unseen
 
 COLLECTED = {"model", "cluster", "training", "measured"}
-UNSTATED = {"family": "unknown", "trust": "C", "outcome": "ok", "failure": None, "source": {"title": ""}}
+UNSTATED = {
+    "family": "unknown",
+    "trust": "C",
+    "outcome": "ok",
+    "failure": None,
+    "source": {"title": ""},
+}
 
 
 def every(path: Path) -> list[dict[str, Any]]:
@@ -41,9 +49,9 @@ def every(path: Path) -> list[dict[str, Any]]:
     for number, row in enumerate(rows, 1):
         if missing := sorted(COLLECTED - row.keys()):
             raise SystemExit(
-                f"{path}: run {number} has no {' or '.join(missing)}: it is no published run as it was collected "
-                "(service/formats/runs.py); those of models/data/runs.jsonl are in the project's own form, which "
-                "GET /v1/evidence shows beside their predictions"
+                f"{path}: run {number} has no {' or '.join(missing)}: it is no published run as it"
+                " was collected (service/formats/runs.py); those of models/data/runs.jsonl are in"
+                " the project's own form, which GET /v1/evidence shows beside their predictions"
             )
     return rows
 
@@ -76,7 +84,9 @@ def _scored(row: dict[str, Any], profile: Profile) -> Scored:
     seconds, held = float(found.step_time_s[0]), float(found.reserved_bytes[0])
     slower = run.step_time_s is not None and run.step_time_s > seconds
     away = float((spreads.slower if slower else spreads.faster)[0])
-    return Scored(row, run, layout, seconds, away, held, float(spreads.reserved[0]), bool(found.fits()[0]))
+    return Scored(
+        row, run, layout, seconds, away, held, float(spreads.reserved[0]), bool(found.fits()[0])
+    )
 
 
 def reason(error: DomainError) -> str:
@@ -122,7 +132,10 @@ _HEADS = (
 def show(title: str, result: dict[str, Any]) -> None:
     print(f"\n{title}")
     print(
-        f"{'':16s}" + " ".join(head.rjust(len(f.format(0))) for head, f in zip(_HEADS, _COLUMNS.values(), strict=True))
+        f"{'':16s}"
+        + " ".join(
+            head.rjust(len(f.format(0))) for head, f in zip(_HEADS, _COLUMNS.values(), strict=True)
+        )
     )
     for name, values in [*result["families"].items(), ("macro", result["overall"])]:
         cells = [
@@ -133,7 +146,9 @@ def show(title: str, result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--cross-validate", action="store_true")
     parser.add_argument("--calibrate", type=int, metavar="K")
@@ -143,8 +158,15 @@ def main() -> None:
     total = sum(row["outcome"] == "ok" for row in rows)
     scored, skipped = score(rows, shipped_profile())
     expressed = sum(not s.failed for s in scored)
-    result = {"expressed": expressed, "total": total, "skipped": dict(skipped.most_common()), **report(scored)}
-    result["assumed"] = dict(Counter(field for s in scored for field in set(s.run.assumed)).most_common())
+    result = {
+        "expressed": expressed,
+        "total": total,
+        "skipped": dict(skipped.most_common()),
+        **report(scored),
+    }
+    result["assumed"] = dict(
+        Counter(field for s in scored for field in set(s.run.assumed)).most_common()
+    )
     print(f"{expressed} of {total} measured runs expressed")
     for why, count in result["skipped"].items():
         print(f"  skipped {count:4d}  {why}")
@@ -156,9 +178,14 @@ def main() -> None:
         print(json.dumps(result))
 
 
-def _unseen(rows: list[dict[str, Any]], scored: list[Scored], validate: bool, runs_seen: int | None) -> dict[str, Any]:
+def _unseen(
+    rows: list[dict[str, Any]], scored: list[Scored], validate: bool, runs_seen: int | None
+) -> dict[str, Any]:
     unseen, result = Unseen(rows), dict[str, Any]()
-    print(f"\n{len(unseen.fit.terms)} coefficients, {unseen.free_coefficients:.0f} of them free by the data's say")
+    print(
+        f"\n{len(unseen.fit.terms)} coefficients, {unseen.free_coefficients:.0f} of them free by"
+        " the data's say"
+    )
     if validate:
         result["cross_validated"] = report(unseen.without_group(scored))
         show("by fits that saw no run of the same model, chip and stack", result["cross_validated"])
@@ -166,7 +193,9 @@ def _unseen(rows: list[dict[str, Any]], scored: list[Scored], validate: bool, ru
         show("by fits that saw no run of the family", result["family_left_out"])
     if runs_seen:
         result["calibrated"] = {"runs": runs_seen, "families": unseen.recalibrated(runs_seen)}
-        print(f"\nby fits that saw {runs_seen} runs of the family: median error, its standard error")
+        print(
+            f"\nby fits that saw {runs_seen} runs of the family: median error, its standard error"
+        )
         for family, values in result["calibrated"]["families"].items():
             print(f"{family:16s} {values['median_abs_error']:7.1%} {values['standard_error']:7.1%}")
     return result

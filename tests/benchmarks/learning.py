@@ -2,10 +2,11 @@
 
     python -m tests.benchmarks.learning --runs FILE [--seeds 20] [--json]
 
-For each family of published runs: a profile that saw none of them, then 1, 3 and 10 of them posted to POST /v1/reports
-and learnt by POST /v1/profiles/default/calibrations, and the median error of the rest of the family under what that
-made. The same ten runs are kept out of the score whatever number of them is reported. Means over seeds, with their
-standard error. Every seed begins with a database of its own.
+For each family of published runs: a profile that saw none of them, then 1, 3 and 10 of them posted
+to POST /v1/reports and learnt by POST /v1/profiles/default/calibrations, and the median error of
+the rest of the family under what that made. The same ten runs are kept out of the score whatever
+number of them is reported. Means over seeds, with their standard error. Every seed begins with a
+database of its own.
 """
 
 from __future__ import annotations
@@ -61,7 +62,11 @@ class Family:
         told, rest = order[: max(REPORTS)], [self.runs[i] for i in order[max(REPORTS) :]]
         found = {}
         for count in REPORTS:
-            profile = self.profile if not count else self._after([self.bodies[i] for i in told[:count]], folder)
+            profile = (
+                self.profile
+                if not count
+                else self._after([self.bodies[i] for i in told[:count]], folder)
+            )
             found[count] = float(np.median(np.abs(np.expm1(-log_residuals(rest, profile)))))
         return found
 
@@ -73,7 +78,9 @@ class Family:
         with Store(database.connect(url)).writing() as rows:
             install(rows, self.profile, self.posterior)
         with TestClient(create_app(Settings(database_url=url))) as client:
-            answer = client.post("/v1/reports", json={"reports": list(bodies), "all_or_nothing": True})
+            answer = client.post(
+                "/v1/reports", json={"reports": list(bodies), "all_or_nothing": True}
+            )
             assert answer.status_code == 201, answer.text
             made = client.post("/v1/profiles/default/calibrations")
             assert made.status_code == 201, made.text
@@ -99,13 +106,19 @@ def families(rows: list[dict[str, Any]]) -> list[Family]:
 
 
 def _family(
-    name: str, fit: Fit, estimate: Estimate, runs: list[Observation], reported: dict[str, dict[str, Any]]
+    name: str,
+    fit: Fit,
+    estimate: Estimate,
+    runs: list[Observation],
+    reported: dict[str, dict[str, Any]],
 ) -> Family:
     mine = np.array([target.source == name for target in fit.targets])
     profile, posterior = learnt(fit.profile, fit, fit.without(mine, estimate))
     shipped = shipped_profile()
     everywhere = (shipped.neighbourhood(("all",)),)
-    profile = replace(profile, residual_spread=shipped.residual_spread, neighbourhoods=everywhere, id="default")
+    profile = replace(
+        profile, residual_spread=shipped.residual_spread, neighbourhoods=everywhere, id="default"
+    )
     known = [run for run in runs if run.key in reported]
     return Family(name, profile, posterior, known, [_body(run, reported[run.key]) for run in known])
 
@@ -114,11 +127,18 @@ def _body(run: Observation, document: dict[str, Any]) -> dict[str, Any]:
     """A report of the run, in the words of POST /v1/reports."""
     question = {name: document[name] for name in ("model", "cluster", "workload", "layout")}
     stack = {**document["stack"], "age_years": run.problem.stack.age_years}
-    return {**question, "stack": stack, "outcome": "ok", "measured": {"step_time_s": run.step_time_s}}
+    return {
+        **question,
+        "stack": stack,
+        "outcome": "ok",
+        "measured": {"step_time_s": run.step_time_s},
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--json", action="store_true")
@@ -138,11 +158,20 @@ def _measured(found: Sequence[Family], seeds: int, folder: Path) -> dict[str, An
     result: dict[str, dict[str, float]] = {}
     for family in found:
         curves = [family.curve(seed, folder) for seed in range(seeds)]
-        result[family.name] = {str(count): float(np.mean([curve[count] for curve in curves])) for count in REPORTS}
-        errors = [float(np.std([curve[count] for curve in curves]) / np.sqrt(seeds)) for count in REPORTS]
-        cells = (f"{result[family.name][str(n)]:9.1%} ±{e:5.1%} " for n, e in zip(REPORTS, errors, strict=True))
+        result[family.name] = {
+            str(count): float(np.mean([curve[count] for curve in curves])) for count in REPORTS
+        }
+        errors = [
+            float(np.std([curve[count] for curve in curves]) / np.sqrt(seeds)) for count in REPORTS
+        ]
+        cells = (
+            f"{result[family.name][str(n)]:9.1%} ±{e:5.1%} "
+            for n, e in zip(REPORTS, errors, strict=True)
+        )
         print(f"{family.name:16s}{len(family.runs):6d}" + "".join(cells), flush=True)
-    macro = {str(n): float(np.median([curve[str(n)] for curve in result.values()])) for n in REPORTS}
+    macro = {
+        str(n): float(np.median([curve[str(n)] for curve in result.values()])) for n in REPORTS
+    }
     mean = {str(n): float(np.mean([curve[str(n)] for curve in result.values()])) for n in REPORTS}
     print(f"{'macro median':22s}" + "".join(f"{macro[str(n)]:9.1%}        " for n in REPORTS))
     print(f"{'macro mean':22s}" + "".join(f"{mean[str(n)]:9.1%}        " for n in REPORTS))

@@ -1,9 +1,11 @@
-"""The parts of the model against measurements of the parts: collectives, matrix multiplications, attention.
+"""The parts of the model against measurements of the parts: collectives, matrix multiplications,
+attention.
 
     python -m tests.benchmarks.parts --measured FILE [--profile priors|shipped] [--json]
 
-FILE is a list of {"chip", "what", "value", …}, as hardware measurements are published. With "priors" no training run
-has been looked at; "shipped" is the fitted profile, whose coefficients stand for what training achieves.
+FILE is a list of {"chip", "what", "value", …}, as hardware measurements are published. With
+"priors" no training run has been looked at; "shipped" is the fitted profile, whose coefficients
+stand for what training achieves.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ Found = tuple[str, float, float]
 
 
 def collective(row: Row, chip: Chip, c: Coefficients) -> float | None:
-    """Seconds of an nccl-tests row: bus bandwidth counts what a ring moves (nccl-tests doc/PERFORMANCE.md)."""
+    """Seconds of an nccl-tests row: bus bandwidth counts what a ring moves (nccl-tests
+    doc/PERFORMANCE.md)."""
     ranks, size = row.get("ranks"), row.get("bytes")
     if not (row["what"] == "allreduce_busbw_sweep" and ranks and size):
         return None
@@ -48,7 +51,9 @@ def collective(row: Row, chip: Chip, c: Coefficients) -> float | None:
 
 def gemm(row: Row, chip: Chip, profile: Profile) -> float | None:
     """Seconds of one m x k by k x n product."""
-    precision = {"fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "fp4": "nvfp4"}.get(str(row.get("dtype")))
+    precision = {"fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "fp4": "nvfp4"}.get(
+        str(row.get("dtype"))
+    )
     if row["what"] != "gemm_by_size" or precision is None:
         return None
     problem = _alone(chip, precision=precision)
@@ -56,13 +61,23 @@ def gemm(row: Row, chip: Chip, profile: Profile) -> float | None:
     return float(kernels.linear(*(float(row[dim]) for dim in ("m_dim", "k_dim", "n_dim"))).forward)
 
 
-_IMPLEMENTATIONS = {"fa2": "flash2", "fa3": "flash3", "cudnn": "cudnn", "pytorch-unfused": "unfused"}
+_IMPLEMENTATIONS = {
+    "fa2": "flash2",
+    "fa3": "flash3",
+    "cudnn": "cudnn",
+    "pytorch-unfused": "unfused",
+}
 
 
 def attention(row: Row, chip: Chip, profile: Profile) -> float | None:
-    """Seconds of 16k tokens of hidden size 2,048, causal: forward and backward together, as training runs them."""
+    """Seconds of 16k tokens of hidden size 2,048, causal: forward and backward together, as
+    training runs them."""
     kernel = _IMPLEMENTATIONS.get(str(row.get("impl")))
-    asked = row.get("causal") and row.get("direction") == "fwd+bwd" and "hidden 2048" in row["conditions"]
+    asked = (
+        row.get("causal")
+        and row.get("direction") == "fwd+bwd"
+        and "hidden 2048" in row["conditions"]
+    )
     if row["what"] != "attention" or kernel is None or not asked:
         return None
     problem = _alone(chip, seq_len=row["seq_len"], kernel=kernel)
@@ -73,7 +88,9 @@ def attention(row: Row, chip: Chip, profile: Profile) -> float | None:
     return float((passes.forward + passes.backward)[0])
 
 
-def _alone(chip: Chip, precision: Any = "bf16", seq_len: int = 4096, kernel: Any = "auto") -> Problem:
+def _alone(
+    chip: Chip, precision: Any = "bf16", seq_len: int = 4096, kernel: Any = "auto"
+) -> Problem:
     stack = replace(catalogue.stack("generic"), attention_kernel=kernel)
     return Problem(
         architecture=catalogue.architecture("llama-3-8b"),
@@ -104,7 +121,9 @@ def _pair(row: Row, chip: Chip, profile: Profile) -> Iterator[Found]:
         flops = 2.0 * row["m_dim"] * row["n_dim"] * row["k_dim"]
         yield f"gemm, {row['dtype']}, {chip.id}", predicted, flops / (row["value"] * 1e12)
     if (predicted := attention(row, chip, profile)) is not None:
-        flops = 3.5 * 4 * 2**14 * row["seq_len"] * 2048 / 2  # causal halved, backward 2.5 times forward
+        flops = (
+            3.5 * 4 * 2**14 * row["seq_len"] * 2048 / 2
+        )  # causal halved, backward 2.5 times forward
         yield f"attention, {row['impl']}, {chip.id}", predicted, flops / (row["value"] * 1e12)
 
 
@@ -124,7 +143,9 @@ def scores(found: Sequence[Found]) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--measured", type=Path, required=True)
     parser.add_argument("--profile", choices=("priors", "shipped"), default="priors")
     parser.add_argument("--json", action="store_true")
@@ -134,7 +155,9 @@ def main() -> None:
     width = max(map(len, found), default=0) + 2
     print(f"{'':{width}}{'n':>5}{'median':>9}{'p90':>9}{'bias':>9}")
     for kind, s in found.items():
-        print(f"{kind:{width}}{s['n']:5}{s['median_abs_error']:9.1%}{s['p90_abs_error']:9.1%}{s['bias']:+9.1%}")
+        print(
+            f"{kind:{width}}{s['n']:5}{s['median_abs_error']:9.1%}{s['p90_abs_error']:9.1%}{s['bias']:+9.1%}"
+        )
     if asked.json:
         print(json.dumps(found))
 

@@ -1,9 +1,11 @@
-"""Which pipeline published runs of the largest sparse models used, and what the search would have them use.
+"""Which pipeline published runs of the largest sparse models used, and what the search would have
+them use.
 
     python -m tests.benchmarks.record --runs FILE [--parameters 5e11] > docs/record.md
 
-Every published run of a sparse model of so many parameters, as the same model, chips, batch and stack: its own layout,
-and the best without and with a pipeline. Runs that differ in nothing else share a line, the fastest stands for them.
+Every published run of a sparse model of so many parameters, as the same model, chips, batch and
+stack: its own layout, and the best without and with a pipeline. Runs that differ in nothing else
+share a line, the fastest stands for them.
 """
 
 from __future__ import annotations
@@ -49,15 +51,27 @@ def lines(rows: list[dict[str, Any]], profile: Profile, parameters: float) -> It
             layout = choose(run, profile)
         except DomainError:
             continue
-        architecture, cluster, workload = run.problem.architecture, run.problem.cluster, run.problem.workload
+        architecture, cluster, workload = (
+            run.problem.architecture,
+            run.problem.cluster,
+            run.problem.workload,
+        )
         if row["outcome"] != "ok" or run.step_time_s is None:
             continue
         if not architecture.is_moe or architecture.parameters.total < parameters:
             continue
-        key = (cluster.chip.id, cluster.num_chips, run.problem.stack.id, workload.global_batch, workload.precision)
+        key = (
+            cluster.chip.id,
+            cluster.num_chips,
+            run.problem.stack.id,
+            workload.global_batch,
+            workload.precision,
+        )
         if key not in fastest or run.step_time_s < fastest[key][0]:
             fastest[key] = run.step_time_s, run, layout, row["model"]["name"]
-    for key, (seconds, run, layout, name) in sorted(fastest.items(), key=lambda item: tuple(map(str, item[0]))):
+    for key, (seconds, run, layout, name) in sorted(
+        fastest.items(), key=lambda item: tuple(map(str, item[0]))
+    ):
         chip, chips, stack, batch, precision = key
         where = f"{name}, {chips} {chip}, {stack}, {batch} sequences, {precision}"
         here = Survey(run.problem, profile, Constraints()).point({})
@@ -73,12 +87,23 @@ def _row(line: Line) -> str:
     without = "" if here.without is None else f"{here.without_s:.3g} s"
     faster = "" if best is None else f"{line.measured_s / best:.2f}"
     pp = line.published.pp
-    cells = [line.where, f"pp={pp}", f"{line.measured_s:.3g} s", without, with_pp, gap, needed, faster]
+    cells = [
+        line.where,
+        f"pp={pp}",
+        f"{line.measured_s:.3g} s",
+        without,
+        with_pp,
+        gap,
+        needed,
+        faster,
+    ]
     return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--parameters", type=float, default=5e11)
     asked = parser.parse_args()
@@ -87,15 +112,29 @@ def main() -> None:
     used = [line.published.pp > 1 for line in found]
     needed = [line.here.gap is not None and not line.here.is_simple(TOLERANCE) for line in found]
     agree = sum(a == b for a, b in zip(used, needed, strict=True))
-    print(_HEAD.format(cases=len(found), used=sum(used), needed=sum(needed), agree=agree, tolerance=TOLERANCE))
+    print(
+        _HEAD.format(
+            cases=len(found), used=sum(used), needed=sum(needed), agree=agree, tolerance=TOLERANCE
+        )
+    )
     for name, members in (
         ("up to 8 chips", [line for line in found if line.domain <= 8]),
         ("more", [line for line in found if line.domain > 8]),
     ):
-        gaps = [line.here.gap for line in members if line.here.without_s and line.here.with_s and line.here.gap]
+        gaps = [
+            line.here.gap
+            for line in members
+            if line.here.without_s and line.here.with_s and line.here.gap
+        ]
         if gaps:
-            print(f"- Scale-up domains of {name}: a pipeline is worth {min(gaps):+.1%} to {max(gaps):+.1%}.")
-    print("\n| run | published | measured | best at pp = 1 | best at pp > 1 | gap | needed | measured / best |")
+            print(
+                f"- Scale-up domains of {name}: a pipeline is worth {min(gaps):+.1%} to"
+                f" {max(gaps):+.1%}."
+            )
+    print(
+        "\n| run | published | measured | best at pp = 1 | best at pp > 1 | gap | needed | measured"
+        " / best |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for line in found:
         print(_row(line))

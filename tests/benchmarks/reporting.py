@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.reporting [--reports 10000] [--database URL] [--json]
 
-A server of its own, on a real PostgreSQL unless a database is named. Reports of 144 questions in batches of 2,000, each
-predicted and stored; then a calibration on all of them, and the same recommendation again and again: alone, and
-while reports come in and calibrations run.
+A server of its own, on a real PostgreSQL unless a database is named. Reports of 144 questions in
+batches of 2,000, each predicted and stored; then a calibration on all of them, and the same
+recommendation again and again: alone, and while reports come in and calibrations run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ def reports(count: int) -> list[dict[str, Any]]:
         found.append(
             {
                 "model": draw.choice(["llama-3.1-8b", "qwen3-32b", "llama-3.1-70b"]),
-                "cluster": {"preset": draw.choice(["h100", "h200", "b200", "a100"]), "num_chips": chips},
+                "cluster": {
+                    "preset": draw.choice(["h100", "h200", "b200", "a100"]),
+                    "num_chips": chips,
+                },
                 "workload": {"seq_len": 8192, "global_batch": chips * draw.choice([2, 4])},
                 "stack": "torchtitan",
                 "layout": {
@@ -90,10 +93,14 @@ def as_measured(client: httpx.Client, asked: list[dict[str, Any]]) -> list[dict[
     """Each report with a step time near its prediction: what is far off is looked at twice."""
     draw, known = random.Random(1), dict[str, float]()
     for report in asked:
-        question = {name: report[name] for name in ("model", "cluster", "workload", "stack", "layout")}
+        question = {
+            name: report[name] for name in ("model", "cluster", "workload", "stack", "layout")
+        }
         key = json.dumps(question, sort_keys=True)
         if key not in known:
-            known[key] = client.post("/v1/predictions", json=question).json()["layouts"][0]["step_time_s"]
+            known[key] = client.post("/v1/predictions", json=question).json()["layouts"][0][
+                "step_time_s"
+            ]
         report["measured"] = {"step_time_s": known[key] * draw.lognormvariate(0.05, 0.05)}
     return asked
 
@@ -158,7 +165,9 @@ def measured(url: str, count: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--reports", type=int, default=10_000)
     parser.add_argument("--database")
     parser.add_argument("--json", action="store_true")

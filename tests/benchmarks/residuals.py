@@ -2,9 +2,10 @@
 
     python -m tests.benchmarks.residuals --runs FILE > docs/residuals.md
 
-Natural log(measured / predicted) of the step time, by a fit that saw no run of the same model, chip and stack. If the
-model had a term wrong, the residual would rise or fall along the rows of its table. Families weigh alike: in each row
-the figures are those of runs weighted so that no family counts for more than another.
+Natural log(measured / predicted) of the step time, by a fit that saw no run of the same model, chip
+and stack. If the model had a term wrong, the residual would rise or fall along the rows of its
+table. Families weigh alike: in each row the figures are those of runs weighted so that no family
+counts for more than another.
 """
 
 from __future__ import annotations
@@ -45,17 +46,26 @@ def _billions(value: float) -> str:
 
 
 _REGRESSORS: dict[str, Callable[[Scored], tuple[float, str]]] = {
-    "chips": lambda s: (s.run.problem.cluster.num_chips, _doubling(s.run.problem.cluster.num_chips)),
+    "chips": lambda s: (
+        s.run.problem.cluster.num_chips,
+        _doubling(s.run.problem.cluster.num_chips),
+    ),
     "active parameters": lambda s: (_active(s), _billions(_active(s))),
     "tokens of a device and micro-batch": lambda s: (_tokens(s), _doubling(_tokens(s))),
-    "sequence length": lambda s: (s.run.problem.workload.seq_len, _doubling(s.run.problem.workload.seq_len)),
+    "sequence length": lambda s: (
+        s.run.problem.workload.seq_len,
+        _doubling(s.run.problem.workload.seq_len),
+    ),
     "micro-batch": lambda s: (s.layout.micro_batch, _doubling(s.layout.micro_batch)),
     "tp": lambda s: (s.layout.tp, str(s.layout.tp)),
     "pp": lambda s: (s.layout.pp, str(s.layout.pp)),
     "cp": lambda s: (s.layout.cp, str(s.layout.cp)),
     "ep": lambda s: (s.layout.ep, str(s.layout.ep)),
     "data-parallel ranks": lambda s: (s.layout.dp, _doubling(s.layout.dp)),
-    "recompute": lambda s: (("none", "selective", "full").index(s.layout.recompute), s.layout.recompute),
+    "recompute": lambda s: (
+        ("none", "selective", "full").index(s.layout.recompute),
+        s.layout.recompute,
+    ),
     "year": lambda s: (_year(s), f"{int(_year(s))}"),
 }
 
@@ -101,7 +111,9 @@ def trend(x: Array, y: Array, weight: Array) -> float:
     variance = [float(np.average(c**2, weights=weight)) for c in centred]
     if min(variance) == 0:
         return 0.0
-    return float(np.average(centred[0] * centred[1], weights=weight) / np.sqrt(variance[0] * variance[1]))
+    return float(
+        np.average(centred[0] * centred[1], weights=weight) / np.sqrt(variance[0] * variance[1])
+    )
 
 
 def _ranks(values: Array) -> Array:
@@ -109,7 +121,9 @@ def _ranks(values: Array) -> Array:
     return np.asarray((np.cumsum(counts) - counts / 2)[inverse])
 
 
-def table(scored: Sequence[Scored], label: Callable[[Scored], str], order: Callable[[Scored], float]) -> list[str]:
+def table(
+    scored: Sequence[Scored], label: Callable[[Scored], str], order: Callable[[Scored], float]
+) -> list[str]:
     rows: defaultdict[str, list[Scored]] = defaultdict(list)
     for s in scored:
         rows[label(s)].append(s)
@@ -120,7 +134,9 @@ def table(scored: Sequence[Scored], label: Callable[[Scored], str], order: Calla
         residuals = np.array([-math.log1p(s.error) for s in mine])
         low, middle, high = quantiles(residuals, weights(mine), (0.1, 0.5, 0.9))
         families = len({s.row["family"] for s in mine})
-        lines.append(f"| {name} | {len(mine):,} | {families} | {low:+.2f} | {middle:+.2f} | {high:+.2f} |")
+        lines.append(
+            f"| {name} | {len(mine):,} | {families} | {low:+.2f} | {middle:+.2f} | {high:+.2f} |"
+        )
     return lines
 
 
@@ -139,7 +155,9 @@ def page(scored: Sequence[Scored]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=Path, required=True)
     rows = fidelity.load(parser.parse_args().runs)
     scored, _ = fidelity.score(rows, shipped_profile())

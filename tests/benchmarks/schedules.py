@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.schedules
 
-Of large and small models as they are, and of some whose kinds of layers take turns, in stages that differ: a timeline's
-length over that of the closed form, less one. Every schedule of the generic stack, balanced and even splits, 2 to 16
-stages of 8 H100 each.
+Of large and small models as they are, and of some whose kinds of layers take turns, in stages that
+differ: a timeline's length over that of the closed form, less one. Every schedule of the generic
+stack, balanced and even splits, 2 to 16 stages of 8 H100 each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ DATA_PARALLEL = 8
 _OPEN = "schedule", "virtual_stages", "balanced"
 
 
-def excess(models: Sequence[str], schedule: str, virtual_stages: int, *, balanced: bool) -> Iterator[float]:
+def excess(
+    models: Sequence[str], schedule: str, virtual_stages: int, *, balanced: bool
+) -> Iterator[float]:
     """Of every pipeline that is legal."""
     for model, pp, per_stage in product(models, STAGES, PER_STAGE):
         micro_batches = max(int(pp * per_stage), 1)
@@ -59,13 +61,19 @@ def main() -> None:
     print("| schedule | split | models | pipelines | least | 10th | median | 90th | most |")
     print("|---|---|---|---|---|---|---|---|---|")
     of_size = {"large": MODELS, "small": SMALL, "alternating": ALTERNATING}
-    for (schedule, virtual_stages), balanced, (size, models) in product(SCHEDULES, (True, False), of_size.items()):
+    for (schedule, virtual_stages), balanced, (size, models) in product(
+        SCHEDULES, (True, False), of_size.items()
+    ):
         beyond = list(excess(models, schedule, virtual_stages, balanced=balanced))
         if not beyond:
             continue
-        spread = " | ".join(f"{share:+.1%}" for share in np.percentile(beyond, [0, 10, 50, 90, 100]))
+        spread = " | ".join(
+            f"{share:+.1%}" for share in np.percentile(beyond, [0, 10, 50, 90, 100])
+        )
         name = f"{schedule} x{virtual_stages}" if virtual_stages > 1 else schedule
-        print(f"| {name} | {'balanced' if balanced else 'even'} | {size} | {len(beyond)} | {spread} |")
+        print(
+            f"| {name} | {'balanced' if balanced else 'even'} | {size} | {len(beyond)} | {spread} |"
+        )
 
 
 if __name__ == "__main__":

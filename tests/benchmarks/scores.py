@@ -1,4 +1,5 @@
-"""How good predictions of measured runs are: errors, intervals, ranking of sweeps, verdicts on memory."""
+"""How good predictions of measured runs are: errors, intervals, ranking of sweeps, verdicts on
+memory."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ NEAR = 0.03  # measured step times closer than this are not ranked
 class Scored:
     """A run in its own layout, with what was predicted of it.
 
-    `step_time_s` and `memory_bytes` reserved with the standard deviations of their logs; whether it `fits`.
-    A run that `failed` has only a verdict.
+    `step_time_s` and `memory_bytes` reserved with the standard deviations of their logs; whether it
+    `fits`. A run that `failed` has only a verdict.
     """
 
     row: dict[str, Any]
@@ -76,7 +77,8 @@ def statistics(scored: Sequence[Scored]) -> dict[str, Any]:
 
 
 def repeat_noise(scored: Sequence[Scored]) -> float | None:
-    """Median distance, of log step time, from the median of the runs alike in every field of problem and layout.
+    """Median distance, of log step time, from the median of the runs alike in every field of
+    problem and layout.
 
     Runs of different software dates count as alike: the date is no choice of layout.
     """
@@ -113,17 +115,30 @@ def ranking(scored: Sequence[Scored]) -> dict[str, float | None]:
 
 
 def sweeps(scored: Sequence[Scored]) -> list[list[Scored]]:
-    """Runs of one source, model shape, chip, chip count, sequence, batch and format, in five or more layouts.
+    """Runs of one source, model shape, chip, chip count, sequence, batch and format, in five or
+    more layouts.
 
     Of repeats of a layout one is returned, with the mean of the measured times.
     """
-    together: defaultdict[str, defaultdict[Layout, list[Scored]]] = defaultdict(lambda: defaultdict(list))
+    together: defaultdict[str, defaultdict[Layout, list[Scored]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for s in scored:
         w, cluster = s.run.problem.workload, s.row["cluster"]
-        key = [s.row["source"]["title"], shape(s.row), cluster["chip"], cluster["num_chips"], w.seq_len]
-        together[json.dumps([*key, w.global_batch, w.precision], sort_keys=True)][s.layout].append(s)
+        key = [
+            s.row["source"]["title"],
+            shape(s.row),
+            cluster["chip"],
+            cluster["num_chips"],
+            w.seq_len,
+        ]
+        together[json.dumps([*key, w.global_batch, w.precision], sort_keys=True)][s.layout].append(
+            s
+        )
     return [
-        [_averaged(repeats) for repeats in layouts.values()] for layouts in together.values() if len(layouts) >= SWEEP
+        [_averaged(repeats) for repeats in layouts.values()]
+        for layouts in together.values()
+        if len(layouts) >= SWEEP
     ]
 
 
@@ -131,7 +146,16 @@ def _averaged(repeats: list[Scored]) -> Scored:
     one = repeats[0]
     mean = float(np.mean([s.run.step_time_s or np.nan for s in repeats]))
     run = runs.Run(one.run.problem, one.run.alternatives, one.run.assumed, mean, one.run.converted)
-    return Scored(one.row, run, one.layout, one.step_time_s, one.spread, one.memory_bytes, one.memory_spread, one.fits)
+    return Scored(
+        one.row,
+        run,
+        one.layout,
+        one.step_time_s,
+        one.spread,
+        one.memory_bytes,
+        one.memory_spread,
+        one.fits,
+    )
 
 
 def kendall_tau(predicted: np.ndarray, measured: np.ndarray) -> float | None:
@@ -148,12 +172,15 @@ def kendall_tau(predicted: np.ndarray, measured: np.ndarray) -> float | None:
 
 
 def verdicts(scored: Sequence[Scored]) -> dict[str, float | None]:
-    """Share of out-of-memory points flagged, share of measured runs said to fit, error of measured memory."""
+    """Share of out-of-memory points flagged, share of measured runs said to fit, error of measured
+    memory."""
     failed = [s for s in scored if s.failed]
     ran = [s for s in scored if not s.failed]
     peaks = [abs(s.memory_bytes / s.run.memory_bytes - 1) for s in ran if s.run.memory_bytes]
     inside = [
-        abs(np.log(s.memory_bytes / s.run.memory_bytes)) <= Z80 * s.memory_spread for s in ran if s.run.memory_bytes
+        abs(np.log(s.memory_bytes / s.run.memory_bytes)) <= Z80 * s.memory_spread
+        for s in ran
+        if s.run.memory_bytes
     ]
     return {
         "oom_recall": float(np.mean([not s.fits for s in failed])) if failed else None,
@@ -167,7 +194,11 @@ def by(scored: Iterable[Scored], name: Callable[[Scored], str]) -> dict[str, dic
     groups: defaultdict[str, list[Scored]] = defaultdict(list)
     for s in scored:
         groups[name(s)].append(s)
-    return {key: statistics(group) for key, group in sorted(groups.items()) if any(not s.failed for s in group)}
+    return {
+        key: statistics(group)
+        for key, group in sorted(groups.items())
+        if any(not s.failed for s in group)
+    }
 
 
 def families(scored: Sequence[Scored]) -> dict[str, dict[str, Any]]:
@@ -175,7 +206,9 @@ def families(scored: Sequence[Scored]) -> dict[str, dict[str, Any]]:
     sizes: defaultdict[str, int] = defaultdict(int)
     for s in scored:
         sizes[s.row["family"]] += not s.failed
-    return by(scored, lambda s: s.row["family"] if sizes[s.row["family"]] >= SMALL_FAMILY else "small")
+    return by(
+        scored, lambda s: s.row["family"] if sizes[s.row["family"]] >= SMALL_FAMILY else "small"
+    )
 
 
 def overall(by_family: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -183,6 +216,10 @@ def overall(by_family: dict[str, dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in dict.fromkeys(name for family in by_family.values() for name in family):
         values = [family[name] for family in by_family.values() if name in family]
-        found[name] = int(sum(values)) if name in ("n", "converted", "sweeps") else float(np.mean(values))
-    found["median_of_medians"] = float(np.median([family["median_abs_error"] for family in by_family.values()]))
+        found[name] = (
+            int(sum(values)) if name in ("n", "converted", "sweeps") else float(np.mean(values))
+        )
+    found["median_of_medians"] = float(
+        np.median([family["median_abs_error"] for family in by_family.values()])
+    )
     return found

@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.search [--repeat 15] [--problem NAME] [--json]
 
-Every problem runs in a process of its own, on one core, with a new search each time; imports and loading the profile
-are left out. A search is all that a recommendation does: the fastest, the ranking, the simplest within 3%, the best
-without and with a pipeline. Where only fewer chips are legal, the searches on those are part of it. Peak memory is
-that of the whole process.
+Every problem runs in a process of its own, on one core, with a new search each time; imports and
+loading the profile are left out. A search is all that a recommendation does: the fastest, the
+ranking, the simplest within 3%, the best without and with a pipeline. Where only fewer chips are
+legal, the searches on those are part of it. Peak memory is that of the whole process.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def timed(name: str, repeat: int) -> dict[str, Any]:
 
 
 def bulk(repeat: int) -> float:
-    """Complete predictions a second: every term of time and memory and whether it fits, for different layouts."""
+    """Complete predictions a second: every term of time and memory and whether it fits, for
+    different layouts."""
     problem = NAMED["llama-3.1-405b"]()
     layouts = _many(problem)
     coefficients, seconds = shipped_profile().coefficients(problem.scopes), []
@@ -83,7 +84,9 @@ def _many(problem: Problem) -> Layouts:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--problem", choices=NAMED)
     parser.add_argument("--json", action="store_true")
@@ -101,18 +104,35 @@ def main() -> None:
 def _elsewhere(name: str, repeat: int) -> dict[str, Any]:
     """In a process with one core, so that peaks of memory are told apart."""
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    command = [sys.executable, "-m", "tests.benchmarks.search", "--problem", name, "--repeat", str(repeat)]
-    done = subprocess.run(command, env={**os.environ, **one_thread}, capture_output=True, text=True, check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.search",
+        "--problem",
+        name,
+        "--repeat",
+        str(repeat),
+    ]
+    done = subprocess.run(
+        command, env={**os.environ, **one_thread}, capture_output=True, text=True, check=True
+    )
     return dict(json.loads(done.stdout))
 
 
 def _print(problems: list[dict[str, Any]], rate: float) -> None:
-    print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}")
-    print(f"{'':20}{'chips':>8}{'median':>10}{'p95':>10}{'space':>10}{'evaluated':>11}{'peak':>10}  fastest")
+    print(
+        f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, numpy"
+        f" {np.__version__}"
+    )
+    print(
+        f"{'':20}{'chips':>8}{'median':>10}{'p95':>10}{'space':>10}{'evaluated':>11}{'peak':>10} "
+        " fastest"
+    )
     for p in problems:
         print(
-            f"{p['name']:20}{p['chips']:8}{p['median_s'] * 1e3:7.0f} ms{p['p95_s'] * 1e3:7.0f} ms{p['space']:10.1e}"
-            f"{p['evaluated']:11}{p['peak_mib']:6.0f} MiB  {p['fastest']}, {p['step_time_s']:.4g} s"
+            f"{p['name']:20}{p['chips']:8}{p['median_s'] * 1e3:7.0f} ms{p['p95_s'] * 1e3:7.0f}"
+            f" ms{p['space']:10.1e}{p['evaluated']:11}{p['peak_mib']:6.0f} MiB  {p['fastest']},"
+            f" {p['step_time_s']:.4g} s"
         )
     print(f"{rate:,.0f} complete predictions a second on one core")
 

@@ -2,9 +2,10 @@
 
     python -m tests.benchmarks.search_profile [--seconds 6] [--problem NAME]
 
-Each named problem is answered again and again while a timer looks a thousand times a second which step of it runs. The
-floor is the same question with every knob but placement pinned to its answer: one layout to be found, with all that is
-said of it. What was evaluated takes next to nothing at the rate of predictions in bulk; what lies between are bounds.
+Each named problem is answered again and again while a timer looks a thousand times a second which
+step of it runs. The floor is the same question with every knob but placement pinned to its answer:
+one layout to be found, with all that is said of it. What was evaluated takes next to nothing at the
+rate of predictions in bulk; what lies between are bounds.
 """
 
 from __future__ import annotations
@@ -84,14 +85,20 @@ def least_of(
 
 def pinned(layout: Layout) -> Constraints:
     """Every knob at its value in a layout."""
-    own = {field.name: getattr(layout, field.name) for field in fields(layout) if field.name in KNOBS}
+    own = {
+        field.name: getattr(layout, field.name) for field in fields(layout) if field.name in KNOBS
+    }
     modules = own.pop("recompute_modules")
-    allowed = {knob: (value,) for knob, value in own.items()} | ({"recompute_modules": modules} if modules else {})
+    allowed = {knob: (value,) for knob, value in own.items()} | (
+        {"recompute_modules": modules} if modules else {}
+    )
     return Constraints(allowed=allowed)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--problem", choices=NAMED)
     asked, profile = parser.parse_args(), shipped_profile()
@@ -103,7 +110,12 @@ def main() -> None:
         floor, _ = least_of(found.problem, profile, pinned(found.fastest.prediction.layout))
         met = sampled(problem, profile, asked.seconds)
         shares = (f"{met[column] / met.total():.0%}" for column in _COLUMNS)
-        print(f"| {name} | {whole * 1e3:.0f} ms | {floor * 1e3:.0f} ms | " + " | ".join(shares) + " |", flush=True)
+        print(
+            f"| {name} | {whole * 1e3:.0f} ms | {floor * 1e3:.0f} ms | "
+            + " | ".join(shares)
+            + " |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

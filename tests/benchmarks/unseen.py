@@ -1,4 +1,5 @@
-"""Predictions of runs by fits that did not see them: cross-validation and recalibration on a few runs."""
+"""Predictions of runs by fits that did not see them: cross-validation and recalibration on a few
+runs."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ ENOUGH = 15  # scored runs of a family to be recalibrated
 class Unseen:
     """One fit to all runs, and what it would have predicted without some of them.
 
-    Leaving runs out re-solves the fit, linearised around the estimate from all of them, and predicts with the terms
-    that gives (models.calibration.map_fit.Fit.without).
+    Leaving runs out re-solves the fit, linearised around the estimate from all of them, and
+    predicts with the terms that gives (models.calibration.map_fit.Fit.without).
     """
 
     def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -46,7 +47,8 @@ class Unseen:
 
     @property
     def free_coefficients(self) -> float:
-        """Terms the data moved: trace of the posterior's shrinkage, the effective number of parameters."""
+        """Terms the data moved: trace of the posterior's shrinkage, the effective number of
+        parameters."""
         return float((1 - np.diag(self.estimate.covariance) / self.fit.spread**2).sum())
 
     def without_group(self, scored: Sequence[Scored]) -> list[Scored]:
@@ -61,7 +63,10 @@ class Unseen:
         for label in np.unique(labels):
             mine = labels == label
             spreads[mine] = self._spreads(logs, mine, outside)
-        found = {key: (float(np.exp(t)), float(s)) for key, t, s in zip(self.keys, logs, spreads, strict=True)}
+        found = {
+            key: (float(np.exp(t)), float(s))
+            for key, t, s in zip(self.keys, logs, spreads, strict=True)
+        }
         return [
             replace(s, step_time_s=found[s.row["id"]][0], spread=found[s.row["id"]][1])
             for s in scored
@@ -69,22 +74,27 @@ class Unseen:
         ]
 
     def _spreads(self, logs: np.ndarray, mine: np.ndarray, outside: np.ndarray) -> np.ndarray:
-        """Of the runs in `mine`, by neighbourhoods made of the others, and wider where those have not been."""
+        """Of the runs in `mine`, by neighbourhoods made of the others, and wider where those have
+        not been."""
         others = np.where(mine, 0.0, self.fit.weight)
         profile = replace(
-            self.fit.profile, neighbourhoods=neighbourhoods(self.fit, self.estimate, logs, self.groups, others)
+            self.fit.profile,
+            neighbourhoods=neighbourhoods(self.fit, self.estimate, logs, self.groups, others),
         )
         widened = np.where(outside, beyond(profile, self.fit, logs, outside & ~mine), 1.0)
         known = neighbourhoods(self.fit, self.estimate, logs, self.groups, others, widened=widened)
         profile = replace(profile, neighbourhoods=known)
         spreads = [
-            profile.neighbourhood(self.fit.targets[i].problem.neighbourhoods).with_variance(self.unknown[i])
+            profile.neighbourhood(self.fit.targets[i].problem.neighbourhoods).with_variance(
+                self.unknown[i]
+            )
             for i in np.flatnonzero(mine)
         ]
         return np.array(spreads) * widened[mine]
 
     def recalibrated(self, runs: int) -> dict[str, dict[str, float]]:
-        """Median error of a left-out family after learning from so many of its runs: mean over seeds, standard error.
+        """Median error of a left-out family after learning from so many of its runs: mean over
+        seeds, standard error.
 
         The rest is scored on other model shapes where there are any.
         """
@@ -103,7 +113,9 @@ class Unseen:
     def _after(self, mine: np.ndarray, runs: int, seed: int) -> float:
         chosen = np.random.default_rng(seed).choice(mine, size=runs, replace=False)
         known = {self.groups[self.keys[i]] for i in chosen}
-        rest = [i for i in mine if self.groups[self.keys[i]] not in known] or [i for i in mine if i not in chosen]
+        rest = [i for i in mine if self.groups[self.keys[i]] not in known] or [
+            i for i in mine if i not in chosen
+        ]
         weight = self.fit.weight.copy()
         weight[mine] = 0.0
         weight[chosen] = 1.0

@@ -2,8 +2,9 @@
 
 `python -m tests.benchmarks.worked_cases [--case NAME] > docs/worked-cases.md`
 
-Each case searches the best layout without and with a pipeline under a named stack, splits the gap by term, and lays
-the published run beside it, predicted in its own layout. Nothing here is asserted; it prints what comes out.
+Each case searches the best layout without and with a pipeline under a named stack, splits the gap
+by term, and lays the published run beside it, predicted in its own layout. Nothing here is
+asserted; it prints what comes out.
 """
 
 from __future__ import annotations
@@ -67,7 +68,12 @@ def without_mtp(question: Problem) -> Problem:
 
 
 def cases() -> Iterator[Case]:
-    deepseek = {"seq_len": 4096, "precision": "fp8", "optimizer": "adamw_bf16_moments", "load_balancing": "bias"}
+    deepseek = {
+        "seq_len": 4096,
+        "precision": "fp8",
+        "optimizer": "adamw_bf16_moments",
+        "load_balancing": "bias",
+    }
     yield Case(
         "deepseek-v3-h800",
         "DeepSeek-V3 on 2,048 H800 (8-GPU NVLink nodes, 400 Gb/s), 15,360 x 4,096, fp8, DeepSeek-like stack",
@@ -94,13 +100,29 @@ def cases() -> Iterator[Case]:
     )  # fmt: skip
     yield Case(
         "deepseek-v3-v5p",
-        "DeepSeek-V3 (without MTP, as MaxText trains it) on 512 TPU v5p, 3,072 x 8,192, bf16, MaxText",
+        "DeepSeek-V3 (without MTP, as MaxText trains it) on 512 TPU v5p, 3,072 x 8,192, bf16,"
+        " MaxText",
         without_mtp(
-            problem("deepseek-v3", "tpu-v5p", 512, "maxtext", seq_len=8192, global_batch=3072, load_balancing="bias")
+            problem(
+                "deepseek-v3",
+                "tpu-v5p",
+                512,
+                "maxtext",
+                seq_len=8192,
+                global_batch=3072,
+                load_balancing="bias",
+            )
         ),
         Published(
-            "tpu-recipes deepseek3_671b_v5p (MaxText @3eb77db3): FSDP over all chips, no PP, TP or EP; 90.7 s a step",
-            Layout(dp_shard=512, zero_stage=3, micro_batch=6, recompute="full", offload_activations=True),
+            "tpu-recipes deepseek3_671b_v5p (MaxText @3eb77db3): FSDP over all chips, no PP, TP or"
+            " EP; 90.7 s a step",
+            Layout(
+                dp_shard=512,
+                zero_stage=3,
+                micro_batch=6,
+                recompute="full",
+                offload_activations=True,
+            ),
             90.7,
             2025.5,
         ),
@@ -113,7 +135,14 @@ def cases() -> Iterator[Case]:
         Published("no run on this cluster; DeepSeek-V3 ran PP2 on GB300 NVL72 (Megatron-Bridge 26.06)", None, None),
     )  # fmt: skip
     for chips, tflops in ((8192, 430), (16384, 400)):
-        llama = problem("llama-3.1-405b", "meta-llama3-24k-roce", chips, "megatron", seq_len=8192, global_batch=2048)
+        llama = problem(
+            "llama-3.1-405b",
+            "meta-llama3-24k-roce",
+            chips,
+            "megatron",
+            seq_len=8192,
+            global_batch=2048,
+        )
         yield Case(
             f"llama-3.1-405b-{chips}",
             f"Llama-3.1-405B on {chips:,} H100 (24K RoCE cluster), 2,048 x 8,192, bf16, Megatron",
@@ -131,7 +160,9 @@ def cases() -> Iterator[Case]:
 
 
 def published_time(question: Problem, tflops: float) -> float:
-    return step_time_of(tflops * 1e12, question.cluster.num_chips, question.architecture, question.workload, "full")
+    return step_time_of(
+        tflops * 1e12, question.cluster.num_chips, question.architecture, question.workload, "full"
+    )
 
 
 def line(label: str, found: Candidate | None) -> str:
@@ -168,14 +199,20 @@ def published(case: Case) -> None:
         return
     profile = shipped_profile()
     print(
-        prediction_line("published layout, today's software", predict_layouts(case.problem, [run.layout], profile)[0])
+        prediction_line(
+            "published layout, today's software",
+            predict_layouts(case.problem, [run.layout], profile)[0],
+        )
     )
     if run.step_time_s and run.year:
         then = replace(case.problem.stack, age_years=profile.software_year - run.year)
         predicted = predict_layouts(replace(case.problem, stack=then), [run.layout], profile)[0]
         print(prediction_line("published layout, software of its date", predicted))
         error = predicted.step_time_s / run.step_time_s - 1
-        print(f"| published layout, measured | | {run.step_time_s:.2f} s (prediction {error:+.1%}) | | |")
+        print(
+            f"| published layout, measured | | {run.step_time_s:.2f} s (prediction {error:+.1%})"
+            " | | |"
+        )
 
 
 def gap(found: Recommendation) -> None:
@@ -195,13 +232,18 @@ def lift(case: Case) -> None:
     print("| lifted | best, pp = 1 | best, pp > 1 |\n|---|---|---|")
     for label, changes in case.lifted.items():
         changed = replace(case.problem, stack=replace(case.problem.stack, **changes))
-        print(f"| {label} | {best(changed, (1,))} | {best(changed, tuple(2**k for k in range(1, 12)))} |")
+        print(
+            f"| {label} | {best(changed, (1,))} |"
+            f" {best(changed, tuple(2**k for k in range(1, 12)))} |"
+        )
     print()
 
 
 def best(question: Problem, pp: tuple[int, ...]) -> str:
     try:
-        found = recommend(question, shipped_profile(), Constraints(allowed={"pp": pp})).fastest.prediction
+        found = recommend(
+            question, shipped_profile(), Constraints(allowed={"pp": pp})
+        ).fastest.prediction
     except Infeasible as error:
         return f"{error.constraint}: {error.detail}"
     except DomainError as error:
@@ -215,7 +257,10 @@ def main() -> None:
     wanted = parser.parse_args().case
     profile = shipped_profile()
     print("# Bandwidth and simplicity: worked cases\n")
-    print("Printed by `python -m tests.benchmarks.worked_cases`, profile", f"{profile.id} version {profile.version}.\n")
+    print(
+        "Printed by `python -m tests.benchmarks.worked_cases`, profile",
+        f"{profile.id} version {profile.version}.\n",
+    )
     for case in cases():
         if wanted in (None, case.name):
             show(case)

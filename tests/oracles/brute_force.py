@@ -1,4 +1,5 @@
-"""Every legal layout of a problem, written down and predicted one block after the other, without a bound.
+"""Every legal layout of a problem, written down and predicted one block after the other, without a
+bound.
 
 Simple on purpose: what the search must agree with.
 """
@@ -20,16 +21,25 @@ from models.layouts.complexity import complexity
 from models.layouts.rules import RULES, Rule
 from models.spec.constraints import EVEN, Constraints
 from models.spec.hardware import GIB
-from models.spec.layout import AXES, PLACEMENTS, SCHEDULES, TORUS_AXES, TORUS_BLOCKS, Layout, Layouts
+from models.spec.layout import (
+    AXES,
+    PLACEMENTS,
+    SCHEDULES,
+    TORUS_AXES,
+    TORUS_BLOCKS,
+    Layout,
+    Layouts,
+)
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from models.spec.recompute import RECOMPUTE
 
 _OF_POLICY = (
-    "layers_divide", "partition_offered", "schedule_shape", "schedule_offered", "balancing_needs_all_forwards_first",
-    "sharding_shape", "sharding_offered", "reshard_offered", "recompute_offered", "modules_offered",
-    "modules_exist", "recompute_layers_offered", "offload_offered", "offload_in_pipeline", "sharding_in_pipeline",
-    "sharding_beside_experts", "muon_offered", "offload_needs_sharding",
+    "layers_divide", "partition_offered", "schedule_shape", "schedule_offered",
+    "balancing_needs_all_forwards_first", "sharding_shape", "sharding_offered", "reshard_offered",
+    "recompute_offered", "modules_offered", "modules_exist", "recompute_layers_offered",
+    "offload_offered", "offload_in_pipeline", "sharding_in_pipeline", "sharding_beside_experts",
+    "muon_offered", "offload_needs_sharding",
 )  # fmt: skip
 _BLOCK = 100_000
 _DEGREES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
@@ -53,7 +63,11 @@ class Found:
         fastest = np.full(code.max() + 1, np.inf)
         np.minimum.at(fastest, code.ravel(), self.times)
         different = {f"{time:.9g}": float(time) for time in np.sort(fastest)[::-1]}
-        return [time for time in sorted(different.values())[:top] if time <= fastest.min() * (1 + tolerance)]
+        return [
+            time
+            for time in sorted(different.values())[:top]
+            if time <= fastest.min() * (1 + tolerance)
+        ]
 
 
 def fitting(problem: Problem, profile: Profile, constraints: Constraints) -> Found | None:
@@ -80,7 +94,9 @@ def _probability(predictions: Predictions, profile: Profile) -> np.ndarray:
     cluster, memory = predictions.problem.cluster, predictions.memory
     spread = Margin.of(predictions.problem, profile).spread(memory)
     with np.errstate(divide="ignore"):
-        device = np.log((cluster.usable_bytes - memory["context_bytes"]) / predictions.reserved_bytes)
+        device = np.log(
+            (cluster.usable_bytes - memory["context_bytes"]) / predictions.reserved_bytes
+        )
         host = np.log(cluster.host_bytes / predictions.host_bytes)
     return np.array([NormalDist().cdf(float(away)) for away in np.minimum(device, host) / spread])
 
@@ -97,27 +113,41 @@ def legal(problem: Problem, constraints: Constraints) -> Iterator[Layouts]:
     size = max(_BLOCK // len(policies), 1)
     for start in range(0, len(meshes), size):
         mesh, policy = np.indices((min(size, len(meshes) - start), len(policies))).reshape(2, -1)
-        rows = replace(policies.take(policy), **{name: getattr(meshes, name)[start + mesh] for name in _OF_MESH})
+        rows = replace(
+            policies.take(policy),
+            **{name: getattr(meshes, name)[start + mesh] for name in _OF_MESH},
+        )
         ok = np.flatnonzero(_obeys(problem, rows, rules))
         for (axes, block), legal_orders in zip(fillings, orders, strict=True):
             row, order = np.nonzero(legal_orders[start + mesh[ok]])
             if len(row):
-                filled = {"torus_axes": np.full(len(row), axes), "torus_block": np.full(len(row), block)}
+                filled = {
+                    "torus_axes": np.full(len(row), axes),
+                    "torus_block": np.full(len(row), block),
+                }
                 yield replace(rows.take(ok[row]), placement=order, **filled)
 
 
 def _legal_orders(problem: Problem, meshes: Layouts, axes: int, block: int) -> Array:
-    """(meshes, placements): those that a mesh may have in this filling of a torus, of placements with its axes in the
-    same order the first."""
+    """(meshes, placements): those that a mesh may have in this filling of a torus, of placements
+    with its axes in the same order the first."""
     used = np.stack([getattr(meshes, axis) > 1 for axis in AXES], axis=1)
     legal = np.zeros((len(meshes), len(PLACEMENTS)), dtype=bool)
     for some in np.unique(used, axis=0):
         mine = np.flatnonzero((used == some).all(axis=1))
-        legal[np.ix_(mine, _orders([axis for axis, is_used in zip(AXES, some, strict=True) if is_used]))] = True
+        legal[
+            np.ix_(
+                mine, _orders([axis for axis, is_used in zip(AXES, some, strict=True) if is_used])
+            )
+        ] = True
     mesh, order = np.nonzero(legal)
     filled = {"torus_axes": np.full(len(mesh), axes), "torus_block": np.full(len(mesh), block)}
     placed = replace(meshes.take(mesh), placement=order, **filled)
-    rules = [rule for rule in RULES if rule.field in ("layout.placement", "layout.torus_axes", "layout.torus_block")]
+    rules = [
+        rule
+        for rule in RULES
+        if rule.field in ("layout.placement", "layout.torus_axes", "layout.torus_block")
+    ]
     legal[mesh, order] = _obeys(problem, placed, rules)
     return legal
 
@@ -136,13 +166,17 @@ def _meshes(problem: Problem, constraints: Constraints) -> Layouts:
         "micro_batch": _divisors(batch),
     }
     knobs = Layouts.of(Layout(**chosen) for chosen in _combinations(_allowed(free, constraints)))
-    rules = [rule for rule in RULES if rule.name not in _OF_POLICY and rule.field != "layout.placement"]
+    rules = [
+        rule for rule in RULES if rule.name not in _OF_POLICY and rule.field != "layout.placement"
+    ]
     found = []
     for degrees in _factorisations(problem.cluster.num_devices, len(AXES)):
         mesh = dict(zip(AXES, degrees, strict=True))
         dp = mesh["dp_shard"] * mesh["dp_replicate"]
         given = {**mesh, "dp": dp}
-        if batch % dp or any(v not in constraints.allowed.get(name, (v,)) for name, v in given.items()):
+        if batch % dp or any(
+            v not in constraints.allowed.get(name, (v,)) for name, v in given.items()
+        ):
             continue
         rows = knobs.take(batch // dp % knobs.micro_batch == 0)
         rows = replace(rows, **{axis: np.full(len(rows), degree) for axis, degree in mesh.items()})
@@ -155,7 +189,9 @@ def _obeys(problem: Problem, rows: Layouts, rules: Sequence[Rule]) -> Array:
 
 
 def _policies(problem: Problem, constraints: Constraints) -> Layouts:
-    longest = -(-problem.architecture.num_layers // min(constraints.allowed.get("pp", (1,))))  # chunk
+    longest = -(
+        -problem.architecture.num_layers // min(constraints.allowed.get("pp", (1,)))
+    )  # chunk
     free: dict[str, list[Any]] = {
         "schedule": list(SCHEDULES),
         "virtual_stages": list(range(1, max(problem.stack.max_virtual_stages, 2) + 1)),
@@ -173,24 +209,30 @@ def _policies(problem: Problem, constraints: Constraints) -> Layouts:
     some = (
         p
         for p in every
-        if (p["reshard"] or p["zero_stage"] == 3) and (p["recompute"] == "full" or not p["recompute_layers"])
+        if (p["reshard"] or p["zero_stage"] == 3)
+        and (p["recompute"] == "full" or not p["recompute_layers"])
     )
     named = constraints.allowed.get("recompute_modules")
-    sets = [problem.effective(modules) for modules in ([named] if named else problem.stack.selective)]
+    sets = [
+        problem.effective(modules) for modules in ([named] if named else problem.stack.selective)
+    ]
     rows = Layouts.of(
         Layout(**policy, recompute_modules=modules)
         for policy in some
         for modules in (sets if policy["recompute"] == "selective" else [()])
     )
     offered = (
-        "recompute_offered", "modules_offered", "modules_exist", "recompute_layers_offered", "offload_offered",
-        "reshard_offered",
+        "recompute_offered", "modules_offered", "modules_exist", "recompute_layers_offered",
+        "offload_offered", "reshard_offered",
     )  # fmt: skip
     return rows.take(_obeys(problem, rows, [rule for rule in RULES if rule.name in offered]))
 
 
 def _allowed(free: dict[str, list[Any]], constraints: Constraints) -> dict[str, list[Any]]:
-    return {knob: [v for v in values if v in constraints.allowed.get(knob, values)] for knob, values in free.items()}
+    return {
+        knob: [v for v in values if v in constraints.allowed.get(knob, values)]
+        for knob, values in free.items()
+    }
 
 
 def _combinations(knobs: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,8 @@
-"""A discrete-event simulation of pipeline schedules: the oracle of models.cost.pipeline's closed forms.
+"""A discrete-event simulation of pipeline schedules: the oracle of models.cost.pipeline's closed
+forms.
 
-Every device runs its list of operations in order; an operation starts when the device is free and what it needs is
-done. Nothing here knows a formula.
+Every device runs its list of operations in order; an operation starts when the device is free and
+what it needs is done. Nothing here knows a formula.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-Op = tuple[str, int, int]  # kind "F", "B", or "I" and "W" for a backward in two, micro-batch, chunk of the model
+Op = tuple[
+    str, int, int
+]  # kind "F", "B", or "I" and "W" for a backward in two, micro-batch, chunk of the model
 
 
 @dataclass(frozen=True)
@@ -18,9 +21,11 @@ class Result:
     peak: list[int]  # forwards whose backward is not done, at most, per device
 
 
-def simulate(orders: Sequence[Sequence[Op]], duration: Callable[[Op], float], chunks: int) -> Result:
-    """Run the orders. Forward of chunk c needs forward of c - 1; backward of c, or its input gradient, that of c + 1;
-    a weight gradient its input gradient."""
+def simulate(
+    orders: Sequence[Sequence[Op]], duration: Callable[[Op], float], chunks: int
+) -> Result:
+    """Run the orders. Forward of chunk c needs forward of c - 1; backward of c, or its input
+    gradient, that of c + 1; a weight gradient its input gradient."""
     done: dict[Op, float] = {}
     position, clock = [0] * len(orders), [0.0] * len(orders)
     held, peak = [0] * len(orders), [0] * len(orders)
@@ -59,7 +64,8 @@ def afab(pp: int, m: int) -> list[list[Op]]:
 
 
 def one_f_one_b(pp: int, m: int) -> list[list[Op]]:
-    """Device d starts pp - d forwards ahead, then alternates (Narayanan et al., arXiv 2006.09503)."""
+    """Device d starts pp - d forwards ahead, then alternates (Narayanan et al., arXiv
+    2006.09503)."""
     orders = []
     for d in range(pp):
         ahead = min(pp - d, m)
@@ -73,8 +79,8 @@ def one_f_one_b(pp: int, m: int) -> list[list[Op]]:
 
 
 def interleaved(pp: int, m: int, v: int) -> list[list[Op]]:
-    """Groups of micro-batches pass all chunks of a device in turn (Megatron-LM schedules.py): the smallest groups with
-    which each, the last too, has one for every device."""
+    """Groups of micro-batches pass all chunks of a device in turn (Megatron-LM schedules.py): the
+    smallest groups with which each, the last too, has one for every device."""
     size = next(g for g in range(pp, m + 1) if m % g == 0 or m % g >= pp)
     order = []
     for start in range(0, m, size):
@@ -91,7 +97,8 @@ def interleaved(pp: int, m: int, v: int) -> list[list[Op]]:
 
 
 def zero_bubble(pp: int, m: int) -> list[list[Op]]:
-    """1F1B whose device d does the weight gradient of each micro-batch after d more input gradients, or at the end."""
+    """1F1B whose device d does the weight gradient of each micro-batch after d more input
+    gradients, or at the end."""
     orders = []
     for d, order in enumerate(one_f_one_b(pp, m)):
         split: list[Op] = []
@@ -104,8 +111,9 @@ def zero_bubble(pp: int, m: int) -> list[list[Op]]:
 
 
 def greedy_zero_bubble(pp: int, m: int, forward: float, to_input: float, to_weight: float) -> float:
-    """The makespan of ZB-H1 (arXiv 2401.10241 §2.2) on equal stages: a device takes what it can start first, a backward
-    before a forward before a weight gradient, with no more micro-batches in flight than under 1F1B."""
+    """The makespan of ZB-H1 (arXiv 2401.10241 §2.2) on equal stages: a device takes what it can
+    start first, a backward before a forward before a weight gradient, with no more micro-batches in
+    flight than under 1F1B."""
     clock, done = [0.0] * pp, dict[Op, float]()
     count = {kind: [0] * pp for kind in "FBW"}
     seconds = {"F": forward, "B": to_input, "W": to_weight}
@@ -118,7 +126,11 @@ def greedy_zero_bubble(pp: int, m: int, forward: float, to_input: float, to_weig
             return None
         needs = [("F", i, d - 1)] if kind == "F" and d else []
         needs += [("F", i, d)] + ([("B", i, d + 1)] if d + 1 < pp else []) if kind == "B" else []
-        return max([clock[d], *(done[need] for need in needs)]) if all(need in done for need in needs) else None
+        return (
+            max([clock[d], *(done[need] for need in needs)])
+            if all(need in done for need in needs)
+            else None
+        )
 
     while sum(count["W"]) < pp * m:
         choices = [

@@ -59,7 +59,9 @@ def assert_problem(response: Any, name: str, pointer: str | None = None) -> dict
     assert body["type"] == f"/problems/{name}", body
     assert body["status"] == response.status_code
     assert response.status_code < 500 or name in ("overloaded", "unavailable", "internal")
-    assert all(isinstance(body[member], str) and body[member] for member in ("title", "detail", "instance"))
+    assert all(
+        isinstance(body[member], str) and body[member] for member in ("title", "detail", "instance")
+    )
     assert body["request_id"] == response.headers["x-request-id"]
     for error in body.get("errors", []):
         assert error.keys() == {"field", "pointer", "value", "rule"}

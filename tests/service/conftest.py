@@ -62,6 +62,7 @@ def shared_client(databases: Databases) -> Iterator[TestClient]:
 
 @pytest.fixture(scope="module")
 def sqlite(sqlite_files: Databases) -> Iterator[TestClient]:
-    """The same on SQLite alone, for what is answered whatever the database: what one keeps is tested on each."""
+    """The same on SQLite alone, for what is answered whatever the database: what one keeps is
+    tested on each."""
     with serving(sqlite_files) as client:
         yield client

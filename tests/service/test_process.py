@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.paths import ROOT
 from tests.service.asking import PREDICTION, assert_problem
 
 
@@ -22,7 +23,12 @@ def started(database_url: str, *arguments: str) -> Iterator[subprocess.Popen[str
     environment = {**os.environ, "SHARDWRIGHT_DATABASE_URL": database_url}
     command = [sys.executable, "-m", "service", *arguments]
     process = subprocess.Popen(
-        command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         yield process
@@ -33,7 +39,9 @@ def started(database_url: str, *arguments: str) -> Iterator[subprocess.Popen[str
 
 def address_of(process: subprocess.Popen[str]) -> str:
     line = process.stdout.readline() if process.stdout else ""
-    match = re.fullmatch(r"Shardwright listens on (http://127\.0\.0\.1:\d+), docs at \1/docs\n", line)
+    match = re.fullmatch(
+        r"Shardwright listens on (http://127\.0\.0\.1:\d+), docs at \1/docs\n", line
+    )
     assert match, line or process.communicate(timeout=20)[1]
     return match[1]
 
@@ -44,13 +52,17 @@ def test_it_migrates_serves_and_stops(empty_database_url: str) -> None:
         assert httpx.get(f"{address}/readyz").json() == {"database": "ok"}
         made = httpx.post(f"{address}/v1/predictions", json=PREDICTION)
         assert httpx.get(address + made.headers["location"]).json() == made.json()
-        assert_problem(httpx.post(f"{address}/v1/predictions", content=b"x" * 50_000_000), "body-too-large")
+        assert_problem(
+            httpx.post(f"{address}/v1/predictions", content=b"x" * 50_000_000), "body-too-large"
+        )
     assert process.returncode == -signal.SIGTERM
 
 
 def test_several_may_start_on_an_empty_database(empty_database_url: str) -> None:
     with ExitStack() as stack:
-        processes = [stack.enter_context(started(empty_database_url, "--port", "0")) for _ in range(3)]
+        processes = [
+            stack.enter_context(started(empty_database_url, "--port", "0")) for _ in range(3)
+        ]
         for process in processes:
             assert httpx.get(f"{address_of(process)}/readyz").status_code == 200
 

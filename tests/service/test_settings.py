@@ -15,13 +15,23 @@ from service.settings import Misconfigured, Settings, described, from_environmen
         ("sqlite:///a.db", "sqlite:///a.db"),
     ],
 )
-def test_the_database_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, given: str, used: str) -> None:
+def test_the_database_comes_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, given: str, used: str
+) -> None:
     monkeypatch.setenv("SHARDWRIGHT_DATABASE_URL", given)
     assert Settings().database_url == used
 
 
 @pytest.mark.parametrize(
-    "url", ["", "nonsense", "mysql://h/n", "sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"]
+    "url",
+    [
+        "",
+        "nonsense",
+        "mysql://h/n",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///file:x?mode=memory&uri=true",
+    ],
 )
 def test_other_databases_are_refused(url: str) -> None:
     with pytest.raises(ValidationError, match="database_url"):
@@ -41,7 +51,9 @@ def test_a_variable_that_sets_nothing_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "1e300", "-1"])
-@pytest.mark.parametrize("name", ["idempotency_ttl_s", "idempotency_in_flight_s", "heavy_wait_s", "body_wait_s"])
+@pytest.mark.parametrize(
+    "name", ["idempotency_ttl_s", "idempotency_in_flight_s", "heavy_wait_s", "body_wait_s"]
+)
 def test_times_are_times(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(f"SHARDWRIGHT_{name.upper()}", value)
     with pytest.raises(Misconfigured, match=name):

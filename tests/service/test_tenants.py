@@ -18,7 +18,16 @@ from service.resolve.observations import Observations
 from service.runtime.process_pool import SMALL
 from service.store import Store, database
 from service.store.reports import ReportFilter
-from tests.service.asking import CHIP, ON_SQLITE, PREDICTION, QUESTION, REPORT, SHAPE, assert_problem, changed
+from tests.service.asking import (
+    CHIP,
+    ON_SQLITE,
+    PREDICTION,
+    QUESTION,
+    REPORT,
+    SHAPE,
+    assert_problem,
+    changed,
+)
 
 Headers = dict[str, str]
 ASKING = ("recommend", "report")
@@ -41,7 +50,12 @@ def key(guarded: TestClient) -> Callable[..., Headers]:
 
 def operations(client: TestClient) -> list[tuple[str, str]]:
     paths = client.get("/openapi.json").json()["paths"]
-    return [(method, path) for path, methods in paths.items() for method in methods if path.startswith("/v1")]
+    return [
+        (method, path)
+        for path, methods in paths.items()
+        for method in methods
+        if path.startswith("/v1")
+    ]
 
 
 def test_no_operation_answers_without_a_key(guarded: TestClient) -> None:
@@ -52,7 +66,9 @@ def test_no_operation_answers_without_a_key(guarded: TestClient) -> None:
         assert_problem(answer, "unauthenticated")
 
 
-@pytest.mark.parametrize("path", ["/", "/livez", "/readyz", "/docs", "/openapi.json", "/problems/unauthenticated"])
+@pytest.mark.parametrize(
+    "path", ["/", "/livez", "/readyz", "/docs", "/openapi.json", "/problems/unauthenticated"]
+)
 def test_health_and_documentation_are_for_everybody(guarded: TestClient, path: str) -> None:
     assert guarded.get(path).status_code == 200
 
@@ -60,7 +76,9 @@ def test_health_and_documentation_are_for_everybody(guarded: TestClient, path: s
 def test_every_operation_needs_a_scope_or_is_the_same_for_all(guarded: TestClient, key) -> None:
     """A key without a scope comes no further than what shows nobody's rows and changes nothing."""
     nothing = key("a", "none")
-    free = {path for method, path in operations(guarded) if _allowed(guarded, method, path, nothing)}
+    free = {
+        path for method, path in operations(guarded) if _allowed(guarded, method, path, nothing)
+    }
     assert free == {
         "/v1/catalog/{kind}", "/v1/catalog/{kind}/{name}", "/v1/profiles", "/v1/profiles/{id}",
         "/v1/profiles/{id}/versions/{version}",
@@ -68,7 +86,12 @@ def test_every_operation_needs_a_scope_or_is_the_same_for_all(guarded: TestClien
 
 
 def _allowed(client: TestClient, method: str, path: str, headers: Headers) -> bool:
-    for name, value in {"{kind}": "chips", "{name}": "h100", "{id}": "default", "{version}": "1"}.items():
+    for name, value in {
+        "{kind}": "chips",
+        "{name}": "h100",
+        "{id}": "default",
+        "{version}": "1",
+    }.items():
         path = path.replace(name, value)
     body = None if method in ("get", "delete") or path.endswith("/activate") else {}
     answer = client.request(method, path, headers={**headers, "If-Match": "*"}, json=body)
@@ -80,7 +103,16 @@ def _allowed(client: TestClient, method: str, path: str, headers: Headers) -> bo
 
 @pytest.mark.parametrize(
     "authorization",
-    ["Basic YTpi", "Bearer", "Bearer x", "Bearer sw_0_1", "Bearer sw_é_1", "Bearer sw__", "bearer sw_a'b_c", "sw_0_1"],
+    [
+        "Basic YTpi",
+        "Bearer",
+        "Bearer x",
+        "Bearer sw_0_1",
+        "Bearer sw_é_1",
+        "Bearer sw__",
+        "bearer sw_a'b_c",
+        "sw_0_1",
+    ],
 )
 def test_what_is_no_key_is_refused(guarded: TestClient, authorization: str) -> None:
     answer = guarded.get("/v1/profiles", headers={"Authorization": authorization.encode("latin-1")})
@@ -96,7 +128,10 @@ def test_two_keys_are_none(guarded: TestClient, key) -> None:
 def test_a_key_with_another_secret_or_a_revoked_one_is_refused(guarded: TestClient, key) -> None:
     mine = key("a")
     assert guarded.get("/v1/profiles", headers=mine).status_code == 200
-    forged = {"Authorization": mine["Authorization"][:-1] + ("A" if mine["Authorization"][-1] != "A" else "B")}
+    forged = {
+        "Authorization": mine["Authorization"][:-1]
+        + ("A" if mine["Authorization"][-1] != "A" else "B")
+    }
     assert_problem(guarded.get("/v1/profiles", headers=forged), "unauthenticated")
     api_keys.revoke(guarded.app.state.services.store, mine["Authorization"].split("_")[1])
     assert_problem(guarded.get("/v1/profiles", headers=mine), "unauthenticated")
@@ -105,10 +140,16 @@ def test_a_key_with_another_secret_or_a_revoked_one_is_refused(guarded: TestClie
 def test_reports_are_seen_by_their_tenant_and_by_admins(guarded: TestClient, key) -> None:
     a, b, admin = key("a"), key("b"), key("platform", "admin")
     id_ = guarded.post("/v1/reports", json=REPORT, headers=a).json()["id"]
-    other = guarded.post("/v1/reports", json=changed(REPORT, "measured.step_time_s", 1.5), headers=b).json()["id"]
+    other = guarded.post(
+        "/v1/reports", json=changed(REPORT, "measured.step_time_s", 1.5), headers=b
+    ).json()["id"]
     for headers, seen in ((a, {id_}), (b, {other}), (admin, {id_, other})):
-        assert {item["id"] for item in guarded.get("/v1/reports", headers=headers).json()["items"]} == seen
-        lines = guarded.get("/v1/reports", params={"format": "csv"}, headers=headers).text.splitlines()
+        assert {
+            item["id"] for item in guarded.get("/v1/reports", headers=headers).json()["items"]
+        } == seen
+        lines = guarded.get(
+            "/v1/reports", params={"format": "csv"}, headers=headers
+        ).text.splitlines()
         assert {line.split(",")[0] for line in lines[1:]} == seen
         summary = guarded.get("/v1/reports/summary", headers=headers).json()
         assert summary["overall"]["reports"] == len(seen)
@@ -132,7 +173,9 @@ def test_two_tenants_may_report_the_same_log(guarded: TestClient, key) -> None:
     log = "".join(f"completed step: {step}, seconds: 2.0, loss: 9.1\n" for step in range(6))
     body = {**changed(PREDICTION, "stack", "maxtext"), "log": log}
     asking = [key("a"), key("b"), key("b")]
-    made = [guarded.post("/v1/reports/logs", json=body, headers=headers).json() for headers in asking]
+    made = [
+        guarded.post("/v1/reports/logs", json=body, headers=headers).json() for headers in asking
+    ]
     assert [answer["repeated"] for answer in made] == [False, False, True]
 
 
@@ -143,7 +186,11 @@ def test_answers_and_benchmarks_are_seen_by_their_tenant(guarded: TestClient, ke
         "stack": "torchtitan",
         "gemms": [{"m": 8192, "n": 8192, "k": 8192, "tflops": 500}],
     }
-    asked = [("/v1/predictions", PREDICTION), ("/v1/recommendations", QUESTION), ("/v1/benchmarks", gemm)]
+    asked = [
+        ("/v1/predictions", PREDICTION),
+        ("/v1/recommendations", QUESTION),
+        ("/v1/benchmarks", gemm),
+    ]
     for path, body in asked:
         made = guarded.post(path, json=body, headers=a)
         assert made.status_code == 201, made.text
@@ -162,7 +209,9 @@ def test_answers_and_benchmarks_are_seen_by_their_tenant(guarded: TestClient, ke
 
 
 @pytest.mark.parametrize("reports", [1, SMALL + 1])
-def test_a_report_cannot_be_linked_to_the_answer_of_another(guarded: TestClient, key, reports: int) -> None:
+def test_a_report_cannot_be_linked_to_the_answer_of_another(
+    guarded: TestClient, key, reports: int
+) -> None:
     """Nor one of a batch that another process takes in."""
     a, b = key("a"), key("b")
     prediction = guarded.post("/v1/predictions", json=PREDICTION, headers=a).json()["id"]
@@ -171,7 +220,10 @@ def test_a_report_cannot_be_linked_to_the_answer_of_another(guarded: TestClient,
     assert guarded.post("/v1/reports", json=report, headers=b).status_code in (404, 422)
     assert guarded.post("/v1/reports", json=batch, headers=b).status_code == 422
     assert guarded.post("/v1/reports", json=batch, headers=a).json()["accepted"] == reports
-    assert [len(guarded.get("/v1/reports", headers=who).json()["items"]) > 0 for who in (a, b)] == [True, False]
+    assert [len(guarded.get("/v1/reports", headers=who).json()["items"]) > 0 for who in (a, b)] == [
+        True,
+        False,
+    ]
 
 
 def test_a_replay_is_of_ones_own_answers(guarded: TestClient, key) -> None:
@@ -189,47 +241,76 @@ def test_an_unknown_name_shows_no_names_of_others(guarded: TestClient, key) -> N
     assert guarded.post("/v1/reports", json=secret, headers=a).status_code == 201
     answer = guarded.get("/v1/reports", params={"architecture": "secret-mode"}, headers=b)
     assert "secret-model" not in answer.text
-    assert guarded.get("/v1/reports", params={"architecture": "secret-model"}, headers=b).status_code == 422
+    assert (
+        guarded.get("/v1/reports", params={"architecture": "secret-model"}, headers=b).status_code
+        == 422
+    )
 
 
 def test_two_tenants_may_use_the_same_idempotency_key(guarded: TestClient, key) -> None:
     a, b = ({**key(name), "Idempotency-Key": "k" * 255} for name in "ab")
     first, again = (guarded.post("/v1/reports", json=REPORT, headers=a) for _ in range(2))
-    other = guarded.post("/v1/reports", json=changed(REPORT, "measured.step_time_s", 3.0), headers=b)
+    other = guarded.post(
+        "/v1/reports", json=changed(REPORT, "measured.step_time_s", 3.0), headers=b
+    )
     assert again.json()["id"] == first.json()["id"]
     assert other.status_code == 201
     assert other.json()["id"] != first.json()["id"]
 
 
-def test_a_calibration_learns_from_all_and_what_all_share_needs_its_scope(guarded: TestClient, key) -> None:
+def test_a_calibration_learns_from_all_and_what_all_share_needs_its_scope(
+    guarded: TestClient, key
+) -> None:
     a, b, operator = key("a"), key("b"), key("platform", "calibrate")
     for headers in (a, b):
         guarded.post("/v1/reports", json=REPORT, headers=headers)
     assert_problem(guarded.post("/v1/profiles/default/calibrations", headers=a), "forbidden")
-    assert_problem(guarded.post("/v1/catalog/chips", json={"name": "x", "chip": CHIP}, headers=a), "forbidden")
+    assert_problem(
+        guarded.post("/v1/catalog/chips", json={"name": "x", "chip": CHIP}, headers=a), "forbidden"
+    )
     made = guarded.post("/v1/profiles/default/calibrations", headers=operator)
     assert made.json()["calibration"]["window"]["reports"] == 2
 
 
 def test_outliers_are_named_to_whom_they_belong(guarded: TestClient, key) -> None:
-    a, b, admin, operator = key("a"), key("b"), key("platform", "admin"), key("operator", "calibrate")
-    predicted = guarded.post("/v1/predictions", json=PREDICTION, headers=a).json()["layouts"][0]["step_time_s"]
+    a, b, admin, operator = (
+        key("a"),
+        key("b"),
+        key("platform", "admin"),
+        key("operator", "calibrate"),
+    )
+    predicted = guarded.post("/v1/predictions", json=PREDICTION, headers=a).json()["layouts"][0][
+        "step_time_s"
+    ]
     times = [1.1 * predicted] * 18 + [8 * predicted]
     reports = [changed(REPORT, "measured.step_time_s", time) for time in times]
-    odd = guarded.post("/v1/reports", json={"reports": reports}, headers=a).json()["items"][-1]["id"]
+    odd = guarded.post("/v1/reports", json={"reports": reports}, headers=a).json()["items"][-1][
+        "id"
+    ]
     made = guarded.post("/v1/profiles/default/calibrations", headers=operator)
     assert made.json()["calibration"]["outliers"] == []
     version = made.headers["location"]
-    seen = [guarded.get(version, headers=who).json()["calibration"]["outliers"] for who in (a, b, admin)]
+    seen = [
+        guarded.get(version, headers=who).json()["calibration"]["outliers"] for who in (a, b, admin)
+    ]
     assert seen == [[odd], [], [odd]]
 
 
-def test_a_version_names_no_chip_of_another_and_not_when_it_measured(guarded: TestClient, key) -> None:
-    a, b, admin, operator = key("a"), key("b"), key("platform", "admin"), key("operator", "calibrate")
+def test_a_version_names_no_chip_of_another_and_not_when_it_measured(
+    guarded: TestClient, key
+) -> None:
+    a, b, admin, operator = (
+        key("a"),
+        key("b"),
+        key("platform", "admin"),
+        key("operator", "calibrate"),
+    )
     secret = {"chip": {"name": "secret-chip", **CHIP}, "num_chips": REPORT["cluster"]["num_chips"]}
     reports = [changed(REPORT, "cluster", secret)] * 8
     guarded.post("/v1/reports", json={"reports": reports}, headers=a)
-    version = guarded.post("/v1/profiles/default/calibrations", headers=operator).headers["location"]
+    version = guarded.post("/v1/profiles/default/calibrations", headers=operator).headers[
+        "location"
+    ]
     for headers, seen in ((a, True), (b, False), (operator, False), (admin, True)):
         answer = guarded.get(version, headers=headers)
         found = answer.json()
@@ -254,7 +335,9 @@ def test_the_reason_of_a_promotion_names_no_chip_of_another(guarded: TestClient)
 
 def test_a_flood_of_one_tenant_weighs_as_one_source(guarded: TestClient, key) -> None:
     """Whatever sources its reports name."""
-    flood: list[Any] = [{**changed(REPORT, "measured.step_time_s", 2.0), "source": f"s{i}"} for i in range(3)]
+    flood: list[Any] = [
+        {**changed(REPORT, "measured.step_time_s", 2.0), "source": f"s{i}"} for i in range(3)
+    ]
     guarded.post("/v1/reports", json={"reports": flood}, headers=key("a"))
     with guarded.app.state.services.store.reading() as rows:
         usable, _ = Observations(rows).of(rows.reports.telling(ReportFilter()))
@@ -263,14 +346,18 @@ def test_a_flood_of_one_tenant_weighs_as_one_source(guarded: TestClient, key) ->
 
 @ON_SQLITE
 @pytest.mark.parametrize("flood", [60, pytest.param(300, marks=pytest.mark.long)])
-def test_a_flood_of_one_tenant_is_not_promoted_at_the_cost_of_another(guarded: TestClient, key, flood: int) -> None:
+def test_a_flood_of_one_tenant_is_not_promoted_at_the_cost_of_another(
+    guarded: TestClient, key, flood: int
+) -> None:
     """Of one whose runs are as predicted, and who reported before or in the same calibration."""
     honest, hostile, operator = key("a"), key("b"), key("platform", "calibrate")
     policy = {"mode": "automatic", "margin": 0.02}
     guarded.put("/v1/profiles/default/policy", json=policy, headers={**operator, "If-Match": "*"})
 
     def runs(who: Headers, factor: float, count: int) -> None:
-        usual = guarded.post("/v1/predictions", json=PREDICTION, headers=who).json()["layouts"][0]["step_time_s"]
+        usual = guarded.post("/v1/predictions", json=PREDICTION, headers=who).json()["layouts"][0][
+            "step_time_s"
+        ]
         spread = np.random.default_rng(count).normal(0, 0.01, count)
         times = [usual * factor * float(np.exp(away)) for away in spread]
         bodies = [changed(REPORT, "measured.step_time_s", time) for time in times]
@@ -287,7 +374,9 @@ def test_a_flood_of_one_tenant_is_not_promoted_at_the_cost_of_another(guarded: T
     assert not promoted()
 
 
-def test_without_keys_a_service_shows_what_tenants_left(guarded: TestClient, make_client, key) -> None:
+def test_without_keys_a_service_shows_what_tenants_left(
+    guarded: TestClient, make_client, key
+) -> None:
     id_ = guarded.post("/v1/reports", json=REPORT, headers=key("a")).json()["id"]
     assert make_client().get(f"/v1/reports/{id_}").status_code == 200
 
@@ -302,14 +391,22 @@ def test_keys_are_made_listed_and_revoked_on_the_command_line(tmp_path: Path) ->
 
     made = run("create", "--tenant", "team-a").stdout.strip()
     store = Store(database.connect(url))
-    assert api_keys.caller_of(store, [f"Bearer {made}"]) == api_keys.Caller("team-a", frozenset(ASKING))
+    assert api_keys.caller_of(store, [f"Bearer {made}"]) == api_keys.Caller(
+        "team-a", frozenset(ASKING)
+    )
     id_, secret = made.split("_", 2)[1:]
     listed = run("list").stdout
     assert "team-a  recommend report" in listed
     assert secret not in listed
     assert run("revoke", id_).stdout == f"{id_} is revoked\n"
     assert "revoked" in run("list").stdout
-    for wrong in ("revoke nothing", "create", "create --tenant \t", "create --tenant a --scope x", "list all"):
+    for wrong in (
+        "revoke nothing",
+        "create",
+        "create --tenant \t",
+        "create --tenant a --scope x",
+        "list all",
+    ):
         refused = run(*wrong.split(" "))
         assert refused.returncode == 2, wrong
         assert "Traceback" not in refused.stderr
@@ -319,7 +416,11 @@ def test_keys_are_made_listed_and_revoked_on_the_command_line(tmp_path: Path) ->
 def test_a_database_that_has_no_keys_is_said_without_a_traceback(url: str) -> None:
     command = [sys.executable, "-m", "service.api_keys", "list"]
     refused = subprocess.run(
-        command, env={"SHARDWRIGHT_DATABASE_URL": url, "PATH": ""}, capture_output=True, text=True, check=False
+        command,
+        env={"SHARDWRIGHT_DATABASE_URL": url, "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert refused.returncode == 2
     assert "database" in refused.stderr

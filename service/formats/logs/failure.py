@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 _MARKS = re.compile(
-    r"OutOfMemoryError|(?:CUDA|HIP|NPU|XPU)(?: error:)? out of memory|Cuda failure (?:\d+ )?'out of memory'"
+    r"OutOfMemoryError|(?:CUDA|HIP|NPU|XPU)(?: error:)? out of memory|Cuda failure (?:\d+ )?'out of"
+    r" memory'"
     r"|cudaErrorMemoryAllocation|(?:CU|HIP|ROC)BLAS_STATUS_ALLOC_FAILED"
-    r"|RESOURCE_EXHAUSTED: (?:XLA|Out of memory|Ran out of memory|Attempting to (?:allocate|reserve)|Error allocating"
+    r"|RESOURCE_EXHAUSTED: (?:XLA|Out of memory|Ran out of memory|Attempting to"
+    r" (?:allocate|reserve)|Error allocating"
     r"|Error loading program|Failed to allocate)"
     r"|Ran out of memory in memory space"
 )

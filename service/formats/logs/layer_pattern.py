@@ -1,4 +1,5 @@
-"""Which layers are of a kind, from Megatron's expressions of lists such as ([0]*3+[1]*58) or ([1]+[0])*12.
+"""Which layers are of a kind, from Megatron's expressions of lists such as ([0]*3+[1]*58) or
+([1]+[0])*12.
 
 The expression is rewritten until one list is left; nothing is evaluated.
 """
@@ -27,7 +28,11 @@ def layer_switches(text: str, most: int) -> list[bool]:
         text = _REPEATED.sub(lambda match: _repeat(match.group(1), int(match.group(2)), most), text)
         text = _BRACKETED.sub(r"\1", _ADDED.sub("", text))
     result = _LIST.fullmatch(text)
-    return [switch == "b" for switch in result.group(1)] if result and len(result.group(1)) <= most else []
+    return (
+        [switch == "b" for switch in result.group(1)]
+        if result and len(result.group(1)) <= most
+        else []
+    )
 
 
 def _repeat(switches: str, times: int, most: int) -> str:

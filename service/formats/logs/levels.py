@@ -1,9 +1,11 @@
-"""Where a run changed its speed for good: long stretches of steps that keep another one than those beside them.
+"""Where a run changed its speed for good: long stretches of steps that keep another one than those
+beside them.
 
-Changes are those of models.calibration.drift, by 3% or more and less than tenfold (a clock that runs ahead of the device is no
-speed). A stretch is a level where three quarters of its steps lie within a fifth of their median, its halves within 5%
-of each other, and where it has ten steps or a tenth of all: pauses between steps make none, nor does a warm-up that
-falls from step to step. Those belong to the level before them, or to the first.
+Changes are those of models.calibration.drift, by 3% or more and less than tenfold (a clock that
+runs ahead of the device is no speed). A stretch is a level where three quarters of its steps lie
+within a fifth of their median, its halves within 5% of each other, and where it has ten steps or a
+tenth of all: pauses between steps make none, nor does a warm-up that falls from step to step. Those
+belong to the level before them, or to the first.
 """
 
 from __future__ import annotations
@@ -24,10 +26,13 @@ _HALVES = 0.05
 
 
 def stretches(values: Sequence[float]) -> list[slice]:
-    """One for each level, in order, of positive times or rates; long logs are looked at a few steps at a time."""
+    """One for each level, in order, of positive times or rates; long logs are looked at a few steps
+    at a time."""
     together = max(1, -(-len(values) // _MOST_POINTS))
     logs = np.log(np.array(values))
-    points = np.array([np.median(logs[start : start + together]) for start in range(0, len(logs), together)])
+    points = np.array(
+        [np.median(logs[start : start + together]) for start in range(0, len(logs), together)]
+    )
     starts = [start * together for start in _starts(points)]
     return [slice(start, end) for start, end in pairwise([0, *starts, len(logs)])]
 
@@ -47,17 +52,23 @@ def _starts(points: Array) -> Iterator[int]:
 
 
 def _cuts(points: Array) -> list[int]:
-    """Changes, each moved to where the steps on either side are nearest to their medians: ranks place it roughly."""
+    """Changes, each moved to where the steps on either side are nearest to their medians: ranks
+    place it roughly."""
     cuts = [0, *(change.index for change in changes(points)), len(points)]
     for at in range(1, len(cuts) - 1):
         start, cut, end = cuts[at - 1 : at + 2]
-        before, after = (np.abs(points[start:end] - np.median(side)) for side in (points[start:cut], points[cut:end]))
+        before, after = (
+            np.abs(points[start:end] - np.median(side))
+            for side in (points[start:cut], points[cut:end])
+        )
         cuts[at] = start + 1 + int(np.argmin(np.cumsum(before - after)[:-1]))
     return cuts
 
 
 def _is_level(piece: Array, count: int) -> bool:
     away = np.abs(np.expm1(piece - np.median(piece)))
-    first, second = (float(np.median(half)) for half in (piece[: -(-len(piece) // 2)], piece[len(piece) // 2 :]))
+    first, second = (
+        float(np.median(half)) for half in (piece[: -(-len(piece) // 2)], piece[len(piece) // 2 :])
+    )
     is_long = len(piece) >= min(_LONG, _SHARE * count)
     return is_long and abs(second - first) <= _HALVES and bool(np.percentile(away, _ALIKE) <= _NEAR)

@@ -1,7 +1,8 @@
-"""A log as lines, whatever wrapped them: colours removed, the updates of a progress bar apart, each with its number.
+"""A log as lines, whatever wrapped them: colours removed, the updates of a progress bar apart, each
+with its number.
 
-Only a stretch of limited reach around what a dialect looks for is ever matched, so that a line of many megabytes costs
-no more than its length.
+Only a stretch of limited reach around what a dialect looks for is ever matched, so that a line of
+many megabytes costs no more than its length.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ _HEAD = 300
 _HEAD_OF_STAMP = 80
 _COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,32}[ -/]{0,4}[@-~]")
 _RANK = re.compile(r"\[(?:rank|default|pod/)[^\]\s]{0,120}\]|^\s{0,20}\d{1,6}:(?=\s)")
-_STAMP = re.compile(r"\b(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?(Z|[-+]\d\d:?\d\d)?(?![\d:])")
-_NOT_TEXT = frozenset("\0\x01\x02\x03\x04\x05\x06\x0e\x0f\x10\x11\x12\x14\x15\x16\x17\x18\x19\ufffd")
+_STAMP = re.compile(
+    r"\b(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?(Z|[-+]\d\d:?\d\d)?(?![\d:])"
+)
+_NOT_TEXT = frozenset(
+    "\0\x01\x02\x03\x04\x05\x06\x0e\x0f\x10\x11\x12\x14\x15\x16\x17\x18\x19\ufffd"
+)
 _SAMPLE = 1 << 20
 
 
@@ -52,13 +57,17 @@ class Line:
         return found.group() if found else ""
 
     def around(self, mark: str) -> Iterator[tuple[str, str]]:
-        """For each `mark` what stands before it, back to the last one, and after it, up to the next one."""
+        """For each `mark` what stands before it, back to the last one, and after it, up to the next
+        one."""
         last, at = 0, self.text.find(mark)
         while at >= 0:
             start = at + len(mark)
             following = self.text.find(mark, start)
             end = len(self.text) if following < 0 else following
-            yield self.text[max(last, at - _REACH) : at], self.text[start : min(end, start + _REACH)]
+            yield (
+                self.text[max(last, at - _REACH) : at],
+                self.text[start : min(end, start + _REACH)],
+            )
             last, at = start, following
 
 
@@ -73,7 +82,11 @@ class Log:
             return
         for number, line in enumerate(self._lines, 1):
             if any(mark in line for mark in marks):
-                yield from (Line(number, part) for part in line.split("\r") if any(mark in part for mark in marks))
+                yield from (
+                    Line(number, part)
+                    for part in line.split("\r")
+                    if any(mark in part for mark in marks)
+                )
 
     def section(self, first: str, last: str) -> Iterator[Line]:
         """The lines between each line with `first` and the next one with `last`, or the end."""
@@ -89,7 +102,9 @@ class Log:
     @property
     def stamp(self) -> datetime | None:
         """The last one with which a line begins, but for what a logger puts before it."""
-        return next(filter(None, (stamp(line[:_HEAD_OF_STAMP]) for line in reversed(self._lines))), None)
+        return next(
+            filter(None, (stamp(line[:_HEAD_OF_STAMP]) for line in reversed(self._lines))), None
+        )
 
     @property
     def is_text(self) -> bool:

@@ -1,4 +1,5 @@
-"""MaxText: `seconds` is the clock of the host from step to step, which can run ahead of the devices at first.
+"""MaxText: `seconds` is the clock of the host from step to step, which can run ahead of the devices
+at first.
 
 `Tokens/s/device` is the tokens of a step, which are what it trains on, over these seconds.
 """

@@ -1,7 +1,7 @@
 """Megatron-LM, Megatron-Core, Bridge, Primus and Megatron-DeepSpeed.
 
-`elapsed time per iteration (ms)` is the mean over the iterations since the last such line. Where forks print
-"current/average", the first is read.
+`elapsed time per iteration (ms)` is the mean over the iterations since the last such line. Where
+forks print "current/average", the first is read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from service.formats.logs.steps import Found, Step
 
 _MARK = "elapsed time per iteration"
 _ITERATION = re.compile(r"iteration\s{1,20}(\d{1,12})\s{0,20}/\s{0,20}\d{1,12}", re.IGNORECASE)
-_CUT_OFF = re.compile(r"iteration\s{1,20}\d{1,12}\s{0,20}/\s{0,20}\d{1,12}\s{0,20}\|\s{0,20}(?:consumed|elapsed|$)")
+_CUT_OFF = re.compile(
+    r"iteration\s{1,20}\d{1,12}\s{0,20}/\s{0,20}\d{1,12}\s{0,20}\|\s{0,20}(?:consumed|elapsed|$)"
+)
 _TIME = re.compile(rf"\s{{0,20}}\((ms|s)\):\s{{0,20}}({NUMBER})(?=[\s|/,]|$)", re.IGNORECASE)
 _LOSS = re.compile(rf"lm loss:\s{{0,20}}({NUMBER})", re.IGNORECASE)
 _LOST = re.compile(r"number of (?:skipped|nan) iterations:\s{0,20}(\d{1,12})")
@@ -51,7 +53,8 @@ def find(log: Log) -> Found:
 def arguments(log: Log) -> Mapping[str, str]:
     """The dump between the rulers as it is printed; of several the last.
 
-    The padded vocabulary is known and printed only after the dump; it is added where the dump does not have it.
+    The padded vocabulary is known and printed only after the dump; it is added where the dump does
+    not have it.
     """
     read: dict[str, str] = {}
     for line in log.section(_RULER, _END):

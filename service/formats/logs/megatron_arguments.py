@@ -1,7 +1,8 @@
-"""The question that a Megatron run answers, from the arguments it dumps: model, workload and layout in their wire form.
+"""The question that a Megatron run answers, from the arguments it dumps: model, workload and layout
+in their wire form.
 
-Names and meanings are those of Megatron-Core 0.19. The dump is printed after Megatron has filled in what follows from
-other arguments, so that most of what a script leaves out is there.
+Names and meanings are those of Megatron-Core 0.19. The dump is printed after Megatron has filled in
+what follows from other arguments, so that most of what a script leaves out is there.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ _OVERLAPS = {
 }
 """Switches of a stack, and the arguments of which any turns each on."""
 _DISPATCHERS = {"allgather": "allgather", "alltoall": "alltoall", "flex": "deduplicated"}
-_UNEVEN = ("pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+_UNEVEN = (
+    "pipeline_model_parallel_layout",
+    "decoder_first_pipeline_num_layers",
+    "decoder_last_pipeline_num_layers",
+)
 _SPLIT_WITH_ENDS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 
 
@@ -86,7 +91,8 @@ class _Arguments:
 
 
 def question(arguments: Mapping[str, str]) -> Mapping[str, Any]:
-    """`model`, `workload`, `layout` and `num_chips`. Raises Invalid where a part is missing, unreadable or unknown."""
+    """`model`, `workload`, `layout` and `num_chips`. Raises Invalid where a part is missing,
+    unreadable or unknown."""
     given = _Arguments(arguments)
     for name, missing in _MISSING.items():
         if given.word(name) not in (None, "False"):
@@ -96,12 +102,17 @@ def question(arguments: Mapping[str, str]) -> Mapping[str, Any]:
         raise given.invalid("num_layers", f"must be at most {_MOST_LAYERS}")
     layout = _layout(given, layers)
     chips = layout["tp"] * layout["pp"] * layout["cp"] * layout["dp_shard"] * layout["dp_replicate"]
-    return {"model": _model(given, layers), "workload": _workload(given), "layout": layout, "num_chips": chips}
+    return {
+        "model": _model(given, layers),
+        "workload": _workload(given),
+        "layout": layout,
+        "num_chips": chips,
+    }
 
 
 def abilities(arguments: Mapping[str, str]) -> dict[str, Any]:
-    """What the arguments say of the stack, in the words of its wire form; of those that the dump does not have, that
-    cannot be read, and that the run has no use for, nothing."""
+    """What the arguments say of the stack, in the words of its wire form; of those that the dump
+    does not have, that cannot be read, and that the run has no use for, nothing."""
     found: dict[str, Any] = {}
     with suppress(Invalid):
         for name, value in _abilities(_Arguments(arguments)):
@@ -161,7 +172,9 @@ def _model(given: _Arguments, layers: int) -> dict[str, Any]:
 
 def _heads(given: _Arguments) -> dict[str, int]:
     grouped = given.flag("group_query_attention")
-    heads = {"num_key_value_heads": given.count("num_query_groups" if grouped else "num_attention_heads")}
+    heads = {
+        "num_key_value_heads": given.count("num_query_groups" if grouped else "num_attention_heads")
+    }
     size = given.optional("kv_channels")
     return heads if size is None else {**heads, "head_dim": size}
 
@@ -177,7 +190,8 @@ def _mla(given: _Arguments) -> dict[str, int | None]:
 
 
 def _window(given: _Arguments, layers: int) -> dict[str, int]:
-    """`window_size` (left, right) is keys beside the query's own; with `window_attn_skip_freq` n every n-th is full."""
+    """`window_size` (left, right) is keys beside the query's own; with `window_attn_skip_freq` n
+    every n-th is full."""
     text = given.word("window_size")
     if text is None:
         return {}
@@ -189,12 +203,19 @@ def _window(given: _Arguments, layers: int) -> dict[str, int]:
         return {}
     if given.word("window_attn_skip_freq") is None:
         return {"sliding_window": left + 1}
-    local = _pattern(given, "window_attn_skip_freq", layers, lambda period, index: (index + 1) % period > 0)
+    local = _pattern(
+        given, "window_attn_skip_freq", layers, lambda period, index: (index + 1) % period > 0
+    )
     full = [not each for each in local]
     period = full.index(True) + 1 if True in full else layers + 1
     if full != [(index + 1) % period == 0 for index in range(layers)]:
-        raise given.unsupported("window_attn_skip_freq", "full attention at other than regular distances")
-    return {"sliding_window": left + 1, **({"full_attention_period": period} if True in full else {})}
+        raise given.unsupported(
+            "window_attn_skip_freq", "full attention at other than regular distances"
+        )
+    return {
+        "sliding_window": left + 1,
+        **({"full_attention_period": period} if True in full else {}),
+    }
 
 
 def _moe(given: _Arguments, layers: int) -> dict[str, int | bool]:
@@ -214,7 +235,10 @@ def _moe(given: _Arguments, layers: int) -> dict[str, int | bool]:
 
 def _groups(given: _Arguments) -> dict[str, int]:
     """Of experts; without --moe-router-group-topk they limit nothing."""
-    groups, chosen = given.optional("moe_router_num_groups"), given.optional("moe_router_group_topk")
+    groups, chosen = (
+        given.optional("moe_router_num_groups"),
+        given.optional("moe_router_group_topk"),
+    )
     return {"num_groups": groups, "groups_per_token": chosen} if groups and chosen else {}
 
 
@@ -226,7 +250,8 @@ def _shared_expert(given: _Arguments) -> dict[str, int]:
 def _sparse_layers(given: _Arguments, layers: int) -> tuple[int, int]:
     """(dense layers that come first, every how many layers one is sparse from there).
 
-    Of a group of layers Megatron makes the first sparse, the wire form the last: the same layers in another order.
+    Of a group of layers Megatron makes the first sparse, the wire form the last: the same layers in
+    another order.
     """
     sparse = _pattern(given, "moe_layer_freq", layers, lambda period, index: index % period == 0)
     if not any(sparse):
@@ -235,19 +260,26 @@ def _sparse_layers(given: _Arguments, layers: int) -> tuple[int, int]:
     if all(sparse[first:]):
         return first, 1
     period = layers // sum(sparse)
-    if any(sum(sparse[start : start + period]) != 1 for start in range(0, layers, period)) or layers % period:
+    if (
+        any(sum(sparse[start : start + period]) != 1 for start in range(0, layers, period))
+        or layers % period
+    ):
         raise given.unsupported("moe_layer_freq", "sparse layers at other than regular distances")
     return 0, period
 
 
-def _pattern(given: _Arguments, name: str, layers: int, of_period: Callable[[int, int], bool]) -> list[bool]:
+def _pattern(
+    given: _Arguments, name: str, layers: int, of_period: Callable[[int, int], bool]
+) -> list[bool]:
     """A switch for each layer, from a period or from an expression of lists."""
     text = (given.word(name) or "1").replace(" ", "")
     if _WHOLE.fullmatch(text) and int(text) > 0:
         return [of_period(int(text), index) for index in range(layers)]
     switches = layer_switches(text, layers)
     if len(switches) != layers:
-        raise given.invalid(name, f"must be a whole number, or a list of 0 and 1 for each of the {layers} layers")
+        raise given.invalid(
+            name, f"must be a whole number, or a list of 0 and 1 for each of the {layers} layers"
+        )
     return switches
 
 
@@ -282,13 +314,18 @@ def _optimizer(given: _Arguments) -> str:
 
 
 def _layout(given: _Arguments, layers: int) -> dict[str, Any]:
-    tp, pp, cp = (given.count(f"{axis}_parallel_size", 1) for axis in ("tensor_model", "pipeline_model", "context"))
+    tp, pp, cp = (
+        given.count(f"{axis}_parallel_size", 1)
+        for axis in ("tensor_model", "pipeline_model", "context")
+    )
     dp = _data_parallel(given, tp * pp * cp)
     virtual = _virtual_stages(given, layers, pp)
     stage = _zero_stage(given)
     replicas = given.count("num_distributed_optimizer_instances", 1) if stage else dp
     if dp % replicas:
-        raise given.invalid("num_distributed_optimizer_instances", f"must divide the data-parallel size = {dp}")
+        raise given.invalid(
+            "num_distributed_optimizer_instances", f"must divide the data-parallel size = {dp}"
+        )
     return {
         "tp": tp,
         "pp": pp,
@@ -331,13 +368,18 @@ def _virtual_stages(given: _Arguments, layers: int, pp: int) -> int:
     if chunk is None:
         return 1
     if layers % (pp * chunk):
-        raise given.invalid("num_layers_per_virtual_pipeline_stage", f"times {pp} stages must divide {layers} layers")
+        raise given.invalid(
+            "num_layers_per_virtual_pipeline_stage",
+            f"times {pp} stages must divide {layers} layers",
+        )
     return layers // (pp * chunk)
 
 
 def _balanced(given: _Arguments, layers: int, stages: int) -> bool:
     """Whether the stages differ in their layers, to even out what else they do."""
-    uneven = any(given.word(name) is not None for name in _UNEVEN) or any(map(given.flag, _SPLIT_WITH_ENDS))
+    uneven = any(given.word(name) is not None for name in _UNEVEN) or any(
+        map(given.flag, _SPLIT_WITH_ENDS)
+    )
     return stages > 1 and (uneven or layers % stages > 0)
 
 
@@ -348,7 +390,9 @@ def _zero_stage(given: _Arguments) -> int:
     if not (given.flag("use_megatron_fsdp") or given.flag("use_custom_fsdp")):
         return int(given.flag("use_distributed_optimizer"))
     if strategy not in _ZERO_STAGES:
-        raise given.invalid("data_parallel_sharding_strategy", f"must be one of {', '.join(_ZERO_STAGES)}")
+        raise given.invalid(
+            "data_parallel_sharding_strategy", f"must be one of {', '.join(_ZERO_STAGES)}"
+        )
     return _ZERO_STAGES[strategy]
 
 
@@ -363,7 +407,9 @@ def _experts(given: _Arguments, tp: int) -> dict[str, int]:
 
 
 def _offloads_activations(given: _Arguments) -> bool:
-    return given.count("cpu_offloading_num_layers", 0, least=0) > 0 or given.flag("fine_grained_activation_offloading")
+    return given.count("cpu_offloading_num_layers", 0, least=0) > 0 or given.flag(
+        "fine_grained_activation_offloading"
+    )
 
 
 def _recompute(given: _Arguments, layers: int, chunks: int) -> dict[str, Any]:

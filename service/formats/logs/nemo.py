@@ -1,16 +1,19 @@
 """NeMo 1 and 2: `train_step_timing in s`, of the DLL lines if there are any, else of the others.
 
-What is printed is the mean over the last `buffer_size` steps of the timer (`exp_manager.step_timing_kwargs`), and while
-there are fewer, over all so far. By default that is 1, the step's own time; recipes for benchmarks set 5, and then the
-slow first step is in the first five values: 44.9, 24.8, 18.1, 14.7, 12.7, 4.68. The window is found from the values:
-the sums k * mean(k) grow by the step's own time as long as the window fills, and fall when the first step leaves it.
-This is believed only if the own times that follow lie closer, by a factor of two, to the clock of the DLL lines than
-the printed values do; where there is no clock, to their own median.
+What is printed is the mean over the last `buffer_size` steps of the timer
+(`exp_manager.step_timing_kwargs`), and while there are fewer, over all so far. By default that is
+1, the step's own time; recipes for benchmarks set 5, and then the slow first step is in the first
+five values: 44.9, 24.8, 18.1, 14.7, 12.7, 4.68. The window is found from the values: the sums k *
+mean(k) grow by the step's own time as long as the window fills, and fall when the first step leaves
+it. This is believed only if the own times that follow lie closer, by a factor of two, to the clock
+of the DLL lines than the printed values do; where there is no clock, to their own median.
 
-Own times are derived from the DLL lines, which print every digit. The others print three or four, whose rounding would
-add up: there the values of the filling window are left out as warm-up and the rest are taken as they are.
+Own times are derived from the DLL lines, which print every digit. The others print three or four,
+whose rounding would add up: there the values of the filling window are left out as warm-up and the
+rest are taken as they are.
 
-`peak_memory_usage` is the most ever reserved, in bytes; `memory_allocated`, what tensors take just then, is no peak.
+`peak_memory_usage` is the most ever reserved, in bytes; `memory_allocated`, what tensors take just
+then, is no peak.
 """
 
 from __future__ import annotations
@@ -82,7 +85,9 @@ def _read(line: Line, before: str, after: str, prints: _Prints, found: Found) ->
         stamp=stamp(before),
     )
     if printed := _last(_DLL, before):
-        prints.dll.append(replace(_numbered(step, int(printed.group(2))), clock=_clock(printed.group(1))))
+        prints.dll.append(
+            replace(_numbered(step, int(printed.group(2))), clock=_clock(printed.group(1)))
+        )
     elif index := _last(_LINE, before):
         prints.line.append(_numbered(step, int(index.group(1))))
     elif bar := _last(_BAR, before):
@@ -130,7 +135,10 @@ def _derived(stretch: Sequence[Step], window: int) -> list[Step]:
 
 def _settled(stretch: Sequence[Step], window: int) -> list[Step]:
     filling = window if window > 1 else 0
-    return [replace(step, starting=step.starting or index < filling) for index, step in enumerate(stretch)]
+    return [
+        replace(step, starting=step.starting or index < filling)
+        for index, step in enumerate(stretch)
+    ]
 
 
 def _window(stretch: Sequence[Step]) -> int:
@@ -157,8 +165,13 @@ def _undone(means: Sequence[float], window: int) -> list[float]:
 
 
 def _error(times: Sequence[float], clocks: Sequence[float | None]) -> float:
-    """How far the times after the first are from the clock; where there is none, from their median."""
-    between = [later - clock for clock, later in pairwise(clocks) if clock is not None and later is not None]
+    """How far the times after the first are from the clock; where there is none, from their
+    median."""
+    between = [
+        later - clock
+        for clock, later in pairwise(clocks)
+        if clock is not None and later is not None
+    ]
     rest = times[1:]
     if not rest or len(between) < len(rest) < 2:
         return math.inf

@@ -1,4 +1,5 @@
-"""A training log as one measurement: the step time that a person would read from it, and what it rests on."""
+"""A training log as one measurement: the step time that a person would read from it, and what it
+rests on."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ _UNITS: dict[Framework, Unit] = {"torchtitan": "tokens_per_s_per_chip"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A stretch of the steps used that keeps its speed: `value` is their median, from `first_step` on."""
+    """A stretch of the steps used that keeps its speed: `value` is their median, from `first_step`
+    on."""
 
     first_step: int
     steps: int
@@ -50,17 +52,17 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """`value` is the median of the steps used, or of the level that the middle one has; `low` and `high` are their 10th
-    and 90th percentile, all in `unit`.
+    """`value` is the median of the steps used, or of the level that the middle one has; `low` and
+    `high` are their 10th and 90th percentile, all in `unit`.
 
-    `left_out`: for each reason the steps not used, so that these and `steps_used` add up to `steps_found`.
-    `restarts`: how often the step number went back. `global_batch`: sequences of those used, where printed.
-    `device_tokens`: those of a step on each device, where that follows from what is printed.
-    `memory_gib`: the largest peak printed; what was reserved rather than what was allocated of it, if both are.
-    `levels`: more than one where the speed changed for good, by 3% or more (levels.py).
-    `unread`: lines that look like steps and could not be read, at most 20. `arguments`: as Megatron
-    names them.
-    `stamp`: the date and time printed beside the last step used; where steps have none, the last of another line.
+    `left_out`: for each reason the steps not used, so that these and `steps_used` add up to
+    `steps_found`. `restarts`: how often the step number went back. `global_batch`: sequences of
+    those used, where printed. `device_tokens`: those of a step on each device, where that follows
+    from what is printed. `memory_gib`: the largest peak printed; what was reserved rather than what
+    was allocated of it, if both are. `levels`: more than one where the speed changed for good, by
+    3% or more (levels.py). `unread`: lines that look like steps and could not be read, at most 20.
+    `arguments`: as Megatron names them. `stamp`: the date and time printed beside the last step
+    used; where steps have none, the last of another line.
     """
 
     framework: Framework
@@ -83,10 +85,11 @@ class Reading:
 
 
 def read(text: str, framework: str | None = None, global_batch: int | None = None) -> Reading:
-    """Of the steps of `framework`, or of the one whose steps the log has. Raises Invalid where there is no answer.
+    """Of the steps of `framework`, or of the one whose steps the log has. Raises Invalid where
+    there is no answer.
 
-    Where the batch size grows, of the steps with `global_batch` sequences; without it, of those with as many as the
-    arguments say, or as most steps have.
+    Where the batch size grows, of the steps with `global_batch` sequences; without it, of those
+    with as many as the arguments say, or as most steps have.
     """
     if framework is not None and framework not in FRAMEWORKS:
         raise UnknownName("framework", framework[:60], FRAMEWORKS)
@@ -112,7 +115,9 @@ def _recognised(log: Log, found: Mapping[Framework, Found]) -> Framework:
     if not names:
         raise Invalid("log", None, _nothing(log, found, FRAMEWORKS))
     if len(names) > 1:
-        raise Invalid("log", None, f"mixes {_counted(found)}; give the steps of one framework, or name it")
+        raise Invalid(
+            "log", None, f"mixes {_counted(found)}; give the steps of one framework, or name it"
+        )
     return names[0]
 
 
@@ -136,16 +141,26 @@ def _steps(name: Framework, found: Found) -> str:
     return f"{found.runs.count} step{'s' if found.runs.count > 1 else ''} of {name}"
 
 
-def _reading(name: Framework, found: Found, selection: Selection, arguments: Mapping[str, str]) -> Reading:
+def _reading(
+    name: Framework, found: Found, selection: Selection, arguments: Mapping[str, str]
+) -> Reading:
     if found.runs.only_falls:
-        raise Invalid("log", None, f"has {_steps(name, found)}, the newest first; turn its lines round")
+        raise Invalid(
+            "log", None, f"has {_steps(name, found)}, the newest first; turn its lines round"
+        )
     if not selection.used:
         why = ", ".join(f"{count} {reason}" for reason, count in selection.left_out.items())
         raise Invalid("log", None, f"has {_steps(name, found)} and none to use: {why}")
     low, high = np.percentile([step.value for step in selection.used], [10, 90]).tolist()
     levels = tuple(_levels(selection.used))
-    tokens = [step.tokens for step in selection.used if step.tokens is not None and math.isfinite(step.tokens)]
-    kind: MemoryKind | None = next((kind for kind in ("reserved", "allocated") if kind in found.peaks), None)
+    tokens = [
+        step.tokens
+        for step in selection.used
+        if step.tokens is not None and math.isfinite(step.tokens)
+    ]
+    kind: MemoryKind | None = next(
+        (kind for kind in ("reserved", "allocated") if kind in found.peaks), None
+    )
     return Reading(
         framework=name,
         unit=_UNITS.get(name, "step_time_s"),

@@ -20,10 +20,11 @@ _MOST_GIB = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """`value` is in the unit of the log and `time` grows with the step time. `finite`: neither is NaN, nor the loss.
+    """`value` is in the unit of the log and `time` grows with the step time. `finite`: neither is
+    NaN, nor the loss.
 
-    `starting`: the start of a run is in it. Where known, `batch`: sequences, `tokens`: of a device, `clock`: seconds at
-    which it was printed, `stamp`: the date and time printed beside it.
+    `starting`: the start of a run is in it. Where known, `batch`: sequences, `tokens`: of a device,
+    `clock`: seconds at which it was printed, `stamp`: the date and time printed beside it.
     """
 
     number: int
@@ -44,7 +45,8 @@ class Step:
 
 @dataclass(slots=True)
 class Runs:
-    """Stretches in which the step number only grows. `repeated` steps were printed again, by another rank perhaps."""
+    """Stretches in which the step number only grows. `repeated` steps were printed again, by
+    another rank perhaps."""
 
     stretches: list[list[Step]] = field(default_factory=list)
     repeated: int = 0

@@ -26,13 +26,20 @@ PROFILE = shipped_profile()
 
 
 def problem(cluster: str, chips: int) -> Problem:
-    return problems.problem("llama-3-8b", (cluster, chips), "megatron", seq_len=4096, global_batch=64)
+    return problems.problem(
+        "llama-3-8b", (cluster, chips), "megatron", seq_len=4096, global_batch=64
+    )
 
 
 def racks(*chips: int) -> list[Node]:
     """Racks of 18 trays of 4, holding so many chips."""
     return [
-        Node(name=f"r{rack}n{tray}", chips=min(4, held - 4 * tray), domain=f"r{rack}", leaf=f"l{rack // 2}")
+        Node(
+            name=f"r{rack}n{tray}",
+            chips=min(4, held - 4 * tray),
+            domain=f"r{rack}",
+            leaf=f"l{rack // 2}",
+        )
         for rack, held in enumerate(chips)
         for tray in range(-(-held // 4))
     ]
@@ -40,13 +47,19 @@ def racks(*chips: int) -> list[Node]:
 
 @settings(max_examples=15)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=5), st.integers(1, 2))
-def test_every_rank_has_one_device_and_no_node_more_than_it_has(held: list[int], devices: int) -> None:
+def test_every_rank_has_one_device_and_no_node_more_than_it_has(
+    held: list[int], devices: int
+) -> None:
     nodes = [Node(name=f"n{i}", chips=chips, domain=f"n{i}") for i, chips in enumerate(held)]
     asked = problem("h100", sum(held))
     chip = replace(asked.cluster.chip, devices_per_chip=devices)
     asked = replace(asked, cluster=replace(asked.cluster, chip=chip))
     found = allocate(asked, PROFILE, Constraints(), nodes, lambda: True)
-    ranks = [rank for host in found.hosts for rank in range(host.first_rank, host.first_rank + host.ranks)]
+    ranks = [
+        rank
+        for host in found.hosts
+        for rank in range(host.first_rank, host.first_rank + host.ranks)
+    ]
     assert ranks == list(range(found.cluster.num_devices))
     assert all(host.ranks == devices * host.chips for host in found.hosts)
     used: Counter[str] = Counter()
@@ -65,7 +78,11 @@ def test_whole_nodes_are_used_as_they_are() -> None:
     asked = problem("h100", 32)
     found = allocate(asked, PROFILE, Constraints(), nodes, lambda: True)
     plain = float(search(Space(asked, Constraints()), PROFILE, Goal()).times[0])
-    there = float(search(Space(replace(asked, cluster=found.cluster), Constraints()), PROFILE, Goal()).times[0])
+    there = float(
+        search(Space(replace(asked, cluster=found.cluster), Constraints()), PROFILE, Goal()).times[
+            0
+        ]
+    )
     assert there <= plain
     assert found.spares == {} or there < plain
 
@@ -82,7 +99,10 @@ def test_trays_that_share_a_rack_are_one_domain_and_others_are_not(nested: str) 
     """Whether the fabric has trays as a level of their own or not."""
     asked, trays = problem(nested, 288), [4] * 72
     apart = [Node(name=f"n{i}", chips=chips, domain=f"n{i}") for i, chips in enumerate(trays)]
-    found = [allocate(asked, PROFILE, Constraints(), nodes, lambda: True) for nodes in (apart, racks(72, 72, 72, 72))]
+    found = [
+        allocate(asked, PROFILE, Constraints(), nodes, lambda: True)
+        for nodes in (apart, racks(72, 72, 72, 72))
+    ]
     assert [one.cluster.scale_up_domain for one in found] == [4, 64]
 
 
@@ -95,7 +115,9 @@ def test_ranks_count_through_nodes_in_the_order_of_the_request() -> None:
 
 
 def step_time(asked: Problem, cluster: Cluster) -> float:
-    return float(search(Space(replace(asked, cluster=cluster), Constraints()), PROFILE, Goal()).times[0])
+    return float(
+        search(Space(replace(asked, cluster=cluster), Constraints()), PROFILE, Goal()).times[0]
+    )
 
 
 @pytest.mark.parametrize("held", [(72,), (72, 64)])
@@ -118,7 +140,9 @@ def test_a_limit_on_chips_is_kept_within_one_domain(held: tuple[int, ...], limit
 def test_small_groups_of_more_chips_hide_no_large_ones(
     model: str, held: tuple[int, ...], group: int, chips: int
 ) -> None:
-    asked = problems.problem(model, ("gb200", sum(held)), "megatron", seq_len=4096, global_batch=144)
+    asked = problems.problem(
+        model, ("gb200", sum(held)), "megatron", seq_len=4096, global_batch=144
+    )
     asked = replace(asked, cluster=replace(asked.cluster, chips_per_domain=None))
     found = allocate(asked, PROFILE, Constraints(), racks(*held), lambda: True)
     large = replace(asked.cluster, num_chips=chips, chips_per_domain=group)
@@ -130,7 +154,9 @@ def test_what_time_left_untried_is_no_faster_than_said() -> None:
     best = step_time(asked, allocate(asked, PROFILE, Constraints(), nodes, lambda: True).cluster)
     for asked_often in (1, 3, 10, 30):
         answers = iter([True] * asked_often)
-        found = allocate(asked, PROFILE, Constraints(), nodes, lambda answers=answers: next(answers, False))
+        found = allocate(
+            asked, PROFILE, Constraints(), nodes, lambda answers=answers: next(answers, False)
+        )
         assert found.left_out_s <= best
         there = replace(asked, cluster=found.cluster)
         told = recommend(there, PROFILE, left_out_s=found.left_out_s)
@@ -143,8 +169,18 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(Invalid, match=r"has 8 chips, but domain 'a' \(n1, n2, n3, …\) has 32"):
         allocate(problem("h100", 32), PROFILE, Constraints(), many, lambda: True)
     with pytest.raises(Invalid, match="more than the 8 chips of the allocation"):
-        allocate(problem("h100", 16), PROFILE, Constraints(), [Node(name="a", chips=8, domain="a")], lambda: True)
-    torus = replace(problem("h100", 16), stack=catalogue.stack("maxtext"), cluster=catalogue.cluster("tpu-v5p", 16))
+        allocate(
+            problem("h100", 16),
+            PROFILE,
+            Constraints(),
+            [Node(name="a", chips=8, domain="a")],
+            lambda: True,
+        )
+    torus = replace(
+        problem("h100", 16),
+        stack=catalogue.stack("maxtext"),
+        cluster=catalogue.cluster("tpu-v5p", 16),
+    )
     with pytest.raises(Invalid):
         allocate(torus, PROFILE, Constraints(), [Node(name="a", chips=4, domain="a")], lambda: True)
     one = [Node(name="a", chips=1, domain="a")]
@@ -156,7 +192,9 @@ def test_of_few_nodes_one_more_is_not_slower() -> None:
     """42 of 44 chips, though 44 and 40 can be divided in more ways."""
 
     def seconds(held: int) -> float:
-        asked = problems.problem("deepseek-v2-lite", ("gh200", held), "megatron", seq_len=4096, global_batch=144)
+        asked = problems.problem(
+            "deepseek-v2-lite", ("gh200", held), "megatron", seq_len=4096, global_batch=144
+        )
         nodes = [Node(name=f"n{i}", chips=1, domain=f"n{i}") for i in range(held)]
         found = allocate(asked, PROFILE, Constraints(), nodes, lambda: True)
         return step_time(asked, found.cluster)

@@ -23,21 +23,32 @@ PROFILE = shipped_profile()
 
 
 def on(cluster: str, chips: int) -> Problem:
-    return problems.problem("llama-3-8b", (cluster, chips), "torchtitan", seq_len=4096, global_batch=64)
+    return problems.problem(
+        "llama-3-8b", (cluster, chips), "torchtitan", seq_len=4096, global_batch=64
+    )
 
 
 PLACES = {
     "small": on("h100", 8),
     "large": on("h100", 64),
     "old": on("a100", 64),
-    "none": problems.problem("llama-3.1-70b", ("h100", 4), "torchtitan", seq_len=4096, global_batch=64),
+    "none": problems.problem(
+        "llama-3.1-70b", ("h100", 4), "torchtitan", seq_len=4096, global_batch=64
+    ),
 }
 
 
 def test_each_objective_puts_its_own_best_first() -> None:
     tokens = 1e11
-    for minimize, figure in (("step_time", "step_time_s"), ("time", "hours"), ("cost", "usd"), ("chips", "num_chips")):
-        choices = choose(PLACES, PROFILE, Constraints(), Objective(minimize=minimize, tokens=tokens))  # type: ignore[arg-type]
+    for minimize, figure in (
+        ("step_time", "step_time_s"),
+        ("time", "hours"),
+        ("cost", "usd"),
+        ("chips", "num_chips"),
+    ):
+        choices = choose(
+            PLACES, PROFILE, Constraints(), Objective(minimize=minimize, tokens=tokens)
+        )  # type: ignore[arg-type]
         answered = [choice for choice in choices if choice.refused is None]
         assert [choice.name for choice in choices[len(answered) :]] == ["none"]
         values = [getattr(choice, figure) for choice in answered]
@@ -52,12 +63,17 @@ def test_what_promises_most_is_searched_before_time_runs_out() -> None:
         best, *others = choose(places, PROFILE, Constraints(), objective, lambda: False)
         assert best.name == first
         assert not any(other.exact for other in others)
-        assert told([best, *others], objective).endswith("; time ran out before 3 others, of which any may be better")
+        assert told([best, *others], objective).endswith(
+            "; time ran out before 3 others, of which any may be better"
+        )
         assert "refused" not in told([best, *others], objective)
 
 
 def test_the_smallest_cluster_that_keeps_the_deadline_comes_first() -> None:
-    every = {choice.name: choice for choice in choose(PLACES, PROFILE, Constraints(), Objective(tokens=1e11))}
+    every = {
+        choice.name: choice
+        for choice in choose(PLACES, PROFILE, Constraints(), Objective(tokens=1e11))
+    }
     between = (every["small"].hours + every["large"].hours) / 2  # type: ignore[operator]
     limited = Objective(minimize="chips", tokens=1e11, deadline_hours=between)
     first, *rest = choose(PLACES, PROFILE, Constraints(), limited)
@@ -76,13 +92,17 @@ def test_hours_and_cost_can_be_redone_by_hand() -> None:
 
 
 @given(st.floats(1e-9, 1.0), st.floats(1e-3, 86400.0), st.floats(0.0, 1800.0))
-def test_no_other_interval_between_checkpoints_loses_less(rate: float, checkpoint: float, restart: float) -> None:
+def test_no_other_interval_between_checkpoints_loses_less(
+    rate: float, checkpoint: float, restart: float
+) -> None:
     objective = Objective(failures_per_chip_hour=rate, checkpoint_s=checkpoint, restart_s=restart)
     constraints = Constraints(allowed={"tp": (1,), "pp": (1,), "cp": (1,)})
     between = 3600 / (rate * 8)
 
     def kept(every: float) -> float:
-        return every / (between * math.exp(restart / between) * math.expm1((every + checkpoint) / between))
+        return every / (
+            between * math.exp(restart / between) * math.expm1((every + checkpoint) / between)
+        )
 
     try:
         (choice,) = choose({"small": PLACES["small"]}, PROFILE, constraints, objective)
@@ -92,11 +112,15 @@ def test_no_other_interval_between_checkpoints_loses_less(rate: float, checkpoin
     every = choice.checkpoint_every_s
     assert every is not None
     assert choice.goodput == pytest.approx(kept(every))
-    assert all(kept(every * factor) <= kept(every) * (1 + 1e-9) for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0))
+    assert all(
+        kept(every * factor) <= kept(every) * (1 + 1e-9)
+        for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0)
+    )
 
 
 def test_goodput_is_that_of_a_job_which_fails_now_and_then() -> None:
-    """Failures at random, an hour of work between any two on average, drawn for a thousand hours."""
+    """Failures at random, an hour of work between any two on average, drawn for a thousand
+    hours."""
     rate, checkpoint, restart = 1 / 8, 60.0, 120.0
     objective = Objective(failures_per_chip_hour=rate, checkpoint_s=checkpoint, restart_s=restart)
     (choice,) = choose({"small": PLACES["small"]}, PROFILE, Constraints(), objective)
@@ -113,8 +137,12 @@ def test_goodput_is_that_of_a_job_which_fails_now_and_then() -> None:
 
 
 def test_where_failures_leave_no_time_to_work_it_is_said() -> None:
-    objective = Objective(failures_per_chip_hour=1.0, checkpoint_s=1800.0, restart_s=1800.0, tokens=1e9)
-    choices = choose({"small": PLACES["small"], "large": PLACES["large"]}, PROFILE, Constraints(), objective)
+    objective = Objective(
+        failures_per_chip_hour=1.0, checkpoint_s=1800.0, restart_s=1800.0, tokens=1e9
+    )
+    choices = choose(
+        {"small": PLACES["small"], "large": PLACES["large"]}, PROFILE, Constraints(), objective
+    )
     assert choices[0].name == "large"  # of nothing and next to nothing
     assert all(choice.goodput is not None and 0 < choice.goodput < 1e-3 for choice in choices)
     assert "of the time kept" in told(choices, objective)
@@ -133,7 +161,10 @@ def test_without_a_price_the_field_is_named() -> None:
     with pytest.raises(Invalid) as refused:
         choose({"cluster": priceless}, PROFILE, Constraints(), Objective(minimize="cost"))
     assert refused.value.field == "objective.usd_per_chip_hour"
-    assert math.isfinite(choose({"cluster": priceless}, PROFILE, Constraints(), Objective())[0].step_time_s or math.inf)
+    assert math.isfinite(
+        choose({"cluster": priceless}, PROFILE, Constraints(), Objective())[0].step_time_s
+        or math.inf
+    )
 
 
 def test_where_none_keeps_the_limits_the_nearest_leads() -> None:
@@ -155,9 +186,12 @@ def test_where_no_layout_uses_all_chips_those_that_are_used_are_paid() -> None:
 
 @pytest.mark.parametrize("steps", [1, 3, 6, 12, 24])
 def test_a_choice_is_no_worse_where_its_answer_is_cut_short(steps: int) -> None:
-    """However far a first search came: the layout that it found is known to the second, which may improve on it."""
+    """However far a first search came: the layout that it found is known to the second, which may
+    improve on it."""
     objective, left = Objective(minimize="cost", tokens=1e11), iter(range(steps))
-    choices = choose(PLACES, PROFILE, Constraints(), objective, lambda: next(left, None) is not None)
+    choices = choose(
+        PLACES, PROFILE, Constraints(), objective, lambda: next(left, None) is not None
+    )
     best = choices[0]
     assert best.layout is not None
     asked, known = PLACES[best.name], Layouts.of([best.layout])
@@ -182,7 +216,9 @@ def test_a_place_that_is_looked_for_costs_the_others_no_time() -> None:
         return {"found": on("h100", 16)}
 
     few = Objective(minimize="chips")
-    choices = choose({"own": on("h100", 64)}, PROFILE, Constraints(), few, failed_gib=failed, more=more)
+    choices = choose(
+        {"own": on("h100", 64)}, PROFILE, Constraints(), few, failed_gib=failed, more=more
+    )
     assert order == ["64", "more", "16"]
     assert [choice.name for choice in choices] == ["found", "own"]
 
@@ -200,8 +236,22 @@ def test_clusters_that_intervals_do_not_tell_apart_are_said_to_be_alike() -> Non
 
 def test_intervals_have_to_overlap_whichever_way_the_nearest_misses() -> None:
     """The nearest to its limits may cost more than the next, beyond doubt."""
-    of = {"chip": "h100", "step_time_s": 5.0, "step_time_low_s": 4.9, "step_time_high_s": 5.1, "goodput": 1.0}
-    nearest = Choice(name="a", num_chips=64, hours=10.0, usd=200.0, usd_per_million_tokens=2.0, tokens_per_s=1e6, **of)
+    of = {
+        "chip": "h100",
+        "step_time_s": 5.0,
+        "step_time_low_s": 4.9,
+        "step_time_high_s": 5.1,
+        "goodput": 1.0,
+    }
+    nearest = Choice(
+        name="a",
+        num_chips=64,
+        hours=10.0,
+        usd=200.0,
+        usd_per_million_tokens=2.0,
+        tokens_per_s=1e6,
+        **of,
+    )
     cheaper = replace(nearest, name="b", hours=20.0, usd=100.0, usd_per_million_tokens=1.0)
     cost = Objective(minimize="cost", tokens=1e8, deadline_hours=1.0)
     assert "80% intervals" not in told([nearest, cheaper], cost)
@@ -227,10 +277,14 @@ def test_places_are_told_in_plain_words_and_numbers() -> None:
     ]
     late = Choice(name="late", num_chips=8, hours=1e4, usd=0.00123, **of)
     figures = "5 s a step (4 to 6), 700 hours, 24,980,000 USD"
-    assert told([*kept, late], objective) == (
-        f"where: 2 of 3 places keep deadline_hours = 720, and of those p64 (64 h100) has the fewest chips: {figures}; "
-        f"then p128 (128 h100): {figures}"
+    assert (
+        told([*kept, late], objective)
+        == "where: 2 of 3 places keep deadline_hours = 720, and of those p64 (64 h100) has the"
+        f" fewest chips: {figures}; then p128 (128 h100): {figures}"
     )
-    broken = "late (8 h100): 5 s a step (4 to 6), 10,000 hours, 0.00123 USD, which breaks deadline_hours = 720"
+    broken = (
+        "late (8 h100): 5 s a step (4 to 6), 10,000 hours, 0.00123 USD, which breaks deadline_hours"
+        " = 720"
+    )
     assert told([late], objective) == f"where: {broken}"
     assert told(kept[:1], Objective()) == f"where: p64 (64 h100): {figures}"

@@ -39,7 +39,13 @@ def by_hand(asked: Problem, objective: Objective, numbers: Iterable[int]) -> int
     "objective",
     [
         Objective(minimize="chips", tokens=1e11, deadline_hours=72),
-        Objective(minimize="chips", tokens=1e11, deadline_hours=24, failures_per_chip_hour=1e-3, checkpoint_s=60),
+        Objective(
+            minimize="chips",
+            tokens=1e11,
+            deadline_hours=24,
+            failures_per_chip_hour=1e-3,
+            checkpoint_s=60,
+        ),
         Objective(minimize="chips", tokens=1e11, deadline_hours=200, budget_usd=6000),
         Objective(minimize="chips", tokens=1e13, deadline_hours=1),
         Objective(minimize="chips", tokens=1e11, deadline_hours=1500),
@@ -72,7 +78,9 @@ def test_the_fewest_chips_meet_the_limits() -> None:
     assert choose({"fewest": sized}, PROFILE, Constraints(), objective)[0].meets
 
 
-@pytest.mark.parametrize(("minimize", "but"), [("chips", ""), ("time", "; others may have the shortest time")])
+@pytest.mark.parametrize(
+    ("minimize", "but"), [("chips", ""), ("time", "; others may have the shortest time")]
+)
 def test_the_fewest_chips_are_not_said_to_be_what_else_is_wanted(minimize: str, but: str) -> None:
     asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=96)
     objective = Objective(minimize=minimize, tokens=1e11, deadline_hours=200)  # type: ignore[arg-type]
@@ -84,7 +92,9 @@ def test_the_fewest_chips_are_not_said_to_be_what_else_is_wanted(minimize: str, 
 
 def test_a_job_that_no_chips_could_do_is_said_to_be_one() -> None:
     asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=96)
-    found = fewest_chips(asked, PROFILE, Constraints(), Objective(tokens=1e15, deadline_hours=1), 160)
+    found = fewest_chips(
+        asked, PROFILE, Constraints(), Objective(tokens=1e15, deadline_hours=1), 160
+    )
     assert (found.num_chips, found.tried, found.exact) == (None, 0, True)
     assert "up to 160 chips not even the peak" in found.told
 
@@ -97,7 +107,9 @@ def test_without_time_nothing_is_claimed() -> None:
     assert not found.exact
 
 
-def test_what_is_too_large_to_search_is_not_claimed_to_miss_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_large_to_search_is_not_claimed_to_miss_the_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=96)
     objective = Objective(minimize="chips", tokens=1e11, deadline_hours=72)
     monkeypatch.setattr("models.search.tables.MOST_CORES", 1)

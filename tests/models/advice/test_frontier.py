@@ -33,7 +33,8 @@ from tests.models.search.test_branch_and_bound import PINNED, offers, problems
 from tests.oracles.brute_force import legal
 
 PROFILE = shipped_profile()
-CLOSE = 1e-3  # where unlike stages take turns in being the last, closed forms of schedules are that close
+# where unlike stages take turns in being the last, closed forms of schedules are that close
+CLOSE = 1e-3
 SMALL = Problem(
     architecture=catalogue.architecture("llama-3-70b"),
     cluster=catalogue.cluster("h100", 256),
@@ -53,7 +54,9 @@ def fastest(problem: Problem, **allowed: tuple[object, ...]) -> float:
 @given(problems(), st.sampled_from([1.1, 2.0, 10.0]))
 def test_more_of_anything_never_makes_the_best_slower(problem: Problem, times: float) -> None:
     best, chip = fastest(problem) * (1 + CLOSE), problem.cluster.chip
-    roomier = replace(problem.cluster, chip=replace(chip, usable_memory_gib=chip.usable_memory_gib * times))
+    roomier = replace(
+        problem.cluster, chip=replace(chip, usable_memory_gib=chip.usable_memory_gib * times)
+    )
     for cluster in (roomier, *better(problem.cluster, times)):
         assert fastest(replace(problem, cluster=cluster)) <= best
 
@@ -65,7 +68,9 @@ def better(cluster: Cluster, times: float) -> list[Cluster]:
     return [
         cluster.changed(scale_up=times),
         cluster.changed(scale_out=times),
-        replace(cluster, chip=replace(chip, memory_bandwidth_gb_s=chip.memory_bandwidth_gb_s * times)),
+        replace(
+            cluster, chip=replace(chip, memory_bandwidth_gb_s=chip.memory_bandwidth_gb_s * times)
+        ),
         replace(cluster, chip=replace(chip, peak_tflops=peaks)),
     ]
 
@@ -76,7 +81,11 @@ SPEED = st.sampled_from([0.01, 0.1, 1.0])
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(problems(), st.sampled_from(PINNED), st.sampled_from([1.1, 2.0, 10.0]), SPEED, SPEED)
 def test_more_of_anything_never_makes_a_layout_slower(
-    problem: Problem, pinned: dict[str, tuple[object, ...]], times: float, inside: float, outside: float
+    problem: Problem,
+    pinned: dict[str, tuple[object, ...]],
+    times: float,
+    inside: float,
+    outside: float,
 ) -> None:
     """Nor where links are so slow that whatever can hide traffic does."""
     assume(offers(problem, pinned))
@@ -85,13 +94,17 @@ def test_more_of_anything_never_makes_a_layout_slower(
         took = predict(slow, layouts, PROFILE.coefficients(slow.scopes)).step_time_s * (1 + CLOSE)
         for cluster in better(slow.cluster, times):
             faster = replace(slow, cluster=cluster)
-            assert (predict(faster, layouts, PROFILE.coefficients(faster.scopes)).step_time_s <= took).all()
+            assert (
+                predict(faster, layouts, PROFILE.coefficients(faster.scopes)).step_time_s <= took
+            ).all()
 
 
 @pytest.mark.parametrize(("domain", "layers", "batch"), [(3, 8, 2), (8, 6, 2), (8, 6, 6)])
-def test_computing_attention_again_never_makes_a_step_shorter(domain: int, layers: int, batch: int) -> None:
-    """Nor where stages that wait for one another are unlike, and kinds of layers take turns: the search leaves it out,
-    since it keeps nothing less."""
+def test_computing_attention_again_never_makes_a_step_shorter(
+    domain: int, layers: int, batch: int
+) -> None:
+    """Nor where stages that wait for one another are unlike, and kinds of layers take turns: the
+    search leaves it out, since it keeps nothing less."""
     cluster = catalogue.cluster("h800", 16)
     first, *others = cluster.fabric.levels
     model = Architecture.from_shape(
@@ -110,11 +123,18 @@ def test_computing_attention_again_never_makes_a_step_shorter(domain: int, layer
     )
     asked = Problem(
         architecture=model,
-        cluster=replace(cluster, fabric=replace(cluster.fabric, levels=(replace(first, size=domain), *others))),
+        cluster=replace(
+            cluster, fabric=replace(cluster.fabric, levels=(replace(first, size=domain), *others))
+        ),
         workload=Workload(seq_len=4096, global_batch=batch, precision="fp32"),
         stack=catalogue.stack("megatron"),
     )
-    pinned = {"recompute": ("none",), "cp": (2, 4), "schedule": ("1f1b", "interleaved"), "micro_batch": (1,)}
+    pinned = {
+        "recompute": ("none",),
+        "cp": (2, 4),
+        "schedule": ("1f1b", "interleaved"),
+        "micro_batch": (1,),
+    }
     again, c = int(policy("selective", ("core_attn",))), PROFILE.coefficients(asked.scopes)
     for plain in legal(asked, Constraints(allowed=pinned)):
         more = plain.having(recompute=np.full(len(plain), again))
@@ -123,17 +143,28 @@ def test_computing_attention_again_never_makes_a_step_shorter(domain: int, layer
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-@given(problems(), st.sampled_from([{"tp": (1, 2)}, {"pp": (1,)}, {"zero_stage": (1, 3)}, {"recompute": ("full",)}]))
-def test_a_constraint_never_makes_the_best_faster(problem: Problem, allowed: dict[str, tuple[object, ...]]) -> None:
+@given(
+    problems(),
+    st.sampled_from(
+        [{"tp": (1, 2)}, {"pp": (1,)}, {"zero_stage": (1, 3)}, {"recompute": ("full",)}]
+    ),
+)
+def test_a_constraint_never_makes_the_best_faster(
+    problem: Problem, allowed: dict[str, tuple[object, ...]]
+) -> None:
     assert fastest(problem, **allowed) >= fastest(problem)
 
 
 def test_a_point_is_the_search_of_its_place() -> None:
     grid = {"scale_out": [0.25, 4.0], "num_chips": [128, 256]}
     points = frontier(SMALL, PROFILE, Constraints(), grid)
-    assert [p.at for p in points] == [{"scale_out": s, "num_chips": n} for s in (0.25, 4.0) for n in (128, 256)]
+    assert [p.at for p in points] == [
+        {"scale_out": s, "num_chips": n} for s in (0.25, 4.0) for n in (128, 256)
+    ]
     for found in points:
-        cluster = SMALL.cluster.changed(scale_out=found.at["scale_out"], num_chips=int(found.at["num_chips"]))
+        cluster = SMALL.cluster.changed(
+            scale_out=found.at["scale_out"], num_chips=int(found.at["num_chips"])
+        )
         there = replace(SMALL, cluster=cluster)
         assert found.without_s == fastest(there, pp=(1,))
         assert found.with_s == fastest(there, pp=tuple(range(2, 81)))
@@ -156,8 +187,14 @@ def test_other_numbers_of_chips_hold_as_many_of_each_domain_and_whole_slices() -
     assert [racks.changed(num_chips=n).scale_up_domain for n in (1024, 64, 16)] == [32, 32, 16]
     assert racks.changed(num_chips=64, domain=48).chips_per_domain is None
     slices = catalogue.cluster("v5p", 128, torus_shape=(2, 4, 8))
-    assert [slices.changed(num_chips=n).slice_shape for n in (64, 256, 32)] == [(2, 4, 8), (2, 4, 8), (2, 4, 4)]
-    assert catalogue.cluster("v5p", 64, torus_shape=(2, 4, 8)).changed(num_chips=128).slice_shape == (4, 4, 8)
+    assert [slices.changed(num_chips=n).slice_shape for n in (64, 256, 32)] == [
+        (2, 4, 8),
+        (2, 4, 8),
+        (2, 4, 4),
+    ]
+    assert catalogue.cluster("v5p", 64, torus_shape=(2, 4, 8)).changed(
+        num_chips=128
+    ).slice_shape == (4, 4, 8)
 
 
 def test_points_that_time_does_not_reach_are_named_and_so_are_models_too_deep() -> None:
@@ -185,9 +222,13 @@ def test_whenever_time_ends_the_points_that_are_exact_are_those_of_a_frontier_wi
     whole, exact = frontier(question, PROFILE, Constraints(), grid), set()
     for looks in range(100):
         left = iter(range(looks))
-        points = frontier(question, PROFILE, Constraints(), grid, lambda left=left: next(left, None) is not None)
+        points = frontier(
+            question, PROFILE, Constraints(), grid, lambda left=left: next(left, None) is not None
+        )
         assert [point.at for point in points] == [point.at for point in whole]
-        assert all(point == other for point, other in zip(points, whole, strict=True) if point.exact)
+        assert all(
+            point == other for point, other in zip(points, whole, strict=True) if point.exact
+        )
         exact.add(sum(point.exact for point in points))
         if len(whole) in exact:
             break
@@ -210,10 +251,15 @@ def test_where_the_gap_crosses_the_tolerance_lies_between_the_points_on_either_s
     changes = [i for i in range(len(sides) - 1) if sides[i] != sides[i + 1]]
     assert len(found) == len(changes) > 0
     for i, crossing in zip(changes, found, strict=True):
-        assert (crossing.above, crossing.below) == (points[i].at["scale_out"], points[i + 1].at["scale_out"])
+        assert (crossing.above, crossing.below) == (
+            points[i].at["scale_out"],
+            points[i + 1].at["scale_out"],
+        )
         assert crossing.axis == "scale_out"
         assert crossing.above <= crossing.estimate <= crossing.below
-    assert crossings([*points[3:], *points[:3]], grid, 0.03) == found  # whatever order they were asked in
+    assert (
+        crossings([*points[3:], *points[:3]], grid, 0.03) == found
+    )  # whatever order they were asked in
 
 
 @pytest.mark.long
@@ -226,12 +272,16 @@ def test_whenever_time_ends_a_threshold_names_no_change_that_is_none() -> None:
     def side(axis: str, value: float, place: float) -> bool:
         at = {axis: place if axis == "domain" else place / value}
         if (axis, place) not in sides:
-            sides[axis, place] = Survey(question, PROFILE, Constraints()).point(at).is_simple(gap / 2)
+            sides[axis, place] = (
+                Survey(question, PROFILE, Constraints()).point(at).is_simple(gap / 2)
+            )
         return sides[axis, place]
 
     for calls in range(0, 200, 9):
         left = iter([True] * calls)
-        for one in thresholds(question, PROFILE, Constraints(), gap / 2, lambda left=left: next(left, False)):
+        for one in thresholds(
+            question, PROFILE, Constraints(), gap / 2, lambda left=left: next(left, False)
+        ):
             some.add(one.exact)
             assert side(one.axis, one.value, one.holds_at) != one.needed
             if one.changes_at is not None:
@@ -245,13 +295,17 @@ def test_a_threshold_of_a_torus_is_that_of_its_links() -> None:
     """And not of those within a package of two dies."""
     question = problem("llama-3.1-8b", ("tpu-v7x", 8), "maxtext", seq_len=4096, global_batch=64)
     found = thresholds(question, PROFILE, Constraints(), 0.03, lambda: True)
-    assert [(one.axis, one.value) for one in found] == [("scale_up", question.cluster.fabric.torus.gb_s_per_link)]
+    assert [(one.axis, one.value) for one in found] == [
+        ("scale_up", question.cluster.fabric.torus.gb_s_per_link)
+    ]
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-405b"])
 def test_a_threshold_lies_between_two_searches_that_differ(name: str) -> None:
     problem = NAMED[name]()
-    found = {one.axis: one for one in thresholds(problem, PROFILE, Constraints(), 0.03, lambda: True)}
+    found = {
+        one.axis: one for one in thresholds(problem, PROFILE, Constraints(), 0.03, lambda: True)
+    }
     assert found.keys() == {"scale_up", "scale_out", "domain"}
     changing = [one for one in found.values() if one.changes_at is not None]
     assert changing
@@ -259,19 +313,30 @@ def test_a_threshold_lies_between_two_searches_that_differ(name: str) -> None:
         places = [one.holds_at, one.changes_at]
         if one.axis != "domain":
             places = [place / one.value for place in places]
-        sides = [Survey(problem, PROFILE, Constraints()).point({one.axis: place}).is_simple(0.03) for place in places]
+        sides = [
+            Survey(problem, PROFILE, Constraints()).point({one.axis: place}).is_simple(0.03)
+            for place in places
+        ]
         assert sides == [not one.needed, one.needed]
 
 
 @pytest.mark.long
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-@given(problems(), st.permutations([1.0, 0.1, 3.0, 1.0]), st.sampled_from(["scale_up", "scale_out", "num_chips"]))
-def test_a_search_after_others_finds_what_it_finds_by_itself(question: Problem, values: list[float], axis: str) -> None:
+@given(
+    problems(),
+    st.permutations([1.0, 0.1, 3.0, 1.0]),
+    st.sampled_from(["scale_up", "scale_out", "num_chips"]),
+)
+def test_a_search_after_others_finds_what_it_finds_by_itself(
+    question: Problem, values: list[float], axis: str
+) -> None:
     places = [{axis: float(int(4 * value)) if axis == "num_chips" else value} for value in values]
     places = [place for place in places if axis != "num_chips" or place[axis] >= 1]
     one_after_the_other = Survey(question, PROFILE, Constraints())
     for place in places:
-        assert one_after_the_other.point(place) == Survey(question, PROFILE, Constraints()).point(place)
+        assert one_after_the_other.point(place) == Survey(question, PROFILE, Constraints()).point(
+            place
+        )
 
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
@@ -287,24 +352,39 @@ def test_whether_a_place_is_simple_is_what_its_point_says(
 
 
 @pytest.mark.parametrize(
-    ("few", "most"), [(1, 100_000), *(pytest.param(2_000, most, marks=pytest.mark.long) for most in (100_000, 0))]
+    ("few", "most"),
+    [(1, 100_000), *(pytest.param(2_000, most, marks=pytest.mark.long) for most in (100_000, 0))],
 )
 @settings(max_examples=6, suppress_health_check=list(HealthCheck))
 @given(problems(), st.sampled_from([0.01, 0.3, 1.0]), st.sampled_from([1.01, 1.3, 4.0]))
 def test_the_places_of_a_block_are_searches_of_their_own(
-    monkeypatch: pytest.MonkeyPatch, few: int, most: int, question: Problem, slowest: float, times: float
+    monkeypatch: pytest.MonkeyPatch,
+    few: int,
+    most: int,
+    question: Problem,
+    slowest: float,
+    times: float,
 ) -> None:
     """Whether layouts are shared by all of them, by ever fewer, or by none."""
     monkeypatch.setattr(sweep, "_FEW", few)
     monkeypatch.setattr(sweep, "_MOST", most)
-    factors = {axis: tuple(slowest * times**i for i in range(3)) for axis in ("scale_up", "scale_out")}
+    factors = {
+        axis: tuple(slowest * times**i for i in range(3)) for axis in ("scale_up", "scale_out")
+    }
     block = Block({}, factors)
     points = list(Survey(question, PROFILE, Constraints()).points(block))
     found = {tuple(point.at.values()): point for point in points}
     assert len(points) == len(found) == len(block) == 9
     for place in block.places:
-        point, alone = found[tuple(place.values())], Survey(question, PROFILE, Constraints()).point(place)
-        assert (point.without, point.with_pp, point.refused) == (alone.without, alone.with_pp, alone.refused)
+        point, alone = (
+            found[tuple(place.values())],
+            Survey(question, PROFILE, Constraints()).point(place),
+        )
+        assert (point.without, point.with_pp, point.refused) == (
+            alone.without,
+            alone.with_pp,
+            alone.refused,
+        )
         assert (point.without_s, point.with_s) == (alone.without_s, alone.with_s)
 
 
@@ -323,12 +403,15 @@ def test_the_points_of_a_frontier_are_searches_of_their_own(
     question: Problem, grid: dict[str, tuple[float, ...]]
 ) -> None:
     points = frontier(question, PROFILE, Constraints(), grid)
-    assert [list(point.at.values()) for point in points] == [list(values) for values in product(*grid.values())]
+    assert [list(point.at.values()) for point in points] == [
+        list(values) for values in product(*grid.values())
+    ]
     assert points == [Survey(question, PROFILE, Constraints()).point(point.at) for point in points]
 
 
 def test_the_gap_crosses_along_every_axis() -> None:
-    """Of a grid of two by two one corner needs a pipeline: one crossing along each axis, to its neighbours."""
+    """Of a grid of two by two one corner needs a pipeline: one crossing along each axis, to its
+    neighbours."""
 
     def point(a: float, b: float) -> Point:
         gap = 0.07 if (a, b) == (1.0, 2.0) else 0.0
@@ -336,7 +419,9 @@ def test_the_gap_crosses_along_every_axis() -> None:
         return Point(at=at, without_s=1 + gap, with_s=1.0, gap=gap, exact=True, **layouts)
 
     grid = {"scale_up": [1.0, 3.0], "scale_out": [2.0, 4.0]}
-    found = crossings([point(a, b) for a in grid["scale_up"] for b in grid["scale_out"]], grid, 0.035)
+    found = crossings(
+        [point(a, b) for a in grid["scale_up"] for b in grid["scale_out"]], grid, 0.035
+    )
     assert [(one.axis, one.at, one.above, one.below, one.estimate) for one in found] == [
         ("scale_up", {"scale_out": 2.0}, 1.0, 3.0, pytest.approx(2.0)),
         ("scale_out", {"scale_up": 1.0}, 2.0, 4.0, pytest.approx(3.0)),

@@ -38,7 +38,9 @@ def observations(truth: Profile, noise: float, seed: int = 0) -> list[Observatio
                 seconds = float(predict(problem, Layouts.of([layout]), c).step_time_s[0])
                 seconds *= float(np.exp(noise * generator.standard_normal()))
                 key = f"{chips}-{batch}-{recompute}"
-                made.append(Observation(key=key, problem=problem, layout=layout, step_time_s=seconds))
+                made.append(
+                    Observation(key=key, problem=problem, layout=layout, step_time_s=seconds)
+                )
     return made
 
 
@@ -77,7 +79,9 @@ def sparse() -> Observation:
         stack=catalogue.stack("torchtitan"),
     )
     layout = Layout(dp_shard=64, zero_stage=3, recompute="selective", ep=8)
-    return Observation(key="sparse", problem=problem, layout=layout, step_time_s=took(PROFILE, problem, layout))
+    return Observation(
+        key="sparse", problem=problem, layout=layout, step_time_s=took(PROFILE, problem, layout)
+    )
 
 
 def took(profile: Profile, problem: Problem, layout: Layout) -> float:
@@ -86,11 +90,16 @@ def took(profile: Profile, problem: Problem, layout: Layout) -> float:
 
 
 @pytest.mark.parametrize(("runs", "imbalance"), [(1, 1.0), (5, 3.0)])
-def test_an_imbalance_that_the_speed_contradicts_carries_it_nowhere(runs: int, imbalance: float) -> None:
+def test_an_imbalance_that_the_speed_contradicts_carries_it_nowhere(
+    runs: int, imbalance: float
+) -> None:
     run = sparse()
     measured = {"imbalance": deviation(run.problem, 8, imbalance) or 0.0}
     odd = [replace(run, key=f"sparse {i}", coefficients=measured) for i in range(runs)]
-    found = calibrate(PROFILE, [*odd, replace(odd[0], key="part", step_time_s=None, coefficients={"gemm_16": 0.7})])
+    found = calibrate(
+        PROFILE,
+        [*odd, replace(odd[0], key="part", step_time_s=None, coefficients={"gemm_16": 0.7})],
+    )
     assert {*found.outliers} == {o.key for o in odd}
     assert took(found.profile, run.problem, run.layout) == pytest.approx(run.step_time_s, rel=0.05)
 
@@ -106,15 +115,23 @@ def test_an_imbalance_that_explains_the_speed_is_learnt() -> None:
 
 def test_outliers_do_not_widen_what_is_expected_of_others() -> None:
     clean = observations(PROFILE, noise=0.01)
-    odd = [replace(o, step_time_s=8 * (o.step_time_s or 0)) if i % 4 == 0 else o for i, o in enumerate(clean)]
+    odd = [
+        replace(o, step_time_s=8 * (o.step_time_s or 0)) if i % 4 == 0 else o
+        for i, o in enumerate(clean)
+    ]
     kinds = clean[0].problem.neighbourhoods
-    without, with_odd = (calibrate(PROFILE, runs).profile.neighbourhood(kinds).spread for runs in (clean, odd))
+    without, with_odd = (
+        calibrate(PROFILE, runs).profile.neighbourhood(kinds).spread for runs in (clean, odd)
+    )
     assert with_odd == pytest.approx(without, rel=0.2)
 
 
 def test_outliers_of_memory_are_named_and_widen_nothing() -> None:
     clean = [replace(o, memory_bytes=_reserved(o)) for o in observations(PROFILE, noise=0.01)]
-    odd = [replace(o, memory_bytes=8 * (o.memory_bytes or 0)) if i % 4 == 0 else o for i, o in enumerate(clean)]
+    odd = [
+        replace(o, memory_bytes=8 * (o.memory_bytes or 0)) if i % 4 == 0 else o
+        for i, o in enumerate(clean)
+    ]
     found = calibrate(PROFILE, odd)
     assert set(found.outliers) == {o.key for o in odd[::4]}
     pair = clean[0].problem.neighbourhoods[-1]
@@ -126,15 +143,22 @@ def test_outliers_of_memory_are_named_and_widen_nothing() -> None:
 
 
 def _reserved(o: Observation) -> float:
-    return float(predict(o.problem, Layouts.of([o.layout]), PROFILE.coefficients(o.problem.scopes)).reserved_bytes[0])
+    return float(
+        predict(
+            o.problem, Layouts.of([o.layout]), PROFILE.coefficients(o.problem.scopes)
+        ).reserved_bytes[0]
+    )
 
 
 def test_benchmarks_of_parts_change_nothing_in_how_a_fit_is_judged() -> None:
-    """One model, chip and stack is judged by stretches of time, with however many benchmarks beside it."""
+    """One model, chip and stack is judged by stretches of time, with however many benchmarks beside
+    it."""
     runs = [replace(o, group="one") for o in observations(PROFILE, noise=0.05)]
     about = runs[0]
     told = [
-        Observation(key=f"z{i}", problem=about.problem, layout=about.layout, coefficients={"gemm_16": 0.7})
+        Observation(
+            key=f"z{i}", problem=about.problem, layout=about.layout, coefficients={"gemm_16": 0.7}
+        )
         for i in range(3)
     ]
     alone, beside = calibrate(PROFILE, runs).unseen, calibrate(PROFILE, [*runs, *told]).unseen
@@ -170,10 +194,15 @@ def test_a_profile_survives_its_written_form(coefficient: str) -> None:
 
 
 @pytest.mark.parametrize("false_alarms", [1, 3, 10])
-def test_runs_said_to_be_out_of_memory_that_need_little_are_named_and_move_little(false_alarms: int) -> None:
-    """Beside many that fitted with as much as predicted; whatever filled the devices was not described."""
+def test_runs_said_to_be_out_of_memory_that_need_little_are_named_and_move_little(
+    false_alarms: int,
+) -> None:
+    """Beside many that fitted with as much as predicted; whatever filled the devices was not
+    described."""
     problem = replace(observations(PROFILE, 0.0)[0].problem, cluster=catalogue.cluster("h100", 64))
-    layouts = [Layout(dp_shard=64, zero_stage=3, recompute=policy) for policy in ("full", "selective")]
+    layouts = [
+        Layout(dp_shard=64, zero_stage=3, recompute=policy) for policy in ("full", "selective")
+    ]
     found = predict(problem, Layouts.of(layouts), PROFILE.coefficients(problem.scopes))
     needed, generator = found.needed_bytes, np.random.default_rng(0)
     assert needed.max() < 0.5 * problem.cluster.usable_bytes
@@ -182,13 +211,17 @@ def test_runs_said_to_be_out_of_memory_that_need_little_are_named_and_move_littl
             key=f"fine {i:02d}",
             problem=problem,
             layout=layouts[i % 2],
-            memory_bytes=float(found.reserved_bytes[i % 2] * np.exp(0.01 * generator.standard_normal())),
+            memory_bytes=float(
+                found.reserved_bytes[i % 2] * np.exp(0.01 * generator.standard_normal())
+            ),
             source="a",
         )
         for i in range(40)
     ]
     alarms = [
-        Observation(key=f"alarm {i}", problem=problem, layout=layouts[0], out_of_memory=True, source="b")
+        Observation(
+            key=f"alarm {i}", problem=problem, layout=layouts[0], out_of_memory=True, source="b"
+        )
         for i in range(false_alarms)
     ]
     learnt = calibrate(PROFILE, [*fine, *alarms])
@@ -211,9 +244,16 @@ def test_runs_that_did_not_fit_raise_the_memory_of_their_kind() -> None:
     layout = Layout(dp_shard=8, zero_stage=3, recompute="full", micro_batch=2)
 
     def reserved(profile: Profile) -> float:
-        return float(predict(problem, Layouts.of([layout]), profile.coefficients(problem.scopes)).reserved_bytes[0])
+        return float(
+            predict(
+                problem, Layouts.of([layout]), profile.coefficients(problem.scopes)
+            ).reserved_bytes[0]
+        )
 
-    failed = [Observation(key=str(i), problem=problem, layout=layout, out_of_memory=True) for i in range(20)]
+    failed = [
+        Observation(key=str(i), problem=problem, layout=layout, out_of_memory=True)
+        for i in range(20)
+    ]
     assert reserved(PROFILE) < problem.cluster.usable_bytes
     assert reserved(calibrate(PROFILE, failed).profile) > reserved(PROFILE)
 
@@ -221,12 +261,21 @@ def test_runs_that_did_not_fit_raise_the_memory_of_their_kind() -> None:
 def test_layouts_that_all_hold_twice_as_much_are_believed() -> None:
     problem = on_one_node(64)
     layouts = [
-        Layout(dp_shard=8 // tp, tp=tp, zero_stage=3, recompute=policy, micro_batch=size, sequence_parallel=tp > 1)
+        Layout(
+            dp_shard=8 // tp,
+            tp=tp,
+            zero_stage=3,
+            recompute=policy,
+            micro_batch=size,
+            sequence_parallel=tp > 1,
+        )
         for tp, policy, size in product((1, 2, 4), ("none", "full"), (1, 2, 4))
     ]
 
     def reserved(profile: Profile) -> Array:
-        return predict(problem, Layouts.of(layouts), profile.coefficients(problem.scopes)).reserved_bytes
+        return predict(
+            problem, Layouts.of(layouts), profile.coefficients(problem.scopes)
+        ).reserved_bytes
 
     before = reserved(PROFILE)
     measured = [

@@ -23,15 +23,24 @@ def test_a_shift_is_found_where_it_was_made(shift: float) -> None:
 
 def test_two_shifts_are_two_changes() -> None:
     found = changes(series((40, 0.0), (40, 0.2), (40, 0.05)))
-    assert [abs(change.index - at) <= 2 for change, at in zip(found, (40, 80), strict=True)] == [True, True]
+    assert [abs(change.index - at) <= 2 for change, at in zip(found, (40, 80), strict=True)] == [
+        True,
+        True,
+    ]
     assert [change.shift > 0 for change in found] == [True, False]
 
 
-@pytest.mark.parametrize("levels", [(0.0, 0.1, 0.2), (0.0, 0.1, 0.0), (0.0, -0.1, 0.1), (0.0, 0.1, 0.2, 0.1)])
+@pytest.mark.parametrize(
+    "levels", [(0.0, 0.1, 0.2), (0.0, 0.1, 0.0), (0.0, -0.1, 0.1), (0.0, 0.1, 0.2, 0.1)]
+)
 @pytest.mark.parametrize("seed", range(5))
-def test_each_of_several_shifts_has_its_place_and_size(levels: tuple[float, ...], seed: int) -> None:
+def test_each_of_several_shifts_has_its_place_and_size(
+    levels: tuple[float, ...], seed: int
+) -> None:
     found = changes(series(*((30, level) for level in levels), seed=seed))
-    assert [change.index for change in found] == pytest.approx(range(30, 30 * len(levels), 30), abs=3)
+    assert [change.index for change in found] == pytest.approx(
+        range(30, 30 * len(levels), 30), abs=3
+    )
     assert [change.shift for change in found] == pytest.approx(np.diff(levels).tolist(), abs=0.03)
 
 
@@ -44,7 +53,8 @@ def test_an_odd_run_before_a_shift_is_no_part_of_what_comes_after() -> None:
 
 
 def test_noise_is_no_change() -> None:
-    """At a significance of one in a hundred, about one series in a hundred may be taken for a change."""
+    """At a significance of one in a hundred, about one series in a hundred may be taken for a
+    change."""
     wrong = sum(bool(changes(series((60, 0.0), seed=seed))) for seed in range(400))
     assert wrong <= 10
 
@@ -55,8 +65,11 @@ def test_outliers_are_no_change() -> None:
     assert changes(residuals) == []
 
 
-def mixed(share_before: float, share_after: float, shift: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A hundred runs of two kinds, one of which always takes 8% longer; all take `shift` longer from the middle on."""
+def mixed(
+    share_before: float, share_after: float, shift: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """A hundred runs of two kinds, one of which always takes 8% longer; all take `shift` longer
+    from the middle on."""
     generator = np.random.default_rng(seed)
     share = np.repeat([share_before, share_after], 50)
     kinds = (generator.random(100) > share).astype(int)
@@ -92,7 +105,8 @@ def test_few_runs_say_nothing() -> None:
 
 
 def test_pettitt_by_hand() -> None:
-    """Ranks 1 to 12 in order: U at 6 is 2 * 21 - 6 * 13 = -36, so p = 2 exp(-6 * 36^2 / (12^3 + 12^2))."""
+    """Ranks 1 to 12 in order: U at 6 is 2 * 21 - 6 * 13 = -36, so p = 2 exp(-6 * 36^2 / (12^3 +
+    12^2))."""
     (found,) = changes(np.arange(12.0), significant=0.1)
     assert found.index == 6
     assert found.p_value == pytest.approx(2 * np.exp(-6 * 36**2 / (12**3 + 12**2)))

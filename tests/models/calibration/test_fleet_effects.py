@@ -1,4 +1,5 @@
-"""A fleet learns its own offsets: the truth is recovered, bad reports are survived, and nobody else pays for it."""
+"""A fleet learns its own offsets: the truth is recovered, bad reports are survived, and nobody else
+pays for it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from models.calibration.calibrate import MOST_OF_A_SOURCE, Calibration, Observation, by_source, calibrate
+from models.calibration.calibrate import (
+    MOST_OF_A_SOURCE,
+    Calibration,
+    Observation,
+    by_source,
+    calibrate,
+)
 from models.calibration.fleet_effects import DRIFT, as_fleet, as_published, drift
 from models.calibration.posterior import Posterior, shipped_posterior
 from models.cost.step import Predictions, predict
@@ -42,7 +49,9 @@ def learnt(observations: list[Observation]) -> Calibration:
 def seconds(profile: Profile) -> np.ndarray:
     return np.array(
         [
-            predict(problem, Layouts.of([layout]), profile.coefficients(problem.scopes)).step_time_s[0]
+            predict(
+                problem, Layouts.of([layout]), profile.coefficients(problem.scopes)
+            ).step_time_s[0]
             for problem, layout in questions()
         ]
     )
@@ -56,7 +65,9 @@ def error(profile: Profile, truth: Profile) -> float:
 def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     """A few seeds here; tests.benchmarks.coverage takes a thousand."""
     world = worlds(fleet().profile)["as expected"]
-    pooled = np.concatenate([covered(fleet(), count, seed, world) for count in (20, 200) for seed in range(8)])
+    pooled = np.concatenate(
+        [covered(fleet(), count, seed, world) for count in (20, 200) for seed in range(8)]
+    )
     assert len(pooled) > 100
     assert 0.68 <= pooled.mean() <= 0.92
 
@@ -77,7 +88,10 @@ def error_without_a_fifth() -> float:
 def test_a_fifth_of_gross_outliers_is_survived_and_named(factor: float) -> None:
     truth, observations = reported(4, 100)
     bad = {o.key for o in observations[::5]}
-    spoilt = [replace(o, step_time_s=(o.step_time_s or 0) * (factor if o.key in bad else 1)) for o in observations]
+    spoilt = [
+        replace(o, step_time_s=(o.step_time_s or 0) * (factor if o.key in bad else 1))
+        for o in observations
+    ]
     found = learnt(spoilt)
     assert error(found.profile, truth) < error_without_a_fifth() + 0.01
     assert bad <= set(found.outliers)
@@ -100,17 +114,27 @@ def test_a_flood_of_one_source_drags_nobody() -> None:
         for i in range(2000)
     ]
     largest = max(Counter(o.source for o in observations).values())
-    assert sum(o.weight for o in by_source([*observations, *flood]) if o.source == "flood") == pytest.approx(
-        min(MOST_OF_A_SOURCE, largest)
+    assert sum(
+        o.weight for o in by_source([*observations, *flood]) if o.source == "flood"
+    ) == pytest.approx(min(MOST_OF_A_SOURCE, largest))
+    assert sum(o.weight for o in by_source(flood)) == pytest.approx(
+        MOST_OF_A_SOURCE
+    )  # nobody else is dragged
+    assert (
+        error(learnt([*observations, *flood]).profile, truth)
+        < error(learnt(observations).profile, truth) + 0.03
     )
-    assert sum(o.weight for o in by_source(flood)) == pytest.approx(MOST_OF_A_SOURCE)  # nobody else is dragged
-    assert error(learnt([*observations, *flood]).profile, truth) < error(learnt(observations).profile, truth) + 0.03
 
 
 def test_what_others_run_stays_where_it_was() -> None:
-    """Reports of one stack: the fleet's offsets take them up, predictions for published machines move little."""
+    """Reports of one stack: the fleet's offsets take them up, predictions for published machines
+    move little."""
     usual = fleet().reports(fleet().profile, 60, np.random.default_rng(6), QUIET)
-    slow = [replace(o, step_time_s=1.2 * (o.step_time_s or 0)) for o in usual if o.problem.stack.id == "megatron"]
+    slow = [
+        replace(o, step_time_s=1.2 * (o.step_time_s or 0))
+        for o in usual
+        if o.problem.stack.id == "megatron"
+    ]
     before, after = (seconds(as_published(p)) for p in (fleet().profile, learnt(slow).profile))
     others = [i for i, (problem, _) in enumerate(questions()) if problem.stack.id != "megatron"]
     assert np.abs(after / before - 1)[others].max() < 0.03
@@ -120,7 +144,9 @@ def test_a_first_report_is_trusted_less_than_one_of_a_fleet_that_is_known() -> N
     """How far a fleet's runs scatter is not known from the first of them."""
     report = fleet().reports(fleet().profile, 1, np.random.default_rng(7), QUIET)[0]
     slow = replace(report, step_time_s=1.3 * (report.step_time_s or 0))
-    pair = Neighbourhood(scope=slow.problem.fleet_scopes["pair"], spread=0.2, unidentified=0.0, runs=200)
+    pair = Neighbourhood(
+        scope=slow.problem.fleet_scopes["pair"], spread=0.2, unidentified=0.0, runs=200
+    )
     known = replace(fleet().profile, neighbourhoods=(*fleet().profile.neighbourhoods, pair))
     first, later = (calibrate(p, [slow], "x", fleet().posterior) for p in (fleet().profile, known))
     moved, further = (np.log(seconds(c.profile) / seconds(fleet().profile)) for c in (first, later))
@@ -147,11 +173,14 @@ def test_what_was_learnt_may_drift() -> None:
 
 def _layout_that_just_fits() -> tuple[Problem, Layout]:
     asked = problem("llama-3.1-405b", ("h100", 2048), "megatron", seq_len=8192, global_batch=2048)
-    return asked, Layout(pp=16, dp_shard=16, tp=8, sequence_parallel=True, zero_stage=1, micro_batch=2)
+    return asked, Layout(
+        pp=16, dp_shard=16, tp=8, sequence_parallel=True, zero_stage=1, micro_batch=2
+    )
 
 
 def test_that_a_layout_fitted_is_said_once_however_often_it_ran() -> None:
-    """Fifty runs tell no more of what it needs than one does; that they ran shortens no measured peak."""
+    """Fifty runs tell no more of what it needs than one does; that they ran shortens no measured
+    peak."""
     asked, layout = _layout_that_just_fits()
     before = float(_predicted(asked, layout, shipped_profile()).needed_bytes[0])
     chip = asked.cluster.chip
@@ -160,7 +189,10 @@ def test_that_a_layout_fitted_is_said_once_however_often_it_ran() -> None:
 
     def needed(runs: int) -> float:
         profile = as_fleet(shipped_profile(), {tight})
-        seen = [Observation(key=f"{i:02d}", problem=tight, layout=layout, step_time_s=20.0) for i in range(runs)]
+        seen = [
+            Observation(key=f"{i:02d}", problem=tight, layout=layout, step_time_s=20.0)
+            for i in range(runs)
+        ]
         found = calibrate(profile, by_source(seen), "x", shipped_posterior()).profile
         return float(_predicted(tight, layout, found).needed_bytes[0])
 
@@ -174,12 +206,19 @@ def test_one_report_makes_nothing_less_sure() -> None:
     """Not of its own kind, whose step it measured as predicted, and not of another stack."""
     asked, layout = _layout_that_just_fits()
     other = replace(asked, stack=catalogue.stack("torchtitan"))
-    time = predict(asked, Layouts.of([layout]), shipped_profile().coefficients(asked.scopes)).step_time_s[0]
+    time = predict(
+        asked, Layouts.of([layout]), shipped_profile().coefficients(asked.scopes)
+    ).step_time_s[0]
     profile = as_fleet(shipped_profile(), {asked})
     seen = [Observation(key="0", problem=asked, layout=layout, step_time_s=float(time))]
     found = calibrate(profile, seen, "x", shipped_posterior()).profile
-    for of, place in ((asked, layout), (other, Layout(dp_shard=256, tp=8, sequence_parallel=True, zero_stage=3))):
-        before, after = (log_spreads(_predicted(of, place, p), p) for p in (shipped_profile(), found))
+    for of, place in (
+        (asked, layout),
+        (other, Layout(dp_shard=256, tp=8, sequence_parallel=True, zero_stage=3)),
+    ):
+        before, after = (
+            log_spreads(_predicted(of, place, p), p) for p in (shipped_profile(), found)
+        )
         for one, then in zip(before, after, strict=True):
             assert then <= one * (1 + 1e-9)
 
@@ -192,7 +231,9 @@ def test_a_posterior_is_integrated_over_what_is_not_asked() -> None:
     posterior = shipped_posterior()
     keys = list(posterior.keys[5:15])
     found = np.linalg.inv(posterior.of_terms(keys, np.ones(len(keys))))
-    assert found == pytest.approx(np.linalg.inv(posterior.precision)[5:15, 5:15], rel=1e-6, abs=1e-12)
+    assert found == pytest.approx(
+        np.linalg.inv(posterior.precision)[5:15, 5:15], rel=1e-6, abs=1e-12
+    )
     whole = posterior.of_terms(list(reversed(posterior.keys)), np.ones(len(posterior.keys)))
     assert whole == pytest.approx(posterior.precision[::-1, ::-1])
     strangers = Posterior.nothing().of_terms(keys, np.full(len(keys), 0.5))

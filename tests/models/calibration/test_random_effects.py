@@ -1,4 +1,5 @@
-"""What is odd about a model, integrated out, against the same terms written out as columns of their own."""
+"""What is odd about a model, integrated out, against the same terms written out as columns of their
+own."""
 
 from __future__ import annotations
 
@@ -14,11 +15,22 @@ from models.calibration.random_effects import Oddities
 def drawn(seed: int) -> tuple[Oddities, Linear, np.ndarray, np.ndarray]:
     """Some runs are predicted alike, whosever model they are of."""
     draw = np.random.default_rng(seed)
-    runs, models, terms = int(draw.integers(3, 40)), int(draw.integers(1, 6)), int(draw.integers(1, 5))
+    runs, models, terms = (
+        int(draw.integers(3, 40)),
+        int(draw.integers(1, 6)),
+        int(draw.integers(1, 5)),
+    )
     model = draw.integers(0, models, runs)
-    oddities = Oddities(model, np.where(draw.random(models) < 0.3, 0.0, draw.uniform(0.05, 1.0, models)))
+    oddities = Oddities(
+        model, np.where(draw.random(models) < 0.3, 0.0, draw.uniform(0.05, 1.0, models))
+    )
     rows = int(draw.integers(1, runs + 1))
-    linear = Linear(np.zeros(terms), np.zeros(rows), draw.normal(size=(rows, terms)), draw.integers(0, rows, runs))
+    linear = Linear(
+        np.zeros(terms),
+        np.zeros(rows),
+        draw.normal(size=(rows, terms)),
+        draw.integers(0, rows, runs),
+    )
     return oddities, linear, draw.normal(size=runs), draw.uniform(0.1, 9.0, runs)
 
 
@@ -50,11 +62,14 @@ def test_models_that_are_as_they_seem_have_nothing_of_their_own() -> None:
 
 
 def test_a_thousand_runs_of_one_model_say_no_more_of_its_level_than_its_spread_allows() -> None:
-    """Of a common term that every run has alike they leave σ², and of a difference between its layouts nothing."""
+    """Of a common term that every run has alike they leave σ², and of a difference between its
+    layouts nothing."""
     runs, noise, spread = 1000, 0.05, 0.12
     oddities = Oddities(np.zeros(runs, dtype=int), np.array([spread]))
     jacobian = np.stack([np.ones(runs), np.tile([-1.0, 1.0], runs // 2)], axis=1)
     say = np.full(runs, noise**-2.0)
-    normal = jacobian.T @ (say[:, None] * jacobian) - oddities.normal(jacobian, np.arange(runs), say)
+    normal = jacobian.T @ (say[:, None] * jacobian) - oddities.normal(
+        jacobian, np.arange(runs), say
+    )
     variance = np.diag(np.linalg.inv(normal))
     assert variance == pytest.approx([spread**2 + noise**2 / runs, noise**2 / runs])

@@ -47,12 +47,16 @@ def test_a_gather_over_nodes_is_bound_by_the_network_cards_of_a_node_together() 
 
 
 @pytest.mark.parametrize(("nodes", "bus_gb_s"), [(4, 375.0), (8, 379.0), (16, 380.0), (128, 372.0)])
-def test_bus_bandwidth_of_large_reductions_does_not_depend_on_nodes(nodes: int, bus_gb_s: float) -> None:
-    """nccl-tests of 16 GiB on DGX H100s (GTC 2024), against 94% of 400 Gb/s a device; bus bandwidth counts
-    what a ring moves (nccl-tests doc/PERFORMANCE.md)."""
+def test_bus_bandwidth_of_large_reductions_does_not_depend_on_nodes(
+    nodes: int, bus_gb_s: float
+) -> None:
+    """nccl-tests of 16 GiB on DGX H100s (GTC 2024), against 94% of 400 Gb/s a device; bus bandwidth
+    counts what a ring moves (nccl-tests doc/PERFORMANCE.md)."""
     cluster = catalogue.cluster("dgx-h100-superpod", 8 * nodes)
     ranks, size = 8 * nodes, 2.0**34
-    seconds = Network(cluster.dims, ideal(scaleout=0.94)).reduce(whole(cluster)).time(np.array([size]))[0]
+    seconds = (
+        Network(cluster.dims, ideal(scaleout=0.94)).reduce(whole(cluster)).time(np.array([size]))[0]
+    )
     assert size * 2 * (ranks - 1) / ranks / seconds / 1e9 == pytest.approx(bus_gb_s, rel=0.02)
 
 
@@ -70,9 +74,13 @@ def test_a_closed_torus_gathers_over_both_directions_of_all_its_dims() -> None:
 
 
 def test_an_all_to_all_on_a_closed_ring_takes_a_quarter_of_a_gather() -> None:
-    """An array of V bytes over n chips: V / (4 W) against V / W, W both directions (scaling book, sharding.md)."""
+    """An array of V bytes over n chips: V / (4 W) against V / W, W both directions (scaling book,
+    sharding.md)."""
     cluster = Cluster(
-        chip=catalogue.chip("tpu-v5e"), fabric=catalogue.chip("tpu-v5e").fabric, num_chips=16, torus_shape=(1, 16)
+        chip=catalogue.chip("tpu-v5e"),
+        fabric=catalogue.chip("tpu-v5e").fabric,
+        num_chips=16,
+        torus_shape=(1, 16),
     )
     network, group = Network(cluster.dims, ideal()), whole(cluster)
     gathered = network.gather(group).time(np.array([16e9]))[0] / (15 / 16)
@@ -86,7 +94,9 @@ def test_a_larger_scale_up_domain_slows_no_collective(degree: int, size: float) 
     for domain in (4, 8, 16, 64, 256):
         cluster = catalogue.cluster("h100", 1024)
         inner, *outer = cluster.fabric.levels
-        cluster = replace(cluster, fabric=replace(cluster.fabric, levels=(replace(inner, size=domain), *outer)))
+        cluster = replace(
+            cluster, fabric=replace(cluster.fabric, levels=(replace(inner, size=domain), *outer))
+        )
         group = closest_groups(cluster, Layouts.of([Layout(dp_shard=degree)])).dp_shard.table
         network = Network(cluster.dims, C)
         costs = (network.gather(group), network.reduce(group), network.all_to_all(group))
@@ -108,7 +118,9 @@ def test_an_all_to_all_does_not_gather_network_cards() -> None:
         ("a100", 232.0, "nccl-tests all-reduce, 8 x A100"),
     ],
 )
-def test_large_gathers_reach_the_measured_bus_bandwidth(chip: str, bus_gb_s: float, source: str) -> None:
+def test_large_gathers_reach_the_measured_bus_bandwidth(
+    chip: str, bus_gb_s: float, source: str
+) -> None:
     """With the priors' efficiencies, before any training run is looked at; within 15%."""
     from service.tools.fit_profile import priors
 
@@ -126,14 +138,21 @@ def test_large_gathers_reach_the_measured_bus_bandwidth(chip: str, bus_gb_s: flo
     st.sampled_from([1, 3, 4]),
     st.integers(0, len(PLACEMENTS) - 1),
 )
-def test_members_of_all_dims_make_up_every_axis(tp: int, shard: int, cp: int, pp: int, placement: int) -> None:
-    layouts = Layouts.of([Layout(tp=tp, dp_shard=shard, cp=cp, pp=pp, placement=PLACEMENTS[placement])])
+def test_members_of_all_dims_make_up_every_axis(
+    tp: int, shard: int, cp: int, pp: int, placement: int
+) -> None:
+    layouts = Layouts.of(
+        [Layout(tp=tp, dp_shard=shard, cp=cp, pp=pp, placement=PLACEMENTS[placement])]
+    )
     cluster = catalogue.cluster("gb300", tp * shard * cp * pp)
     placed, closest = groups(cluster, layouts), closest_groups(cluster, layouts)
     for axis in ("tp", "dp_shard", "cp", "pp"):
         members = getattr(placed, axis).table.members
         assert np.prod(members) == pytest.approx(getattr(layouts, axis)[0])
-        assert (np.cumprod(members, axis=0) <= np.cumprod(getattr(closest, axis).table.members, axis=0) + 1e-9).all()
+        assert (
+            np.cumprod(members, axis=0)
+            <= np.cumprod(getattr(closest, axis).table.members, axis=0) + 1e-9
+        ).all()
 
 
 @given(
@@ -150,7 +169,8 @@ def test_members_lie_where_counting_along_a_torus_puts_them(
     inner = [d for d in range(1, cluster.num_devices + 1) if cluster.num_devices % d == 0]
     pairs = [(a, b) for a in inner for b in inner if cluster.num_devices % (a * b) == 0 and b > 1]
     stride, degree = pairs[pick % len(pairs)]
-    layout = Layout(tp=stride, dp_shard=degree, dp_replicate=cluster.num_devices // (stride * degree), torus_axes=order,
+    layout = Layout(tp=stride, dp_shard=degree,
+                    dp_replicate=cluster.num_devices // (stride * degree), torus_axes=order,
                     torus_block=block)  # fmt: skip
     if first_broken_of(layout, cluster, "block_divides_torus"):
         return
@@ -158,7 +178,9 @@ def test_members_lie_where_counting_along_a_torus_puts_them(
     if not group.whole[0]:
         return
     at = counted(dict(zip("xyz", shape, strict=True)), order, block)[: stride * degree : stride]
-    for dim, members, apart in zip(cluster.dims, group.members[:, 0], group.stride[:, 0], strict=True):
+    for dim, members, apart in zip(
+        cluster.dims, group.members[:, 0], group.stride[:, 0], strict=True
+    ):
         places = sorted({place["xyz".index(dim.name)] for place in at})
         assert len(places) == members
         if members > 1:
@@ -188,9 +210,9 @@ def test_a_group_is_the_same_among_others(chips: int, shape: tuple[int, ...], se
         order, length = fillings[random.integers(len(fillings))]
         layouts.append(
             Layout(
-                tp=tp, cp=cp, dp_shard=shard, pp=pp, dp_replicate=chips // (tp * cp * shard * pp), ep=cp,
-                placement=PLACEMENTS[random.integers(len(PLACEMENTS))], torus_axes=TORUS_AXES[order],
-                torus_block=int(length),
+                tp=tp, cp=cp, dp_shard=shard, pp=pp, dp_replicate=chips // (tp * cp * shard * pp),
+                ep=cp, placement=PLACEMENTS[random.integers(len(PLACEMENTS))],
+                torus_axes=TORUS_AXES[order], torus_block=int(length),
             )
         )  # fmt: skip
     together = groups(cluster, Layouts.of(layouts))
@@ -207,7 +229,9 @@ def test_a_group_is_the_same_among_others(chips: int, shape: tuple[int, ...], se
 def counted(lengths: dict[str, int], order: tuple[str, ...], block: int) -> list[tuple[int, ...]]:
     """Coordinates (x, y, z) of one device after the other."""
     found = []
-    blocks = product(*(range(0, lengths[name], min(block, lengths[name])) for name in reversed(order)))
+    blocks = product(
+        *(range(0, lengths[name], min(block, lengths[name])) for name in reversed(order))
+    )
     for corner in blocks:
         within = product(*(range(min(block, lengths[name])) for name in reversed(order)))
         for step in within:
@@ -237,7 +261,12 @@ def test_a_call_is_paid_whole_and_a_send_between_nodes_takes_their_hop() -> None
     cluster = catalogue.cluster("h100", 64)
     network = Network(cluster.dims, C)
     assert network.all_to_all(whole(cluster)).latency_s[0] > C.collective_s
-    rows = Layouts.of([Layout(pp=8, dp_shard=8), Layout(tp=4, pp=2, dp_shard=8, placement=("tp", "pp", *AXES[1:4]))])
+    rows = Layouts.of(
+        [
+            Layout(pp=8, dp_shard=8),
+            Layout(tp=4, pp=2, dp_shard=8, placement=("tp", "pp", *AXES[1:4])),
+        ]
+    )
     outside, inside = network.send(groups(cluster, rows, shared=False).pp.table).latency_s
     assert (outside, inside) == (C.scaleout_hop_s, C.scaleup_hop_s)
 
@@ -270,24 +299,42 @@ def test_every_step_of_a_ring_that_leaves_a_node_takes_what_its_network_needs(st
 @pytest.mark.parametrize(
     ("cluster", "chips", "dtype", "tokens", "printed"),
     [
-        ("tpu-v5p", 512, "bf16", 850, "jax-ml/scaling-book training.md: 2550 / 3 axes, B/X for FSDP on v5p"),
-        ("dgx-h100-superpod", 2048, "bf16", 2475, "jax-ml/scaling-book gpus.md: 990e12 / 400e9 tokens per GPU on H100"),
+        (
+            "tpu-v5p",
+            512,
+            "bf16",
+            850,
+            "jax-ml/scaling-book training.md: 2550 / 3 axes, B/X for FSDP on v5p",
+        ),
+        (
+            "dgx-h100-superpod",
+            2048,
+            "bf16",
+            2475,
+            "jax-ml/scaling-book gpus.md: 990e12 / 400e9 tokens per GPU on H100",
+        ),
         ("b200", 2048, "bf16", 5625, "the same rule: 2250e12 / 400e9 on nodes of 8 B200"),
     ],
 )
 def test_fsdp_turns_communication_bound_where_the_scaling_book_says(
     cluster: str, chips: int, dtype: str, tokens: float, printed: str
 ) -> None:
-    """Gathering a bf16 matrix of P parameters takes as long as 2 P FLOPs for each of so many tokens a chip."""
+    """Gathering a bf16 matrix of P parameters takes as long as 2 P FLOPs for each of so many tokens
+    a chip."""
     where = catalogue.cluster(cluster, chips)
     parameters = 1e12
-    gathering = Network(where.dims, ideal()).gather(whole(where)).time(np.array([2 * parameters]))[0]
-    assert gathering * where.peak_flops(dtype) / (2 * parameters) == pytest.approx(tokens, rel=0.01), printed
+    gathering = (
+        Network(where.dims, ideal()).gather(whole(where)).time(np.array([2 * parameters]))[0]
+    )
+    assert gathering * where.peak_flops(dtype) / (2 * parameters) == pytest.approx(
+        tokens, rel=0.01
+    ), printed
 
 
 def test_tensor_parallelism_turns_communication_bound_where_the_scaling_book_says() -> None:
-    """At Y = F · W / C on one closed axis (training.md): activations of B x D gathered and scattered against the
-    4 B D F / Y FLOPs of a feed-forward of width F; C / W = 1.97e14 / 9e10 on v5e."""
+    """At Y = F · W / C on one closed axis (training.md): activations of B x D gathered and
+    scattered against the 4 B D F / Y FLOPs of a feed-forward of width F; C / W = 1.97e14 / 9e10 on
+    v5e."""
     chip = catalogue.chip("tpu-v5e")
     cluster = Cluster(chip=chip, fabric=chip.fabric, num_chips=16, torus_shape=(1, 16))
     tokens, hidden, width = 1e6, 8192, 16 * 1.97e14 / 9e10
@@ -301,36 +348,62 @@ def test_tensor_parallelism_turns_communication_bound_where_the_scaling_book_say
 def test_trays_within_a_rack_are_nothing_to_the_rack(chips: int) -> None:
     """dgx-gb200-superpod has both as levels, gb200 the rack alone."""
     nested, plain = (catalogue.cluster(name, chips) for name in ("dgx-gb200-superpod", "gb200"))
-    for change in ({}, {"domain": 8}, {"domain": 36}, {"domain": 144}, {"scale_up": 2.0}, {"scale_out": 0.5}):
-        links = [[(dim.domain, dim.gb_s) for dim in one.changed(**change).dims] for one in (nested, plain)]
+    for change in (
+        {},
+        {"domain": 8},
+        {"domain": 36},
+        {"domain": 144},
+        {"scale_up": 2.0},
+        {"scale_out": 0.5},
+    ):
+        links = [
+            [(dim.domain, dim.gb_s) for dim in one.changed(**change).dims]
+            for one in (nested, plain)
+        ]
         assert links[0] == links[1]
 
 
 def test_a_network_as_fast_as_scale_up_links_is_a_network_still() -> None:
     cluster = catalogue.cluster("h100", 64)
     up, out = cluster.fabric.levels
-    alike = replace(cluster, fabric=replace(cluster.fabric, levels=(up, replace(out, gb_s_per_chip=up.gb_s_per_chip))))
+    alike = replace(
+        cluster,
+        fabric=replace(cluster.fabric, levels=(up, replace(out, gb_s_per_chip=up.gb_s_per_chip))),
+    )
     assert [(dim.scale, dim.domain) for dim in alike.dims] == [("up", 8), ("out", 64)]
 
 
 @pytest.mark.parametrize("groups", [(8, 4), (8, 3), (4, 2), (1, 1)])
 @pytest.mark.parametrize("domains", [1, 2, 4, 8, 16])
-def test_groups_of_experts_reach_as_many_domains_as_their_choices_do(groups: tuple[int, int], domains: int) -> None:
+def test_groups_of_experts_reach_as_many_domains_as_their_choices_do(
+    groups: tuple[int, int], domains: int
+) -> None:
     """The mean over every choice of groups, experts dealt out to groups and to domains in a row."""
     count, chosen = groups
-    moe = Moe(num_experts=64, experts_per_token=4, intermediate_size=8, num_groups=count, groups_per_token=chosen)
+    moe = Moe(
+        num_experts=64,
+        experts_per_token=4,
+        intermediate_size=8,
+        num_groups=count,
+        groups_per_token=chosen,
+    )
     expert = np.arange(64)
     group, domain = expert * count // 64, expert * domains // 64
-    reached = [len(set(domain[np.isin(group, some)])) for some in combinations(range(count), chosen)]
+    reached = [
+        len(set(domain[np.isin(group, some)])) for some in combinations(range(count), chosen)
+    ]
     assert moe.domains_in_reach(np.array([float(domains)]))[0] == pytest.approx(np.mean(reached))
 
 
 def test_a_token_of_few_groups_is_sent_to_fewer_nodes() -> None:
-    """DeepSeek-V3's 8 experts of 4 of 8 groups, on 8 nodes: 4 (1 - (3/4)^8) of them, not 8 (1 - (7/8)^8)."""
+    """DeepSeek-V3's 8 experts of 4 of 8 groups, on 8 nodes: 4 (1 - (3/4)^8) of them, not 8 (1 -
+    (7/8)^8)."""
     model = catalogue.architecture("deepseek-v3")
     (moe,) = {layer.moe for layer in model.kinds if layer.moe}
     free = replace(moe, num_groups=1, groups_per_token=1)
-    everywhere = [replace(layer, feed_forward=free) if layer.moe else layer for layer in model.layers]
+    everywhere = [
+        replace(layer, feed_forward=free) if layer.moe else layer for layer in model.layers
+    ]
     rows = Layouts.of([Layout(ep=64, dp_shard=64, zero_stage=1)])
     costs = []
     for architecture in (model, replace(model, layers=tuple(everywhere))):

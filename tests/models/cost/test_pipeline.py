@@ -1,4 +1,5 @@
-"""Closed forms of pipeline schedules against a discrete-event simulation, and partitions against brute force."""
+"""Closed forms of pipeline schedules against a discrete-event simulation, and partitions against
+brute force."""
 
 from __future__ import annotations
 
@@ -16,7 +17,15 @@ from models.cost.pipeline import StageTimes, bubble, in_flight
 from models.cost.schedules import run
 from models.cost.stage_partition import Order, boundaries, facing, partition
 from models.spec.layout import SCHEDULES, Layout
-from tests.oracles.simulation import Op, afab, greedy_zero_bubble, interleaved, one_f_one_b, simulate, zero_bubble
+from tests.oracles.simulation import (
+    Op,
+    afab,
+    greedy_zero_bubble,
+    interleaved,
+    one_f_one_b,
+    simulate,
+    zero_bubble,
+)
 
 times = st.lists(st.floats(0.1, 3.0), min_size=1, max_size=8)
 
@@ -39,7 +48,9 @@ def closed_form(
     both, weights = f + b, np.broadcast_to(np.atleast_2d(weight).T, f.shape)
     order = Order.of(np.arange(len(f))[None], np.array([len(f)])), np.zeros(1, dtype=int)
     rounds = alone(Chunks(f, f / v, f / v), Chunks(b, b / v, b / v))
-    stages = StageTimes(f, b, weights, *(whole.sum(axis=0) for whole in (f, both, weights)), *order, rounds)
+    stages = StageTimes(
+        f, b, weights, *(whole.sum(axis=0) for whole in (f, both, weights)), *order, rounds
+    )
     code, *shape = (np.array([value]) for value in (SCHEDULES.index(schedule), len(f), v, m))
     return float((m * both + bubble(code, *shape, stages)).max())
 
@@ -48,7 +59,9 @@ def closed_form(
 def test_all_forward_all_backward_takes_what_the_simulation_takes(
     forward: list[float], m: int, data: st.DataObject
 ) -> None:
-    backward = data.draw(st.lists(st.floats(0.1, 3.0), min_size=len(forward), max_size=len(forward)))
+    backward = data.draw(
+        st.lists(st.floats(0.1, 3.0), min_size=len(forward), max_size=len(forward))
+    )
 
     def duration(op: Op) -> float:
         return forward[op[2]] if op[0] == "F" else backward[op[2]]
@@ -62,7 +75,9 @@ def test_all_forward_all_backward_takes_what_the_simulation_takes(
 def test_one_forward_one_backward_takes_what_the_simulation_takes(
     forward: list[float], m: int, data: st.DataObject
 ) -> None:
-    backward = data.draw(st.lists(st.floats(0.1, 3.0), min_size=len(forward), max_size=len(forward)))
+    backward = data.draw(
+        st.lists(st.floats(0.1, 3.0), min_size=len(forward), max_size=len(forward))
+    )
 
     def duration(op: Op) -> float:
         return forward[op[2]] if op[0] == "F" else backward[op[2]]
@@ -87,7 +102,9 @@ def simulated_orders(schedule: str, m: int, seconds: Sequence[tuple[float, float
 
 @settings(max_examples=500)
 @given(st.lists(operations, min_size=1, max_size=8), st.integers(1, 20))
-def test_zero_bubble_takes_what_the_simulation_takes(seconds: list[tuple[float, float, float]], m: int) -> None:
+def test_zero_bubble_takes_what_the_simulation_takes(
+    seconds: list[tuple[float, float, float]], m: int
+) -> None:
     forward, to_input, weight = np.array(seconds).T
     closed = closed_form("zero_bubble", forward, to_input + weight, m, weight=weight)
     assert simulated_orders("zero_bubble", m, seconds) == pytest.approx(closed, rel=1e-12)
@@ -101,7 +118,10 @@ def test_zero_bubble_takes_what_the_simulation_takes(seconds: list[tuple[float, 
     st.lists(operations, min_size=3, max_size=3),
 )
 def test_so_they_do_where_the_ends_of_stretches_of_stages_stand_for_the_rest(
-    schedule: str, stretches: list[tuple[int, int]], m: int, seconds: list[tuple[float, float, float]]
+    schedule: str,
+    stretches: list[tuple[int, int]],
+    m: int,
+    seconds: list[tuple[float, float, float]],
 ) -> None:
     kind = np.repeat(*np.array(stretches).T)
     pp, one = np.array([len(kind)]), np.array([m])
@@ -117,11 +137,15 @@ def test_so_they_do_where_the_ends_of_stretches_of_stages_stand_for_the_rest(
 
 @given(st.integers(1, 8), st.integers(1, 16), st.floats(0.5, 3.0))
 def test_with_equal_stages_it_idles_for_the_others(pp: int, m: int, ratio: float) -> None:
-    assert closed_form("1f1b", [1.0] * pp, [ratio] * pp, m) == pytest.approx((m + pp - 1) * (1 + ratio))
+    assert closed_form("1f1b", [1.0] * pp, [ratio] * pp, m) == pytest.approx(
+        (m + pp - 1) * (1 + ratio)
+    )
 
 
 @given(st.integers(2, 8), st.integers(2, 4), st.integers(0, 30), st.floats(1.0, 3.0))
-def test_interleaving_divides_the_bubble_by_the_virtual_stages(pp: int, v: int, more: int, ratio: float) -> None:
+def test_interleaving_divides_the_bubble_by_the_virtual_stages(
+    pp: int, v: int, more: int, ratio: float
+) -> None:
     m = pp + more
 
     def duration(op: Op) -> float:
@@ -133,10 +157,14 @@ def test_interleaving_divides_the_bubble_by_the_virtual_stages(pp: int, v: int, 
 
 
 @given(st.integers(2, 8), st.integers(1, 24), st.sampled_from([1.0, 1.5, 2.0]))
-def test_zero_bubble_takes_what_stages_take_that_do_what_they_can_start_first(pp: int, m: int, to_input: float) -> None:
+def test_zero_bubble_takes_what_stages_take_that_do_what_they_can_start_first(
+    pp: int, m: int, to_input: float
+) -> None:
     """Equal ones with F = W, as in its paper."""
     made = greedy_zero_bubble(pp, m, 1.0, to_input, 1.0)
-    assert made == pytest.approx(closed_form("zero_bubble", [1.0] * pp, [to_input + 1.0] * pp, m, weight=1.0))
+    assert made == pytest.approx(
+        closed_form("zero_bubble", [1.0] * pp, [to_input + 1.0] * pp, m, weight=1.0)
+    )
 
 
 def simulated(layout: Layout, m: int, forward: float, to_input: float, weight: float) -> float:
@@ -165,7 +193,9 @@ def test_a_zero_bubble_v_takes_what_its_published_order_takes(
 ) -> None:
     """Of chunks half a stage long."""
     forward, to_input, weight = seconds
-    made = simulated(Layout(pp=pp, schedule="zero_bubble_v", virtual_stages=2), m, forward, to_input, weight)
+    made = simulated(
+        Layout(pp=pp, schedule="zero_bubble_v", virtual_stages=2), m, forward, to_input, weight
+    )
     stages = [2 * forward] * pp, [2 * (to_input + weight)] * pp
     closed = closed_form("zero_bubble_v", *stages, m, 2, weight=2 * weight)
     assert made == pytest.approx(closed)
@@ -173,7 +203,8 @@ def test_a_zero_bubble_v_takes_what_its_published_order_takes(
 
 @pytest.mark.parametrize("pp", [*range(2, 9), pytest.param(13, marks=pytest.mark.long)])
 def test_whatever_its_chunks_take(pp: int) -> None:
-    """Each kind of operation nearly alone, two of them, and all: where one path after the other is the longest."""
+    """Each kind of operation nearly alone, two of them, and all: where one path after the other is
+    the longest."""
     seconds = [np.array([f, i, 4 - f - i]) / 4 + 1e-3 for f in range(5) for i in range(5 - f)]
     for m in range(1, 2 * pp + 1):
         paths = zero_bubble_v(np.array([pp]), np.array([m]))[:, :, 0]
@@ -190,8 +221,12 @@ def test_a_zero_bubble_v_holds_no_more_than_one_forward_one_backward(pp: int, m:
         {kind: np.full(2 * pp, value) for kind, value in {"F": 1.0, "B": 2.0, "W": 1.0}.items()},
     )
     for stage in range(pp):
-        changes = [(start, 1) for (op, at), (start, _) in spans.items() if at == stage and op.kind == "F"]
-        changes += [(end, -1) for (op, at), (_, end) in spans.items() if at == stage and op.kind == "I"]
+        changes = [
+            (start, 1) for (op, at), (start, _) in spans.items() if at == stage and op.kind == "F"
+        ]
+        changes += [
+            (end, -1) for (op, at), (_, end) in spans.items() if at == stage and op.kind == "I"
+        ]
         held = np.cumsum([change for _, change in sorted(changes)]).max() / 2
         one, code = np.array(1), np.array(SCHEDULES.index("zero_bubble_v"))
         most = float(in_flight(code, np.array(stage), np.array(pp), 2 * one, np.array(m)))
@@ -208,16 +243,23 @@ def test_micro_batches_in_flight_are_those_the_simulation_holds(pp: int, m: int)
     ):
         held = simulate(orders, lambda op: 1.0 if op[0] == "F" else 2.0, pp).peak
         code, one = np.array(SCHEDULES.index(schedule)), np.array(1)
-        expected = [float(in_flight(code, np.array(d), np.array(pp), one, np.array(m))) for d in range(pp)]
+        expected = [
+            float(in_flight(code, np.array(d), np.array(pp), one, np.array(m))) for d in range(pp)
+        ]
         assert held == expected
 
 
 @given(st.integers(2, 8), st.integers(2, 4), st.integers(0, 30))
-def test_interleaved_chunks_in_flight_are_those_the_simulation_holds(pp: int, v: int, more: int) -> None:
+def test_interleaved_chunks_in_flight_are_those_the_simulation_holds(
+    pp: int, v: int, more: int
+) -> None:
     m = pp + more
     held = simulate(interleaved(pp, m, v), lambda op: 1.0 if op[0] == "F" else 2.0, pp * v).peak
     code = np.array(SCHEDULES.index("interleaved"))
-    expected = [float(in_flight(code, np.array(d), np.array(pp), np.array(v), np.array(m))) * v for d in range(pp)]
+    expected = [
+        float(in_flight(code, np.array(d), np.array(pp), np.array(v), np.array(m))) * v
+        for d in range(pp)
+    ]
     assert held == expected
 
 
@@ -226,7 +268,9 @@ def test_interleaved_chunks_in_flight_are_those_the_simulation_holds(pp: int, v:
     st.floats(0.0, 4.0),
     st.integers(2, 4),
 )
-def test_a_balanced_partition_has_the_least_slowest_stage(runs: list[tuple[int, int]], head: float, pp: int) -> None:
+def test_a_balanced_partition_has_the_least_slowest_stage(
+    runs: list[tuple[int, int]], head: float, pp: int
+) -> None:
     cost = np.array([1.0, 2.7])
     layers = [cost[kind] for kind, count in runs for _ in range(count)]
     if len(layers) < pp:
@@ -235,7 +279,13 @@ def test_a_balanced_partition_has_the_least_slowest_stage(runs: list[tuple[int, 
     cuts = ((0, *cut, len(layers)) for cut in combinations(range(1, len(layers)), pp - 1))
     best = min(max(sum(layers[a:b]) for a, b in zip(cut, cut[1:], strict=False)) for cut in cuts)
     found = partition(
-        tuple(runs), cost, head, np.array([pp]), np.array([1]), np.array([True]), *[np.array([False])] * 2
+        tuple(runs),
+        cost,
+        head,
+        np.array([pp]),
+        np.array([1]),
+        np.array([True]),
+        *[np.array([False])] * 2,
     )
     *layers_of_kind, _, last = found.amounts[:, :, 0]
     stages = cost @ np.array(layers_of_kind) + last * head
@@ -244,13 +294,17 @@ def test_a_balanced_partition_has_the_least_slowest_stage(runs: list[tuple[int, 
 
 def test_an_even_partition_gives_every_stage_as_many_layers() -> None:
     no = np.array([False])
-    found = partition(((0, 3), (1, 9)), np.array([1.0, 5.0]), 2.0, np.array([4]), np.array([1]), no, no, no)
+    found = partition(
+        ((0, 3), (1, 9)), np.array([1.0, 5.0]), 2.0, np.array([4]), np.array([1]), no, no, no
+    )
     assert set(found.amounts[:2, :, 0].sum(axis=0)) == {3.0}
 
 
 def test_a_v_puts_both_ends_on_the_first_stage() -> None:
     no, yes = np.array([False]), np.array([True])
-    found = partition(((0, 2), (1, 6)), np.array([1.0, 5.0]), 2.0, np.array([4]), np.array([2]), no, no, yes)
+    found = partition(
+        ((0, 2), (1, 6)), np.array([1.0, 5.0]), 2.0, np.array([4]), np.array([2]), no, no, yes
+    )
     first, others = found.amounts[:, 0, 0], found.amounts[:, 1:, 0]
     assert first.tolist() == [1, 1, 1, 1]
     assert (others[2:] == 0).all()
@@ -263,12 +317,18 @@ def test_a_v_puts_both_ends_on_the_first_stage() -> None:
     st.integers(0, 6),
     st.integers(2, 12),
 )
-def test_stages_fill_up_to_a_threshold_as_in_nanotron(runs: list[tuple[int, int]], head: int, pp: int) -> None:
-    """Against its loop over blocks (src/nanotron/models/base.py, build_model), less its last block, the head."""
+def test_stages_fill_up_to_a_threshold_as_in_nanotron(
+    runs: list[tuple[int, int]], head: int, pp: int
+) -> None:
+    """Against its loop over blocks (src/nanotron/models/base.py, build_model), less its last block,
+    the head."""
     layers = np.array([[1.0, 2.5][kind] for kind, count in runs for _ in range(count)])
     if len(layers) < pp:
         return
-    thresholds, upto = [(layers.sum() + head) * (rank + 1) / pp for rank in range(pp)], np.cumsum(layers)
+    thresholds, upto = (
+        [(layers.sum() + head) * (rank + 1) / pp for rank in range(pp)],
+        np.cumsum(layers),
+    )
     rank, held = 0, [0] * pp
     for so_far in upto:
         held[rank] += 1
@@ -280,12 +340,19 @@ def test_stages_fill_up_to_a_threshold_as_in_nanotron(runs: list[tuple[int, int]
 
 
 @given(st.integers(2, 8), st.integers(2, 6), st.integers(-1, 60), st.floats(0.0, 6.0))
-def test_dealt_out_in_rounds_the_slowest_stage_has_least(pp: int, v: int, more: int, head: float) -> None:
+def test_dealt_out_in_rounds_the_slowest_stage_has_least(
+    pp: int, v: int, more: int, head: float
+) -> None:
     """Against every number of layers that the last stage, with the head, may have."""
     layers, no, yes = pp * v + more, np.array([False]), np.array([True])
-    found = partition(((0, layers),), np.array([1.0]), head, np.array([pp]), np.array([v]), yes, no, no)
+    found = partition(
+        ((0, layers),), np.array([1.0]), head, np.array([pp]), np.array([v]), yes, no, no
+    )
     stages = found.amounts[0, :, 0] + found.amounts[2, :, 0] * head
-    splits = [(-(-(layers - last) // (pp - 1)), last + head) for last in range(v - 1, layers - v * (pp - 1) + 1)]
+    splits = [
+        (-(-(layers - last) // (pp - 1)), last + head)
+        for last in range(v - 1, layers - v * (pp - 1) + 1)
+    ]
     assert stages.max() == pytest.approx(min(map(max, splits)))
     begin = boundaries(np.ones(layers), head, np.array([pp]), np.array([v]), yes, no)[0]
     chunks = np.diff(begin).reshape(v, pp)
@@ -303,27 +370,43 @@ def test_ends_may_be_chunks_by_themselves(pp: int, v: int, head: float) -> None:
 
 
 @settings(max_examples=300)
-@given(st.lists(operations, min_size=2, max_size=8), st.booleans(), st.integers(2, 5), st.floats(0.0, 6.0))
+@given(
+    st.lists(operations, min_size=2, max_size=8),
+    st.booleans(),
+    st.integers(2, 5),
+    st.floats(0.0, 6.0),
+)
 def test_interleaved_stages_take_what_the_simulation_takes(
     stages: list[tuple[float, float, float]], alike: bool, v: int, per_stage: float
 ) -> None:
-    """Of equal chunks, with fewer micro-batches than two groups, whatever stages take of which backward is as large a
-    share; else hardly longer, and never shorter."""
+    """Of equal chunks, with fewer micro-batches than two groups, whatever stages take of which
+    backward is as large a share; else hardly longer, and never shorter."""
     forward, backward, _ = np.array(stages).T
     backward = 2 * forward if alike else backward
     m = int(len(stages) * (1 + per_stage))
-    chunks = {"F": np.tile(forward, v) / v, "B": np.tile(backward, v) / v, "W": np.zeros(len(stages) * v)}
+    chunks = {
+        "F": np.tile(forward, v) / v,
+        "B": np.tile(backward, v) / v,
+        "W": np.zeros(len(stages) * v),
+    }
     made = length(Layout(pp=len(stages), schedule="interleaved", virtual_stages=v), m, chunks)
     closed = closed_form("interleaved", forward.tolist(), backward.tolist(), m, v)
-    assert closed * (1 - 1e-9) <= made <= closed * (1 + (1e-9 if alike and m < 2 * len(stages) else 0.08))
+    assert (
+        closed * (1 - 1e-9)
+        <= made
+        <= closed * (1 + (1e-9 if alike and m < 2 * len(stages) else 0.08))
+    )
 
 
 def length(layout: Layout, m: int, chunks: dict[str, Array]) -> float:
     return max(end for _, end in run(layout, m, chunks).values())
 
 
-def dealt_out(layers: int, head: float, pp: int, v: int, m: int, *, balanced: bool) -> tuple[float, float]:
-    """Of layers that are alike and a head, so many of them long, in closed form and operation by operation."""
+def dealt_out(
+    layers: int, head: float, pp: int, v: int, m: int, *, balanced: bool
+) -> tuple[float, float]:
+    """Of layers that are alike and a head, so many of them long, in closed form and operation by
+    operation."""
     no, rows = np.array([False]), (np.array([pp]), np.array([v]), np.array([balanced]))
     begin = boundaries(np.ones(layers), head, *rows, no)[0]
     seconds = np.diff(begin).astype(float)
@@ -339,13 +422,21 @@ def dealt_out(layers: int, head: float, pp: int, v: int, m: int, *, balanced: bo
         *(out + 2 * back, 3 * down, found.steady.last),
     )
     model = np.array([layers + head])
-    times = StageTimes(whole, 2 * whole, 0.0, model, 3 * model, 0.0, found.order, found.code, rounds)
+    times = StageTimes(
+        whole, 2 * whole, 0.0, model, 3 * model, 0.0, found.order, found.code, rounds
+    )
     idle = bubble(np.array([SCHEDULES.index("interleaved")]), *rows[:2], np.array([m]), times)
     made = length(Layout(pp=pp, schedule="interleaved", virtual_stages=v), m, chunks)
     return float((3 * m * whole + idle).max()), made
 
 
-@given(st.integers(2, 12), st.integers(2, 6), st.integers(1, 3), st.integers(0, 60), st.floats(0.0, 6.0))
+@given(
+    st.integers(2, 12),
+    st.integers(2, 6),
+    st.integers(1, 3),
+    st.integers(0, 60),
+    st.floats(0.0, 6.0),
+)
 def test_even_chunks_and_a_head_take_what_the_simulation_takes(
     pp: int, v: int, each: int, more: int, head: float
 ) -> None:
@@ -363,8 +454,11 @@ def test_even_chunks_and_a_head_take_what_the_simulation_takes(
 def test_dealt_out_in_rounds_chunks_take_about_as_long_as_the_closed_form(
     pp: int, v: int, more_micro_batches: int, more_layers: int, head: float
 ) -> None:
-    """Longer ones in some rounds, on some stages or with the head; and a last group of more micro-batches or fewer."""
-    closed, made = dealt_out(pp * v + more_layers, head, pp, v, pp + more_micro_batches, balanced=True)
+    """Longer ones in some rounds, on some stages or with the head; and a last group of more
+    micro-batches or fewer."""
+    closed, made = dealt_out(
+        pp * v + more_layers, head, pp, v, pp + more_micro_batches, balanced=True
+    )
     assert 0.94 * closed <= made <= 1.1 * closed
 
 
@@ -372,8 +466,8 @@ def test_dealt_out_in_rounds_chunks_take_about_as_long_as_the_closed_form(
 def test_with_both_ends_on_one_the_slowest_stage_has_least(
     mirrored: bool, pairs: int, more: int, head: float, cheap: int
 ) -> None:
-    """In a V and under DualPipe. Of every split that leaves no chunk but the head's without a layer; within a layer
-    where layers differ."""
+    """In a V and under DualPipe. Of every split that leaves no chunk but the head's without a
+    layer; within a layer where layers differ."""
     layers = np.where(np.arange(2 * pairs + more) < cheap, 1.0, 2.5)
     n, yes = len(layers), np.array([True])
 
@@ -385,8 +479,13 @@ def test_with_both_ends_on_one_the_slowest_stage_has_least(
     cuts = ((0, *cut, n) for cut in combinations(range(1, n + 1), 2 * pairs - 1))
     best = min(slowest(np.array(cut)) for cut in cuts)
     pp, virtual = (2 * pairs, 1) if mirrored else (pairs, 2)
-    pp_, faces = np.array([pp]), facing(np.array([pp]), np.array([mirrored]), np.array([not mirrored]))
-    made = slowest(boundaries(layers, head, pp_, np.array([virtual]), yes, faces)[0][: 2 * pairs + 1])
+    pp_, faces = (
+        np.array([pp]),
+        facing(np.array([pp]), np.array([mirrored]), np.array([not mirrored])),
+    )
+    made = slowest(
+        boundaries(layers, head, pp_, np.array([virtual]), yes, faces)[0][: 2 * pairs + 1]
+    )
     assert made <= best * (1 + 1e-9) + (2.5 if cheap else 0.0)
 
 
@@ -406,7 +505,9 @@ def test_where_all_hold_as_many_micro_batches_no_stage_is_larger_than_it_has_to_
     assert level[-2] == plain[-2]
     chunks = [layers[a:b].sum() for a, b in pairwise(level)][:-1]
     cuts = ((0, *cut, int(level[-2])) for cut in combinations(range(1, int(level[-2])), pp - 2))
-    assert max(chunks) == pytest.approx(min(max(layers[a:b].sum() for a, b in pairwise(cut)) for cut in cuts))
+    assert max(chunks) == pytest.approx(
+        min(max(layers[a:b].sum() for a, b in pairwise(cut)) for cut in cuts)
+    )
 
 
 def test_a_stage_of_cheap_layers_takes_one_more() -> None:
@@ -418,7 +519,8 @@ def test_a_stage_of_cheap_layers_takes_one_more() -> None:
 
 
 def test_what_stages_have_in_the_first_and_in_the_last_round() -> None:
-    """Six layers and a head of three on two stages in two rounds: 2, 2 and 2 layers, then the head alone."""
+    """Six layers and a head of three on two stages in two rounds: 2, 2 and 2 layers, then the head
+    alone."""
     no, yes = np.array([False]), np.array([True])
     found = partition(((0, 6),), np.array([1.0]), 3.0, np.array([2]), np.array([2]), yes, no, no)
     assert found.amounts[0, :, 0].tolist() == [4.0, 2.0]

@@ -18,13 +18,19 @@ def test_degrees_alone_make_a_legal_layout(stack: str) -> None:
     found = catalogue.stack(stack)
     problem = Problem(
         architecture=catalogue.architecture("llama-3-8b"),
-        cluster=catalogue.cluster({"google": "tpu-v5p", "amd": "mi300x"}.get("".join(found.vendors), "h100"), 16),
+        cluster=catalogue.cluster(
+            {"google": "tpu-v5p", "amd": "mi300x"}.get("".join(found.vendors), "h100"), 16
+        ),
         workload=Workload(seq_len=4096, global_batch=64),
         stack=found,
     )
     degrees: list[dict[str, int]] = [{"dp_shard": 16}]
     degrees += [{"tp": 2, "dp_shard": 8}] if found.max_tp > 1 else []
-    degrees += [{"pp": 2, "dp_shard": 8}] if found.schedules != ("1f1b",) or found.max_virtual_stages > 1 else []
+    degrees += (
+        [{"pp": 2, "dp_shard": 8}]
+        if found.schedules != ("1f1b",) or found.max_virtual_stages > 1
+        else []
+    )
     for given in degrees:
         require_legal(problem, usual(problem, Layout(**given), given))
 

@@ -40,9 +40,12 @@ def _expect(asked: Problem, layout: Layout, refusal: str | None, field: str = "l
 def test_a_pipeline_inside_data_parallelism_needs_as_many_replicas_of_experts_as_of_the_rest(
     model: str, degrees: dict[str, int], legal: bool
 ) -> None:
-    """The assertion of Megatron-Core's initialize_model_parallel on orders that do not end with pp."""
+    """The assertion of Megatron-Core's initialize_model_parallel on orders that do not end with
+    pp."""
     asked = problem(model, ("h100", 64), "megatron", seq_len=4096, global_batch=256)
-    layout = Layout(**degrees, sequence_parallel=degrees.get("tp", 1) > 1, zero_stage=1, placement=_INSIDE)
+    layout = Layout(
+        **degrees, sequence_parallel=degrees.get("tp", 1) > 1, zero_stage=1, placement=_INSIDE
+    )
     _expect(asked, layout, None if legal else r"ep·etp", "layout.placement")
 
 
@@ -50,11 +53,19 @@ def test_a_pipeline_inside_data_parallelism_needs_as_many_replicas_of_experts_as
     ("layout", "rule"),
     [
         (Layout(dp_shard=64, zero_stage=3, offload_activations=True), None),
-        (Layout(pp=2, dp_shard=32, zero_stage=1, offload_activations=True), "without a pipeline only"),
-        (Layout(dp_shard=64, zero_stage=3, recompute="full", offload_activations=True), "without recompute only"),
+        (
+            Layout(pp=2, dp_shard=32, zero_stage=1, offload_activations=True),
+            "without a pipeline only",
+        ),
+        (
+            Layout(dp_shard=64, zero_stage=3, recompute="full", offload_activations=True),
+            "without recompute only",
+        ),
     ],
 )
-def test_megatron_offloads_activations_beside_neither_pipeline_nor_recompute(layout: Layout, rule: str | None) -> None:
+def test_megatron_offloads_activations_beside_neither_pipeline_nor_recompute(
+    layout: Layout, rule: str | None
+) -> None:
     asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=4096, global_batch=256)
     _expect(asked, layout, rule)
 
@@ -64,7 +75,10 @@ def test_a_pipeline_that_is_a_scan_holds_all_micro_batches(stack: str) -> None:
     asked = problem("llama-3-8b", ("h100", 64), stack, seq_len=4096, global_batch=256)
     for schedule in ("1f1b", "interleaved"):
         with pytest.raises(Invalid, match="afab"):
-            require_legal(asked, Layout(pp=2, dp_shard=32, zero_stage=0, schedule=schedule, sequence_parallel=False))
+            require_legal(
+                asked,
+                Layout(pp=2, dp_shard=32, zero_stage=0, schedule=schedule, sequence_parallel=False),
+            )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +94,9 @@ def test_a_pipeline_that_is_a_scan_holds_all_micro_batches(stack: str) -> None:
         ("nanotron", Layout(tp=16, dp_shard=4, zero_stage=1, sequence_parallel=True), "heads"),
     ],
 )
-def test_stacks_refuse_what_their_code_refuses(stack: str, layout: Layout, rule: str | None) -> None:
+def test_stacks_refuse_what_their_code_refuses(
+    stack: str, layout: Layout, rule: str | None
+) -> None:
     asked = problem("llama-3-8b", ("h100", 64), stack, seq_len=4096, global_batch=256)
     _expect(asked, layout, rule)
 
@@ -139,7 +155,9 @@ def test_a_plain_pipeline_needs_as_many_micro_batches_as_its_code_says(
 def test_what_goes_together_is_what_the_code_has(
     stack: str, workload: dict[str, Any], layout: Layout, rule: str | None
 ) -> None:
-    asked = problem("llama-3-8b", ("h100", 64), stack, **{"seq_len": 4096, "global_batch": 256, **workload})
+    asked = problem(
+        "llama-3-8b", ("h100", 64), stack, **{"seq_len": 4096, "global_batch": 256, **workload}
+    )
     _expect(asked, layout, rule)
 
 
@@ -149,7 +167,15 @@ def test_torchtitan_predicts_several_tokens_without_pipeline_and_context_paralle
 ) -> None:
     """models/deepseek_v3/mtp.py."""
     asked = problem("deepseek-v3", ("h200", 512), "torchtitan", seq_len=4096, global_batch=2048)
-    layout = Layout(pp=pp, cp=cp, dp_shard=512 // pp // cp, ep=8, zero_stage=3, balanced=pp > 1, recompute="full")
+    layout = Layout(
+        pp=pp,
+        cp=cp,
+        dp_shard=512 // pp // cp,
+        ep=8,
+        zero_stage=3,
+        balanced=pp > 1,
+        recompute="full",
+    )
     _expect(asked, layout, None if legal else "multi-token prediction")
 
 
@@ -164,7 +190,8 @@ def test_torchtitan_has_no_pipeline_for_tied_embeddings(stack: str, legal: bool)
 
 
 @pytest.mark.parametrize(
-    ("cp", "ep", "zero_stage", "legal"), [(2, 2, 3, False), (2, 2, 2, True), (1, 2, 3, True), (2, 1, 3, True)]
+    ("cp", "ep", "zero_stage", "legal"),
+    [(2, 2, 3, False), (2, 2, 2, True), (1, 2, 3, True), (2, 1, 3, True)],
 )
 def test_deepspeed_has_experts_under_zero_3_without_context_parallelism_only(
     cp: int, ep: int, zero_stage: int, legal: bool
@@ -179,21 +206,34 @@ def test_deepspeed_has_experts_under_zero_3_without_context_parallelism_only(
     ("stack", "refusal"),
     [
         ("megatron", None),
-        ("torchtitan", r"divide the 32 attention heads, and stack torchtitan repeats none: divide the 8"),
+        (
+            "torchtitan",
+            r"divide the 32 attention heads, and stack torchtitan repeats none: divide the 8",
+        ),
     ],
 )
 def test_heads_that_are_not_repeated_have_to_be_divided(stack: str, refusal: str | None) -> None:
     asked = problem("llama-3-8b", ("h100", 64), stack, seq_len=4096, global_batch=256)
-    layout = Layout(tp=16, dp_shard=4, sequence_parallel=True, zero_stage=1 if stack == "megatron" else 3)
+    layout = Layout(
+        tp=16, dp_shard=4, sequence_parallel=True, zero_stage=1 if stack == "megatron" else 3
+    )
     _expect(asked, layout, refusal, "layout.tp")
 
 
 @pytest.mark.parametrize(
     ("degrees", "refusal", "field"),
     [
-        ({"cp": 4, "dp_shard": 16}, r"seq_len\(4100\) must be a multiple of 2\*cp\(4\)$", "layout.cp"),
+        (
+            {"cp": 4, "dp_shard": 16},
+            r"seq_len\(4100\) must be a multiple of 2\*cp\(4\)$",
+            "layout.cp",
+        ),
         ({"tp": 8, "dp_shard": 8}, r"multiple of tp\(8\) with sequence", "layout.tp"),
-        ({"tp": 4, "cp": 2, "dp_shard": 8}, r"multiple of 2\*cp\(2\) times tp\(4\) with sequence", "layout.tp"),
+        (
+            {"tp": 4, "cp": 2, "dp_shard": 8},
+            r"multiple of 2\*cp\(2\) times tp\(4\) with sequence",
+            "layout.tp",
+        ),
         ({"tp": 4, "dp_shard": 16}, None, "layout"),
     ],
 )
@@ -201,7 +241,9 @@ def test_a_sequence_is_divided_by_the_axis_that_is_named(
     degrees: dict[str, int], refusal: str | None, field: str
 ) -> None:
     asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=4100, global_batch=256)
-    _expect(asked, Layout(**degrees, sequence_parallel="tp" in degrees, zero_stage=1), refusal, field)
+    _expect(
+        asked, Layout(**degrees, sequence_parallel="tp" in degrees, zero_stage=1), refusal, field
+    )
 
 
 @pytest.mark.parametrize(
@@ -228,14 +270,21 @@ def test_formats_of_one_vendor_s_matrix_units_are_refused_on_others(
 @pytest.mark.parametrize(
     ("stack", "precision", "tp", "refused"),
     [
-        ("megatron", "mxfp8", 8, r"multiples of 32 under mxfp8.* over tp\(8\)"),  # 29568 / 8 = 115.5 · 32
+        (
+            "megatron",
+            "mxfp8",
+            8,
+            r"multiples of 32 under mxfp8.* over tp\(8\)",
+        ),  # 29568 / 8 = 115.5 · 32
         ("megatron", "mxfp8", 4, None),
         ("megatron", "fp8", 8, None),  # 231 · 16
         ("megatron", "bf16", 8, None),
         ("torchtitan", "mxfp8", 8, None),
     ],
 )
-def test_transformer_engine_takes_whole_blocks(stack: str, precision: str, tp: int, refused: str | None) -> None:
+def test_transformer_engine_takes_whole_blocks(
+    stack: str, precision: str, tp: int, refused: str | None
+) -> None:
     """MXFP8 has 32 elements to a scale; fp8 products take multiples of 16."""
     asked = problem("qwen2.5-72b", ("b200", 64), stack, seq_len=4096, global_batch=64)
     asked = replace(asked, workload=replace(asked.workload, precision=precision))
@@ -247,6 +296,8 @@ def test_transformer_engine_takes_whole_blocks(stack: str, precision: str, tp: i
 @pytest.mark.parametrize(("etp", "refused"), [(1, None), (2, None), (4, r"experts over etp\(4\)")])
 def test_so_do_its_experts(etp: int, refused: str | None) -> None:
     """2880 elements of gpt-oss are 90 blocks."""
-    asked = problem("gpt-oss-120b", ("b200", 64), "megatron", seq_len=4096, global_batch=64, precision="mxfp8")
+    asked = problem(
+        "gpt-oss-120b", ("b200", 64), "megatron", seq_len=4096, global_batch=64, precision="mxfp8"
+    )
     layout = Layout(dp_shard=16, tp=4, etp=etp, ep=4, sequence_parallel=True, zero_stage=1)
     _expect(asked, layout, refused, "layout.tp")

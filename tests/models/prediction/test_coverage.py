@@ -1,4 +1,5 @@
-"""What a prediction rests on: counted from the runs behind a profile, and never better than they are."""
+"""What a prediction rests on: counted from the runs behind a profile, and never better than they
+are."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def problem(chip: str = "h100", stack: str = "torchtitan", seq_len: int = 8192) 
     )
 
 
-def predicted(profile: Profile, *question: str, layout: Layout = FSDP, seq_len: int = 8192) -> Prediction:
+def predicted(
+    profile: Profile, *question: str, layout: Layout = FSDP, seq_len: int = 8192
+) -> Prediction:
     return predict_layouts(problem(*question, seq_len=seq_len), [layout], profile)[0]
 
 
@@ -55,13 +58,16 @@ def test_a_run_is_a_measurement_where_it_ran_and_a_relative_elsewhere() -> None:
         ("a100", "megatron"): "data_sheet",
     }
     for question, ground in grounds.items():
-        assert predicted(profile, *question).provenance.terms["compute_s"].ground == ground, question
+        assert predicted(profile, *question).provenance.terms["compute_s"].ground == ground, (
+            question
+        )
     assert predicted(profile, "h200").provenance.terms["compute_s"].scope == "generation:hopper"
     assert predicted(profile, "a100").provenance.terms["data_s"].scope == "stack:torchtitan"
 
 
 def test_only_what_a_run_exercised_is_measured() -> None:
-    """Full recompute by FSDP says nothing of tensor-parallel traffic, and a step time nothing of memory."""
+    """Full recompute by FSDP says nothing of tensor-parallel traffic, and a step time nothing of
+    memory."""
     layout = Layout(tp=8, dp_shard=8, zero_stage=3, sequence_parallel=True)
     found = predicted(taught(), layout=layout).provenance
     assert found.terms["compute_s"].ground == "measured"
@@ -75,7 +81,9 @@ def test_only_what_a_run_exercised_is_measured() -> None:
 def test_terms_that_are_nothing_have_no_ground() -> None:
     found = predicted(BARE)
     everything = {**found.time, **found.memory_gib}
-    assert found.provenance.terms.keys() == {name for name, value in everything.items() if value > 0}
+    assert found.provenance.terms.keys() == {
+        name for name, value in everything.items() if value > 0
+    }
 
 
 def test_a_generation_on_which_nothing_ran_is_named_and_its_interval_wider() -> None:
@@ -93,9 +101,12 @@ def test_what_lies_beyond_every_run_is_named() -> None:
     (line, tokens) = predicted(profile, seq_len=16384).provenance.outside
     assert line == "seq_len = 16384 is beyond the 8192 of any run"
     assert tokens.startswith("tokens_per_step")
-    other = having_seen(profile, [Ran(problem("a100", seq_len=16384), FSDP, timed=True, weighed=False)])
+    other = having_seen(
+        profile, [Ran(problem("a100", seq_len=16384), FSDP, timed=True, weighed=False)]
+    )
     assert (
-        "seq_len = 16384 is beyond the 8192 of any run on hopper" in predicted(other, seq_len=16384).provenance.outside
+        "seq_len = 16384 is beyond the 8192 of any run on hopper"
+        in predicted(other, seq_len=16384).provenance.outside
     )
 
 
@@ -131,7 +142,9 @@ def test_a_profile_older_than_a_coefficient_has_it_as_measured() -> None:
     assert old.by_key["expert_launch_s", "all"] == prior.by_key["expert_launch_s", "all"]
     assert old.by_key["launch_s", "all"] == profile.by_key["launch_s", "all"]
     scopes = problem().scopes
-    assert old.coefficients(scopes).expert_launch_s == pytest.approx(prior.coefficients(scopes).expert_launch_s)
+    assert old.coefficients(scopes).expert_launch_s == pytest.approx(
+        prior.coefficients(scopes).expert_launch_s
+    )
 
 
 def test_nearness_counts_what_differs_and_only_what_is_asked() -> None:
@@ -139,7 +152,11 @@ def test_nearness_counts_what_differs_and_only_what_is_asked() -> None:
     far = Traits.of(problem("a100", "megatron", seq_len=16384), FSDP)
     library = Library([here, far])
     assert library.distances(Traits()).tolist() == [0, 0]
-    apart = KINDS["generation"] + KINDS["chip"] + KINDS["stack"] + 2 * DOUBLING  # twice the tokens of a step as well
+    apart = (
+        KINDS["generation"] + KINDS["chip"] + KINDS["stack"] + 2 * DOUBLING
+    )  # twice the tokens of a step as well
     assert library.distances(here).tolist() == [0, pytest.approx(apart)]
     assert library.distances(Traits(stack="megatron")).tolist() == [KINDS["stack"], 0]
-    assert Traits(stack="megatron", seq_len=8192).differing(here) == {"stack": ("megatron", "torchtitan")}
+    assert Traits(stack="megatron", seq_len=8192).differing(here) == {
+        "stack": ("megatron", "torchtitan")
+    }

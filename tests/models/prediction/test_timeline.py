@@ -42,14 +42,24 @@ times = st.lists(st.floats(0.1, 3.0), min_size=1, max_size=6)
 
 
 def length(
-    layout: Layout, m: int, forward: list[float], backward: list[float], weight: Sequence[float] = (0.0,)
+    layout: Layout,
+    m: int,
+    forward: list[float],
+    backward: list[float],
+    weight: Sequence[float] = (0.0,),
 ) -> float:
-    seconds = {"F": np.array(forward), "B": np.array(backward), "W": np.resize(weight, len(forward))}
+    seconds = {
+        "F": np.array(forward),
+        "B": np.array(backward),
+        "W": np.resize(weight, len(forward)),
+    }
     return max(end for _, end in run(layout, m, seconds).values())
 
 
 @given(times, st.integers(1, 12), st.data())
-def test_plain_schedules_take_what_the_simulation_takes(forward: list[float], m: int, data: st.DataObject) -> None:
+def test_plain_schedules_take_what_the_simulation_takes(
+    forward: list[float], m: int, data: st.DataObject
+) -> None:
     pp = len(forward)
     backward = data.draw(st.lists(st.floats(0.1, 3.0), min_size=pp, max_size=pp))
 
@@ -62,7 +72,9 @@ def test_plain_schedules_take_what_the_simulation_takes(forward: list[float], m:
 
 
 @given(st.integers(2, 5), st.integers(2, 4), st.integers(0, 12), st.data())
-def test_interleaving_takes_what_the_simulation_takes(pp: int, v: int, more: int, data: st.DataObject) -> None:
+def test_interleaving_takes_what_the_simulation_takes(
+    pp: int, v: int, more: int, data: st.DataObject
+) -> None:
     m = pp + more
     chunks = st.lists(st.floats(0.1, 3.0), min_size=pp * v, max_size=pp * v)
     forward, backward = data.draw(chunks), data.draw(chunks)
@@ -76,7 +88,9 @@ def test_interleaving_takes_what_the_simulation_takes(pp: int, v: int, more: int
 
 
 @given(st.lists(st.tuples(*[st.floats(0.1, 3.0)] * 3), min_size=1, max_size=6), st.integers(1, 16))
-def test_zero_bubble_takes_what_the_simulation_takes(seconds: list[tuple[float, float, float]], m: int) -> None:
+def test_zero_bubble_takes_what_the_simulation_takes(
+    seconds: list[tuple[float, float, float]], m: int
+) -> None:
     forward, to_input, weight = ([*column] for column in zip(*seconds, strict=True))
 
     def duration(op: Op) -> float:
@@ -92,10 +106,16 @@ def test_zero_bubble_takes_what_the_simulation_takes(seconds: list[tuple[float, 
 def test_a_stage_does_one_thing_at_a_time_and_nothing_before_what_it_needs(layout: Layout) -> None:
     found = timeline(GENERIC, PROFILE, usual(GENERIC, layout, ()))
     for stage in range(found.stages):
-        mine = sorted({(event.start_s, event.end_s) for event in found.events if event.stage == stage})  # pairs overlap
+        mine = sorted(
+            {(event.start_s, event.end_s) for event in found.events if event.stage == stage}
+        )  # pairs overlap
         assert all(a[1] <= b[0] * (1 + 1e-12) for a, b in zip(mine, mine[1:], strict=False))
     names = {"input gradients": "backward"}
-    passes = {(names.get(e.name, e.name), e.micro_batch, e.chunk): e for e in found.events if e.micro_batch is not None}
+    passes = {
+        (names.get(e.name, e.name), e.micro_batch, e.chunk): e
+        for e in found.events
+        if e.micro_batch is not None
+    }
     chunks = 1 + max(chunk for _, _, chunk in passes if chunk is not None)
     for (name, micro_batch, chunk), event in passes.items():
         assert chunk is not None
@@ -114,8 +134,8 @@ def within(found: Timeline, low: float, high: float) -> bool:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.summary())
 def test_the_closed_form_is_about_as_long(layout: Layout) -> None:
-    """Exact for plain schedules, of this model even with sends; an upper bound for interleaved chunks that differ;
-    about as long for the rest."""
+    """Exact for plain schedules, of this model even with sends; an upper bound for interleaved
+    chunks that differ; about as long for the rest."""
     found = timeline(GENERIC, PROFILE, usual(GENERIC, layout, ()))
     if layout.schedule in ("1f1b", "afab", "zero_bubble"):
         assert within(found, 1 - 1e-9, 1 + 1e-9)
@@ -135,8 +155,15 @@ def test_a_timeline_stays_small(micro_batches: int) -> None:
 
 def test_a_schedule_that_needs_too_many_operations_is_refused() -> None:
     """Interleaving needs as many micro-batches as stages, however few are asked for."""
-    deep = replace(GENERIC, architecture=GENERIC.architecture.with_layers(1024 / len(GENERIC.architecture.layers)))
-    large = replace(deep, cluster=catalogue.cluster("h100", 512), workload=replace(deep.workload, global_batch=512))
+    deep = replace(
+        GENERIC,
+        architecture=GENERIC.architecture.with_layers(1024 / len(GENERIC.architecture.layers)),
+    )
+    large = replace(
+        deep,
+        cluster=catalogue.cluster("h100", 512),
+        workload=replace(deep.workload, global_batch=512),
+    )
     layout = Layout(pp=512, schedule="interleaved", virtual_stages=2)
     with pytest.raises(Invalid, match="above 60000"):
         timeline(large, PROFILE, layout, 1)
@@ -148,15 +175,21 @@ def test_a_trace_has_an_event_for_every_event() -> None:
     assert isinstance(events, list)
     spans = [event for event in events if event["ph"] == "X"]
     assert len(spans) == len(found.events)
-    assert sum(span["dur"] for span in spans) / 1e6 == pytest.approx(sum(e.end_s - e.start_s for e in found.events))
+    assert sum(span["dur"] for span in spans) / 1e6 == pytest.approx(
+        sum(e.end_s - e.start_s for e in found.events)
+    )
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.filter_too_much])
 @given(st.data())
 def test_whatever_is_legal_can_be_drawn(data: st.DataObject) -> None:
-    schedule = data.draw(st.sampled_from(["1f1b", "afab", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe"]))
+    schedule = data.draw(
+        st.sampled_from(["1f1b", "afab", "interleaved", "zero_bubble", "zero_bubble_v", "dualpipe"])
+    )
     pp, dp = data.draw(st.sampled_from([(2, 16), (4, 8), (8, 4), (16, 2)]))
-    v = data.draw({"interleaved": st.integers(2, 4), "zero_bubble_v": st.just(2)}.get(schedule, st.just(1)))
+    v = data.draw(
+        {"interleaved": st.integers(2, 4), "zero_bubble_v": st.just(2)}.get(schedule, st.just(1))
+    )
     workload = Workload(seq_len=1024, global_batch=dp * data.draw(st.integers(1, 40)))
     problem = replace(GENERIC, workload=workload)
     layout = Layout(pp=pp, dp_shard=dp, zero_stage=1, schedule=schedule, virtual_stages=v)
@@ -172,13 +205,19 @@ def test_whatever_is_legal_can_be_drawn(data: st.DataObject) -> None:
     ("model", "pp", "virtual_stages"),
     [
         ("deepseek-v3", 8, 2), ("deepseek-v3", 8, 3), ("deepseek-v3", 8, 4), ("deepseek-v3", 4, 7),
-        ("deepseek-v3", 16, 2), ("kimi-k2", 8, 6), ("qwen3-235b-a22b", 8, 8), ("llama-3.1-405b", 8, 5),
-        ("llama-3.1-405b", 10, 7), ("llama-3.1-405b", 15, 4), ("llama-3.1-405b", 14, 5), ("nemotron-4-340b", 14, 3),
-        ("mistral-large-2", 10, 5), ("grok-1", 5, 7), ("llama-4-maverick", 7, 6), ("llama-4-maverick", 7, 7),
-        ("llama-4-maverick", 5, 9), ("gemma-3-27b", 5, 6), ("gemma-3-27b", 3, 7), ("gpt-oss-120b", 7, 5),
+        ("deepseek-v3", 16, 2), ("kimi-k2", 8, 6), ("qwen3-235b-a22b", 8, 8), ("llama-3.1-405b", 8,
+        5),
+        ("llama-3.1-405b", 10, 7), ("llama-3.1-405b", 15, 4), ("llama-3.1-405b", 14, 5),
+        ("nemotron-4-340b", 14, 3),
+        ("mistral-large-2", 10, 5), ("grok-1", 5, 7), ("llama-4-maverick", 7, 6),
+        ("llama-4-maverick", 7, 7),
+        ("llama-4-maverick", 5, 9), ("gemma-3-27b", 5, 6), ("gemma-3-27b", 3, 7), ("gpt-oss-120b",
+        7, 5),
     ],
 )  # fmt: skip
-def test_dealt_out_in_rounds_the_closed_form_is_near(model: str, pp: int, virtual_stages: int) -> None:
+def test_dealt_out_in_rounds_the_closed_form_is_near(
+    model: str, pp: int, virtual_stages: int
+) -> None:
     """Where neither layers nor the head come out even, or where kinds of layers take turns."""
     architecture = catalogue.architecture(model)
     sparse = architecture.is_moe
@@ -189,9 +228,9 @@ def test_dealt_out_in_rounds_the_closed_form_is_near(model: str, pp: int, virtua
         stack=catalogue.stack("megatron"),
     )
     layout = Layout(
-        pp=pp, dp_shard=8 if sparse else 1, tp=1 if sparse else 8, sequence_parallel=not sparse, ep=8 if sparse else 1,
-        schedule="interleaved", virtual_stages=virtual_stages, balanced=True, zero_stage=1 if sparse else 0,
-        recompute="full",
+        pp=pp, dp_shard=8 if sparse else 1, tp=1 if sparse else 8, sequence_parallel=not sparse,
+        ep=8 if sparse else 1, schedule="interleaved", virtual_stages=virtual_stages, balanced=True,
+        zero_stage=1 if sparse else 0, recompute="full",
     )  # fmt: skip
     found = timeline(question, PROFILE, layout)
     assert found.closed_form_s is not None

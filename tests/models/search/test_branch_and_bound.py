@@ -22,7 +22,14 @@ from models.cost.step import predict
 from models.errors import Infeasible, Invalid, OutOfTime
 from models.layouts.factors import factorisations, ordered_factorisations
 from models.layouts.placement import closest_groups
-from models.layouts.space import SAVER_KNOBS, SCHEDULE_KNOBS, SHARDING_KNOBS, Policies, Space, neutral
+from models.layouts.space import (
+    SAVER_KNOBS,
+    SCHEDULE_KNOBS,
+    SHARDING_KNOBS,
+    Policies,
+    Space,
+    neutral,
+)
 from models.search import branch_and_bound as search_module
 from models.search.bounds import Bounds, CoreBounds, Variants, slower_shardings
 from models.search.branch_and_bound import search
@@ -45,7 +52,13 @@ from tests.benchmarks.problems import NAMED, problem
 from tests.oracles.brute_force import Found, fitting, legal
 
 PROFILE = shipped_profile()
-SIZES = ("_CORES", "_PROBED", "_FIRST_MESHES", "_FIRST_PLACED", "_FIRST_LEAVES")  # of what is opened together at first
+SIZES = (
+    "_CORES",
+    "_PROBED",
+    "_FIRST_MESHES",
+    "_FIRST_PLACED",
+    "_FIRST_LEAVES",
+)  # of what is opened together at first
 
 
 _UNUSUAL: list[dict[str, Any]] = [
@@ -55,12 +68,22 @@ _UNUSUAL: list[dict[str, Any]] = [
     {"num_norms": 1},
     {"intermediate_size": 2832},  # an odd number of blocks of 16
     {"sliding_window": 512, "full_attention_period": 2},
-    {"mla": MlaShape(kv_lora_rank=256, q_lora_rank=384, qk_nope_head_dim=64, qk_rope_head_dim=32, v_head_dim=64)},
+    {
+        "mla": MlaShape(
+            kv_lora_rank=256,
+            q_lora_rank=384,
+            qk_nope_head_dim=64,
+            qk_rope_head_dim=32,
+            v_head_dim=64,
+        )
+    },
 ]
 """What else may tell a model from Llama."""
 
 
-def small_model(*, sparse: bool, layers: int, intermediate_size: int = 2816, **unusual: Any) -> Architecture:
+def small_model(
+    *, sparse: bool, layers: int, intermediate_size: int = 2816, **unusual: Any
+) -> Architecture:
     shape = {"num_experts": 4, "experts_per_token": 2, "num_groups": 2, "groups_per_token": 1}
     moe = MoeShape(**shape, moe_intermediate_size=512, first_k_dense=1) if sparse else None
     return Architecture.from_shape(
@@ -80,12 +103,17 @@ _STACKS = {
 
 
 def any_levels(draw: st.DrawFn, chip: str, chips: int) -> Cluster:
-    """Nested levels of any speeds: what a caller describes need not slow down outwards. Or a torus of any shape."""
+    """Nested levels of any speeds: what a caller describes need not slow down outwards. Or a torus
+    of any shape."""
     speeds = st.sampled_from([20.0, 60.0, 450.0])
     found = catalogue.cluster(chip, chips)
     if found.fabric.torus is not None:
         torus = replace(found.fabric.torus, wrap_length=draw(st.sampled_from([2, 4])))
-        shapes = [s for s in product([1, 2, 4, 8], repeat=3) if chips % np.prod(s) == 0 and 2 * np.prod(s) >= chips / 3]
+        shapes = [
+            s
+            for s in product([1, 2, 4, 8], repeat=3)
+            if chips % np.prod(s) == 0 and 2 * np.prod(s) >= chips / 3
+        ]
         shape = draw(st.sampled_from(shapes))
         return replace(found, fabric=replace(found.fabric, torus=torus), torus_shape=shape)
     levels = tuple(
@@ -102,13 +130,21 @@ def with_host(cluster: Cluster, gb: float | None) -> Cluster:
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     chip = draw(st.sampled_from(list(_STACKS)))
-    chips = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16] if chip != "tpu-v5p" else [1, 2, 4, 6, 8, 12, 16]))
+    chips = draw(
+        st.sampled_from(
+            [1, 2, 3, 4, 6, 8, 12, 16] if chip != "tpu-v5p" else [1, 2, 4, 6, 8, 12, 16]
+        )
+    )
     sparse, stack = draw(st.booleans()), draw(st.sampled_from(_STACKS[chip]))
-    if settings.get_current_profile_name() == "same":  # brute force of these takes a quarter of a minute each
+    if (
+        settings.get_current_profile_name() == "same"
+    ):  # brute force of these takes a quarter of a minute each
         assume(not (sparse and chips == 16 and stack == "generic"))
     return Problem(
         architecture=small_model(
-            sparse=sparse, layers=draw(st.sampled_from([3, 4, 6])), **draw(st.sampled_from(_UNUSUAL))
+            sparse=sparse,
+            layers=draw(st.sampled_from([3, 4, 6])),
+            **draw(st.sampled_from(_UNUSUAL)),
         ),
         cluster=with_host(
             draw(st.sampled_from([catalogue.cluster(chip, chips), any_levels(draw, chip, chips)])),
@@ -118,7 +154,11 @@ def problems(draw: st.DrawFn) -> Problem:
             seq_len=draw(st.sampled_from([1024, 4096, 32768])),
             global_batch=draw(st.sampled_from([4, 6, 16, 48])),
             load_balancing=draw(st.sampled_from(["none", "global_batch_loss"])),
-            precision=draw(st.sampled_from(["bf16", "fp8"] if chip in ("h100-sxm-80gb", "mi300x") else ["bf16"])),
+            precision=draw(
+                st.sampled_from(
+                    ["bf16", "fp8"] if chip in ("h100-sxm-80gb", "mi300x") else ["bf16"]
+                )
+            ),
         ),
         stack=replace(
             catalogue.stack(stack),
@@ -153,18 +193,41 @@ _SELECTIVE = [
 # Brute force over every knob at once takes long: each case pins what another leaves free.
 PINNED: list[dict[str, tuple[object, ...]]] = [
     {"micro_batch": (1, 2), "offload_optimizer": (False,), "offload_activations": (False,)},
-    {"micro_batch": (1,), "offload_optimizer": (False,), "zero_stage": (1, 3), "balanced": (True, False), "cp": (1,)},
+    {
+        "micro_batch": (1,),
+        "offload_optimizer": (False,),
+        "zero_stage": (1, 3),
+        "balanced": (True, False),
+        "cp": (1,),
+    },
     {"micro_batch": (2,), "schedule": ("1f1b", "interleaved"), "zero_stage": (0, 1), "tp": (1, 2)},
-    {"micro_batch": (1, 4), "recompute": ("none", "full"), "dp_replicate": (1, 2), "offload_optimizer": (True, False)},
-    {"recompute": ("full",), "recompute_layers": (1, 3), "micro_batch": (1, 2), "offload_optimizer": (False,)},
-    {"recompute_modules": ("mlp", "layernorm"), "recompute_layers": (0,), "micro_batch": (4,), "tp": (1, 2)},
+    {
+        "micro_batch": (1, 4),
+        "recompute": ("none", "full"),
+        "dp_replicate": (1, 2),
+        "offload_optimizer": (True, False),
+    },
+    {
+        "recompute": ("full",),
+        "recompute_layers": (1, 3),
+        "micro_batch": (1, 2),
+        "offload_optimizer": (False,),
+    },
+    {
+        "recompute_modules": ("mlp", "layernorm"),
+        "recompute_layers": (0,),
+        "micro_batch": (4,),
+        "tp": (1, 2),
+    },
 ]
 
 
 def offers(problem: Problem, pinned: dict[str, tuple[object, ...]]) -> bool:
     """Whether the stack can recompute the modules that are asked for."""
     modules = set(pinned.get("recompute_modules", ()))
-    return not modules or (modules <= set(problem.stack.modules) and "selective" in problem.stack.recompute)
+    return not modules or (
+        modules <= set(problem.stack.modules) and "selective" in problem.stack.recompute
+    )
 
 
 def answered(problem: Problem, constraints: Constraints, goal: Goal) -> Answer | None:
@@ -190,7 +253,11 @@ def agree(answer: Answer | None, found: Found | None, goal: Goal) -> None:
     near = found.times <= best * (1 + goal.tolerance) * ROUNDED
     points = np.unique(found.points[near])
     least = [found.times[near & (found.points <= most)].min() for most in points]
-    front = [(p, t) for i, (p, t) in enumerate(zip(points, least, strict=True)) if i == 0 or t * ROUNDED < least[i - 1]]
+    front = [
+        (p, t)
+        for i, (p, t) in enumerate(zip(points, least, strict=True))
+        if i == 0 or t * ROUNDED < least[i - 1]
+    ]
     assert answer.complexities[answer.front].tolist() == [p for p, _ in front]
     assert answer.times[answer.front].tolist() == pytest.approx([t for _, t in front], rel=1e-12)
 
@@ -205,7 +272,12 @@ def agree(answer: Answer | None, found: Found | None, goal: Goal) -> None:
     st.sampled_from([2, 8, 1000]),
 )
 def test_the_search_finds_what_brute_force_finds(
-    problem: Problem, tolerance: float, top: int, pinned: dict[str, tuple[object, ...]], taken: float, together: int
+    problem: Problem,
+    tolerance: float,
+    top: int,
+    pinned: dict[str, tuple[object, ...]],
+    taken: float,
+    together: int,
 ) -> None:
     assume(offers(problem, pinned))
     reserve = taken * problem.cluster.usable_bytes / GIB
@@ -221,10 +293,15 @@ def test_the_search_finds_what_brute_force_finds(
 UNSURE = PROFILE.with_terms(
     {
         (name, "all"): replace(PROFILE.by_key[name, "all"], runs=0, spread=spread)
-        for name, spread in {"activation_memory": 0.3, "logit_memory": 0.5, "fragmentation": 0.8}.items()
+        for name, spread in {
+            "activation_memory": 0.3,
+            "logit_memory": 0.5,
+            "fragmentation": 0.8,
+        }.items()
     }
 )
-"""Memory of which no run says anything: layouts are as unsure to fit as the parts are large that it scales."""
+"""Memory of which no run says anything: layouts are as unsure to fit as the parts are large that it
+scales."""
 
 
 @settings(max_examples=15)
@@ -236,12 +313,18 @@ UNSURE = PROFILE.with_terms(
     st.sampled_from([2, 1000]),
 )
 def test_the_search_finds_the_fastest_that_fits_with_a_probability(
-    problem: Problem, pinned: dict[str, tuple[object, ...]], taken: float, probability: float, together: int
+    problem: Problem,
+    pinned: dict[str, tuple[object, ...]],
+    taken: float,
+    probability: float,
+    together: int,
 ) -> None:
     """As brute force does by the probability that every layout's description says."""
     assume(offers(problem, pinned))
     reserve = taken * problem.cluster.usable_bytes / GIB
-    constraints = Constraints(allowed=pinned, memory_reserve_gib=reserve, min_fit_probability=probability)
+    constraints = Constraints(
+        allowed=pinned, memory_reserve_gib=reserve, min_fit_probability=probability
+    )
     goal = Goal(tolerance=0.03, top=2, both_sides=True)
     with pytest.MonkeyPatch.context() as patch:
         for name in SIZES:
@@ -254,7 +337,8 @@ def test_the_search_finds_the_fastest_that_fits_with_a_probability(
 
 
 def test_of_layouts_that_tie_the_simplest_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound of the simplest exceeds its step time here by a rounding error, and a more complex one is met first."""
+    """The bound of the simplest exceeds its step time here by a rounding error, and a more complex
+    one is met first."""
     question = Problem(
         architecture=small_model(sparse=True, layers=3),
         cluster=with_host(catalogue.cluster("tpu-v5p", 16), None),
@@ -275,7 +359,9 @@ def test_meshes_that_turn_out_to_be_as_fast_as_others_leave_their_places_to_slow
         workload=Workload(seq_len=32768, global_batch=48, load_balancing="global_batch_loss"),
         stack=replace(catalogue.stack("generic"), max_virtual_stages=2),
     )
-    constraints = Constraints(allowed=PINNED[4], memory_reserve_gib=0.9 * question.cluster.usable_bytes / GIB)
+    constraints = Constraints(
+        allowed=PINNED[4], memory_reserve_gib=0.9 * question.cluster.usable_bytes / GIB
+    )
     goal = Goal(tolerance=0.03, top=5, both_sides=True)
     answer = answered(question, constraints, goal)
     assert answer is not None
@@ -288,8 +374,8 @@ def test_meshes_that_turn_out_to_be_as_fast_as_others_leave_their_places_to_slow
 
 
 def ended_anywhere(space: Space, goal: Goal) -> list[float | None]:
-    """The best when time ends at the first step, at the second, and so on until it no longer does; a second search, for
-    what tied in the first, has steps as well."""
+    """The best when time ends at the first step, at the second, and so on until it no longer does;
+    a second search, for what tied in the first, has steps as well."""
     best: list[float | None] = []
     while True:
         left = iter(range(len(best)))
@@ -339,7 +425,10 @@ def test_the_answer_does_not_hang_on_how_many_layouts_are_worked_on_together(
     other = search(Space(problem, Constraints()), PROFILE, goal)
     for answer in (usual, other):
         assert answer.certificate.exact
-    picked = [[(a.layouts[i], a.times[i]) for i in (*a.ranked, *a.front, a.without, a.with_pp)] for a in (usual, other)]
+    picked = [
+        [(a.layouts[i], a.times[i]) for i in (*a.ranked, *a.front, a.without, a.with_pp)]
+        for a in (usual, other)
+    ]
     assert picked[0] == picked[1]
 
 
@@ -356,13 +445,18 @@ def test_every_layout_of_the_space_is_counted_once(problem: Problem) -> None:
     assert sum(counts) == certificate.space
 
 
-def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Iterator[tuple[Array, Array]]:
-    """(least time, least bytes) of every bound that the search prunes by, each layout under its own policy."""
+def bounded(
+    problem: Problem, constraints: Constraints, layouts: Layouts
+) -> Iterator[tuple[Array, Array]]:
+    """(least time, least bytes) of every bound that the search prunes by, each layout under its own
+    policy."""
     policies, n = Space(problem, constraints).policies, len(layouts)
     c = PROFILE.coefficients(problem.scopes)
     rows = np.arange(n)
     schedule = position(policies.schedules, layouts, SCHEDULE_KNOBS)
-    saver = position(policies.savers, layouts, [knob for knob in SAVER_KNOBS if knob != "recompute_layers"])
+    saver = position(
+        policies.savers, layouts, [knob for knob in SAVER_KNOBS if knob != "recompute_layers"]
+    )
     variant = position(policies.shardings, layouts, SHARDING_KNOBS) * len(policies.savers) + saver
     variants = Variants.of_policies(policies)
     m = layouts.num_micro_batches(problem.workload.global_batch)
@@ -374,7 +468,9 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
 
     placed = Bounds(costs_of(problem, layouts, c, policies), policies, chains, rows)
     near = Bounds(unplaced(problem, placed.costs), policies, chains, rows)
-    needed = predict(problem, layouts, c).needed_bytes  # with no more memory than that, it has to recompute so much
+    needed = predict(
+        problem, layouts, c
+    ).needed_bytes  # with no more memory than that, it has to recompute so much
     held = chains.flying[rows, schedule]
     memory = MemoryBounds(near.costs, policies, held, needed * (1 + 1e-12)).memory()
     share = np.where(policies.open[saver], memory.share[variant, rows], 1.0)
@@ -389,17 +485,28 @@ def bounded(problem: Problem, constraints: Constraints, layouts: Layouts) -> Ite
         more = np.maximum(beyond, layouts.offload_optimizer * times.on_host[key, rows])
         yield times.step[key, rows] + more, memory.least[variant, rows]
     none = MemoryBounds(near.costs, policies, np.zeros(n), np.inf).memory()
-    kept = ~slower_shardings(problem, policies.shardings, np.ones((1, len(policies.shardings)), dtype=bool))
+    kept = ~slower_shardings(
+        problem, policies.shardings, np.ones((1, len(policies.shardings)), dtype=bool)
+    )
     shardings, legal = policies.shardings.take(kept), np.ones((int(kept.sum()), n), dtype=bool)
     fillings, apart = problem.cluster.numbering.different, in_every_filling(problem, placed.costs)
     filled = Bounds(apart, policies, chains, np.tile(rows, len(fillings)))
     filled = filled.least(shardings, np.tile(legal, len(fillings)))
     its_own = (layouts.torus_axes == fillings[:, :1]) & (layouts.torus_block == fillings[:, 1:])
-    yield np.where(its_own, filled.reshape(len(fillings), n), 0.0).max(axis=0), none.least[variant, rows]
+    yield (
+        np.where(its_own, filled.reshape(len(fillings), n), 0.0).max(axis=0),
+        none.least[variant, rows],
+    )
     for bounds in (placed, near):
         yield bounds.least(shardings, legal), (none.layers + held * none.each)[variant, rows]
 
-    cores = CoreBounds(problem, costs, c, LeastCosts(problem, c, layouts.ep, layouts.etp), np.arange(len(shards.table)))
+    cores = CoreBounds(
+        problem,
+        costs,
+        c,
+        LeastCosts(problem, c, layouts.ep, layouts.etp),
+        np.arange(len(shards.table)),
+    )
     unsplit = replace(layouts, dp_shard=layouts.dp, dp_replicate=np.ones(n, dtype=int))
     each = cores.passes[shards.code] + cores.context(layouts, shards.code)
     row = chains.row(cores.weights[shards.code], each)
@@ -426,7 +533,10 @@ def unplaced(problem: Problem, placed: MeshCosts) -> MeshCosts:
 
 def in_every_filling(problem: Problem, placed: MeshCosts) -> MeshCosts:
     """Those, one filling of a torus after the other."""
-    times, closest = len(problem.cluster.numbering.different), closest_groups(problem.cluster, placed.layouts)
+    times, closest = (
+        len(problem.cluster.numbering.different),
+        closest_groups(problem.cluster, placed.layouts),
+    )
     rows = np.tile(np.arange(len(placed.layouts)), times)
     links = partial(LeastCosts(problem, placed.c).collectives, closest, placed.layouts, apart=True)
     tables = replace(placed.tables, links=links)
@@ -443,7 +553,9 @@ def position(of: Layouts, layouts: Layouts, knobs: Sequence[str]) -> Array:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from(PINNED), st.sampled_from([1, 2, 4]))
-def test_no_bound_exceeds_what_it_bounds(problem: Problem, pinned: dict[str, tuple[object, ...]], layers: int) -> None:
+def test_no_bound_exceeds_what_it_bounds(
+    problem: Problem, pinned: dict[str, tuple[object, ...]], layers: int
+) -> None:
     """Of models so many times as deep, too."""
     assume(offers(problem, pinned))
     problem = replace(problem, architecture=problem.architecture.with_layers(layers))
@@ -457,9 +569,20 @@ def test_no_bound_of_a_pipeline_exceeds_what_it_bounds(
     schedule: str, problem: Problem, layers: int, pp: tuple[int, ...]
 ) -> None:
     """Of deeper models, whose layers fall on stages and chunks in every way."""
-    architecture, cluster = problem.architecture.with_layers(layers), problem.cluster.changed(num_chips=12)
-    deep = replace(problem, architecture=architecture, cluster=cluster, stack=catalogue.stack("generic"))
-    allowed = {"schedule": (schedule,), "pp": pp, "zero_stage": (1,), "recompute": ("none", "full"), "cp": (1,)}
+    architecture, cluster = (
+        problem.architecture.with_layers(layers),
+        problem.cluster.changed(num_chips=12),
+    )
+    deep = replace(
+        problem, architecture=architecture, cluster=cluster, stack=catalogue.stack("generic")
+    )
+    allowed = {
+        "schedule": (schedule,),
+        "pp": pp,
+        "zero_stage": (1,),
+        "recompute": ("none", "full"),
+        "cp": (1,),
+    }
     agree_with_bounds(deep, Constraints(allowed=allowed | {"offload_activations": (False,)}))
 
 
@@ -493,7 +616,10 @@ def _settled(model: str, stack: str) -> tuple[Problem, float]:
 @pytest.mark.long
 @settings(max_examples=25)
 @given(
-    st.sampled_from([("llama-3-8b", "megatron"), ("mixtral-8x7b", "megatron"), ("llama-3-8b", "generic")]), st.data()
+    st.sampled_from(
+        [("llama-3-8b", "megatron"), ("mixtral-8x7b", "megatron"), ("llama-3-8b", "generic")]
+    ),
+    st.data(),
 )
 def test_a_search_that_is_stopped_says_how_far_from_the_best_it_may_be(
     names: tuple[str, str], data: st.DataObject
@@ -526,16 +652,23 @@ def test_what_a_stopped_search_has_not_opened_counts_towards_its_gap(
 
 @pytest.mark.parametrize("chips", [512, 1024])
 def test_how_the_dims_of_a_torus_are_named_is_nothing_to_the_answer(chips: int) -> None:
-    question = problem("deepseek-v3", ("tpu-v5p", chips), "maxtext", seq_len=4096, global_batch=1024)
-    shapes = set(permutations(sorted(question.cluster.slice_shape)[:2] + [max(question.cluster.slice_shape)]))
-    found = [replace(question, cluster=replace(question.cluster, torus_shape=shape)) for shape in sorted(shapes)]
+    question = problem(
+        "deepseek-v3", ("tpu-v5p", chips), "maxtext", seq_len=4096, global_batch=1024
+    )
+    shapes = set(
+        permutations(sorted(question.cluster.slice_shape)[:2] + [max(question.cluster.slice_shape)])
+    )
+    found = [
+        replace(question, cluster=replace(question.cluster, torus_shape=shape))
+        for shape in sorted(shapes)
+    ]
     times = [search(Space(one, Constraints()), PROFILE, Goal()).times[0] for one in found]
     assert times == pytest.approx([times[0]] * len(times), rel=1e-12)
 
 
 def test_a_ranking_is_complete_as_far_as_it_goes() -> None:
-    """A mesh that gets as fast as another leaves fewer different times than there were: what was dropped before is not
-    made up for by what is slower still."""
+    """A mesh that gets as fast as another leaves fewer different times than there were: what was
+    dropped before is not made up for by what is slower still."""
     held = Held(Goal(top=2, tolerance=10.0))
     for degrees, time in ((1, 8.0), (2, 10.0), (3, 10.5), (2, 8.0), (4, 11.0)):
         layouts = replace(neutral(1), dp_shard=np.array([degrees]))
@@ -551,7 +684,12 @@ def test_a_search_that_is_told_to_stop_stops(after: int) -> None:
         answers.append(len(answers) < after)
         return answers[-1]
 
-    search(Space(NAMED["kimi-k2 gb300"](), Constraints()), PROFILE, Goal(tolerance=0.03, both_sides=True), go_on)
+    search(
+        Space(NAMED["kimi-k2 gb300"](), Constraints()),
+        PROFILE,
+        Goal(tolerance=0.03, both_sides=True),
+        go_on,
+    )
     steps = 0 if after else 8  # until something fits
     assert answers.count(False) <= 6 + steps  # every level that was at work hears it once
 
@@ -585,7 +723,13 @@ def test_constraints_are_honoured_and_never_make_the_answer_faster() -> None:
         stack=catalogue.stack("megatron"),
     )
     free = recommend(question, PROFILE).fastest.prediction
-    for knob, values in (("pp", (2,)), ("tp", (4, 8)), ("recompute", ("full",)), ("zero_stage", (3,)), ("dp", (8,))):
+    for knob, values in (
+        ("pp", (2,)),
+        ("tp", (4, 8)),
+        ("recompute", ("full",)),
+        ("zero_stage", (3,)),
+        ("dp", (8,)),
+    ):
         held = recommend(question, PROFILE, Constraints(allowed={knob: values})).fastest.prediction
         assert getattr(held.layout, knob) in values
         assert held.step_time_s >= free.step_time_s
@@ -612,7 +756,11 @@ def test_what_cannot_fit_says_how_much_is_missing() -> None:
     with pytest.raises(Infeasible) as refused:
         recommend(question, PROFILE)
     assert refused.value.constraint == "memory"
-    assert refused.value.needed > refused.value.available == pytest.approx(question.cluster.usable_bytes / GIB)
+    assert (
+        refused.value.needed
+        > refused.value.available
+        == pytest.approx(question.cluster.usable_bytes / GIB)
+    )
 
 
 def test_a_batch_that_divides_over_no_layout_names_the_rule_and_uses_fewer_chips() -> None:
@@ -631,7 +779,13 @@ def test_a_batch_that_divides_over_no_layout_names_the_rule_and_uses_fewer_chips
 @pytest.mark.parametrize(
     ("stack", "chips", "allowed", "rule", "reason"),
     [
-        ("torchtitan", 16, {"ep": (8,)}, "experts_divide", "ep(8) must divide the number of experts"),
+        (
+            "torchtitan",
+            16,
+            {"ep": (8,)},
+            "experts_divide",
+            "ep(8) must divide the number of experts",
+        ),
         (
             "megatron",
             16,
@@ -639,11 +793,35 @@ def test_a_batch_that_divides_over_no_layout_names_the_rule_and_uses_fewer_chips
             "schedule_shape",
             "got 1f1b with virtual_stages(3)",
         ),
-        ("generic", 56, {"pp": (7,), "balanced": (False,)}, "layers_divide", "32 layers must give each of pp(7)"),
+        (
+            "generic",
+            56,
+            {"pp": (7,), "balanced": (False,)},
+            "layers_divide",
+            "32 layers must give each of pp(7)",
+        ),
         ("torchtitan", 16, {"schedule": ("dualpipe",)}, "schedule_offered", "not dualpipe"),
-        ("torchtitan", 64, {"tp": (64,)}, "tensor_divides_heads", "tp(64) must divide the 32 attention heads"),
-        ("torchtitan", 16, {"zero_stage": (0,), "dp_shard": (16,)}, "sharding_shape", "stage 0 replicates"),
-        ("torchtitan", 16, {"zero_stage": (2,), "reshard": (False,)}, "breaks no rule", "makes no difference to it"),
+        (
+            "torchtitan",
+            64,
+            {"tp": (64,)},
+            "tensor_divides_heads",
+            "tp(64) must divide the 32 attention heads",
+        ),
+        (
+            "torchtitan",
+            16,
+            {"zero_stage": (0,), "dp_shard": (16,)},
+            "sharding_shape",
+            "stage 0 replicates",
+        ),
+        (
+            "torchtitan",
+            16,
+            {"zero_stage": (2,), "reshard": (False,)},
+            "breaks no rule",
+            "makes no difference to it",
+        ),
         ("torchtitan", 16, {"tp": (3,)}, "multiply to the 16 devices", "no degrees"),
     ],
 )
@@ -665,16 +843,31 @@ def test_a_contradiction_names_the_rule_that_is_in_the_way(
 
 def test_blocks_of_a_torus_can_be_left_out() -> None:
     """Eight experts as 2 x 2 x 2 exchange faster than in line."""
-    question = problem("kimi-k2", ("tpu-v5p", 1024), "maxtext", seq_len=4096, global_batch=1024, load_balancing="bias")
+    question = problem(
+        "kimi-k2",
+        ("tpu-v5p", 1024),
+        "maxtext",
+        seq_len=4096,
+        global_batch=1024,
+        load_balancing="bias",
+    )
     found = {}
     for blocks in ((1, 2, 4), (1,), (2,)):
-        answer = answered(question, Constraints(allowed={"torus_block": blocks, "ep": (8,)}), Goal())
+        answer = answered(
+            question, Constraints(allowed={"torus_block": blocks, "ep": (8,)}), Goal()
+        )
         assert answer is not None
         assert answer.layouts[answer.ranked[0]].torus_block in blocks
         found[blocks] = answer.times[0]
         certificate = answer.certificate
-        counts = [*certificate.rejected.values(), certificate.over_memory, certificate.pruned_by_memory]
-        assert sum(counts) + certificate.pruned_by_bound + certificate.evaluated == certificate.space
+        counts = [
+            *certificate.rejected.values(),
+            certificate.over_memory,
+            certificate.pruned_by_memory,
+        ]
+        assert (
+            sum(counts) + certificate.pruned_by_bound + certificate.evaluated == certificate.space
+        )
     assert found[1, 2, 4] == min(found.values()) < found[1,]
 
 
@@ -691,7 +884,10 @@ def test_a_second_search_with_what_the_first_knows_finds_both_sides_again(chip: 
         workload=Workload(seq_len=8192, global_batch=64),
         stack=catalogue.stack("megatron"),
     )
-    ground, goal = Groundwork(Space(question, Constraints()), PROFILE), Goal(tolerance=0.03, top=5, both_sides=True)
+    ground, goal = (
+        Groundwork(Space(question, Constraints()), PROFILE),
+        Goal(tolerance=0.03, top=5, both_sides=True),
+    )
     held = Held(goal)
     first = search_module._Search(ground, held, to_the_end).run()
     second = search_module._Search(ground, held.again(), to_the_end).run()
@@ -706,20 +902,25 @@ TOLD = [
     # a ring over so many that attention in chunks takes longer than what hides it
     ("gpt-3-175b", ("mi300x", 64), "megatron", 4096, 4, (1.0, 1.0), {"cp": (32, 64)}),
     ("qwen3-30b-a3b", ("a100-pcie-80gb", 256), "generic", 8192, 1024, (1.0, 1.0),
-     {"pp": (1,), "cp": (64,), "tp": (1,), "ep": (32,), "dp_shard": (2,), "micro_batch": (32,), "zero_stage": (3,),
-      "recompute": ("none",), "schedule": ("1f1b",)}),
-    # what is computed again hides traffic that weight gradients hid, and a bubble is filled with more of those
+     {"pp": (1,), "cp": (64,), "tp": (1,), "ep": (32,), "dp_shard": (2,), "micro_batch": (32,),
+      "zero_stage": (3,), "recompute": ("none",), "schedule": ("1f1b",)}),
+    # what is computed again hides traffic that weight gradients hid, and a bubble is filled with
+    # more of those
     ("mixtral-8x7b", ("h200", 64), "generic", 4096, 256, (0.1, 0.03),
-     {"pp": (8,), "cp": (1,), "tp": (4,), "ep": (4,), "dp_shard": (2,), "micro_batch": (8,), "balanced": (True,),
-      "schedule": ("zero_bubble_v",), "zero_stage": (3,), "offload_activations": (False,)}),
+     {"pp": (8,), "cp": (1,), "tp": (4,), "ep": (4,), "dp_shard": (2,), "micro_batch": (8,),
+      "balanced": (True,), "schedule": ("zero_bubble_v",), "zero_stage": (3,),
+      "offload_activations": (False,)}),
     # or what hides less in a forward leaves it more to hide a gather
     ("deepseek-moe-16b", ("gaudi2", 64), "generic", 8192, 256, (0.03, 0.03),
-     {"pp": (2,), "cp": (1,), "tp": (1,), "ep": (16,), "dp_shard": (16,), "micro_batch": (1,), "balanced": (True,),
-      "schedule": ("interleaved",), "virtual_stages": (7,), "zero_stage": (1,), "offload_activations": (False,)}),
+     {"pp": (2,), "cp": (1,), "tp": (1,), "ep": (16,), "dp_shard": (16,), "micro_batch": (1,),
+      "balanced": (True,), "schedule": ("interleaved",), "virtual_stages": (7,), "zero_stage": (1,),
+      "offload_activations": (False,)}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("model", "cluster", "stack", "seq_len", "global_batch", "links", "pinned"), TOLD)
+@pytest.mark.parametrize(
+    ("model", "cluster", "stack", "seq_len", "global_batch", "links", "pinned"), TOLD
+)
 def test_who_is_told_what_to_save_is_never_faster(
     model: str,
     cluster: tuple[str, int],
@@ -749,13 +950,19 @@ def test_who_is_told_what_to_save_is_never_faster(
 def test_an_answer_predicts_of_a_layout_what_is_predicted_of_it_alone() -> None:
     """Under every schedule, whichever others are in its tables."""
     question = problem("deepseek-v3", ("h100", 64), "generic", seq_len=4096, global_batch=256)
-    offered = Constraints(allowed={"recompute": ("full",), "tp": (1,), "cp": (1,), "micro_batch": (1,)})
+    offered = Constraints(
+        allowed={"recompute": ("full",), "tp": (1,), "cp": (1,), "micro_batch": (1,)}
+    )
     answer = answered(question, offered, Goal(tolerance=1.0, both_sides=True))
     assert answer is not None
-    rows, _ = distinct(answer.layouts.schedule, answer.layouts.virtual_stages, answer.layouts.balanced)
+    rows, _ = distinct(
+        answer.layouts.schedule, answer.layouts.virtual_stages, answer.layouts.balanced
+    )
     assert len(rows) > 8
     together = answer.ground.predict(answer.layouts.take(rows))
     for i, row in enumerate(rows):
-        alone = predict(question, answer.layouts.take(rows[i : i + 1]), PROFILE.coefficients(question.scopes))
+        alone = predict(
+            question, answer.layouts.take(rows[i : i + 1]), PROFILE.coefficients(question.scopes)
+        )
         assert together.step_time_s[i] == alone.step_time_s[0] == answer.times[row]
         assert together.needed_bytes[i] == alone.needed_bytes[0]

@@ -32,8 +32,12 @@ def with_memory(question: Problem, usable_gib: float, host_gb: float | None = No
 SMALL = {"seq_len": 4096, "global_batch": 16}
 SHORT = {
     "dense": with_memory(problem("llama-3-8b", ("h100", 4), "megatron", **SMALL), 7.0),
-    "with a small host": with_memory(problem("llama-3-8b", ("h100", 4), "megatron", **SMALL), 7.0, 20.0),
-    "with a host that just does": with_memory(problem("llama-3-8b", ("h100", 4), "megatron", **SMALL), 5.0, 25.0),
+    "with a small host": with_memory(
+        problem("llama-3-8b", ("h100", 4), "megatron", **SMALL), 7.0, 20.0
+    ),
+    "with a host that just does": with_memory(
+        problem("llama-3-8b", ("h100", 4), "megatron", **SMALL), 5.0, 25.0
+    ),
     "FSDP": with_memory(problem("llama-3-8b", ("h100", 8), "torchtitan", **SMALL), 6.0),
     "sparse": with_memory(problem("mixtral-8x7b", ("h100", 8), "megatron", **SMALL), 9.0, 40.0),
     "on a torus": with_memory(problem("llama-3-8b", ("tpu-v5e", 4), "maxtext", **SMALL), 5.0),
@@ -41,7 +45,8 @@ SHORT = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if name == "sparse" else name for name in SHORT]
+    "name",
+    [pytest.param(name, marks=pytest.mark.long) if name == "sparse" else name for name in SHORT],
 )
 def test_the_most_frugal_layout_is_that_of_brute_force(name: str) -> None:
     question, most = SHORT[name], SHORT[name].cluster.host_bytes
@@ -63,12 +68,17 @@ def test_the_most_frugal_layout_is_that_of_brute_force(name: str) -> None:
         problem("llama-3.1-405b", ("tpu-v5p", 16), "maxtext", seq_len=8192, global_batch=512),
     ],
 )
-def test_as_many_chips_as_are_said_to_do_will_do_and_half_of_them_will_not(question: Problem) -> None:
+def test_as_many_chips_as_are_said_to_do_will_do_and_half_of_them_will_not(
+    question: Problem,
+) -> None:
     with pytest.raises(Infeasible) as refused:
         recommend(question, PROFILE)
     enough = refused.value.enough_chips
     assert enough is not None
-    assert f"{enough} chips, {enough // question.cluster.num_chips} times as many" in refused.value.detail
+    assert (
+        f"{enough} chips, {enough // question.cluster.num_chips} times as many"
+        in refused.value.detail
+    )
     assert on(question, enough).fastest.prediction.fits
     with pytest.raises(Infeasible):
         on(question, enough // 2)
@@ -77,7 +87,9 @@ def test_as_many_chips_as_are_said_to_do_will_do_and_half_of_them_will_not(quest
 def test_of_twice_an_odd_number_of_chips_some_may_be_enough() -> None:
     """7 H100 cannot hold it, and no layout uses 14; 8 of those can."""
     question = problem("llama-3.1-70b", ("h100", 7), "fsdp", seq_len=8192, global_batch=1024)
-    with pytest.raises(Infeasible, match="8 of 14 chips, 2 times as many, have a layout that fits") as refused:
+    with pytest.raises(
+        Infeasible, match="8 of 14 chips, 2 times as many, have a layout that fits"
+    ) as refused:
         recommend(question, PROFILE)
     assert refused.value.enough_chips == 8
     assert on(question, 8).fastest.prediction.fits
@@ -96,12 +108,15 @@ def test_what_no_number_of_chips_can_hold_is_told() -> None:
     assert refused.value.enough_chips is None
 
 
-@pytest.mark.parametrize(("usable_gib", "steps", "there_may_be_one"), [(2.0, 40, False), (3.6, 2, True)])
+@pytest.mark.parametrize(
+    ("usable_gib", "steps", "there_may_be_one"), [(2.0, 40, False), (3.6, 2, True)]
+)
 def test_where_nothing_fits_a_search_ends_when_it_is_told_to(
     usable_gib: float, steps: int, there_may_be_one: bool
 ) -> None:
-    """The most frugal layout needs 3.8 GiB; near that bounds refuse little, and a whole search takes half a minute.
-    Well below it that none fits is known at once, and the time goes into how much is missing."""
+    """The most frugal layout needs 3.8 GiB; near that bounds refuse little, and a whole search
+    takes half a minute. Well below it that none fits is known at once, and the time goes into how
+    much is missing."""
     question, asked = with_memory(NAMED["kimi-k2 gb300"](), usable_gib), count()
     with pytest.raises(Infeasible) as refused:
         recommend(question, PROFILE, go_on=lambda: next(asked) < steps)

@@ -35,8 +35,12 @@ def test_a_step_is_no_shorter_than_any_stage_bounds(
     assert ((m + idle) * mean + longer * np.maximum(both - mean, 0.0)).max() <= step * (1 + 1e-9)
 
 
-@given(st.sampled_from(["1f1b", "afab"]), st.integers(2, 12), st.integers(1, 30), st.floats(0.0, 1.0))
-def test_a_step_of_equal_stages_takes_what_bounds_it(schedule: str, pp: int, more: int, forward: float) -> None:
+@given(
+    st.sampled_from(["1f1b", "afab"]), st.integers(2, 12), st.integers(1, 30), st.floats(0.0, 1.0)
+)
+def test_a_step_of_equal_stages_takes_what_bounds_it(
+    schedule: str, pp: int, more: int, forward: float
+) -> None:
     """With more micro-batches than stages."""
     one, m = np.ones(pp), pp + more
     step = made(schedule, 1, one, forward * one, np.zeros(pp), m)
@@ -52,10 +56,14 @@ def test_a_step_of_equal_stages_takes_what_bounds_it(schedule: str, pp: int, mor
     shares,
 )
 def test_a_step_is_no_shorter_than_any_way_through_its_stages(
-    name: str, stages: list[tuple[float, float, float]], ends: tuple[float, float], m: int, weights: float
+    name: str,
+    stages: list[tuple[float, float, float]],
+    ends: tuple[float, float],
+    m: int,
+    weights: float,
 ) -> None:
-    """Each stage has layers that no other has, with their own share of weight gradients, up to the largest; the first
-    has an embedding besides, the last a head."""
+    """Each stage has layers that no other has, with their own share of weight gradients, up to the
+    largest; the first has an embedding besides, the last a head."""
     mirrored = name == "dualpipe"
     if mirrored:
         stages += stages[::-1]
@@ -72,7 +80,9 @@ def test_a_step_is_no_shorter_than_any_way_through_its_stages(
     both = each @ amounts
     step = made(name, 1 + (name == "zero_bubble_v"), both, forward @ amounts, weight @ amounts, m)
     ways = ways_of(name, amounts, each, m)
-    assert ways.seconds(np.zeros(1, dtype=int), each[:, None], weight[:, None])[0] <= step * (1 + 1e-9)
+    assert ways.seconds(np.zeros(1, dtype=int), each[:, None], weight[:, None])[0] <= step * (
+        1 + 1e-9
+    )
     largest = weight / np.maximum(each, np.finfo(float).tiny)
     for more in (1.0, 1.1):
         share = np.array([more * weight.sum() / each.sum()])
@@ -98,7 +108,8 @@ def test_a_step_is_no_shorter_than_any_way_through_its_rounds(
     seconds: tuple[float, float, float, float],
     ahead: tuple[float, float, float, float],
 ) -> None:
-    """Whatever layers of two kinds, embedding and head take, and whatever the split was made for."""
+    """Whatever layers of two kinds, embedding and head take, and whatever the split was made
+    for."""
     runs, m, row = tuple(zip((0, 1, 0), counts, strict=True)), pp + more, np.zeros(1, dtype=int)
     if sum(counts) < pp * v - 2 * balanced:
         return
@@ -117,7 +128,9 @@ def test_a_step_is_no_shorter_than_any_way_through_its_rounds(
     ]
     nothing = np.zeros(1)
     rounds = Rounds(passes[0], passes[1], nothing, nothing, nothing)  # no path that wanders
-    times = StageTimes(passes[0].whole, passes[1].whole, 0.0, *whole, 0.0, stages.order, row, rounds)
+    times = StageTimes(
+        passes[0].whole, passes[1].whole, 0.0, *whole, 0.0, stages.order, row, rounds
+    )
     code = np.array([SCHEDULES.index("interleaved")])
     idle = bubble(code, *shape[:2], np.array([m]), times)
     step = float((m * (passes[0].whole + passes[1].whole) + idle).max())
@@ -142,7 +155,9 @@ def test_a_step_of_equal_stages_takes_as_long_as_the_longest_way(
 
 
 @given(st.integers(1, 6), st.integers(0, 20), st.floats(0.0, 0.3))
-def test_so_it_does_under_dualpipe_where_the_longer_of_two_ways_is_least(half: int, more: int, weights: float) -> None:
+def test_so_it_does_under_dualpipe_where_the_longer_of_two_ways_is_least(
+    half: int, more: int, weights: float
+) -> None:
     pp, one = 2 * half + 2, np.ones(2 * half + 2)
     m = 2 * pp + more
     forward = (1 - weights) * half / (2 * half + 1)
@@ -162,7 +177,9 @@ def test_what_may_hide_more_is_bounded_by_no_more(seed: int, pp: int, m: int) ->
     """By its heaviest stage, or by its ways, under every schedule."""
     question = problem("deepseek-v3", ("h100", 64), "generic", seq_len=4096, global_batch=64)
     offered = Space(question, Constraints()).policies.schedules
-    schedules = offered.take(offered.balanced & (pp * offered.virtual_stages <= question.architecture.num_layers))
+    schedules = offered.take(
+        offered.balanced & (pp * offered.virtual_stages <= question.architecture.num_layers)
+    )
     legal = np.ones((1, len(schedules)), dtype=bool)
     parts, every = len(question.architecture.kinds) + 2, np.arange(len(schedules))
     chains = Chains(question, schedules, np.array([pp]), np.array([m]), legal, np.full(parts, 0.4))
@@ -189,7 +206,9 @@ def made(
     code, v = np.array([SCHEDULES.index(name)]), np.array([virtual])
     whole = (np.array([part.sum()]) for part in (forward, both, weight))
     order = Order.of(np.arange(len(both))[None], pp), np.zeros(1, dtype=int)
-    times = StageTimes(forward[:, None], (both - forward)[:, None], weight[:, None], *whole, *order, rounds)
+    times = StageTimes(
+        forward[:, None], (both - forward)[:, None], weight[:, None], *whole, *order, rounds
+    )
     return float((m * both + bubble(code, pp, v, one, times)[:, 0]).max())
 
 
@@ -204,12 +223,15 @@ def least(name: str, pp: int, m: int, weights: float) -> float:
     """Passes of one of so many equal stages, whose weight gradients are such a share of them."""
     amounts = np.concatenate([np.ones((1, pp)), np.eye(pp)[[0, -1]]])
     ways = ways_of(name, amounts, np.ones(3), m)
-    without = Ways(ways.passes[:, [0, 0, 0]], ways.without[:, [0, 0, 0]], ways.mean[[0, 0, 0]], ways.together)
+    without = Ways(
+        ways.passes[:, [0, 0, 0]], ways.without[:, [0, 0, 0]], ways.mean[[0, 0, 0]], ways.together
+    )
     return float(without.mean_passes(np.array([weights]), np.full(3, weights))[0, 0])
 
 
 def ways_of(name: str, amounts: Array, weights: Array, m: int) -> Ways:
-    """Of one pipeline, with amounts (parts, stages), whose heaviest stage is that by such weights of parts."""
+    """Of one pipeline, with amounts (parts, stages), whose heaviest stage is that by such weights
+    of parts."""
     pp, one, code = np.array([amounts.shape[1]]), np.array([m]), np.array([SCHEDULES.index(name)])
     assert has_ways(code, pp, one).all()
     stage, row = np.arange(int(pp[0])), np.zeros(1, dtype=int)

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from models.errors import Invalid
 from models.spec.architecture import Architecture, Attention, Layer, MlaShape, Mlp, Moe, MoeShape
 
-PRESETS: list[dict[str, Any]] = json.loads((files("models") / "data/architectures.json").read_text())
+PRESETS: list[dict[str, Any]] = json.loads(
+    (files("models") / "data/architectures.json").read_text()
+)
 SHAPES = {preset["id"]: preset["shape"] for preset in PRESETS}
 NOTED = [preset["id"] for preset in PRESETS if "note" in preset]
 
@@ -61,7 +63,8 @@ PUBLISHED = {
     "hy3-295b-a21b": 295_033_528_320,
     "glm-4.5-air": 106_852_245_504,
 }
-"""Parameters of the model code of transformers 5.23, the text tower without multi-token prediction."""
+"""Parameters of the model code of transformers 5.23, the text tower without multi-token
+prediction."""
 
 ROUNDED = {
     "palm-540b": 540.35e9,
@@ -147,16 +150,22 @@ def test_the_parts_add_up_to_the_whole(model: Architecture) -> None:
     counted, hidden = model.parameters, model.hidden_size
     layers = sum(layer.parameters(hidden) for layer in model.layers)
     assert counted.total == layers + counted.embedding + counted.lm_head + hidden
-    assert counted.experts == sum(layer.moe.expert_parameters(hidden) for layer in model.layers if layer.moe)
+    assert counted.experts == sum(
+        layer.moe.expert_parameters(hidden) for layer in model.layers if layer.moe
+    )
     assert counted.experts <= layers
 
 
 @given(architectures())
 def test_a_layer_is_its_matrices_and_what_little_is_beside_them(model: Architecture) -> None:
     for layer in model.kinds:
-        matrices = sum(n_in * n_out for _, n_in, n_out in layer.attention.projections(model.hidden_size))
+        matrices = sum(
+            n_in * n_out for _, n_in, n_out in layer.attention.projections(model.hidden_size)
+        )
         assert matrices <= layer.attention.parameters(model.hidden_size)
-        parts = layer.attention.parameters(model.hidden_size) + layer.feed_forward.parameters(model.hidden_size)
+        parts = layer.attention.parameters(model.hidden_size) + layer.feed_forward.parameters(
+            model.hidden_size
+        )
         assert layer.parameters(model.hidden_size) == parts + layer.num_norms * model.hidden_size
 
 
@@ -174,7 +183,9 @@ def test_one_token_visits_everything_but_the_experts_it_is_not_sent_to(model: Ar
 
 @given(architectures())
 def test_run_lengths_give_the_layers_back(model: Architecture) -> None:
-    assert tuple(model.kinds[kind] for kind, count in model.runs for _ in range(count)) == model.layers
+    assert (
+        tuple(model.kinds[kind] for kind, count in model.runs for _ in range(count)) == model.layers
+    )
     assert sum(count for _, count in model.runs) == model.num_layers
     assert len(set(model.kinds)) == len(model.kinds)
 
@@ -183,10 +194,15 @@ def test_run_lengths_give_the_layers_back(model: Architecture) -> None:
 def test_windows_and_tied_embeddings_change_what_they_should(model: Architecture) -> None:
     full = replace(
         model,
-        layers=tuple(replace(layer, attention=replace(layer.attention, window=None)) for layer in model.layers),
+        layers=tuple(
+            replace(layer, attention=replace(layer.attention, window=None))
+            for layer in model.layers
+        ),
     )
     assert full.parameters == model.parameters
-    tied, untied = (replace(model, tie_word_embeddings=tied).parameters.total for tied in (True, False))
+    tied, untied = (
+        replace(model, tie_word_embeddings=tied).parameters.total for tied in (True, False)
+    )
     assert untied - tied == model.vocab_size * model.hidden_size
 
 
@@ -209,7 +225,9 @@ def test_multi_token_prediction_is_counted_apart(model: Architecture) -> None:
         ({"sinks": True}, 4),
     ],
 )
-def test_attention_counts_its_norms_biases_and_sinks(attention: dict[str, bool], expected: int) -> None:
+def test_attention_counts_its_norms_biases_and_sinks(
+    attention: dict[str, bool], expected: int
+) -> None:
     block = Attention(num_heads=4, num_kv_heads=2, head_dim=8, v_head_dim=8, **attention)
     assert block.parameters(32) == 32 * (32 + 32) + 32 * 32 + expected
 
@@ -224,14 +242,23 @@ def test_attention_counts_its_norms_biases_and_sinks(attention: dict[str, bool],
         ({"shared_intermediate_size": 8, "shared_gate": True}, 3 * 32 * 8 + 32),
     ],
 )
-def test_a_mixture_counts_its_biases_gate_and_shared_expert(moe: dict[str, Any], expected: int) -> None:
+def test_a_mixture_counts_its_biases_gate_and_shared_expert(
+    moe: dict[str, Any], expected: int
+) -> None:
     block = Moe(num_experts=4, experts_per_token=1, intermediate_size=16, **moe)
     assert block.parameters(32) == 4 * 3 * 32 * 16 + 4 * 32 + expected
 
 
 def test_what_old_families_add_is_counted() -> None:
     layer = Layer(
-        attention=Attention(num_heads=12, num_kv_heads=12, head_dim=64, v_head_dim=64, qkv_bias=True, output_bias=True),
+        attention=Attention(
+            num_heads=12,
+            num_kv_heads=12,
+            head_dim=64,
+            v_head_dim=64,
+            qkv_bias=True,
+            output_bias=True,
+        ),
         feed_forward=Mlp(intermediate_size=3072, gated=False, bias=True),
         norm_bias=True,
     )
@@ -257,7 +284,13 @@ def test_what_old_families_add_is_counted() -> None:
     ],
 )
 def test_a_shape_that_breaks_a_rule_is_refused(change: dict[str, int], field: str) -> None:
-    shape = {"num_layers": 1, "hidden_size": 32, "intermediate_size": 8, "num_attention_heads": 4, "vocab_size": 9}
+    shape = {
+        "num_layers": 1,
+        "hidden_size": 32,
+        "intermediate_size": 8,
+        "num_attention_heads": 4,
+        "vocab_size": 9,
+    }
     with pytest.raises(Invalid) as caught:
         Architecture.from_shape(name="broken", **(shape | change))  # type: ignore[arg-type]
     assert caught.value.field == field
@@ -279,7 +312,11 @@ def test_a_preset_agrees_with_a_rounded_count(name: str) -> None:
 def test_active_parameters_are_the_published_ones_within_their_rounding(name: str) -> None:
     counted, published = preset(name).parameters, ACTIVE[name]
     half = 0.05 if isinstance(published, float) else 0.5
-    assert (counted.active - counted.embedding) / 1e9 - half <= published <= counted.active / 1e9 + half
+    assert (
+        (counted.active - counted.embedding) / 1e9 - half
+        <= published
+        <= counted.active / 1e9 + half
+    )
 
 
 def test_every_preset_builds_and_says_where_it_comes_from() -> None:

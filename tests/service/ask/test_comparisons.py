@@ -6,7 +6,10 @@ from service.schemas.comparison import ComparisonAnswer
 from tests.service.asking import QUESTION, assert_problem, changed
 
 SMALL = changed(QUESTION, "cluster.num_chips", 16)
-TWO = {"first": {"layout": {"dp_shard": 16, "zero_stage": 3}}, "second": {"layout": {"tp": 2, "dp_shard": 8}}}
+TWO = {
+    "first": {"layout": {"dp_shard": 16, "zero_stage": 3}},
+    "second": {"layout": {"tp": 2, "dp_shard": 8}},
+}
 
 
 def test_the_terms_add_up_to_the_difference(sqlite) -> None:
@@ -25,7 +28,11 @@ def test_the_reasons_name_every_knob_that_differs(sqlite) -> None:
     layouts = [body[side]["prediction"]["layout"] for side in ("first", "second")]
     knobs = {knob for knob in layouts[0] if layouts[0][knob] != layouts[1][knob]}
     (line,) = (line for line in body["reasons"] if line.startswith("the first has"))
-    assert knobs == {part.split()[0] for part in line.removeprefix("the first has ").split("; ")} >= {"tp", "dp_shard"}
+    assert (
+        knobs
+        == {part.split()[0] for part in line.removeprefix("the first has ").split("; ")}
+        >= {"tp", "dp_shard"}
+    )
 
 
 def test_a_layout_against_itself_differs_in_nothing(sqlite) -> None:
@@ -35,7 +42,9 @@ def test_a_layout_against_itself_differs_in_nothing(sqlite) -> None:
 
 
 def test_constraints_are_held_against_the_fastest_of_all(sqlite) -> None:
-    body = sqlite.post("/v1/comparisons", json={**SMALL, "first": {"constraints": {"tp": 4}}}).json()
+    body = sqlite.post(
+        "/v1/comparisons", json={**SMALL, "first": {"constraints": {"tp": 4}}}
+    ).json()
     best = sqlite.post("/v1/recommendations", json=SMALL).json()["fastest"]
     assert body["first"]["prediction"]["layout"]["tp"] == 4
     assert body["second"] == best
@@ -60,12 +69,19 @@ def test_constraints_are_held_against_the_fastest_of_all(sqlite) -> None:
         ({"first": {"constraints": {"tp": 3}}}, "infeasible", None),
     ],
 )
-def test_what_is_wrong_is_named(sqlite, sides: dict[str, object], name: str, pointer: str | None) -> None:
+def test_what_is_wrong_is_named(
+    sqlite, sides: dict[str, object], name: str, pointer: str | None
+) -> None:
     assert_problem(sqlite.post("/v1/comparisons", json={**SMALL, **sides}), name, pointer)
 
 
 def test_constraints_are_not_blamed_where_nothing_is_legal(sqlite) -> None:
-    body = {**QUESTION, "stack": "megatron", "cluster": {"preset": "h100", "num_chips": 47}, "second": {}}
+    body = {
+        **QUESTION,
+        "stack": "megatron",
+        "cluster": {"preset": "h100", "num_chips": 47},
+        "second": {},
+    }
     refused = [
         assert_problem(sqlite.post("/v1/comparisons", json={**body, "first": first}), "infeasible")
         for first in ({}, {"constraints": {"tp": 8}})
@@ -77,4 +93,7 @@ def test_a_side_that_time_cut_short_is_named(sqlite) -> None:
     body = {**QUESTION, "first": {"constraints": {"tp": 2}}, "time_limit_s": 1e-6}
     found = sqlite.post("/v1/comparisons", json=body).json()
     assert not found["exact"]
-    assert found["reasons"][0] == "the search was stopped: the first and the second may be slower than it need be"
+    assert (
+        found["reasons"][0]
+        == "the search was stopped: the first and the second may be slower than it need be"
+    )

@@ -1,4 +1,5 @@
-"""Published runs beside the answers: carried over unchanged, the nearest first, each with its prediction."""
+"""Published runs beside the answers: carried over unchanged, the nearest first, each with its
+prediction."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from service.tools.carry_runs import carried
 from tests.service.asking import PREDICTION, QUESTION, assert_problem, changed
 from tests.test_scores import ROW
 
-SHIPPED = [json.loads(line) for line in (files("models") / "data/runs.jsonl").read_text().splitlines()]
+SHIPPED = [
+    json.loads(line) for line in (files("models") / "data/runs.jsonl").read_text().splitlines()
+]
 
 
 def nearest(client, **query: Any) -> dict[str, Any]:
@@ -42,16 +45,40 @@ def test_every_shipped_run_has_a_source_and_a_name_of_its_own() -> None:
     "changes",
     [
         {},
-        {"training": {"tp": 2, "sequence_parallel": False, "recompute": "full", "pp": 2, "pp_schedule": "zb-h1"}},
-        {"model": {"moe": {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 14336}}},
+        {
+            "training": {
+                "tp": 2,
+                "sequence_parallel": False,
+                "recompute": "full",
+                "pp": 2,
+                "pp_schedule": "zb-h1",
+            }
+        },
+        {
+            "model": {
+                "moe": {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 14336}
+            }
+        },
         {"model": {"extra": {"sliding_window": "sliding_window 4096, alternating"}}},
-        {"training": {"data_parallel_kind": "fsdp", "optimizer": "adafactor", "compute_dtype": "fp8", "compile": True}},
-        {"cluster": {"chip": "tpu-v5p", "num_chips": 64, "fabric": "ICI 4x4x4"}, "stack": "maxtext"},
+        {
+            "training": {
+                "data_parallel_kind": "fsdp",
+                "optimizer": "adafactor",
+                "compute_dtype": "fp8",
+                "compile": True,
+            }
+        },
+        {
+            "cluster": {"chip": "tpu-v5p", "num_chips": 64, "fabric": "ICI 4x4x4"},
+            "stack": "maxtext",
+        },
         {"cluster": {"chip": "gb200-nvl72", "num_chips": 64, "scaleup_domain": 64}},
         {"date": None, "stack": "nobody-knows"},
     ],
 )
-def test_a_run_that_is_carried_over_is_predicted_as_before(shared_client, changes: dict[str, Any]) -> None:
+def test_a_run_that_is_carried_over_is_predicted_as_before(
+    shared_client, changes: dict[str, Any]
+) -> None:
     """The published row read directly is the oracle of the same run in the project's own form."""
     row = {**json.loads(json.dumps(ROW)), "id": "x", "trust": "A", "failure": None}
     row["source"]["where"], row["model"]["name"] = "a table", "m"
@@ -59,7 +86,10 @@ def test_a_run_that_is_carried_over_is_predicted_as_before(shared_client, change
         row[name] = {**row[name], **value} if isinstance(value, dict) else value
     profile = shipped_profile()
     (document,) = carried([row], profile)
-    run, direct = PublishedRun.model_validate_json(json.dumps(document)), runs.read(row, profile.software_year)
+    run, direct = (
+        PublishedRun.model_validate_json(json.dumps(document)),
+        runs.read(row, profile.software_year),
+    )
     with shared_client.app.state.services.store.reading() as rows:
         problem = Resolver(rows).problem(run.question(profile.software_year)).problem
     layouts = Layouts.of([run.layout.build()])
@@ -75,11 +105,15 @@ def test_a_run_that_is_carried_over_is_predicted_as_before(shared_client, change
 
 def test_what_cannot_be_expressed_is_left_out() -> None:
     assert [*carried([{**ROW, "outcome": "failed", "failure": "unknown"}], shipped_profile())] == []
-    assert [*carried([{**ROW, "cluster": {"chip": "abacus"}, "failure": None}], shipped_profile())] == []
+    assert [
+        *carried([{**ROW, "cluster": {"chip": "abacus"}, "failure": None}], shipped_profile())
+    ] == []
 
 
 def test_the_nearest_runs_come_first(shared_client) -> None:
-    found = nearest(shared_client, model="llama-3.1-405b", cluster="h100", num_chips=16384, seq_len=8192)
+    found = nearest(
+        shared_client, model="llama-3.1-405b", cluster="h100", num_chips=16384, seq_len=8192
+    )
     distances = [item["distance"] for item in found["items"]]
     assert distances == sorted(distances)
     assert len(distances) == 10
@@ -94,7 +128,11 @@ def test_each_is_measured_beside_what_is_predicted(shared_client) -> None:
     for item in nearest(shared_client, model="deepseek-v3", limit=20)["items"]:
         measured, predicted = item["measured"], item["predicted"]
         if item["outcome"] == "ok":
-            assert predicted["step_time_low_s"] < predicted["step_time_s"] < predicted["step_time_high_s"]
+            assert (
+                predicted["step_time_low_s"]
+                < predicted["step_time_s"]
+                < predicted["step_time_high_s"]
+            )
             tokens = item["workload"]["seq_len"] * item["workload"]["global_batch"]
             rate = tokens / measured["step_time_s"] / item["cluster"]["num_chips"]
             assert measured["tokens_per_s_per_chip"] == pytest.approx(rate)
@@ -115,7 +153,9 @@ def test_an_answer_finds_the_runs_like_it(client) -> None:
 
 
 def test_a_recommendation_shows_three_runs_of_different_kinds(client) -> None:
-    made = client.post("/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16)).json()
+    made = client.post(
+        "/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16)
+    ).json()
     shown = made["evidence"]
     assert len(shown) == 3
     assert [one["distance"] for one in shown] == sorted(one["distance"] for one in shown)
@@ -147,9 +187,13 @@ def test_bad_queries_are_refused_by_name(shared_client, query: dict[str, Any], f
 
 @pytest.mark.parametrize("field", ["model", "cluster", "stack"])
 def test_unknown_names_are_named(shared_client, field: str) -> None:
-    problem = assert_problem(shared_client.get("/v1/evidence", params={field: "nobody"}), "unknown-name")
+    problem = assert_problem(
+        shared_client.get("/v1/evidence", params={field: "nobody"}), "unknown-name"
+    )
     assert [error["field"].split(".")[0] for error in problem["errors"]] == [field]
 
 
 def test_an_answer_that_is_not_there(shared_client) -> None:
-    assert_problem(shared_client.get("/v1/evidence", params={"prediction_id": "nowhere"}), "not-found")
+    assert_problem(
+        shared_client.get("/v1/evidence", params={"prediction_id": "nowhere"}), "not-found"
+    )

@@ -36,12 +36,19 @@ def test_the_number_of_chips_that_there_are_is_the_cluster_as_it_is(sqlite) -> N
 
 
 def test_how_far_it_holds_is_told_with_its_unit(sqlite) -> None:
-    found = sqlite.post("/v1/frontiers", json={**SMALL, "grid": {"layers": [0.5, 1], "num_chips": [8, 16]}}).json()
-    assert found["reasons"][1:] == ["the largest of those has 16 chips", "the largest of those has 1 times the layers"]
+    found = sqlite.post(
+        "/v1/frontiers", json={**SMALL, "grid": {"layers": [0.5, 1], "num_chips": [8, 16]}}
+    ).json()
+    assert found["reasons"][1:] == [
+        "the largest of those has 16 chips",
+        "the largest of those has 1 times the layers",
+    ]
 
 
 def test_the_place_as_it_is_agrees_with_the_recommendation(sqlite) -> None:
-    (here,) = sqlite.post("/v1/frontiers", json={**SMALL, "grid": {"scale_up": [1]}}).json()["points"]
+    (here,) = sqlite.post("/v1/frontiers", json={**SMALL, "grid": {"scale_up": [1]}}).json()[
+        "points"
+    ]
     best = sqlite.post("/v1/recommendations", json=SMALL).json()["pipelining"]
     assert here["without"] == best["without"]["prediction"]["layout"]
     assert here["gap"] == pytest.approx(best["gap"])
@@ -51,8 +58,14 @@ def test_thresholds_come_where_they_are_asked_for(sqlite) -> None:
     plain = sqlite.post("/v1/recommendations", json=SMALL).json()
     asked = sqlite.post("/v1/recommendations", json={**SMALL, "include": ["thresholds"]}).json()
     assert plain["pipelining"]["thresholds"] is None
-    assert {one["axis"] for one in asked["pipelining"]["thresholds"]} == {"scale_up", "scale_out", "domain"}
-    assert {one["needed"] for one in asked["pipelining"]["thresholds"]} == {asked["pipelining"]["needed"]}
+    assert {one["axis"] for one in asked["pipelining"]["thresholds"]} == {
+        "scale_up",
+        "scale_out",
+        "domain",
+    }
+    assert {one["needed"] for one in asked["pipelining"]["thresholds"]} == {
+        asked["pipelining"]["needed"]
+    }
     settled = {**SMALL, "include": ["thresholds"], "constraints": {"pp": 1}}
     found = sqlite.post("/v1/recommendations", json=settled).json()["pipelining"]
     assert (found["needed"], found["thresholds"]) == (None, [])
@@ -83,7 +96,12 @@ def test_a_bad_grid_is_named(sqlite, grid: dict[str, object], pointer: str) -> N
 
 
 def test_a_torus_has_no_domain_to_change(sqlite) -> None:
-    body = {**SMALL, "cluster": {"preset": "tpu-v5p", "num_chips": 16}, "stack": "maxtext", "grid": {"domain": [8]}}
+    body = {
+        **SMALL,
+        "cluster": {"preset": "tpu-v5p", "num_chips": 16},
+        "stack": "maxtext",
+        "grid": {"domain": [8]},
+    }
     assert_problem(sqlite.post("/v1/frontiers", json=body), "invalid", "/grid/domain")
 
 
@@ -101,26 +119,35 @@ def test_a_value_that_a_grid_names_twice_is_one(sqlite) -> None:
 
 
 @pytest.mark.parametrize(("num_chips", "idle"), [(8, True), (16, False)])
-def test_a_network_that_no_point_uses_is_said_to_have_no_effect(sqlite, num_chips: int, idle: bool) -> None:
+def test_a_network_that_no_point_uses_is_said_to_have_no_effect(
+    sqlite, num_chips: int, idle: bool
+) -> None:
     body = {**changed(QUESTION, "cluster.num_chips", num_chips), "grid": {"scale_out": [0.5, 2]}}
     answer = sqlite.post("/v1/frontiers", json=body).json()
-    assert any(line.startswith("grid.scale_out has no effect") for line in answer["assumptions"]) == idle
+    assert (
+        any(line.startswith("grid.scale_out has no effect") for line in answer["assumptions"])
+        == idle
+    )
     assert (len({point["without_s"] for point in answer["points"]}) == 1) == idle
 
 
 def test_a_domain_that_divides_badly_is_told_apart(sqlite) -> None:
-    """1,152 chips in domains of 108 are twelve of 96; in domains of 72 the best step takes longer than in those of
-    64."""
+    """1,152 chips in domains of 108 are twelve of 96; in domains of 72 the best step takes longer
+    than in those of 64."""
     question = {
         "model": "deepseek-v3",
         "cluster": {"preset": "gb200-nvl72", "num_chips": 1152},
         "workload": {"seq_len": 4096, "global_batch": 4608, "precision": "mxfp8"},
         "stack": "megatron",
     }
-    found = sqlite.post("/v1/frontiers", json={**question, "grid": {"domain": [64, 72, 108]}}).json()
+    found = sqlite.post(
+        "/v1/frontiers", json={**question, "grid": {"domain": [64, 72, 108]}}
+    ).json()
     assert [point["chips_per_domain"] for point in found["points"]] == [64, 72, 96]
     best = [min(point["without_s"], point["with_s"]) for point in found["points"]]
-    assert (best[1] > best[0]) == any("larger domain is slower" in reason for reason in found["reasons"])
+    assert (best[1] > best[0]) == any(
+        "larger domain is slower" in reason for reason in found["reasons"]
+    )
     grown = sqlite.post("/v1/frontiers", json={**question, "grid": {"domain": [64, 96]}}).json()
     assert not any("larger domain" in reason for reason in grown["reasons"])
 

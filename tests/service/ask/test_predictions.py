@@ -9,7 +9,15 @@ from service.resolve.observations import Observations
 from service.runtime.lru_cache import Remembered
 from service.schemas.prediction import MAX_LAYOUTS, PredictionAnswer
 from service.store.tables import ReportRow
-from tests.service.asking import LAYOUT, PREDICTION, QUESTION, SHAPE, assert_problem, changed, without
+from tests.service.asking import (
+    LAYOUT,
+    PREDICTION,
+    QUESTION,
+    SHAPE,
+    assert_problem,
+    changed,
+    without,
+)
 
 
 def test_a_prediction_is_stored_as_it_was_answered(client) -> None:
@@ -17,11 +25,21 @@ def test_a_prediction_is_stored_as_it_was_answered(client) -> None:
     assert made.status_code == 201
     kept = client.get(made.headers["location"])
     assert kept.json() == made.json()
-    assert PredictionAnswer.model_validate(made.json()).id == made.headers["location"].rsplit("/", 1)[1]
+    assert (
+        PredictionAnswer.model_validate(made.json()).id
+        == made.headers["location"].rsplit("/", 1)[1]
+    )
 
 
 def test_a_sequence_is_no_longer_than_the_positions_that_a_model_learns(sqlite) -> None:
-    gpt2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+    gpt2 = {
+        "model_type": "gpt2",
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "n_positions": 1024,
+        "vocab_size": 50257,
+    }
     asked = changed(changed(PREDICTION, "model", gpt2), "workload.seq_len", 1024)
     assert sqlite.post("/v1/predictions", json=asked).status_code == 201
     longer = sqlite.post("/v1/predictions", json=changed(asked, "workload.seq_len", 1025))
@@ -29,7 +47,9 @@ def test_a_sequence_is_no_longer_than_the_positions_that_a_model_learns(sqlite) 
     assert "1024 positions" in found["errors"][0]["rule"]
 
 
-@pytest.mark.parametrize(("made", "body"), [("predictions", PREDICTION), ("recommendations", QUESTION)])
+@pytest.mark.parametrize(
+    ("made", "body"), [("predictions", PREDICTION), ("recommendations", QUESTION)]
+)
 def test_what_was_asked_is_listed_in_pages(client, made: str, body: dict[str, object]) -> None:
     kept = [client.post(f"/v1/{made}", json=body).headers["location"] for _ in range(3)]
     first = client.get(f"/v1/{made}?limit=2")
@@ -56,8 +76,12 @@ def test_what_was_asked_is_listed_in_pages(client, made: str, body: dict[str, ob
         ("gpu:h100", "h100-sxm-80gb", 50),
     ],
 )
-def test_machines_go_by_the_names_clouds_sell_them_under(client, preset: str, chip: str, scale_out: float) -> None:
-    used = client.post("/v1/predictions", json=changed(PREDICTION, "cluster.preset", preset)).json()["catalogue"]
+def test_machines_go_by_the_names_clouds_sell_them_under(
+    client, preset: str, chip: str, scale_out: float
+) -> None:
+    used = client.post(
+        "/v1/predictions", json=changed(PREDICTION, "cluster.preset", preset)
+    ).json()["catalogue"]
     assert used["chip"]["name"] == chip
     assert used["fabric"]["links"][-1]["gb_s"] == scale_out
 
@@ -80,16 +104,26 @@ def test_a_tpu_slice_is_so_many_chips(client, preset: str, chip: str, num_chips:
     assert found["request"]["cluster"] == {"preset": chip, "num_chips": num_chips}
 
 
-@pytest.mark.parametrize(("preset", "chip"), [("ct5p-hightpu-4t", "tpu-v5p"), ("trn2.48xlarge", "trainium2")])
+@pytest.mark.parametrize(
+    ("preset", "chip"), [("ct5p-hightpu-4t", "tpu-v5p"), ("trn2.48xlarge", "trainium2")]
+)
 def test_a_machine_of_tori_is_its_chip(client, preset: str, chip: str) -> None:
     body = {**PREDICTION, "stack": "generic", "cluster": {"preset": preset, "num_chips": 64}}
-    found = client.post("/v1/predictions", json={**body, "layout": {"dp_shard": 64, "zero_stage": 3}}).json()
+    found = client.post(
+        "/v1/predictions", json={**body, "layout": {"dp_shard": 64, "zero_stage": 3}}
+    ).json()
     assert found["catalogue"]["chip"]["name"] == chip
 
 
-@pytest.mark.parametrize(("cluster", "near"), [({"preset": "groq"}, ""), ({"chip": "h1000"}, "did you mean h100")])
-def test_of_an_unknown_chip_it_is_said_how_to_describe_it(client, cluster: dict[str, str], near: str) -> None:
-    answer = client.post("/v1/predictions", json={**PREDICTION, "cluster": {**cluster, "num_chips": 64}})
+@pytest.mark.parametrize(
+    ("cluster", "near"), [({"preset": "groq"}, ""), ({"chip": "h1000"}, "did you mean h100")]
+)
+def test_of_an_unknown_chip_it_is_said_how_to_describe_it(
+    client, cluster: dict[str, str], near: str
+) -> None:
+    answer = client.post(
+        "/v1/predictions", json={**PREDICTION, "cluster": {**cluster, "num_chips": 64}}
+    )
     rule = assert_problem(answer, "unknown-name")["errors"][0]["rule"]
     assert "data sheet, or registered by POST /v1/catalog/chips" in rule
     assert near in rule
@@ -105,7 +139,9 @@ def test_of_an_unknown_chip_it_is_said_how_to_describe_it(client, cluster: dict[
         ("v5litepod-8x16", "tpu-v5e", [8, 16]),
     ],
 )
-def test_a_tpu_slice_may_be_named_by_its_shape(sqlite, preset: str, chip: str, shape: list[int]) -> None:
+def test_a_tpu_slice_may_be_named_by_its_shape(
+    sqlite, preset: str, chip: str, shape: list[int]
+) -> None:
     body = {**PREDICTION, "stack": "maxtext", "cluster": {"preset": preset}}
     devices = 256 if chip == "tpu-v7x" else 128
     body["layout"] = {"dp_shard": devices, "zero_stage": 3, "recompute": "full"}
@@ -125,9 +161,13 @@ def test_a_tpu_slice_may_be_named_by_its_shape(sqlite, preset: str, chip: str, s
         ({"preset": "v9z-8x16"}, "preset"),
     ],
 )
-def test_a_slice_named_by_its_shape_has_that_shape(sqlite, cluster: dict[str, Any], field: str) -> None:
+def test_a_slice_named_by_its_shape_has_that_shape(
+    sqlite, cluster: dict[str, Any], field: str
+) -> None:
     found = sqlite.post("/v1/predictions", json=changed(PREDICTION, "cluster", cluster))
-    assert_problem(found, "unknown-name" if "v9z" in cluster["preset"] else "invalid", f"/cluster/{field}")
+    assert_problem(
+        found, "unknown-name" if "v9z" in cluster["preset"] else "invalid", f"/cluster/{field}"
+    )
 
 
 def test_a_tpu_slice_fixes_the_number_of_chips(sqlite) -> None:
@@ -135,7 +175,9 @@ def test_a_tpu_slice_fixes_the_number_of_chips(sqlite) -> None:
     assert_problem(sqlite.post("/v1/predictions", json=odd), "invalid", "/cluster/preset")
     other = changed(PREDICTION, "cluster", {"preset": "v5p-256", "num_chips": 256})
     assert_problem(sqlite.post("/v1/predictions", json=other), "invalid", "/cluster/num_chips")
-    none = sqlite.post("/v1/predictions", json=changed(PREDICTION, "cluster", {"preset": "v5p-100"}))
+    none = sqlite.post(
+        "/v1/predictions", json=changed(PREDICTION, "cluster", {"preset": "v5p-100"})
+    )
     assert_problem(none, "invalid", "/cluster/preset")
     assert "v5p-64 and v5p-128" in none.json()["detail"]
 
@@ -157,7 +199,9 @@ def test_the_terms_add_up(sqlite) -> None:
     assert found["host_usable_gib"] == pytest.approx(256.0, abs=0.1)
 
 
-@pytest.mark.parametrize(("chip", "dtype"), [("h100", "tf32"), ("v100", "fp32"), ("mi350x", "fp32")])
+@pytest.mark.parametrize(
+    ("chip", "dtype"), [("h100", "tf32"), ("v100", "fp32"), ("mi350x", "fp32")]
+)
 def test_products_of_fp32_are_those_that_the_chip_makes(sqlite, chip: str, dtype: str) -> None:
     asked = changed(changed(PREDICTION, "cluster.preset", chip), "workload.precision", "fp32")
     found = sqlite.post("/v1/predictions", json={**asked, "stack": "megatron"}).json()
@@ -168,7 +212,11 @@ def test_the_answer_says_what_it_rests_on(client) -> None:
     found = client.post("/v1/predictions", json=PREDICTION).json()
     assert found["profile"] == {"id": "default", "version": 1}
     assert found["catalogue"]["architecture"]["parameters"]["total"] == 8_030_261_248
-    assert found["catalogue"]["chip"] == {"name": "h100-sxm-80gb", "source": "shipped", "version": None}
+    assert found["catalogue"]["chip"] == {
+        "name": "h100-sxm-80gb",
+        "source": "shipped",
+        "version": None,
+    }
     assert found["conventions"]["mfu_peak"] == {"dtype": "bf16", "tflops_per_chip": 989.4}
     assert "workload.precision is bf16" in found["assumptions"]
     assert found["request"]["workload"]["optimizer"] == "adamw"
@@ -217,12 +265,19 @@ def test_as_many_layouts_as_allowed_are_predicted(sqlite) -> None:
 
 @pytest.mark.parametrize("seq_len", [1, 10**7])
 def test_extreme_sequences_have_an_answer(sqlite, seq_len: int) -> None:
-    assert sqlite.post("/v1/predictions", json=changed(PREDICTION, "workload.seq_len", seq_len)).status_code == 201
+    assert (
+        sqlite.post(
+            "/v1/predictions", json=changed(PREDICTION, "workload.seq_len", seq_len)
+        ).status_code
+        == 201
+    )
 
 
 def test_slower_scale_out_slows_a_step(client) -> None:
     fast, slow = (
-        client.post("/v1/predictions", json=changed(PREDICTION, "cluster.scale_out_gb_s", gb_s)).json()
+        client.post(
+            "/v1/predictions", json=changed(PREDICTION, "cluster.scale_out_gb_s", gb_s)
+        ).json()
         for gb_s in (100, 1)
     )
     assert slow["layouts"][0]["step_time_s"] > fast["layouts"][0]["step_time_s"]
@@ -240,14 +295,18 @@ def test_an_unchanged_prediction_is_not_sent_again(client) -> None:
 def test_a_job_of_most_of_a_cluster_in_trouble_is_told_so(sqlite, chips: int, waits: bool) -> None:
     layout = {"tp": 8, "dp_shard": chips // 8, "zero_stage": 3, "sequence_parallel": True}
     cluster = {"preset": "hf-science", "num_chips": chips}
-    answer = sqlite.post("/v1/predictions", json={**PREDICTION, "cluster": cluster, "layout": layout}).json()
+    answer = sqlite.post(
+        "/v1/predictions", json={**PREDICTION, "cluster": cluster, "layout": layout}
+    ).json()
     assert any("node in trouble" in line for line in answer["assumptions"]) == waits
 
 
 def test_what_needs_as_much_as_a_run_out_of_memory_is_predicted_with_a_warning(client) -> None:
     first = client.post("/v1/predictions", json=PREDICTION).json()
     assert (first["out_of_memory"], first["warnings"]) == ([], [])
-    report = client.post("/v1/reports", json={"prediction_id": first["id"], "outcome": "out_of_memory"}).json()
+    report = client.post(
+        "/v1/reports", json={"prediction_id": first["id"], "outcome": "out_of_memory"}
+    ).json()
     lighter = {**PREDICTION["layout"], "recompute": "full"}
     both = {**without(PREDICTION, "layout"), "layouts": [lighter, PREDICTION["layout"]]}
     again = client.post("/v1/predictions", json=both).json()
@@ -292,7 +351,9 @@ def test_a_schedule_that_nobody_sent_is_not_blamed(sqlite) -> None:
     assert settled["layouts"][0]["layout"]["schedule"] == "afab"
     assert "layout.schedule is afab: the stack's own" in settled["assumptions"]
     for layout, value in ((body["layout"], None), ({**body["layout"], "schedule": "1f1b"}, "1f1b")):
-        answer = sqlite.post("/v1/predictions", json={**body, "stack": "deepseek", "layout": layout})
+        answer = sqlite.post(
+            "/v1/predictions", json={**body, "stack": "deepseek", "layout": layout}
+        )
         (error,) = assert_problem(answer, "invalid", "/layout/schedule")["errors"]
         assert error["value"] == value
         assert "(afab), which stack deepseek lacks" in error["rule"]

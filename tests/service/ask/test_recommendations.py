@@ -38,7 +38,10 @@ def test_the_fastest_leads_and_the_simplest_is_within_the_tolerance(sqlite) -> N
 
 def test_a_slice_of_a_given_shape_is_not_cut(sqlite) -> None:
     """But of several some may be left."""
-    body = {**changed(QUESTION, "stack", "maxtext"), "cluster": {"preset": "tpu-v5p", "torus_shape": [1, 1, 31]}}
+    body = {
+        **changed(QUESTION, "stack", "maxtext"),
+        "cluster": {"preset": "tpu-v5p", "torus_shape": [1, 1, 31]},
+    }
     assert_problem(sqlite.post("/v1/recommendations", json=body), "infeasible")
     body["cluster"] = {"preset": "tpu-v5p", "torus_shape": [2, 2, 4], "num_chips": 48}
     body["workload"] = {"seq_len": 4096, "global_batch": 64}
@@ -59,7 +62,10 @@ def test_a_search_that_runs_out_of_time_answers_with_the_best_so_far_and_says_so
     found = sqlite.post("/v1/recommendations", json=body).json()
     assert not found["certificate"]["exact"]
     assert any("the search was stopped" in reason for reason in found["reasons"])
-    best, time = exact["fastest"]["prediction"]["step_time_s"], found["fastest"]["prediction"]["step_time_s"]
+    best, time = (
+        exact["fastest"]["prediction"]["step_time_s"],
+        found["fastest"]["prediction"]["step_time_s"],
+    )
     assert best <= time <= best * (1 + found["certificate"]["gap"])
 
 
@@ -84,7 +90,9 @@ def test_the_answer_says_what_it_rests_on(client) -> None:
 def test_the_same_question_gets_the_same_answer(sqlite) -> None:
     first = sqlite.post("/v1/recommendations", json=SMALL).json()
     second = sqlite.post("/v1/recommendations", json=first["request"]).json()
-    assert without(first, "id", "created_at", "assumptions") == without(second, "id", "created_at", "assumptions")
+    assert without(first, "id", "created_at", "assumptions") == without(
+        second, "id", "created_at", "assumptions"
+    )
 
 
 def test_constraints_are_kept(sqlite) -> None:
@@ -97,7 +105,9 @@ def test_constraints_are_kept(sqlite) -> None:
 
 def test_a_recommended_layout_predicts_the_same(sqlite) -> None:
     found = sqlite.post("/v1/recommendations", json=SMALL).json()["fastest"]["prediction"]
-    alone = sqlite.post("/v1/predictions", json={**SMALL, "layout": found["layout"]}).json()["layouts"][0]
+    alone = sqlite.post("/v1/predictions", json={**SMALL, "layout": found["layout"]}).json()[
+        "layouts"
+    ][0]
     assert alone["step_time_s"] == pytest.approx(found["step_time_s"])
     assert alone["needed_gib"] == pytest.approx(found["needed_gib"])
 
@@ -110,7 +120,9 @@ def test_what_cannot_fit_is_an_honest_answer(sqlite) -> None:
     assert found["constraint"] == "memory"
     assert found["needed"] > found["available"] > 0
     assert found["unit"] == "GiB"
-    enough = sqlite.post("/v1/recommendations", json=changed(body, "cluster.num_chips", found["enough_chips"]))
+    enough = sqlite.post(
+        "/v1/recommendations", json=changed(body, "cluster.num_chips", found["enough_chips"])
+    )
     assert enough.status_code == 201
 
 
@@ -127,13 +139,17 @@ CONTRADICTIONS = [
 
 @pytest.mark.parametrize("constraints", CONTRADICTIONS)
 def test_constraints_that_contradict_are_an_honest_answer(sqlite, constraints: dict) -> None:
-    found = assert_problem(sqlite.post("/v1/recommendations", json={**SMALL, "constraints": constraints}), "infeasible")
+    found = assert_problem(
+        sqlite.post("/v1/recommendations", json={**SMALL, "constraints": constraints}), "infeasible"
+    )
     assert found["constraint"]
 
 
 def test_all_constraints_that_are_in_the_way_are_named_with_their_values(sqlite) -> None:
     asked = {**QUESTION, "constraints": {"tp": 4, "pp": [8], "dp": 4, "recompute": "none"}}
-    found = assert_problem(sqlite.post("/v1/recommendations", json=asked), "infeasible", "/constraints/dp")
+    found = assert_problem(
+        sqlite.post("/v1/recommendations", json=asked), "infeasible", "/constraints/dp"
+    )
     assert {error["pointer"]: error["value"] for error in found["errors"]} == {
         "/constraints/tp": 4, "/constraints/pp": [8], "/constraints/dp": 4,
     }  # fmt: skip
@@ -141,17 +157,24 @@ def test_all_constraints_that_are_in_the_way_are_named_with_their_values(sqlite)
     assert found["unit"] is None
     sides = {"first": {}, "second": {"constraints": {"tp": 8, "cp": 16}}}
     compared = assert_problem(
-        sqlite.post("/v1/comparisons", json={**QUESTION, **sides}), "infeasible", "/second/constraints/cp"
+        sqlite.post("/v1/comparisons", json={**QUESTION, **sides}),
+        "infeasible",
+        "/second/constraints/cp",
     )
     assert compared["constraint"] == "second.constraints.cp"
 
 
 def test_a_zero_stage_that_the_stack_lacks_is_refused_by_name_wherever_it_is_asked(sqlite) -> None:
     asked = {**SMALL, "stack": "megatron", "constraints": {"zero_stage": 2}}
-    found = assert_problem(sqlite.post("/v1/recommendations", json=asked), "infeasible", "/constraints/zero_stage")
+    found = assert_problem(
+        sqlite.post("/v1/recommendations", json=asked), "infeasible", "/constraints/zero_stage"
+    )
     assert "stack megatron offers ZeRO stages 0, 1, 3; got 2" in found["detail"]
     drawn = sqlite.post("/v1/frontiers", json={**asked, "grid": {"scale_out": [1, 2]}}).json()
-    assert all(point["refused"].startswith("constraints.zero_stage: no legal layout") for point in drawn["points"])
+    assert all(
+        point["refused"].startswith("constraints.zero_stage: no legal layout")
+        for point in drawn["points"]
+    )
     sides = {"first": {}, "second": {"constraints": asked["constraints"]}}
     compared = sqlite.post("/v1/comparisons", json={**without(asked, "constraints"), **sides})
     assert_problem(compared, "infeasible", "/second/constraints/zero_stage")
@@ -164,7 +187,9 @@ def test_a_zero_stage_that_the_stack_lacks_is_refused_by_name_wherever_it_is_ask
 
 @pytest.mark.parametrize("num_chips", [1, 2, 7, 12, 61])
 def test_any_number_of_chips_has_an_answer(sqlite, num_chips: int) -> None:
-    body = changed(changed(QUESTION, "model", {**SHAPE, "num_layers": 4}), "cluster.num_chips", num_chips)
+    body = changed(
+        changed(QUESTION, "model", {**SHAPE, "num_layers": 4}), "cluster.num_chips", num_chips
+    )
     answer = sqlite.post("/v1/recommendations", json=body)
     assert answer.status_code == 201
     found = answer.json()
@@ -194,7 +219,11 @@ def test_odd_questions_are_answered_in_time(sqlite, path: str, value: int) -> No
 
 def test_a_report_links_to_a_recommendation(client) -> None:
     recommendation = client.post("/v1/recommendations", json=SMALL).json()
-    submission = {"recommendation_id": recommendation["id"], "outcome": "ok", "measured": {"step_time_s": 9.0}}
+    submission = {
+        "recommendation_id": recommendation["id"],
+        "outcome": "ok",
+        "measured": {"step_time_s": 9.0},
+    }
     found = client.post("/v1/reports", json=submission).json()
     assert (found["rank"], found["choice"]) == (1, None)
     assert found["prediction"]["layout"] == recommendation["fastest"]["prediction"]["layout"]
@@ -209,28 +238,51 @@ def test_a_report_names_a_layout_as_the_recommendation_does(client) -> None:
     report = client.post("/v1/reports", json={**ran, "choice": "simplest"}).json()
     assert report["prediction"]["layout"] == made["simplest"]["prediction"]["layout"]
     layouts = [one["prediction"]["layout"] for one in made["ranked"]]
-    assert (report["choice"], layouts[report["rank"] - 1]) == ("simplest", report["prediction"]["layout"])
-    large = {**changed(QUESTION, "workload.global_batch", 256), "model": "llama-3-70b", "stack": "megatron"}
+    assert (report["choice"], layouts[report["rank"] - 1]) == (
+        "simplest",
+        report["prediction"]["layout"],
+    )
+    large = {
+        **changed(QUESTION, "workload.global_batch", 256),
+        "model": "llama-3-70b",
+        "stack": "megatron",
+    }
     large |= {"top": 1, "tolerance": 0.2}
     one_ranked = client.post("/v1/recommendations", json=large).json()["id"]
     beyond = {"recommendation_id": one_ranked, "outcome": "crashed", "choice": "simplest"}
     assert client.post("/v1/reports", json=beyond).json()["rank"] is None
     fastest = client.post("/v1/reports", json={**ran, "choice": "fastest"}).json()
     assert (fastest["choice"], fastest["rank"]) == ("fastest", 1)
-    assert [item["choice"] for item in client.get("/v1/reports").json()["items"][::2]] == ["fastest", "simplest"]
+    assert [item["choice"] for item in client.get("/v1/reports").json()["items"][::2]] == [
+        "fastest",
+        "simplest",
+    ]
     lines = csv.DictReader(io.StringIO(client.get("/v1/reports?format=csv").text))
-    assert [(line["choice"], line["rank"]) for line in lines][:2] == [("fastest", "1"), ("simplest", "")]
-    sure = client.post("/v1/recommendations", json={**QUESTION, "constraints": {"min_fit_probability": 0.95}}).json()
+    assert [(line["choice"], line["rank"]) for line in lines][:2] == [
+        ("fastest", "1"),
+        ("simplest", ""),
+    ]
+    sure = client.post(
+        "/v1/recommendations", json={**QUESTION, "constraints": {"min_fit_probability": 0.95}}
+    ).json()
     assert sure["surer"] is None
     surer = {**ran, "recommendation_id": sure["id"], "choice": "surer"}
     assert_problem(client.post("/v1/reports", json=surer), "invalid", "/choice")
-    assert_problem(client.post("/v1/reports", json={**ran, "choice": "simplest", "rank": 1}), "invalid", "/choice")
+    assert_problem(
+        client.post("/v1/reports", json={**ran, "choice": "simplest", "rank": 1}),
+        "invalid",
+        "/choice",
+    )
 
 
 def test_a_report_on_fewer_chips_than_asked_is_of_those_that_were_used(client) -> None:
     asked = changed(changed(QUESTION, "cluster.num_chips", 61), "workload.global_batch", 64)
     recommendation = client.post("/v1/recommendations", json=asked).json()
-    submission = {"recommendation_id": recommendation["id"], "outcome": "ok", "measured": {"step_time_s": 9.0}}
+    submission = {
+        "recommendation_id": recommendation["id"],
+        "outcome": "ok",
+        "measured": {"step_time_s": 9.0},
+    }
     found = client.post("/v1/reports", json=submission).json()
     assert found["request"]["cluster"]["num_chips"] == recommendation["chips_used"] < 61
 
@@ -243,9 +295,13 @@ def test_a_report_on_fewer_chips_than_asked_is_of_those_that_were_used(client) -
         ("megatron", ["moe_act"], "no layer of llama-3-8b has moe_act"),
     ],
 )
-def test_modules_that_cannot_be_recomputed_are_refused(sqlite, stack: str, modules: list[str], said: str) -> None:
+def test_modules_that_cannot_be_recomputed_are_refused(
+    sqlite, stack: str, modules: list[str], said: str
+) -> None:
     asked = {**QUESTION, "stack": stack, "constraints": {"recompute_modules": modules}}
-    body = assert_problem(sqlite.post("/v1/recommendations", json=asked), "invalid", "/constraints/recompute_modules")
+    body = assert_problem(
+        sqlite.post("/v1/recommendations", json=asked), "invalid", "/constraints/recompute_modules"
+    )
     assert said in body["errors"][0]["rule"]
 
 
@@ -253,18 +309,29 @@ def test_what_needs_as_much_as_a_run_out_of_memory_is_left_out(client) -> None:
     first = client.post("/v1/recommendations", json=QUESTION).json()
     assert first["out_of_memory"] == []
     assert not any("out of memory" in reason for reason in first["reasons"])
-    report = client.post("/v1/reports", json={"recommendation_id": first["id"], "outcome": "out_of_memory"}).json()
+    report = client.post(
+        "/v1/reports", json={"recommendation_id": first["id"], "outcome": "out_of_memory"}
+    ).json()
     again = client.post("/v1/recommendations", json=QUESTION).json()
-    layout, needed = first["fastest"]["prediction"]["layout"], first["fastest"]["prediction"]["needed_gib"]
-    assert [(run["report_id"], run["layout"]) for run in again["out_of_memory"]] == [(report["id"], layout)]
+    layout, needed = (
+        first["fastest"]["prediction"]["layout"],
+        first["fastest"]["prediction"]["needed_gib"],
+    )
+    assert [(run["report_id"], run["layout"]) for run in again["out_of_memory"]] == [
+        (report["id"], layout)
+    ]
     assert again["out_of_memory"][0]["needed_gib"] == pytest.approx(needed)
     shown = [again["fastest"], again["simplest"], *again["ranked"], *again["front"]]
     assert max(candidate["prediction"]["needed_gib"] for candidate in shown) < needed
     assert again["reasons"][0].startswith("left out:")
     assert report["id"] in again["reasons"][0]
-    larger = client.post("/v1/recommendations", json=changed(QUESTION, "workload.global_batch", 256)).json()
+    larger = client.post(
+        "/v1/recommendations", json=changed(QUESTION, "workload.global_batch", 256)
+    ).json()
     assert [run["report_id"] for run in larger["out_of_memory"]] == [report["id"]]
-    elsewhere = client.post("/v1/recommendations", json=changed(QUESTION, "stack", "megatron")).json()
+    elsewhere = client.post(
+        "/v1/recommendations", json=changed(QUESTION, "stack", "megatron")
+    ).json()
     assert elsewhere["out_of_memory"] == []
 
 
@@ -276,7 +343,8 @@ def test_all_answers_leave_out_what_has_run_out_of_memory(client) -> None:
     objective = {"minimize": "chips", "tokens": 1e9, "deadline_hours": 1e6}
     others = {"num_chips": [chips // 2], "up_to_chips": chips}
     placed = client.post(
-        "/v1/recommendations", json={**QUESTION, "objective": {}, "alternatives": others | {"up_to_chips": None}}
+        "/v1/recommendations",
+        json={**QUESTION, "objective": {}, "alternatives": others | {"up_to_chips": None}},
     )
     found = placed.json()
     best = found["choices"][0]
@@ -287,7 +355,10 @@ def test_all_answers_leave_out_what_has_run_out_of_memory(client) -> None:
         "/v1/recommendations", json={**QUESTION, "objective": objective, "alternatives": others}
     ).json()
     assert fewest["choices"][0]["step_time_s"] == fewest["fastest"]["prediction"]["step_time_s"]
-    sides = {"first": {"constraints": {}}, "second": {"layout": first["fastest"]["prediction"]["layout"]}}
+    sides = {
+        "first": {"constraints": {}},
+        "second": {"layout": first["fastest"]["prediction"]["layout"]},
+    }
     compared = client.post("/v1/comparisons", json={**QUESTION, **sides}).json()
     assert compared["first"]["prediction"]["layout"] == found["fastest"]["prediction"]["layout"]
     assert any(reason.startswith("left out:") for reason in compared["reasons"])
@@ -301,9 +372,16 @@ def test_all_answers_leave_out_what_has_run_out_of_memory(client) -> None:
 
 def test_where_all_that_fits_has_run_out_of_memory_the_answer_warns(client) -> None:
     pinned = {**QUESTION, "constraints": dict.fromkeys(("pp", "tp", "cp", "micro_batch"), 1)}
-    pinned["constraints"] |= {"recompute": "full", "zero_stage": 3, "reshard": True, "offload_optimizer": False}
+    pinned["constraints"] |= {
+        "recompute": "full",
+        "zero_stage": 3,
+        "reshard": True,
+        "offload_optimizer": False,
+    }
     first = client.post("/v1/recommendations", json=pinned).json()
-    report = client.post("/v1/reports", json={"recommendation_id": first["id"], "outcome": "out_of_memory"}).json()
+    report = client.post(
+        "/v1/reports", json={"recommendation_id": first["id"], "outcome": "out_of_memory"}
+    ).json()
     again = client.post("/v1/recommendations", json=pinned).json()
     assert again["fastest"]["prediction"]["layout"] == first["fastest"]["prediction"]["layout"]
     assert "this layout" in again["reasons"][0]
@@ -311,13 +389,19 @@ def test_where_all_that_fits_has_run_out_of_memory_the_answer_warns(client) -> N
 
 
 @pytest.mark.parametrize("outcome", ["ok", "out_of_memory"])
-def test_many_reports_of_another_run_change_nothing_of_what_ran_out_of_memory(client, outcome: str) -> None:
+def test_many_reports_of_another_run_change_nothing_of_what_ran_out_of_memory(
+    client, outcome: str
+) -> None:
     """Neither what stands nor what was disproved, and one report of a run says as much as many."""
     small, large = (
         {"dp_shard": 8, "tp": 8, "recompute": "full"},
         {"dp_replicate": 64, "zero_stage": 0, "micro_batch": 2},
     )
-    other = {"layout": large} if outcome != "ok" else {"layout": small, "measured": {"step_time_s": 9.0}}
+    other = (
+        {"layout": large}
+        if outcome != "ok"
+        else {"layout": small, "measured": {"step_time_s": 9.0}}
+    )
     others = {"reports": 150 * [{**QUESTION, **other, "outcome": outcome}]}
     first = client.post("/v1/recommendations", json=QUESTION).json()
     linked = {"recommendation_id": first["id"]}
@@ -340,14 +424,22 @@ def test_a_run_that_failed_for_another_reason_disproves_by_its_steps(client, out
     client.post("/v1/reports", json={**linked, "outcome": "out_of_memory"})
     client.post("/v1/reports", json={**linked, "outcome": outcome})
     assert len(client.post("/v1/recommendations", json=QUESTION).json()["out_of_memory"]) == 1
-    ran = client.post("/v1/reports", json={**linked, "outcome": outcome, "measured": {"step_time_s": 2.4}}).json()
+    ran = client.post(
+        "/v1/reports", json={**linked, "outcome": outcome, "measured": {"step_time_s": 2.4}}
+    ).json()
     assert ran["fit_verdict_agrees"] is True
     assert client.post("/v1/recommendations", json=QUESTION).json()["out_of_memory"] == []
 
 
 @pytest.mark.parametrize(("chips", "constraints"), [(1, {}), (8, {}), (8, {"pp": 1}), (64, {})])
-def test_a_model_of_one_layer_has_an_answer(sqlite, chips: int, constraints: dict[str, int]) -> None:
-    asked = {**QUESTION, "model": {**SHAPE, "num_layers": 1}, "cluster": {"preset": "h100", "num_chips": chips}}
+def test_a_model_of_one_layer_has_an_answer(
+    sqlite, chips: int, constraints: dict[str, int]
+) -> None:
+    asked = {
+        **QUESTION,
+        "model": {**SHAPE, "num_layers": 1},
+        "cluster": {"preset": "h100", "num_chips": chips},
+    }
     found = sqlite.post("/v1/recommendations", json={**asked, "constraints": constraints})
     assert found.status_code == 201, found.json()
     assert found.json()["fastest"]["prediction"]["layout"]["pp"] == 1
@@ -367,7 +459,10 @@ def test_a_later_run_that_ended_well_disproves_one_out_of_memory(client) -> None
 def test_a_run_that_ended_well_before_disproves_nothing_whenever_it_is_reported(client) -> None:
     first = client.post("/v1/recommendations", json=QUESTION).json()
     linked = {"recommendation_id": first["id"]}
-    client.post("/v1/reports", json={**linked, "outcome": "out_of_memory", "measured_at": "2026-06-02T00:00:00Z"})
+    client.post(
+        "/v1/reports",
+        json={**linked, "outcome": "out_of_memory", "measured_at": "2026-06-02T00:00:00Z"},
+    )
     ok = {**linked, "outcome": "ok", "measured": {"step_time_s": 2.4}}
     client.post("/v1/reports", json={**ok, "measured_at": "2026-06-01T00:00:00Z"})
     assert len(client.post("/v1/recommendations", json=QUESTION).json()["out_of_memory"]) == 1
@@ -376,7 +471,10 @@ def test_a_run_that_ended_well_before_disproves_nothing_whenever_it_is_reported(
 
 
 def test_the_answer_is_for_the_best_of_the_alternatives(sqlite) -> None:
-    others = {"clusters": [{"preset": "a100", "num_chips": 16}], "num_chips": [8, 32, 16, 8]}  # its own 16, and 8 twice
+    others = {
+        "clusters": [{"preset": "a100", "num_chips": 16}],
+        "num_chips": [8, 32, 16, 8],
+    }  # its own 16, and 8 twice
     found = sqlite.post("/v1/recommendations", json={**SMALL, "alternatives": others}).json()
     names = [choice["name"] for choice in found["choices"]]
     assert sorted(names) == [
@@ -402,7 +500,11 @@ def test_a_report_of_the_best_alternative_is_of_its_cluster(client, chips: int) 
     made = client.post("/v1/recommendations", json={**SMALL, "alternatives": others}).json()
     best = made["choices"][0]
     assert best["name"] == ("alternatives.clusters[0]" if chips == 32 else "cluster")
-    submission = {"recommendation_id": made["id"], "outcome": "ok", "measured": {"step_time_s": 9.0}}
+    submission = {
+        "recommendation_id": made["id"],
+        "outcome": "ok",
+        "measured": {"step_time_s": 9.0},
+    }
     found = client.post("/v1/reports", json=submission).json()
     assert found["request"]["cluster"] == best["cluster"]
     assert found["prediction"]["step_time_s"] == pytest.approx(best["step_time_s"])
@@ -414,13 +516,22 @@ def test_where_no_cluster_will_do_each_is_told_why(sqlite) -> None:
     large = {**SMALL, "model": "deepseek-v3", "alternatives": {"num_chips": [24, 32]}}
     found = assert_problem(sqlite.post("/v1/recommendations", json=large), "infeasible")
     assert "none of 3 clusters has a layout that fits" in found["detail"]
-    for name in ("cluster (16 h100-sxm-80gb)", "num_chips[0] (24 h100-sxm-80gb)", "num_chips[1] (32 h100-sxm-80gb)"):
+    for name in (
+        "cluster (16 h100-sxm-80gb)",
+        "num_chips[0] (24 h100-sxm-80gb)",
+        "num_chips[1] (32 h100-sxm-80gb)",
+    ):
         assert f"{name}: memory: at least" in found["detail"]
     assert found["needed"] > found["available"]
 
 
 def test_the_cheapest_by_a_deadline_is_found(sqlite) -> None:
-    objective = {"minimize": "cost", "tokens": 1e10, "usd_per_chip_hour": 2.5, "deadline_hours": 1e6}
+    objective = {
+        "minimize": "cost",
+        "tokens": 1e10,
+        "usd_per_chip_hour": 2.5,
+        "deadline_hours": 1e6,
+    }
     body = {**SMALL, "alternatives": {"num_chips": [8, 32]}, "objective": objective}
     choices = sqlite.post("/v1/recommendations", json=body).json()["choices"]
     assert [choice["usd"] for choice in choices] == sorted(choice["usd"] for choice in choices)
@@ -428,16 +539,24 @@ def test_the_cheapest_by_a_deadline_is_found(sqlite) -> None:
     hasty = {**body, "objective": {**objective, "deadline_hours": 0.001}}
     found = sqlite.post("/v1/recommendations", json=hasty).json()
     assert not any(choice["meets"] for choice in found["choices"])
-    assert found["reasons"][0].startswith("where: none of 3 places keeps deadline_hours = 0.001; the nearest is")
+    assert found["reasons"][0].startswith(
+        "where: none of 3 places keeps deadline_hours = 0.001; the nearest is"
+    )
 
 
 @pytest.mark.parametrize("said", ["checkpoint_s", "restart_s"])
 def test_what_failures_are_taken_to_cost_nothing_of_is_said(sqlite, said: str) -> None:
     objective = {"failures_per_chip_hour": 1e-4, said: 60.0}
-    lines = sqlite.post("/v1/recommendations", json={**SMALL, "objective": objective}).json()["assumptions"]
+    lines = sqlite.post("/v1/recommendations", json={**SMALL, "objective": objective}).json()[
+        "assumptions"
+    ]
     open_ = [name for name in ("checkpoint_s", "restart_s") if name != said]
-    assert [line.split(" is 0")[0] for line in lines if "goodput" in line] == [f"objective.{name}" for name in open_]
-    without_failures = sqlite.post("/v1/recommendations", json={**SMALL, "objective": {said: 60.0}}).json()
+    assert [line.split(" is 0")[0] for line in lines if "goodput" in line] == [
+        f"objective.{name}" for name in open_
+    ]
+    without_failures = sqlite.post(
+        "/v1/recommendations", json={**SMALL, "objective": {said: 60.0}}
+    ).json()
     assert not any("goodput" in line for line in without_failures["assumptions"])
 
 
@@ -456,14 +575,18 @@ def test_a_chunk_without_layers_is_pointed_out(sqlite) -> None:
 
 @pytest.mark.parametrize(("batch", "said"), [(2**22, True), (128, False)])
 def test_a_batch_that_looks_like_tokens_is_pointed_out(sqlite, batch: int, said: bool) -> None:
-    found = sqlite.post("/v1/recommendations", json=changed(SMALL, "workload.global_batch", batch)).json()
+    found = sqlite.post(
+        "/v1/recommendations", json=changed(SMALL, "workload.global_batch", batch)
+    ).json()
     assert any("counts sequences, not tokens" in line for line in found["assumptions"]) == said
 
 
 def test_of_several_places_those_that_keep_the_limits_are_compared(sqlite) -> None:
     objective = {"minimize": "time", "tokens": 1e10, "usd_per_chip_hour": 2.5}
     body = {**SMALL, "alternatives": {"num_chips": [8, 32]}, "objective": objective}
-    costs = sorted(choice["usd"] for choice in sqlite.post("/v1/recommendations", json=body).json()["choices"])
+    costs = sorted(
+        choice["usd"] for choice in sqlite.post("/v1/recommendations", json=body).json()["choices"]
+    )
     tight = {**body, "objective": {**objective, "budget_usd": (costs[0] + costs[1]) / 2}}
     found = sqlite.post("/v1/recommendations", json=tight).json()
     assert [choice["meets"] for choice in found["choices"]] == [True, False, False]
@@ -479,8 +602,8 @@ def test_of_several_places_those_that_keep_the_limits_are_compared(sqlite) -> No
 
 
 def test_a_place_is_judged_by_the_best_that_it_can_do(sqlite) -> None:
-    """On 100 chips all of which are used a step takes twice as long as on 96 of them: the deadline is kept with those,
-    and those are what is recommended."""
+    """On 100 chips all of which are used a step takes twice as long as on 96 of them: the deadline
+    is kept with those, and those are what is recommended."""
     body = {
         **QUESTION,
         "cluster": {"preset": "gb200", "num_chips": 100},
@@ -496,27 +619,49 @@ def test_a_place_is_judged_by_the_best_that_it_can_do(sqlite) -> None:
     assert choice["meets"]
     assert choice["num_chips"] == 100
     assert choice["chips_used"] == found["chips_used"] == fewer["num_chips"]
-    assert choice["step_time_s"] == found["fastest"]["prediction"]["step_time_s"] == pytest.approx(fewer["step_time_s"])
+    assert (
+        choice["step_time_s"]
+        == found["fastest"]["prediction"]["step_time_s"]
+        == pytest.approx(fewer["step_time_s"])
+    )
     assert choice["all_chips_s"] == all_chips["fastest"]["prediction"]["step_time_s"]
-    assert any(f"{100 - fewer['num_chips']} of the 100 chips are left out" in reason for reason in found["reasons"])
+    assert any(
+        f"{100 - fewer['num_chips']} of the 100 chips are left out" in reason
+        for reason in found["reasons"]
+    )
 
 
 def test_every_place_has_the_price_that_it_is_ranked_by(sqlite) -> None:
     cluster = {"preset": "a100", "num_chips": 16}
-    body = {**SMALL, "alternatives": {"clusters": [cluster]}, "objective": {"minimize": "cost", "tokens": 1e9}}
+    body = {
+        **SMALL,
+        "alternatives": {"clusters": [cluster]},
+        "objective": {"minimize": "cost", "tokens": 1e9},
+    }
     for choice in sqlite.post("/v1/recommendations", json=body).json()["choices"]:
-        assert choice["usd"] == pytest.approx(choice["usd_per_chip_hour"] * choice["chips_used"] * choice["hours"])
+        assert choice["usd"] == pytest.approx(
+            choice["usd_per_chip_hour"] * choice["chips_used"] * choice["hours"]
+        )
 
 
 def test_a_price_that_is_given_goes_before_that_of_the_objective(sqlite) -> None:
     dear = {"preset": "a100", "num_chips": 16, "usd_per_chip_hour": 9.0}
-    body = {**SMALL, "alternatives": {"clusters": [dear]}, "objective": {"tokens": 1e9, "usd_per_chip_hour": 3.0}}
+    body = {
+        **SMALL,
+        "alternatives": {"clusters": [dear]},
+        "objective": {"tokens": 1e9, "usd_per_chip_hour": 3.0},
+    }
     found = sqlite.post("/v1/recommendations", json=body).json()
     paid = {choice["name"]: choice["usd"] / choice["hours"] / 16 for choice in found["choices"]}
     assert paid == {"cluster": pytest.approx(3.0), "alternatives.clusters[0]": pytest.approx(9.0)}
-    assert found["fastest"]["usd_per_million_tokens"] == pytest.approx(found["choices"][0]["usd_per_million_tokens"])
+    assert found["fastest"]["usd_per_million_tokens"] == pytest.approx(
+        found["choices"][0]["usd_per_million_tokens"]
+    )
     assert not any("USD an hour" in line for line in found["assumptions"])
-    assert any("USD an hour" in line for line in sqlite.post("/v1/recommendations", json=SMALL).json()["assumptions"])
+    assert any(
+        "USD an hour" in line
+        for line in sqlite.post("/v1/recommendations", json=SMALL).json()["assumptions"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -524,7 +669,10 @@ def test_a_price_that_is_given_goes_before_that_of_the_objective(sqlite) -> None
     [
         ({"objective": {"minimize": "fun"}}, "/objective/minimize"),
         ({"objective": {"deadline_hours": 3}}, "/objective/tokens"),
-        ({"alternatives": {"clusters": [{"preset": "nothing", "num_chips": 8}]}}, "/alternatives/clusters/0/preset"),
+        (
+            {"alternatives": {"clusters": [{"preset": "nothing", "num_chips": 8}]}},
+            "/alternatives/clusters/0/preset",
+        ),
         ({"alternatives": {"num_chips": [0]}}, "/alternatives/num_chips/0"),
         (
             {"alternatives": {"clusters": [{"preset": "h200", "num_chips": 8, "stack": "x"}]}},
@@ -539,10 +687,17 @@ def test_a_bad_alternative_is_named(sqlite, changes: dict[str, object], pointer:
 
 
 def test_an_alternative_may_have_a_stack_of_its_own(sqlite) -> None:
-    """GPUs and TPUs in one comparison, and back from its own answer; what ran is then of that stack."""
+    """GPUs and TPUs in one comparison, and back from its own answer; what ran is then of that
+    stack."""
     slice_ = {"preset": "v5p-32", "stack": {"name": "maxtext", "max_tp": 4}}
-    body = {**SMALL, "stack": "megatron", "alternatives": {"clusters": [slice_, {"preset": "h200", "num_chips": 16}]}}
-    found = sqlite.post("/v1/recommendations", json={**body, "objective": {"minimize": "chips"}}).json()
+    body = {
+        **SMALL,
+        "stack": "megatron",
+        "alternatives": {"clusters": [slice_, {"preset": "h200", "num_chips": 16}]},
+    }
+    found = sqlite.post(
+        "/v1/recommendations", json={**body, "objective": {"minimize": "chips"}}
+    ).json()
     stacks = {choice["name"]: choice["stack"] for choice in found["choices"]}
     assert stacks == {
         "cluster": "megatron", "alternatives.clusters[0]": slice_["stack"], "alternatives.clusters[1]": "megatron",
@@ -551,7 +706,9 @@ def test_an_alternative_may_have_a_stack_of_its_own(sqlite) -> None:
     again = sqlite.post("/v1/recommendations", json=found["request"]).json()
     assert again["choices"] == found["choices"]
     alone = {**body, "cluster": {"preset": "v5p-32"}, "stack": slice_["stack"], "alternatives": {}}
-    (there,) = sqlite.post("/v1/recommendations", json={**alone, "objective": {"minimize": "chips"}}).json()["choices"]
+    (there,) = sqlite.post(
+        "/v1/recommendations", json={**alone, "objective": {"minimize": "chips"}}
+    ).json()["choices"]
     assert {**there, "name": "alternatives.clusters[0]"} in found["choices"]
 
 
@@ -565,47 +722,89 @@ def test_a_report_of_the_best_alternative_is_of_its_stack(client) -> None:
     ran = {"recommendation_id": made["id"], "outcome": "ok", "measured": {"step_time_s": 9.0}}
     found = client.post("/v1/reports", json=ran).json()
     assert found["request"]["stack"] == "maxtext"
-    assert found["prediction"]["step_time_s"] == pytest.approx(made["fastest"]["prediction"]["step_time_s"])
+    assert found["prediction"]["step_time_s"] == pytest.approx(
+        made["fastest"]["prediction"]["step_time_s"]
+    )
     (replayed,) = client.post("/v1/profiles/default/versions/1/replay").json()["answers"]
-    assert replayed["layouts"][0]["replayed_step_time_s"] == pytest.approx(made["choices"][0]["step_time_s"])
+    assert replayed["layouts"][0]["replayed_step_time_s"] == pytest.approx(
+        made["choices"][0]["step_time_s"]
+    )
 
 
 @pytest.mark.parametrize(
     ("precision", "other", "why"),
     [
-        ("bf16", {"preset": "v5p-32"}, "stack megatron: runs on chips of nvidia, amd, huawei, not on tpu-v5p"),
-        ("fp8", {"preset": "a100", "num_chips": 16}, "workload.precision fp8: NVIDIA A100 SXM4 80GB has no published"),
+        (
+            "bf16",
+            {"preset": "v5p-32"},
+            "stack megatron: runs on chips of nvidia, amd, huawei, not on tpu-v5p",
+        ),
+        (
+            "fp8",
+            {"preset": "a100", "num_chips": 16},
+            "workload.precision fp8: NVIDIA A100 SXM4 80GB has no published",
+        ),
     ],
 )
 def test_what_one_alternative_cannot_run_refuses_that_one(
     sqlite, precision: str, other: dict[str, Any], why: str
 ) -> None:
     body = {**changed(SMALL, "workload.precision", precision), "stack": "megatron"}
-    found = sqlite.post("/v1/recommendations", json={**body, "alternatives": {"clusters": [other]}}).json()
+    found = sqlite.post(
+        "/v1/recommendations", json={**body, "alternatives": {"clusters": [other]}}
+    ).json()
     best, last = found["choices"]
     assert best["name"] == "cluster"
     assert last["refused"].startswith(why)
     assert last["num_chips"] == 16
-    assert "where: of 2 places cluster (16 h100-sxm-80gb) has the shortest step: " in found["reasons"][0]
+    assert (
+        "where: of 2 places cluster (16 h100-sxm-80gb) has the shortest step: "
+        in found["reasons"][0]
+    )
     wrong = {**body, "cluster": other, "alternatives": {"num_chips": [8]}}
-    assert_problem(sqlite.post("/v1/recommendations", json=wrong), "invalid", f"/{why.split()[0].replace('.', '/')}")
+    assert_problem(
+        sqlite.post("/v1/recommendations", json=wrong),
+        "invalid",
+        f"/{why.split()[0].replace('.', '/')}",
+    )
 
 
-def test_a_constraint_that_the_stack_of_one_alternative_does_not_know_refuses_that_one(sqlite) -> None:
+def test_a_constraint_that_the_stack_of_one_alternative_does_not_know_refuses_that_one(
+    sqlite,
+) -> None:
     body = {**SMALL, "stack": "megatron", "constraints": {"recompute_modules": ["core_attn"]}}
     place = {"preset": "h200", "num_chips": 16}
     other = {**place, "stack": "torchtitan"}
-    found = sqlite.post("/v1/recommendations", json={**body, "alternatives": {"clusters": [other]}}).json()
-    assert [choice["name"] for choice in found["choices"]] == ["cluster", "alternatives.clusters[0]"]
-    assert found["choices"][1]["refused"].startswith("constraints.recompute_modules: stack torchtitan recomputes")
-    nowhere = {**body, "stack": "torchtitan", "cluster": place, "alternatives": {"clusters": [other]}}
+    found = sqlite.post(
+        "/v1/recommendations", json={**body, "alternatives": {"clusters": [other]}}
+    ).json()
+    assert [choice["name"] for choice in found["choices"]] == [
+        "cluster",
+        "alternatives.clusters[0]",
+    ]
+    assert found["choices"][1]["refused"].startswith(
+        "constraints.recompute_modules: stack torchtitan recomputes"
+    )
+    nowhere = {
+        **body,
+        "stack": "torchtitan",
+        "cluster": place,
+        "alternatives": {"clusters": [other]},
+    }
     answer = sqlite.post("/v1/recommendations", json=nowhere)
     assert_problem(answer, "invalid", "/constraints/recompute_modules")
 
 
 def test_another_number_of_chips_than_a_slice_has_is_named_where_it_stands(sqlite) -> None:
-    body = {**SMALL, "stack": "maxtext", "cluster": {"preset": "v5p-32"}, "alternatives": {"num_chips": [64]}}
-    assert_problem(sqlite.post("/v1/recommendations", json=body), "invalid", "/alternatives/num_chips/0")
+    body = {
+        **SMALL,
+        "stack": "maxtext",
+        "cluster": {"preset": "v5p-32"},
+        "alternatives": {"num_chips": [64]},
+    }
+    assert_problem(
+        sqlite.post("/v1/recommendations", json=body), "invalid", "/alternatives/num_chips/0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -614,13 +813,18 @@ def test_another_number_of_chips_than_a_slice_has_is_named_where_it_stands(sqlit
         ([4, 4], None),
         (
             [2, 6],
-            "leaves order ranks only: they hold 16 to 48 of the chips in use, and traffic is priced as if leaf joined",
+            (
+                "leaves order ranks only: they hold 16 to 48 of the chips in use, and traffic is"
+                " priced as if leaf joined"
+            ),
         ),
         ([8], "leaves order ranks only: they hold 64 of the chips in use"),
         ([], None),
     ],
 )
-def test_leaves_that_are_priced_as_others_are_said(sqlite, leaves: list[int], said: str | None) -> None:
+def test_leaves_that_are_priced_as_others_are_said(
+    sqlite, leaves: list[int], said: str | None
+) -> None:
     named = [{"leaf": f"l{i}"} for i, count in enumerate(leaves) for _ in range(count)] or [{}] * 8
     nodes = [{"name": f"n{i}", "chips": 8, **leaf} for i, leaf in enumerate(named)]
     levels = [
@@ -629,7 +833,9 @@ def test_leaves_that_are_priced_as_others_are_said(sqlite, leaves: list[int], sa
         {"name": "spine", "gb_s_per_chip": 12},
     ]
     cluster = {"chip": "h100", "num_chips": 64, "levels": levels}
-    found = sqlite.post("/v1/recommendations", json={**QUESTION, "cluster": cluster, "allocation": {"nodes": nodes}})
+    found = sqlite.post(
+        "/v1/recommendations", json={**QUESTION, "cluster": cluster, "allocation": {"nodes": nodes}}
+    )
     lines = [line for line in found.json()["assumptions"] if line.startswith("leaves")]
     assert len(lines) == (said is not None)
     assert all(line.startswith(said or "") for line in lines)
@@ -657,9 +863,15 @@ def test_held_nodes_are_used_and_ranks_placed_on_them(sqlite) -> None:
         (9, "cluster.num_chips lets at most 9 be used, and the fastest way found uses 8"),
     ],
 )
-def test_chips_are_spare_because_of_the_limit_where_it_is_the_limit(sqlite, most: int, why: str) -> None:
+def test_chips_are_spare_because_of_the_limit_where_it_is_the_limit(
+    sqlite, most: int, why: str
+) -> None:
     nodes = [{"name": name, "chips": 8} for name in "ab"]
-    body = {**SMALL, "cluster": {"preset": "h100", "num_chips": most}, "allocation": {"nodes": nodes}}
+    body = {
+        **SMALL,
+        "cluster": {"preset": "h100", "num_chips": most},
+        "allocation": {"nodes": nodes},
+    }
     assert sqlite.post("/v1/recommendations", json=body).json()["reasons"][-1].endswith(why)
 
 
@@ -668,7 +880,10 @@ def test_chips_are_spare_because_of_the_limit_where_it_is_the_limit(sqlite, most
     [
         ([], "/allocation/nodes"),
         ([{"name": "a", "chips": 8}, {"name": "a", "chips": 8}], "/allocation/nodes/1/name"),
-        ([{"name": n, "chips": 4, "domain": "r", "leaf": n} for n in "ab"], "/allocation/nodes/1/leaf"),
+        (
+            [{"name": n, "chips": 4, "domain": "r", "leaf": n} for n in "ab"],
+            "/allocation/nodes/1/leaf",
+        ),
         ([{"name": "a", "chips": 80}], "/allocation/nodes"),
     ],
 )
@@ -680,7 +895,11 @@ def test_bad_nodes_are_named(sqlite, nodes: list[dict[str, object]], pointer: st
 def test_nodes_are_no_slice_of_another_size(sqlite) -> None:
     """Of the field that was sent, not of the number of chips that follows from it."""
     nodes = [{"name": f"n{i}", "chips": 4} for i in range(16)]
-    body = {**changed(SMALL, "stack", "maxtext"), "cluster": {"preset": "v5p-256"}, "allocation": {"nodes": nodes}}
+    body = {
+        **changed(SMALL, "stack", "maxtext"),
+        "cluster": {"preset": "v5p-256"},
+        "allocation": {"nodes": nodes},
+    }
     found = sqlite.post("/v1/recommendations", json=body)
     assert_problem(found, "invalid", "/allocation")
     assert "v5p-256 is 128 chips" in found.text
@@ -698,7 +917,9 @@ def test_the_fewest_chips_that_keep_a_deadline_are_found(sqlite) -> None:
     fewer = {**body, "alternatives": {"num_chips": [best["num_chips"] - 8]}}
     misses = sqlite.post("/v1/recommendations", json=fewer).json()["choices"]
     assert not any(choice["meets"] for choice in misses if choice["num_chips"] < best["num_chips"])
-    again = sqlite.post("/v1/recommendations", json={k: v for k, v in found["request"].items() if k != "profile"})
+    again = sqlite.post(
+        "/v1/recommendations", json={k: v for k, v in found["request"].items() if k != "profile"}
+    )
     assert again.json()["choices"] == found["choices"]
 
 
@@ -715,9 +936,18 @@ def test_no_part_of_a_node_that_keeps_the_limits_is_smaller_than_the_fewest_chip
 
 def test_other_numbers_of_chips_hold_as_many_of_a_domain_or_all(sqlite) -> None:
     cluster = {"preset": "gb200", "num_chips": 64, "chips_per_domain": 32}
-    body = {**QUESTION, "stack": "megatron", "cluster": cluster, "alternatives": {"num_chips": [128, 16]}}
+    body = {
+        **QUESTION,
+        "stack": "megatron",
+        "cluster": cluster,
+        "alternatives": {"num_chips": [128, 16]},
+    }
     found = sqlite.post("/v1/recommendations", json=body).json()["choices"]
-    assert {c["num_chips"]: c["cluster"]["chips_per_domain"] for c in found} == {64: 32, 128: 32, 16: 16}
+    assert {c["num_chips"]: c["cluster"]["chips_per_domain"] for c in found} == {
+        64: 32,
+        128: 32,
+        16: 16,
+    }
 
 
 def test_as_many_chips_of_another_kind_are_not_the_fewest_of_its_own(sqlite) -> None:
@@ -731,7 +961,9 @@ def test_as_many_chips_of_another_kind_are_not_the_fewest_of_its_own(sqlite) -> 
 
 def test_the_fewest_chips_need_a_limit_to_keep(sqlite) -> None:
     body = {**SMALL, "alternatives": {"up_to_chips": 160}}
-    assert_problem(sqlite.post("/v1/recommendations", json=body), "invalid", "/alternatives/up_to_chips")
+    assert_problem(
+        sqlite.post("/v1/recommendations", json=body), "invalid", "/alternatives/up_to_chips"
+    )
 
 
 def test_where_no_number_of_chips_keeps_the_limits_it_is_said(sqlite) -> None:
@@ -758,7 +990,10 @@ def test_a_list_shows_what_came_of_each(client) -> None:
 
 
 def test_a_list_shows_where_fewer_chips_are_faster(client) -> None:
-    odd = {**changed(QUESTION, "cluster.num_chips", 22), "workload": {"seq_len": 4096, "global_batch": 144}}
+    odd = {
+        **changed(QUESTION, "cluster.num_chips", 22),
+        "workload": {"seq_len": 4096, "global_batch": 144},
+    }
     made = client.post("/v1/recommendations", json={**odd, "stack": "megatron"}).json()
     (item,) = client.get("/v1/recommendations").json()["items"]
     assert item["result"]["faster_on"] == made["faster_on_fewer"]["num_chips"] < 22
@@ -775,16 +1010,35 @@ def test_a_list_reads_no_whole_answers(client) -> None:
 
 
 def test_constraints_that_only_fewer_chips_can_meet_say_how_many(sqlite) -> None:
-    asked = {**QUESTION, "stack": "megatron", "cluster": {"preset": "h100", "num_chips": 50}, "constraints": {"tp": 8}}
-    refused = assert_problem(sqlite.post("/v1/recommendations", json=asked), "infeasible", "/constraints/tp")
+    asked = {
+        **QUESTION,
+        "stack": "megatron",
+        "cluster": {"preset": "h100", "num_chips": 50},
+        "constraints": {"tp": 8},
+    }
+    refused = assert_problem(
+        sqlite.post("/v1/recommendations", json=asked), "infeasible", "/constraints/tp"
+    )
     assert "no legal layout of 50 chips has tp in [8]" in refused["detail"]
     assert refused["detail"].endswith("48 of the chips have one")
-    assert sqlite.post("/v1/recommendations", json=changed(asked, "cluster.num_chips", 48)).status_code == 201
+    assert (
+        sqlite.post("/v1/recommendations", json=changed(asked, "cluster.num_chips", 48)).status_code
+        == 201
+    )
 
 
-def test_constraints_that_no_number_of_chips_can_meet_are_refused_for_the_number_asked(sqlite) -> None:
-    asked = {**QUESTION, "stack": "megatron", "cluster": {"preset": "h100", "num_chips": 47}, "constraints": {"tp": 47}}
-    refused = assert_problem(sqlite.post("/v1/recommendations", json=asked), "infeasible", "/constraints/tp")
+def test_constraints_that_no_number_of_chips_can_meet_are_refused_for_the_number_asked(
+    sqlite,
+) -> None:
+    asked = {
+        **QUESTION,
+        "stack": "megatron",
+        "cluster": {"preset": "h100", "num_chips": 47},
+        "constraints": {"tp": 47},
+    }
+    refused = assert_problem(
+        sqlite.post("/v1/recommendations", json=asked), "infeasible", "/constraints/tp"
+    )
     assert refused["detail"].startswith("no legal layout uses all 47 chips (")
 
 
@@ -797,5 +1051,9 @@ def test_products_of_fp32_run_on_a_chip_without_tf32(sqlite) -> None:
 def test_a_level_within_the_torus_is_refused(sqlite) -> None:
     torus = {"ndim": 3, "max_chips": 64, "gb_s_per_link": 90, "wrap": "cubes", "wrap_length": 4}
     levels = [{"name": "nvl", "size": 8, "gb_s_per_chip": 450}, {"gb_s_per_chip": 3}]
-    asked = changed(QUESTION, "cluster", {"chip": "h100", "torus": torus, "levels": levels, "num_chips": 128})
-    assert_problem(sqlite.post("/v1/recommendations", json=asked), "invalid", "/cluster/levels/0/size")
+    asked = changed(
+        QUESTION, "cluster", {"chip": "h100", "torus": torus, "levels": levels, "num_chips": 128}
+    )
+    assert_problem(
+        sqlite.post("/v1/recommendations", json=asked), "invalid", "/cluster/levels/0/size"
+    )

@@ -5,7 +5,9 @@ import pytest
 from service.schemas.timeline import ChromeTrace, TimelineAnswer
 from tests.service.asking import PREDICTION, QUESTION, assert_problem, changed
 
-PIPED = changed({**QUESTION, "layouts": [{"pp": 2, "dp_shard": 8}, {"dp_shard": 16}]}, "cluster.num_chips", 16)
+PIPED = changed(
+    {**QUESTION, "layouts": [{"pp": 2, "dp_shard": 8}, {"dp_shard": 16}]}, "cluster.num_chips", 16
+)
 
 
 def test_a_prediction_is_drawn_by_rank(client) -> None:
@@ -21,9 +23,13 @@ def test_a_prediction_is_drawn_by_rank(client) -> None:
 
 
 def test_a_recommendation_is_drawn_as_a_chrome_trace(client) -> None:
-    made = client.post("/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16)).json()
+    made = client.post(
+        "/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16)
+    ).json()
     plain = client.get(f"/v1/recommendations/{made['id']}/timeline?micro_batches=2").json()
-    trace = client.get(f"/v1/recommendations/{made['id']}/timeline?format=chrome&micro_batches=2").json()
+    trace = client.get(
+        f"/v1/recommendations/{made['id']}/timeline?format=chrome&micro_batches=2"
+    ).json()
     ChromeTrace.model_validate(trace)
     shown = {"micro_batches": plain["micro_batches"], "of_micro_batches": plain["of_micro_batches"]}
     assert trace["otherData"] == shown
@@ -42,7 +48,11 @@ def test_a_recommendation_is_drawn_by_choice(client) -> None:
     asked = {**QUESTION, "model": "llama-3-70b", "stack": "megatron", "tolerance": 0.2}
     made = client.post("/v1/recommendations", json=asked).json()
     address = f"/v1/recommendations/{made['id']}/timeline?micro_batches=8&choice="
-    times = {name: made[name]["prediction"]["step_time_s"] for name in ("fastest", "simplest", "surer") if made[name]}
+    times = {
+        name: made[name]["prediction"]["step_time_s"]
+        for name in ("fastest", "simplest", "surer")
+        if made[name]
+    }
     assert len({*times.values()}) > 1
     for name, seconds in times.items():
         assert client.get(address + name).json()["step_time_s"] == pytest.approx(seconds)

@@ -1,4 +1,5 @@
-"""Hugging Face configs: parameter counts equal to those of the real model code, refusals by name, no other failure."""
+"""Hugging Face configs: parameter counts equal to those of the real model code, refusals by name,
+no other failure."""
 
 from __future__ import annotations
 
@@ -83,18 +84,45 @@ DEFAULTS_UNBUILT = ["dbrx", "nemotron"]
 
 
 PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_name("published.json").read_text())
-"""Configs of released models written by hand, with the parameters of the model code (of its text tower alone)."""
+"""Configs of released models written by hand, with the parameters of the model code (of its text
+tower alone)."""
 
-DBRX, FALCON, GEMMA2, GLM_AIR, GPT2, GPT_OSS, HY3, KIMI, MPT, OLMO3, OPT, QWEN3, QWEN3_MOE, V2_LITE = (
+(
+    DBRX,
+    FALCON,
+    GEMMA2,
+    GLM_AIR,
+    GPT2,
+    GPT_OSS,
+    HY3,
+    KIMI,
+    MPT,
+    OLMO3,
+    OPT,
+    QWEN3,
+    QWEN3_MOE,
+    V2_LITE,
+) = (
     PUBLISHED[name]["config"]
     for name in (
-        *("DBRX", "falcon-40b", "gemma-2-9b", "GLM-4.5-Air", "gpt2", "gpt-oss-20b", "Hy3", "Kimi-K2", "mpt-7b"),
+        *(
+            "DBRX",
+            "falcon-40b",
+            "gemma-2-9b",
+            "GLM-4.5-Air",
+            "gpt2",
+            "gpt-oss-20b",
+            "Hy3",
+            "Kimi-K2",
+            "mpt-7b",
+        ),
         *("Olmo-3-7B", "opt-1.3b", "Qwen3-8B", "Qwen3-235B-A22B", "DeepSeek-V2-Lite"),
     )
 )
 EXAONE, GPT_NEO = (PUBLISHED[name]["config"] for name in ("EXAONE-3.0-7.8B", "gpt-neo-1.3B"))
 MINIMAX = PUBLISHED["MiniMax-M2"]["config"]
-"""Its published count has the scales of fp8 blocks (13,880,064) and the selection biases (62 x 256) beside these."""
+"""Its published count has the scales of fp8 blocks (13,880,064) and the selection biases (62 x 256)
+beside these."""
 MAVERICK = PUBLISHED["Llama-4-Maverick"]["config"]["text_config"]
 
 
@@ -189,7 +217,9 @@ def test_a_class_default_that_lacks_a_key_is_refused_until_it_is_written(model_t
 def test_ernie_differs_by_the_selection_biases_that_its_code_counts_as_parameters() -> None:
     entry = counts()["class_defaults"]["ernie4_5_moe"]
     model = read(entry["config"])
-    biases = sum(layer.moe.num_experts for layer in model.layers if layer.moe and layer.moe.selection_bias)
+    biases = sum(
+        layer.moe.num_experts for layer in model.layers if layer.moe and layer.moe.selection_bias
+    )
     assert biases == 27 * 64
     assert model.parameters.total == entry["total"] - biases
 
@@ -197,7 +227,13 @@ def test_ernie_differs_by_the_selection_biases_that_its_code_counts_as_parameter
 @needs_folder
 def test_every_entry_of_the_collection_is_tested() -> None:
     assert set(counts()["files"]) == {f"{name}.json" for name in FILES_READ + FILES_REFUSED}
-    defaults = [*DEFAULTS_READ, *DEFAULTS_REFUSED, *DEFAULTS_LACKING, *DEFAULTS_UNBUILT, "ernie4_5_moe"]
+    defaults = [
+        *DEFAULTS_READ,
+        *DEFAULTS_REFUSED,
+        *DEFAULTS_LACKING,
+        *DEFAULTS_UNBUILT,
+        "ernie4_5_moe",
+    ]
     assert sorted(counts()["class_defaults"]) == sorted(defaults)
 
 
@@ -228,7 +264,10 @@ def test_a_model_type_that_is_no_name_is_refused(model_type: object) -> None:
 
 def test_the_config_of_another_tool_is_refused_by_the_first_key_it_lacks() -> None:
     assert refusal({"hidden_dim": 5120, "ffn_embed_dim": 13824, "n_head": 40}).field == "model_type"
-    assert refusal({"model_type": "llama", "hidden_dim": 5120, "n_head": 40}).field == "num_attention_heads"
+    assert (
+        refusal({"model_type": "llama", "hidden_dim": 5120, "n_head": 40}).field
+        == "num_attention_heads"
+    )
 
 
 REQUIRED = [
@@ -238,7 +277,13 @@ REQUIRED = [
     (QWEN3_MOE, "num_experts num_experts_per_tok moe_intermediate_size"),
     (GEMMA2, "head_dim sliding_window"),
     (GPT2, "n_embd n_layer n_head n_positions vocab_size"),
-    (KIMI, "q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim n_shared_experts intermediate_size"),
+    (
+        KIMI,
+        (
+            "q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim n_shared_experts"
+            " intermediate_size"
+        ),
+    ),
     (MAVERICK, "attention_chunk_size interleave_moe_layer_step intermediate_size_mlp"),
     (GPT_OSS, "num_local_experts num_experts_per_tok"),
     (FALCON, "multi_query new_decoder_architecture bias"),
@@ -246,7 +291,9 @@ REQUIRED = [
 ]
 
 
-@pytest.mark.parametrize(("config", "key"), [(config, key) for config, keys in REQUIRED for key in keys.split()])
+@pytest.mark.parametrize(
+    ("config", "key"), [(config, key) for config, keys in REQUIRED for key in keys.split()]
+)
 def test_a_missing_required_key_is_named(config: dict[str, Any], key: str) -> None:
     error = refusal(without(config, key))
     assert (error.field, error.value) == (key, None)
@@ -254,9 +301,23 @@ def test_a_missing_required_key_is_named(config: dict[str, Any], key: str) -> No
 
 
 @pytest.mark.parametrize(
-    "value", [0, -1, 4096.0, "4096", True, float("nan"), [4096], {}, 2**30, pytest.param(10**5000, id="huge")]
+    "value",
+    [
+        0,
+        -1,
+        4096.0,
+        "4096",
+        True,
+        float("nan"),
+        [4096],
+        {},
+        2**30,
+        pytest.param(10**5000, id="huge"),
+    ],
 )
-@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_key_value_heads", "head_dim", "vocab_size"])
+@pytest.mark.parametrize(
+    "key", ["hidden_size", "num_hidden_layers", "num_key_value_heads", "head_dim", "vocab_size"]
+)
 def test_a_size_that_is_no_size_is_refused_with_its_key(key: str, value: object) -> None:
     error = refusal(small(**{key: value}))
     assert error.field == key
@@ -287,11 +348,23 @@ def test_a_size_that_is_no_size_is_refused_with_its_key(key: str, value: object)
         (DBRX | {"attn_config": {"kv_n_heads": 7}}, "num_key_value_heads"),
         (DBRX | {"ffn_config": DBRX["ffn_config"] | {"moe_top_k": 17}}, "ffn_config.moe_top_k"),
         ({"model_type": "llama4"}, "text_config"),
-        ({"model_type": "llama4", "text_config": MAVERICK, "tie_word_embeddings": 1}, "tie_word_embeddings"),
+        (
+            {"model_type": "llama4", "text_config": MAVERICK, "tie_word_embeddings": 1},
+            "tie_word_embeddings",
+        ),
         ({"model_type": "llama4", "text_config": []}, "text_config"),
-        ({"model_type": "llama4", "text_config": without(MAVERICK, "vocab_size")}, "text_config.vocab_size"),
-        ({"model_type": "llama4", "text_config": MAVERICK | {"model_type": "new"}}, "text_config.model_type"),
-        ({"model_type": "internvl_chat", "llm_config": {"num_hidden_layers": 2}}, "llm_config.model_type"),
+        (
+            {"model_type": "llama4", "text_config": without(MAVERICK, "vocab_size")},
+            "text_config.vocab_size",
+        ),
+        (
+            {"model_type": "llama4", "text_config": MAVERICK | {"model_type": "new"}},
+            "text_config.model_type",
+        ),
+        (
+            {"model_type": "internvl_chat", "llm_config": {"num_hidden_layers": 2}},
+            "llm_config.model_type",
+        ),
     ],
 )
 def test_what_breaks_a_rule_is_named(config: dict[str, Any], field: str) -> None:
@@ -345,9 +418,12 @@ def test_the_outer_object_says_first_whether_embeddings_are_tied(
 
 
 @pytest.mark.parametrize(
-    ("config", "tied"), [(QWEN3, False), (GEMMA2, True), (GPT2, True), (DBRX, False), (FALCON, True)]
+    ("config", "tied"),
+    [(QWEN3, False), (GEMMA2, True), (GPT2, True), (DBRX, False), (FALCON, True)],
 )
-def test_an_absent_tie_means_what_it_means_to_the_family(config: dict[str, Any], tied: bool) -> None:
+def test_an_absent_tie_means_what_it_means_to_the_family(
+    config: dict[str, Any], tied: bool
+) -> None:
     assert read(config).tie_word_embeddings is tied
 
 
@@ -382,7 +458,9 @@ def test_a_window_that_is_switched_off_is_none() -> None:
 )
 def test_every_few_layers_one_sees_everything(config: dict[str, Any], period: int) -> None:
     window = config["sliding_window"]
-    expected = [window if (index + 1) % period else None for index in range(config["num_hidden_layers"])]
+    expected = [
+        window if (index + 1) % period else None for index in range(config["num_hidden_layers"])
+    ]
     assert windows(read(config)) == expected
 
 
@@ -399,7 +477,10 @@ def test_layers_of_gpt_neo_that_are_local_see_a_window() -> None:
 
 def test_starcoder_shares_its_keys_and_values_unless_told_otherwise() -> None:
     config = PUBLISHED["starcoder"]["config"]
-    heads = [read(config | more).layers[0].attention.num_kv_heads for more in ({}, {"multi_query": False})]
+    heads = [
+        read(config | more).layers[0].attention.num_kv_heads
+        for more in ({}, {"multi_query": False})
+    ]
     assert heads == [1, 48]
     assert read(config).learned_positions == 8192
 
@@ -425,8 +506,12 @@ def test_dense_layers_stand_where_each_spelling_puts_them() -> None:
     assert sparse(read(KIMI | {"first_k_dense_replace": 2, "moe_layer_freq": 3})) == [
         index >= 2 and index % 3 == 0 for index in range(61)
     ]
-    assert sparse(read(KIMI | {"moe_layer_freq": [0, 1] + [0] * 59})) == [False, True] + [False] * 59
-    assert sparse(read(QWEN3_MOE | {"mlp_only_layers": [0, 5]})) == [index not in (0, 5) for index in range(94)]
+    assert (
+        sparse(read(KIMI | {"moe_layer_freq": [0, 1] + [0] * 59})) == [False, True] + [False] * 59
+    )
+    assert sparse(read(QWEN3_MOE | {"mlp_only_layers": [0, 5]})) == [
+        index not in (0, 5) for index in range(94)
+    ]
     assert sparse(read(QWEN3_MOE | {"decoder_sparse_step": 2})) == [False, True] * 47
     assert sparse(read(HY3)) == [False] + [True] * 79
     assert sparse(read(HY3 | {"mlp_layer_types": ["sparse", "dense"] * 40})) == [True, False] * 40
@@ -475,11 +560,15 @@ SEEDS = [entry["config"] for entry in PUBLISHED.values()]
 if COUNTS.is_file():
     SEEDS += [config_file(name) for name in FILES_READ]
     SEEDS += [counts()["class_defaults"][model_type]["config"] for model_type in DEFAULTS_READ]
-KEYS = sorted({key for seed in SEEDS for key in [*seed, *seed.get("text_config", {})]} - {"model_type"})
+KEYS = sorted(
+    {key for seed in SEEDS for key in [*seed, *seed.get("text_config", {})]} - {"model_type"}
+)
 SCALARS = st.none() | st.booleans() | st.integers(-3, 2**40) | st.floats() | st.text(max_size=8)
 JSON = st.recursive(
     SCALARS | st.sampled_from(["full_attention", "sliding_attention", "chunked_attention"]),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -521,15 +610,22 @@ def test_a_mutated_config_is_read_or_refused_and_nothing_else(config: dict[str, 
 
 
 @settings(max_examples=200)
-@given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=10), JSON, max_size=12), st.sampled_from([*FAMILIES]))
-def test_any_json_object_is_read_or_refused_and_nothing_else(config: dict[str, Any], model_type: str) -> None:
+@given(
+    st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=10), JSON, max_size=12),
+    st.sampled_from([*FAMILIES]),
+)
+def test_any_json_object_is_read_or_refused_and_nothing_else(
+    config: dict[str, Any], model_type: str
+) -> None:
     reads_or_refuses(config)
     reads_or_refuses(config | {"model_type": model_type})
 
 
 @settings(max_examples=100)
 @given(st.sampled_from(SEEDS), st.integers(1, 12))
-def test_every_further_layer_of_a_kind_adds_the_same_parameters(seed: dict[str, Any], layers: int) -> None:
+def test_every_further_layer_of_a_kind_adds_the_same_parameters(
+    seed: dict[str, Any], layers: int
+) -> None:
     key = next((key for key in ("num_hidden_layers", "n_layer", "n_layers") if key in seed), None)
     if key is None or any(isinstance(value, list) for value in seed.values()):
         return

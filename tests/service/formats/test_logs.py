@@ -28,11 +28,14 @@ needs_folder = pytest.mark.skipif(
 )
 
 
-def megatron(iteration: int, ms: object, loss: object = "7.9E+00", batch: int = 128, skipped: int = 0) -> str:
+def megatron(
+    iteration: int, ms: object, loss: object = "7.9E+00", batch: int = 128, skipped: int = 0
+) -> str:
     return (
-        f" iteration {iteration:8d}/    1000 | consumed samples: {iteration * batch:12d} | elapsed time per iteration "
-        f"(ms): {ms} | learning rate: 6.0E-05 | global batch size: {batch:5d} | lm loss: {loss} | loss scale: 1.0 | "
-        f"grad norm: 1.040 | number of skipped iterations: {skipped:3d} | number of nan iterations:   0 |"
+        f" iteration {iteration:8d}/    1000 | consumed samples: {iteration * batch:12d} | elapsed"
+        f" time per iteration (ms): {ms} | learning rate: 6.0E-05 | global batch size: {batch:5d} |"
+        f" lm loss: {loss} | loss scale: 1.0 | grad norm: 1.040 | number of skipped iterations:"
+        f" {skipped:3d} | number of nan iterations:   0 |"
     )
 
 
@@ -45,15 +48,16 @@ def torchtitan(step: int, tps: str, loss: object = 8.1423, memory: float = 30.99
 
 def maxtext(step: int, seconds: object, loss: object = 9.774) -> str:
     return (
-        f"completed step: {step}, seconds: {seconds}, TFLOP/s/device: 193.354, Tokens/s/device: 4195.595, "
-        f"total_weights: 1572864, loss: {loss}"
+        f"completed step: {step}, seconds: {seconds}, TFLOP/s/device: 193.354, Tokens/s/device:"
+        f" 4195.595, total_weights: 1572864, loss: {loss}"
     )
 
 
 def dll(step: int, seconds: float, at: datetime) -> str:
     return (
-        f"DLL {at.isoformat(' ', 'microseconds')} - {step} reduced_train_loss : 11.16  lr : 0.0  global_step : "
-        f"{float(step)}  consumed_samples : 128.0  train_step_timing in s : {seconds!r}  epoch : 0 "
+        f"DLL {at.isoformat(' ', 'microseconds')} - {step} reduced_train_loss : 11.16  lr : 0.0 "
+        f" global_step : {float(step)}  consumed_samples : 128.0  train_step_timing in s :"
+        f" {seconds!r}  epoch : 0 "
     )
 
 
@@ -61,7 +65,10 @@ def bar(step: int, seconds: float, previous: float | None) -> str:
     """A progress bar that advances: drawn with the values of the step before, then with its own."""
 
     def drawn(index: int, value: float) -> str:
-        values = f"v_num=None, reduced_train_loss=11.20, global_step={index:.3f}, train_step_timing in s={value:.3f}"
+        values = (
+            f"v_num=None, reduced_train_loss=11.20, global_step={index:.3f}, train_step_timing in"
+            f" s={value:.3f}"
+        )
         return f"Epoch 0: :   5%|▌         | {step + 1}/20 [00:44<14:12, {values}]"
 
     stale = "" if previous is None else drawn(step - 1, previous)
@@ -70,8 +77,9 @@ def bar(step: int, seconds: float, previous: float | None) -> str:
 
 def nemo2(step: int, seconds: float) -> str:
     return (
-        f"[default0]:Training epoch 0, iteration {step}/99 | lr: 1.5e-07 | global_batch_size: 128 | global_step: {step}"
-        f" | reduced_train_loss: 11.03 | train_step_timing in s: {seconds:.4g} | consumed_samples: {128 * step}"
+        f"[default0]:Training epoch 0, iteration {step}/99 | lr: 1.5e-07 | global_batch_size: 128 |"
+        f" global_step: {step} | reduced_train_loss: 11.03 | train_step_timing in s: {seconds:.4g}"
+        f" | consumed_samples: {128 * step}"
     )
 
 
@@ -128,9 +136,15 @@ def test_a_real_log_reads_as_a_person_would_read_it(
 @needs_folder
 @pytest.mark.parametrize("name", ["nemo-llama3-70b-64xb200.log", "nemo-llama3-8b-8xb200.log"])
 def test_the_own_times_of_nemo_are_those_of_its_clock(name: str) -> None:
-    stamped = [line[line.index("DLL ") + 4 :][:26] for line in sample(name).split("\n") if "in s : " in line]
+    stamped = [
+        line[line.index("DLL ") + 4 :][:26]
+        for line in sample(name).split("\n")
+        if "in s : " in line
+    ]
     clock = [datetime.fromisoformat(stamp) for stamp in stamped]
-    between = sorted((later - stamp).total_seconds() for stamp, later in zip(clock, clock[1:], strict=False))
+    between = sorted(
+        (later - stamp).total_seconds() for stamp, later in zip(clock, clock[1:], strict=False)
+    )
     reading = logs.read(sample(name))
     assert reading.value == pytest.approx(between[len(between) // 2], rel=1e-3)
     assert between[0] - 0.01 < reading.low < reading.high < between[-1]
@@ -139,7 +153,9 @@ def test_the_own_times_of_nemo_are_those_of_its_clock(name: str) -> None:
 @needs_folder
 @pytest.mark.parametrize(("name", "typical"), [("70b-64xb200", 4.7), ("8b-8xb200", 4.33)])
 @pytest.mark.parametrize("keep", ["Epoch 0: ", "timing in s: ["])
-def test_the_rounded_forms_of_nemo_agree_with_the_exact_one(name: str, typical: float, keep: str) -> None:
+def test_the_rounded_forms_of_nemo_agree_with_the_exact_one(
+    name: str, typical: float, keep: str
+) -> None:
     lines = (line.split("DLL ")[0] for line in sample(f"nemo-llama3-{name}.log").split("\n"))
     reading = logs.read(text(line for line in lines if keep in line))
     assert (reading.value, reading.steps_used, reading.left_out) == (typical, 15, {"warm_up": 5})
@@ -152,7 +168,11 @@ def test_lines_of_many_runs_are_read_with_every_line_accounted_for(name: str) ->
     assert reading.restarts > 2
     assert reading.steps_found == {"megatron": 37, "torchtitan": 20, "maxtext": 45}[name]
     assert reading.steps_used + sum(reading.left_out.values()) == reading.steps_found
-    assert [miss.line for miss in reading.unread] == {"megatron": [2, 3, 4], "torchtitan": [], "maxtext": [20]}[name]
+    assert [miss.line for miss in reading.unread] == {
+        "megatron": [2, 3, 4],
+        "torchtitan": [],
+        "maxtext": [20],
+    }[name]
 
 
 # Each dialect
@@ -214,15 +234,25 @@ def test_one_step_is_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("printed", "seconds"), [("(ms): 387.8/397.1 |", 0.3878), ("(s): 105.37 |", 105.37), ("(ms): 6046.6", 6.0466)]
+    ("printed", "seconds"),
+    [("(ms): 387.8/397.1 |", 0.3878), ("(s): 105.37 |", 105.37), ("(ms): 6046.6", 6.0466)],
 )
 def test_the_forks_of_megatron_are_read(printed: str, seconds: float) -> None:
-    assert logs.read(f"iteration 30/ 1000 | elapsed time per iteration {printed}\n").value == pytest.approx(seconds)
+    assert logs.read(
+        f"iteration 30/ 1000 | elapsed time per iteration {printed}\n"
+    ).value == pytest.approx(seconds)
 
 
 def test_megatron_memory_is_the_largest_reserved() -> None:
-    memory = "[Rank {}] (after 2 iterations) memory (MB) | allocated: 1.0 | max allocated: {} | reserved: 2.0 | "
-    lines = [memory.format(0, 20480.5), memory.format(0, 51200.0) + "max reserved: 61440.0", megatron(100, 4000.0)]
+    memory = (
+        "[Rank {}] (after 2 iterations) memory (MB) | allocated: 1.0 | max allocated: {} |"
+        " reserved: 2.0 | "
+    )
+    lines = [
+        memory.format(0, 20480.5),
+        memory.format(0, 51200.0) + "max reserved: 61440.0",
+        megatron(100, 4000.0),
+    ]
     reading = logs.read(text([*lines, memory.format(8, 71680.0) + "max reserved: 30720.0"]))
     assert (reading.memory_gib, reading.memory_kind) == (60.0, "reserved")
     assert logs.read(text([lines[0], lines[2]])).memory_kind == "allocated"
@@ -241,19 +271,35 @@ def test_batch_sizes_other_than_that_of_most_steps_are_left_out() -> None:
 def test_steps_of_the_batch_that_is_asked_for_are_used(
     asked: int | None, batch: int, value: float, others: int
 ) -> None:
-    rising = [*(megatron(100 + k, 1000.0, batch=32) for k in range(6)), *(megatron(110 + k, 4000.0) for k in range(3))]
+    rising = [
+        *(megatron(100 + k, 1000.0, batch=32) for k in range(6)),
+        *(megatron(110 + k, 4000.0) for k in range(3)),
+    ]
     reading = logs.read(text(rising), global_batch=asked)
-    assert (reading.global_batch, reading.value, reading.left_out) == (batch, value, {"other_batch": others})
+    assert (reading.global_batch, reading.value, reading.left_out) == (
+        batch,
+        value,
+        {"other_batch": others},
+    )
 
 
 def test_the_arguments_say_which_batch_a_ramp_up_leads_to() -> None:
-    rising = [*(megatron(100 + k, 1000.0, batch=32) for k in range(6)), *(megatron(110 + k, 4000.0) for k in range(3))]
+    rising = [
+        *(megatron(100 + k, 1000.0, batch=32) for k in range(6)),
+        *(megatron(110 + k, 4000.0) for k in range(3)),
+    ]
     assert logs.read(text([dump(global_batch_size=128), *rising])).global_batch == 128
 
 
 def test_torchtitan_prints_a_rate_for_each_device() -> None:
-    reading = logs.read(text([torchtitan(1, "375"), torchtitan(10, "7,034"), torchtitan(20, "7,022", memory=47.5)]))
-    assert (reading.framework, reading.unit, reading.value) == ("torchtitan", "tokens_per_s_per_chip", 7028.0)
+    reading = logs.read(
+        text([torchtitan(1, "375"), torchtitan(10, "7,034"), torchtitan(20, "7,022", memory=47.5)])
+    )
+    assert (reading.framework, reading.unit, reading.value) == (
+        "torchtitan",
+        "tokens_per_s_per_chip",
+        7028.0,
+    )
     assert (reading.memory_gib, reading.memory_kind) == (47.5, "reserved")
     assert reading.left_out == {"warm_up": 1}
 
@@ -288,7 +334,10 @@ def test_a_clock_that_runs_ahead_to_the_end_leaves_the_steps_before() -> None:
 
 
 def test_maxtext_memory_is_the_plan_of_the_compiler() -> None:
-    plan = "Total memory size: 37.5 GB, Output size: 11.2 GB, Temp size: 26.3 GB, Argument size: 11.2 GB"
+    plan = (
+        "Total memory size: 37.5 GB, Output size: 11.2 GB, Temp size: 26.3 GB, Argument size:"
+        " 11.2 GB"
+    )
     reading = logs.read(text([plan, maxtext(9, 5.669)]))
     assert (reading.memory_gib, reading.memory_kind) == (37.5, "allocated")
 
@@ -342,20 +391,29 @@ def test_each_restart_fills_the_window_anew() -> None:
 def test_a_progress_bar_is_read_however_its_updates_are_joined(joint: str) -> None:
     printed = means([*OWN[:7], 4.7, 4.7], 5)
     pairs = zip(printed, [None, *printed], strict=False)
-    reading = logs.read(joint.join(bar(step, mean, before) for step, (mean, before) in enumerate(pairs)))
+    reading = logs.read(
+        joint.join(bar(step, mean, before) for step, (mean, before) in enumerate(pairs))
+    )
     assert (reading.steps_found, reading.left_out) == (9, {"warm_up": 5})
     assert reading.value == pytest.approx(4.7, rel=5e-3)
 
 
 def test_the_lines_of_nemo_2_are_read() -> None:
-    reading = logs.read(text(nemo2(step, seconds) for step, seconds in enumerate([57.25, 4.27, 4.29, 4.28])))
+    reading = logs.read(
+        text(nemo2(step, seconds) for step, seconds in enumerate([57.25, 4.27, 4.29, 4.28]))
+    )
     assert (reading.framework, reading.value, reading.left_out) == ("nemo", 4.28, {"warm_up": 1})
     assert reading.global_batch == 128
 
 
-@pytest.mark.parametrize("form", [" | peak_memory_usage: {} | memory_allocated: 33289312256", ", peak_memory_usage={}"])
+@pytest.mark.parametrize(
+    "form", [" | peak_memory_usage: {} | memory_allocated: 33289312256", ", peak_memory_usage={}"]
+)
 def test_the_memory_of_nemo_is_the_most_that_was_reserved(form: str) -> None:
-    lines = [nemo2(step, 4.28) + form.format(peak) for step, peak in enumerate([61203283968, 65498251264, 65498251264])]
+    lines = [
+        nemo2(step, 4.28) + form.format(peak)
+        for step, peak in enumerate([61203283968, 65498251264, 65498251264])
+    ]
     reading = logs.read(text(lines))
     assert (reading.memory_gib, reading.memory_kind) == (pytest.approx(61.0), "reserved")
 
@@ -365,7 +423,9 @@ def test_the_memory_of_nemo_is_the_most_that_was_reserved(form: str) -> None:
 
 DIALECTS: dict[str, Callable[[int, float], str]] = {
     "megatron": lambda step, seconds: megatron(step, 1000 * seconds),
-    "nemo": lambda step, seconds: dll(step - 1, seconds, datetime(2025, 6, 11) + timedelta(seconds=seconds * step)),
+    "nemo": lambda step, seconds: dll(
+        step - 1, seconds, datetime(2025, 6, 11) + timedelta(seconds=seconds * step)
+    ),
     "torchtitan": lambda step, seconds: torchtitan(step, f"{7000 / seconds:,.0f}"),
     "maxtext": lambda step, seconds: maxtext(step - 1, f"{seconds:.3f}"),
 }
@@ -478,7 +538,9 @@ def test_nan_is_known_in_every_dialect(lost: str, kept: str) -> None:
 def test_a_line_that_is_cut_off_is_named_and_not_guessed(cut: str, line: int) -> None:
     whole = {"i": megatron, "e": megatron, "c": maxtext, "[": torchtitan}[cut.strip()[0]]
     lines = [nemo2(step, 4.25) for step in (101, 102)] if "default0" in cut else []
-    lines = lines or [whole(step, "4000.0" if whole is not torchtitan else "7,034") for step in (101, 102)]
+    lines = lines or [
+        whole(step, "4000.0" if whole is not torchtitan else "7,034") for step in (101, 102)
+    ]
     reading = logs.read("\n".join([*lines, cut]))
     assert reading.steps_used == 2
     (unread,) = reading.unread
@@ -488,7 +550,9 @@ def test_a_line_that_is_cut_off_is_named_and_not_guessed(cut: str, line: int) ->
 
 def test_of_a_line_with_a_progress_bar_only_the_update_is_shown() -> None:
     lines = [megatron(100, 4000.0), " 3%\r 4%\relapsed time per iteration (ms): 4.0\r 5%"]
-    assert [unread.text for unread in logs.read(text(lines)).unread] == ["elapsed time per iteration (ms): 4.0"]
+    assert [unread.text for unread in logs.read(text(lines)).unread] == [
+        "elapsed time per iteration (ms): 4.0"
+    ]
 
 
 def test_at_most_twenty_unread_lines_are_kept_and_can_be_printed() -> None:
@@ -507,12 +571,18 @@ def test_at_most_twenty_unread_lines_are_kept_and_can_be_printed() -> None:
     [
         ("", "empty"),
         (" \n\r\n", "empty"),
-        ("Downloading vocabulary\nnothing else\n", "no step of megatron or nemo or torchtitan or maxtext"),
+        (
+            "Downloading vocabulary\nnothing else\n",
+            "no step of megatron or nemo or torchtitan or maxtext",
+        ),
         ("completed step: 101, ...\n", "line 1 looks like one"),
         (bytes(range(256)).decode("latin-1") * 40, "not text"),
         (bytes(range(128, 256)).decode("utf-8", "replace") * 40, "not text"),
         (megatron(1, 20289.1), "1 step of megatron and none to use: 1 warm_up"),
-        (text([megatron(1, 9000.0), megatron(2, "nan")]), "2 steps of megatron and none to use: .*1 not_finite"),
+        (
+            text([megatron(1, 9000.0), megatron(2, "nan")]),
+            "2 steps of megatron and none to use: .*1 not_finite",
+        ),
         (text(megatron(k, 4000.0) for k in (9, 8, 7)), "3 steps of megatron, the newest first"),
         (text([maxtext(5, "0.0"), maxtext(6, "-1.0")]), "none to use: 2 too_fast"),
     ],
@@ -576,7 +646,9 @@ FRAGMENTS = [
     megatron(10, 4000.0), megatron(1, "nan"), torchtitan(10, "7,034"), maxtext(3, 0.002), nemo2(3, 1e300),
     nemo2(4, 1e-300), dll(3, 4.7, datetime(2025, 1, 1)), dll(4, 1e308, datetime(2025, 1, 1)), bar(3, 4.7, None),
 ]  # fmt: skip
-anything = st.one_of(st.text(), st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3)).map("".join))
+anything = st.one_of(
+    st.text(), st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3)).map("".join)
+)
 
 
 @settings(max_examples=300)
@@ -606,7 +678,9 @@ NOISE = st.sampled_from(
     st.integers(1, 100),
     st.lists(NOISE, max_size=20),
 )
-def test_noise_before_and_between_changes_nothing(name: str, times: list[float], first: int, noise: list[str]) -> None:
+def test_noise_before_and_between_changes_nothing(
+    name: str, times: list[float], first: int, noise: list[str]
+) -> None:
     lines = plain(name, times, first)
     woven = [*noise, *(part for line in lines for part in (line, *noise[:2]))]
     without = replace(logs.read(text(lines)), unread=())
@@ -614,7 +688,9 @@ def test_noise_before_and_between_changes_nothing(name: str, times: list[float],
 
 
 @given(st.floats(0.05, 500), st.lists(st.floats(-0.04, 0.04), min_size=20, max_size=60), st.data())
-def test_the_typical_time_is_found_among_pauses(typical: float, jitter: list[float], data: st.DataObject) -> None:
+def test_the_typical_time_is_found_among_pauses(
+    typical: float, jitter: list[float], data: st.DataObject
+) -> None:
     drawn = data.draw(st.sets(st.integers(0, len(jitter) - 1), max_size=len(jitter) // 4))
     pauses = {index for index in drawn if index - 1 not in drawn}
     times = [typical * (1 + each + 3 * (index in pauses)) for index, each in enumerate(jitter)]
@@ -630,7 +706,9 @@ def test_the_typical_time_is_found_among_pauses(typical: float, jitter: list[flo
 
 def dump(**arguments: object) -> str:
     """As Megatron prints them."""
-    lines = [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in sorted(arguments.items())]
+    lines = [
+        f"  {name} {'.' * (48 - len(name))} {value}" for name, value in sorted(arguments.items())
+    ]
     ruler = "------------------------ arguments ------------------------"
     return text([ruler, *lines, "-------------------- end of arguments ---------------------"])
 
@@ -693,11 +771,28 @@ def test_a_dense_run_is_the_question_it_states() -> None:
     found = asked(**LLAMA)
     model = ShapeFields.model_validate(found["model"]).build()
     assert model.parameters.total == pytest.approx(8.03e9, rel=1e-3)
-    assert found["workload"] == {"seq_len": 8192, "global_batch": 128, "precision": "bf16", "optimizer": "adamw"}
+    assert found["workload"] == {
+        "seq_len": 8192,
+        "global_batch": 128,
+        "precision": "bf16",
+        "optimizer": "adamw",
+    }
     WorkloadFields.model_validate(found["workload"]).build()
     layout = LayoutFields.model_validate(found["layout"]).build()
-    assert (layout.tp, layout.pp, layout.dp_shard, layout.dp_replicate, layout.ep, layout.etp) == (2, 1, 32, 1, 1, 1)
-    assert (layout.zero_stage, layout.micro_batch, layout.schedule, layout.recompute) == (1, 2, "1f1b", "none")
+    assert (layout.tp, layout.pp, layout.dp_shard, layout.dp_replicate, layout.ep, layout.etp) == (
+        2,
+        1,
+        32,
+        1,
+        1,
+        1,
+    )
+    assert (layout.zero_stage, layout.micro_batch, layout.schedule, layout.recompute) == (
+        1,
+        2,
+        "1f1b",
+        "none",
+    )
     assert layout.sequence_parallel
     assert found["num_chips"] == layout.num_devices == 64
 
@@ -710,44 +805,88 @@ def test_a_mixture_of_experts_is_the_question_it_states() -> None:
     assert found["model"]["mla"]["qk_nope_head_dim"] == 128
     assert found["model"]["mtp_layers"] == 1
     workload = WorkloadFields.model_validate(found["workload"]).build()
-    assert (workload.precision, workload.optimizer, workload.routing) == ("mxfp8", "adamw_bf16_moments", "balanced")
+    assert (workload.precision, workload.optimizer, workload.routing) == (
+        "mxfp8",
+        "adamw_bf16_moments",
+        "balanced",
+    )
     layout = LayoutFields.model_validate(found["layout"]).build()
     assert (layout.tp, layout.pp, layout.dp_shard, layout.ep, layout.etp) == (2, 8, 64, 64, 1)
     assert (layout.schedule, layout.virtual_stages, layout.balanced) == ("interleaved", 4, True)
-    assert (layout.zero_stage, layout.recompute, layout.recompute_modules) == (1, "selective", ("mla_up_proj", "mlp"))
+    assert (layout.zero_stage, layout.recompute, layout.recompute_modules) == (
+        1,
+        "selective",
+        ("mla_up_proj", "mlp"),
+    )
     assert found["num_chips"] == layout.num_devices == 1024
 
 
 @pytest.mark.parametrize(
     ("changes", "part", "expected"),
     [
-        ({"use_distributed_optimizer": False}, "layout", {"dp_shard": 1, "dp_replicate": 32, "zero_stage": 0}),
-        ({"num_distributed_optimizer_instances": 4}, "layout", {"dp_shard": 8, "dp_replicate": 4, "zero_stage": 1}),
+        (
+            {"use_distributed_optimizer": False},
+            "layout",
+            {"dp_shard": 1, "dp_replicate": 32, "zero_stage": 0},
+        ),
+        (
+            {"num_distributed_optimizer_instances": 4},
+            "layout",
+            {"dp_shard": 8, "dp_replicate": 4, "zero_stage": 1},
+        ),
         ({"use_megatron_fsdp": True}, "layout", {"dp_shard": 32, "zero_stage": 3, "reshard": True}),
-        ({"use_torch_fsdp2": True, "torch_fsdp2_reshard_after_forward": False}, "layout", {"reshard": False}),
+        (
+            {"use_torch_fsdp2": True, "torch_fsdp2_reshard_after_forward": False},
+            "layout",
+            {"reshard": False},
+        ),
         ({"world_size": None}, "layout", {"dp_shard": 32}),
         ({"data_parallel_size": None}, "layout", {"dp_shard": 32}),
-        ({"tensor_model_parallel_size": 1, "data_parallel_size": 64}, "layout", {"sequence_parallel": False}),
+        (
+            {"tensor_model_parallel_size": 1, "data_parallel_size": 64},
+            "layout",
+            {"sequence_parallel": False},
+        ),
         ({"recompute_granularity": "full"}, "layout", {"recompute": "full"}),
         (
-            {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 3},
+            {
+                "recompute_granularity": "full",
+                "recompute_method": "block",
+                "recompute_num_layers": 3,
+            },
             "layout",
             {"recompute": "full", "recompute_layers": 3},
         ),
         (
-            {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 3},
+            {
+                "recompute_granularity": "full",
+                "recompute_method": "uniform",
+                "recompute_num_layers": 3,
+            },
             "layout",
             {"recompute": "full", "recompute_layers": None},
         ),
-        ({"cpu_offloading_num_layers": 4}, "layout", {"offload_activations": True, "offload_optimizer": False}),
+        (
+            {"cpu_offloading_num_layers": 4},
+            "layout",
+            {"offload_activations": True, "offload_optimizer": False},
+        ),
         ({"optimizer_cpu_offload": True}, "layout", {"offload_optimizer": True}),
         (
-            {"pipeline_model_parallel_size": 4, "num_layers_per_virtual_pipeline_stage": 2, "data_parallel_size": 8},
+            {
+                "pipeline_model_parallel_size": 4,
+                "num_layers_per_virtual_pipeline_stage": 2,
+                "data_parallel_size": 8,
+            },
             "layout",
             {"pp": 4, "schedule": "interleaved", "virtual_stages": 4, "balanced": False},
         ),
         (
-            {"pipeline_model_parallel_size": 4, "data_parallel_size": 8, "decoder_first_pipeline_num_layers": 7},
+            {
+                "pipeline_model_parallel_size": 4,
+                "data_parallel_size": 8,
+                "decoder_first_pipeline_num_layers": 7,
+            },
             "layout",
             {"schedule": "1f1b", "virtual_stages": 1, "balanced": True},
         ),
@@ -778,7 +917,9 @@ def test_one_argument_changes_what_it_means(changes: dict, part: str, expected: 
     assert {name: found[part].get(name) for name in expected} == expected
     ShapeFields.model_validate(found["model"]).build()
     WorkloadFields.model_validate(found["workload"]).build()
-    assert LayoutFields.model_validate(found["layout"]).build().num_devices == found["num_chips"] == 64
+    assert (
+        LayoutFields.model_validate(found["layout"]).build().num_devices == found["num_chips"] == 64
+    )
 
 
 @pytest.mark.parametrize(
@@ -791,8 +932,15 @@ def test_one_argument_changes_what_it_means(changes: dict, part: str, expected: 
         ("[0]*2+[1]*6", [False] * 2 + [True] * 6),
     ],
 )
-def test_sparse_layers_are_where_the_frequency_puts_them(frequency: object, sparse: list[bool]) -> None:
-    arguments = {**DEEPSEEK, "num_layers": 8, "moe_layer_freq": frequency, "pipeline_model_parallel_layout": None}
+def test_sparse_layers_are_where_the_frequency_puts_them(
+    frequency: object, sparse: list[bool]
+) -> None:
+    arguments = {
+        **DEEPSEEK,
+        "num_layers": 8,
+        "moe_layer_freq": frequency,
+        "pipeline_model_parallel_layout": None,
+    }
     model = ShapeFields.model_validate(asked(**arguments)["model"]).build()
     assert [layer.moe is not None for layer in model.layers] == sparse
 
@@ -835,7 +983,9 @@ def test_experts_that_cannot_be_read_are_named(name: str, value: object) -> None
 @given(
     st.dictionaries(
         st.sampled_from([*DEEPSEEK, "window_attn_skip_freq", "use_torch_fsdp2"]),
-        st.text(max_size=20) | st.integers().map(str) | st.sampled_from(["None", "True", "(1,1)", "[1]*61", "(" * 9]),
+        st.text(max_size=20)
+        | st.integers().map(str)
+        | st.sampled_from(["None", "True", "(1,1)", "[1]*61", "(" * 9]),
         max_size=6,
     )
 )
@@ -892,19 +1042,28 @@ def test_a_log_of_two_speeds_says_where_it_changed() -> None:
 
 
 @pytest.mark.parametrize(("slower", "steps"), [(1.4, 40), (1.25, 45), (0.4, 40), (2.5, 15)])
-def test_a_speed_that_changed_for_good_is_a_level_however_far_it_went(slower: float, steps: int) -> None:
+def test_a_speed_that_changed_for_good_is_a_level_however_far_it_went(
+    slower: float, steps: int
+) -> None:
     times = [*noisy(100 - steps, 4000.0), *noisy(steps, 4000.0 * slower)]
     times[20], times[-3] = 5 * times[20], 5 * times[-3]  # pauses at either
     reading = logs.read(text(megatron(1 + step, f"{ms:.1f}") for step, ms in enumerate(times)))
     assert reading.left_out == {"warm_up": 1, "slow": 2}
-    assert [level.steps for level in reading.levels] == pytest.approx([98 - steps, steps - 1], abs=2)
+    assert [level.steps for level in reading.levels] == pytest.approx(
+        [98 - steps, steps - 1], abs=2
+    )
     assert [level.value for level in reading.levels] == pytest.approx([4.0, 4.0 * slower], rel=0.01)
 
 
-@pytest.mark.parametrize("unsteady", [[4000.0, 9000.0] * 10, [4000.0 * (1 + 10 * 0.8**step) for step in range(30)]])
+@pytest.mark.parametrize(
+    "unsteady", [[4000.0, 9000.0] * 10, [4000.0 * (1 + 10 * 0.8**step) for step in range(30)]]
+)
 def test_pauses_and_a_long_warm_up_are_no_levels(unsteady: list[float]) -> None:
     reading = logs.read(
-        text(megatron(1 + step, f"{ms:.1f}") for step, ms in enumerate([*unsteady, *noisy(60, 4000.0)]))
+        text(
+            megatron(1 + step, f"{ms:.1f}")
+            for step, ms in enumerate([*unsteady, *noisy(60, 4000.0)])
+        )
     )
     assert len(reading.levels) == 1
     assert reading.high < 4.9
@@ -946,15 +1105,18 @@ NEMO = {
     "optim/betas": [0.9, 0.95], "precision": "bf16-mixed",
 }  # fmt: skip
 AROUND = (
-    "[NeMo I 2025-06-11 01:53:27 nemo_logging:393] Padded vocab_size: 50432, original vocab_size: 50257, dummy: 175.\n"
-    "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/64\n"
+    "[NeMo I 2025-06-11 01:53:27 nemo_logging:393] Padded vocab_size: 50432, original vocab_size:"
+    " 50257, dummy: 175.\nInitializing distributed: GLOBAL_RANK: 0, MEMBER: 1/64\n"
 )
 
 
 def nemo_log(**changes: object) -> str:
     given = {**NEMO, **changes}
     line = "  ".join(f"cfg/{name} : {value}" for name, value in given.items())
-    return f"{AROUND}DLL 2025-06-11 01:54:41.446837 - PARAMETER {line} \n{dll_log([9.0, 4.0, 4.0, 4.0], 1)}"
+    return (
+        f"{AROUND}DLL 2025-06-11 01:54:41.446837 - PARAMETER {line}"
+        f" \n{dll_log([9.0, 4.0, 4.0, 4.0], 1)}"
+    )
 
 
 def of_nemo(**changes: object) -> dict:
@@ -966,9 +1128,20 @@ def test_the_parameters_of_nemo_are_the_question_that_they_state() -> None:
     model = ShapeFields.model_validate(found["model"]).build()
     assert (model.num_layers, model.hidden_size, model.vocab_size) == (80, 8192, 50432)
     assert model.parameters.total == pytest.approx(69.3e9, rel=5e-3)
-    assert found["workload"] == {"seq_len": 8192, "global_batch": 128, "precision": "fp8", "optimizer": "adamw"}
+    assert found["workload"] == {
+        "seq_len": 8192,
+        "global_batch": 128,
+        "precision": "fp8",
+        "optimizer": "adamw",
+    }
     layout = LayoutFields.model_validate(found["layout"]).build()
-    assert (layout.tp, layout.pp, layout.virtual_stages, layout.dp_shard, layout.zero_stage) == (2, 4, 5, 8, 1)
+    assert (layout.tp, layout.pp, layout.virtual_stages, layout.dp_shard, layout.zero_stage) == (
+        2,
+        4,
+        5,
+        8,
+        1,
+    )
     assert (layout.recompute, layout.sequence_parallel, found["num_chips"]) == ("none", True, 64)
 
 
@@ -993,7 +1166,9 @@ def test_the_parameters_of_nemo_are_the_question_that_they_state() -> None:
         ({"share_embeddings_and_output_weights": True}, "model", {"tie_word_embeddings": True}),
     ],
 )  # fmt: skip
-def test_one_parameter_of_nemo_changes_what_it_means(changes: dict, part: str, expected: dict) -> None:
+def test_one_parameter_of_nemo_changes_what_it_means(
+    changes: dict, part: str, expected: dict
+) -> None:
     found = of_nemo(**changes)
     assert {name: found[part].get(name) for name in expected} == expected
 
@@ -1012,6 +1187,11 @@ def test_a_real_log_of_nemo_says_what_ran(
 ) -> None:
     found = dict(question(logs.read(sample(name)).arguments))
     layout = found["layout"]
-    assert (found["num_chips"], layout["tp"], layout["pp"], layout["virtual_stages"]) == (chips, tp, pp, virtual)
+    assert (found["num_chips"], layout["tp"], layout["pp"], layout["virtual_stages"]) == (
+        chips,
+        tp,
+        pp,
+        virtual,
+    )
     assert (layout["micro_batch"], found["workload"]["precision"]) == (micro_batch, "fp8")
     assert found["model"]["vocab_size"] > 50257

@@ -23,7 +23,9 @@ LINE = (
 )
 
 
-@pytest.mark.skipif(not SAMPLE.exists(), reason="the sample (shared/training_logs) is not beside the project")
+@pytest.mark.skipif(
+    not SAMPLE.exists(), reason="the sample (shared/training_logs) is not beside the project"
+)
 def test_the_sample_is_read_whole() -> None:
     found = read(SAMPLE.read_text(), "all_reduce")
     assert found.ranks == 8
@@ -37,7 +39,11 @@ def test_the_sample_is_read_whole() -> None:
 
 def test_the_faster_placement_counts_and_ranks_are_those_listed() -> None:
     found = read(HEAD + LINE, "all_reduce")
-    assert (found.ranks, found.sizes, found.seconds) == (2, (1073741824.0,), (pytest.approx(4016.4e-6),))
+    assert (found.ranks, found.sizes, found.seconds) == (
+        2,
+        (1073741824.0,),
+        (pytest.approx(4016.4e-6),),
+    )
 
 
 def test_one_placement_is_enough() -> None:
@@ -60,7 +66,8 @@ def test_newer_output_names_the_collective(name: str, operation: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "operation"), [("", "reduce_scatter"), ("all_reduce_perf alltoall_perf\n", "all_reduce")]
+    ("head", "operation"),
+    [("", "reduce_scatter"), ("all_reduce_perf alltoall_perf\n", "all_reduce")],
 )
 def test_a_collective_that_is_not_known_is_asked_for(head: str, operation: Operation) -> None:
     with pytest.raises(Invalid, match="operation"):
@@ -68,7 +75,9 @@ def test_a_collective_that_is_not_known_is_asked_for(head: str, operation: Opera
     assert read(head + LINE, operation).operation == operation
 
 
-@pytest.mark.parametrize("name", ["all_reduce_perf", "broadcast_perf", "all_reduce_perf alltoall_perf"])
+@pytest.mark.parametrize(
+    "name", ["all_reduce_perf", "broadcast_perf", "all_reduce_perf alltoall_perf"]
+)
 def test_another_collective_than_the_output_names_is_refused(name: str) -> None:
     with pytest.raises(Invalid, match=f"is not what the output names: .*{name[:8]}"):
         read(f"# Collective test starting: {name}\n" + HEAD + LINE, "reduce_scatter")

@@ -1,4 +1,5 @@
-"""Published runs as questions: what is stated is taken, what is open is assumed and said, what is broken is refused."""
+"""Published runs as questions: what is stated is taken, what is open is assumed and said, what is
+broken is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def row(**changes: Any) -> dict[str, Any]:
 
 
 def test_what_a_row_states_is_taken() -> None:
-    run = runs.read(row(training={"tp": 2, "sequence_parallel": True}, measured={"memory_gb": 50}), YEAR)
+    run = runs.read(
+        row(training={"tp": 2, "sequence_parallel": True}, measured={"memory_gb": 50}), YEAR
+    )
     (layout,) = run.alternatives
     assert (layout.tp, layout.dp_shard, layout.zero_stage, layout.micro_batch) == (2, 4, 1, 1)
     assert run.step_time_s == 1.0
@@ -74,17 +77,28 @@ def test_checkpointing_may_be_of_a_share_of_layers(
 
 def test_the_fewest_layers_that_fit_are_checkpointed_where_a_run_does_not_say() -> None:
     training = {"recompute": "selective", "data_parallel_kind": "fsdp", "micro_batch_size": 2}
-    training |= {"seq_len": 8192, "global_batch_sequences": 16, "grad_accum": 1, "dp": 8, "fsdp_size": 8}
+    training |= {
+        "seq_len": 8192,
+        "global_batch_sequences": 16,
+        "grad_accum": 1,
+        "dp": 8,
+        "fsdp_size": 8,
+    }
     run = runs.read(row(stack="fsdp", framework="fms-fsdp", training=training), YEAR)
     profile = shipped_profile()
-    fits = predict(run.problem, Layouts.of(run.alternatives), profile.coefficients(run.problem.scopes)).fits()
+    fits = predict(
+        run.problem, Layouts.of(run.alternatives), profile.coefficients(run.problem.scopes)
+    ).fits()
     assert 0 < fits.sum() < len(fits)
     assert choose(run, profile) == run.alternatives[int(np.argmax(fits))]
 
 
 def test_an_open_schedule_is_plain_or_as_interleaved_as_the_layers_allow() -> None:
     run = runs.read(row(training={"pp": 4}), YEAR)
-    assert {(x.schedule, x.virtual_stages) for x in run.alternatives} == {("1f1b", 1), ("interleaved", 8)}
+    assert {(x.schedule, x.virtual_stages) for x in run.alternatives} == {
+        ("1f1b", 1),
+        ("interleaved", 8),
+    }
     stated = runs.read(row(training={"pp": 4, "pp_schedule": "1f1b"}), YEAR)
     assert {x.schedule for x in stated.alternatives} == {"1f1b"}
 
@@ -103,34 +117,50 @@ def test_a_custom_policy_of_maxtext_keeps_attention_if_that_fits(
 ) -> None:
     training = {"recompute": recompute, "offload": offload, "data_parallel_kind": "fsdp"}
     run = runs.read(row(stack="maxtext", training=training), YEAR)
-    assert list(dict.fromkeys((x.recompute, x.recompute_modules) for x in run.alternatives)) == policies
+    assert (
+        list(dict.fromkeys((x.recompute, x.recompute_modules) for x in run.alternatives))
+        == policies
+    )
     assert ("recompute" in run.assumed) == (len(policies) > 1)
 
 
 def test_open_recompute_starts_from_the_default_of_the_stack() -> None:
     run = runs.read(row(training={"recompute": None, "micro_batch_size": None}), YEAR)
-    policies = list(dict.fromkeys((x.recompute, x.recompute_layers, x.recompute_modules) for x in run.alternatives))
+    policies = list(
+        dict.fromkeys(
+            (x.recompute, x.recompute_layers, x.recompute_modules) for x in run.alternatives
+        )
+    )
     assert [policy for policy, _, _ in policies[:6]] == ["none", *["selective"] * 4, "full"]
     assert [layers for _, layers, _ in policies] == [0] * 6 + [4, 8, 12, 16, 20, 24, 28]
     assert {"recompute", "micro_batch"} <= set(run.assumed)
 
 
 @pytest.mark.parametrize("stack", ["in-house", "megatron", "torchtitan", "fsdp", "nanotron"])
-@pytest.mark.parametrize("moe", [None, {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 14336}])
+@pytest.mark.parametrize(
+    "moe", [None, {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 14336}]
+)
 def test_every_policy_for_open_recompute_is_legal(stack: str, moe: dict[str, int] | None) -> None:
     """Modules that a stack recomputes and a model does not have are left out."""
     run = runs.read(row(stack=stack, model={"moe": moe}, training={"recompute": None}), YEAR)
     assert (first_broken(run.problem, Layouts.of(run.alternatives)) < 0).all()
-    assert "selective" in {x.recompute for x in run.alternatives} or "selective" not in run.problem.stack.recompute
+    assert (
+        "selective" in {x.recompute for x in run.alternatives}
+        or "selective" not in run.problem.stack.recompute
+    )
 
 
 def test_dense_runs_have_tuned_an_open_micro_batch_and_sparse_ones_take_the_default() -> None:
     def open_micro_batches(**model: Any) -> set[int]:
-        run = runs.read(row(model=model, training={"recompute": None, "micro_batch_size": None}), YEAR)
+        run = runs.read(
+            row(model=model, training={"recompute": None, "micro_batch_size": None}), YEAR
+        )
         return {layout.micro_batch for layout in run.alternatives}
 
     assert open_micro_batches() > {1, 2}
-    assert open_micro_batches(moe={"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 14336}) == {1}
+    assert open_micro_batches(
+        moe={"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 14336}
+    ) == {1}
 
 
 @pytest.mark.parametrize(
@@ -147,18 +177,27 @@ def test_software_is_as_old_as_its_release(framework: str, date: str) -> None:
     assert runs.software_date(row(framework=framework, date="2026-08")) == date
 
 
-@pytest.mark.parametrize(("date", "dispatcher"), [("2025-04", "alltoall"), ("2026-02", "deduplicated")])
-def test_a_token_goes_once_to_each_expert_before_it_went_once_to_each_domain(date: str, dispatcher: str) -> None:
+@pytest.mark.parametrize(
+    ("date", "dispatcher"), [("2025-04", "alltoall"), ("2026-02", "deduplicated")]
+)
+def test_a_token_goes_once_to_each_expert_before_it_went_once_to_each_domain(
+    date: str, dispatcher: str
+) -> None:
     assert runs.read(row(date=date), YEAR).problem.stack.dispatcher == dispatcher
 
 
 @pytest.mark.parametrize(("date", "overlaps"), [("2025-04", False), ("2025-10", True)])
-def test_all_to_alls_run_beside_another_micro_batch_since_the_stack_can(date: str, overlaps: bool) -> None:
+def test_all_to_alls_run_beside_another_micro_batch_since_the_stack_can(
+    date: str, overlaps: bool
+) -> None:
     assert runs.read(row(date=date), YEAR).problem.stack.overlap_expert == overlaps
 
 
 def test_what_maxtext_trains_on_unless_told_otherwise() -> None:
-    said = row(stack="maxtext", training={"seq_len": None, "global_batch_sequences": None, "micro_batch_size": None})
+    said = row(
+        stack="maxtext",
+        training={"seq_len": None, "global_batch_sequences": None, "micro_batch_size": None},
+    )
     run = runs.read(said, YEAR)
     assert run.problem.workload.seq_len == 2048
     assert run.problem.workload.global_batch == 12 * run.problem.cluster.num_devices
@@ -181,22 +220,30 @@ def test_expert_tensor_parallelism_is_that_of_the_dense_layers_unless_stated() -
     assert one_way.etp == 1  # eight ranks hold no eight groups of two
 
 
-@pytest.mark.parametrize(("date", "kernel"), [("2022-06", "fused_softmax"), ("2024-06", "auto"), (None, "auto")])
+@pytest.mark.parametrize(
+    ("date", "kernel"), [("2022-06", "fused_softmax"), ("2024-06", "auto"), (None, "auto")]
+)
 def test_attention_before_flash_kernels_was_a_fused_softmax(date: str | None, kernel: str) -> None:
     assert runs.read(row(date=date), YEAR).problem.stack.attention_kernel == kernel
 
 
 @pytest.mark.parametrize(("date", "loss"), [("2024-10", "pytorch"), ("2026-01", "compiled")])
 def test_a_loss_of_before_it_was_compiled_is_in_several_kernels(date: str, loss: str) -> None:
-    stack = runs.read(row(stack="torchtitan", date=date, training={"data_parallel_kind": "fsdp"}), YEAR).problem.stack
+    stack = runs.read(
+        row(stack="torchtitan", date=date, training={"data_parallel_kind": "fsdp"}), YEAR
+    ).problem.stack
     assert stack.loss == loss
 
 
 def test_a_loss_that_nothing_compiles_is_in_several_kernels() -> None:
     training = {"data_parallel_kind": "fsdp", "compile": False}
-    stack = runs.read(row(stack="torchtitan", date="2026-01", training=training), YEAR).problem.stack
+    stack = runs.read(
+        row(stack="torchtitan", date="2026-01", training=training), YEAR
+    ).problem.stack
     assert (stack.loss, stack.launch) == ("pytorch", "eager")
-    assert runs.read(row(training={"compile": False}), YEAR).problem.stack.loss == "fused"  # needs no compiler
+    assert (
+        runs.read(row(training={"compile": False}), YEAR).problem.stack.loss == "fused"
+    )  # needs no compiler
 
 
 @pytest.mark.parametrize(("date", "sizes"), [("2024-10", {4}), ("2026-01", {1, 2, 4, 8})])
@@ -229,7 +276,9 @@ def test_a_run_shows_what_its_build_of_the_stack_can(
     require_legal(run.problem, chosen)
 
 
-@pytest.mark.parametrize(("stack", "chip"), [("megatron", "gaudi2"), ("torchtitan", "trainium2"), ("megatron", "pvc")])
+@pytest.mark.parametrize(
+    ("stack", "chip"), [("megatron", "gaudi2"), ("torchtitan", "trainium2"), ("megatron", "pvc")]
+)
 def test_a_run_shows_that_its_build_runs_on_its_chips(stack: str, chip: str) -> None:
     """Forks do, on chips that the stack of the catalogue does not know."""
     run = runs.read(row(stack=stack, cluster={"chip": chip}), YEAR)
@@ -248,18 +297,31 @@ def test_a_zero_bubble_schedule_may_go_in_a_v(stated: str, schedule: str, chunks
     require_legal(run.problem, run.alternatives[0])
 
 
-@pytest.mark.parametrize(("layers", "pp", "chunks"), [(22, 8, 3), (61, 8, 7), (64, 8, 8), (126, 16, 8), (62, 16, 4)])
+@pytest.mark.parametrize(
+    ("layers", "pp", "chunks"), [(22, 8, 3), (61, 8, 7), (64, 8, 8), (126, 16, 8), (62, 16, 4)]
+)
 def test_one_layer_a_chunk_may_leave_both_ends_without(layers: int, pp: int, chunks: int) -> None:
-    training = {"pp": pp, "pp_schedule": "1f1b-i", "vpp": "max: 1 layer per chunk", "micro_batch_size": 1}
+    training = {
+        "pp": pp,
+        "pp_schedule": "1f1b-i",
+        "vpp": "max: 1 layer per chunk",
+        "micro_batch_size": 1,
+    }
     training |= {"global_batch_sequences": 2 * pp, "dp": 1, "tp": 1}
-    run = runs.read(row(model={"num_layers": layers}, cluster={"num_chips": pp}, training=training), YEAR)
+    run = runs.read(
+        row(model={"num_layers": layers}, cluster={"num_chips": pp}, training=training), YEAR
+    )
     assert {x.virtual_stages for x in run.alternatives} == {chunks}
     require_legal(run.problem, choose(run, shipped_profile()))
 
 
 @pytest.mark.parametrize(("layers", "chunks"), [(48, 6), (46, 6), (94, 8), (61, 2)])
-def test_where_only_interleaving_is_stated_ends_may_count_as_layers(layers: int, chunks: int) -> None:
-    run = runs.read(row(model={"num_layers": layers}, training={"pp": 4, "pp_schedule": "interleaved"}), YEAR)
+def test_where_only_interleaving_is_stated_ends_may_count_as_layers(
+    layers: int, chunks: int
+) -> None:
+    run = runs.read(
+        row(model={"num_layers": layers}, training={"pp": 4, "pp_schedule": "interleaved"}), YEAR
+    )
     assert {x.virtual_stages for x in run.alternatives} == {chunks}
 
 
@@ -273,13 +335,19 @@ def test_where_only_interleaving_is_stated_ends_may_count_as_layers(layers: int,
         ("MuonClip", "muon"),
     ],
 )
-def test_an_optimizer_is_known_by_what_its_description_names(stated: str | None, optimizer: str) -> None:
-    assert runs.read(row(training={"optimizer": stated}), YEAR).problem.workload.optimizer == optimizer
+def test_an_optimizer_is_known_by_what_its_description_names(
+    stated: str | None, optimizer: str
+) -> None:
+    assert (
+        runs.read(row(training={"optimizer": stated}), YEAR).problem.workload.optimizer == optimizer
+    )
 
 
 def test_nemo_is_megatron_with_gradients_of_16_bits() -> None:
     """And with its coefficients."""
-    plain, nemo = (runs.read(row(framework=name), YEAR).problem for name in ("Megatron-LM 2025", "NeMo 25.04"))
+    plain, nemo = (
+        runs.read(row(framework=name), YEAR).problem for name in ("Megatron-LM 2025", "NeMo 25.04")
+    )
     assert (plain.stack.id, nemo.stack.id) == ("megatron", "megatron-bridge")
     assert (plain.gradient_bytes, nemo.gradient_bytes) == (4, 2)
     assert plain.scopes == nemo.scopes
@@ -334,7 +402,11 @@ def test_a_row_without_its_parts_does_not_follow_the_schema() -> None:
 
 def test_a_cluster_is_known_by_how_its_runs_describe_it_and_not_by_that_name() -> None:
     """The sweep of Aleph Alpha prints machines that others have too, and its own network."""
-    described = {"chip": "a100-sxm-80gb", "fabric": "DGX A100, InfiniBand", "scaleout_gbps_per_chip": None}
+    described = {
+        "chip": "a100-sxm-80gb",
+        "fabric": "DGX A100, InfiniBand",
+        "scaleout_gbps_per_chip": None,
+    }
     found = runs.read(row(cluster=described), YEAR).problem.cluster.fabric
     assert (found.id, found.levels[1].gb_s_per_chip) == ("aleph-alpha-a100", 25 / 8)
     with pytest.raises(UnknownName):
@@ -361,11 +433,15 @@ def test_a_cluster_that_is_named_is_that_of_the_catalogue() -> None:
         ({"tp": 16, "cp": 32}, (1, 2)),
     ],
 )
-def test_sharding_that_is_not_stated_ends_at_a_slice(changes: dict[str, Any], degrees: tuple[int, int]) -> None:
+def test_sharding_that_is_not_stated_ends_at_a_slice(
+    changes: dict[str, Any], degrees: tuple[int, int]
+) -> None:
     """Slices of a torus are replicas unless told otherwise."""
     cluster = {"chip": "tpu-v6e", "num_chips": 1024, "fabric": None, "scaleup_domain": 256}
     training = {"data_parallel_kind": None, "dp": None, "pp": 1, **changes}
-    layout = runs.read(row(stack="maxtext", cluster=cluster, training=training), YEAR).alternatives[0]
+    layout = runs.read(row(stack="maxtext", cluster=cluster, training=training), YEAR).alternatives[
+        0
+    ]
     assert (layout.dp_replicate, layout.dp_shard) == degrees
 
 
@@ -373,7 +449,9 @@ def test_experts_on_more_than_a_slice_are_sharded_over_all() -> None:
     moe = {"num_experts": 128, "experts_per_token": 2, "moe_intermediate_size": 2048}
     training = {"data_parallel_kind": None, "dp": None, "pp": 1, "tp": 4, "ep": 128}
     cluster = {"chip": "tpu-v6e", "num_chips": 1024, "fabric": None, "scaleup_domain": 256}
-    run = runs.read(row(stack="maxtext", cluster=cluster, model={"moe": moe}, training=training), YEAR)
+    run = runs.read(
+        row(stack="maxtext", cluster=cluster, model={"moe": moe}, training=training), YEAR
+    )
     assert (run.alternatives[0].dp_replicate, run.alternatives[0].dp_shard) == (1, 256)
 
 
@@ -387,7 +465,9 @@ def test_experts_on_more_than_a_slice_are_sharded_over_all() -> None:
         ("ICI 3D torus", 300, 1),  # no number of slices
     ],
 )
-def test_slices_of_a_torus_are_those_that_a_row_prints(fabric: str, domain: int | None, slices: int) -> None:
+def test_slices_of_a_torus_are_those_that_a_row_prints(
+    fabric: str, domain: int | None, slices: int
+) -> None:
     cluster = {"chip": "tpu-v5p", "num_chips": 1024, "fabric": fabric, "scaleup_domain": domain}
     run = runs.read(row(stack="maxtext", cluster=cluster, training={"dp": None}), YEAR)
     assert run.problem.cluster.num_devices // run.problem.cluster.scale_up_domain == slices

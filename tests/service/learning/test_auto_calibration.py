@@ -14,11 +14,15 @@ PROFILE = "/v1/profiles/default"
 
 def set_policy(client, **policy: object) -> None:
     etag = client.get(PROFILE).headers["etag"]
-    assert client.put(f"{PROFILE}/policy", json=policy, headers={"If-Match": etag}).status_code == 200
+    assert (
+        client.put(f"{PROFILE}/policy", json=policy, headers={"If-Match": etag}).status_code == 200
+    )
 
 
 def report(client, count: int, factor: float = 1.2, **more: Any) -> None:
-    predicted = client.post("/v1/reports", json={**REPORT, **more}).json()["prediction"]["step_time_s"]
+    predicted = client.post("/v1/reports", json={**REPORT, **more}).json()["prediction"][
+        "step_time_s"
+    ]
     measured = {"measured": {"step_time_s": factor * predicted}, **more}
     client.post("/v1/reports", json={"reports": [{**REPORT, **measured} for _ in range(count - 1)]})
 
@@ -66,5 +70,7 @@ def test_what_two_processes_see_is_calibrated_once(make_client) -> None:
 
 @pytest.mark.parametrize("after", [0, 10**7])
 def test_a_number_of_reports_is_a_sensible_one(client, after: int) -> None:
-    answer = client.put(f"{PROFILE}/policy", json={"after_reports": after}, headers={"If-Match": "*"})
+    answer = client.put(
+        f"{PROFILE}/policy", json={"after_reports": after}, headers={"If-Match": "*"}
+    )
     assert answer.json()["errors"][0]["pointer"] == "/after_reports"

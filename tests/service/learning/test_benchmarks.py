@@ -26,7 +26,10 @@ def sweep(bus_gb_s: float, **more: Any) -> dict[str, Any]:
 
 
 def gemms(tflops: float) -> dict[str, Any]:
-    return {"cluster": {"preset": "h100"}, "gemms": [{"m": 8192, "n": 8192, "k": 8192, "tflops": tflops}]}
+    return {
+        "cluster": {"preset": "h100"},
+        "gemms": [{"m": 8192, "n": 8192, "k": 8192, "tflops": tflops}],
+    }
 
 
 def test_a_table_stands_beside_the_model_and_is_kept(client) -> None:
@@ -67,21 +70,30 @@ def test_points_name_their_sizes_and_what_was_published(client) -> None:
 
 def test_a_machine_like_the_published_ones_is_at_no_distance(client) -> None:
     found = client.post("/v1/benchmarks", json=sweep(HOPPER_GB_S)).json()["offsets"]
-    assert found["scaleup"] == pytest.approx(0, abs=0.15)  # of log-odds: 0.80 of the link rate or 0.82
+    assert found["scaleup"] == pytest.approx(
+        0, abs=0.15
+    )  # of log-odds: 0.80 of the link rate or 0.82
 
 
 def test_a_slower_machine_lies_below_and_a_faster_one_above(client) -> None:
-    slow, fast = (client.post("/v1/benchmarks", json=sweep(gb_s)).json()["offsets"] for gb_s in (300, 550))
+    slow, fast = (
+        client.post("/v1/benchmarks", json=sweep(gb_s)).json()["offsets"] for gb_s in (300, 550)
+    )
     assert slow["scaleup"] < -0.3 < 0.3 < fast["scaleup"]
-    slow, fast = (client.post("/v1/benchmarks", json=gemms(tflops)).json()["offsets"] for tflops in (450, 850))
+    slow, fast = (
+        client.post("/v1/benchmarks", json=gemms(tflops)).json()["offsets"] for tflops in (450, 850)
+    )
     assert slow["gemm_16"] < fast["gemm_16"]
 
 
 def test_switches_that_reduce_may_be_faster_than_links(client) -> None:
-    """And say no more of the network than that it is not what decides: links within a node are as fast."""
+    """And say no more of the network than that it is not what decides: links within a node are as
+    fast."""
     told = []
     for gb_s in (300.0, 390.0, 480.0):
-        made = client.post("/v1/benchmarks", json={**sweep(gb_s), "cluster": {"preset": "h100", "num_chips": 16}})
+        made = client.post(
+            "/v1/benchmarks", json={**sweep(gb_s), "cluster": {"preset": "h100", "num_chips": 16}}
+        )
         assert made.status_code == 201
         told.append(made.json()["offsets"]["scaleout"])
     assert told[0] < told[1] == pytest.approx(told[2])
@@ -90,7 +102,11 @@ def test_switches_that_reduce_may_be_faster_than_links(client) -> None:
 def test_between_nodes_it_is_the_network(client) -> None:
     body = {**sweep(45.0), "cluster": {"preset": "h100", "num_chips": 16}}
     assert "scaleout" in client.post("/v1/benchmarks", json=body).json()["offsets"]
-    alltoall = {**body, "operation": "all_to_all", "nccl_tests": body["nccl_tests"].replace("sum", "none")}
+    alltoall = {
+        **body,
+        "operation": "all_to_all",
+        "nccl_tests": body["nccl_tests"].replace("sum", "none"),
+    }
     assert "alltoall" in client.post("/v1/benchmarks", json=alltoall).json()["offsets"]
 
 
@@ -102,12 +118,19 @@ def test_products_of_several_formats_stand_in_one_table(client) -> None:
         {**size, "dtype": "fp16", "tflops": 640.0},
         {**size, "dtype": "fp8", "tflops": 1210.0},
     ]
-    found = client.post("/v1/benchmarks", json={"cluster": {"preset": "h100"}, "gemms": rows}).json()
+    found = client.post(
+        "/v1/benchmarks", json={"cluster": {"preset": "h100"}, "gemms": rows}
+    ).json()
     assert [point["dtype"] for point in found["points"]] == ["fp8", "bf16", "fp16", "fp8"]
     flops = 2 * 8192**3
-    assert [flops / point["measured_s"] / 1e12 for point in found["points"]] == pytest.approx([1200, 600, 640, 1210])
+    assert [flops / point["measured_s"] / 1e12 for point in found["points"]] == pytest.approx(
+        [1200, 600, 640, 1210]
+    )
     alone, pair = (
-        client.post("/v1/benchmarks", json={"cluster": {"preset": "h100"}, "precision": dtype, "gemms": some}).json()
+        client.post(
+            "/v1/benchmarks",
+            json={"cluster": {"preset": "h100"}, "precision": dtype, "gemms": some},
+        ).json()
         for dtype, some in (("fp8", [rows[0], rows[3]]), ("bf16", rows[1:3]))
     )
     assert found["offsets"] == pytest.approx({**alone["offsets"], **pair["offsets"]})
@@ -116,7 +139,10 @@ def test_products_of_several_formats_stand_in_one_table(client) -> None:
 
 def test_what_stages_send_each_other_tells_of_the_links(client) -> None:
     def told(us_for_1gb: float, num_chips: int) -> dict[str, float]:
-        lines = [f"{2**p} {2**p // 4} float sum -1 {14 + us_for_1gb * 2**p / 2**30:.2f} 0 0 N/A" for p in range(3, 34)]
+        lines = [
+            f"{2**p} {2**p // 4} float sum -1 {14 + us_for_1gb * 2**p / 2**30:.2f} 0 0 N/A"
+            for p in range(3, 34)
+        ]
         output = "# Collective test starting: sendrecv_perf\n" + "\n".join(lines)
         body = {"cluster": {"preset": "h100", "num_chips": num_chips}, "nccl_tests": output}
         made = client.post("/v1/benchmarks", json=body).json()
@@ -139,7 +165,13 @@ def test_what_no_layout_has_is_refused_by_name(shared_client, name: str) -> None
 
 
 def test_the_next_calibration_learns_it_once(client) -> None:
-    layout = {"tp": 8, "dp_shard": 8, "zero_stage": 1, "sequence_parallel": True, "recompute": "selective"}
+    layout = {
+        "tp": 8,
+        "dp_shard": 8,
+        "zero_stage": 1,
+        "sequence_parallel": True,
+        "recompute": "selective",
+    }
     question = {
         "model": "llama-3.1-70b",
         "cluster": {"preset": "h100", "num_chips": 64},
@@ -149,7 +181,9 @@ def test_the_next_calibration_learns_it_once(client) -> None:
     }
 
     def tensor_s() -> float:
-        return client.post("/v1/predictions", json=question).json()["layouts"][0]["time"]["tensor_s"]
+        return client.post("/v1/predictions", json=question).json()["layouts"][0]["time"][
+            "tensor_s"
+        ]
 
     before = tensor_s()
     for _ in range(5):
@@ -157,7 +191,10 @@ def test_the_next_calibration_learns_it_once(client) -> None:
     made = client.post("/v1/profiles/default/calibrations").json()
     window = made["calibration"]["window"]
     assert (window["reports"], window["benchmarks"]) == (0, 5)
-    moved = {(one["coefficient"], one["scope"]): one["shift_in_spreads"] for one in made["calibration"]["moved"]}
+    moved = {
+        (one["coefficient"], one["scope"]): one["shift_in_spreads"]
+        for one in made["calibration"]["moved"]
+    }
     assert moved["scaleup", "fleet:all"] < -0.2
     etag = client.get("/v1/profiles/default").headers["etag"]
     client.post("/v1/profiles/default/versions/2/activate", headers={"If-Match": etag})
@@ -190,7 +227,9 @@ def test_the_next_calibration_learns_it_once(client) -> None:
         ({**sweep(400), "size": 3}, "size"),
     ],
 )
-def test_bad_benchmarks_are_refused_by_name(shared_client, body: dict[str, Any], field: str) -> None:
+def test_bad_benchmarks_are_refused_by_name(
+    shared_client, body: dict[str, Any], field: str
+) -> None:
     problem = assert_problem(shared_client.post("/v1/benchmarks", json=body), "invalid")
     assert [error["field"] for error in problem["errors"]] == [field]
 
@@ -198,7 +237,9 @@ def test_bad_benchmarks_are_refused_by_name(shared_client, body: dict[str, Any],
 def test_ranks_and_chips_agree(shared_client) -> None:
     ranks = "".join(f"#  Rank {i} Group  0 Pid 1 on node-0 device {i}\n" for i in range(4))
     body = changed(sweep(400), "nccl_tests", ranks + table(400))
-    problem = assert_problem(shared_client.post("/v1/benchmarks", json=body), "invalid", "/cluster/num_chips")
+    problem = assert_problem(
+        shared_client.post("/v1/benchmarks", json=body), "invalid", "/cluster/num_chips"
+    )
     assert "4 ranks" in problem["errors"][0]["rule"]
     alone = changed(body, "cluster", {"preset": "h100"})
     assert shared_client.post("/v1/benchmarks", json=alone).json()["num_chips"] == 4

@@ -25,7 +25,16 @@ from service.schemas.profile import CalibrationRequest, Policy
 from service.schemas.question import Question
 from service.schemas.report import ReportSubmission
 from service.store import Store
-from tests.service.asking import CHIP, LAYOUT, ON_SQLITE, PREDICTION, QUESTION, REPORT, assert_problem, changed
+from tests.service.asking import (
+    CHIP,
+    LAYOUT,
+    ON_SQLITE,
+    PREDICTION,
+    QUESTION,
+    REPORT,
+    assert_problem,
+    changed,
+)
 
 LAYOUTS = [
     {**LAYOUT, "recompute": recompute, "micro_batch": micro_batch}
@@ -42,7 +51,12 @@ def report(client, factors: list[float]) -> list[str]:
     for index, factor in enumerate(factors):
         rank = index % len(LAYOUTS) + 1
         step = prediction["layouts"][rank - 1]["step_time_s"] * factor
-        body = {"prediction_id": prediction["id"], "rank": rank, "outcome": "ok", "measured": {"step_time_s": step}}
+        body = {
+            "prediction_id": prediction["id"],
+            "rank": rank,
+            "outcome": "ok",
+            "measured": {"step_time_s": step},
+        }
         ids.append(client.post("/v1/reports", json=body).json()["id"])
     return ids
 
@@ -97,9 +111,15 @@ def test_an_outlier_is_named(client) -> None:
     assert found["reports"] == {"found": 19, "used": 19, "down_weighted": 1, "left_out": 0}
 
 
-def test_a_report_the_models_no_longer_understand_is_left_out_with_its_reason(client, monkeypatch) -> None:
+def test_a_report_the_models_no_longer_understand_is_left_out_with_its_reason(
+    client, monkeypatch
+) -> None:
     (kept,) = report(client, [1.1])
-    other = {**PREDICTION, "workload": {**PREDICTION["workload"], "global_batch": 256}, "outcome": "ok"}
+    other = {
+        **PREDICTION,
+        "workload": {**PREDICTION["workload"], "global_batch": 256},
+        "outcome": "ok",
+    }
     lost = client.post("/v1/reports", json={**other, "measured": {"step_time_s": 4.0}}).json()["id"]
     resolve = Resolver.problem
 
@@ -123,10 +143,17 @@ def test_runs_out_of_memory_and_peaks_teach_memory(client) -> None:
 
     before = held()
     for _ in range(10):
-        peak = {**PREDICTION, "outcome": "ok", "measured": {"mfu": {"value": 0.4, "attention": "causal"}}}
+        peak = {
+            **PREDICTION,
+            "outcome": "ok",
+            "measured": {"mfu": {"value": 0.4, "attention": "causal"}},
+        }
         memory = {"memory": {"reserved_gib": before * 1.3}}
         assert client.post("/v1/reports", json={**peak, **memory}).status_code == 201
-        assert client.post("/v1/reports", json={**PREDICTION, "outcome": "out_of_memory"}).status_code == 201
+        assert (
+            client.post("/v1/reports", json={**PREDICTION, "outcome": "out_of_memory"}).status_code
+            == 201
+        )
     made = client.post(ADDRESS).json()
     found = made["calibration"]
     assert found["reports"]["used"] == 20
@@ -138,7 +165,9 @@ def test_runs_out_of_memory_and_peaks_teach_memory(client) -> None:
 def test_only_the_time_span_counts(client) -> None:
     report(client, [1.2] * 3)
     assert_problem(client.post(ADDRESS, json={"since": "2100-01-01T00:00:00Z"}), "nothing-to-learn")
-    assert_problem(client.post(ADDRESS, json={"until": "2020-01-01T00:00:00+01:00"}), "nothing-to-learn")
+    assert_problem(
+        client.post(ADDRESS, json={"until": "2020-01-01T00:00:00+01:00"}), "nothing-to-learn"
+    )
     assert client.post(ADDRESS, json={"since": "2020-01-01T00:00:00Z"}).status_code == 201
 
 
@@ -162,7 +191,9 @@ def test_a_report_that_takes_long_to_compute_is_learnt(client, monkeypatch) -> N
     """Another came, and was learnt, before it was written."""
     monkeypatch.setattr(calibrations, "_CLOCKS_DIFFER", timedelta(0))
     store = client.app.state.services.store
-    benchmark = BenchmarkSubmission(cluster=ClusterPreset(preset="h100"), gemms=[GemmFields(m=8, n=8, k=8, tflops=1.0)])
+    benchmark = BenchmarkSubmission(
+        cluster=ClusterPreset(preset="h100"), gemms=[GemmFields(m=8, n=8, k=8, tflops=1.0)]
+    )
     slow = [slow_report(store), Benchmarks(store).take(benchmark, "")]
     report(client, [1.2])
     activate(client, client.post(ADDRESS).json()["version"])
@@ -184,7 +215,9 @@ def test_a_report_that_takes_long_to_write_is_learnt(client, monkeypatch) -> Non
     with ThreadPoolExecutor(1) as pool:
         with store.writing() as rows:
             save(rows)
-            if several := store._engine.dialect.name == "postgresql":  # SQLite has one writer at a time
+            if (
+                several := store._engine.dialect.name == "postgresql"
+            ):  # SQLite has one writer at a time
                 report(client, [1.2])
             learnt = pool.submit(calibrations.learn, store, "default", CalibrationRequest())
             time.sleep(0.5)
@@ -194,7 +227,11 @@ def test_a_report_that_takes_long_to_write_is_learnt(client, monkeypatch) -> Non
 @ON_SQLITE
 def test_what_is_learnt_of_a_chip_of_ones_own_is_said_of_no_other(client) -> None:
     """Nor of the same name."""
-    own = {**QUESTION, "cluster": {"chip": {**CHIP, "name": "mine"}, "num_chips": 64}, "layout": LAYOUT}
+    own = {
+        **QUESTION,
+        "cluster": {"chip": {**CHIP, "name": "mine"}, "num_chips": 64},
+        "layout": LAYOUT,
+    }
     other = changed(own, "cluster.chip.memory_bandwidth_gb_s", 3000)
     before = client.post("/v1/predictions", json=other).json()["layouts"][0]
     for _ in range(12):
@@ -204,7 +241,10 @@ def test_what_is_learnt_of_a_chip_of_ones_own_is_said_of_no_other(client) -> Non
     assert made["promotion"]["promoted"], made["promotion"]
     after = client.post("/v1/predictions", json=other).json()["layouts"][0]
     assert after["provenance"]["grade"] == before["provenance"]["grade"]
-    assert client.post("/v1/predictions", json=own).json()["layouts"][0]["step_time_s"] > after["step_time_s"]
+    assert (
+        client.post("/v1/predictions", json=own).json()["layouts"][0]["step_time_s"]
+        > after["step_time_s"]
+    )
 
 
 def test_a_calibration_may_be_used_at_once(client) -> None:
@@ -272,15 +312,24 @@ def test_runs_that_fit_well_say_little_of_memory(client) -> None:
 
 def test_runs_that_fail_where_they_just_fit_teach_that_they_do_not(client) -> None:
     body = {**QUESTION, "model": "llama-3-70b", "stack": "megatron"}
-    body |= {"cluster": {"preset": "h100", "num_chips": 64}, "workload": {"seq_len": 8192, "global_batch": 256}}
+    body |= {
+        "cluster": {"preset": "h100", "num_chips": 64},
+        "workload": {"seq_len": 8192, "global_batch": 256},
+    }
     made = client.post("/v1/recommendations", json=body).json()
     before = made["fastest"]["prediction"]
     assert before["fit_probability"] > 0.45
     for index in range(10):
-        failed = {"recommendation_id": made["id"], "outcome": "out_of_memory", "source": f"s{index}"}
+        failed = {
+            "recommendation_id": made["id"],
+            "outcome": "out_of_memory",
+            "source": f"s{index}",
+        }
         assert client.post("/v1/reports", json=failed).status_code == 201
     activate(client, client.post(ADDRESS).json()["version"])
-    after = client.post("/v1/predictions", json={**body, "layout": before["layout"]}).json()["layouts"][0]
+    after = client.post("/v1/predictions", json={**body, "layout": before["layout"]}).json()[
+        "layouts"
+    ][0]
     assert after["fit_probability"] < 0.3
     assert not after["fits"]
 
@@ -360,12 +409,19 @@ def test_what_is_at_the_cost_of_somebody_is_not_promoted_and_names_nobody() -> N
     kinds = tuple((f"tenant-{index % 2}",) for index in range(12))
     before = np.array([np.log1p(0.01 if index % 2 else 0.30) for index in range(12)])
     everybody = Unseen(
-        measured=np.zeros(12), before=before, after=np.full(12, np.log1p(0.1)), spread=np.full(12, 0.1), kinds=kinds
+        measured=np.zeros(12),
+        before=before,
+        after=np.full(12, np.log1p(0.1)),
+        spread=np.full(12, 0.1),
+        kinds=kinds,
     )
     found = calibration(unseen(0.30, 0.10))
     judged = judge(Policy(mode="automatic"), found, None, everybody, asked=False)
     assert not judged.promoted
-    assert "of the last 6 runs that somebody reported the error grows from 1.0% to 10.0%" in judged.reason
+    assert (
+        "of the last 6 runs that somebody reported the error grows from 1.0% to 10.0%"
+        in judged.reason
+    )
     assert "tenant" not in judged.reason
     assert judge(Policy(mode="automatic"), found, None, asked=False).promoted
 
@@ -373,9 +429,15 @@ def test_what_is_at_the_cost_of_somebody_is_not_promoted_and_names_nobody() -> N
 def test_a_policy_is_set_by_whoever_saw_the_profile(client) -> None:
     address = "/v1/profiles/default/policy"
     assert_problem(client.put(address, json={"mode": "automatic"}), "precondition-required")
-    assert_problem(client.put(address, json={}, headers={"If-Match": '"old"'}), "precondition-failed")
-    assert_problem(client.put(address, json={"mode": "wild"}, headers={"If-Match": "*"}), "invalid", "/mode")
-    assert_problem(client.put(address, json={"margin": -1}, headers={"If-Match": "*"}), "invalid", "/margin")
+    assert_problem(
+        client.put(address, json={}, headers={"If-Match": '"old"'}), "precondition-failed"
+    )
+    assert_problem(
+        client.put(address, json={"mode": "wild"}, headers={"If-Match": "*"}), "invalid", "/mode"
+    )
+    assert_problem(
+        client.put(address, json={"margin": -1}, headers={"If-Match": "*"}), "invalid", "/margin"
+    )
 
 
 @ON_SQLITE
@@ -403,7 +465,9 @@ def test_what_one_chip_taught_makes_no_other_one_surer(client) -> None:
 
     here, elsewhere = width("h100"), width("mi300x")
     report(client, [1.1, 1.12, 1.08] * 6)
-    assert client.post(ADDRESS, json={"activate": True}).json()["calibration"]["promotion"]["promoted"]
+    assert client.post(ADDRESS, json={"activate": True}).json()["calibration"]["promotion"][
+        "promoted"
+    ]
     assert width("h100") < here
     assert width("mi300x") > 0.98 * elsewhere
 
@@ -416,9 +480,13 @@ def test_a_fleet_moves_its_own_offsets_before_what_is_published(client) -> None:
     assert found["moved"][0]["scope"].startswith("fleet:")
     published = found["published"]
     assert published["error_after"] < published["error_before"] + 0.005
-    evidence = client.get("/v1/evidence", params={"stack": "torchtitan", "cluster": "h100", "limit": 20}).json()
+    evidence = client.get(
+        "/v1/evidence", params={"stack": "torchtitan", "cluster": "h100", "limit": 20}
+    ).json()
     assert evidence["profile"]["version"] == 2
-    residuals = [abs(item["residual"]) for item in evidence["items"] if item["residual"] is not None]
+    residuals = [
+        abs(item["residual"]) for item in evidence["items"] if item["residual"] is not None
+    ]
     assert sorted(residuals)[len(residuals) // 2] < 0.15
 
 
@@ -457,10 +525,14 @@ def test_bad_calibrations(client, body: object, pointer: str) -> None:
 @ON_SQLITE
 def test_a_version_made_anew_is_judged_by_the_one_it_would_replace(client) -> None:
     report(client, [1.3] * 18)
-    assert client.post(ADDRESS, json={"activate": True}).json()["calibration"]["promotion"]["promoted"]
+    assert client.post(ADDRESS, json={"activate": True}).json()["calibration"]["promotion"][
+        "promoted"
+    ]
     since = datetime.now(UTC).isoformat()
     report(client, [1.0] * 6)  # as the active version predicts
-    anew = client.post(ADDRESS, json={"from_scratch": True, "since": since, "activate": True}).json()["calibration"]
+    anew = client.post(
+        ADDRESS, json={"from_scratch": True, "since": since, "activate": True}
+    ).json()["calibration"]
     assert (anew["based_on"], anew["observations"]) == (1, 6)
     assert anew["unseen"]["error_before"] < 0.02
     assert not anew["promotion"]["promoted"]

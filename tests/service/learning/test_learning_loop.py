@@ -17,7 +17,11 @@ START = datetime(2026, 3, 2, 8, tzinfo=UTC)
 
 
 def runs(
-    client, factors: list[float], question: dict[str, Any] = PREDICTION, since: datetime = START, **more: Any
+    client,
+    factors: list[float],
+    question: dict[str, Any] = PREDICTION,
+    since: datetime = START,
+    **more: Any,
 ) -> None:
     """One every hour, each so many times what is predicted."""
     predicted = client.post("/v1/predictions", json=question).json()["layouts"][0]["step_time_s"]
@@ -54,7 +58,9 @@ def test_a_cluster_that_got_slower_is_named_with_the_time(client) -> None:
     assert second["changes"] == []
     (change,) = first["changes"]
     assert change["slower"] == pytest.approx(0.06, abs=0.02)
-    assert abs(datetime.fromisoformat(change["since"]) - (START + timedelta(hours=30))) <= timedelta(hours=2)
+    assert abs(
+        datetime.fromisoformat(change["since"]) - (START + timedelta(hours=30))
+    ) <= timedelta(hours=2)
     assert "6% slower since Tuesday, 03 March 2026" in first["sentence"]
     assert found["runs"] == 100
 
@@ -72,7 +78,9 @@ def test_slower_machines_that_begin_to_report_are_no_change(client) -> None:
 
 def test_few_runs_are_not_said_to_have_kept_their_level(client) -> None:
     runs(client, wobble(1))
-    assert drift(client)["series"][0]["sentence"].endswith(": 1 run, and it takes 12 to tell a change")
+    assert drift(client)["series"][0]["sentence"].endswith(
+        ": 1 run, and it takes 12 to tell a change"
+    )
     runs(client, wobble(11))
     assert drift(client)["series"][0]["sentence"].endswith(": no change in 12 runs")
 
@@ -160,7 +168,11 @@ def test_a_replay_of_the_active_version_changes_nothing(client) -> None:
             assert layout["replayed_fits"] == layout["fits"]
     assert found["reports"]["error_active"] == found["reports"]["error_replayed"]
     assert_problem(client.post("/v1/profiles/default/versions/7/replay"), "not-found")
-    assert_problem(client.post("/v1/profiles/default/versions/1/replay", json={"limit": 0}), "invalid", "/limit")
+    assert_problem(
+        client.post("/v1/profiles/default/versions/1/replay", json={"limit": 0}),
+        "invalid",
+        "/limit",
+    )
 
 
 def test_nothing_is_computed_while_a_transaction_is_open(client, monkeypatch) -> None:
@@ -170,10 +182,17 @@ def test_nothing_is_computed_while_a_transaction_is_open(client, monkeypatch) ->
         open_.setdefault(place, set()).add(pool.checkedout())
         return compute(*given)
 
-    for module, name in ((report_ingestion, "predict_layouts"), (evidence, "predict_layouts"), (replays, "predict")):
+    for module, name in (
+        (report_ingestion, "predict_layouts"),
+        (evidence, "predict_layouts"),
+        (replays, "predict"),
+    ):
         monkeypatch.setattr(module, name, partial(watched, module.__name__, getattr(module, name)))
     asked = client.post("/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16))
-    assert client.get("/v1/evidence", params={"recommendation_id": asked.json()["id"]}).status_code == 200
+    assert (
+        client.get("/v1/evidence", params={"recommendation_id": asked.json()["id"]}).status_code
+        == 200
+    )
     assert client.post("/v1/reports", json=REPORT).status_code == 201
     assert client.post("/v1/reports", json={"reports": [REPORT]}).status_code == 201
     assert client.post("/v1/profiles/default/versions/1/replay").status_code == 200

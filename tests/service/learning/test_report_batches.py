@@ -29,7 +29,12 @@ def test_each_is_answered_as_it_would_be_alone(client) -> None:
         changed(REPORT, "measured.step_time_s", 3.0),
         changed(REPORT, "layout.recompute", "full"),
         {**PREDICTION, "outcome": "crashed"},
-        {**REPORT, "source": "us", "measured_at": "2026-01-05T10:00:00Z", "memory": {"reserved_gib": 40.0}},
+        {
+            **REPORT,
+            "source": "us",
+            "measured_at": "2026-01-05T10:00:00Z",
+            "memory": {"reserved_gib": 40.0},
+        },
     ]
     answer = client.post("/v1/reports", json={"reports": reports})
     assert answer.status_code == 201
@@ -40,7 +45,9 @@ def test_each_is_answered_as_it_would_be_alone(client) -> None:
         together = client.get(item["location"]).json()
         assert json.loads(together.pop("submission")) == report
         for name in ("id", "created_at", "measured_at"):
-            assert (together.pop(name) == alone.pop(name)) == (name == "measured_at" and name in report)
+            assert (together.pop(name) == alone.pop(name)) == (
+                name == "measured_at" and name in report
+            )
         assert together == alone
         assert item["residual"] == together["residual"]
 
@@ -84,11 +91,21 @@ UNREADABLE = [
     ('"step_time_s": 2.0, "step_time_s": 2.0', "/measured/step_time_s", 2, "given twice"),
     ('"step_time_s": "\\u0000"', "/measured/step_time_s", "\\u0000", "NUL character"),
     ('"step_time_s": "\\ud800"', "/measured/step_time_s", "\\ud800", "surrogate"),
-    (f'"step_time_s": "{"x" * 900}\\u0000"', "/measured/step_time_s", "x" * 40 + "\\u0000", "at its character 900"),
+    (
+        f'"step_time_s": "{"x" * 900}\\u0000"',
+        "/measured/step_time_s",
+        "x" * 40 + "\\u0000",
+        "at its character 900",
+    ),
     ('"\\udfff": "2.0"', "/measured", "\\udfff", "is a name with"),
     ('"step_time_s": ' + "[" * 64 + "]" * 64, "", None, "nests deeper than 64"),
     ('"step_time_s": ' + "[" * 100_000 + "]" * 100_000, "", None, "nests deeper than 64"),
-    ('"step_time_s": [' + "{}," * 30 + '{"]": "\\"}"}]', "/measured/step_time_s", "a list of 31 items", "valid number"),
+    (
+        '"step_time_s": [' + "{}," * 30 + '{"]": "\\"}"}]',
+        "/measured/step_time_s",
+        "a list of 31 items",
+        "valid number",
+    ),
     (
         "{" + ",".join(f'"{i}":1' for i in range(30_000)) + "}",
         "/measured",
@@ -103,7 +120,9 @@ def test_one_that_cannot_be_read_is_refused_by_itself(
     shared_client, written: str, pointer: str, value: object, rule: str
 ) -> None:
     good = json.dumps(REPORT)
-    bad = good.replace('{"step_time_s": 2.0}', written if written.startswith("{") else f"{{{written}}}")
+    bad = good.replace(
+        '{"step_time_s": 2.0}', written if written.startswith("{") else f"{{{written}}}"
+    )
     headers = {"content-type": "application/json"}
     body = f'{{"reports": [{good}, {bad} , {good}]}}'
     answer = shared_client.post("/v1/reports", content=body.encode(), headers=headers)
@@ -117,7 +136,10 @@ def test_one_that_cannot_be_read_is_refused_by_itself(
     found = assert_problem(refused, "invalid", f"/reports/1{pointer}")
     assert found["errors"][0]["value"] == value or not pointer
     if rule != "valid number":
-        assert_problem(shared_client.post("/v1/reports", content=bad.encode(), headers=headers), "malformed-body")
+        assert_problem(
+            shared_client.post("/v1/reports", content=bad.encode(), headers=headers),
+            "malformed-body",
+        )
 
 
 NO_JSON = {
@@ -145,22 +167,33 @@ def test_a_batch_that_is_no_json_is_refused(client, name: str) -> None:
 
 def test_reports_are_kept_as_they_were_written(client) -> None:
     odd = json.dumps(REPORT, indent=3).replace("2.0", "2.10e0").replace("llama", "ll\\u0061ma")
-    config = json.dumps({**REPORT, "model": {**CONFIG, "time_step_limit": [0.0, math.inf]}, "source": "é😀"})
+    config = json.dumps(
+        {**REPORT, "model": {**CONFIG, "time_step_limit": [0.0, math.inf]}, "source": "é😀"}
+    )
     body = f' {{"r\\u0065ports" :\n[\t{odd} ,{config}\r], "all_or_nothing": true}} '.encode()
     answer = client.post("/v1/reports", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 201, answer.text
     kept = [client.get(item["location"]).json()["submission"] for item in answer.json()["items"]]
     assert kept == [odd, config]
-    alone = client.post("/v1/reports", content=odd.encode(), headers={"content-type": "application/json"})
+    alone = client.post(
+        "/v1/reports", content=odd.encode(), headers={"content-type": "application/json"}
+    )
     assert client.get(alone.headers["location"]).json()["submission"] == odd
 
 
 def test_a_refusal_shows_the_value_as_it_was_given(client) -> None:
-    far = [changed(REPORT, "measured.step_time_s", 1e6), {**REPORT, "measured_at": "2199-01-01T00:00:00+01:00"}]
+    far = [
+        changed(REPORT, "measured.step_time_s", 1e6),
+        {**REPORT, "measured_at": "2199-01-01T00:00:00+01:00"},
+    ]
     for all_or_nothing in (False, True):
         body = {"reports": [REPORT, *far], "all_or_nothing": all_or_nothing}
         found = client.post("/v1/reports", json=body).json()
-        errors = found["errors"] if all_or_nothing else [item["errors"][0] for item in found["items"][1:]]
+        errors = (
+            found["errors"]
+            if all_or_nothing
+            else [item["errors"][0] for item in found["items"][1:]]
+        )
         assert [error["value"] for error in errors] == [1e6, "2199-01-01T00:00:00+01:00"]
 
 
@@ -175,16 +208,23 @@ def test_all_or_nothing_takes_nothing_where_one_is_bad(client) -> None:
     problem = assert_problem(client.post("/v1/reports", json=body), "invalid", "/reports/1/cluster")
     assert len(problem["errors"]) == 1
     assert stored(client) == 0
-    assert client.post("/v1/reports", json={**body, "reports": [REPORT, REPORT]}).json()["accepted"] == 2
+    assert (
+        client.post("/v1/reports", json={**body, "reports": [REPORT, REPORT]}).json()["accepted"]
+        == 2
+    )
 
 
 def test_a_batch_of_nothing_good_is_refused(client) -> None:
     assert_problem(client.post("/v1/reports", json={"reports": [{}, []]}), "invalid", "/reports/1")
     mixed = client.post("/v1/reports", json={"reports": [1, None, "x", REPORT]}).json()
     assert (mixed["accepted"], mixed["refused"]) == (1, 3)
-    assert_problem(client.post("/v1/reports", json={"reports": [{}]}), "invalid", "/reports/0/outcome")
+    assert_problem(
+        client.post("/v1/reports", json={"reports": [{}]}), "invalid", "/reports/0/outcome"
+    )
     assert_problem(client.post("/v1/reports", json={"reports": []}), "invalid", "/reports")
-    assert_problem(client.post("/v1/reports", json={"reports": [REPORT], "atomic": True}), "invalid", "/atomic")
+    assert_problem(
+        client.post("/v1/reports", json={"reports": [REPORT], "atomic": True}), "invalid", "/atomic"
+    )
 
 
 def test_a_retry_with_the_same_key_adds_nothing(client) -> None:
@@ -203,20 +243,34 @@ def test_a_slow_run_is_flagged_with_what_was_expected(client) -> None:
     mfu = found["measured"]["mfu"]["causal"]
     assert found["flag"].startswith(f"measured {mfu:.1%} MFU (causal), ")
     assert (
-        f"{predicted['mfu']['causal'] * predicted['step_time_s'] / predicted['step_time_low_s']:.1%}" in found["flag"]
+        f"{predicted['mfu']['causal'] * predicted['step_time_s'] / predicted['step_time_low_s']:.1%}"
+        in found["flag"]
     )
     usual = changed(REPORT, "measured.step_time_s", predicted["step_time_s"])
     assert client.post("/v1/reports", json=usual).json()["flag"] is None
 
 
 def test_measured_communication_points_at_communication(client) -> None:
-    layout = {"tp": 8, "dp_shard": 8, "zero_stage": 1, "sequence_parallel": True, "recompute": "selective"}
+    layout = {
+        "tp": 8,
+        "dp_shard": 8,
+        "zero_stage": 1,
+        "sequence_parallel": True,
+        "recompute": "selective",
+    }
     question = {**QUESTION, "stack": "megatron", "layout": layout}
     predicted = client.post("/v1/predictions", json=question).json()["layouts"][0]
     slow = 1.6 * predicted["step_time_s"]
-    exposed = slow - predicted["step_time_s"] + predicted["time"]["tensor_s"] + predicted["time"]["data_s"]
+    exposed = (
+        slow
+        - predicted["step_time_s"]
+        + predicted["time"]["tensor_s"]
+        + predicted["time"]["data_s"]
+    )
     body = {**question, "outcome": "ok", "measured": {"step_time_s": slow}}
-    told = client.post("/v1/reports", json={**body, "parts": {"exposed_communication_s": exposed}}).json()
+    told = client.post(
+        "/v1/reports", json={**body, "parts": {"exposed_communication_s": exposed}}
+    ).json()
     assert "traffic" in told["flag"]
     assert told["parts"]["predicted_exposed_communication_s"] < exposed
     assert_problem(client.post("/v1/reports", json={**body, "parts": {}}), "invalid", "/parts")
@@ -231,7 +285,10 @@ def test_csv_shows_what_ran_and_how_fast(client) -> None:
         == crashed["layout"]
         == "dp_shard=64 micro_batch=1 zero=3 recompute=layernorm+mlp_act+alternate_mm"
     )
-    measured = {"tokens_per_s": made["measured"]["tokens_per_s"], "mfu_causal": made["measured"]["mfu"]["causal"]}
+    measured = {
+        "tokens_per_s": made["measured"]["tokens_per_s"],
+        "mfu_causal": made["measured"]["mfu"]["causal"],
+    }
     assert {name: float(ran[name]) for name in measured} == measured
     assert float(ran["predicted_mfu_causal"]) == made["prediction"]["mfu"]["causal"]
     assert crashed["mfu_causal"] == crashed["tokens_per_s"] == ""
@@ -244,10 +301,15 @@ def test_csv_has_every_report_once_and_no_formula(client) -> None:
     answer = client.get("/v1/reports?format=csv")
     assert answer.headers["content-type"].startswith("text/csv")
     lines = list(csv.DictReader(io.StringIO(answer.text)))
-    assert sorted(float(line["step_time_s"]) for line in lines) == [2.0, *(2.0 + i / 10 for i in range(7))]
+    assert sorted(float(line["step_time_s"]) for line in lines) == [
+        2.0,
+        *(2.0 + i / 10 for i in range(7)),
+    ]
     assert {line["chip"] for line in lines} == {"h100-sxm-80gb"}
     assert [line["source"] for line in lines if line["source"]] == ["'=HYPERLINK(1)"]
-    assert {line["id"] for line in lines} == {item["id"] for item in client.get("/v1/reports").json()["items"]}
+    assert {line["id"] for line in lines} == {
+        item["id"] for item in client.get("/v1/reports").json()["items"]
+    }
     assert client.get("/v1/reports?format=csv&chip=a100").text.count("\r\n") == 1
     assert_problem(client.get("/v1/reports?format=csv&limit=3"), "invalid")
 
@@ -264,7 +326,9 @@ def test_the_summary_counts_every_report_in_each_section(client) -> None:
     for section in found["by"].values():
         assert sum(group["reports"] for group in section.values()) == 5
     assert found["by"]["week"]["2026-W02"]["reports"] == 1
-    assert found["by"]["family"].keys() == {"llama-3.1"} or found["by"]["family"].keys() == {"llama-3"}
+    assert found["by"]["family"].keys() == {"llama-3.1"} or found["by"]["family"].keys() == {
+        "llama-3"
+    }
     assert found["by"]["source"]["us"]["measured"] == 1
     residuals = [item["residual"] for item in client.get("/v1/reports?chip=h200").json()["items"]]
     assert found["by"]["chip"]["h200-sxm-141gb"]["residual_median"] == pytest.approx(residuals[0])
@@ -276,7 +340,12 @@ def test_a_summary_keeps_little_of_many_reports(client) -> None:
     (known,) = outcomes_of(client.app.state.services.store, [json.dumps(REPORT)])
     residuals = np.random.default_rng(1).normal(size=6000)
     many = [
-        {**known, "document": {}, "stack": ("megatron", "maxtext")[index % 2], "residual": float(residual)}
+        {
+            **known,
+            "document": {},
+            "stack": ("megatron", "maxtext")[index % 2],
+            "residual": float(residual),
+        }
         for index, residual in enumerate(residuals)
     ]
     with client.app.state.services.store.writing() as rows:
@@ -287,7 +356,10 @@ def test_a_summary_keeps_little_of_many_reports(client) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2.5e6
-    for statistics, mine in ((found["overall"], residuals), (found["by"]["stack"]["maxtext"], residuals[1::2])):
+    for statistics, mine in (
+        (found["overall"], residuals),
+        (found["by"]["stack"]["maxtext"], residuals[1::2]),
+    ):
         quantiles = [statistics[f"residual_{name}"] for name in ("low", "median", "high")]
         assert quantiles == pytest.approx(np.quantile(mine, (0.1, 0.5, 0.9)))
         assert statistics["median_abs_error"] == pytest.approx(np.median(np.abs(np.expm1(-mine))))

@@ -1,4 +1,5 @@
-"""Training logs as they are become reports: the step time a person would read, and what could not be read."""
+"""Training logs as they are become reports: the step time a person would read, and what could not
+be read."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ from typing import Any
 import pytest
 
 from tests.paths import SHARED
-from tests.service.asking import PREDICTION, QUESTION, REPORT, SHAPE, assert_problem, changed, without
+from tests.service.asking import (
+    PREDICTION,
+    QUESTION,
+    REPORT,
+    SHAPE,
+    assert_problem,
+    changed,
+    without,
+)
 
 ADDRESS = "/v1/reports/logs"
 FOLDER = SHARED / "training_logs"
@@ -49,36 +58,48 @@ MEGATRON = """
   world_size ...................................... 64
 -------------------- end of arguments ---------------------
 """ + "".join(
-    f" iteration {n:8d}/    1000 | consumed samples: {128 * n:12d} | elapsed time per iteration (ms): {ms} | "
-    f"global batch size:   128 | lm loss: 1.2E+01 | number of skipped iterations:   0 | "
-    f"number of nan iterations:   0 |\n"
+    f" iteration {n:8d}/    1000 | consumed samples: {128 * n:12d} | elapsed time per iteration"
+    f" (ms): {ms} | global batch size:   128 | lm loss: 1.2E+01 | number of skipped iterations:   0"
+    " | number of nan iterations:   0 |\n"
     for n, ms in ((1, 20289.1), (2, 3101.0), (3, 3100.0), (4, 9800.0), (5, 3099.0), (6, 3102.0))
 )
 NEMO = (
-    "Padded vocab_size: 50432, original vocab_size: 50257\nGLOBAL_RANK: 0, MEMBER: 1/16\n"
-    "DLL 2025-06-11 01:54:41.446837 - PARAMETER cfg/micro_batch_size : 2  cfg/global_batch_size : 128  "
-    "cfg/tensor_model_parallel_size : 2  cfg/pipeline_model_parallel_size : 1  cfg/num_layers : 32  "
-    "cfg/hidden_size : 4096  cfg/ffn_hidden_size : 14336  cfg/num_attention_heads : 32  cfg/num_query_groups : 8  "
-    "cfg/activation : fast-swiglu  cfg/share_embeddings_and_output_weights : False  cfg/sequence_parallel : True  "
-    "cfg/fp8 : True  cfg/optim/name : distributed_fused_adam  cfg/data/seq_length : 8192  cfg/precision : bf16-mixed \n"
-) + "".join(
-    f"DLL 2025-06-11 01:55:{10 + 4 * n}.0 - {n} reduced_train_loss : 11.1  train_step_timing in s : 4.0  epoch : 0 \n"
-    for n in range(6)
+    "Padded vocab_size: 50432, original vocab_size: 50257\nGLOBAL_RANK: 0, MEMBER: 1/16\nDLL"
+    " 2025-06-11 01:54:41.446837 - PARAMETER cfg/micro_batch_size : 2  cfg/global_batch_size : 128 "
+    " cfg/tensor_model_parallel_size : 2  cfg/pipeline_model_parallel_size : 1  cfg/num_layers : 32"
+    "  cfg/hidden_size : 4096  cfg/ffn_hidden_size : 14336  cfg/num_attention_heads : 32 "
+    " cfg/num_query_groups : 8  cfg/activation : fast-swiglu "
+    " cfg/share_embeddings_and_output_weights : False  cfg/sequence_parallel : True  cfg/fp8 : True"
+    "  cfg/optim/name : distributed_fused_adam  cfg/data/seq_length : 8192  cfg/precision :"
+    " bf16-mixed \n"
+    + "".join(
+        f"DLL 2025-06-11 01:55:{10 + 4 * n}.0 - {n} reduced_train_loss : 11.1  train_step_timing in"
+        " s : 4.0  epoch : 0 \n"
+        for n in range(6)
+    )
 )
 CLUSTER = {"cluster": {"preset": "h100"}, "stack": "megatron"}
 
 
 @pytest.mark.parametrize(
     ("times", "said"),
-    [([9.0, 3.0], "1 of the 2 steps found (left out: 1 warm_up)"), ([0.1] * 5 + [3.0] * 7 + [9.0] * 3, None)]
+    [
+        ([9.0, 3.0], "1 of the 2 steps found (left out: 1 warm_up)"),
+        ([0.1] * 5 + [3.0] * 7 + [9.0] * 3, None),
+    ]
     + [([0.0] * 8 + [3.0] * 6, "6 of the 14 steps found (left out: 1 warm_up, 7 too_fast)")],
 )
-def test_a_step_time_that_rests_on_little_is_owned_up_to(client, times: list[float], said: str | None) -> None:
+def test_a_step_time_that_rests_on_little_is_owned_up_to(
+    client, times: list[float], said: str | None
+) -> None:
     lines = [
-        f" iteration {step:8d}/ 1000 | elapsed time per iteration (ms): {1000 * seconds} | global batch size: 128 |\n"
+        f" iteration {step:8d}/ 1000 | elapsed time per iteration (ms): {1000 * seconds} | global"
+        " batch size: 128 |\n"
         for step, seconds in enumerate(times, 1)
     ]
-    made = client.post(ADDRESS, json={**CLUSTER, "log": MEGATRON.split(" iteration ")[0] + "".join(lines)})
+    made = client.post(
+        ADDRESS, json={**CLUSTER, "log": MEGATRON.split(" iteration ")[0] + "".join(lines)}
+    )
     notes = made.json()["notes"]
     assert [note for note in notes if "rests on" in note] == notes
     assert (said in notes[0]) if said else not notes
@@ -86,11 +107,13 @@ def test_a_step_time_that_rests_on_little_is_owned_up_to(client, times: list[flo
 
 def test_a_change_of_speed_is_owned_up_to(client) -> None:
     lines = [
-        f" iteration {step:8d}/ 1000 | elapsed time per iteration (ms): {3000 + step % 3 + 1200 * (step > 60)} | "
-        "global batch size: 128 |\n"
+        f" iteration {step:8d}/ 1000 | elapsed time per iteration (ms):"
+        f" {3000 + step % 3 + 1200 * (step > 60)} | global batch size: 128 |\n"
         for step in range(1, 101)
     ]
-    made = client.post(ADDRESS, json={**CLUSTER, "log": MEGATRON.split(" iteration ")[0] + "".join(lines)})
+    made = client.post(
+        ADDRESS, json={**CLUSTER, "log": MEGATRON.split(" iteration ")[0] + "".join(lines)}
+    )
     (note,) = made.json()["notes"]
     assert "changed for good (step_time_s: 3.001 from step 2, 4.201 from step 61)" in note
     assert made.json()["reading"]["value"] == pytest.approx(3.001, abs=1e-3)
@@ -112,8 +135,12 @@ def test_a_log_is_a_report_of_what_the_request_describes(client) -> None:
     assert kept == report
 
 
-@pytest.mark.parametrize(("vocabulary", "name"), [(128256, "llama-3-8b"), (128512, "llama-3-8b"), (50304, "custom-")])
-def test_a_model_that_a_log_describes_has_the_name_of_one_that_is_the_same(client, vocabulary: int, name: str) -> None:
+@pytest.mark.parametrize(
+    ("vocabulary", "name"), [(128256, "llama-3-8b"), (128512, "llama-3-8b"), (50304, "custom-")]
+)
+def test_a_model_that_a_log_describes_has_the_name_of_one_that_is_the_same(
+    client, vocabulary: int, name: str
+) -> None:
     log = MEGATRON.replace(" 128256", f" {vocabulary}")
     catalogue = client.post(ADDRESS, json={**CLUSTER, "log": log}).json()["report"]["catalogue"]
     assert catalogue["architecture"]["name"].startswith(name)
@@ -124,26 +151,44 @@ UNNAMED = without({**SHAPE, "num_key_value_heads": 8}, "vocab_size")
 
 
 def test_a_log_that_names_no_model_is_of_the_family_of_its_shape(client) -> None:
-    """As reports are that describe it in other words, with its vocabulary as the tokenizer has it."""
+    """As reports are that describe it in other words, with its vocabulary as the tokenizer has
+    it."""
     log = MEGATRON.replace(" 128256", " 50304")
     made = client.post(ADDRESS, json={**CLUSTER, "log": log}).json()["report"]
     for model in (UNNAMED, {**UNNAMED, "head_dim": 128}):
         report = changed(REPORT, "model", {**model, "vocab_size": 50257})
-        report |= {"stack": "megatron", "layout": made["request"]["layout"], "measured": {"step_time_s": 3.1}}
+        report |= {
+            "stack": "megatron",
+            "layout": made["request"]["layout"],
+            "measured": {"step_time_s": 3.1},
+        }
         assert client.post("/v1/reports", json=report).status_code == 201
     other = changed(report, "model", {**UNNAMED, "vocab_size": 50257, "hidden_size": 8192})
     assert client.post("/v1/reports", json=other).status_code == 201
     name = made["catalogue"]["architecture"]["name"]
     families = client.get("/v1/reports/summary").json()["by"]["family"]
-    assert {family: told["reports"] for family, told in families.items()} == {name: 3, min({*families} - {name}): 1}
+    assert {family: told["reports"] for family, told in families.items()} == {
+        name: 3,
+        min({*families} - {name}): 1,
+    }
     drift = client.get("/v1/profiles/default/drift").json()["series"]
-    assert sorted((series["family"] == name, series["runs"]) for series in drift) == [(False, 1), (True, 3)]
+    assert sorted((series["family"] == name, series["runs"]) for series in drift) == [
+        (False, 1),
+        (True, 3),
+    ]
 
 
 def test_a_log_of_a_registered_model_is_of_its_family(client) -> None:
     model = {**UNNAMED, "vocab_size": 50257}
-    assert client.post("/v1/catalog/architectures", json={"name": "acme-8b", "model": model}).status_code == 201
-    found = client.post(ADDRESS, json={**CLUSTER, "log": MEGATRON.replace(" 128256", " 50304")}).json()["report"]
+    assert (
+        client.post(
+            "/v1/catalog/architectures", json={"name": "acme-8b", "model": model}
+        ).status_code
+        == 201
+    )
+    found = client.post(
+        ADDRESS, json={**CLUSTER, "log": MEGATRON.replace(" 128256", " 50304")}
+    ).json()["report"]
     assert found["catalogue"]["architecture"]["name"] == "acme-8b"
     assert client.post("/v1/reports", json=changed(REPORT, "model", "acme-8b")).status_code == 201
     families = client.get("/v1/reports/summary").json()["by"]["family"]
@@ -152,11 +197,21 @@ def test_a_log_of_a_registered_model_is_of_its_family(client) -> None:
 
 def test_biases_of_queries_keys_and_values_are_not_of_the_output(client) -> None:
     """Of Qwen2.5-7B."""
-    log = MEGATRON.replace(" 4096", " 3584").replace(" 14336", " 18944").replace(" 128256", " 152064")
-    log = log.replace("num_layers ...................................... 32", "num_layers ............ 28")
-    log = log.replace("num_attention_heads ............................. 32", "num_attention_heads ... 28")
-    log = log.replace("num_query_groups ................................ 8", "num_query_groups ...... 4")
-    log = log.replace("  bf16 ...", "  add_bias_linear ....... False\n  add_qkv_bias .......... True\n  bf16 ...")
+    log = (
+        MEGATRON.replace(" 4096", " 3584").replace(" 14336", " 18944").replace(" 128256", " 152064")
+    )
+    log = log.replace(
+        "num_layers ...................................... 32", "num_layers ............ 28"
+    )
+    log = log.replace(
+        "num_attention_heads ............................. 32", "num_attention_heads ... 28"
+    )
+    log = log.replace(
+        "num_query_groups ................................ 8", "num_query_groups ...... 4"
+    )
+    log = log.replace(
+        "  bf16 ...", "  add_bias_linear ....... False\n  add_qkv_bias .......... True\n  bf16 ..."
+    )
     found = client.post(ADDRESS, json={**CLUSTER, "log": log}).json()["report"]
     assert found["catalogue"]["architecture"]["name"] == "qwen2.5-7b"
 
@@ -166,7 +221,11 @@ def test_the_parameters_of_a_nemo_log_say_what_ran(client) -> None:
     assert found["reading"]["from_arguments"] == ["layout", "model", "num_chips", "workload"]
     request = found["report"]["request"]
     assert (request["cluster"]["num_chips"], request["workload"]["precision"]) == (16, "fp8")
-    assert (request["layout"]["tp"], request["layout"]["dp_shard"], request["layout"]["micro_batch"]) == (2, 8, 2)
+    assert (
+        request["layout"]["tp"],
+        request["layout"]["dp_shard"],
+        request["layout"]["micro_batch"],
+    ) == (2, 8, 2)
     other = {**CLUSTER, "log": NEMO, "layout": {"tp": 4, "dp_shard": 4, "zero_stage": 1}}
     assert "ran tp = 2 where the request has 4" in client.post(ADDRESS, json=other).text
 
@@ -177,28 +236,52 @@ def test_parameters_that_say_too_little_matter_only_where_they_are_needed(client
     assert_problem(refused, "invalid")
     assert "num_layers" in refused.text
     layout = {"tp": 2, "dp_shard": 8, "zero_stage": 1, "micro_batch": 2}
-    body = {**changed(QUESTION, "cluster.num_chips", 16), "stack": "megatron", "layout": layout, "log": log}
+    body = {
+        **changed(QUESTION, "cluster.num_chips", 16),
+        "stack": "megatron",
+        "layout": layout,
+        "log": log,
+    }
     found = client.post(ADDRESS, json=body).json()
     assert found["reading"]["from_arguments"] == []
 
 
 def test_a_report_is_dated_by_its_log(client) -> None:
     found = client.post(ADDRESS, json={**PREDICTION, "log": TITAN}).json()
-    assert (found["measured_at_from"], found["report"]["measured_at"]) == ("log", "2026-01-29T10:15:32Z")
+    assert (found["measured_at_from"], found["report"]["measured_at"]) == (
+        "log",
+        "2026-01-29T10:15:32Z",
+    )
     said = {**PREDICTION, "log": TITAN, "measured_at": "2024-05-06T07:08:09+02:00"}
     found = client.post(ADDRESS, json=said).json()
-    assert (found["measured_at_from"], found["report"]["measured_at"]) == ("request", "2024-05-06T07:08:09+02:00")
+    assert (found["measured_at_from"], found["report"]["measured_at"]) == (
+        "request",
+        "2024-05-06T07:08:09+02:00",
+    )
     undated = TITAN.replace("2026-01-29 10:15:32,145 - ", "")
     found = client.post(ADDRESS, json={**PREDICTION, "log": undated}).json()
     assert found["measured_at_from"] == "arrival"
-    measured, created = (datetime.fromisoformat(found["report"][name]) for name in ("measured_at", "created_at"))
+    measured, created = (
+        datetime.fromisoformat(found["report"][name]) for name in ("measured_at", "created_at")
+    )
     assert abs(created - measured) < timedelta(minutes=1)
-    assert len(client.get("/v1/reports?since=2026-01-01T00:00:00Z&until=2026-02-01T00:00:00Z").json()["items"]) == 1
+    assert (
+        len(
+            client.get("/v1/reports?since=2026-01-01T00:00:00Z&until=2026-02-01T00:00:00Z").json()[
+                "items"
+            ]
+        )
+        == 1
+    )
 
 
-@pytest.mark.parametrize(("year", "why"), [("1970", "before 2015"), ("2014", "before 2015"), ("2998", "in the future")])
+@pytest.mark.parametrize(
+    ("year", "why"), [("1970", "before 2015"), ("2014", "before 2015"), ("2998", "in the future")]
+)
 def test_a_date_that_cannot_be_is_ignored_and_said(client, year: str, why: str) -> None:
-    found = client.post(ADDRESS, json={**PREDICTION, "log": TITAN.replace("2026-", f"{year}-")}).json()
+    found = client.post(
+        ADDRESS, json={**PREDICTION, "log": TITAN.replace("2026-", f"{year}-")}
+    ).json()
     assert found["measured_at_from"] == "arrival"
     assert found["report"]["measured_at"] > "2025"
     (note,) = found["notes"]
@@ -208,7 +291,9 @@ def test_a_date_that_cannot_be_is_ignored_and_said(client, year: str, why: str) 
 
 def test_a_clock_of_a_zone_further_east_measures_nothing_in_the_future(client) -> None:
     ahead = (datetime.now(UTC) + timedelta(hours=9)).strftime("%Y-%m-%d %H:%M:%S")
-    found = client.post(ADDRESS, json={**PREDICTION, "log": TITAN.replace("2026-01-29 10:15:32", ahead)}).json()
+    found = client.post(
+        ADDRESS, json={**PREDICTION, "log": TITAN.replace("2026-01-29 10:15:32", ahead)}
+    ).json()
     assert found["measured_at_from"] == "log"
     assert datetime.fromisoformat(found["report"]["measured_at"]) <= datetime.now(UTC)
 
@@ -218,7 +303,10 @@ def test_the_software_of_a_log_is_as_old_as_its_date(client) -> None:
     assert report["request"]["stack"] == {"name": "megatron", "age_years": 1.14}
     assert any("as old as measured_at, 2025-06" in line for line in report["assumptions"])
     undated = MEGATRON  # which arrives now
-    assert client.post(ADDRESS, json={**CLUSTER, "log": undated}).json()["report"]["request"]["stack"] == "megatron"
+    assert (
+        client.post(ADDRESS, json={**CLUSTER, "log": undated}).json()["report"]["request"]["stack"]
+        == "megatron"
+    )
 
 
 @needs_folder
@@ -236,7 +324,10 @@ def test_the_same_lines_make_one_report(client) -> None:
     assert first.json() == {**again.json(), "repeated": False}
     assert again.json()["repeated"]
     assert again.headers["location"] == first.headers["location"]
-    assert [answer.headers.get("idempotency-replayed") for answer in (first, again)] == [None, "true"]
+    assert [answer.headers.get("idempotency-replayed") for answer in (first, again)] == [
+        None,
+        "true",
+    ]
     for log in (TITAN + "\n", "\ufeff\n" + TITAN, TITAN.replace("\n", "\r\n")):
         assert client.post(ADDRESS, json={**body, "log": log}).json() == again.json()
     other = client.post(ADDRESS, json={**body, "log": TITAN[: TITAN.rstrip().rindex("\n")]}).json()
@@ -249,16 +340,29 @@ def test_a_log_of_the_same_run_in_other_words_makes_no_other_report(client) -> N
     first = client.post(ADDRESS, json=body).json()["report"]["id"]
     turned = dict(reversed(body.items()))
     aliased = changed(body, "stack", "titan")
-    named = changed(body, "stack", {"name": body["stack"] if isinstance(body["stack"], str) else body["stack"]["name"]})
+    named = changed(
+        body,
+        "stack",
+        {"name": body["stack"] if isinstance(body["stack"], str) else body["stack"]["name"]},
+    )
     cluster = {name: value for name, value in body["cluster"].items() if name != "preset"}
     by_chip = changed(body, "cluster", {**cluster, "chip": body["cluster"]["preset"]})
-    others = (turned, aliased, named, by_chip, {**body, "source": "me"}, {**body, "framework": "torchtitan"})
+    others = (
+        turned,
+        aliased,
+        named,
+        by_chip,
+        {**body, "source": "me"},
+        {**body, "framework": "torchtitan"},
+    )
     for other in others:
         found = client.post(ADDRESS, json=other).json()
         assert (found["repeated"], found["report"]["id"]) == (True, first), other.keys()
     dated = client.post(ADDRESS, json={**body, "measured_at": "2026-01-31T12:00:00Z"}).json()
     assert dated["repeated"]
-    assert any("withdraw it to send the log with another measured_at" in note for note in dated["notes"])
+    assert any(
+        "withdraw it to send the log with another measured_at" in note for note in dated["notes"]
+    )
     crashed = client.post(ADDRESS, json={**body, "outcome": "crashed"}).json()
     assert not crashed["repeated"]
 
@@ -274,7 +378,9 @@ def test_a_log_whose_report_was_withdrawn_makes_a_new_one(client) -> None:
 
 def test_many_posts_of_a_log_at_once_make_one_report(client) -> None:
     with ThreadPoolExecutor(4) as pool:
-        made = [*pool.map(lambda _: client.post(ADDRESS, json={**PREDICTION, "log": TITAN}), range(4))]
+        made = [
+            *pool.map(lambda _: client.post(ADDRESS, json={**PREDICTION, "log": TITAN}), range(4))
+        ]
     assert sorted(answer.json()["repeated"] for answer in made) == [False, True, True, True]
     assert len({answer.headers["location"] for answer in made}) == 1
 
@@ -288,9 +394,9 @@ def test_a_log_of_another_framework_is_of_another_run(client) -> None:
 
 def test_a_log_belongs_to_a_prediction(client) -> None:
     prediction = client.post("/v1/predictions", json=PREDICTION).json()
-    report = client.post(ADDRESS, json={"prediction_id": prediction["id"], "log": TITAN, "source": "us"}).json()[
-        "report"
-    ]
+    report = client.post(
+        ADDRESS, json={"prediction_id": prediction["id"], "log": TITAN, "source": "us"}
+    ).json()["report"]
     assert report["prediction"] == prediction["layouts"][0]
     assert report["source"] == "us"
 
@@ -310,7 +416,9 @@ def test_the_arguments_of_a_megatron_log_say_what_ran(client) -> None:
 
 
 def test_a_log_without_sequence_parallelism_shows_what_its_stack_can_do(client) -> None:
-    log = MEGATRON.replace("sequence_parallel ............................... True", "sequence_parallel ... False")
+    log = MEGATRON.replace(
+        "sequence_parallel ............................... True", "sequence_parallel ... False"
+    )
     found = client.post(ADDRESS, json={**CLUSTER, "log": log}).json()["report"]
     assert not found["request"]["layout"]["sequence_parallel"]
     assert found["request"]["layout"]["tp"] == 4
@@ -348,14 +456,18 @@ def test_switches_hold_of_older_software_too(client) -> None:
         "expert_tensor_parallel_size": 1, "overlap_moe_expert_parallel_comm": True,
     }  # fmt: skip
     dense = "num_experts ..................................... None"
-    sparse = MEGATRON.replace(dense, "\n  ".join(f"{name} ..... {value}" for name, value in arguments.items()))
+    sparse = MEGATRON.replace(
+        dense, "\n  ".join(f"{name} ..... {value}" for name, value in arguments.items())
+    )
     body = {**CLUSTER, "log": sparse, "measured_at": "2025-01-15T00:00:00Z"}
     stack = client.post(ADDRESS, json=body).json()["report"]["request"]["stack"]
     assert (stack["dispatcher"], stack["overlap_expert"]) == ("deduplicated", True)
 
 
 def test_switches_that_cannot_be_read_are_none(client) -> None:
-    odd = _SWITCHES.replace("overlap_grad_reduce ............................. False", "overlap_grad_reduce ... 1")
+    odd = _SWITCHES.replace(
+        "overlap_grad_reduce ............................. False", "overlap_grad_reduce ... 1"
+    )
     log = MEGATRON.replace("\n-------------------- end of arguments", odd)
     assert client.post(ADDRESS, json={**CLUSTER, "log": log}).status_code == 201
 
@@ -363,7 +475,10 @@ def test_switches_that_cannot_be_read_are_none(client) -> None:
 def test_switches_count_beside_a_layout_that_the_request_gives(client) -> None:
     log = MEGATRON.replace("\n-------------------- end of arguments", _SWITCHES)
     first = client.post(ADDRESS, json={**CLUSTER, "log": log}).json()
-    whole = {**CLUSTER, **{name: first["report"]["request"][name] for name in ("model", "workload", "layout")}}
+    whole = {
+        **CLUSTER,
+        **{name: first["report"]["request"][name] for name in ("model", "workload", "layout")},
+    }
     again = client.post(ADDRESS, json={**whole, "log": log}).json()
     assert again["repeated"]
     assert again["report"]["id"] == first["report"]["id"]
@@ -371,8 +486,8 @@ def test_switches_count_beside_a_layout_that_the_request_gives(client) -> None:
 
 def test_a_log_is_dated_by_the_lines_around_its_steps(client) -> None:
     lines = "".join(
-        f"[NeMo I 2026-01-2{n} 01:00:00 nemo_logging:393] saved\n"
-        f"Training epoch 0 | global_step: {n} | reduced_train_loss: 11.0 | train_step_timing in s: 4.0\n"
+        f"[NeMo I 2026-01-2{n} 01:00:00 nemo_logging:393] saved\nTraining epoch 0 | global_step:"
+        f" {n} | reduced_train_loss: 11.0 | train_step_timing in s: 4.0\n"
         for n in range(1, 7)
     )
     described = {**PREDICTION, "stack": "megatron"}
@@ -382,18 +497,31 @@ def test_a_log_is_dated_by_the_lines_around_its_steps(client) -> None:
 
 def test_switches_as_the_stack_has_them_change_nothing(client) -> None:
     on = _SWITCHES.replace("False", "True").replace("AttnBackend.unfused", "AttnBackend.auto")
-    log = MEGATRON.replace("\n-------------------- end of arguments", on.replace("bf16 ...", "bf16_not ..."))
-    assert client.post(ADDRESS, json={**CLUSTER, "log": log}).json()["report"]["request"]["stack"] == "megatron"
+    log = MEGATRON.replace(
+        "\n-------------------- end of arguments", on.replace("bf16 ...", "bf16_not ...")
+    )
+    assert (
+        client.post(ADDRESS, json={**CLUSTER, "log": log}).json()["report"]["request"]["stack"]
+        == "megatron"
+    )
 
 
 def test_switches_that_are_not_those_of_what_a_log_is_linked_to_are_told(client) -> None:
     body = {**QUESTION, "cluster": {"preset": "h100", "num_chips": 64}, "stack": "megatron"}
     layout = {"tp": 4, "pp": 2, "dp_shard": 8, "zero_stage": 1, "sequence_parallel": True}
-    asked = {**body, "workload": {"seq_len": 8192, "global_batch": 128}, "model": "llama-3-8b", "layout": layout}
+    asked = {
+        **body,
+        "workload": {"seq_len": 8192, "global_batch": 128},
+        "model": "llama-3-8b",
+        "layout": layout,
+    }
     prediction = client.post("/v1/predictions", json=asked).json()
     log = MEGATRON.replace("\n-------------------- end of arguments", _SWITCHES)
     answer = client.post(ADDRESS, json={"prediction_id": prediction["id"], "log": log}).json()
-    assert "it ran with stack.overlap_tensor = False where what it is linked to has True" in answer["notes"]
+    assert (
+        "it ran with stack.overlap_tensor = False where what it is linked to has True"
+        in answer["notes"]
+    )
 
 
 def test_what_the_request_says_goes_before_the_arguments(client) -> None:
@@ -404,13 +532,23 @@ def test_what_the_request_says_goes_before_the_arguments(client) -> None:
 @pytest.mark.parametrize(
     ("said", "rule"),
     [
-        ({"workload": {"seq_len": 4096, "global_batch": 128}}, "ran seq_len = 8192 where the request has 4096"),
-        ({"layout": {"tp": 8, "dp_shard": 8, "zero_stage": 1}}, "ran tp = 4 where the request has 8"),
+        (
+            {"workload": {"seq_len": 4096, "global_batch": 128}},
+            "ran seq_len = 8192 where the request has 4096",
+        ),
+        (
+            {"layout": {"tp": 8, "dp_shard": 8, "zero_stage": 1}},
+            "ran tp = 4 where the request has 8",
+        ),
         ({"model": "llama-3-70b"}, "ran num_layers = 32 where the request has 80"),
     ],
 )
-def test_a_log_that_contradicts_the_request_is_refused(client, said: dict[str, object], rule: str) -> None:
-    problem = assert_problem(client.post(ADDRESS, json={**CLUSTER, **said, "log": MEGATRON}), "invalid", "/log")
+def test_a_log_that_contradicts_the_request_is_refused(
+    client, said: dict[str, object], rule: str
+) -> None:
+    problem = assert_problem(
+        client.post(ADDRESS, json={**CLUSTER, **said, "log": MEGATRON}), "invalid", "/log"
+    )
     assert rule in problem["errors"][0]["rule"]
 
 
@@ -435,17 +573,30 @@ def test_a_log_of_another_batch_is_not_of_the_run(client) -> None:
 
 def ramp_up() -> str:
     def line(step: int, batch: int, ms: float) -> str:
-        return f" iteration {step:4d}/ 1000 | elapsed time per iteration (ms): {ms} | global batch size: {batch} |\n"
+        return (
+            f" iteration {step:4d}/ 1000 | elapsed time per iteration (ms): {ms} | global batch"
+            f" size: {batch} |\n"
+        )
 
-    return "".join([line(k, 32, 800.0) for k in range(1, 61)] + [line(k, 128, 3100.0 + k % 3) for k in range(61, 91)])
+    return "".join(
+        [line(k, 32, 800.0) for k in range(1, 61)]
+        + [line(k, 128, 3100.0 + k % 3) for k in range(61, 91)]
+    )
 
 
 @pytest.mark.parametrize("linked", [True, False])
 def test_a_ramp_up_is_a_run_of_the_batch_that_it_leads_to(client, linked: bool) -> None:
     question = {**PREDICTION, "stack": "megatron"}
-    made = {"prediction_id": client.post("/v1/predictions", json=question).json()["id"]} if linked else question
+    made = (
+        {"prediction_id": client.post("/v1/predictions", json=question).json()["id"]}
+        if linked
+        else question
+    )
     found = client.post(ADDRESS, json={**made, "log": ramp_up()}).json()
-    assert (found["reading"]["global_batch"], found["reading"]["left_out"]) == (128, {"other_batch": 60})
+    assert (found["reading"]["global_batch"], found["reading"]["left_out"]) == (
+        128,
+        {"other_batch": 60},
+    )
     assert found["report"]["measured"]["step_time_s"] == pytest.approx(3.1, rel=1e-3)
     (note,) = found["notes"]
     assert "rests on 30 of the 90 steps found (left out: 60 other_batch)" in note
@@ -453,7 +604,8 @@ def test_a_ramp_up_is_a_run_of_the_batch_that_it_leads_to(client, linked: bool) 
 
 def maxtext(seconds: float, rate: float) -> str:
     return "".join(
-        f"completed step: {step}, seconds: {seconds}, TFLOP/s/device: 190.0, Tokens/s/device: {rate}, loss: 9.7\n"
+        f"completed step: {step}, seconds: {seconds}, TFLOP/s/device: 190.0, Tokens/s/device:"
+        f" {rate}, loss: 9.7\n"
         for step in range(4)
     )
 
@@ -467,7 +619,12 @@ def test_a_log_of_another_number_of_tokens_is_not_of_the_run(client) -> None:
         problem = assert_problem(client.post(ADDRESS, json=other), "invalid", "/log")
         assert "the run that it should be of has 16384" in problem["errors"][0]["rule"]
     for log in (maxtext(2.5, tokens / 2.5), maxtext(2.5, 0.97 * tokens / 2.5)):
-        assert client.post(ADDRESS, json={**body, "log": log}).json()["report"]["measured"]["step_time_s"] == 2.5
+        assert (
+            client.post(ADDRESS, json={**body, "log": log}).json()["report"]["measured"][
+                "step_time_s"
+            ]
+            == 2.5
+        )
 
 
 def test_a_run_that_died_later_tells_its_speed_and_that_it_did_not_fit(client) -> None:
@@ -475,7 +632,9 @@ def test_a_run_that_died_later_tells_its_speed_and_that_it_did_not_fit(client) -
     found = client.post(ADDRESS, json={**PREDICTION, "log": log}).json()
     assert found["reading"]["out_of_memory"]
     assert found["report"]["outcome"] == "out_of_memory"
-    assert found["report"]["measured"]["tokens_per_s_per_chip"] == pytest.approx(found["reading"]["value"])
+    assert found["report"]["measured"]["tokens_per_s_per_chip"] == pytest.approx(
+        found["reading"]["value"]
+    )
     assert found["report"]["residual"] is not None
     assert client.get("/v1/profiles/default/drift").json()["runs"] == 1
 
@@ -493,7 +652,10 @@ def test_a_run_that_was_tried_again_and_trained_did_fit(client) -> None:
     [
         "RuntimeError: CUDA error: out of memory",
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-        "ncclUnhandledCudaError: Call to CUDA function failed. Last error: Cuda failure 2 'out of memory'",
+        (
+            "ncclUnhandledCudaError: Call to CUDA function failed. Last error: Cuda failure 2 'out"
+            " of memory'"
+        ),
         "XlaRuntimeError: RESOURCE_EXHAUSTED: Attempting to allocate 1.25G. That was not possible.",
         "XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate request for 2.0GiB",
     ],
@@ -514,9 +676,16 @@ def test_a_log_of_a_run_that_did_not_fit_is_no_slow_run(client) -> None:
 
 @pytest.mark.parametrize("outcome", ["crashed", "aborted", "out_of_memory"])
 def test_an_end_that_the_log_does_not_show_may_be_said(client, outcome: str) -> None:
-    after_some = client.post(ADDRESS, json={**PREDICTION, "log": TITAN, "outcome": outcome}).json()["report"]
-    assert (after_some["outcome"], after_some["measured"]["tokens_per_s_per_chip"]) == (outcome, pytest.approx(7022))
-    at_once = client.post(ADDRESS, json={**PREDICTION, "log": "slurmstepd: killed\n", "outcome": outcome}).json()
+    after_some = client.post(ADDRESS, json={**PREDICTION, "log": TITAN, "outcome": outcome}).json()[
+        "report"
+    ]
+    assert (after_some["outcome"], after_some["measured"]["tokens_per_s_per_chip"]) == (
+        outcome,
+        pytest.approx(7022),
+    )
+    at_once = client.post(
+        ADDRESS, json={**PREDICTION, "log": "slurmstepd: killed\n", "outcome": outcome}
+    ).json()
     assert at_once["reading"] is None
     assert (at_once["report"]["outcome"], at_once["report"]["measured"]) == (outcome, None)
 
@@ -534,19 +703,28 @@ def test_an_end_that_the_log_does_not_show_may_be_said(client, outcome: str) -> 
         ({"framework": "maxtext"}, "/log"),
         ({"stack": "nobody"}, "/stack"),
         ({"outcome": "fine"}, "/outcome"),
-        ({"outcome": "crashed", "log": f"{TITAN}torch.OutOfMemoryError: CUDA out of memory."}, "/outcome"),
+        (
+            {"outcome": "crashed", "log": f"{TITAN}torch.OutOfMemoryError: CUDA out of memory."},
+            "/outcome",
+        ),
     ],
 )
-def test_what_is_wrong_with_a_log_is_named(shared_client, change: dict[str, Any], pointer: str) -> None:
+def test_what_is_wrong_with_a_log_is_named(
+    shared_client, change: dict[str, Any], pointer: str
+) -> None:
     answer = shared_client.post(ADDRESS, json={**PREDICTION, "log": TITAN, **change})
     assert_problem(answer, "unknown-name" if "stack" in change else "invalid", pointer)
 
 
 def test_what_a_log_does_not_say_is_required(shared_client) -> None:
     body = {**PREDICTION, "log": TITAN}
-    assert_problem(shared_client.post(ADDRESS, json=without(body, "workload")), "invalid", "/workload")
+    assert_problem(
+        shared_client.post(ADDRESS, json=without(body, "workload")), "invalid", "/workload"
+    )
     assert_problem(shared_client.post(ADDRESS, json={"log": MEGATRON}), "invalid", "/cluster")
-    broken = changed({**CLUSTER, "log": MEGATRON}, "log", MEGATRON.replace("  num_layers ", "  layers_num "))
+    broken = changed(
+        {**CLUSTER, "log": MEGATRON}, "log", MEGATRON.replace("  num_layers ", "  layers_num ")
+    )
     problem = assert_problem(shared_client.post(ADDRESS, json=broken), "invalid")
     assert problem["errors"][0]["field"] == "log.arguments.num_layers"
 
@@ -559,10 +737,16 @@ def test_what_a_log_does_not_say_is_required(shared_client) -> None:
             "num_attention_heads ... 70000",
             "num_attention_heads",
         ),
-        ("hidden_size ..................................... 4096", "hidden_size ... 999999999", "hidden_size"),
+        (
+            "hidden_size ..................................... 4096",
+            "hidden_size ... 999999999",
+            "hidden_size",
+        ),
     ],
 )
-def test_arguments_beyond_all_reports_are_refused(client, line: str, instead: str, field: str) -> None:
+def test_arguments_beyond_all_reports_are_refused(
+    client, line: str, instead: str, field: str
+) -> None:
     assert line in MEGATRON
     answer = client.post(ADDRESS, json={**CLUSTER, "log": MEGATRON.replace(line, instead)})
     problem = assert_problem(answer, "invalid", "/log")
@@ -577,9 +761,21 @@ def test_figures_beyond_all_reports_are_refused(client) -> None:
 @pytest.mark.parametrize(
     ("line", "instead", "rule"),
     [
-        ("num_layers ...................................... 32", "num_layers ... 80", "num_layers = 80"),
-        ("data_parallel_size .............................. 8", "data_parallel_size ... 16", "chips = 128"),
-        ("  bf16 ............................................ True", "  fp16 ... True", "precision = fp16"),
+        (
+            "num_layers ...................................... 32",
+            "num_layers ... 80",
+            "num_layers = 80",
+        ),
+        (
+            "data_parallel_size .............................. 8",
+            "data_parallel_size ... 16",
+            "chips = 128",
+        ),
+        (
+            "  bf16 ............................................ True",
+            "  fp16 ... True",
+            "precision = fp16",
+        ),
         (
             "hidden_size ..................................... 4096",
             "hidden_size ... 999999999",
@@ -587,14 +783,22 @@ def test_figures_beyond_all_reports_are_refused(client) -> None:
         ),
     ],
 )
-def test_a_log_of_another_run_is_not_what_it_is_linked_to(client, line: str, instead: str, rule: str) -> None:
+def test_a_log_of_another_run_is_not_what_it_is_linked_to(
+    client, line: str, instead: str, rule: str
+) -> None:
     layout = {"tp": 4, "pp": 2, "dp_shard": 8, "zero_stage": 1, "sequence_parallel": True}
     question = {**QUESTION, "stack": "megatron", "layout": layout}
     prediction = client.post("/v1/predictions", json=question).json()["id"]
-    assert client.post(ADDRESS, json={"prediction_id": prediction, "log": MEGATRON}).status_code == 201
+    assert (
+        client.post(ADDRESS, json={"prediction_id": prediction, "log": MEGATRON}).status_code == 201
+    )
     assert line in MEGATRON
     other = MEGATRON.replace(line, instead)
     if "chips" in rule:
-        other = other.replace("world_size ...................................... 64", "world_size ... 128")
-    problem = assert_problem(client.post(ADDRESS, json={"prediction_id": prediction, "log": other}), "invalid", "/log")
+        other = other.replace(
+            "world_size ...................................... 64", "world_size ... 128"
+        )
+    problem = assert_problem(
+        client.post(ADDRESS, json={"prediction_id": prediction, "log": other}), "invalid", "/log"
+    )
     assert rule in problem["errors"][0]["rule"]

@@ -10,7 +10,10 @@ from sqlalchemy import event
 
 from tests.service.asking import CHIP, LAYOUT, PREDICTION, QUESTION, REPORT, assert_problem, changed
 
-GEMMS = {"cluster": {"preset": "h100"}, "gemms": [{"m": 8192, "n": 8192, "k": 8192, "tflops": 600.0}]}
+GEMMS = {
+    "cluster": {"preset": "h100"},
+    "gemms": [{"m": 8192, "n": 8192, "k": 8192, "tflops": 600.0}],
+}
 SUBMISSIONS = [("/v1/reports", REPORT), ("/v1/benchmarks", GEMMS)]
 
 
@@ -39,7 +42,12 @@ def test_submissions_are_read_only_to_be_shown(client) -> None:
     queries: list[str] = []
     engine = client.app.state.services.store._engine
     event.listen(engine, "before_cursor_execute", lambda *execution: queries.append(execution[2]))
-    for address in ("/v1/reports", "/v1/reports?format=csv", "/v1/benchmarks", "/v1/profiles/default/drift"):
+    for address in (
+        "/v1/reports",
+        "/v1/reports?format=csv",
+        "/v1/benchmarks",
+        "/v1/profiles/default/drift",
+    ):
         assert client.get(address).status_code == 200
     assert client.post("/v1/profiles/default/calibrations").status_code == 201
     assert queries
@@ -52,7 +60,11 @@ def test_submissions_are_read_only_to_be_shown(client) -> None:
 def test_a_report_links_to_a_prediction(client) -> None:
     layouts = [LAYOUT, {**LAYOUT, "recompute": "full"}]
     prediction = client.post("/v1/predictions", json={**QUESTION, "layouts": layouts}).json()
-    submission = {"prediction_id": prediction["id"], "outcome": "ok", "measured": {"step_time_s": 2.0}}
+    submission = {
+        "prediction_id": prediction["id"],
+        "outcome": "ok",
+        "measured": {"step_time_s": 2.0},
+    }
     assert_problem(client.post("/v1/reports", json=submission), "invalid", "/rank")
     assert_problem(client.post("/v1/reports", json={**submission, "rank": 3}), "invalid", "/rank")
     found = client.post("/v1/reports", json={**submission, "rank": 2}).json()
@@ -68,8 +80,12 @@ def test_a_report_links_to_a_prediction(client) -> None:
         ({"tokens_per_s_per_chip": 8192 * 128 / 2.0 / 64}, "tokens_per_s_per_chip"),
     ],
 )
-def test_every_form_of_a_speed_means_the_same(client, measured: dict[str, float], form: str) -> None:
-    found = client.post("/v1/reports", json=changed(REPORT, "measured", measured)).json()["measured"]
+def test_every_form_of_a_speed_means_the_same(
+    client, measured: dict[str, float], form: str
+) -> None:
+    found = client.post("/v1/reports", json=changed(REPORT, "measured", measured)).json()[
+        "measured"
+    ]
     assert found["given"] == form
     assert found["step_time_s"] == pytest.approx(2.0)
     assert found["tokens_per_s_per_chip"] == pytest.approx(8192)
@@ -78,27 +94,43 @@ def test_every_form_of_a_speed_means_the_same(client, measured: dict[str, float]
 @pytest.mark.parametrize("attention", ["causal", "full"])
 def test_mfu_is_read_in_its_convention(client, attention: str) -> None:
     given = client.post("/v1/reports", json=REPORT).json()["measured"]["mfu"][attention]
-    back = changed(REPORT, "measured", {"mfu": {"value": given, "attention": attention, "peak_tflops": 989.4}})
+    back = changed(
+        REPORT, "measured", {"mfu": {"value": given, "attention": attention, "peak_tflops": 989.4}}
+    )
     found = client.post("/v1/reports", json=back).json()["measured"]
     assert found["step_time_s"] == pytest.approx(2.0)
     assert attention in found["conversion"]
     tflops = {"value": given * 989.4, "attention": attention}
-    rated = client.post("/v1/reports", json=changed(REPORT, "measured", {"tflops_per_chip": tflops})).json()["measured"]
-    assert (rated["given"], rated["step_time_s"]) == ("tflops_per_chip", pytest.approx(found["step_time_s"]))
+    rated = client.post(
+        "/v1/reports", json=changed(REPORT, "measured", {"tflops_per_chip": tflops})
+    ).json()["measured"]
+    assert (rated["given"], rated["step_time_s"]) == (
+        "tflops_per_chip",
+        pytest.approx(found["step_time_s"]),
+    )
 
 
 def test_a_run_out_of_memory_agrees_with_a_prediction_that_does_not_fit(client) -> None:
     heavy = {**LAYOUT, "micro_batch": 2, "recompute": "none"}
-    body = {**QUESTION, "layout": heavy, "outcome": "out_of_memory", "failure": {"stage": 0, "peak_gib": 79.0}}
+    body = {
+        **QUESTION,
+        "layout": heavy,
+        "outcome": "out_of_memory",
+        "failure": {"stage": 0, "peak_gib": 79.0},
+    }
     found = client.post("/v1/reports", json=body).json()
     assert found["fit_verdict_agrees"] == (not found["prediction"]["fits"])
     assert found["residual"] is None
     assert found["failure"] == {"stage": 0, "peak_gib": 79.0}
-    assert client.post("/v1/reports", json=changed(body, "failure.peak_gib", 150.0)).status_code == 201
+    assert (
+        client.post("/v1/reports", json=changed(body, "failure.peak_gib", 150.0)).status_code == 201
+    )
 
 
 @pytest.mark.parametrize(("micro_batch", "foreseen"), [(1, False), (8, True)])
-def test_out_of_memory_is_flagged_where_it_was_not_foreseen(client, micro_batch: int, foreseen: bool) -> None:
+def test_out_of_memory_is_flagged_where_it_was_not_foreseen(
+    client, micro_batch: int, foreseen: bool
+) -> None:
     body = {
         **changed(QUESTION, "workload.global_batch", 1024),
         "layout": {**LAYOUT, "micro_batch": micro_batch, "recompute": "none"},
@@ -108,17 +140,27 @@ def test_out_of_memory_is_flagged_where_it_was_not_foreseen(client, micro_batch:
     assert found["prediction"]["fits"] != foreseen
     assert (found["flag"] is None) == foreseen
     if found["flag"]:
-        assert found["flag"].startswith(f"ran out of memory, {found['prediction']['needed_gib']:.1f} of ")
+        assert found["flag"].startswith(
+            f"ran out of memory, {found['prediction']['needed_gib']:.1f} of "
+        )
 
 
 @pytest.mark.parametrize(
     ("change", "pointer", "rule"),
     [
-        ({"parts": {"exposed_communication_s": 2.1}}, "/parts/exposed_communication_s", "must not exceed the step"),
+        (
+            {"parts": {"exposed_communication_s": 2.1}},
+            "/parts/exposed_communication_s",
+            "must not exceed the step",
+        ),
         ({"parts": {"expert_imbalance": 0.2}}, "/parts/expert_imbalance", "llama-3-8b has none"),
         ({"memory": {}}, "/memory", "give allocated_gib or reserved_gib"),
         ({"memory": {"stage": 0}}, "/memory", "give allocated_gib or reserved_gib"),
-        ({"outcome": "out_of_memory", "failure": {"peak_gib": 161.0}}, "/failure/peak_gib", "2 times the 80 GB"),
+        (
+            {"outcome": "out_of_memory", "failure": {"peak_gib": 161.0}},
+            "/failure/peak_gib",
+            "2 times the 80 GB",
+        ),
         ({"measured": {"step_time_s": 2000.0}}, "/measured/step_time_s", "check the unit"),
         ({"measured": {"tokens_per_s": 500.0}}, "/measured/tokens_per_s", "check the unit"),
     ],
@@ -135,7 +177,12 @@ def test_what_no_run_can_have_measured_is_refused(
 
 
 def test_experts_may_be_out_of_balance(client) -> None:
-    body = {**REPORT, "model": "mixtral-8x7b", "layout": {**LAYOUT, "ep": 8}, "parts": {"expert_imbalance": 0.2}}
+    body = {
+        **REPORT,
+        "model": "mixtral-8x7b",
+        "layout": {**LAYOUT, "ep": 8},
+        "parts": {"expert_imbalance": 0.2},
+    }
     found = client.post("/v1/reports", json=changed(body, "measured.step_time_s", 4.0)).json()
     assert found["parts"]["expert_imbalance"] == 0.2
 
@@ -150,9 +197,13 @@ def test_measured_memory_is_compared(client) -> None:
 def test_memory_of_another_stage_than_the_fullest_is_compared_with_nothing(client) -> None:
     layout = {**LAYOUT, "pp": 4, "dp_shard": 16}
     body = {**QUESTION, "layout": layout, "outcome": "ok", "measured": {"step_time_s": 5.0}}
-    fullest = client.post("/v1/predictions", json={**QUESTION, "layout": layout}).json()["layouts"][0]
+    fullest = client.post("/v1/predictions", json={**QUESTION, "layout": layout}).json()["layouts"][
+        0
+    ]
     for stage in range(4):
-        found = client.post("/v1/reports", json={**body, "memory": {"reserved_gib": 20.0, "stage": stage}}).json()
+        found = client.post(
+            "/v1/reports", json={**body, "memory": {"reserved_gib": 20.0, "stage": stage}}
+        ).json()
         assert (found["memory"]["reserved_residual"] is None) == (stage != fullest["memory_stage"])
 
 
@@ -172,8 +223,16 @@ def test_a_cursor_that_was_changed_is_refused(client) -> None:
         client.post("/v1/reports", json=REPORT)
     cursor = client.get("/v1/reports?limit=1").json()["next"]
     foreign = client.get("/v1/catalog/chips?limit=1").json()["next"]
-    first, inner = ("B" if cursor[place] == "A" else "A" for place in (0, 20))  # one that is not there yet
-    for bad in (cursor[:-1], cursor + "A", first + cursor[1:], cursor[:20] + inner + cursor[21:], foreign):
+    first, inner = (
+        "B" if cursor[place] == "A" else "A" for place in (0, 20)
+    )  # one that is not there yet
+    for bad in (
+        cursor[:-1],
+        cursor + "A",
+        first + cursor[1:],
+        cursor[:20] + inner + cursor[21:],
+        foreign,
+    ):
         found = assert_problem(client.get("/v1/reports", params={"cursor": bad}), "invalid")
         assert found["errors"][0]["value"] == bad
     assert_problem(client.get("/v1/catalog/stacks", params={"cursor": foreign}), "invalid")
@@ -201,17 +260,27 @@ def test_a_gap_that_nothing_explains_is_not_explained(client) -> None:
     assert "check the measurement" in found["flag"]
 
 
-SPARSE = {**REPORT, "model": "mixtral-8x7b", "stack": "megatron", "layout": {"dp_shard": 64, "ep": 8, "zero_stage": 1}}
+SPARSE = {
+    **REPORT,
+    "model": "mixtral-8x7b",
+    "stack": "megatron",
+    "layout": {"dp_shard": 64, "ep": 8, "zero_stage": 1},
+}
 
 
 def test_measured_communication_accounts_for_its_part_of_the_gap(client) -> None:
     predicted = client.post("/v1/reports", json=SPARSE).json()["prediction"]
     gap = 0.5 * predicted["step_time_s"]
     slow = changed(SPARSE, "measured.step_time_s", predicted["step_time_s"] + gap)
-    hidden = sum(predicted["time"][term] for term in ("tensor_s", "context_s", "expert_s", "data_s", "pipeline_s"))
+    hidden = sum(
+        predicted["time"][term]
+        for term in ("tensor_s", "context_s", "expert_s", "data_s", "pipeline_s")
+    )
 
     def flag(exposed: float) -> str:
-        return client.post("/v1/reports", json={**slow, "parts": {"exposed_communication_s": exposed}}).json()["flag"]
+        return client.post(
+            "/v1/reports", json={**slow, "parts": {"exposed_communication_s": exposed}}
+        ).json()["flag"]
 
     said = f"exposed communication, as measured, accounts for {gap:.2g} s of the gap of {gap:.2g} s"
     assert said in flag(hidden + gap)
@@ -226,10 +295,14 @@ def test_measured_imbalance_accounts_for_its_part_of_the_gap(client) -> None:
     predicted = client.post("/v1/reports", json=SPARSE).json()["prediction"]["step_time_s"]
     slow = changed(SPARSE, "measured.step_time_s", 1.5 * predicted)
     far, even = (
-        client.post("/v1/reports", json={**slow, "parts": {"expert_imbalance": imbalance}}).json()["flag"]
+        client.post("/v1/reports", json={**slow, "parts": {"expert_imbalance": imbalance}}).json()[
+            "flag"
+        ]
         for imbalance in (1.0, 0.0)
     )
-    found = re.search(r"expert imbalance, as measured, accounts for ([\d.]+) s of the gap of ([\d.]+) s", far)
+    found = re.search(
+        r"expert imbalance, as measured, accounts for ([\d.]+) s of the gap of ([\d.]+) s", far
+    )
     assert found
     assert float(found[1]) > 0.5 * float(found[2])
     assert "expert imbalance, as measured, accounts for none of the gap" in even
@@ -240,14 +313,20 @@ def test_measured_imbalance_accounts_for_its_part_of_the_gap(client) -> None:
 
 def test_a_run_that_was_stopped_is_no_slow_run(client) -> None:
     stopped = client.post("/v1/reports", json={**PREDICTION, "outcome": "aborted"}).json()
-    assert [stopped[name] for name in ("measured", "residual", "within_interval", "flag")] == [None] * 4
+    assert [stopped[name] for name in ("measured", "residual", "within_interval", "flag")] == [
+        None
+    ] * 4
     assert stopped["fit_verdict_agrees"] is None
     after_some = client.post("/v1/reports", json={**REPORT, "outcome": "aborted"}).json()
     assert after_some["fit_verdict_agrees"] == after_some["prediction"]["fits"]
     assert after_some["residual"] == client.post("/v1/reports", json=REPORT).json()["residual"]
-    failed = client.post("/v1/reports", json={**REPORT, "outcome": "aborted", "failure": {"stage": 0}})
+    failed = client.post(
+        "/v1/reports", json={**REPORT, "outcome": "aborted", "failure": {"stage": 0}}
+    )
     assert_problem(failed, "invalid", "/failure")
-    too_much = client.post("/v1/reports", json={**REPORT, "outcome": "aborted", "memory": {"reserved_gib": 90}})
+    too_much = client.post(
+        "/v1/reports", json={**REPORT, "outcome": "aborted", "memory": {"reserved_gib": 90}}
+    )
     assert_problem(too_much, "invalid", "/memory/reserved_gib")
     assert len(client.get("/v1/reports?outcome=aborted").json()["items"]) == 2
 
@@ -259,10 +338,20 @@ def test_reports_are_filtered(client) -> None:
     client.post("/v1/reports", json=REPORT)
     crashed = {**changed(PREDICTION, "cluster.preset", "h200"), "outcome": "crashed"}
     assert client.post("/v1/reports", json=crashed).status_code == 201
-    assert count("chip=h100") == count("chip=h100-sxm-80gb") == count("outcome=ok") == count("chip=h200") == 1
+    assert (
+        count("chip=h100")
+        == count("chip=h100-sxm-80gb")
+        == count("outcome=ok")
+        == count("chip=h200")
+        == 1
+    )
     assert count("chip=H100") == count("chip=H100_SXM_80GB") == 1
-    assert count("stack=titan") == count("architecture=llama-3-8b") == count("profile_version=1") == 2
-    assert count("chip=b200") == count("profile_version=2") == count("since=2100-01-01T00:00:00Z") == 0
+    assert (
+        count("stack=titan") == count("architecture=llama-3-8b") == count("profile_version=1") == 2
+    )
+    assert (
+        count("chip=b200") == count("profile_version=2") == count("since=2100-01-01T00:00:00Z") == 0
+    )
     assert count("since=2020-01-01T00:00:00Z&until=2100-01-01T00:00:00Z&chip=h200") == 1
 
 
@@ -284,7 +373,11 @@ def test_a_run_that_is_described_has_software_as_old_as_its_date(client, stack, 
     given = stack if isinstance(stack, dict) else {"name": stack}
     assert found["request"]["stack"] == (stack if age is None else {**given, "age_years": age})
     told = age is not None and "age_years" not in given
-    assert said == [f"stack.age_years is {age}: the software is as old as measured_at, {str(date)[:7]}"] * told
+    assert (
+        said
+        == [f"stack.age_years is {age}: the software is as old as measured_at, {str(date)[:7]}"]
+        * told
+    )
     slower = {**REPORT, "stack": {"name": "torchtitan", "age_years": age or 0.0}}
     assert (
         found["prediction"]["step_time_s"]
@@ -295,6 +388,8 @@ def test_a_run_that_is_described_has_software_as_old_as_its_date(client, stack, 
 def test_a_run_of_a_prediction_has_its_software_whatever_its_date(client) -> None:
     made = client.post("/v1/predictions", json=PREDICTION).json()
     linked = {"prediction_id": made["id"], "outcome": "ok", "measured": {"step_time_s": 2.0}}
-    found = client.post("/v1/reports", json={**linked, "measured_at": "2024-06-11T00:00:00Z"}).json()
+    found = client.post(
+        "/v1/reports", json={**linked, "measured_at": "2024-06-11T00:00:00Z"}
+    ).json()
     assert found["request"]["stack"] == "torchtitan"
     assert found["prediction"]["step_time_s"] == made["layouts"][0]["step_time_s"]

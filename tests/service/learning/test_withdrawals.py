@@ -19,7 +19,9 @@ def ids(client, query: str = "") -> list[str]:
 @pytest.fixture
 def pair(client) -> tuple[str, str]:
     """One report that was withdrawn, and one that was not."""
-    gone, kept = (client.post("/v1/reports", json=report).json()["id"] for report in (REPORT, OTHER))
+    gone, kept = (
+        client.post("/v1/reports", json=report).json()["id"] for report in (REPORT, OTHER)
+    )
     assert client.delete(f"/v1/reports/{gone}").status_code == 200
     return gone, kept
 
@@ -28,7 +30,10 @@ def test_it_is_in_no_list_unless_asked_for(client, pair) -> None:
     gone, kept = pair
     assert ids(client) == [kept]
     assert ids(client, "?include_withdrawn=true") == [kept, gone]
-    for query, expected in (("", [(kept, False)]), ("&include_withdrawn=true", [(kept, False), (gone, True)])):
+    for query, expected in (
+        ("", [(kept, False)]),
+        ("&include_withdrawn=true", [(kept, False), (gone, True)]),
+    ):
         lines = csv.DictReader(client.get(f"/v1/reports?format=csv{query}").text.splitlines())
         assert [(line["id"], line["withdrawn_at"] != "") for line in lines] == expected
 
@@ -91,7 +96,10 @@ def test_what_is_not_there_cannot_be_withdrawn(client) -> None:
 
 def test_withdrawing_is_documented(client) -> None:
     operation = client.get("/openapi.json").json()["paths"]["/v1/reports/{id}"]["delete"]
-    assert [(item["name"], item["required"]) for item in operation["parameters"]] == [("id", True), ("if-match", False)]
+    assert [(item["name"], item["required"]) for item in operation["parameters"]] == [
+        ("id", True),
+        ("if-match", False),
+    ]
     assert {"200", "400", "404", "412"} <= operation["responses"].keys()
     assert "428" not in operation["responses"]
     assert operation["responses"]["200"]["headers"].keys() == {"ETag"}

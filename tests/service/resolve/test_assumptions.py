@@ -11,7 +11,9 @@ from service.resolve.resolution import TEXT_TOWERS
 from tests.service.asking import PREDICTION, SHAPE, changed
 
 PUBLISHED = json.loads((Path(__file__).parents[1] / "formats/published.json").read_text())
-MULTIMODAL = next(item["config"] for item in PUBLISHED.values() if item["config"]["model_type"] == "llama4")
+MULTIMODAL = next(
+    item["config"] for item in PUBLISHED.values() if item["config"]["model_type"] == "llama4"
+)
 
 QUANTIZED = {**PUBLISHED["Llama-3.2-1B"]["config"], "quantization_config": {"quant_method": "fp8"}}
 
@@ -20,7 +22,11 @@ def on(preset: str, **layout: Any) -> dict[str, Any]:
     return {**changed(PREDICTION, "cluster.preset", preset), "stack": "generic", "layout": layout}
 
 
-SPARSE = {**changed(PREDICTION, "model", "mixtral-8x7b"), "stack": "megatron", "layout": {"tp": 8, "dp_shard": 8}}
+SPARSE = {
+    **changed(PREDICTION, "model", "mixtral-8x7b"),
+    "stack": "megatron",
+    "layout": {"tp": 8, "dp_shard": 8},
+}
 SHARDED = {"dp_shard": 64, "zero_stage": 3}
 MOE = {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 1024}
 MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
@@ -29,15 +35,30 @@ OWN = {"name": "torchtitan", "attention_kernel": "flash2", "gradient_bytes": 2.0
 SAID = [
     (on("tpu-v5p", **SHARDED), "usable memory is nominal: all 95 GiB of the data sheet"),
     (on("trn2", **SHARDED), "usable memory is nominal: all 96 GiB of the data sheet"),
-    (on("mi250x", **SHARDED), "cluster.num_chips counts mi250x-gcd: each is a GCD, half of an MI250X"),
-    (on("tpu-v7x", dp_shard=128, zero_stage=3), "a chip has 2 devices: degrees multiply to 128 devices"),
+    (
+        on("mi250x", **SHARDED),
+        "cluster.num_chips counts mi250x-gcd: each is a GCD, half of an MI250X",
+    ),
+    (
+        on("tpu-v7x", dp_shard=128, zero_stage=3),
+        "a chip has 2 devices: degrees multiply to 128 devices",
+    ),
     (changed(PREDICTION, "model", "llama-4-scout"), "of llama-4-scout only the text tower counts"),
     (changed(PREDICTION, "model", MULTIMODAL), "of llama-4-maverick only the text tower counts"),
-    (changed(PREDICTION, "model", QUANTIZED), "model.quantization_config has no effect: training is in"),
+    (
+        changed(PREDICTION, "model", QUANTIZED),
+        "model.quantization_config has no effect: training is in",
+    ),
     (changed(PREDICTION, "workload.token_budget", 1e12), "workload.token_budget has no effect"),
-    (changed(PREDICTION, "workload.load_balancing", "bias"), "workload.load_balancing has no effect"),
+    (
+        changed(PREDICTION, "workload.load_balancing", "bias"),
+        "workload.load_balancing has no effect",
+    ),
     (changed(PREDICTION, "model", {**SHAPE, "moe": MOE}), "model.intermediate_size has no effect"),
-    (changed(PREDICTION, "model", {**SHAPE, "mla": MLA, "head_dim": 99}), "model.head_dim has no effect"),
+    (
+        changed(PREDICTION, "model", {**SHAPE, "mla": MLA, "head_dim": 99}),
+        "model.head_dim has no effect",
+    ),
     (
         changed(PREDICTION, "model", {**SHAPE, "mla": MLA, "num_key_value_heads": 1}),
         "model.num_key_value_heads has no effect",
@@ -50,8 +71,14 @@ SAID = [
         ),
         "cluster.levels has no effect",
     ),
-    ({**on("tpu-v5p", **SHARDED), "cluster": {"preset": "tpu-v5p", "torus_shape": [2, 4, 8]}}, "are not joined"),
-    ({**on("tpu-v5p", **SHARDED), "cluster": {"preset": "tpu-v5p", "torus_shape": [2, 4, 8]}}, "[2, 4, 8] is no slice"),
+    (
+        {**on("tpu-v5p", **SHARDED), "cluster": {"preset": "tpu-v5p", "torus_shape": [2, 4, 8]}},
+        "are not joined",
+    ),
+    (
+        {**on("tpu-v5p", **SHARDED), "cluster": {"preset": "tpu-v5p", "torus_shape": [2, 4, 8]}},
+        "[2, 4, 8] is no slice",
+    ),
     (
         {
             **on("tpu-v6e", dp_shard=1024, zero_stage=3),
@@ -60,17 +87,31 @@ SAID = [
         },
         "its 1024 chips are taken for one torus, where the largest has 256",
     ),
-    (SPARSE, "layout.etp is 1, experts are whole: Megatron-LM, told nothing, cuts them like the rest (etp = 8)"),
-    ({**on("h100", dp_shard=64, zero_stage=1), "stack": "nanotron"}, "but not what ZeRO 1 moves once a step"),
+    (
+        SPARSE,
+        (
+            "layout.etp is 1, experts are whole: Megatron-LM, told nothing, cuts them like the rest"
+            " (etp = 8)"
+        ),
+    ),
+    (
+        {**on("h100", dp_shard=64, zero_stage=1), "stack": "nanotron"},
+        "but not what ZeRO 1 moves once a step",
+    ),
     ({**PREDICTION, "stack": OWN}, "attention runs on flash2, as the request says"),
-    ({**PREDICTION, "stack": OWN}, "gradients are kept and reduced in 2 bytes each, as the request says"),
+    (
+        {**PREDICTION, "stack": OWN},
+        "gradients are kept and reduced in 2 bytes each, as the request says",
+    ),
 ]
 
 
 @pytest.mark.parametrize(
     ("size", "open_"), [({"num_chips": 64}, True), ({"torus_shape": [4, 4, 4]}, False), ({}, False)]
 )
-def test_a_shape_that_the_request_names_is_not_said_to_be_chosen(shared_client, size: dict, open_: bool) -> None:
+def test_a_shape_that_the_request_names_is_not_said_to_be_chosen(
+    shared_client, size: dict, open_: bool
+) -> None:
     cluster = {"preset": "tpu-v5p" if size else "v5p-4x4x4", **size}
     asked = {**on("h100", **SHARDED), "cluster": cluster}
     lines = shared_client.post("/v1/predictions", json=asked).json()["assumptions"]
@@ -78,7 +119,9 @@ def test_a_shape_that_the_request_names_is_not_said_to_be_chosen(shared_client, 
 
 
 @pytest.mark.parametrize(("body", "said"), SAID)
-def test_what_a_prediction_takes_for_granted_is_said_when_it_applies(shared_client, body: dict, said: str) -> None:
+def test_what_a_prediction_takes_for_granted_is_said_when_it_applies(
+    shared_client, body: dict, said: str
+) -> None:
     def lines(asked: dict[str, Any]) -> str:
         answer = shared_client.post("/v1/predictions", json=asked)
         assert answer.status_code == 201, answer.text
@@ -102,7 +145,9 @@ def test_what_a_stack_does_by_itself_is_said_to_be_its_own(shared_client, said: 
 
 
 def test_load_balancing_of_experts_is_not_said_to_be_idle(shared_client) -> None:
-    sparse = changed(changed(PREDICTION, "model", "mixtral-8x7b"), "workload.load_balancing", "bias")
+    sparse = changed(
+        changed(PREDICTION, "model", "mixtral-8x7b"), "workload.load_balancing", "bias"
+    )
     answer = shared_client.post("/v1/predictions", json=sparse)
     assert answer.status_code == 201
     assert "no effect" not in answer.text
@@ -110,7 +155,9 @@ def test_load_balancing_of_experts_is_not_said_to_be_idle(shared_client) -> None
 
 def test_the_text_towers_are_those_of_the_shipped_data() -> None:
     entries = json.loads((files("models") / "data/architectures.json").read_text())
-    assert {entry["id"] for entry in entries if entry["source"].startswith("text tower")} == TEXT_TOWERS
+    assert {
+        entry["id"] for entry in entries if entry["source"].startswith("text tower")
+    } == TEXT_TOWERS
 
 
 def test_predictions_of_the_newest_software_say_so(shared_client) -> None:
@@ -124,7 +171,9 @@ def test_predictions_of_the_newest_software_say_so(shared_client) -> None:
 
 def test_software_beyond_what_the_profile_knows_says_so(shared_client) -> None:
     def lines(chip: str, **stack: Any) -> str:
-        body = changed({**PREDICTION, "stack": {"name": "torchtitan", **stack}}, "cluster.preset", chip)
+        body = changed(
+            {**PREDICTION, "stack": {"name": "torchtitan", **stack}}, "cluster.preset", chip
+        )
         answer = shared_client.post("/v1/predictions", json=body)
         assert answer.status_code == 201, answer.text
         return "\n".join(answer.json()["assumptions"])
@@ -137,7 +186,11 @@ def test_software_beyond_what_the_profile_knows_says_so(shared_client) -> None:
 
 def test_a_partly_filled_domain_and_an_idle_network_are_named(shared_client) -> None:
     def lines(**cluster: Any) -> str:
-        body = {**PREDICTION, "cluster": cluster, "layout": {"dp_shard": cluster["num_chips"], "zero_stage": 3}}
+        body = {
+            **PREDICTION,
+            "cluster": cluster,
+            "layout": {"dp_shard": cluster["num_chips"], "zero_stage": 3},
+        }
         body["workload"] = {"seq_len": 4096, "global_batch": 48}
         answer = shared_client.post("/v1/predictions", json=body)
         assert answer.status_code == 201, answer.text

@@ -32,7 +32,9 @@ def test_a_chip_of_a_generation_nobody_measured_says_so(client, kind: str) -> No
     made = client.post(f"/v1/catalog/{kind}", json={"name": "mine", **entry}).json()
     said = "generation 'rubin' is uncalibrated: coefficients of the generic family"
     assert made["assumptions"] == [said]
-    predicted = client.post("/v1/predictions", json=changed(PREDICTION, "cluster.preset", "mine")).json()
+    predicted = client.post(
+        "/v1/predictions", json=changed(PREDICTION, "cluster.preset", "mine")
+    ).json()
     assert said in predicted["assumptions"]
 
 
@@ -50,7 +52,9 @@ def test_a_registered_chip_is_used_by_its_latest_version(client) -> None:
     assert (slow.status_code, slow.json()["version"]) == (201, 1)
     assert client.get(slow.headers["location"]).json() == slow.json()
     fast = {**CHIP, "peak_tflops": {"bf16": 8000.0}}
-    assert client.post("/v1/catalog/chips", json={"name": "mine", "chip": fast}).json()["version"] == 2
+    assert (
+        client.post("/v1/catalog/chips", json={"name": "mine", "chip": fast}).json()["version"] == 2
+    )
 
     def predicted(cluster: dict[str, object]) -> dict:
         return client.post("/v1/predictions", json=changed(PREDICTION, "cluster", cluster)).json()
@@ -62,17 +66,29 @@ def test_a_registered_chip_is_used_by_its_latest_version(client) -> None:
     assert latest["request"]["cluster"]["preset"] == "mine@2"
     by_chip = predicted({"chip": "mine", "num_chips": 64})
     assert by_chip["layouts"] == latest["layouts"]
-    assert "mine has no version 3, its last is 2" in predicted({"chip": "mine@3", "num_chips": 64})["detail"]
+    assert (
+        "mine has no version 3, its last is 2"
+        in predicted({"chip": "mine@3", "num_chips": 64})["detail"]
+    )
 
 
 def test_a_registered_cluster_keeps_the_chip_it_was_made_of(client) -> None:
     client.post("/v1/catalog/chips", json={"name": "mine", "chip": CHIP})
-    body = {"name": "hall", "cluster": {"chip": "mine", "levels": LEVELS, "num_chips": 64, "usd_per_chip_hour": 2}}
+    body = {
+        "name": "hall",
+        "cluster": {"chip": "mine", "levels": LEVELS, "num_chips": 64, "usd_per_chip_hour": 2},
+    }
     made = client.post("/v1/catalog/clusters", json=body)
     assert made.json()["given"]["cluster"]["chip"] == "mine@1"
-    before = client.post("/v1/predictions", json=changed(PREDICTION, "cluster", {"preset": "hall"})).json()
-    client.post("/v1/catalog/chips", json={"name": "mine", "chip": {**CHIP, "peak_tflops": {"bf16": 1.0}}})
-    after = client.post("/v1/predictions", json=changed(PREDICTION, "cluster", {"preset": "hall"})).json()
+    before = client.post(
+        "/v1/predictions", json=changed(PREDICTION, "cluster", {"preset": "hall"})
+    ).json()
+    client.post(
+        "/v1/catalog/chips", json={"name": "mine", "chip": {**CHIP, "peak_tflops": {"bf16": 1.0}}}
+    )
+    after = client.post(
+        "/v1/predictions", json=changed(PREDICTION, "cluster", {"preset": "hall"})
+    ).json()
     assert after["layouts"] == before["layouts"]
     assert after["catalogue"]["fabric"]["name"] == "hall"
     again = client.post("/v1/predictions", json=after["request"]).json()
@@ -90,7 +106,10 @@ def test_a_registered_architecture_answers_to_its_name(client) -> None:
     made = client.post("/v1/catalog/architectures", json={"name": "my-model", "model": SHAPE})
     found = client.post("/v1/predictions", json=changed(PREDICTION, "model", "My_Model")).json()
     assert found["catalogue"]["architecture"]["name"] == "my-model"
-    assert found["catalogue"]["architecture"]["parameters"]["total"] == made.json()["resolved"]["parameters"]["total"]
+    assert (
+        found["catalogue"]["architecture"]["parameters"]["total"]
+        == made.json()["resolved"]["parameters"]["total"]
+    )
     assert found["request"]["model"] == "my-model@1"
 
 
@@ -113,14 +132,31 @@ def test_shipped_names_are_reserved(client, kind: str, body: dict) -> None:
 
 def test_a_name_is_of_a_chip_or_of_a_cluster(client) -> None:
     """A preset may name either: what it means must not change when the other kind is registered."""
-    chip, hall = {"name": "one", "chip": CHIP}, {"name": "one", "cluster": {"chip": "h100", "levels": LEVELS}}
-    for first, second in (((chip, "chips"), (hall, "clusters")), ((hall, "clusters"), (chip, "chips"))):
+    chip, hall = (
+        {"name": "one", "chip": CHIP},
+        {"name": "one", "cluster": {"chip": "h100", "levels": LEVELS}},
+    )
+    for first, second in (
+        ((chip, "chips"), (hall, "clusters")),
+        ((hall, "clusters"), (chip, "chips")),
+    ):
         name = f"of-{first[1]}"
-        assert client.post(f"/v1/catalog/{first[1]}", json={**first[0], "name": name}).status_code == 201
+        assert (
+            client.post(f"/v1/catalog/{first[1]}", json={**first[0], "name": name}).status_code
+            == 201
+        )
         refused = client.post(f"/v1/catalog/{second[1]}", json={**second[0], "name": name})
         assert refused.status_code == 409
-        assert f"{name} is registered among the {first[1]}" in assert_problem(refused, "name-reserved")["detail"]
-        assert client.post(f"/v1/catalog/{first[1]}", json={**first[0], "name": name}).json()["version"] == 2
+        assert (
+            f"{name} is registered among the {first[1]}"
+            in assert_problem(refused, "name-reserved")["detail"]
+        )
+        assert (
+            client.post(f"/v1/catalog/{first[1]}", json={**first[0], "name": name}).json()[
+                "version"
+            ]
+            == 2
+        )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +165,11 @@ def test_a_name_is_of_a_chip_or_of_a_cluster(client) -> None:
         ("chips", {"name": "Mine", "chip": CHIP}, "/name"),
         ("chips", {"name": "mine@2", "chip": CHIP}, "/name"),
         ("chips", {"name": "mine", "chip": {}}, "/chip/generation"),
-        ("chips", {"name": "mine", "chip": {**CHIP, "usable_memory_gib": 128.5}}, "/chip/usable_memory_gib"),
+        (
+            "chips",
+            {"name": "mine", "chip": {**CHIP, "usable_memory_gib": 128.5}},
+            "/chip/usable_memory_gib",
+        ),
         (
             "clusters",
             {"name": "hall", "cluster": {"chip": {**CHIP, "usable_memory_gib": 200}}},
@@ -140,8 +180,16 @@ def test_a_name_is_of_a_chip_or_of_a_cluster(client) -> None:
             {"name": "hall", "cluster": {"chip": "h100", "levels": [LEVELS[0]], "num_chips": 64}},
             "/cluster/num_chips",
         ),
-        ("clusters", {"name": "hall", "cluster": {"chip": "h100", "levels": LEVELS[::-1]}}, "/cluster/levels"),
-        ("architectures", {"name": "m", "model": {**SHAPE, "num_attention_heads": 33}}, "/model/head_dim"),
+        (
+            "clusters",
+            {"name": "hall", "cluster": {"chip": "h100", "levels": LEVELS[::-1]}},
+            "/cluster/levels",
+        ),
+        (
+            "architectures",
+            {"name": "m", "model": {**SHAPE, "num_attention_heads": 33}},
+            "/model/head_dim",
+        ),
         ("architectures", {"name": "m", "model": "llama-3.1-8b"}, "/model"),
     ],
 )

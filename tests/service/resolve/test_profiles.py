@@ -20,7 +20,9 @@ def ship(database_url: str, monkeypatch, **changes: object) -> None:
 
 def activate(client, version: int):
     etag = client.get("/v1/profiles/default").headers["etag"]
-    return client.post(f"/v1/profiles/default/versions/{version}/activate", headers={"If-Match": etag})
+    return client.post(
+        f"/v1/profiles/default/versions/{version}/activate", headers={"If-Match": etag}
+    )
 
 
 def test_the_shipped_profile_is_version_one(client) -> None:
@@ -34,16 +36,22 @@ def test_the_shipped_profile_is_version_one(client) -> None:
 
 def test_a_version_is_immutable_and_has_an_etag(client) -> None:
     first = client.get("/v1/profiles/default/versions/1")
-    again = client.get("/v1/profiles/default/versions/1", headers={"If-None-Match": first.headers["etag"]})
+    again = client.get(
+        "/v1/profiles/default/versions/1", headers={"If-None-Match": first.headers["etag"]}
+    )
     assert again.status_code == 304
 
 
-def test_the_same_shipped_profile_is_not_added_again(client, database_url: str, monkeypatch) -> None:
+def test_the_same_shipped_profile_is_not_added_again(
+    client, database_url: str, monkeypatch
+) -> None:
     ship(database_url, monkeypatch)
     assert len(client.get("/v1/profiles/default").json()["versions"]) == 1
 
 
-def test_a_release_brings_a_new_version_and_predictions_use_it(client, database_url: str, monkeypatch) -> None:
+def test_a_release_brings_a_new_version_and_predictions_use_it(
+    client, database_url: str, monkeypatch
+) -> None:
     ship(database_url, monkeypatch, residual_spread=0.5, neighbourhoods=())
     assert client.get("/v1/profiles/default").json()["active_version"] == 2
     assert client.post("/v1/predictions", json=PREDICTION).json()["profile"]["version"] == 2
@@ -63,13 +71,21 @@ def test_rolling_back(client, database_url: str, monkeypatch) -> None:
 @pytest.mark.parametrize("path", ["/v1/predictions", "/v1/recommendations"])
 def test_a_request_may_pin_the_version(client, database_url: str, monkeypatch, path: str) -> None:
     ship(database_url, monkeypatch, residual_spread=0.5, neighbourhoods=())
-    body = PREDICTION if path == "/v1/predictions" else {**QUESTION, "cluster": {"preset": "h100", "num_chips": 8}}
+    body = (
+        PREDICTION
+        if path == "/v1/predictions"
+        else {**QUESTION, "cluster": {"preset": "h100", "num_chips": 8}}
+    )
     assert client.post(path, json=body).json()["profile"]["version"] == 2
     for version in (1, 2):
         made = client.post(path, json={**body, "profile": {"version": version}}).json()
-        assert made["profile"] == made["request"]["profile"] == {"id": "default", "version": version}
+        assert (
+            made["profile"] == made["request"]["profile"] == {"id": "default", "version": version}
+        )
     assert client.post(path, json=made["request"]).status_code == 201
-    found = assert_problem(client.post(path, json={**body, "profile": {"version": 9}}), "invalid", "/profile/version")
+    found = assert_problem(
+        client.post(path, json={**body, "profile": {"version": 9}}), "invalid", "/profile/version"
+    )
     assert "1 to 2" in found["detail"]
     wrong = {**body, "profile": {"id": "defualt", "version": 1}}
     assert_problem(client.post(path, json=wrong), "unknown-name", "/profile/id")
@@ -97,9 +113,13 @@ def test_an_unreadable_precondition_is_a_bad_header(client, header: str) -> None
 
 @pytest.mark.parametrize("body", [b"null", b'{"version": 2}', b"\xff"])
 def test_activation_takes_no_body_but_an_empty_object(client, body: bytes) -> None:
-    answer = client.post("/v1/profiles/default/versions/1/activate", content=body, headers={"If-Match": "*"})
+    answer = client.post(
+        "/v1/profiles/default/versions/1/activate", content=body, headers={"If-Match": "*"}
+    )
     assert_problem(answer, "invalid", "")
-    empty = client.post("/v1/profiles/default/versions/1/activate", content=b" {}\n", headers={"If-Match": "*"})
+    empty = client.post(
+        "/v1/profiles/default/versions/1/activate", content=b" {}\n", headers={"If-Match": "*"}
+    )
     assert empty.status_code == 200
 
 

@@ -19,7 +19,9 @@ from tests.service.asking import PREDICTION, REPORT, assert_problem, changed
 
 
 def test_a_retry_gets_the_stored_answer(client) -> None:
-    first, again = (client.post("/v1/reports", json=REPORT, headers={"Idempotency-Key": "a"}) for _ in range(2))
+    first, again = (
+        client.post("/v1/reports", json=REPORT, headers={"Idempotency-Key": "a"}) for _ in range(2)
+    )
     assert (again.status_code, again.content) == (first.status_code, first.content)
     assert again.headers["location"] == first.headers["location"]
     assert again.headers["idempotency-replayed"] == "true"
@@ -30,7 +32,9 @@ def test_a_retry_gets_the_stored_answer(client) -> None:
 def test_another_request_with_the_key_is_refused(client) -> None:
     headers = {"Idempotency-Key": "a"}
     client.post("/v1/reports", json=REPORT, headers=headers)
-    other = client.post("/v1/reports", json=changed(REPORT, "measured.step_time_s", 3.0), headers=headers)
+    other = client.post(
+        "/v1/reports", json=changed(REPORT, "measured.step_time_s", 3.0), headers=headers
+    )
     assert other.status_code == 422
     assert_problem(other, "key-reused")
     assert_problem(client.post("/v1/predictions", json=PREDICTION, headers=headers), "key-reused")
@@ -52,7 +56,9 @@ def test_a_refused_request_leaves_its_key_free(client) -> None:
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 256, "é"])
 def test_a_key_that_cannot_be_read(client, key: str) -> None:
-    answer = client.post("/v1/reports", json=REPORT, headers={"Idempotency-Key": key.encode("latin-1")})
+    answer = client.post(
+        "/v1/reports", json=REPORT, headers={"Idempotency-Key": key.encode("latin-1")}
+    )
     assert_problem(answer, "bad-header")
 
 
@@ -103,11 +109,15 @@ def test_a_request_that_still_runs_is_not_run_twice(store: Store) -> None:
             creation(store).create(Key.of("k", "other"), make({}))
         finish.set()
         assert first.result().document == {"by": "first"}
-    assert creation(store).create(KEY, make({"by": "third"})) == Created("/x/1", {"by": "first"}, replayed=True)
+    assert creation(store).create(KEY, make({"by": "third"})) == Created(
+        "/x/1", {"by": "first"}, replayed=True
+    )
 
 
 def claimed(store: Store, age: timedelta, token: str = "crashed") -> None:
-    row = IdempotencyRow(key=KEY.key, fingerprint=KEY.fingerprint, token=token, claimed_at=datetime.now(UTC) - age)
+    row = IdempotencyRow(
+        key=KEY.key, fingerprint=KEY.fingerprint, token=token, claimed_at=datetime.now(UTC) - age
+    )
     with store.writing() as rows:
         rows.keys.claim(row)
 
@@ -141,7 +151,9 @@ def test_the_key_of_a_process_that_is_gone_from_this_host_is_free_at_once(store:
         ("mine", "", "", False),
     ],
 )
-def test_only_of_this_host_is_a_process_known_to_be_gone(host: str, pid: str, started: str, gone: bool) -> None:
+def test_only_of_this_host_is_a_process_known_to_be_gone(
+    host: str, pid: str, started: str, gone: bool
+) -> None:
     mine = dict(zip(("host", "pid", "started"), new_token().rsplit("/", 3), strict=False))
     parts = {"host": host, "pid": pid, "started": started}
     parts = {name: mine[name] if value == "mine" else value for name, value in parts.items()}

@@ -15,7 +15,8 @@ def resident_mib() -> float:
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux" or malloc_trim._MALLOC_TRIM is None, reason="the C library gives nothing back"
+    sys.platform != "linux" or malloc_trim._MALLOC_TRIM is None,
+    reason="the C library gives nothing back",
 )
 def test_what_is_freed_goes_back_to_the_system() -> None:
     """Blocks too small to be mapped by themselves, below one that stays."""

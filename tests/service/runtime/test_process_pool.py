@@ -1,4 +1,5 @@
-"""What is large is done in another process, with the same answers, and survives the death of that process."""
+"""What is large is done in another process, with the same answers, and survives the death of that
+process."""
 
 from __future__ import annotations
 
@@ -43,14 +44,18 @@ def test_a_process_that_died_is_replaced(client) -> None:
 
 def test_a_large_batch_and_its_calibration_are_those_of_small_ones(client) -> None:
     predicted = client.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]["step_time_s"]
-    reports: list[Any] = [changed(REPORT, "measured.step_time_s", predicted * (1.1 + i / 5000)) for i in range(SMALL)]
+    reports: list[Any] = [
+        changed(REPORT, "measured.step_time_s", predicted * (1.1 + i / 5000)) for i in range(SMALL)
+    ]
     reports += [{"outcome": "ok"}, REPORT]
     large = client.post("/v1/reports", json={"reports": reports}).json()
     assert (large["accepted"], large["refused"]) == (SMALL + 1, 1)
     small = client.post("/v1/reports", json={"reports": reports[-3:]}).json()
     for there, here in zip(large["items"][-3:], small["items"], strict=True):
         assert there["residual"] == here["residual"]
-        assert [error["rule"] for error in there["errors"]] == [error["rule"] for error in here["errors"]]
+        assert [error["rule"] for error in there["errors"]] == [
+            error["rule"] for error in here["errors"]
+        ]
     made = client.post("/v1/profiles/default/calibrations").json()["calibration"]
     assert made["observations"] == SMALL + 3
     assert made["unseen"]["error_after"] < made["unseen"]["error_before"]

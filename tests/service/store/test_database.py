@@ -47,7 +47,10 @@ def test_a_database_without_tables_is_not_at_head(empty_database_url: str) -> No
 
 @pytest.mark.parametrize(
     ("lost", "table"),
-    [("alter table reports drop column choice", "reports"), ("drop table benchmarks", "benchmarks")],
+    [
+        ("alter table reports drop column choice", "reports"),
+        ("drop table benchmarks", "benchmarks"),
+    ],
 )
 def test_a_database_that_lacks_what_its_revision_promises_is_not_ready(
     client, database_url: str, lost: str, table: str
@@ -95,8 +98,12 @@ def test_sqlite_keeps_references_and_lets_readers_read(tmp_path, pragma: str) ->
     engine.dispose()
 
 
-def test_the_choice_of_earlier_reports_is_found_where_they_were_submitted(client, database_url: str) -> None:
-    made = client.post("/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16)).json()
+def test_the_choice_of_earlier_reports_is_found_where_they_were_submitted(
+    client, database_url: str
+) -> None:
+    made = client.post(
+        "/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16)
+    ).json()
     ran = {"recommendation_id": made["id"], "outcome": "crashed"}
     for report in ({**ran, "choice": "fastest"}, ran):
         assert client.post("/v1/reports", json=report).status_code == 201
@@ -107,7 +114,10 @@ def test_the_choice_of_earlier_reports_is_found_where_they_were_submitted(client
     database.migrate(engine)
     with Store(engine).reading() as rows:
         found = rows.reports.newest(ReportFilter(), 2)
-        assert [(row.choice, row.document) for row in found] == [(None, {}), ("fastest", {"choice": "fastest"})]
+        assert [(row.choice, row.document) for row in found] == [
+            (None, {}),
+            ("fastest", {"choice": "fastest"}),
+        ]
     engine.dispose()
 
 
@@ -115,7 +125,9 @@ def test_the_choice_of_earlier_reports_is_found_where_they_were_submitted(client
 def test_a_silent_postgresql_is_not_waited_for_forever(monkeypatch, said: str) -> None:
     monkeypatch.setitem(database._PATIENCE, "connect_timeout", 600 if said else 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        store = Store(database.connect(f"postgresql+psycopg://u@127.0.0.1:{silent.getsockname()[1]}/d{said}"))
+        store = Store(
+            database.connect(f"postgresql+psycopg://u@127.0.0.1:{silent.getsockname()[1]}/d{said}")
+        )
         began = time.monotonic()
         with pytest.raises(Unavailable), store.reading() as rows:
             rows.profiles.all()
@@ -145,5 +157,7 @@ def test_earlier_answers_are_listed_in_brief(client, database_url: str) -> None:
     database.downgrade(engine, "0010")
     database.migrate(engine)
     engine.dispose()
-    assert [client.get(f"/v1/{kind}").json() for kind in ("recommendations", "predictions")] == lists
+    assert [
+        client.get(f"/v1/{kind}").json() for kind in ("recommendations", "predictions")
+    ] == lists
     assert lists[0]["items"][0]["result"]["chips_used"] == 16

@@ -6,9 +6,25 @@ from typing import Any
 
 import pytest
 
-from tests.service.asking import CHIP, LAYOUT, PREDICTION, QUESTION, REPORT, SHAPE, assert_problem, changed, without
+from tests.service.asking import (
+    CHIP,
+    LAYOUT,
+    PREDICTION,
+    QUESTION,
+    REPORT,
+    SHAPE,
+    assert_problem,
+    changed,
+    without,
+)
 
-IMAGE_MODEL = {"model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12, "image_size": 224, "patch_size": 16}
+IMAGE_MODEL = {
+    "model_type": "vit",
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "image_size": 224,
+    "patch_size": 16,
+}
 LEVEL = {"name": "switch", "size": 8, "gb_s_per_chip": 100}
 TORUS = {"ndim": 2, "max_chips": 256, "gb_s_per_link": 50, "wrap": "cubes", "wrap_length": 4}
 MOE = {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 512}
@@ -54,26 +70,49 @@ BAD_PREDICTIONS: list[tuple[dict[str, Any], str, str]] = [
         cluster(
             chip="h100",
             num_chips=64,
-            levels=[{**LEVEL, "size": 8}, {**LEVEL, "size": 16}, {**LEVEL, "size": 64, "scale": "up"}],
+            levels=[
+                {**LEVEL, "size": 8},
+                {**LEVEL, "size": 16},
+                {**LEVEL, "size": 64, "scale": "up"},
+            ],
         ),
         "invalid",
         "/cluster/levels",
     ),
-    (cluster(chip="h100", levels=[{**LEVEL, "gb_s_per_chip": -5}]), "invalid", "/cluster/levels/0/gb_s_per_chip"),
+    (
+        cluster(chip="h100", levels=[{**LEVEL, "gb_s_per_chip": -5}]),
+        "invalid",
+        "/cluster/levels/0/gb_s_per_chip",
+    ),
     (cluster(chip="h100", levels=[]), "invalid", "/cluster/levels"),
     (cluster(chip="h100", torus={**TORUS, "ndim": 9}), "invalid", "/cluster/torus/ndim"),
     (cluster(chip="h100", torus={**TORUS, "max_chips": 16}), "invalid", "/cluster/num_chips"),
     (cluster(chip=without(CHIP, "peak_tflops")), "invalid", "/cluster/chip/peak_tflops"),
-    (cluster(chip=changed(CHIP, "peak_tflops", {"fp8": 100.0})), "invalid", "/cluster/chip/peak_tflops"),
-    (cluster(chip=changed(CHIP, "peak_tflops", {"fp7": 100.0})), "invalid", "/cluster/chip/peak_tflops/fp7"),
+    (
+        cluster(chip=changed(CHIP, "peak_tflops", {"fp8": 100.0})),
+        "invalid",
+        "/cluster/chip/peak_tflops",
+    ),
+    (
+        cluster(chip=changed(CHIP, "peak_tflops", {"fp7": 100.0})),
+        "invalid",
+        "/cluster/chip/peak_tflops/fp7",
+    ),
     (cluster(chip=changed(CHIP, "memory_gb", 10**400)), "invalid", "/cluster/chip/memory_gb"),
-    (cluster(chip=changed(CHIP, "scale_up", {"gb_s_per_chip": 450})), "invalid", "/cluster/chip/scale_up"),
+    (
+        cluster(chip=changed(CHIP, "scale_up", {"gb_s_per_chip": 450})),
+        "invalid",
+        "/cluster/chip/scale_up",
+    ),
     (changed(PREDICTION, "cluster", "h100"), "invalid", "/cluster"),
     *[
         (changed(PREDICTION, "workload.seq_len", n), "invalid", "/workload/seq_len")
         for n in (0, -1, 10**9, 1000.5, None)
     ],
-    *[(changed(PREDICTION, "workload.global_batch", n), "invalid", "/layout/micro_batch") for n in (1, 63, 100)],
+    *[
+        (changed(PREDICTION, "workload.global_batch", n), "invalid", "/layout/micro_batch")
+        for n in (1, 63, 100)
+    ],
     (changed(PREDICTION, "workload.global_batch", 10**8), "invalid", "/workload/global_batch"),
     (changed(PREDICTION, "workload.precision", "fp3"), "invalid", "/workload/precision"),
     (changed(PREDICTION, "workload.precision", "nvfp4"), "invalid", "/workload/precision"),
@@ -84,7 +123,11 @@ BAD_PREDICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (changed(PREDICTION, "model", "llama-9"), "unknown-name", "/model"),
     (changed(PREDICTION, "model", "a\tb"), "invalid", "/model"),
     (changed(PREDICTION, "model", IMAGE_MODEL), "unsupported", "/model/model_type"),
-    (changed(PREDICTION, "model", {"model_type": "llama"}), "invalid", "/model/num_attention_heads"),
+    (
+        changed(PREDICTION, "model", {"model_type": "llama"}),
+        "invalid",
+        "/model/num_attention_heads",
+    ),
     (changed(PREDICTION, "model", {"model_type": 5}), "invalid", "/model/model_type"),
     (changed(PREDICTION, "model", {}), "invalid", "/model/num_layers"),
     (changed(PREDICTION, "model", 5), "invalid", "/model"),
@@ -142,33 +185,55 @@ BAD_REPORTS: list[tuple[dict[str, Any], str, str]] = [
     (without(REPORT, "measured"), "invalid", "/measured"),
     (without(REPORT, "layout"), "invalid", "/layout"),
     (changed(REPORT, "outcome", "fine"), "invalid", "/outcome"),
-    (changed({**PREDICTION, "outcome": "crashed"}, "parts", {"expert_imbalance": 0.1}), "invalid", "/parts"),
+    (
+        changed({**PREDICTION, "outcome": "crashed"}, "parts", {"expert_imbalance": 0.1}),
+        "invalid",
+        "/parts",
+    ),
     (changed(REPORT, "failure", {}), "invalid", "/failure"),
     (changed(REPORT, "measured", {}), "invalid", "/measured"),
     (changed(REPORT, "measured", {"step_time_s": 1, "tokens_per_s": 1}), "invalid", "/measured"),
     (changed(REPORT, "measured", {"step_time_s": -1}), "invalid", "/measured/step_time_s"),
     (changed(REPORT, "measured", {"step_time_s": 1e300}), "invalid", "/measured/step_time_s"),
     (changed(REPORT, "measured", {"tokens_per_s": 1e-6}), "invalid", "/measured/tokens_per_s"),
-    (changed(REPORT, "measured", {"mfu": {"value": 41, "attention": "full"}}), "invalid", "/measured/mfu/value"),
+    (
+        changed(REPORT, "measured", {"mfu": {"value": 41, "attention": "full"}}),
+        "invalid",
+        "/measured/mfu/value",
+    ),
     (changed(REPORT, "measured", {"mfu": {"value": 0.4}}), "invalid", "/measured/mfu/attention"),
     (
-        changed(REPORT, "measured", {"mfu": {"value": 0.4, "attention": "full", "peak_dtype": "fp4"}}),
+        changed(
+            REPORT, "measured", {"mfu": {"value": 0.4, "attention": "full", "peak_dtype": "fp4"}}
+        ),
         "invalid",
         "/measured/mfu/peak_dtype",
     ),
     (
-        changed(REPORT, "measured", {"mfu": {"value": 1, "attention": "full", "peak_dtype": "bf16", "peak_tflops": 1}}),
+        changed(
+            REPORT,
+            "measured",
+            {"mfu": {"value": 1, "attention": "full", "peak_dtype": "bf16", "peak_tflops": 1}},
+        ),
         "invalid",
         "/measured/mfu",
     ),
     (changed(REPORT, "memory", {"reserved_gib": -1}), "invalid", "/memory/reserved_gib"),
     (changed(REPORT, "memory", {"reserved_gib": 0}), "invalid", "/memory/reserved_gib"),
     (changed(REPORT, "memory", {"reserved_gib": 500}), "invalid", "/memory/reserved_gib"),
-    (changed(REPORT, "memory", {"allocated_gib": 60, "reserved_gib": 59.9}), "invalid", "/memory/allocated_gib"),
+    (
+        changed(REPORT, "memory", {"allocated_gib": 60, "reserved_gib": 59.9}),
+        "invalid",
+        "/memory/allocated_gib",
+    ),
     (changed(REPORT, "prediction_id", "x"), "invalid", "/model"),
     (changed(REPORT, "rank", 1), "invalid", "/rank"),
     (changed(REPORT, "layout.dp_shard", 3), "invalid", "/layout"),
-    ({"prediction_id": "x", "recommendation_id": "y", "outcome": "crashed"}, "invalid", "/recommendation_id"),
+    (
+        {"prediction_id": "x", "recommendation_id": "y", "outcome": "crashed"},
+        "invalid",
+        "/recommendation_id",
+    ),
 ]
 
 
@@ -179,7 +244,9 @@ def test_bad_reports(shared_client, body: dict[str, Any], name: str, pointer: st
 
 @pytest.mark.parametrize("link", ["prediction_id", "recommendation_id"])
 def test_a_report_of_something_unknown(shared_client, link: str) -> None:
-    assert_problem(shared_client.post("/v1/reports", json={link: "nope", "outcome": "crashed"}), "not-found")
+    assert_problem(
+        shared_client.post("/v1/reports", json={link: "nope", "outcome": "crashed"}), "not-found"
+    )
 
 
 BAD_QUERIES = [
@@ -214,7 +281,13 @@ def test_bad_queries(shared_client, query: str) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["/v1/profiles", "/v1/profiles/default", "/v1/catalog/chips", "/v1/catalog/chips/h100", "/v1/predictions/x"],
+    [
+        "/v1/profiles",
+        "/v1/profiles/default",
+        "/v1/catalog/chips",
+        "/v1/catalog/chips/h100",
+        "/v1/predictions/x",
+    ],
 )
 def test_no_address_ignores_a_query(shared_client, address: str) -> None:
     found = assert_problem(shared_client.get(f"{address}?sort=name"), "invalid")
@@ -227,22 +300,35 @@ def test_a_query_error_shows_what_was_given(shared_client) -> None:
     assert found["errors"][0]["value"] == ["1", "2"]
     span = "since=2100-01-01T00:00:00Z&until=2020-01-01T00:00:00Z"
     found = assert_problem(shared_client.get(f"/v1/reports?{span}"), "invalid")
-    assert (found["errors"][0]["field"], found["errors"][0]["value"]) == ("until", "2020-01-01T00:00:00Z")
+    assert (found["errors"][0]["field"], found["errors"][0]["value"]) == (
+        "until",
+        "2020-01-01T00:00:00Z",
+    )
 
 
 @pytest.mark.parametrize(
-    ("query", "near"), [("chip=h1000", "h100"), ("chip=mine@2", "'mine@2'"), ("stack=megatorn", "megatron")]
+    ("query", "near"),
+    [("chip=h1000", "h100"), ("chip=mine@2", "'mine@2'"), ("stack=megatorn", "megatron")],
 )
 def test_a_filter_by_an_unknown_name_is_refused(shared_client, query: str, near: str) -> None:
-    assert near in assert_problem(shared_client.get(f"/v1/reports?{query}"), "unknown-name")["detail"]
+    assert (
+        near in assert_problem(shared_client.get(f"/v1/reports?{query}"), "unknown-name")["detail"]
+    )
 
 
 @pytest.mark.parametrize("path", ["/v1/predictions", "/v1/recommendations"])
 def test_what_is_out_of_range_is_refused(shared_client, path: str) -> None:
     question = PREDICTION if path == "/v1/predictions" else QUESTION
-    for field, value in (("cluster.num_chips", 10**7), ("workload.seq_len", 10**9), ("workload", None)):
+    for field, value in (
+        ("cluster.num_chips", 10**7),
+        ("workload.seq_len", 10**9),
+        ("workload", None),
+    ):
         assert_problem(shared_client.post(path, json=changed(question, field, value)), "invalid")
-    assert_problem(shared_client.post(path, content=b"null", headers={"content-type": "application/json"}), "invalid")
+    assert_problem(
+        shared_client.post(path, content=b"null", headers={"content-type": "application/json"}),
+        "invalid",
+    )
     long = shared_client.post(path, json=changed(question, "workload.seq_len", 10**7))
     assert long.json().get("layouts", [{"fits": False}])[0]["fits"] is False
 
@@ -251,11 +337,26 @@ UNKNOWN: list[tuple[str, dict[str, Any], set[str], set[str]]] = [
     ("predictions", {**PREDICTION, "x": 1}, {"model", "layout", "layouts"}, {"constraints"}),
     ("predictions", changed(PREDICTION, "layout.x", 1), {"tp", "dp_shard"}, {"seq_len"}),
     ("predictions", changed(PREDICTION, "cluster.x", 1), {"preset", "num_chips"}, {"levels"}),
-    ("predictions", changed(PREDICTION, "model", {**SHAPE, "x": 1}), {"num_layers", "moe"}, {"preset"}),
-    ("recommendations", {**QUESTION, "constraints": {"x": 1}}, {"tp", "dp", "memory_reserve_gib"}, {"model"}),
+    (
+        "predictions",
+        changed(PREDICTION, "model", {**SHAPE, "x": 1}),
+        {"num_layers", "moe"},
+        {"preset"},
+    ),
+    (
+        "recommendations",
+        {**QUESTION, "constraints": {"x": 1}},
+        {"tp", "dp", "memory_reserve_gib"},
+        {"model"},
+    ),
     ("reports", {**REPORT, "x": 1}, {"outcome", "prediction_id"}, {"reports"}),
     ("reports", {"reports": [REPORT], "x": 1}, {"reports", "all_or_nothing"}, {"outcome"}),
-    ("reports", {"reports": [changed(REPORT, "measured.x", 1)]}, {"step_time_s", "mfu"}, {"outcome"}),
+    (
+        "reports",
+        {"reports": [changed(REPORT, "measured.x", 1)]},
+        {"step_time_s", "mfu"},
+        {"outcome"},
+    ),
 ]
 
 
@@ -270,11 +371,31 @@ def test_where_a_field_is_unknown_the_known_ones_are_told(
     assert not elsewhere & {*names.split(", ")}
 
 
-GROUPED = {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 1024, "groups_per_token": 1}
+GROUPED = {
+    "num_experts": 8,
+    "experts_per_token": 2,
+    "moe_intermediate_size": 1024,
+    "groups_per_token": 1,
+}
 WHAT_WAS_GIVEN: list[tuple[str, dict[str, Any], str, Any]] = [
-    ("predictions", changed(PREDICTION, "workload.precision", "nvfp4"), "/workload/precision", "nvfp4"),
-    ("predictions", changed(PREDICTION, "layouts", [LAYOUT]), "/layout", "an object with 3 members"),
-    ("predictions", changed(PREDICTION, "layout.dp_shard", 63), "/layout", "an object with 3 members"),
+    (
+        "predictions",
+        changed(PREDICTION, "workload.precision", "nvfp4"),
+        "/workload/precision",
+        "nvfp4",
+    ),
+    (
+        "predictions",
+        changed(PREDICTION, "layouts", [LAYOUT]),
+        "/layout",
+        "an object with 3 members",
+    ),
+    (
+        "predictions",
+        changed(PREDICTION, "layout.dp_shard", 63),
+        "/layout",
+        "an object with 3 members",
+    ),
     ("predictions", changed(PREDICTION, "model", 5), "/model", 5),
     ("predictions", changed(PREDICTION, "stack", ["megatron"]), "/stack", ["megatron"]),
     ("reports", changed(REPORT, "failure", {}), "/failure", "an object with 0 members"),
@@ -305,7 +426,9 @@ WHAT_WAS_GIVEN: list[tuple[str, dict[str, Any], str, Any]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "pointer", "value"), WHAT_WAS_GIVEN)
-def test_an_error_shows_what_was_given(shared_client, path: str, body: dict, pointer: str, value: object) -> None:
+def test_an_error_shows_what_was_given(
+    shared_client, path: str, body: dict, pointer: str, value: object
+) -> None:
     found = assert_problem(shared_client.post(f"/v1/{path}", json=body), "invalid", pointer)
     assert [error["value"] for error in found["errors"]] == [value]
     assert "None" not in found["detail"]

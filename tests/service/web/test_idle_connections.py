@@ -23,7 +23,9 @@ async def told(pieces: list[bytes], every_s: float) -> bytes:
     class Impatient(Connection):
         head_wait_s = 0.3
 
-    config = uvicorn.Config(answered, port=0, http=Impatient, lifespan="off", log_config=None, timeout_keep_alive=2)
+    config = uvicorn.Config(
+        answered, port=0, http=Impatient, lifespan="off", log_config=None, timeout_keep_alive=2
+    )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     while not server.started:
@@ -42,7 +44,9 @@ async def told(pieces: list[bytes], every_s: float) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "pieces", [[], [b"GET"], [bytes([one]) for one in HEAD * 3]], ids=["silent", "stops", "byte by byte"]
+    "pieces",
+    [[], [b"GET"], [bytes([one]) for one in HEAD * 3]],
+    ids=["silent", "stops", "byte by byte"],
 )
 def test_a_connection_without_a_request_ends(pieces: list[bytes]) -> None:
     assert asyncio.run(told(pieces, 0.02)) == b""

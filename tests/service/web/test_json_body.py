@@ -42,7 +42,10 @@ MALFORMED = {
 @pytest.mark.parametrize("name", MALFORMED)
 def test_what_is_not_json_is_refused(shared_client, name: str) -> None:
     headers = {"content-type": "application/json"}
-    assert_problem(shared_client.post("/v1/predictions", content=MALFORMED[name], headers=headers), "malformed-body")
+    assert_problem(
+        shared_client.post("/v1/predictions", content=MALFORMED[name], headers=headers),
+        "malformed-body",
+    )
 
 
 def test_reports_of_a_batch_may_have_many_members_together() -> None:
@@ -61,7 +64,11 @@ def sent(client: TestClient, body: dict) -> Response:
 
 def test_a_config_as_python_writes_it_reaches_its_reader(shared_client) -> None:
     config = {"model_type": "nemotron_h", "time_step_limit": [0.0, math.inf], "hidden_size": 8192}
-    assert_problem(sent(shared_client, changed(PREDICTION, "model", config)), "unsupported", "/model/model_type")
+    assert_problem(
+        sent(shared_client, changed(PREDICTION, "model", config)),
+        "unsupported",
+        "/model/model_type",
+    )
     odd = {**CONFIG, "rope_scaling": {"factor": math.nan}, "time_step_limit": [0.0, math.inf]}
     answer = sent(shared_client, changed(PREDICTION, "model", odd))
     assert answer.status_code == 201
@@ -73,17 +80,25 @@ def test_a_config_as_python_writes_it_reaches_its_reader(shared_client) -> None:
 
 @pytest.mark.parametrize(
     ("path", "pointer"),
-    [("model", "/model/num_layers"), ("workload", "/workload/num_layers"), ("layout", "/layout/num_layers")],
+    [
+        ("model", "/model/num_layers"),
+        ("workload", "/workload/num_layers"),
+        ("layout", "/layout/num_layers"),
+    ],
 )
 def test_elsewhere_a_number_must_be_finite(shared_client, path: str, pointer: str) -> None:
     answer = sent(shared_client, changed(PREDICTION, path, {"num_layers": -math.inf}))
     assert f"-Infinity at {pointer}," in assert_problem(answer, "malformed-body")["detail"]
 
 
-@pytest.mark.parametrize("media_type", ["text/plain", "application/json; charset=latin-1", "nonsense", ""])
+@pytest.mark.parametrize(
+    "media_type", ["text/plain", "application/json; charset=latin-1", "nonsense", ""]
+)
 def test_other_media_types_are_refused(shared_client, media_type: str) -> None:
     body = json.dumps(PREDICTION).encode()
-    answer = shared_client.post("/v1/predictions", content=body, headers={"content-type": media_type})
+    answer = shared_client.post(
+        "/v1/predictions", content=body, headers={"content-type": media_type}
+    )
     assert answer.status_code == 415
     assert_problem(answer, "unsupported-media-type")
 
@@ -97,16 +112,29 @@ def test_a_compressed_body_is_refused_as_such(shared_client) -> None:
     assert "encoded as gzip" in assert_problem(answer, "unsupported-media-type")["detail"]
 
 
-@pytest.mark.parametrize("media_type", ["application/json; charset=UTF-8", "application/vnd.x+json"])
+@pytest.mark.parametrize(
+    "media_type", ["application/json; charset=UTF-8", "application/vnd.x+json"]
+)
 def test_json_by_another_name_is_read(shared_client, media_type: str) -> None:
     body = json.dumps(PREDICTION).encode()
-    assert shared_client.post("/v1/predictions", content=body, headers={"content-type": media_type}).status_code == 201
+    assert (
+        shared_client.post(
+            "/v1/predictions", content=body, headers={"content-type": media_type}
+        ).status_code
+        == 201
+    )
 
 
-@pytest.mark.parametrize(("length", "status"), [("4096.0", 201), ("4.096e3", 201), ("4096.5", 422), ('"4096"', 422)])
+@pytest.mark.parametrize(
+    ("length", "status"), [("4096.0", 201), ("4.096e3", 201), ("4096.5", 422), ('"4096"', 422)]
+)
 def test_a_number_without_a_fraction_is_an_integer(shared_client, length: str, status: int) -> None:
-    body = json.dumps(PREDICTION).replace(f'"seq_len": {PREDICTION["workload"]["seq_len"]}', f'"seq_len": {length}')
-    answer = shared_client.post("/v1/predictions", content=body, headers={"content-type": "application/json"})
+    body = json.dumps(PREDICTION).replace(
+        f'"seq_len": {PREDICTION["workload"]["seq_len"]}', f'"seq_len": {length}'
+    )
+    answer = shared_client.post(
+        "/v1/predictions", content=body, headers={"content-type": "application/json"}
+    )
     assert answer.status_code == status
     if status == 201:
         assert answer.json()["request"]["workload"]["seq_len"] == 4096
@@ -127,7 +155,11 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])), st.lists
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.text(st.characters(exclude_categories=["Cs"])),
+        st.lists,
     )
 )
 def test_json_is_read_as_it_is(value: object) -> None:

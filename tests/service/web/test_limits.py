@@ -30,12 +30,16 @@ def test_a_body_is_refused_while_it_streams(make_client) -> None:
             yield b" " * 1000
 
     client = make_client(max_body_bytes=2048)
-    answer = client.post("/v1/predictions", content=chunks(), headers={"content-type": "application/json"})
+    answer = client.post(
+        "/v1/predictions", content=chunks(), headers={"content-type": "application/json"}
+    )
     assert_problem(answer, "body-too-large")
 
 
 def test_a_body_within_the_limit_is_read(make_client) -> None:
-    assert make_client(max_body_bytes=1024).post("/v1/predictions", json=PREDICTION).status_code == 201
+    assert (
+        make_client(max_body_bytes=1024).post("/v1/predictions", json=PREDICTION).status_code == 201
+    )
 
 
 async def in_time(app: ASGIApp, body: list[bytes], every_s: float = 0) -> list[Message]:
@@ -95,7 +99,12 @@ async def gone() -> bool:
 
 def test_slots_run_some_queue_some_and_refuse_the_rest() -> None:
     async def four() -> tuple[list[object], int]:
-        slots, running, most, finish = HeavySlots(concurrency=2, queue=1, wait_s=10), 0, 0, asyncio.Event()
+        slots, running, most, finish = (
+            HeavySlots(concurrency=2, queue=1, wait_s=10),
+            0,
+            0,
+            asyncio.Event(),
+        )
 
         async def work(name: int) -> int:
             nonlocal running, most
@@ -117,8 +126,12 @@ def test_slots_run_some_queue_some_and_refuse_the_rest() -> None:
     assert "2 may compute at a time and 1 wait" in str(done[3])
 
 
-@pytest.mark.parametrize(("client", "wait_s", "error"), [(listening, 0.01, TurnNeverCame), (gone, 60, ClientGone)])
-def test_waiting_ends_with_its_time_or_its_client(client, wait_s: float, error: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("client", "wait_s", "error"), [(listening, 0.01, TurnNeverCame), (gone, 60, ClientGone)]
+)
+def test_waiting_ends_with_its_time_or_its_client(
+    client, wait_s: float, error: type[Exception]
+) -> None:
     async def wait() -> None:
         slots = HeavySlots(concurrency=1, queue=1, wait_s=wait_s)
         async with slots.one(listening):
@@ -136,10 +149,19 @@ def test_a_search_that_nobody_waits_for_any_more_is_never_begun(make_client) -> 
     client = make_client(heavy_concurrency=1, heavy_queue=1)
     app, sent, begun = client.app, [], []
     app.state.services.recommendations.recommend = begun.append
-    messages = [{"type": "http.request", "body": json.dumps(QUESTION).encode()}, {"type": "http.disconnect"}]
+    messages = [
+        {"type": "http.request", "body": json.dumps(QUESTION).encode()},
+        {"type": "http.disconnect"},
+    ]
     path = "/v1/recommendations"
     headers = [(b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": headers,
+    }
 
     async def receive() -> dict:
         return messages.pop(0)
@@ -171,7 +193,13 @@ def test_a_search_ends_when_its_client_leaves(make_client) -> None:
     app.state.services.recommendations.recommend = search
     messages = [{"type": "http.request", "body": json.dumps(QUESTION).encode()}]
     headers = [(b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "path": "/v1/recommendations", "query_string": b"", "headers": headers}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/recommendations",
+        "query_string": b"",
+        "headers": headers,
+    }
 
     async def receive() -> dict:
         if messages:
@@ -217,7 +245,9 @@ def test_an_overloaded_service_says_when_to_come_back(make_client) -> None:
         started.wait(10)
         refused = client.post("/v1/recommendations", json=SMALL)
         assert client.get("/livez").status_code == client.get("/readyz").status_code == 200
-        assert client.post("/v1/predictions", json=PREDICTION).status_code == 201  # cheap work waits for no search
+        assert (
+            client.post("/v1/predictions", json=PREDICTION).status_code == 201
+        )  # cheap work waits for no search
         assert_problem(client.post("/v1/predictions", json=many_layouts(1000)), "overloaded")
         assert_problem(ask(), "still-running")
         finish.set()
@@ -233,6 +263,8 @@ def test_a_retry_of_what_is_answered_waits_for_no_turn(make_client) -> None:
 
     async def ask_in_the_meantime() -> Response:
         async with client.app.state.services.slots.one(listening):
-            return await asyncio.to_thread(client.post, "/v1/recommendations", json=SMALL, headers=headers)
+            return await asyncio.to_thread(
+                client.post, "/v1/recommendations", json=SMALL, headers=headers
+            )
 
     assert client.portal.call(ask_in_the_meantime).headers["idempotency-replayed"] == "true"

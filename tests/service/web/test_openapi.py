@@ -8,11 +8,29 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter
 
-from service.routes import benchmarks, catalog, comparisons, frontiers, predictions, profiles, recommendations, reports
+from service.routes import (
+    benchmarks,
+    catalog,
+    comparisons,
+    frontiers,
+    predictions,
+    profiles,
+    recommendations,
+    reports,
+)
 from service.web.problems import TYPES
 from tests.service.asking import PREDICTION, QUESTION, REPORT, assert_problem
 
-ROUTERS = (benchmarks, predictions, comparisons, frontiers, recommendations, reports, profiles, catalog)
+ROUTERS = (
+    benchmarks,
+    predictions,
+    comparisons,
+    frontiers,
+    recommendations,
+    reports,
+    profiles,
+    catalog,
+)
 EXAMPLES = [
     (route, name)
     for module in ROUTERS
@@ -33,9 +51,15 @@ def test_every_example_works(client, document, route: Any, name: str) -> None:
     (method,) = route.methods
     operation = document["paths"][route.path_format][method.lower()]
     example = operation["requestBody"]["content"]["application/json"]["examples"][name]["value"]
-    required = [item for item in operation["parameters"] if item["in"] == "header" and item["required"]]
-    headers = {item["name"]: example["value"] for item in required for example in item["examples"].values()}
-    answer = client.request(method, route.path_format.format(id="default", version=1), json=example, headers=headers)
+    required = [
+        item for item in operation["parameters"] if item["in"] == "header" and item["required"]
+    ]
+    headers = {
+        item["name"]: example["value"] for item in required for example in item["examples"].values()
+    }
+    answer = client.request(
+        method, route.path_format.format(id="default", version=1), json=example, headers=headers
+    )
     assert answer.status_code == (route.status_code or 200), answer.text
     TypeAdapter(route.response_model).validate_python(answer.json())
 
@@ -43,7 +67,9 @@ def test_every_example_works(client, document, route: Any, name: str) -> None:
 @pytest.mark.parametrize(("route", "name"), EXAMPLES)
 def test_every_example_is_what_its_schema_says(document, route: Any, name: str) -> None:
     (method,) = route.methods
-    content = document["paths"][route.path_format][method.lower()]["requestBody"]["content"]["application/json"]
+    content = document["paths"][route.path_format][method.lower()]["requestBody"]["content"][
+        "application/json"
+    ]
     schema = {**content["schema"], "components": document["components"]}
     Draft202012Validator(schema).validate(content["examples"][name]["value"])
 
@@ -66,10 +92,14 @@ def test_errors_are_documented_as_problems(document) -> None:
     assert {"201", "400", "409", "413", "415", "422", "503"} <= post.keys()
     assert "application/problem+json" in post["422"]["content"]
     assert TYPES["infeasible"].title in post["422"]["description"]
-    activate = document["paths"]["/v1/profiles/{id}/versions/{version}/activate"]["post"]["responses"]
+    activate = document["paths"]["/v1/profiles/{id}/versions/{version}/activate"]["post"][
+        "responses"
+    ]
     assert {"412", "428"} <= activate.keys()
     assert {"422", "503"} <= document["paths"]["/v1/profiles"]["get"]["responses"].keys()
-    assert {"400", "412", "413", "503"} <= document["paths"]["/v1/profiles/{id}/policy"]["put"]["responses"].keys()
+    assert {"400", "412", "413", "503"} <= document["paths"]["/v1/profiles/{id}/policy"]["put"][
+        "responses"
+    ].keys()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +117,9 @@ def test_errors_are_documented_as_problems(document) -> None:
         ("/v1/catalog/{kind}/{name}", ""),
     ],
 )
-def test_headers_are_documented_where_they_are_sent(client, document, path: str, query: str) -> None:
+def test_headers_are_documented_where_they_are_sent(
+    client, document, path: str, query: str
+) -> None:
     for _ in range(2):
         client.post("/v1/reports", json=REPORT)
     known = document["components"]["headers"].keys()
@@ -97,26 +129,41 @@ def test_headers_are_documented_where_they_are_sent(client, document, path: str,
     address = path.format(**ids, version=1, kind="chips", name="h100")
     answer = client.get(address + query)
     responses = document["paths"][path]["get"]["responses"]
-    assert responses["200"].get("headers", {}).keys() == {name for name in known if name in answer.headers}
+    assert responses["200"].get("headers", {}).keys() == {
+        name for name in known if name in answer.headers
+    }
     again = client.get(address, headers={"If-None-Match": answer.headers.get("ETag", "none")})
     assert (again.status_code == 304) == ("304" in responses)
 
 
 def test_headers_of_what_is_created_are_documented(client, document) -> None:
     for path, body in (("/v1/reports", REPORT), ("/v1/predictions", PREDICTION)):
-        _, again = (client.post(path, json=body, headers={"Idempotency-Key": path[4:]}) for _ in range(2))
+        _, again = (
+            client.post(path, json=body, headers={"Idempotency-Key": path[4:]}) for _ in range(2)
+        )
         documented = document["paths"][path]["post"]["responses"]["201"]["headers"].keys()
-        assert documented == {name for name in document["components"]["headers"] if name in again.headers}
+        assert documented == {
+            name for name in document["components"]["headers"] if name in again.headers
+        }
 
 
 def test_what_must_be_sent_and_what_may_be_missing_is_documented(client, document) -> None:
     paths = document["paths"]
-    guards = [item for item in paths["/v1/profiles/{id}/policy"]["put"]["parameters"] if item["in"] == "header"]
+    guards = [
+        item
+        for item in paths["/v1/profiles/{id}/policy"]["put"]["parameters"]
+        if item["in"] == "header"
+    ]
     assert [(guard["name"], guard["required"]) for guard in guards] == [("if-match", True)]
-    assert "application/problem+json" in paths["/problems/{name}"]["get"]["responses"]["404"]["content"]
+    assert (
+        "application/problem+json"
+        in paths["/problems/{name}"]["get"]["responses"]["404"]["content"]
+    )
     busy = paths["/v1/recommendations"]["post"]["responses"]
     assert "Retry-After" in busy["503"]["headers"].keys() & busy["409"]["headers"].keys()
-    lines = paths["/v1/reports"]["get"]["responses"]["200"]["content"]["text/csv"]["schema"]["description"]
+    lines = paths["/v1/reports"]["get"]["responses"]["200"]["content"]["text/csv"]["schema"][
+        "description"
+    ]
     assert client.get("/v1/reports?format=csv").text.strip().replace(",", ", ") in lines
 
 
@@ -137,7 +184,11 @@ def test_every_reference_leads_somewhere(document) -> None:
 
 def test_what_takes_a_name_says_how_to_pin_its_version(document) -> None:
     schemas = document["components"]["schemas"]
-    for schema, name in (("PredictionRequest", "model"), ("PredictionRequest", "cluster"), ("ClusterPreset", "preset")):
+    for schema, name in (
+        ("PredictionRequest", "model"),
+        ("PredictionRequest", "cluster"),
+        ("ClusterPreset", "preset"),
+    ):
         assert "name@2" in schemas[schema]["properties"][name]["description"]
 
 

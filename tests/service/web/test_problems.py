@@ -19,7 +19,11 @@ def test_every_problem_type_says_what_it_means(sqlite, name: str) -> None:
 
 
 def test_every_error_of_the_service_is_in_the_tree_and_has_a_problem_type() -> None:
-    raised = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.ServiceError)]
+    raised = [
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, errors.ServiceError)
+    ]
     for kind in raised:
         assert kind.__name__ in (errors.__doc__ or "")
         assert kind is errors.ServiceError or kind in problems._OF_EXCEPTION
@@ -50,7 +54,9 @@ def test_a_wrong_method_names_the_right_ones(client) -> None:
     assert "GET, HEAD, POST" in assert_problem(answer, "method-not-allowed")["detail"]
 
 
-@pytest.mark.parametrize("path", ["/", "/livez", "/docs", "/v1/reports", "/v1/catalog/chips/h100", "/nowhere"])
+@pytest.mark.parametrize(
+    "path", ["/", "/livez", "/docs", "/v1/reports", "/v1/catalog/chips/h100", "/nowhere"]
+)
 def test_head_is_get_without_its_body(client, path: str) -> None:
     head, get = client.head(path), client.get(path)
     assert (head.status_code, head.content) == (get.status_code, b"")
@@ -67,8 +73,13 @@ def test_the_index_leads_everywhere(client) -> None:
 
 def test_several_errors_come_together(sqlite) -> None:
     body = changed(changed(PREDICTION, "workload.seq_len", 0), "cluster.num_chips", "8")
-    found = assert_problem(sqlite.post("/v1/predictions", json=body), "invalid", "/workload/seq_len")
-    assert {error["pointer"] for error in found["errors"]} == {"/workload/seq_len", "/cluster/num_chips"}
+    found = assert_problem(
+        sqlite.post("/v1/predictions", json=body), "invalid", "/workload/seq_len"
+    )
+    assert {error["pointer"] for error in found["errors"]} == {
+        "/workload/seq_len",
+        "/cluster/num_chips",
+    }
 
 
 def test_long_values_are_echoed_shortened(sqlite) -> None:

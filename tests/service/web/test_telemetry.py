@@ -32,7 +32,9 @@ def test_a_malformed_request_id_is_replaced(client, given: str) -> None:
 
 
 def test_a_log_entry_is_one_line() -> None:
-    record = logging.makeLogRecord({"msg": "two\nlines", "levelname": "INFO", "extra_field": object()})
+    record = logging.makeLogRecord(
+        {"msg": "two\nlines", "levelname": "INFO", "extra_field": object()}
+    )
     line = JsonFormatter().format(record)
     assert "\n" not in line
     assert json.loads(line)["event"] == "two\nlines"
@@ -67,10 +69,14 @@ def test_readiness_waits_for_no_request(client) -> None:
 
 
 def test_a_database_that_is_gone_is_not_ready(tmp_path) -> None:
-    with TestClient(create_app(Settings(database_url="postgresql://nobody@127.0.0.1:1/none"))) as client:
+    with TestClient(
+        create_app(Settings(database_url="postgresql://nobody@127.0.0.1:1/none"))
+    ) as client:
         assert client.get("/livez").status_code == 200
         answer = client.get("/readyz")
         assert (answer.status_code, answer.json()) == (503, {"database": "not reachable"})
         assert_problem(client.get("/v1/profiles"), "unavailable")
-    with TestClient(create_app(Settings(database_url=f"sqlite:///{tmp_path / 'empty.db'}"))) as client:
+    with TestClient(
+        create_app(Settings(database_url=f"sqlite:///{tmp_path / 'empty.db'}"))
+    ) as client:
         assert client.get("/readyz").status_code == 503
