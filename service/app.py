@@ -18,7 +18,7 @@ from service.ask.frontiers import Frontiers
 from service.ask.predictions import Predictions
 from service.ask.recommendations import Recommendations
 from service.ask.timelines import Timelines
-from service.learning.auto_calibration import Unattended
+from service.learning.auto_calibration import AutoCalibration
 from service.learning.benchmarks import Benchmarks
 from service.learning.calibrations import Calibrations
 from service.learning.drift import Drift
@@ -46,7 +46,7 @@ from service.routes import (
 from service.routes.dependencies import Services
 from service.runtime.admission import HeavySlots
 from service.runtime.idempotency import Creation
-from service.runtime.process_pool import Worker
+from service.runtime.process_pool import ProcessPool
 from service.settings import Settings
 from service.store import Store, database
 from service.web import openapi, problems
@@ -101,7 +101,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _services(store: Store, settings: Settings) -> Services:
-    known, worker = Evidence(store), Worker(settings.database_url)
+    known, worker = Evidence(store), ProcessPool(settings.database_url)
     creation = Creation(store, settings.idempotency_ttl_s, settings.idempotency_in_flight_s)
     calibrations = Calibrations(store, worker)
     learning_slots = HeavySlots(1, settings.heavy_queue, settings.heavy_wait_s)
@@ -127,7 +127,7 @@ def _services(store: Store, settings: Settings) -> Services:
         report_summaries=ReportSummaries(store),
         reports=Reports(store),
         timelines=Timelines(store),
-        unattended=Unattended(
+        unattended=AutoCalibration(
             store, calibrations, creation, learning_slots, settings.unattended_look_s
         ),
         worker=worker,

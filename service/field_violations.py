@@ -23,7 +23,7 @@ _PRINTED_BITS = 128  # of a larger one
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FieldViolation:
     """A value that breaks a rule. Only what is in a body has a JSON Pointer."""
 
     location: Sequence[str | int]
@@ -60,7 +60,7 @@ def of_pydantic(
     *,
     root: Sequence[str | int] = (),
     in_body: bool,
-) -> Fault:
+) -> FieldViolation:
     """An error of pydantic's, at this location of something of this form (a type), which lies at
     `root`."""
     value = None if item["type"] == "missing" else item["input"]
@@ -69,12 +69,12 @@ def of_pydantic(
         rule = f"{rule}; known here: {', '.join(known)}"
     if item["type"] == "string_type" and location and location[-1] == f"{TAG}name":
         rule = "must be a name or an object"
-    return Fault([*root, *location], value, rule, in_body=in_body)
+    return FieldViolation([*root, *location], value, rule, in_body=in_body)
 
 
 def of_refusal(
     error: Exception, root: Sequence[str | int], form: Any = None, *, most: int
-) -> list[Fault]:
+) -> list[FieldViolation]:
     """Of a part of a body that lies at `root` and should have this form: what pydantic, the models
     or the service say of it, up to the first so many."""
     if isinstance(error, ValidationError):
@@ -85,12 +85,16 @@ def of_refusal(
             :most
         ]
     if isinstance(error, Invalid):
-        return [Fault([*root, *location_of(error.field)], error.value, error.rule, in_body=True)]
+        return [
+            FieldViolation(
+                [*root, *location_of(error.field)], error.value, error.rule, in_body=True
+            )
+        ]
     if isinstance(error, Unreadable):
-        return [Fault([*root, *error.location], error.value, error.rule, in_body=True)]
+        return [FieldViolation([*root, *error.location], error.value, error.rule, in_body=True)]
     if isinstance(error, NotFound):
-        return [Fault([*root, f"{error.what}_id"], error.name, str(error), in_body=True)]
-    return [Fault(root, None, str(error), in_body=True)]
+        return [FieldViolation([*root, f"{error.what}_id"], error.name, str(error), in_body=True)]
+    return [FieldViolation(root, None, str(error), in_body=True)]
 
 
 def given(body: Any, location: Sequence[str | int], otherwise: object) -> object:

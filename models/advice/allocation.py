@@ -21,7 +21,7 @@ from models.advice.fewer_chips import FEW, built, fastest_space, legal_counts, p
 from models.errors import Infeasible, Invalid
 from models.layouts.factors import divisors
 from models.layouts.space import Space
-from models.search.result import Goal, GoOn
+from models.search.result import Goal, ShouldContinue
 from models.spec.constraints import Constraints
 from models.spec.hardware import Cluster
 from models.spec.problem import Problem
@@ -73,7 +73,11 @@ class Allocation:
 
 
 def allocate(
-    problem: Problem, profile: Profile, constraints: Constraints, nodes: Sequence[Node], go_on: GoOn
+    problem: Problem,
+    profile: Profile,
+    constraints: Constraints,
+    nodes: Sequence[Node],
+    should_continue: ShouldContinue,
 ) -> Allocation:
     """The groups on which a step takes least, of those tried. `problem.cluster` says chip and
     fabric, how many chips to use at most, and perhaps how many of each domain; raises
@@ -81,7 +85,10 @@ def allocate(
     _check_nodes(nodes)
     _check(problem.cluster, nodes)
     best, failure, in_time = fastest_space(
-        _arrangements(problem, constraints, nodes, go_on), profile, Goal(), go_on
+        _arrangements(problem, constraints, nodes, should_continue),
+        profile,
+        Goal(),
+        should_continue,
     )
     if best is None:
         total = sum(node.chips for node in nodes)
@@ -156,7 +163,10 @@ def _group(cluster: Cluster) -> int:
 
 
 def _arrangements(
-    problem: Problem, constraints: Constraints, nodes: Sequence[Node], go_on: GoOn
+    problem: Problem,
+    constraints: Constraints,
+    nodes: Sequence[Node],
+    should_continue: ShouldContinue,
 ) -> list[Space]:
     """On clusters of groups of as many chips as `chips_per_domain`: of groups of about one size the
     numbers that promise most, and of all these what promises most first."""
@@ -172,7 +182,7 @@ def _arrangements(
     found: list[tuple[float, Space]] = []
     for one in chain.from_iterable(islice(spaces, _EACH) for spaces in legal):
         found.append(one)
-        if not go_on():
+        if not should_continue():
             break
     return [
         space

@@ -21,7 +21,7 @@ from models.advice.safe_fit import avoiding
 from models.errors import Infeasible, Invalid, OutOfTime, TooLarge
 from models.layouts.space import Space
 from models.prediction.prediction import Prediction, predict_layouts
-from models.search.result import Answer, Goal, GoOn, to_the_end
+from models.search.result import Answer, Goal, ShouldContinue, run_to_completion
 from models.spec.constraints import Constraints
 from models.spec.layout import Layout
 from models.spec.problem import Problem
@@ -102,7 +102,7 @@ def choose(
     profile: Profile,
     constraints: Constraints,
     objective: Objective,
-    go_on: GoOn = to_the_end,
+    should_continue: ShouldContinue = run_to_completion,
     failed_gib: Callable[[Problem], float] = lambda _: math.inf,
     more: Callable[[], Mapping[str, Problem]] = dict,
 ) -> list[Choice]:
@@ -114,7 +114,7 @@ def choose(
 
     def add(places: Mapping[str, Problem]) -> None:
         for name, problem in _promising(places, objective):
-            if found and not go_on():
+            if found and not should_continue():
                 late = "time ran out before this cluster"
                 chip, chips = problem.cluster.chip.id, problem.cluster.num_chips
                 found.append(
@@ -122,7 +122,9 @@ def choose(
                 )
             else:
                 failed = failed_gib(problem)
-                found.append(_choice(name, problem, profile, constraints, objective, go_on, failed))
+                found.append(
+                    _choice(name, problem, profile, constraints, objective, should_continue, failed)
+                )
 
     add(problems)
     add(more())
@@ -319,7 +321,7 @@ def _choice(
     profile: Profile,
     constraints: Constraints,
     objective: Objective,
-    go_on: GoOn,
+    should_continue: ShouldContinue,
     failed_gib: float,
 ) -> Choice:
     chip, chips = problem.cluster.chip.id, problem.cluster.num_chips
@@ -328,7 +330,7 @@ def _choice(
             failed_gib,
             problem,
             constraints,
-            lambda heeded: _best_of(Space(problem, heeded), profile, go_on),
+            lambda heeded: _best_of(Space(problem, heeded), profile, should_continue),
         )
     except Infeasible as error:
         exact = not isinstance(error, OutOfTime)
@@ -392,12 +394,16 @@ def _figured(
     )
 
 
-def _best_of(space: Space, profile: Profile, go_on: GoOn) -> tuple[Space, Answer, float | None]:
+def _best_of(
+    space: Space, profile: Profile, should_continue: ShouldContinue
+) -> tuple[Space, Answer, float | None]:
     """The answer on all chips, or on fewer where no layout uses all; or on fewer that are faster,
     and then what a step takes with all of them."""
-    found, answer, fewer = search_all_or_fewer(space, profile, Goal(), go_on)
+    found, answer, fewer = search_all_or_fewer(space, profile, Goal(), should_continue)
     seconds = float(answer.times[0])
-    faster, tried_fewer = (None, True) if fewer else best_with_fewer(found, profile, seconds, go_on)
+    faster, tried_fewer = (
+        (None, True) if fewer else best_with_fewer(found, profile, seconds, should_continue)
+    )
     space, best = (faster.space, faster.answer) if faster else (found, answer)
     return (
         space,

@@ -16,7 +16,7 @@ from models.layouts.space import Space
 from models.prediction.prediction import on_host
 from models.search.branch_and_bound import search
 from models.search.infeasibility import blame, in_the_way
-from models.search.result import Goal, GoOn, to_the_end
+from models.search.result import Goal, ShouldContinue, run_to_completion
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
 from models.spec.layout import AXES, Layout, Layouts
@@ -48,7 +48,7 @@ def compare(
     profile: Profile,
     first: Side,
     second: Side,
-    go_on: GoOn = to_the_end,
+    should_continue: ShouldContinue = run_to_completion,
     failed_gib: float = math.inf,
 ) -> Comparison:
     """Raises Infeasible where constraints allow no layout that fits; layouts are taken as legal
@@ -56,7 +56,8 @@ def compare(
     constraints leave out what needs as much."""
     sides = {"first": first, "second": second}
     found = [
-        _found(problem, profile, name, side, go_on, failed_gib) for name, side in sides.items()
+        _found(problem, profile, name, side, should_continue, failed_gib)
+        for name, side in sides.items()
     ]
     layouts = Layouts.concatenate([layouts for layouts, _ in found])
     one, other = candidates(
@@ -83,7 +84,12 @@ def compare(
 
 
 def _found(
-    problem: Problem, profile: Profile, name: str, side: Side, go_on: GoOn, failed_gib: float
+    problem: Problem,
+    profile: Profile,
+    name: str,
+    side: Side,
+    should_continue: ShouldContinue,
+    failed_gib: float,
 ) -> tuple[Layouts, bool]:
     if isinstance(side, Layout):
         return Layouts.of([side]), True
@@ -92,7 +98,7 @@ def _found(
             failed_gib,
             problem,
             side,
-            lambda heeded: search(Space(problem, heeded), profile, Goal(), go_on),
+            lambda heeded: search(Space(problem, heeded), profile, Goal(), should_continue),
         )
     except NoLegalLayout as none:
         contradicted = in_the_way(Space(problem, side))

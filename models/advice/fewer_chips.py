@@ -23,7 +23,7 @@ from models.layouts.rules import BY_NAME
 from models.layouts.space import Space, neutral
 from models.search.branch_and_bound import search, search_on
 from models.search.infeasibility import blame, contradiction, in_the_way, none_uses_all
-from models.search.result import Answer, Goal, GoOn, NothingFaster
+from models.search.result import Answer, Goal, NothingFaster, ShouldContinue
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
 from models.spec.hardware import Cluster
@@ -57,18 +57,22 @@ class FasterOnFewer:
 
 
 def search_all_or_fewer(
-    space: Space, profile: Profile, goal: Goal, go_on: GoOn, known: Layouts | None = None
+    space: Space,
+    profile: Profile,
+    goal: Goal,
+    should_continue: ShouldContinue,
+    known: Layouts | None = None,
 ) -> tuple[Space, Answer, FewerChips | None]:
     """The answer on all chips, of which some layouts may be `known`, or on fewer where no layout
     uses all."""
     try:
-        return space, search(space, profile, goal, go_on, known), None
+        return space, search(space, profile, goal, should_continue, known), None
     except NoLegalLayout:
-        return _on_fewer(space, profile, goal, go_on)
+        return _on_fewer(space, profile, goal, should_continue)
 
 
 def _on_fewer(
-    space: Space, profile: Profile, goal: Goal, go_on: GoOn
+    space: Space, profile: Profile, goal: Goal, should_continue: ShouldContinue
 ) -> tuple[Space, Answer, FewerChips]:
     """The fastest answer of those tried; not exact where time ran out before all were.
 
@@ -87,13 +91,13 @@ def _on_fewer(
         )
     rule, message = blame(problem)
     tried = _promising(_tried(space, ways, _TRIED), ways)
-    best, failure, tried_all = fastest_space(tried, profile, goal, go_on)
+    best, failure, tried_all = fastest_space(tried, profile, goal, should_continue)
     if best is None:
         raise failure or _why_none(problem, constraints, message) or Infeasible(rule, message)
     smaller, answer = best.space, best.answer
     if best.goal != goal:
         known = answer.layouts.take(np.array(answer.ranked[:1]))
-        answer = search_on(answer.ground, goal, go_on, known)
+        answer = search_on(answer.ground, goal, should_continue, known)
     used = smaller.problem.cluster.num_chips
     text = f"{none_uses_all(problem, message)}; the answer uses {used}"
     if not tried_all:
@@ -131,11 +135,11 @@ def _why_none(problem: Problem, constraints: Constraints, message: str) -> Infea
 
 
 def faster_with_fewer(
-    space: Space, profile: Profile, seconds: float, go_on: GoOn
+    space: Space, profile: Profile, seconds: float, should_continue: ShouldContinue
 ) -> tuple[FasterOnFewer | None, bool]:
     """A smaller number of chips, with more ways to divide it, on which a step takes less than
     `seconds`; and whether there was time for all that are worth a try."""
-    best, tried_all = best_with_fewer(space, profile, seconds, go_on)
+    best, tried_all = best_with_fewer(space, profile, seconds, should_continue)
     if best is None:
         return None, tried_all
     chips = best.space.problem.cluster.num_chips
@@ -143,7 +147,7 @@ def faster_with_fewer(
 
 
 def best_with_fewer(
-    space: Space, profile: Profile, seconds: float, go_on: GoOn
+    space: Space, profile: Profile, seconds: float, should_continue: ShouldContinue
 ) -> tuple[Best | None, bool]:
     """The answer on that number of chips, and whether there was time."""
     ways, devices = (
@@ -156,7 +160,7 @@ def best_with_fewer(
     rest = _tried(space, half, most, more_than=ways.get(devices, 0))
     tried = {one.problem.cluster.num_devices: one for one in chain(of_domains, rest)}
     best, _, tried_all = fastest_space(
-        _promising(tried.values(), ways), profile, Goal(faster_than=seconds), go_on
+        _promising(tried.values(), ways), profile, Goal(faster_than=seconds), should_continue
     )
     return best, tried_all
 
@@ -175,24 +179,24 @@ class Best:
 
 
 def fastest_space(
-    spaces: Iterable[Space], profile: Profile, goal: Goal, go_on: GoOn
+    spaces: Iterable[Space], profile: Profile, goal: Goal, should_continue: ShouldContinue
 ) -> tuple[Best | None, Infeasible | None, bool]:
     """The best of some spaces, why the first that has layouts has none that fits, and whether there
     was time for all. They are searched for the goal until there is an answer, then only for what is
     faster than the best; one too large for a search is left out."""
     best, failure, in_time = None, None, True
     for space in spaces:
-        in_time = go_on()
+        in_time = should_continue()
         if (best or np.isfinite(goal.faster_than)) and not in_time:
             break
         wanted = Goal(faster_than=best.step_time_s) if best else goal
         try:
-            best = Best(space, search(space, profile, wanted, go_on), wanted)
+            best = Best(space, search(space, profile, wanted, should_continue), wanted)
         except (NoLegalLayout, NothingFaster, TooLarge):
             pass
         except Infeasible as error:
             failure = failure or error
-        in_time = go_on()
+        in_time = should_continue()
     return best, failure, in_time
 
 

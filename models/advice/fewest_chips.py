@@ -24,7 +24,7 @@ from models.errors import Infeasible, TooLarge
 from models.layouts.factors import divisors
 from models.layouts.space import Space
 from models.search.branch_and_bound import search
-from models.search.result import Answer, Goal, GoOn, NothingFaster, to_the_end
+from models.search.result import Answer, Goal, NothingFaster, ShouldContinue, run_to_completion
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
 from models.spec.hardware import Cluster
@@ -79,7 +79,7 @@ def fewest_chips(
     constraints: Constraints,
     objective: Objective,
     most: int,
-    go_on: GoOn = to_the_end,
+    should_continue: ShouldContinue = run_to_completion,
     failed_gib: float = math.inf,
 ) -> Fewest:
     """Of the problem's chips and links, up to `most`, whatever their number there. The objective
@@ -98,7 +98,7 @@ def fewest_chips(
     )
     searched_all = True
     for tried in (replace(problem, cluster=cluster) for cluster in sizes):
-        if not go_on():
+        if not should_continue():
             return none
         fast = Goal(faster_than=math.nextafter(longest_step_s(tried, objective), math.inf))
         try:
@@ -106,7 +106,7 @@ def fewest_chips(
                 failed_gib,
                 tried,
                 constraints,
-                partial(_found, tried, profile, fast, go_on, failed_gib),
+                partial(_found, tried, profile, fast, should_continue, failed_gib),
             )
         except (NothingFaster, NoLegalLayout, Infeasible):
             continue
@@ -114,24 +114,24 @@ def fewest_chips(
             searched_all = False
             continue
         return replace(none, num_chips=tried.cluster.num_chips, exact=searched_all)
-    return replace(none, exact=searched_all and go_on())
+    return replace(none, exact=searched_all and should_continue())
 
 
 def _found(
     problem: Problem,
     profile: Profile,
     goal: Goal,
-    go_on: GoOn,
+    should_continue: ShouldContinue,
     failed_gib: float,
     constraints: Constraints,
 ) -> Answer:
     """Raises NothingFaster, or, where it may be for want of memory that is left alone, Infeasible
     if nothing fits."""
     try:
-        return search(Space(problem, constraints), profile, goal, go_on)
+        return search(Space(problem, constraints), profile, goal, should_continue)
     except NothingFaster:
         if math.isfinite(failed_gib):
-            search(Space(problem, constraints), profile, Goal(), go_on)
+            search(Space(problem, constraints), profile, Goal(), should_continue)
         raise
 
 

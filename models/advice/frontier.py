@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
-from models.advice.sweep import LINKS, Block, Point, Survey, changed, late
+from models.advice.sweep import LINKS, Block, FrontierSweep, Point, changed, late
 from models.errors import Invalid
-from models.search.result import GoOn, to_the_end
+from models.search.result import ShouldContinue, run_to_completion
 from models.spec.constraints import Constraints
 from models.spec.problem import Problem
 from models.spec.profile import Profile
@@ -39,10 +39,10 @@ def frontier(
     profile: Profile,
     constraints: Constraints,
     grid: Mapping[str, Sequence[float]],
-    go_on: GoOn = to_the_end,
+    should_continue: ShouldContinue = run_to_completion,
     failed_gib: float = math.inf,
 ) -> list[Point]:
-    """A point for every combination of the grid's values, the last axis fastest. Once `go_on` says
+    """A point for every combination of the grid's values, the last axis fastest. Once `should_continue` says
     no, points are the best so far and not exact. `failed_gib`: with which a run like these has run
     out of memory."""
     for name in grid:
@@ -56,11 +56,11 @@ def frontier(
             list(pp),
             "leaves one side: a frontier lies between pipelines and none",
         )
-    survey = Survey(problem, profile, constraints, go_on, failed_gib)
+    survey = FrontierSweep(problem, profile, constraints, should_continue, failed_gib)
     found: dict[tuple[float, ...], Point] = {}
     before: list[Point] = []
     for block in _blocks(grid):
-        if before and not go_on():
+        if before and not should_continue():
             points = [late(place) for place in block.places]
         else:
             points = _again(problem, block, before) or [*survey.points(block)]

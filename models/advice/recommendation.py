@@ -27,7 +27,7 @@ from models.prediction.coverage import DECISIVE
 from models.prediction.prediction import Prediction, on_host
 from models.search.infeasibility import forbidden_schedules, why_none
 from models.search.pareto import pareto_front, steps_of
-from models.search.result import Answer, Certificate, Goal, GoOn, to_the_end
+from models.search.result import Answer, Certificate, Goal, ShouldContinue, run_to_completion
 from models.spec.constraints import Constraints
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
@@ -85,7 +85,7 @@ def recommend(
     *,
     tolerance: float = 0.03,
     top: int = 5,
-    go_on: GoOn = to_the_end,
+    should_continue: ShouldContinue = run_to_completion,
     failed_gib: float = math.inf,
     left_out_s: float = math.inf,
     known: Layouts | None = None,
@@ -96,7 +96,7 @@ def recommend(
     layouts on all chips that were found before.
 
     `ranked` are the `top` fastest meshes within the tolerance, each with its best policy. Once
-    `go_on` says no, the answer is the best so far, and its certificate not exact. Raises Infeasible
+    `should_continue` says no, the answer is the best so far, and its certificate not exact. Raises Infeasible
     when no layout is legal on any number of chips, or none fits in memory.
     """
     if not 0 <= tolerance <= 1:
@@ -106,7 +106,9 @@ def recommend(
         failed_gib,
         problem,
         constraints or Constraints(),
-        lambda heeded: _found(Space(problem, heeded), profile, goal, go_on, left_out_s, known),
+        lambda heeded: _found(
+            Space(problem, heeded), profile, goal, should_continue, left_out_s, known
+        ),
     )
 
 
@@ -114,17 +116,19 @@ def _found(
     whole: Space,
     profile: Profile,
     goal: Goal,
-    go_on: GoOn,
+    should_continue: ShouldContinue,
     left_out_s: float,
     known: Layouts | None,
 ) -> Recommendation:
     """The answer in this space, as to memory by what is predicted."""
     try:
-        space, answer, fewer = search_all_or_fewer(whole, profile, goal, go_on, known)
+        space, answer, fewer = search_all_or_fewer(whole, profile, goal, should_continue, known)
     except Infeasible as error:
         if error.constraint != "memory":
             raise
-        raise with_enough_chips(error, whole.problem, profile, whole.constraints, go_on) from None
+        raise with_enough_chips(
+            error, whole.problem, profile, whole.constraints, should_continue
+        ) from None
     if math.isfinite(left_out_s):
         answer = answer.inexact(left_out_s)
     problem, tolerance = space.problem, goal.tolerance
@@ -136,7 +140,7 @@ def _found(
     rows = list(dict.fromkeys([answer.simplest, *best, *answer.ranked, *front]))
     shown = predictions.take(np.searchsorted(weighed, rows))
     sure = fastest_sure(
-        answer, predictions, weighed, float(answer.times[0]) * (1 + tolerance), go_on
+        answer, predictions, weighed, float(answer.times[0]) * (1 + tolerance), should_continue
     )
     if len(sure):
         shown = answer.ground.predict(Layouts.concatenate([shown.layouts, sure]))
@@ -149,7 +153,7 @@ def _found(
         pipelining = replace(pipelining, roofline=roofline(without, chosen[answer.without]))
     seconds = float(answer.times[0])
     faster, tried_fewer = (
-        (None, True) if fewer else faster_with_fewer(space, profile, seconds, go_on)
+        (None, True) if fewer else faster_with_fewer(space, profile, seconds, should_continue)
     )
     return Recommendation(
         problem=problem,

@@ -15,7 +15,7 @@ from models.errors import Infeasible
 from models.prediction.prediction import Prediction
 from models.search.branch_and_bound import search_on
 from models.search.pareto import ROUNDED
-from models.search.result import Answer, Goal, GoOn, NothingFaster
+from models.search.result import Answer, Goal, NothingFaster, ShouldContinue
 from models.search.tables import NoLegalLayout
 from models.spec.constraints import Constraints
 from models.spec.hardware import GIB
@@ -31,7 +31,7 @@ _OFFLOADS = ("offload_activations", "offload_optimizer")
 
 
 def fastest_sure(
-    answer: Answer, near: Predictions, rows: Array, limit_s: float, go_on: GoOn
+    answer: Answer, near: Predictions, rows: Array, limit_s: float, should_continue: ShouldContinue
 ) -> Layouts:
     """Where the fastest of the answer is not sure to fit, the fastest layout that is and takes no
     more than `limit_s`, if there is one. `near`: predictions of `rows` of the answer, of which the
@@ -49,7 +49,7 @@ def fastest_sure(
     left = sure.with_layers_open() if complete else sure
     if left is not None:
         with suppress(NothingFaster, NoLegalLayout, Infeasible):
-            found = search_on(left, Goal(faster_than=seconds), go_on)
+            found = search_on(left, Goal(faster_than=seconds), should_continue)
             return found.layouts.take(np.array(found.ranked[:1]))
     return answer.layouts.take(known[answer.times[known] == seconds][:1])
 

@@ -21,10 +21,10 @@ from models.columns import Array
 from models.errors import Infeasible, Invalid, OutOfTime
 from models.layouts.space import Space
 from models.search.branch_and_bound import finds_any, search, search_all, search_on
-from models.search.incumbent import Held
+from models.search.incumbent import Incumbent
 from models.search.infeasibility import none_legal
-from models.search.result import Answer, Goal, GoOn, to_the_end
-from models.search.tables import Groundwork, NoLegalLayout
+from models.search.result import Answer, Goal, ShouldContinue, run_to_completion
+from models.search.tables import NoLegalLayout, SearchTables
 from models.spec.constraints import Constraints
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
@@ -131,7 +131,7 @@ class Block:
         return slow, fast
 
 
-class Survey:
+class FrontierSweep:
     """Searches for both sides of pp = 1, one after the other, each with what of the one before
     still holds."""
 
@@ -140,11 +140,11 @@ class Survey:
         problem: Problem,
         profile: Profile,
         constraints: Constraints,
-        go_on: GoOn = to_the_end,
+        should_continue: ShouldContinue = run_to_completion,
         failed_gib: float = math.inf,
     ) -> None:
         self.problem, self.profile, self.constraints = problem, profile, constraints
-        self.go_on, self.failed_gib = go_on, failed_gib
+        self.should_continue, self.failed_gib = should_continue, failed_gib
         self._before: Answer | None = None
         self._spread = _SPREAD
 
@@ -165,7 +165,7 @@ class Survey:
             simple = not is_needed(_gap(without, with_pp), tolerance)
             slower = with_pp * (1 + tolerance), without / (1 + tolerance)
             limits = np.where([simple, not simple], -np.inf, slower) * (1 + 1e-9)
-            if finds_any(ground, limits, self.go_on) is False:
+            if finds_any(ground, limits, self.should_continue) is False:
                 return simple, True
         point = self.point(at)
         return None if point.gap is None else point.is_simple(tolerance), point.exact
@@ -187,7 +187,7 @@ class Survey:
         """Of all places but the one where links are slowest, whose answer is known; together, or by
         halves."""
         first, *others = block.places
-        if not (others and self.go_on()):
+        if not (others and self.should_continue()):
             yield from map(late, others)
             return
         axis, spread = max(
@@ -203,7 +203,7 @@ class Survey:
             self._spread = 1 + (spread - 1) / 2
         slow, fast = block.halves(axis)
         yield from self._others(slow, slowest)
-        yield from self.points(fast) if self.go_on() else map(late, fast.places)
+        yield from self.points(fast) if self.should_continue() else map(late, fast.places)
 
     def _gain(self, block: Block, axis: str, slowest: Answer) -> float:
         """By how much the best layouts are faster where links are fastest along an axis; less than
@@ -219,7 +219,7 @@ class Survey:
         they are too many to find."""
         rows = _sides(slowest)
         limits = _limits(slowest.layouts.pp[rows] > 1, slowest.times[rows])
-        return search_all(self._linked(slowest, block.ends[1]), limits, _MOST, self.go_on)
+        return search_all(self._linked(slowest, block.ends[1]), limits, _MOST, self.should_continue)
 
     def _among(
         self, block: Block, layouts: Layouts, complexities: Array, slowest: Answer
@@ -237,10 +237,10 @@ class Survey:
                     yield from self._among(half, layouts, complexities, slowest)
                 return
         for place in block.places:
-            if not self.go_on():
+            if not self.should_continue():
                 yield late(place)
                 continue
-            held = Held(Goal(both_sides=True))
+            held = Incumbent(Goal(both_sides=True))
             held.add(layouts, self._times(slowest, place, layouts), complexities)
             yield Point.of(place, held.answer(slowest.certificate, slowest.ground))
 
@@ -248,7 +248,7 @@ class Survey:
         """Of a step, at a place where links are others than in an answer."""
         return self._linked(answer, place).predict(layouts).step_time_s
 
-    def _linked(self, answer: Answer, place: Mapping[str, float]) -> Groundwork:
+    def _linked(self, answer: Answer, place: Mapping[str, float]) -> SearchTables:
         """What an answer looked up, at a place with other links."""
         ground = answer.ground.linked(changed(self.problem, place))
         if ground is None:
@@ -275,13 +275,17 @@ class Survey:
                 before.ground.problem.cluster
             ):
                 return before
-            answer = search_on(ground, goal, self.go_on, before.layouts.take(_sides(before)))
+            answer = search_on(
+                ground, goal, self.should_continue, before.layouts.take(_sides(before))
+            )
         else:
             answer = avoiding(
                 self.failed_gib,
                 problem,
                 self.constraints,
-                lambda heeded: search(Space(problem, heeded), self.profile, goal, self.go_on),
+                lambda heeded: search(
+                    Space(problem, heeded), self.profile, goal, self.should_continue
+                ),
             )
         self._before = answer
         return answer

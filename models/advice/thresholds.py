@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from models.advice.sweep import Point, Survey
-from models.search.result import GoOn
+from models.advice.sweep import FrontierSweep, Point
+from models.search.result import ShouldContinue
 from models.spec.constraints import Constraints
 from models.spec.problem import Problem
 from models.spec.profile import Profile
@@ -43,12 +43,12 @@ def thresholds(
     profile: Profile,
     constraints: Constraints,
     tolerance: float,
-    go_on: GoOn,
+    should_continue: ShouldContinue,
     failed_gib: float = math.inf,
 ) -> list[Threshold]:
     """For every axis that the fabric has; none where it is not known whether a pipeline is needed
     as things are. `failed_gib`: with which a run like these has run out of memory."""
-    survey = Survey(problem, profile, constraints, go_on, failed_gib)
+    survey = FrontierSweep(problem, profile, constraints, should_continue, failed_gib)
     here = survey.point({})
     if not here.is_answered:
         return []
@@ -66,7 +66,7 @@ def thresholds(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    survey: Survey
+    survey: FrontierSweep
     tolerance: float
     axis: str
     value: float
@@ -109,7 +109,7 @@ class _Asked:
     def _changed(self, needed: bool, place: float) -> bool | None:
         """Whether what is `needed` here is not so there, or the other way round; None where time
         ran out before that was known."""
-        if not self.survey.go_on():
+        if not self.survey.should_continue():
             return None
         simple, proved = self.survey.is_simple({self.axis: place}, self.tolerance)
         return simple == needed if proved else None

@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 
 from models.calibration.posterior import Posterior
-from models.calibration.random_effects import Oddities
+from models.calibration.random_effects import RandomEffects
 from models.columns import Array
 from models.cost.step import Predictions, predict
 from models.spec.layout import Layout, Layouts
@@ -386,12 +386,12 @@ class Fit:
         return Estimate(linear, np.linalg.inv(normal), spread, noise)
 
 
-def _oddities(targets: Sequence[Target], spread: float) -> Oddities:
+def _oddities(targets: Sequence[Target], spread: float) -> RandomEffects:
     """Sparse models of a name may be; all others are as they seem."""
     names, model = np.unique([t.model for t in targets], return_inverse=True)
     sparse = np.zeros(len(names), dtype=bool)
     sparse[model] = [bool(t.model) and t.problem.architecture.is_moe for t in targets]
-    return Oddities(model, np.where(sparse, spread, 0.0))
+    return RandomEffects(model, np.where(sparse, spread, 0.0))
 
 
 def _pooled(residual: Array, weight: Array, prior: float) -> float:

@@ -17,7 +17,7 @@ from models.columns import Array
 
 
 @dataclass(frozen=True)
-class Oddities:
+class RandomEffects:
     """`model` (runs,): whose each run is, numbered from 0; `spread` (models,): σ, 0 of models that
     are as they seem."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from models.columns import Array, Shared, distinct, total
 from models.cost import pipeline
 from models.cost.makespan import Chunks, Rounds
-from models.cost.memory_uncertainty import Margin
+from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.mesh_costs import MeshCosts
 from models.cost.overlap import Exposure, straggling, weighed
 from models.cost.stage_partition import Stages, boundaries, facing, partition
@@ -285,7 +285,7 @@ class Combiner:
             held = held + x.offload_activations * (self._in_flight * self.c.activation_memory)
         return np.asarray(held.max(axis=0))
 
-    def fits(self, capacity: float, margin: Margin) -> Array:
+    def fits(self, capacity: float, margin: MemoryUncertainty) -> Array:
         """In so many bytes of the device, and with the margin in all of it and in what is known of
         the host."""
         used, _ = self.memory()

@@ -33,7 +33,7 @@ Memory = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
-class Margin:
+class MemoryUncertainty:
     """`variances`: of the logs of coefficients, from terms without runs. A layout fits where it
     does with the `probability`: with even chances where its prediction does."""
 
@@ -42,7 +42,7 @@ class Margin:
     probability: float = EVEN
 
     @classmethod
-    def of(cls, problem: Problem, profile: Profile, probability: float = EVEN) -> Margin:
+    def of(cls, problem: Problem, profile: Profile, probability: float = EVEN) -> MemoryUncertainty:
         variances = dict.fromkeys(_SCALES, 0.0)
         for term in profile.covering(problem.scopes).applying(problem.scopes):
             if term.coefficient in variances and term.is_unknown:

@@ -68,7 +68,7 @@ class Policies:
 
     schedules: Layouts
     shardings: Layouts
-    savers: Layouts
+    memory_policies: Layouts
     counts: Array
     open: Array
 
@@ -78,21 +78,23 @@ class Policies:
     @property
     def variants(self) -> Layouts:
         """Every sharding with every saver, those of a sharding in a row."""
-        z, r = len(self.shardings), len(self.savers)
-        savers = self.savers.take(np.tile(np.arange(r), z))
-        return savers.having(
+        z, r = len(self.shardings), len(self.memory_policies)
+        memory_policies = self.memory_policies.take(np.tile(np.arange(r), z))
+        return memory_policies.having(
             **{name: np.repeat(getattr(self.shardings, name), r) for name in SHARDING_KNOBS}
         )
 
-    def with_savers(self, kept: Array) -> Policies:
-        savers = self.savers.take(kept)
-        return Policies(self.schedules, self.shardings, savers, self.counts[kept], self.open[kept])
+    def with_memory_policies(self, kept: Array) -> Policies:
+        memory_policies = self.memory_policies.take(kept)
+        return Policies(
+            self.schedules, self.shardings, memory_policies, self.counts[kept], self.open[kept]
+        )
 
 
 SCHEDULE_KNOBS = ("schedule", "virtual_stages", "balanced")
 SHARDING_KNOBS = ("zero_stage", "reshard")
-SAVER_KNOBS = ("recompute", "recompute_layers", "offload_activations", "offload_optimizer")
-POLICY_KNOBS = SCHEDULE_KNOBS + SHARDING_KNOBS + SAVER_KNOBS
+MEMORY_POLICY_KNOBS = ("recompute", "recompute_layers", "offload_activations", "offload_optimizer")
+POLICY_KNOBS = SCHEDULE_KNOBS + SHARDING_KNOBS + MEMORY_POLICY_KNOBS
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ class Space:
             *(("selective", self.problem.effective(m)) for m in sets),
             ("full", ()),
         ]
-        savers = Layouts.of(
+        memory_policies = Layouts.of(
             Layout(
                 recompute=r, recompute_modules=modules, offload_activations=a, offload_optimizer=o
             )
@@ -206,9 +208,9 @@ class Space:
         return Policies(
             _schedules(most),
             Layouts.of(Layout(zero_stage=z, reshard=r) for z, r in pairs),
-            savers,
-            np.where(savers.recompute == FULL, self.problem.architecture.num_layers, 1),
-            self._open(savers),
+            memory_policies,
+            np.where(memory_policies.recompute == FULL, self.problem.architecture.num_layers, 1),
+            self._open(memory_policies),
         )
 
     def _require_modules(self, asked: tuple[str, ...]) -> None:
@@ -235,15 +237,17 @@ class Space:
         shardings = self._constrained(every.shardings, SHARDING_KNOBS, refused, rest)
         shardings = self._ruled(shardings, _SHARDING_RULES, refused, rest)
         rest = len(schedules) * len(shardings)
-        kept, counts = np.arange(len(every.savers)), every.counts
-        for name, left in self._savers_left(every.savers):
+        kept, counts = np.arange(len(every.memory_policies)), every.counts
+        for name, left in self._memory_policies_left(every.memory_policies):
             left = np.minimum(left[kept], counts)
             refused[name] += int((counts - left).sum()) * rest
             kept, counts = kept[left > 0], left[left > 0]
-        first = self._without_twins(every.savers.take(kept))
+        first = self._without_twins(every.memory_policies.take(kept))
         refused["dominated"] += int(counts[~first].sum()) * rest
-        savers = every.savers.take(kept[first])
-        return Policies(schedules, shardings, savers, counts[first], self._open(savers)), +refused
+        memory_policies = every.memory_policies.take(kept[first])
+        return Policies(
+            schedules, shardings, memory_policies, counts[first], self._open(memory_policies)
+        ), +refused
 
     @cached_property
     def recompute_layers(self) -> Array:
@@ -257,39 +261,47 @@ class Space:
     def may_recompute_all(self) -> bool:
         return bool((self.recompute_layers == self.problem.architecture.num_layers).any())
 
-    def _savers_left(self, savers: Layouts) -> Iterator[tuple[str, Array]]:
+    def _memory_policies_left(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
         """By refusal, how many of the layouts that each saver stands for it leaves."""
         n = self.problem.architecture.num_layers
-        every = np.full(len(savers), n)
+        every = np.full(len(memory_policies), n)
         for knob in ("recompute", "offload_activations", "offload_optimizer"):
-            yield f"constraints.{knob}", every * self._allowed(savers, knob)
-        full, numbers = savers.recompute == FULL, self.recompute_layers
+            yield f"constraints.{knob}", every * self._allowed(memory_policies, knob)
+        full, numbers = memory_policies.recompute == FULL, self.recompute_layers
         yield (
             "constraints.recompute_layers",
             np.where(full, len(numbers), every * self.may_recompute_all),
         )
         for name in ("recompute_offered", "modules_offered", "modules_exist", "offload_offered"):
-            yield name, every * np.asarray(BY_NAME[name].test(self.problem, savers), dtype=bool)
+            yield (
+                name,
+                every * np.asarray(BY_NAME[name].test(self.problem, memory_policies), dtype=bool),
+            )
         yield (
             "recompute_layers_offered",
-            np.where(self._open(savers) | ~full, every, int(self.may_recompute_all)),
+            np.where(self._open(memory_policies) | ~full, every, int(self.may_recompute_all)),
         )
 
-    def _open(self, savers: Layouts) -> Array:
+    def _open(self, memory_policies: Layouts) -> Array:
         fewer = (
             self.problem.stack.recompute_layers
             and self.recompute_layers.min(initial=self.problem.architecture.num_layers)
             < self.problem.architecture.num_layers
         )
-        return (savers.recompute == FULL) & ~savers.offload_activations & fewer
+        return (memory_policies.recompute == FULL) & ~memory_policies.offload_activations & fewer
 
-    def _without_twins(self, savers: Layouts) -> Array:
+    def _without_twins(self, memory_policies: Layouts) -> Array:
         """Which to keep, where others keep and offload the same and compute no more again, for the
         model at hand."""
         keeps_nothing = set() if self.problem.materialises_scores else {"attention"}
         kinds = self.problem.architecture.kinds
-        done = [[self.problem.repeated(int(r), kind) for kind in kinds] for r in savers.recompute]
-        offloads = np.stack([savers.offload_activations, savers.offload_optimizer], axis=1).tolist()
+        done = [
+            [self.problem.repeated(int(r), kind) for kind in kinds]
+            for r in memory_policies.recompute
+        ]
+        offloads = np.stack(
+            [memory_policies.offload_activations, memory_policies.offload_optimizer], axis=1
+        ).tolist()
 
         def beats(a: int, b: int) -> bool:
             if offloads[a] != offloads[b] or any(r.whole for r in (*done[a], *done[b])):
@@ -300,7 +312,7 @@ class Space:
                 alike and all(x <= y for x, y in pairs) and (a < b or any(x < y for x, y in pairs))
             )
 
-        rows = range(len(savers))
+        rows = range(len(memory_policies))
         return np.array([not any(beats(a, b) for a in rows if a != b) for b in rows], dtype=bool)
 
     def legal_variants(self, policies: Policies) -> Array:

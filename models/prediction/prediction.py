@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.columns import Array, Shared
-from models.cost.memory_uncertainty import Margin
+from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.pipeline import micro_batch_group
 from models.cost.stage_partition import Stages
 from models.cost.step import Predictions, in_gib, predict
@@ -184,7 +184,9 @@ def log_spreads(predictions: Predictions, profile: Profile) -> Spreads:
     )
     beyond = np.where(is_outside(problem, layouts, covering), covering.beyond, 1.0)
     return Spreads(
-        faster * beyond, slower * beyond, Margin.of(problem, profile).spread(predictions.memory)
+        faster * beyond,
+        slower * beyond,
+        MemoryUncertainty.of(problem, profile).spread(predictions.memory),
     )
 
 

@@ -103,13 +103,16 @@ class Variants:
 
     @classmethod
     def of_policies(cls, policies: Policies) -> Variants:
-        z, r = policies.shardings, policies.savers
+        z, r = policies.shardings, policies.memory_policies
         on_host = policies.open & r.offload_optimizer
-        savers = zip(
+        memory_policies = zip(
             r.recompute.tolist(), r.offload_activations.tolist(), on_host.tolist(), strict=True
         )
         shardings = zip(z.zero_stage.tolist(), z.reshard.tolist(), strict=True)
-        every = [(*sharding, *saver) for sharding, saver in product(shardings, savers)]
+        every = [
+            (*sharding, *memory_policy)
+            for sharding, memory_policy in product(shardings, memory_policies)
+        ]
         keys = tuple(dict.fromkeys(every))
         return cls(keys, np.array([keys.index(key) for key in every]), bool(policies.open.any()))
 
@@ -129,14 +132,14 @@ class Variants:
         shardings = len({key[:2] for key in self.keys})
         return shardings, len(self.keys) // shardings
 
-    def knobs(self, sharding: Array, saver: Array) -> tuple[Array, Array, Array, Array]:
+    def knobs(self, sharding: Array, memory_policy: Array) -> tuple[Array, Array, Array, Array]:
         """Of some shardings (z, 1) and savers (1, s): ZeRO stage and reshard (z, 1, 1), recompute
         and activation offload (s, 1)."""
         zero, reshard, recompute, offload, _ = (
             np.array(column) for column in zip(*self.keys, strict=True)
         )
         first = sharding[..., None] * self.shape[1]
-        return zero[first], reshard[first], recompute[saver.T], offload[saver.T]
+        return zero[first], reshard[first], recompute[memory_policy.T], offload[memory_policy.T]
 
     @cached_property
     def _order(self) -> Array:

@@ -30,11 +30,18 @@ from models.layouts.complexity import complexity, of_degrees, of_mesh, of_policy
 from models.layouts.placement import closest_groups
 from models.layouts.space import Space
 from models.search.bounds import Bounds, Parts, Times
-from models.search.incumbent import Held
-from models.search.least_memory import Shortage
+from models.search.incumbent import Incumbent
+from models.search.minimum_memory import MinimumMemory
 from models.search.nodes import Cores, Leaves, Meshes, Outcome, Room
-from models.search.result import Answer, Certificate, Goal, GoOn, NothingFaster, to_the_end
-from models.search.tables import Groundwork, NoLegalLayout
+from models.search.result import (
+    Answer,
+    Certificate,
+    Goal,
+    NothingFaster,
+    ShouldContinue,
+    run_to_completion,
+)
+from models.search.tables import NoLegalLayout, SearchTables
 from models.spec.layout import DEGREES, TORUS, Layouts
 from models.spec.profile import Profile
 
@@ -59,29 +66,31 @@ def search(
     space: Space,
     profile: Profile,
     goal: Goal,
-    go_on: GoOn = to_the_end,
+    should_continue: ShouldContinue = run_to_completion,
     known: Layouts | None = None,
 ) -> Answer:
     """The layouts of a space that reach the goal.
 
-    `go_on` is asked now and then; once it says no, the search ends with the best so far, marked as
+    `should_continue` is asked now and then; once it says no, the search ends with the best so far, marked as
     not exact: with no worse than those of the `known` layouts, which are in the space, that fit.
     Raises NoLegalLayout, NothingFaster, Infeasible if every legal layout needs more memory than
     there is, or OutOfTime.
     """
-    return search_on(Groundwork(space, profile), goal, go_on, known)
+    return search_on(SearchTables(space, profile), goal, should_continue, known)
 
 
-def search_on(ground: Groundwork, goal: Goal, go_on: GoOn, known: Layouts | None = None) -> Answer:
+def search_on(
+    ground: SearchTables, goal: Goal, should_continue: ShouldContinue, known: Layouts | None = None
+) -> Answer:
     """The same on what is known of a space."""
-    held = Held(goal)
+    held = Incumbent(goal)
     if known is not None:
         held.knowing(*_reached(ground, known))
-    answer = _Search(ground, held, go_on).run()
+    answer = _Search(ground, held, should_continue).run()
     while answer.certificate.exact and held.short:
         held = held.again()
         try:
-            again = _Search(ground, held, go_on).run()
+            again = _Search(ground, held, should_continue).run()
         except (OutOfTime, NothingFaster):  # time ended before the best was met again
             return answer.inexact()
         answer = again if again.certificate.exact else answer.inexact()
@@ -89,34 +98,36 @@ def search_on(ground: Groundwork, goal: Goal, go_on: GoOn, known: Layouts | None
 
 
 def search_all(
-    ground: Groundwork, limits: Array, most: int, go_on: GoOn
+    ground: SearchTables, limits: Array, most: int, should_continue: ShouldContinue
 ) -> tuple[Layouts, Array] | None:
     """All layouts that fit and take no longer than the limit for those without and with a pipeline,
     and how complex each is; None if there are none, if it had to look at more than `most` for that,
     or if there was no time."""
-    exact, held = _within(ground, limits, most, go_on)
+    exact, held = _within(ground, limits, most, should_continue)
     if not (exact and held.layouts):
         return None
     return Layouts.concatenate(held.layouts), np.concatenate(held.complexities)
 
 
-def finds_any(ground: Groundwork, limits: Array, go_on: GoOn) -> bool | None:
+def finds_any(ground: SearchTables, limits: Array, should_continue: ShouldContinue) -> bool | None:
     """Whether any layout fits and takes no longer than the limit for those without and with a
     pipeline; None if there was no time to tell."""
-    exact, held = _within(ground, limits, _MOST_LAYOUTS, go_on)
+    exact, held = _within(ground, limits, _MOST_LAYOUTS, should_continue)
     return bool(held.layouts) if exact or held.layouts else None
 
 
-def _within(ground: Groundwork, limits: Array, most: int, go_on: GoOn) -> tuple[bool, Held]:
+def _within(
+    ground: SearchTables, limits: Array, most: int, should_continue: ShouldContinue
+) -> tuple[bool, Incumbent]:
     """Whether a search of all that take no longer than the limits came to its end, and what it
     holds."""
-    held = Held(Goal(both_sides=True), best=float(limits.max()), all_within=limits)
-    search = _Search(ground, held, go_on, most)
+    held = Incumbent(Goal(both_sides=True), best=float(limits.max()), all_within=limits)
+    search = _Search(ground, held, should_continue, most)
     search.fastest()
     return search.exact, held
 
 
-def _reached(ground: Groundwork, known: Layouts) -> tuple[Layouts, Array, Array]:
+def _reached(ground: SearchTables, known: Layouts) -> tuple[Layouts, Array, Array]:
     """Those that fit, with the step time and the complexity of each."""
     found = ground.predict(known)
     fits = np.flatnonzero(ground.fits(found.memory, found.host_bytes))
@@ -126,9 +137,18 @@ def _reached(ground: Groundwork, known: Layouts) -> tuple[Layouts, Array, Array]
 
 class _Search:
     def __init__(
-        self, ground: Groundwork, held: Held, go_on: GoOn, most: int = _MOST_LAYOUTS
+        self,
+        ground: SearchTables,
+        held: Incumbent,
+        should_continue: ShouldContinue,
+        most: int = _MOST_LAYOUTS,
     ) -> None:
-        self.ground, self.held, self.go_on, self.most = ground, held, go_on, most
+        self.ground, self.held, self.should_continue, self.most = (
+            ground,
+            held,
+            should_continue,
+            most,
+        )
         self.rejected, self.pruned_by_memory = ground.rejected.copy(), ground.pruned_by_memory
         self.evaluated, self.over_memory, self.looked_at = 0, 0, 0
         self.closing_bound = np.inf
@@ -425,7 +445,7 @@ class _Search:
     def _fitting(self, meshes: Meshes, leaves: Leaves) -> Outcome:
         """What becomes of the layouts that each leaf stands for. Placement is nothing to memory."""
         ground = self.ground
-        mesh, schedule, r = leaves.mesh, leaves.schedule, ground.saver[leaves.variant]
+        mesh, schedule, r = leaves.mesh, leaves.schedule, ground.memory_policy[leaves.variant]
         layouts = self._layouts(meshes, leaves)
         legal, most = ground.layers_again(layouts, r, np.iinfo(np.int64).max)
         layouts = layouts.having(recompute_layers=most)
@@ -493,7 +513,7 @@ class _Search:
         return self._is_limited and not self._may_go_on(float(bounds[rest].min()))
 
     def _has_time(self) -> bool:
-        if self.go_on():
+        if self.should_continue():
             return True
         self.last_steps -= 1
         return self.last_steps >= 0 and not self._is_limited
@@ -535,4 +555,4 @@ class _Search:
             return NothingFaster()
         if not self.exact:
             return OutOfTime()
-        return Shortage(self.ground, self._has_time).error() or NoLegalLayout(self.rejected)
+        return MinimumMemory(self.ground, self._has_time).error() or NoLegalLayout(self.rejected)

@@ -9,14 +9,14 @@ import numpy as np
 from models.columns import Array, distinct
 from models.search.pareto import ROUNDED, staircase
 from models.search.result import Answer, Certificate, Goal
-from models.search.tables import Groundwork
+from models.search.tables import SearchTables
 from models.spec.layout import DEGREES, Layouts
 
 _ROUNDING = 1e-9  # times that differ by less are the same
 
 
 @dataclass
-class Held:
+class Incumbent:
     """What the search holds: layouts that may be in the answer, and the limits that they set."""
 
     goal: Goal
@@ -92,10 +92,10 @@ class Held:
         their places."""
         return _told_apart(self.last) < min(self._last(), self.tolerated)
 
-    def again(self) -> Held:
+    def again(self) -> Incumbent:
         """To search once more with what is known of the fastest, and of the sides: bounds may
         exceed what they bound by rounding errors."""
-        return Held(
+        return Incumbent(
             self.goal,
             best=self.best,
             sides=self.sides * (1 + _ROUNDING),
@@ -141,7 +141,7 @@ class Held:
             (bound < limits.take(simpler)) & (bound < self.goal.faster_than)
         )
 
-    def answer(self, certificate: Certificate, ground: Groundwork) -> Answer:
+    def answer(self, certificate: Certificate, ground: SearchTables) -> Answer:
         """Of what is held, with how the search went."""
         layouts = Layouts.concatenate(self.layouts)
         times, points = _alike(np.concatenate(self.times)), np.concatenate(self.complexities)

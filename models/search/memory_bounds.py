@@ -112,14 +112,14 @@ class MemoryBounds:
         self.layers, self.ends = costs.bytes[: costs.kinds], costs.bytes[-2:]
 
     def memory(self) -> Memory:
-        savers, z, n = self.policies.savers, len(self.zero), len(self.pp)
-        found = np.empty((len(Memory.__slots__), z, len(savers), n))
-        hosts, host = np.unique(savers.offload_optimizer, return_inverse=True)
+        memory_policies, z, n = self.policies.memory_policies, len(self.zero), len(self.pp)
+        found = np.empty((len(Memory.__slots__), z, len(memory_policies), n))
+        hosts, host = np.unique(memory_policies.offload_optimizer, return_inverse=True)
         on_host = hosts[:, None, None]
         states = self._states(self._worth(on_host))
-        for offload in np.unique(savers.offload_activations).tolist():
-            rows = np.flatnonzero(savers.offload_activations == offload)
-            recompute, again = np.unique(savers.recompute[rows], return_inverse=True)
+        for offload in np.unique(memory_policies.offload_activations).tolist():
+            rows = np.flatnonzero(memory_policies.offload_activations == offload)
+            recompute, again = np.unique(memory_policies.recompute[rows], return_inverse=True)
             activations, share = (
                 self._activations(recompute, offload),
                 np.ones((z, len(hosts), len(recompute), n)),
@@ -130,7 +130,7 @@ class MemoryBounds:
                 value[:, rows] = np.broadcast_to(of, share.shape)[:, host[rows], again]
         found[:3] *= 1 + self.c.fragmentation
         found[:2] += self.c.context_gib * GIB
-        return Memory(*found.reshape(len(found), z * len(savers), n))
+        return Memory(*found.reshape(len(found), z * len(memory_policies), n))
 
     def _share(self, states: _States, again: _Activations, policies: Array) -> Array:
         """Of the layers of every stage, how many have to be recomputed at least, under some of the
@@ -257,7 +257,7 @@ class MemoryBounds:
         return self.problem.architecture.layers_trained
 
 
-_SAVERS = ("recompute", "offload_activations", "offload_optimizer")
+_MEMORY_POLICIES = ("recompute", "offload_activations", "offload_optimizer")
 
 
 def _rows(policies: Layouts, *knobs: str) -> list[tuple[int, ...]]:
@@ -279,8 +279,12 @@ class CoreMemory:
         worth = self._worth(cores)
         layers = [size.take(shard) for size in self.layers]
         parameters = [worth.of(size) for size in layers]
-        savers = sorted({pair[:2] for pair in _rows(self.policies.savers, *_SAVERS)})
-        needed = [self._needed(parameters, shard, cores.pp, flying, *pair) for pair in savers]
+        memory_policies = sorted(
+            {pair[:2] for pair in _rows(self.policies.memory_policies, *_MEMORY_POLICIES)}
+        )
+        needed = [
+            self._needed(parameters, shard, cores.pp, flying, *pair) for pair in memory_policies
+        ]
         held = (
             reduce(np.minimum, needed)
             + total(worth.of(size.take(shard)) for size in self.ends) / cores.pp
@@ -293,7 +297,7 @@ class CoreMemory:
         experts = np.maximum(replicas * cores.tp // (cores.ep * cores.etp), 1)
         most = int(shardings.zero_stage.max())
         states = 0.0
-        if not self.policies.savers.offload_optimizer.any():
+        if not self.policies.memory_policies.offload_optimizer.any():
             states = problem.master_bytes + problem.workload.optimizer_state.moment_bytes
         gradient = problem.gradient_bytes
         sharded = states * (most >= 1) + gradient * (most >= 2)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from models.columns import Array
-from models.search.tables import Groundwork
+from models.search.tables import SearchTables
 from models.spec.layout import Layouts
 
 
@@ -67,7 +67,7 @@ class Answer:
     with_pp: int | None
     complete_s: float
     certificate: Certificate
-    ground: Groundwork
+    ground: SearchTables
 
     @property
     def simplest(self) -> int:
@@ -85,10 +85,10 @@ class Answer:
         )
 
 
-GoOn = Callable[[], bool]
+ShouldContinue = Callable[[], bool]
 
 
-def to_the_end() -> bool:
+def run_to_completion() -> bool:
     return True
 
 

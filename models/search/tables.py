@@ -10,8 +10,8 @@ from functools import cached_property, partial
 import numpy as np
 
 from models.columns import Array, distinct, picked, place_of
-from models.cost.memory_uncertainty import Margin
 from models.cost.memory_uncertainty import Memory as MemoryUsed
+from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.mesh_costs import Links, MeshCosts, ShardCosts, Tables, collectives
 from models.cost.shard import Shards
 from models.cost.step import Predictions
@@ -19,7 +19,7 @@ from models.errors import Invalid, TooLarge
 from models.layouts.complexity import of_policy
 from models.layouts.placement import Groups, groups
 from models.layouts.space import (
-    SAVER_KNOBS,
+    MEMORY_POLICY_KNOBS,
     SCHEDULE_KNOBS,
     SHARDING_KNOBS,
     Space,
@@ -50,7 +50,7 @@ class NoLegalLayout(Exception):
         self.rejected = rejected
 
 
-class Groundwork:
+class SearchTables:
     """Of a space: its trunks, expert degrees and policies, less those that cannot be, with what
     they cost and hold.
 
@@ -61,7 +61,9 @@ class Groundwork:
     def __init__(self, space: Space, profile: Profile) -> None:
         self.space, self.problem = space, space.problem
         self.c: Coefficients = profile.coefficients(self.problem.scopes)
-        self.margin = Margin.of(self.problem, profile, space.constraints.min_fit_probability)
+        self.margin = MemoryUncertainty.of(
+            self.problem, profile, space.constraints.min_fit_probability
+        )
         self._keep_free()
         self.pruned_by_memory = 0
         self.trunks, rejected = space.trunks
@@ -96,7 +98,7 @@ class Groundwork:
             self.problem, self.policies.schedules, *pipelines, legal, self.shards.weights
         )
 
-    def as_sure(self, probability: float) -> Groundwork:
+    def as_sure(self, probability: float) -> SearchTables:
         """The same where layouts have to fit with that probability, which is nothing to what is
         legal and costs."""
         other = copy(self)
@@ -104,17 +106,17 @@ class Groundwork:
         other._keep_free()
         return other
 
-    def with_layers_open(self) -> Groundwork | None:
+    def with_layers_open(self) -> SearchTables | None:
         """The same of nothing but savers that recompute as many layers as it takes; None where
         there are none."""
-        is_open = self.policies.open[self.saver]
+        is_open = self.policies.open[self.memory_policy]
         if not is_open.any():
             return None
         other = copy(self)
         other.legal_variants = self.legal_variants & is_open
         return other
 
-    def linked(self, problem: Problem) -> Groundwork | None:
+    def linked(self, problem: Problem) -> SearchTables | None:
         """The same for a problem whose chips are joined by other links, which is nothing to what is
         legal, what it computes and what it holds; None where the problem differs in more."""
         mine, links = self.problem.cluster, problem.cluster
@@ -158,10 +160,12 @@ class Groundwork:
         if (count := len(bodies.table) * len(self.experts)) > MOST_SHARDS:
             raise TooLarge(self.problem.cluster.num_chips, count, "shards of a layer", MOST_SHARDS)
         shards = self._crossed(bodies.table)
-        self.shards = ShardCosts.of(self.problem, shards, self.c, self.policies.savers.recompute)
+        self.shards = ShardCosts.of(
+            self.problem, shards, self.c, self.policies.memory_policies.recompute
+        )
         self.memory = CoreMemory(self.problem, self.shards, self.c, self.policies)
         self.variants = Variants.of_policies(self.policies)
-        z, r = len(self.policies.shardings), len(self.policies.savers)
+        z, r = len(self.policies.shardings), len(self.policies.memory_policies)
         self.legal_variants = self.space.legal_variants(self.policies)
         legal = np.logical_or.reduce(self.legal_variants.reshape(-1, z, r), axis=2)
         kept = ~slower_shardings(self.problem, self.policies.shardings, legal)
@@ -170,8 +174,8 @@ class Groundwork:
             legal[:, kept],
         )
         self.sharding = np.repeat(np.arange(z), r)
-        self.saver = np.tile(np.arange(r), z)
-        self.on_host = self.policies.savers.offload_optimizer[self.saver]
+        self.memory_policy = np.tile(np.arange(r), z)
+        self.on_host = self.policies.memory_policies.offload_optimizer[self.memory_policy]
         self._count_points()
 
     def _crossed(self, bodies: Shards) -> Shards:
@@ -247,12 +251,12 @@ class Groundwork:
     def _drop_offload(self) -> None:
         """Of the optimizer, where no host can hold it; but not all that there is, for the answer to
         say why."""
-        savers = self.policies.savers
-        kept = ~savers.offload_optimizer
+        memory_policies = self.policies.memory_policies
+        kept = ~memory_policies.offload_optimizer
         self.hosts_too_small = not kept.all() and not self._hosts_hold_states()
         if not (self.hosts_too_small and kept.any()):
             return
-        left = self.policies.with_savers(kept)
+        left = self.policies.with_memory_policies(kept)
         self.pruned_by_memory += (
             int(self.splits.sum()) * len(self.experts) * (len(self.policies) - len(left))
         )
@@ -335,20 +339,20 @@ class Groundwork:
         parts = (
             (self.policies.schedules, SCHEDULE_KNOBS, schedule),
             (self.policies.shardings, SHARDING_KNOBS, self.sharding[variant]),
-            (self.policies.savers, SAVER_KNOBS, self.saver[variant]),
+            (self.policies.memory_policies, MEMORY_POLICY_KNOBS, self.memory_policy[variant]),
         )
         return meshes.having(
             **{name: getattr(rows, name)[at] for rows, names, at in parts for name in names}
         )
 
     def layers_again(
-        self, layouts: Layouts, saver: Array, index: Array | int
+        self, layouts: Layouts, memory_policy: Array, index: Array | int
     ) -> tuple[Array, Array]:
         """Of how many layers recompute may be (1 where that is not open), and the number at an
         index, or the largest: those that are fewer than the layers of a chunk, and all of them
         (0)."""
         numbers, n = self.space.recompute_layers, self.problem.architecture.num_layers
-        is_open, has_all = self.policies.open[saver], int(self.space.may_recompute_all)
+        is_open, has_all = self.policies.open[memory_policy], int(self.space.may_recompute_all)
         chunk = np.where(layouts.balanced, 1, n // (layouts.pp * layouts.virtual_stages))
         fewer = np.minimum(np.searchsorted(numbers, chunk), len(numbers) - has_all)
         legal = np.where(is_open, fewer + has_all, 1)

@@ -40,10 +40,10 @@ class Comparisons:
             {f"{name}.layout": layout.build() for name, layout in settled.items()},
             {f"{name}.layout": layout for name, layout in open_.items()},
         )
-        go_on = Deadline(request.time_limit_s, require_client)
+        should_continue = Deadline(request.time_limit_s, require_client)
         first, second = (_side(side, settled.get(name)) for name, side in given.items())
         failed = out_of_memory(self._store, problem, profile)
-        found = compare(problem, profile, first, second, go_on, least_that_failed(failed))
+        found = compare(problem, profile, first, second, should_continue, least_that_failed(failed))
         answer = ComparisonAnswer.of(
             found, problem.cluster.usd_per_hour, grounds(request, resolved, profile)
         )

@@ -17,11 +17,11 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.identifiers import digest
-from service.resolve.answered_layout import Subject, of_prediction, of_recommendation
+from service.resolve.answered_layout import AnsweredLayout, of_prediction, of_recommendation
 from service.resolve.measurements import log_ratio, mfu_of, within
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import Resolver
-from service.runtime.lru_cache import Remembered
+from service.runtime.lru_cache import LruCache
 from service.schemas.cluster import ClusterPreset
 from service.schemas.evidence import (
     Difference,
@@ -89,7 +89,7 @@ class _Found:
         return cls(run, resolver.problem(run.question(profile.software_year)).problem, distance)
 
 
-_shelves = Remembered[str | None, _Shelf](1)
+_shelves = LruCache[str | None, _Shelf](1)
 """By release, which is the same in every database."""
 
 
@@ -177,7 +177,7 @@ def _wanted(rows: Rows, query: EvidenceQuery) -> Traits:
     return Traits(**stated)
 
 
-def _traits(resolver: Resolver, subject: Subject) -> Traits:
+def _traits(resolver: Resolver, subject: AnsweredLayout) -> Traits:
     return Traits.of(resolver.problem(subject.question).problem, subject.layout.build())
 
 

@@ -27,11 +27,11 @@ class Frontiers:
         with self._store.reading() as rows:
             resolved = Resolver(rows).problem(request)
             profile = wanted_profile(rows, request.profile)
-        grid, go_on = request.grid.axes(), Deadline(request.time_limit_s, require_client)
+        grid, should_continue = request.grid.axes(), Deadline(request.time_limit_s, require_client)
         constraints = request.constraints.build()
         failed = out_of_memory(self._store, resolved.problem, profile)
         points = frontier(
-            resolved.problem, profile, constraints, grid, go_on, least_that_failed(failed)
+            resolved.problem, profile, constraints, grid, should_continue, least_that_failed(failed)
         )
         without = [f"{line}, wherever anything else fits" for line in left_out(0.0, failed)]
         answer = FrontierAnswer(

@@ -10,7 +10,7 @@ from models.calibration.calibrate import Observation
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.resolve.observations import Observations, needed_gib
-from service.runtime.lru_cache import Remembered
+from service.runtime.lru_cache import LruCache
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
 from service.store import Store
@@ -20,7 +20,7 @@ from service.store.tables import ReportRow
 _MOST = 10_000  # different runs, of those that were measured last
 _ROUNDING = 0.005
 
-_runs = Remembered[tuple[str, int, str], tuple[LayoutFields, float] | None](2 * _MOST)
+_runs = LruCache[tuple[str, int, str], tuple[LayoutFields, float] | None](2 * _MOST)
 """Layout and GiB needed, by profile, version and first report of a run, none of which change:
 predictions beside many reports cost little. None where a run no longer means anything to the
 models."""

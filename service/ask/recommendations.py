@@ -14,7 +14,7 @@ from models.advice.fewest_chips import Fewest, fewest_chips
 from models.advice.recommendation import Recommendation, recommend
 from models.advice.thresholds import thresholds
 from models.errors import Infeasible
-from models.search.result import GoOn
+from models.search.result import ShouldContinue
 from models.spec.constraints import Constraints
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
@@ -24,7 +24,7 @@ from service.ask.evidence import Evidence
 from service.ask.oom_history import least_that_failed, left_out, out_of_memory, warnings
 from service.resolve.answer_basis import basis
 from service.resolve.assumptions import of_the_chunks, of_the_leaves
-from service.resolve.candidate_clusters import OWN, Places, add_number, places_of
+from service.resolve.candidate_clusters import OWN, CandidateClusters, add_number, places_of
 from service.resolve.profiles import wanted_profile
 from service.resolve.resolution import Resolver
 from service.runtime.deadline import Deadline, nobody
@@ -59,11 +59,13 @@ class Recommendations:
         with self._store.reading() as rows:
             places = places_of(Resolver(rows), request)
             profile = wanted_profile(rows, request.profile)
-        constraints, go_on = (
+        constraints, should_continue = (
             request.constraints.build(),
             Deadline(request.time_limit_s, require_client),
         )
-        choices, fewest = self._choose(places, request, profile, constraints, go_on.most())
+        choices, fewest = self._choose(
+            places, request, profile, constraints, should_continue.most()
+        )
         where, known = (choices[0].name, choices[0].layout) if choices else (OWN, None)
         resolved = places.resolved[where]
         problem, allocation, leaves = resolved.problem, None, list[str]()
@@ -71,7 +73,7 @@ class Recommendations:
             problem = with_chips(problem, choices[0].chips_used or choices[0].num_chips)
         if request.allocation is not None:
             nodes = request.allocation.build()
-            allocation = allocate(problem, profile, constraints, nodes, go_on.most())
+            allocation = allocate(problem, profile, constraints, nodes, should_continue.most())
             leaves = of_the_leaves(allocation, nodes)
             problem = replace(problem, cluster=allocation.cluster)
         failed = out_of_memory(self._store, problem, profile)
@@ -82,7 +84,7 @@ class Recommendations:
                 constraints,
                 tolerance=request.tolerance,
                 top=request.top,
-                go_on=go_on,
+                should_continue=should_continue,
                 failed_gib=least_that_failed(failed),
                 left_out_s=math.inf if allocation is None else allocation.left_out_s,
                 known=Layouts.of([known])
@@ -97,7 +99,9 @@ class Recommendations:
         members = _found(found)
         if "thresholds" in request.include:
             soon = (
-                go_on if "time_limit_s" in request.model_fields_set else go_on.within(_THRESHOLDS_S)
+                should_continue
+                if "time_limit_s" in request.model_fields_set
+                else should_continue.within(_THRESHOLDS_S)
             )
             asked = (profile, constraints, request.tolerance, soon, least_that_failed(failed))
             members["pipelining"].thresholds = _thresholds(found, *asked)
@@ -126,11 +130,11 @@ class Recommendations:
 
     def _choose(
         self,
-        places: Places,
+        places: CandidateClusters,
         request: RecommendationRequest,
         profile: Profile,
         constraints: Constraints,
-        go_on: GoOn,
+        should_continue: ShouldContinue,
     ) -> tuple[list[Choice], list[str]]:
         """Where the request asks for it, its places, the best first; and how the fewest chips were
         found, in words."""
@@ -145,15 +149,19 @@ class Recommendations:
             if (most := request.alternatives.up_to_chips) is None:
                 return {}
             own = places.resolved[OWN].problem
-            found = fewest_chips(own, profile, constraints, objective, most, go_on, failed_gib(own))
+            found = fewest_chips(
+                own, profile, constraints, objective, most, should_continue, failed_gib(own)
+            )
             fewest.append(found.told)
             return self._added(places, found)
 
         problems = {name: resolved.problem for name, resolved in places.resolved.items()}
-        choices = choose(problems, profile, constraints, objective, go_on, failed_gib, more)
+        choices = choose(
+            problems, profile, constraints, objective, should_continue, failed_gib, more
+        )
         return [*choices, *places.refused], fewest
 
-    def _added(self, places: Places, fewest: Fewest) -> dict[str, Problem]:
+    def _added(self, places: CandidateClusters, fewest: Fewest) -> dict[str, Problem]:
         """Them as one of the places, unless they are already."""
         own, name = places.resolved[OWN].problem, "alternatives.up_to_chips"
         if fewest.num_chips is None:
@@ -178,13 +186,13 @@ def _thresholds(
     profile: Profile,
     constraints: Constraints,
     tolerance: float,
-    go_on: GoOn,
+    should_continue: ShouldContinue,
     failed_gib: float,
 ) -> list[ThresholdAnswer]:
     """None of what is not known."""
     if found.pipelining.needed is None:
         return []
-    some = thresholds(found.problem, profile, constraints, tolerance, go_on, failed_gib)
+    some = thresholds(found.problem, profile, constraints, tolerance, should_continue, failed_gib)
     return [ThresholdAnswer.of(one) for one in some]
 
 
@@ -253,7 +261,7 @@ def _advised(answer: RecommendationAnswer) -> dict[str, PredictedLayout]:
     return {"the fastest": fastest} if alike else {"the fastest": fastest, "the simplest": simplest}
 
 
-def _asked(request: RecommendationRequest, places: Places) -> dict[str, Any]:
+def _asked(request: RecommendationRequest, places: CandidateClusters) -> dict[str, Any]:
     """What of the request is no part of the question, and its own cluster and stack, whichever are
     the best."""
     given = dict(places.written[OWN])
@@ -276,7 +284,7 @@ def _asked(request: RecommendationRequest, places: Places) -> dict[str, Any]:
     return given
 
 
-def _other(places: Places, i: int, given: OtherPreset | OtherCluster) -> dict[str, Any]:
+def _other(places: CandidateClusters, i: int, given: OtherPreset | OtherCluster) -> dict[str, Any]:
     """An alternative as it is written, with its stack where it names one."""
     written = places.written[f"alternatives.clusters[{i}]"]
     return {**written["cluster"], **({} if given.stack is None else {"stack": written["stack"]})}

@@ -33,7 +33,7 @@ class _Due:
     key: str
 
 
-class Unattended:
+class AutoCalibration:
     def __init__(
         self,
         store: Store,

@@ -23,7 +23,7 @@ from service.resolve.observations import Observations, log_residuals
 from service.resolve.profiles import add_version, version_document
 from service.resolve.resolution import Resolver
 from service.runtime.idempotency import Created, Save
-from service.runtime.process_pool import Worker
+from service.runtime.process_pool import ProcessPool
 from service.schemas.profile import (
     CalibrationAnswer,
     CalibrationRequest,
@@ -126,7 +126,7 @@ class _Nothing:
 
 
 class Calibrations:
-    def __init__(self, store: Store, worker: Worker) -> None:
+    def __init__(self, store: Store, worker: ProcessPool) -> None:
         self._store, self._worker = store, worker
 
     def calibrate(self, id_: str, request: CalibrationRequest) -> Save:

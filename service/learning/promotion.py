@@ -18,7 +18,7 @@ from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile
 from service.resolve.observations import Observations, log_residuals
 from service.resolve.resolution import Resolver
-from service.runtime.lru_cache import Remembered
+from service.runtime.lru_cache import LruCache
 from service.schemas.evidence import PublishedRun
 from service.schemas.profile import Policy, Promotion
 from service.store import Store
@@ -38,7 +38,7 @@ class _Sample:
     problems: list[Problem]
 
 
-_samples = Remembered[tuple[str | None, float], _Sample](1)
+_samples = LruCache[tuple[str | None, float], _Sample](1)
 """By release, which is the same in every database, and the year that a profile's software is of."""
 
 

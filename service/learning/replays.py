@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from models.calibration.calibrate import Observation
 from models.columns import Array
-from models.cost.memory_uncertainty import Margin
+from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.step import Predictions, predict
 from models.errors import DomainError
 from models.spec.constraints import Constraints
@@ -148,7 +148,7 @@ def _replayed(asked: _Asked, profile: Profile) -> Replayed:
 def _as_asked(asked: _Asked, found: Predictions, profile: Profile) -> Array:
     """Which layouts fit as surely as the question wants them to, with what it keeps free."""
     wanted, cluster = asked.constraints, asked.problem.cluster
-    margin = Margin.of(asked.problem, profile, wanted.min_fit_probability)
+    margin = MemoryUncertainty.of(asked.problem, profile, wanted.min_fit_probability)
     return margin.fits(
         found.memory,
         found.host_bytes,

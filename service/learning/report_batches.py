@@ -11,11 +11,11 @@ from pydantic import ValidationError
 
 from models.errors import DomainError, Invalid
 from service.errors import MalformedBody, Refused
-from service.field_violations import Fault, given, of_refusal
+from service.field_violations import FieldViolation, given, of_refusal
 from service.learning.report_ingestion import taken
 from service.learning.reports import location
 from service.runtime.idempotency import Created, Save
-from service.runtime.process_pool import Worker
+from service.runtime.process_pool import ProcessPool
 from service.schemas.report import BatchAnswer, BatchItem, ItemError, ReportBatch, ReportSubmission
 from service.store import Rows, Store
 from service.store.arrivals import Columns
@@ -25,7 +25,7 @@ _MOST_ERRORS = 5  # of one report
 
 
 class ReportBatches:
-    def __init__(self, store: Store, worker: Worker) -> None:
+    def __init__(self, store: Store, worker: ProcessPool) -> None:
         self._store, self._worker = store, worker
 
     def take(self, batch: ReportBatch) -> Save:
@@ -36,9 +36,9 @@ class ReportBatches:
         return lambda rows: _save(rows, outcomes)
 
 
-def outcomes_of(store: Store, texts: Sequence[str]) -> list[Columns | list[Fault]]:
+def outcomes_of(store: Store, texts: Sequence[str]) -> list[Columns | list[FieldViolation]]:
     """What to store of each report, or what is wrong with it."""
-    outcomes: dict[int, Columns | list[Fault]] = {}
+    outcomes: dict[int, Columns | list[FieldViolation]] = {}
     reports: dict[int, Any] = {}
     readable: dict[int, ReportSubmission] = {}
     for index, text in enumerate(texts):
@@ -55,7 +55,7 @@ def outcomes_of(store: Store, texts: Sequence[str]) -> list[Columns | list[Fault
     return [outcomes[index] for index in range(len(texts))]
 
 
-def _faults(index: int, error: Exception, report: Any) -> list[Fault]:
+def _faults(index: int, error: Exception, report: Any) -> list[FieldViolation]:
     """With the values as the report has them."""
     found = of_refusal(error, [], ReportSubmission, most=_MOST_ERRORS)
     return [
@@ -68,11 +68,11 @@ def _faults(index: int, error: Exception, report: Any) -> list[Fault]:
     ]
 
 
-def _invalid(fault: Fault) -> Invalid:
+def _invalid(fault: FieldViolation) -> Invalid:
     return Invalid(fault.field, fault.value, fault.rule)
 
 
-def _save(rows: Rows, outcomes: Sequence[Columns | list[Fault]]) -> Created:
+def _save(rows: Rows, outcomes: Sequence[Columns | list[FieldViolation]]) -> Created:
     stored = rows.reports.add(outcome for outcome in outcomes if isinstance(outcome, dict))
     each = iter(stored)
     items = [
@@ -83,7 +83,7 @@ def _save(rows: Rows, outcomes: Sequence[Columns | list[Fault]]) -> Created:
     return Created("/v1/reports", answer.model_dump(mode="json"))
 
 
-def _item(index: int, outcome: Columns | list[Fault]) -> BatchItem:
+def _item(index: int, outcome: Columns | list[FieldViolation]) -> BatchItem:
     if isinstance(outcome, list):
         return BatchItem(
             index=index, errors=[ItemError.model_validate(fault.entry()) for fault in outcome]

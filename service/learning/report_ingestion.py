@@ -17,10 +17,10 @@ from service.ask.predictions import require_legal
 from service.errors import ServiceError
 from service.formats.runs import age_years
 from service.identifiers import run_hash
-from service.learning.residual_attribution import Gaps
+from service.learning.residual_attribution import ResidualAttribution
 from service.resolve import measurements
 from service.resolve.answer_basis import basis
-from service.resolve.answered_layout import Subject, of_report
+from service.resolve.answered_layout import AnsweredLayout, of_report
 from service.resolve.assumptions import of_the_date, of_the_layout
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import Resolved, Resolver
@@ -43,7 +43,7 @@ class _Asked:
 
     submission: ReportSubmission
     received: str
-    subject: Subject
+    subject: AnsweredLayout
     open_: LayoutFields
     layout: Layout
     resolved: Resolved
@@ -73,10 +73,12 @@ class _Intake:
     def __init__(self, rows: Rows, profile: Profile) -> None:
         self._rows, self._profile = rows, profile
         self._resolver = Resolver(rows)
-        self._subjects: dict[tuple[str | None, str | None, int | None, str | None], Subject] = {}
+        self._subjects: dict[
+            tuple[str | None, str | None, int | None, str | None], AnsweredLayout
+        ] = {}
         self._resolved: dict[str, Resolved] = {}
         self._predicted: dict[tuple[str, Layout], Prediction] = {}
-        self._gaps: dict[tuple[str, Layout], Gaps] = {}
+        self._gaps: dict[tuple[str, Layout], ResidualAttribution] = {}
 
     def asked(
         self,
@@ -115,7 +117,7 @@ class _Intake:
         subject = replace(subject, layout=settled)
         return _Asked(submission, received, subject, open_, settled.build(), resolved, key)
 
-    def _subject(self, submission: ReportSubmission) -> Subject:
+    def _subject(self, submission: ReportSubmission) -> AnsweredLayout:
         key = (
             submission.prediction_id,
             submission.recommendation_id,
@@ -231,7 +233,7 @@ class _Intake:
     def _gap(self, asked: _Asked, prediction: Prediction, step_time_s: float) -> str:
         key = asked.key, asked.layout
         if key not in self._gaps:
-            self._gaps[key] = Gaps(asked.problem, asked.layout, self._profile)
+            self._gaps[key] = ResidualAttribution(asked.problem, asked.layout, self._profile)
         return self._gaps[key].described(prediction, step_time_s, asked.submission.parts)
 
 
@@ -250,8 +252,8 @@ def software_age(at: datetime, software_year: float) -> float:
 
 
 def _as_old_as_measured(
-    submission: ReportSubmission, subject: Subject, software_year: float
-) -> Subject:
+    submission: ReportSubmission, subject: AnsweredLayout, software_year: float
+) -> AnsweredLayout:
     """What a report is linked to has its software already; to the month, so that runs of one
     question stay together."""
     if submission.is_linked or submission.measured_at is None:

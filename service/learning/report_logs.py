@@ -22,7 +22,7 @@ from service.formats.logs.failure import after_the_last, out_of_memory
 from service.identifiers import log_hash
 from service.learning.report_ingestion import software_age, taken
 from service.learning.reports import document_of, location
-from service.resolve.answered_layout import Subject, of_report
+from service.resolve.answered_layout import AnsweredLayout, of_report
 from service.resolve.resolution import Resolver
 from service.runtime.idempotency import Created, Save
 from service.schemas.report import DateSource, LogReading, LogSubmission, Outcome, ReportSubmission
@@ -274,7 +274,7 @@ def _able(
 
 
 def _require_agreement(
-    problem: Problem, subject: Subject, said: Mapping[str, Any], *, linked: bool
+    problem: Problem, subject: AnsweredLayout, said: Mapping[str, Any], *, linked: bool
 ) -> None:
     """What the log says that it ran is what it is linked to, or what is said of it."""
     parts = {
@@ -308,7 +308,7 @@ def _require_framework(problem: Problem, framework: str) -> None:
         raise Invalid("log", None, rule)
 
 
-def _require_batch(subject: Subject, global_batch: int | None) -> None:
+def _require_batch(subject: AnsweredLayout, global_batch: int | None) -> None:
     asked = subject.question.workload.global_batch
     if global_batch not in (None, asked):
         rule = (

@@ -18,7 +18,7 @@ _BEYOND = (
 )
 
 
-class Gaps:
+class ResidualAttribution:
     """Of runs of one layout."""
 
     def __init__(self, problem: Problem, layout: Layout, profile: Profile) -> None:

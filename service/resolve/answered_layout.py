@@ -14,7 +14,7 @@ from service.store import Rows
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class AnsweredLayout:
     """What ran: `field` is where the submission names the layout, `rank` which one of what it is
     linked to."""
 
@@ -25,7 +25,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered(Subject):
+class Answered(AnsweredLayout):
     """A layout of an answer, and what that was predicted with."""
 
     profile: ProfileUsed
@@ -62,7 +62,7 @@ def place_of(recommendation: dict[str, Any]) -> dict[str, Any]:
     return {"cluster": cluster, "stack": best.get("stack", asked["stack"])}
 
 
-def of_report(rows: Rows, report: Ran) -> Subject:
+def of_report(rows: Rows, report: Ran) -> AnsweredLayout:
     """What a report names, or describes itself."""
     if report.prediction_id is not None:
         return of_prediction(rows, report.prediction_id, report.rank)
@@ -70,7 +70,7 @@ def of_report(rows: Rows, report: Ran) -> Subject:
         return of_recommendation(rows, report.recommendation_id, report.rank, report.choice)
     if report.layout is None:
         raise Invalid("layout", None, "is required")
-    return Subject(report.question(), report.layout, "layout", None)
+    return AnsweredLayout(report.question(), report.layout, "layout", None)
 
 
 def _linked(document: dict[str, Any], layouts: list[dict[str, Any]], rank: int) -> Answered:

@@ -18,7 +18,7 @@ _OF_A_PLACE = ("stack", "workload.precision")
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class CandidateClusters:
     """By where each stands in the request: the question there, as it was asked, as it is written,
     and resolved, unless the chips there cannot run it; `refused` says why."""
 
@@ -50,8 +50,8 @@ class Places:
             self.resolved[name] = resolved
 
 
-def places_of(resolver: Resolver, request: RecommendationRequest) -> Places:
-    found = Places()
+def places_of(resolver: Resolver, request: RecommendationRequest) -> CandidateClusters:
+    found = CandidateClusters()
     if request.allocation is not None and request.cluster.num_chips is None:
         held = request.cluster.model_copy(update={"num_chips": request.allocation.chips})
         with instead_of("cluster.num_chips", "allocation"):
@@ -69,7 +69,7 @@ def places_of(resolver: Resolver, request: RecommendationRequest) -> Places:
     return found
 
 
-def add_number(places: Places, resolver: Resolver, name: str, chips: int) -> None:
+def add_number(places: CandidateClusters, resolver: Resolver, name: str, chips: int) -> None:
     """So many chips of the question's own cluster, of each domain as many as there or all."""
     own = places.asked[OWN]
     held = own.cluster.chips_per_domain

@@ -21,7 +21,7 @@ from service.ask.predictions import Predictions
 from service.ask.recommendations import Recommendations
 from service.ask.timelines import Timelines
 from service.errors import BadHeader, Forbidden
-from service.learning.auto_calibration import Unattended
+from service.learning.auto_calibration import AutoCalibration
 from service.learning.benchmarks import Benchmarks
 from service.learning.calibrations import Calibrations
 from service.learning.drift import Drift
@@ -34,7 +34,7 @@ from service.resolve.catalog import Catalog
 from service.resolve.profiles import Profiles
 from service.runtime.admission import HeavySlots, Listening
 from service.runtime.idempotency import CREATED, Created, Creation, Key, Save
-from service.runtime.process_pool import Worker
+from service.runtime.process_pool import ProcessPool
 from service.store import Store
 from service.web.json_body import JsonRequest
 
@@ -67,8 +67,8 @@ class Services:
     report_summaries: ReportSummaries
     reports: Reports
     timelines: Timelines
-    unattended: Unattended
-    worker: Worker
+    unattended: AutoCalibration
+    worker: ProcessPool
 
     def of(self, caller: Caller) -> Services:
         """The same for a caller: what belongs to tenants is its own."""

@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Remembered(Generic[K, V]):
+class LruCache(Generic[K, V]):
     """At most `most` values, those that were asked for last; for several threads."""
 
     def __init__(self, most: int) -> None:

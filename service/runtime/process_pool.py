@@ -26,7 +26,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Worker:
+class ProcessPool:
     """Tasks read a store of their own that sees as much as the one given, and what they take and
     return is pickled. Processes start when they are first needed; what is small is done here, where
     it starts at once."""

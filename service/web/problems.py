@@ -18,7 +18,15 @@ from starlette.types import Scope
 
 from models.errors import DomainError, Infeasible, Invalid, OutOfTime, UnknownName, Unsupported
 from service import errors
-from service.field_violations import MAX_SHOWN, MAX_TOLD, Fault, cut, given, of_pydantic, shown
+from service.field_violations import (
+    MAX_SHOWN,
+    MAX_TOLD,
+    FieldViolation,
+    cut,
+    given,
+    of_pydantic,
+    shown,
+)
 from service.json_pointers import location_of
 
 MEDIA_TYPE = "application/problem+json"
@@ -290,20 +298,20 @@ def _name_of(error: Exception) -> str:
     return next(_OF_EXCEPTION[kind] for kind in type(error).__mro__ if kind in _OF_EXCEPTION)
 
 
-def _refused(scope: Scope, name: str, faults: Sequence[Fault], count: int) -> JSONResponse:
+def _refused(scope: Scope, name: str, faults: Sequence[FieldViolation], count: int) -> JSONResponse:
     """Names the first of so many."""
     detail = faults[0].sentence() if count == 1 else f"{count} values break a rule."
     return problem(scope, name, detail, errors=[fault.entry() for fault in faults])
 
 
-def _fault(scope: Scope, error: Invalid) -> Fault:
+def _fault(scope: Scope, error: Invalid) -> FieldViolation:
     location = location_of(error.field)
-    return Fault(
+    return FieldViolation(
         location, _given(scope, location, error.value), error.rule, in_body=scope["method"] != "GET"
     )
 
 
-def _fault_of_pydantic(scope: Scope, item: Mapping[str, Any]) -> Fault:
+def _fault_of_pydantic(scope: Scope, item: Mapping[str, Any]) -> FieldViolation:
     place, *location = item["loc"]
     body = getattr(scope.get("route"), "body_field", None)
     form = None if body is None else body.field_info.annotation

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.advice.sweep import Point, Survey
+from models.advice.sweep import FrontierSweep, Point
 from models.errors import DomainError
 from models.spec.constraints import Constraints
 from models.spec.layout import Layout
@@ -74,7 +74,7 @@ def lines(rows: list[dict[str, Any]], profile: Profile, parameters: float) -> It
     ):
         chip, chips, stack, batch, precision = key
         where = f"{name}, {chips} {chip}, {stack}, {batch} sequences, {precision}"
-        here = Survey(run.problem, profile, Constraints()).point({})
+        here = FrontierSweep(run.problem, profile, Constraints()).point({})
         yield Line(where, layout, seconds, run.problem.cluster.scale_up_domain, here)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from models.columns import Array
-from models.cost.memory_uncertainty import Margin
+from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.step import Predictions, predict
 from models.layouts.complexity import complexity
 from models.layouts.rules import RULES, Rule
@@ -92,7 +92,7 @@ def fitting(problem: Problem, profile: Profile, constraints: Constraints) -> Fou
 def _probability(predictions: Predictions, profile: Profile) -> np.ndarray:
     """That each fits the device and its host."""
     cluster, memory = predictions.problem.cluster, predictions.memory
-    spread = Margin.of(predictions.problem, profile).spread(memory)
+    spread = MemoryUncertainty.of(predictions.problem, profile).spread(memory)
     with np.errstate(divide="ignore"):
         device = np.log(
             (cluster.usable_bytes - memory["context_bytes"]) / predictions.reserved_bytes

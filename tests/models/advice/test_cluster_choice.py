@@ -195,7 +195,7 @@ def test_a_choice_is_no_worse_where_its_answer_is_cut_short(steps: int) -> None:
     best = choices[0]
     assert best.layout is not None
     asked, known = PLACES[best.name], Layouts.of([best.layout])
-    found = recommend(asked, PROFILE, go_on=lambda: False, known=known)
+    found = recommend(asked, PROFILE, should_continue=lambda: False, known=known)
     assert found.fastest.prediction.step_time_s <= best.step_time_s * (1 + 1e-9)  # type: ignore[operator]
     same = settled(best, asked, objective, found)
     assert same.step_time_s == found.fastest.prediction.step_time_s

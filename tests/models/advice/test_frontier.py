@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from models.advice import sweep
 from models.advice.frontier import crossings, frontier
-from models.advice.sweep import Block, Point, Survey
+from models.advice.sweep import Block, FrontierSweep, Point
 from models.advice.thresholds import thresholds
 from models.cost.step import predict
 from models.errors import Infeasible
@@ -213,7 +213,7 @@ def test_domains_that_are_filled_alike_are_places_of_their_own(chips: int) -> No
     joined = [point.chips_per_domain for point in points]
     assert len(set(joined)) < len(grid["domain"])
     for point in points:
-        assert point == Survey(question, PROFILE, Constraints()).point(point.at)
+        assert point == FrontierSweep(question, PROFILE, Constraints()).point(point.at)
 
 
 def test_whenever_time_ends_the_points_that_are_exact_are_those_of_a_frontier_with_time() -> None:
@@ -265,7 +265,7 @@ def test_where_the_gap_crosses_the_tolerance_lies_between_the_points_on_either_s
 @pytest.mark.long
 def test_whenever_time_ends_a_threshold_names_no_change_that_is_none() -> None:
     question = problem("llama-3-70b", ("h100", 64), "megatron", seq_len=8192, global_batch=64)
-    gap = Survey(question, PROFILE, Constraints()).point({}).gap
+    gap = FrontierSweep(question, PROFILE, Constraints()).point({}).gap
     assert gap is not None
     sides, some, proved = dict[tuple[str, float], bool](), set[bool](), 0
 
@@ -273,7 +273,7 @@ def test_whenever_time_ends_a_threshold_names_no_change_that_is_none() -> None:
         at = {axis: place if axis == "domain" else place / value}
         if (axis, place) not in sides:
             sides[axis, place] = (
-                Survey(question, PROFILE, Constraints()).point(at).is_simple(gap / 2)
+                FrontierSweep(question, PROFILE, Constraints()).point(at).is_simple(gap / 2)
             )
         return sides[axis, place]
 
@@ -314,7 +314,7 @@ def test_a_threshold_lies_between_two_searches_that_differ(name: str) -> None:
         if one.axis != "domain":
             places = [place / one.value for place in places]
         sides = [
-            Survey(problem, PROFILE, Constraints()).point({one.axis: place}).is_simple(0.03)
+            FrontierSweep(problem, PROFILE, Constraints()).point({one.axis: place}).is_simple(0.03)
             for place in places
         ]
         assert sides == [not one.needed, one.needed]
@@ -332,11 +332,11 @@ def test_a_search_after_others_finds_what_it_finds_by_itself(
 ) -> None:
     places = [{axis: float(int(4 * value)) if axis == "num_chips" else value} for value in values]
     places = [place for place in places if axis != "num_chips" or place[axis] >= 1]
-    one_after_the_other = Survey(question, PROFILE, Constraints())
+    one_after_the_other = FrontierSweep(question, PROFILE, Constraints())
     for place in places:
-        assert one_after_the_other.point(place) == Survey(question, PROFILE, Constraints()).point(
-            place
-        )
+        assert one_after_the_other.point(place) == FrontierSweep(
+            question, PROFILE, Constraints()
+        ).point(place)
 
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
@@ -344,9 +344,9 @@ def test_a_search_after_others_finds_what_it_finds_by_itself(
 def test_whether_a_place_is_simple_is_what_its_point_says(
     question: Problem, values: list[float], tolerance: float
 ) -> None:
-    one_after_the_other = Survey(question, PROFILE, Constraints())
+    one_after_the_other = FrontierSweep(question, PROFILE, Constraints())
     for axis, value in product(("scale_up", "scale_out"), values):
-        point = Survey(question, PROFILE, Constraints()).point({axis: value})
+        point = FrontierSweep(question, PROFILE, Constraints()).point({axis: value})
         simple = None if point.gap is None else point.is_simple(tolerance)
         assert one_after_the_other.is_simple({axis: value}, tolerance) == (simple, True)
 
@@ -372,13 +372,13 @@ def test_the_places_of_a_block_are_searches_of_their_own(
         axis: tuple(slowest * times**i for i in range(3)) for axis in ("scale_up", "scale_out")
     }
     block = Block({}, factors)
-    points = list(Survey(question, PROFILE, Constraints()).points(block))
+    points = list(FrontierSweep(question, PROFILE, Constraints()).points(block))
     found = {tuple(point.at.values()): point for point in points}
     assert len(points) == len(found) == len(block) == 9
     for place in block.places:
         point, alone = (
             found[tuple(place.values())],
-            Survey(question, PROFILE, Constraints()).point(place),
+            FrontierSweep(question, PROFILE, Constraints()).point(place),
         )
         assert (point.without, point.with_pp, point.refused) == (
             alone.without,
@@ -406,7 +406,9 @@ def test_the_points_of_a_frontier_are_searches_of_their_own(
     assert [list(point.at.values()) for point in points] == [
         list(values) for values in product(*grid.values())
     ]
-    assert points == [Survey(question, PROFILE, Constraints()).point(point.at) for point in points]
+    assert points == [
+        FrontierSweep(question, PROFILE, Constraints()).point(point.at) for point in points
+    ]
 
 
 def test_the_gap_crosses_along_every_axis() -> None:

@@ -120,12 +120,12 @@ def test_what_constraints_leave_of_fewer_chips_is_no_faster(
 def test_numbers_of_chips_that_there_was_no_time_for_are_owned_up_to(asked: int) -> None:
     whole, left = recommend(llama(37, 48), PROFILE), asked
 
-    def go_on() -> bool:
+    def should_continue() -> bool:
         nonlocal left
         left -= 1
         return left > 0
 
-    found = recommend(llama(37, 48), PROFILE, go_on=go_on)
+    found = recommend(llama(37, 48), PROFILE, should_continue=should_continue)
     assert found.fewer_chips is not None
     assert found.certificate.exact or left <= 0  # which may be when the proof is done
     best, most = whole.fastest.prediction.step_time_s, found.fastest.prediction.step_time_s
@@ -347,7 +347,7 @@ def test_sharding_and_offload_that_go_together_nowhere_are_both_named() -> None:
 def test_that_there_was_no_time_for_fewer_chips_is_said(asked: int) -> None:
     """Unless there was: 20 chips are faster than 22."""
     left = iter(range(asked))
-    found = recommend(llama(22, 144), PROFILE, go_on=lambda: next(left, None) is not None)
+    found = recommend(llama(22, 144), PROFILE, should_continue=lambda: next(left, None) is not None)
     late = any(
         "ran out before it was known whether the job is faster on fewer" in reason
         for reason in found.reasons
@@ -369,7 +369,7 @@ def test_a_constraint_that_a_stack_or_a_fabric_does_not_know_is_told_by_its_rule
 
 
 def test_a_stopped_search_claims_nothing_it_does_not_know() -> None:
-    found = recommend(NAMED["llama-3.1-405b"](), PROFILE, go_on=lambda: False)
+    found = recommend(NAMED["llama-3.1-405b"](), PROFILE, should_continue=lambda: False)
     assert not found.certificate.exact
     assert found.pipelining.needed is None
     assert found.pipelining.verdict.startswith("not known")

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.calibration.map_fit import Linear
-from models.calibration.random_effects import Oddities
+from models.calibration.random_effects import RandomEffects
 
 
-def drawn(seed: int) -> tuple[Oddities, Linear, np.ndarray, np.ndarray]:
+def drawn(seed: int) -> tuple[RandomEffects, Linear, np.ndarray, np.ndarray]:
     """Some runs are predicted alike, whosever model they are of."""
     draw = np.random.default_rng(seed)
     runs, models, terms = (
@@ -21,7 +21,7 @@ def drawn(seed: int) -> tuple[Oddities, Linear, np.ndarray, np.ndarray]:
         int(draw.integers(1, 5)),
     )
     model = draw.integers(0, models, runs)
-    oddities = Oddities(
+    oddities = RandomEffects(
         model, np.where(draw.random(models) < 0.3, 0.0, draw.uniform(0.05, 1.0, models))
     )
     rows = int(draw.integers(1, runs + 1))
@@ -55,7 +55,7 @@ def test_integrating_out_is_solving_with_a_column_for_every_model(seed: int) -> 
 
 def test_models_that_are_as_they_seem_have_nothing_of_their_own() -> None:
     oddities, linear, residual, say = drawn(0)
-    plain = Oddities(oddities.model, np.zeros_like(oddities.spread))
+    plain = RandomEffects(oddities.model, np.zeros_like(oddities.spread))
     assert not plain.common(residual, say).any()
     assert not plain.normal(linear.jacobian, linear.row, say).any()
     assert plain.loss(np.zeros_like(residual)) == 0
@@ -65,7 +65,7 @@ def test_a_thousand_runs_of_one_model_say_no_more_of_its_level_than_its_spread_a
     """Of a common term that every run has alike they leave σ², and of a difference between its
     layouts nothing."""
     runs, noise, spread = 1000, 0.05, 0.12
-    oddities = Oddities(np.zeros(runs, dtype=int), np.array([spread]))
+    oddities = RandomEffects(np.zeros(runs, dtype=int), np.array([spread]))
     jacobian = np.stack([np.ones(runs), np.tile([-1.0, 1.0], runs // 2)], axis=1)
     say = np.full(runs, noise**-2.0)
     normal = jacobian.T @ (say[:, None] * jacobian) - oddities.normal(

@@ -23,7 +23,7 @@ from models.errors import Infeasible, Invalid, OutOfTime
 from models.layouts.factors import factorisations, ordered_factorisations
 from models.layouts.placement import closest_groups
 from models.layouts.space import (
-    SAVER_KNOBS,
+    MEMORY_POLICY_KNOBS,
     SCHEDULE_KNOBS,
     SHARDING_KNOBS,
     Policies,
@@ -33,13 +33,13 @@ from models.layouts.space import (
 from models.search import branch_and_bound as search_module
 from models.search.bounds import Bounds, CoreBounds, Variants, slower_shardings
 from models.search.branch_and_bound import search
-from models.search.incumbent import Held
+from models.search.incumbent import Incumbent
 from models.search.least_costs import LeastCosts
 from models.search.memory_bounds import CoreMemory, MemoryBounds
 from models.search.pareto import ROUNDED
 from models.search.pipeline_bounds import Chains
-from models.search.result import Answer, Goal, NothingFaster, to_the_end
-from models.search.tables import Groundwork, NoLegalLayout
+from models.search.result import Answer, Goal, NothingFaster, run_to_completion
+from models.search.tables import NoLegalLayout, SearchTables
 from models.spec import catalogue
 from models.spec.architecture import Architecture, MlaShape, MoeShape
 from models.spec.constraints import Constraints
@@ -454,14 +454,19 @@ def bounded(
     c = PROFILE.coefficients(problem.scopes)
     rows = np.arange(n)
     schedule = position(policies.schedules, layouts, SCHEDULE_KNOBS)
-    saver = position(
-        policies.savers, layouts, [knob for knob in SAVER_KNOBS if knob != "recompute_layers"]
+    memory_policy = position(
+        policies.memory_policies,
+        layouts,
+        [knob for knob in MEMORY_POLICY_KNOBS if knob != "recompute_layers"],
     )
-    variant = position(policies.shardings, layouts, SHARDING_KNOBS) * len(policies.savers) + saver
+    variant = (
+        position(policies.shardings, layouts, SHARDING_KNOBS) * len(policies.memory_policies)
+        + memory_policy
+    )
     variants = Variants.of_policies(policies)
     m = layouts.num_micro_batches(problem.workload.global_batch)
     shards = Shards.of(layouts, problem.workload.seq_len)
-    costs = ShardCosts.of(problem, shards.table, c, policies.savers.recompute)
+    costs = ShardCosts.of(problem, shards.table, c, policies.memory_policies.recompute)
     its_own = schedule[:, None] == np.arange(len(policies.schedules))
     chains = Chains(problem, policies.schedules, layouts.pp, m, its_own, costs.weights)
     wanted = np.ones((len(variants.keys), n), dtype=bool)
@@ -473,7 +478,7 @@ def bounded(
     ).needed_bytes  # with no more memory than that, it has to recompute so much
     held = chains.flying[rows, schedule]
     memory = MemoryBounds(near.costs, policies, held, needed * (1 + 1e-12)).memory()
-    share = np.where(policies.open[saver], memory.share[variant, rows], 1.0)
+    share = np.where(policies.open[memory_policy], memory.share[variant, rows], 1.0)
     assert (share <= (1.0 if (part := recomputed(problem, layouts)) is None else part) + 1e-9).all()
     shares = np.broadcast_to(share, wanted.shape)
     for bounds in (placed, near):
@@ -519,7 +524,9 @@ def bounded(
 def costs_of(problem: Problem, layouts: Layouts, c: Coefficients, policies: Policies) -> MeshCosts:
     """Under every recompute policy of these."""
     placed = MeshCosts.of(problem, layouts, c)
-    shards = ShardCosts.of(problem, placed.tables.shards.shards, c, policies.savers.recompute)
+    shards = ShardCosts.of(
+        problem, placed.tables.shards.shards, c, policies.memory_policies.recompute
+    )
     return replace(placed, tables=replace(placed.tables, shards=shards))
 
 
@@ -669,7 +676,7 @@ def test_how_the_dims_of_a_torus_are_named_is_nothing_to_the_answer(chips: int) 
 def test_a_ranking_is_complete_as_far_as_it_goes() -> None:
     """A mesh that gets as fast as another leaves fewer different times than there were: what was
     dropped before is not made up for by what is slower still."""
-    held = Held(Goal(top=2, tolerance=10.0))
+    held = Incumbent(Goal(top=2, tolerance=10.0))
     for degrees, time in ((1, 8.0), (2, 10.0), (3, 10.5), (2, 8.0), (4, 11.0)):
         layouts = replace(neutral(1), dp_shard=np.array([degrees]))
         held.add(layouts, np.array([time]), np.zeros(1, dtype=int))
@@ -680,7 +687,7 @@ def test_a_ranking_is_complete_as_far_as_it_goes() -> None:
 def test_a_search_that_is_told_to_stop_stops(after: int) -> None:
     answers: list[bool] = []
 
-    def go_on() -> bool:
+    def should_continue() -> bool:
         answers.append(len(answers) < after)
         return answers[-1]
 
@@ -688,7 +695,7 @@ def test_a_search_that_is_told_to_stop_stops(after: int) -> None:
         Space(NAMED["kimi-k2 gb300"](), Constraints()),
         PROFILE,
         Goal(tolerance=0.03, both_sides=True),
-        go_on,
+        should_continue,
     )
     steps = 0 if after else 8  # until something fits
     assert answers.count(False) <= 6 + steps  # every level that was at work hears it once
@@ -885,12 +892,12 @@ def test_a_second_search_with_what_the_first_knows_finds_both_sides_again(chip: 
         stack=catalogue.stack("megatron"),
     )
     ground, goal = (
-        Groundwork(Space(question, Constraints()), PROFILE),
+        SearchTables(Space(question, Constraints()), PROFILE),
         Goal(tolerance=0.03, top=5, both_sides=True),
     )
-    held = Held(goal)
-    first = search_module._Search(ground, held, to_the_end).run()
-    second = search_module._Search(ground, held.again(), to_the_end).run()
+    held = Incumbent(goal)
+    first = search_module._Search(ground, held, run_to_completion).run()
+    second = search_module._Search(ground, held.again(), run_to_completion).run()
     for before, after in ((first.without, second.without), (first.with_pp, second.with_pp)):
         assert before is not None
         assert after is not None

@@ -6,7 +6,7 @@ import pytest
 
 from models.spec import catalogue
 from service.resolve.observations import Observations
-from service.runtime.lru_cache import Remembered
+from service.runtime.lru_cache import LruCache
 from service.schemas.prediction import MAX_LAYOUTS, PredictionAnswer
 from service.store.tables import ReportRow
 from tests.service.asking import (
@@ -337,7 +337,7 @@ def test_what_reports_need_is_worked_out_once(client, monkeypatch) -> None:
 
 
 def test_only_so_much_is_remembered() -> None:
-    values = Remembered[int, str](2)
+    values = LruCache[int, str](2)
     values.add({1: "one", 2: "two"})
     assert values.among([1]) == {1: "one"}
     values.add({3: "three"})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.runtime.process_pool import SMALL, Worker
+from service.runtime.process_pool import SMALL, ProcessPool
 from service.store import Store
 from tests.service.asking import PREDICTION, REPORT, changed
 
@@ -25,7 +25,7 @@ def dies(store: Store) -> None:
 
 
 def test_small_tasks_stay_and_large_ones_go(client) -> None:
-    worker: Worker = client.app.state.services.worker
+    worker: ProcessPool = client.app.state.services.worker
     store: Store = client.app.state.services.store
     assert worker.run(store, SMALL, process_of) == os.getpid()
     there = worker.run(store, SMALL + 1, process_of)
@@ -34,7 +34,7 @@ def test_small_tasks_stay_and_large_ones_go(client) -> None:
 
 
 def test_a_process_that_died_is_replaced(client) -> None:
-    worker: Worker = client.app.state.services.worker
+    worker: ProcessPool = client.app.state.services.worker
     store: Store = client.app.state.services.store
     first = worker.run(store, SMALL + 1, process_of)
     with pytest.raises(Exception, match="terminated abruptly"):

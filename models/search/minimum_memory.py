@@ -13,8 +13,8 @@ from models.errors import Infeasible
 from models.layouts.complexity import of_degrees, of_policy
 from models.layouts.placement import closest_groups
 from models.search.nodes import Cores
-from models.search.result import GoOn
-from models.search.tables import Groundwork
+from models.search.result import ShouldContinue
+from models.search.tables import SearchTables
 from models.spec.constraints import EVEN
 from models.spec.hardware import GIB
 from models.spec.layout import Layout, Layouts
@@ -23,21 +23,21 @@ _FIRST, _MOST = 1 << 10, 1 << 13  # variants looked at together
 _CORES = 1 << 10
 
 
-class Shortage:
+class MinimumMemory:
     """`least` bytes on the fullest device of any `layout` that the hosts can hold, found by opening
-    cores, and of these their variants, in order of a bound; `to_the_end`, or as long as there was
+    cores, and of these their variants, in order of a bound; `run_to_completion`, or as long as there was
     time."""
 
-    def __init__(self, ground: Groundwork, go_on: GoOn) -> None:
+    def __init__(self, ground: SearchTables, should_continue: ShouldContinue) -> None:
         self.ground = ground
         self.layout: Layout | None = None
-        self.least, self.beyond_host, self.to_the_end = np.inf, False, True
-        self._look(go_on)
+        self.least, self.beyond_host, self.run_to_completion = np.inf, False, True
+        self._look(should_continue)
 
     def error(self) -> Infeasible | None:
         """None if no layout is legal."""
         ground = self.ground
-        if self.layout is None and not self.to_the_end:
+        if self.layout is None and not self.run_to_completion:
             return Infeasible(
                 "memory", "no legal layout fits; by how much, there was no time to find"
             )
@@ -49,7 +49,7 @@ class Shortage:
         if self.layout is None:
             return None
         needed, usable = self.least / GIB, ground.capacity / GIB
-        of = "" if self.to_the_end else ", of those that there was time for,"
+        of = "" if self.run_to_completion else ", of those that there was time for,"
         detail = (
             f"the most frugal legal layout{of} needs {needed:.1f} GiB on its fullest device,"
             f" {usable:.1f} GiB are"
@@ -63,14 +63,14 @@ class Shortage:
             detail += f"; {host} each are too few for the optimizer's states"
         return Infeasible("memory", detail, needed=needed, available=usable, unit="GiB")
 
-    def _look(self, go_on: GoOn) -> None:
+    def _look(self, should_continue: ShouldContinue) -> None:
         for bound, cores in self._cores():
             if bound >= self.least or (
                 self.beyond_host and self.layout is None and bound > self.ground.at_most
             ):
                 return
-            if not go_on():
-                self.to_the_end = False
+            if not should_continue():
+                self.run_to_completion = False
                 return
             self._open(cores)
 
@@ -107,7 +107,9 @@ class Shortage:
         ground = self.ground
         mesh, schedule = np.nonzero(ground.chains.legal[ground.chain(trunk)])
         rows = ground.with_policies(costs.layouts.take(mesh), schedule, variant[mesh])
-        legal, most = ground.layers_again(rows, ground.saver[variant[mesh]], np.iinfo(np.int64).max)
+        legal, most = ground.layers_again(
+            rows, ground.memory_policy[variant[mesh]], np.iinfo(np.int64).max
+        )
         kept = np.flatnonzero(legal > 0)
         rows, mesh = rows.having(recompute_layers=most).take(kept), mesh[kept]
         stages = ground.chains.stages(ground.chain(trunk[mesh]), schedule[kept])

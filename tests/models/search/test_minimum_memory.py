@@ -119,7 +119,7 @@ def test_where_nothing_fits_a_search_ends_when_it_is_told_to(
     much is missing."""
     question, asked = with_memory(NAMED["kimi-k2 gb300"](), usable_gib), count()
     with pytest.raises(Infeasible) as refused:
-        recommend(question, PROFILE, go_on=lambda: next(asked) < steps)
+        recommend(question, PROFILE, should_continue=lambda: next(asked) < steps)
     assert next(asked) < steps + 30
     assert (refused.value.needed is None) == there_may_be_one
     assert isinstance(refused.value, OutOfTime) == there_may_be_one
@@ -127,6 +127,6 @@ def test_where_nothing_fits_a_search_ends_when_it_is_told_to(
 
 def test_a_search_that_has_to_stop_at_once_still_finds_what_fits() -> None:
     for question in (NAMED["llama-3.1-405b"](), NAMED["megatron-1t"]()):
-        found = recommend(question, PROFILE, go_on=lambda: False)
+        found = recommend(question, PROFILE, should_continue=lambda: False)
         assert found.fastest.prediction.fits
         assert not found.certificate.exact
