@@ -37,25 +37,25 @@ class Columns:
     def take(self, rows: Array) -> Self:
         """Those at `rows` (positions or a mask)."""
         at = np.flatnonzero(rows) if rows.dtype == bool else rows
-        return self.by(lambda _, name: getattr(self, name).take(at))
+        return self.lazy(lambda _, name: getattr(self, name).take(at))
 
-    def having(self, **columns: Array) -> Self:
+    def with_columns(self, **columns: Array) -> Self:
         """The same with other columns."""
-        other = self.by(lambda _, name: getattr(self, name))
+        other = self.lazy(lambda _, name: getattr(self, name))
         for name, values in columns.items():
             object.__setattr__(other, name, values)
         return other
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        return cls.by(lambda _, name: np.concatenate([getattr(part, name) for part in parts]))
+        return cls.lazy(lambda _, name: np.concatenate([getattr(part, name) for part in parts]))
 
-    def gathered(self) -> Self:
+    def materialised(self) -> Self:
         """With every column, and without those that they are from."""
         return type(self)(**{name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
-    def by(cls, column: Callable[[Self, str], Any]) -> Self:
+    def lazy(cls, column: Callable[[Self, str], Any]) -> Self:
         """With each column by its name, and by what has the others."""
         new = object.__new__(cls)
         object.__setattr__(new, "_column", column)
@@ -74,16 +74,16 @@ T = TypeVar("T", bound=Rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Shared(Generic[T]):
+class SharedRows(Generic[T]):
     """Rows that many others share: row i has entry `code[i]` of `table`."""
 
     table: T
     code: Array
 
-    def take(self, rows: Array) -> Shared[T]:
-        return Shared(self.table, self.code.take(rows))
+    def take(self, rows: Array) -> SharedRows[T]:
+        return SharedRows(self.table, self.code.take(rows))
 
-    def spread(self, values: Array) -> Array:
+    def per_row(self, values: Array) -> Array:
         """Of values by entry of the table, those of each row."""
         return values.take(self.code)
 
@@ -133,32 +133,32 @@ def _codes(number: Array, count: int) -> tuple[Array, int]:
     return place.take(number), int(place[-1]) + 1
 
 
-def nothing_shared(rows: int) -> tuple[Array, Array]:
+def all_distinct(rows: int) -> tuple[Array, Array]:
     """As :func:`distinct`, where every row stands for itself."""
     return np.arange(rows), np.arange(rows)
 
 
-def picked(values: Array, row: Array, column: Array) -> Array:
+def take_at(values: Array, row: Array, column: Array) -> Array:
     """values[..., row, column], in a third of the time."""
     *rest, _, width = values.shape
     return values.reshape(*rest, -1).take(row * width + column, axis=-1)
 
 
-def place_of(columns: Sequence[Array], wanted: Sequence[Array]) -> Array:
+def first_match(columns: Sequence[Array], wanted: Sequence[Array]) -> Array:
     """The first row of a table with all the values that are wanted, for each of n."""
     return np.all(
         [of[:, None] == each for of, each in zip(columns, wanted, strict=True)], axis=0
     ).argmax(axis=0)
 
 
-def ragged(start: Array, count: Array) -> tuple[Array, Array]:
+def expand_ranges(start: Array, count: Array) -> tuple[Array, Array]:
     """For stretches of a table: (the stretch each of their entries is of, where it stands in the
     table)."""
     owner = np.repeat(np.arange(len(count)), count)
     return owner, np.arange(len(owner)) + np.repeat(start - (np.cumsum(count) - count), count)
 
 
-def growing(order: Array, first: int, most: int) -> Iterator[tuple[Array, Array]]:
+def growing_slices(order: Array, first: int, most: int) -> Iterator[tuple[Array, Array]]:
     """Stretches of an order, each eight times as long as the one before; and all from its beginning
     on."""
     start, size = 0, first

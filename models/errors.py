@@ -27,7 +27,7 @@ class Invalid(DomainError):
         super().__init__(f"{field} = {value!r}: {rule}")
         self.field, self.value, self.rule = field, value, rule
 
-    def under(self, prefix: str) -> Invalid:
+    def prefixed(self, prefix: str) -> Invalid:
         """The same error seen from the object that holds the field."""
         self.field = f"{prefix}.{self.field}" if self.field else prefix
         self.args = (f"{self.field} = {self.value!r}: {self.rule}",)
@@ -98,24 +98,24 @@ class Infeasible(DomainError):
             f" {self.available:.1f} are there"
         )
 
-    def adding(self, detail: str, enough_chips: int | None = None) -> Infeasible:
+    def with_detail(self, detail: str, enough_chips: int | None = None) -> Infeasible:
         """The same, with something more to say."""
         more = f"{self.detail}; {detail}"
         return Infeasible(
             self.constraint, more, self.needed, self.available, self.unit, enough_chips, self.blamed
         )
 
-    def after(self, detail: str) -> Infeasible:
+    def with_preface(self, detail: str) -> Infeasible:
         """The same, with something to say first, of every value that is blamed too."""
         blamed = [Invalid(one.field, one.value, f"{detail}: {one.rule}") for one in self.blamed]
         told = self.needed, self.available, self.unit, self.enough_chips
         return Infeasible(self.constraint, f"{detail}: {self.detail}", *told, blamed)
 
-    def under(self, prefix: str) -> Infeasible:
+    def prefixed(self, prefix: str) -> Infeasible:
         """The same error seen from the object that holds what is blamed."""
         if self.blamed:
             self.constraint = f"{prefix}.{self.constraint}"
-            self.blamed = tuple(fault.under(prefix) for fault in self.blamed)
+            self.blamed = tuple(fault.prefixed(prefix) for fault in self.blamed)
             self.args = (f"{self.constraint}: {self.detail}",)
         return self
 

@@ -35,9 +35,9 @@ def main() -> int:
     settings = _settings()
     configure_logs(settings.log_level)
     try:
-        with database.usable():
+        with database.translated_errors():
             _prepare(settings)
-    except database.Unusable as error:
+    except database.DatabaseUnusable as error:
         log.error("database cannot be used", extra={"reason": str(error)})  # noqa: TRY400
         return 1
     config = uvicorn.Config(

@@ -129,11 +129,11 @@ def main() -> int:
     given = parser.parse_args()
     try:
         engine = database.connect(from_environment().database_url)
-        with database.usable():
+        with database.translated_errors():
             database.migrate(engine)
     except Misconfigured as error:
         parser.error(str(error))
-    except database.Unusable as error:
+    except database.DatabaseUnusable as error:
         parser.error(f"the database cannot be used: {error}")
     store = Store(engine)
     try:

@@ -1,5 +1,5 @@
-"""Puts the parts together. Nothing is built at import; two applications in one process share
-nothing."""
+"""Builds the application from its parts. Nothing is built at import, and two applications in one
+process share nothing."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from service.routes import (
     reports,
 )
 from service.routes.dependencies import Services
-from service.runtime.admission import HeavySlots
-from service.runtime.idempotency import Creation
+from service.runtime.admission import AdmissionControl
+from service.runtime.idempotency import IdempotentCreation
 from service.runtime.process_pool import ProcessPool
 from service.settings import Settings
 from service.store import Store, database
-from service.web import openapi, problems
+from service.web import openapi, problems, responses
 from service.web.authentication import Authentication
 from service.web.head_method import HeadAsGet
 from service.web.json_body import LARGE_AT_ONCE
@@ -57,7 +57,7 @@ from service.web.limits import BodyLimit
 from service.web.security_headers import SecurityHeaders
 from service.web.telemetry import Telemetry
 
-_ROUTES = (
+_V1 = (
     recommendations,
     predictions,
     comparisons,
@@ -67,8 +67,6 @@ _ROUTES = (
     profiles,
     evidence,
     catalog,
-    health,
-    index,
 )
 
 
@@ -92,8 +90,10 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.services = _services(store, settings)
     app.state.large_bodies = asyncio.Semaphore(LARGE_AT_ONCE)
-    for module in _ROUTES:
-        app.include_router(module.router)
+    for module in _V1:
+        app.include_router(module.router, responses=responses.IN_V1)
+    app.include_router(health.router)
+    app.include_router(index.router)
     docs.install(app)
     problems.install(app)
     openapi.install(app)
@@ -101,36 +101,41 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _services(store: Store, settings: Settings) -> Services:
-    known, worker = Evidence(store), ProcessPool(settings.database_url)
-    creation = Creation(store, settings.idempotency_ttl_s, settings.idempotency_in_flight_s)
-    calibrations = Calibrations(store, worker)
-    learning_slots = HeavySlots(1, settings.heavy_queue, settings.heavy_wait_s)
+    evidence_use_case = Evidence(store)
+    process_pool = ProcessPool(settings.database_url)
+    creation = IdempotentCreation(
+        store, settings.idempotency_ttl_s, settings.idempotency_in_flight_s
+    )
+    calibrations = Calibrations(store, process_pool)
+    calibration_admission = AdmissionControl(1, settings.heavy_queue, settings.heavy_wait_s)
     return Services(
         store=store,
-        slots=HeavySlots(settings.heavy_concurrency, settings.heavy_queue, settings.heavy_wait_s),
-        intake_slots=HeavySlots(1, settings.heavy_queue, settings.heavy_wait_s),
-        learning_slots=learning_slots,
+        search_admission=AdmissionControl(
+            settings.heavy_concurrency, settings.heavy_queue, settings.heavy_wait_s
+        ),
+        report_admission=AdmissionControl(1, settings.heavy_queue, settings.heavy_wait_s),
+        calibration_admission=calibration_admission,
         creation=creation,
         benchmarks=Benchmarks(store),
         calibrations=calibrations,
         catalog=Catalog(store),
         comparisons=Comparisons(store),
         drift=Drift(store),
-        evidence=known,
+        evidence=evidence_use_case,
         frontiers=Frontiers(store),
         predictions=Predictions(store),
         profiles=Profiles(store),
-        recommendations=Recommendations(store, known),
+        recommendations=Recommendations(store, evidence_use_case),
         replays=Replays(store),
-        report_batches=ReportBatches(store, worker),
+        report_batches=ReportBatches(store, process_pool),
         report_logs=ReportLogs(store),
         report_summaries=ReportSummaries(store),
         reports=Reports(store),
         timelines=Timelines(store),
-        unattended=AutoCalibration(
-            store, calibrations, creation, learning_slots, settings.unattended_look_s
+        auto_calibration=AutoCalibration(
+            store, calibrations, creation, calibration_admission, settings.unattended_look_s
         ),
-        worker=worker,
+        process_pool=process_pool,
     )
 
 
@@ -139,12 +144,12 @@ def _lifespan() -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         services: Services = app.state.services
         with threadpool_limits(1, user_api="blas"):  # requests are what runs side by side
-            unattended = asyncio.create_task(services.unattended.run())
+            auto_calibration = asyncio.create_task(services.auto_calibration.run())
             yield
-            unattended.cancel()
+            auto_calibration.cancel()
             with suppress(asyncio.CancelledError):
-                await unattended
-        services.worker.close()
+                await auto_calibration
+        services.process_pool.close()
         services.store.close()
 
     return lifespan

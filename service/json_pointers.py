@@ -50,7 +50,7 @@ def under(prefix: str) -> Iterator[None]:
     try:
         yield
     except Invalid as error:
-        raise error.under(prefix) from None
+        raise error.prefixed(prefix) from None
 
 
 @contextmanager
@@ -62,5 +62,5 @@ def instead_of(root: str, prefix: str) -> Iterator[None]:
         if error.field == root or error.field.startswith((f"{root}.", f"{root}[")):
             moved = error.field[len(root) :].lstrip(".")
             error.field = moved
-            raise (error.under(prefix)) from None
+            raise (error.prefixed(prefix)) from None
         raise

@@ -89,15 +89,22 @@ def sqlite_files(tmp_path_factory: pytest.TempPathFactory) -> SqliteFiles:
     return SqliteFiles(tmp_path_factory.mktemp("sqlite"))
 
 
-@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
-def databases(request: pytest.FixtureRequest) -> Iterator[SqliteFiles | PostgresDatabases]:
-    if request.param == "sqlite":
-        yield request.getfixturevalue("sqlite_files")
-        return
+@pytest.fixture(scope="session")
+def postgres_databases() -> Iterator[PostgresDatabases]:
     with postgres_server() as server:
         made = PostgresDatabases(server)
         yield made
         made.drop(made.template)
+
+
+@pytest.fixture(scope="session")
+def databases(request: pytest.FixtureRequest) -> SqliteFiles | PostgresDatabases:
+    """SQLite, unless a test is parametrised with the name of another engine."""
+    if getattr(request, "param", "sqlite") == "postgresql":
+        postgres: PostgresDatabases = request.getfixturevalue("postgres_databases")
+        return postgres
+    files: SqliteFiles = request.getfixturevalue("sqlite_files")
+    return files
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def allocate(
         )
     cluster = best.space.problem.cluster
     hosts, spares = _hosts(nodes, cluster)
-    left_out_s = math.inf if in_time else problem.at_peak_s
+    left_out_s = math.inf if in_time else problem.step_time_at_peak_s
     return Allocation(cluster=cluster, hosts=hosts, spares=spares, left_out_s=left_out_s)
 
 

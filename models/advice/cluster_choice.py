@@ -138,7 +138,9 @@ def _promising(problems: Mapping[str, Problem], objective: Objective) -> list[tu
     def rank(name: str) -> tuple[float, float, float, int]:
         problem = problems[name]
         return _rank(
-            _figured(name, problem, objective, problem.at_peak_s, problem.cluster.num_chips),
+            _figured(
+                name, problem, objective, problem.step_time_at_peak_s, problem.cluster.num_chips
+            ),
             objective,
         )
 
@@ -407,7 +409,7 @@ def _best_of(
     space, best = (faster.space, faster.answer) if faster else (found, answer)
     return (
         space,
-        best if tried_fewer else best.inexact(found.problem.at_peak_s),
+        best if tried_fewer else best.inexact(found.problem.step_time_at_peak_s),
         seconds if faster else None,
     )
 

@@ -11,7 +11,7 @@ from models.advice.candidate import Candidate, candidates
 from models.advice.safe_fit import avoiding
 from models.cost.step import predict
 from models.errors import Infeasible
-from models.layouts.complexity import WORDS
+from models.layouts.complexity import TERM_WORDS
 from models.layouts.space import Space
 from models.prediction.prediction import on_host
 from models.search.branch_and_bound import search
@@ -102,7 +102,7 @@ def _found(
         )
     except NoLegalLayout as none:
         contradicted = in_the_way(Space(problem, side))
-        raise contradicted.under(name) if contradicted else Infeasible(*blame(problem)) from none
+        raise contradicted.prefixed(name) if contradicted else Infeasible(*blame(problem)) from none
     return answer.layouts.take(np.array([0])), answer.certificate.exact
 
 
@@ -144,7 +144,7 @@ def _reasons(
     ]
     for name, terms_ in zip(("first", "second"), only, strict=True):
         if terms_:
-            reasons.append(f"only the {name} has {', '.join(WORDS[term] for term in terms_)}")
+            reasons.append(f"only the {name} has {', '.join(TERM_WORDS[term] for term in terms_)}")
     return tuple(reasons)
 
 

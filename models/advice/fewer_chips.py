@@ -20,7 +20,7 @@ from models.columns import Array
 from models.errors import Infeasible, Invalid, TooLarge
 from models.layouts.factors import divisors
 from models.layouts.rules import BY_NAME
-from models.layouts.space import Space, neutral
+from models.layouts.space import Space, default_layouts
 from models.search.branch_and_bound import search, search_on
 from models.search.infeasibility import blame, contradiction, in_the_way, none_uses_all
 from models.search.result import Answer, Goal, NothingFaster, ShouldContinue
@@ -85,7 +85,7 @@ def _on_fewer(
     if error := in_the_way(space):
         fewer = next(worth_a_try(space, ways), None)
         raise (
-            error.adding(f"{fewer.problem.cluster.num_chips} of the chips have one")
+            error.with_detail(f"{fewer.problem.cluster.num_chips} of the chips have one")
             if fewer
             else error
         )
@@ -102,7 +102,7 @@ def _on_fewer(
     text = f"{none_uses_all(problem, message)}; the answer uses {used}"
     if not tried_all:
         text += ", and time ran out before every other number that promises as much was tried"
-        answer = answer.inexact(problem.at_peak_s)
+        answer = answer.inexact(problem.step_time_at_peak_s)
     return smaller, answer, FewerChips(rule=rule, message=text, num_chips=used)
 
 
@@ -131,7 +131,7 @@ def _why_none(problem: Problem, constraints: Constraints, message: str) -> Infea
     if unconstrained is None:
         return None
     error = contradiction(unconstrained.problem, constraints)
-    return error.after(f"{none_uses_all(problem, message)}, and of fewer")
+    return error.with_preface(f"{none_uses_all(problem, message)}, and of fewer")
 
 
 def faster_with_fewer(
@@ -244,7 +244,9 @@ def built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
     per_chip = cluster.chip.devices_per_chip
     for count in counts[counts % (per_chip * math.prod(cluster.torus_shape or ())) == 0].tolist():
         try:
-            smaller = replace(cluster.sized(count // per_chip), torus_shape=cluster.torus_shape)
+            smaller = replace(
+                cluster.with_num_chips(count // per_chip), torus_shape=cluster.torus_shape
+            )
             _ = smaller.dims
         except Invalid:
             continue
@@ -319,5 +321,5 @@ def _degrees(problem: Problem) -> dict[str, Array]:
 
 
 def _obeyed(problem: Problem, rule: str, axis: str, degrees: Array) -> Array:
-    rows = neutral(len(degrees)).having(**{axis: degrees})
+    rows = default_layouts(len(degrees)).with_columns(**{axis: degrees})
     return np.asarray(BY_NAME[rule].test(problem, rows), dtype=bool)

@@ -139,7 +139,7 @@ def _sizes(problem: Problem, objective: Objective, most: int) -> tuple[list[Clus
     """Those that the peak allows, in order; and of how many chips they are multiples beyond the
     divisors of a domain, which where there are very many is a larger power of two."""
     cluster = replace(problem.cluster, torus_shape=None)
-    domain, chip_s = _domain(cluster), problem.at_peak_s * cluster.num_chips
+    domain, chip_s = _domain(cluster), problem.step_time_at_peak_s * cluster.num_chips
     able = [
         size
         for size in _whole(cluster, most)

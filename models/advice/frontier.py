@@ -88,7 +88,9 @@ def _again(problem: Problem, block: Block, before: Sequence[Point]) -> list[Poin
 
 
 def _alike(here: Problem, there: Problem) -> bool:
-    return here.cluster.is_built_as(there.cluster) and replace(here, cluster=there.cluster) == there
+    return (
+        here.cluster.has_same_links(there.cluster) and replace(here, cluster=there.cluster) == there
+    )
 
 
 def _blocks(grid: Mapping[str, Sequence[float]]) -> Iterator[Block]:

@@ -44,5 +44,5 @@ def with_enough_chips(
         chips = space.problem.cluster.num_chips
         of = "" if chips == larger.num_chips else f"{chips} of "
         enough = f"{of}{larger.num_chips} chips, {times} times as many, have a layout that fits"
-        return error.adding(enough, enough_chips=chips)
-    return error if most == 1 else error.adding(f"{most} times as many chips would not help")
+        return error.with_detail(enough, enough_chips=chips)
+    return error if most == 1 else error.with_detail(f"{most} times as many chips would not help")

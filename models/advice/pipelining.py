@@ -96,9 +96,11 @@ def _traffic(exposure: Exposure, layout: Layout, micro_batches: int) -> tuple[fl
     for amount, traffic, part in zip(exposure.amounts, meshes.traffic, meshes.bytes, strict=True):
         parameters = float((part.dense + part.expert)[0])
         reduced = float(
-            (traffic.reduce if problem.stack.reduces_whole(layout.zero_stage) else traffic.scatter)[
-                0
-            ]
+            (
+                traffic.reduce
+                if problem.stack.all_reduces_gradients(layout.zero_stage)
+                else traffic.scatter
+            )[0]
         )
         seconds += amount * (gathers * float(traffic.gather[0]) + reductions * reduced)
         size += (

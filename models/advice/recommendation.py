@@ -21,7 +21,7 @@ from models.advice.pipelining import Pipelining, pipelined, roofline, unhidden
 from models.advice.safe_fit import SURE, avoiding, fastest_sure, offloaded
 from models.columns import Array
 from models.errors import Infeasible, Invalid
-from models.layouts.complexity import WORDS
+from models.layouts.complexity import TERM_WORDS
 from models.layouts.space import Space
 from models.prediction.coverage import DECISIVE
 from models.prediction.prediction import Prediction, on_host
@@ -238,7 +238,7 @@ def _reasons(
     else:
         cost = _slower_by(fastest, simplest)
         dropped = sorted(fastest.complexity_terms.keys() - simplest.complexity_terms.keys())
-        without = f", without {', '.join(WORDS[name] for name in dropped)}" if dropped else ""
+        without = f", without {', '.join(TERM_WORDS[name] for name in dropped)}" if dropped else ""
         chance = simplest.prediction.fit_probability
         unsure = "" if chance >= SURE else f"; it fits with a probability of {_percent(chance)}"
         named = f"{simplest.prediction.layout.summary()}, {cost:.2%} slower{without}{unsure}"

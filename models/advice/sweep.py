@@ -80,7 +80,7 @@ class Point:
             with_pp=with_pp,
             gap=_gap(without_s, with_s),
             exact=answer.certificate.exact,
-            chips_per_domain=cluster.fabric.domain and cluster.chips_joined,
+            chips_per_domain=cluster.fabric.domain and cluster.scale_up_domain_chips,
         )
 
     @classmethod
@@ -229,7 +229,7 @@ class FrontierSweep:
             most, least = (self._times(slowest, place, layouts) for place in block.ends)
             piped = layouts.pp > 1
             kept = least <= _limits(piped, most).take(piped.astype(int))
-            layouts, complexities = layouts.take(kept).gathered(), complexities[kept]
+            layouts, complexities = layouts.take(kept).materialised(), complexities[kept]
             if len(layouts) > _FEW:
                 for half in block.halves(
                     max(block.factors, key=lambda axis: len(block.factors[axis]))
@@ -271,7 +271,7 @@ class FrontierSweep:
         goal, before = Goal(both_sides=True), self._before
         ground = before and before.ground.linked(problem)
         if before and ground:
-            if before.certificate.exact and problem.cluster.is_built_as(
+            if before.certificate.exact and problem.cluster.has_same_links(
                 before.ground.problem.cluster
             ):
                 return before
@@ -310,7 +310,7 @@ def late(place: Mapping[str, float]) -> Point:
 
 def changed(problem: Problem, at: Mapping[str, float]) -> Problem:
     """The problem at a place of a grid."""
-    cluster = problem.cluster.changed(
+    cluster = problem.cluster.with_changes(
         scale_up=at.get("scale_up", 1.0),
         scale_out=at.get("scale_out", 1.0),
         domain=int(at["domain"]) if "domain" in at else None,
@@ -318,5 +318,5 @@ def changed(problem: Problem, at: Mapping[str, float]) -> Problem:
     )
     architecture = problem.architecture
     if "layers" in at:
-        architecture = architecture.with_layers(at["layers"])
+        architecture = architecture.with_depth_scaled(at["layers"])
     return replace(problem, cluster=cluster, architecture=architecture)

@@ -60,7 +60,9 @@ def thresholds(
         if scale in rates:
             found.append(_Asked(survey, tolerance, axis, rates[scale]).threshold(here))
     if cluster.fabric.domain is not None:
-        found.append(_Asked(survey, tolerance, "domain", cluster.chips_joined).domains(here))
+        found.append(
+            _Asked(survey, tolerance, "domain", cluster.scale_up_domain_chips).domains(here)
+        )
     return found
 
 

@@ -20,15 +20,15 @@ from models.calibration.residual_diagnosis import exposed_s
 from models.columns import Array
 from models.prediction.coverage import Ran, having_seen, quantities
 from models.spec.layout import Layout
-from models.spec.problem import Problem, numbered
+from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import (
     KINDS,
     MEMORY_COEFFICIENTS,
     Z80,
-    Key,
     Neighbourhood,
     Profile,
     Term,
+    TermKey,
     is_of_fleet,
     to_natural,
 )
@@ -162,7 +162,7 @@ class Calibration:
     profile: Profile
     posterior: Posterior
     moved: tuple[Moved, ...]
-    unidentified: tuple[Key, ...]
+    unidentified: tuple[TermKey, ...]
     outliers: tuple[str, ...]
     error_before: float | None
     error_after: float | None
@@ -230,7 +230,7 @@ def _said_once(targets: Sequence[Target]) -> list[Target]:
     layout needs is the same every time."""
     alike = [
         None if t.side == "equal" else (number, t.layout, t.side, t.source)
-        for number, t in zip(numbered([t.problem for t in targets]), targets, strict=True)
+        for number, t in zip(number_by_problem([t.problem for t in targets]), targets, strict=True)
     ]
     together: defaultdict[object, float] = defaultdict(float)
     for key, target in zip(alike, targets, strict=True):
@@ -414,8 +414,8 @@ def _judged(
     if grouped:
         outside = outside_of_others(fit, np.array([groups[target.key] for target in fit.targets]))
         fitted = replace(fitted, neighbourhoods=neighbourhoods(fit, estimate, logs, groups))
-        fitted = replace(fitted, beyond=beyond(fitted, fit, logs, outside))
-        widened = np.where(outside, fitted.beyond, 1.0)
+        fitted = replace(fitted, unseen_widening=beyond(fitted, fit, logs, outside))
+        widened = np.where(outside, fitted.unseen_widening, 1.0)
         fitted = replace(
             fitted, neighbourhoods=neighbourhoods(fit, estimate, logs, groups, widened=widened)
         )
@@ -423,7 +423,9 @@ def _judged(
         known = {one.scope: one for one in before.neighbourhoods}
         found = neighbourhoods(fit, estimate, logs, groups, _clean(fit, estimate), known)
         fitted = replace(fitted, neighbourhoods=found)
-    spreads = [fitted.neighbourhood(target.problem.neighbourhoods).spread for target in fit.targets]
+    spreads = [
+        fitted.neighbourhood(target.problem.neighbourhood_scopes).spread for target in fit.targets
+    ]
     return fitted, _unseen(fit, "step_time", logs, np.array(spreads))
 
 
@@ -439,7 +441,9 @@ def _unseen(fit: Fit, quantity: str, logs: Array, spread: Array) -> Unseen | Non
         before=fit.predicted(fit.mean)[mine],
         after=logs[mine],
         spread=spread[mine],
-        kinds=tuple((f"chip:{p.cluster.chip.id}", f"stack:{p.stack.kin}") for p in problems),
+        kinds=tuple(
+            (f"chip:{p.cluster.chip.id}", f"stack:{p.stack.calibrated_as}") for p in problems
+        ),
     )
 
 
@@ -460,7 +464,8 @@ def _weighed(
     found = neighbourhoods(fit, estimate, logs, groups, weight, known, quantity="reserved")
     fitted = replace(fitted, memory_neighbourhoods=found)
     spreads = [
-        fitted.memory_neighbourhood(target.problem.neighbourhoods).spread for target in fit.targets
+        fitted.memory_neighbourhood(target.problem.neighbourhood_scopes).spread
+        for target in fit.targets
     ]
     return fitted, _unseen(fit, "reserved", logs, np.array(spreads))
 
@@ -505,14 +510,16 @@ def neighbourhoods(
     members: dict[str, list[int]] = {}
     for i in np.flatnonzero(weight > 0).tolist():
         target = fit.targets[i]
-        *published, pair = target.problem.neighbourhoods
+        *published, pair = target.problem.neighbourhood_scopes
         for scope in published if known is None else (pair,):
             members.setdefault(scope, []).append(i)
     found: dict[str, Neighbourhood] = {**(known or {})}
     for scope in sorted(members, key=lambda scope: (scope != "all", scope)):
         rows = np.array(members[scope])
         wider = [
-            found[name] for name in fit.targets[rows[0]].problem.neighbourhoods if name in found
+            found[name]
+            for name in fit.targets[rows[0]].problem.neighbourhood_scopes
+            if name in found
         ]
         around = found.get(scope) or (wider[-1] if wider else None)
         say = min(
@@ -553,7 +560,7 @@ def outside_of_others(fit: Fit, labels: Array) -> Array:
 def beyond(profile: Profile, fit: Fit, unseen: Array, outside: Array) -> float:
     """How many times farther from its prediction a run is that lies outside of others, in spreads
     of its kind."""
-    kinds = [target.problem.neighbourhoods for target in fit.targets]
+    kinds = [target.problem.neighbourhood_scopes for target in fit.targets]
     away = np.abs(fit.value - unseen) / np.array(
         [profile.neighbourhood(kind).spread for kind in kinds]
     )
@@ -582,7 +589,7 @@ def _central(away: Array, weight: Array) -> float:
     return float(away[order][np.searchsorted(share, 0.8)])
 
 
-def _terms(fit: Fit, estimate: Estimate) -> dict[Key, Term]:
+def _terms(fit: Fit, estimate: Estimate) -> dict[TermKey, Term]:
     """Terms as estimated, with the number of runs behind those the data identified."""
     sigma, runs = np.sqrt(np.diag(estimate.covariance)), _runs_behind(fit)
     changed = {}
@@ -597,7 +604,7 @@ def _terms(fit: Fit, estimate: Estimate) -> dict[Key, Term]:
 def _runs_behind(fit: Fit) -> Array:
     counts = np.zeros(len(fit.terms), dtype=np.int64)
     for group in fit.groups:
-        for term in fit.profile.applying(group.problem.scopes):
+        for term in fit.profile.terms_in(group.problem.scopes):
             if term.key in fit.position:
                 counts[fit.position[term.key]] += len(group.runs)
     return counts

@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from models.spec.problem import Problem
-from models.spec.profile import Key, Neighbourhood, Profile, Term, is_of_fleet
+from models.spec.profile import Neighbourhood, Profile, Term, TermKey, is_of_fleet
 
 Scoped = TypeVar("Scoped", Term, Neighbourhood)
 DRIFT = 0.5  # of the spread that an offset begins with, from one calibration to the next
@@ -48,7 +48,7 @@ def as_fleet(profile: Profile, problems: Iterable[Problem]) -> Profile:
     for problem in problems:
         for kind, scope in problem.fleet_scopes.items():
             scopes[kind].add(scope)
-    added: dict[Key, Term] = {}
+    added: dict[TermKey, Term] = {}
     for coefficient, spreads in _spreads().items():
         for kind, spread in spreads.items():
             for scope in sorted(scopes[kind]):
@@ -64,7 +64,7 @@ def as_fleet(profile: Profile, problems: Iterable[Problem]) -> Profile:
     return profile.with_terms(added) if added else profile
 
 
-def drift(profile: Profile) -> dict[Key, float]:
+def drift(profile: Profile) -> dict[TermKey, float]:
     """Variance by which the fleet's offsets may have changed since they were last learnt: machines
     and software do."""
     return {term.key: (DRIFT * spread) ** 2 for term, spread in _of_fleet(profile)}

@@ -29,7 +29,7 @@ from models.calibration.random_effects import RandomEffects
 from models.columns import Array
 from models.cost.step import Predictions, predict
 from models.spec.layout import Layout, Layouts
-from models.spec.problem import Problem, numbered
+from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import Profile
 
 DEGREES_OF_FREEDOM = 4.0
@@ -175,7 +175,7 @@ class Fit:
     def _groups(self) -> list[Group]:
         """Targets of one problem are predicted together, and a layout that ran often once."""
         members: dict[tuple[int, str], list[int]] = {}
-        for i, number in enumerate(numbered([target.problem for target in self.targets])):
+        for i, number in enumerate(number_by_problem([target.problem for target in self.targets])):
             members.setdefault((number, self.targets[i].quantity), []).append(i)
         groups, first = list[Group](), 0
         for (_, quantity), runs in members.items():
@@ -214,7 +214,7 @@ class Fit:
         jacobian = np.zeros((len(logs), len(self.terms)))
         for group in self.groups:
             scopes, layouts = group.problem.scopes, group.layouts
-            active = [term for term in profile.applying(scopes) if term.key in self.position]
+            active = [term for term in profile.terms_in(scopes) if term.key in self.position]
             n, k = len(layouts), len(active)
             offsets = {}
             for j, term in enumerate(active):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from models.columns import Array
-from models.spec.profile import Key
+from models.spec.profile import TermKey
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,7 +25,7 @@ class Posterior:
     """`precision` (k, k) of the terms `keys`, on their unbounded scale; terms that are not among
     them are independent, with the spread that the profile says."""
 
-    keys: tuple[Key, ...]
+    keys: tuple[TermKey, ...]
     precision: Array
 
     @classmethod
@@ -34,7 +34,7 @@ class Posterior:
         return cls((), np.zeros((0, 0)))
 
     @classmethod
-    def of(cls, keys: Sequence[Key], covariance: Array) -> Posterior:
+    def of(cls, keys: Sequence[TermKey], covariance: Array) -> Posterior:
         precision = np.linalg.inv(covariance)
         return cls(tuple(keys), (precision + precision.T) / 2)
 
@@ -45,7 +45,7 @@ class Posterior:
         precision[:n, :n], precision[n:, n:] = self.precision, other.precision
         return Posterior(self.keys + other.keys, precision)
 
-    def loosened(self, variance: Mapping[Key, float]) -> Posterior:
+    def loosened(self, variance: Mapping[TermKey, float]) -> Posterior:
         """With so much variance added to terms that may have changed since."""
         if not variance.keys() & {*self.keys}:
             return self
@@ -54,7 +54,7 @@ class Posterior:
         )
         return Posterior.of(self.keys, covariance)
 
-    def of_terms(self, keys: Sequence[Key], spread: Array) -> Array:
+    def of_terms(self, keys: Sequence[TermKey], spread: Array) -> Array:
         """The precision (n, n) of these terms, in their order, the marginal spread for those that
         are not here.
 

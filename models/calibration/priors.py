@@ -28,7 +28,9 @@ def priors() -> Profile:
     base = Profile.from_json(json.loads((files("models") / "data/priors.json").read_text()))
     chips = {chip.id: chip for chip in catalogue.chips().values()}
     scopes = {
-        "stack": sorted({stack.kin for stack in catalogue.stacks().values()} - {_UNNAMED}),
+        "stack": sorted(
+            {stack.calibrated_as for stack in catalogue.stacks().values()} - {_UNNAMED}
+        ),
         "generation": sorted({chip.generation for chip in chips.values()}),
         "chip": sorted(chips),
     }

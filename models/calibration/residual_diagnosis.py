@@ -77,10 +77,10 @@ class Worlds:
     @classmethod
     def of(cls, problem: Problem, layout: Layout, profile: Profile) -> Worlds:
         generator = np.random.default_rng(0)
-        known = profile.covering(problem.scopes)
+        known = profile.with_unmet_scopes(problem.scopes)
         draws = {
             term.key: term.spread * generator.standard_normal(_DRAWS)
-            for term in known.applying(problem.scopes)
+            for term in known.terms_in(problem.scopes)
         }
         for draw in draws.values():
             draw[0] = 0.0

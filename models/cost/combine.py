@@ -7,7 +7,7 @@ from functools import cached_property, reduce
 
 import numpy as np
 
-from models.columns import Array, Shared, distinct, total
+from models.columns import Array, SharedRows, distinct, total
 from models.cost import pipeline
 from models.cost.makespan import Chunks, Rounds
 from models.cost.memory_uncertainty import MemoryUncertainty
@@ -55,7 +55,7 @@ def in_gib(term: str) -> str:
     return term.replace("_bytes", "_gib")
 
 
-def partitions(problem: Problem, layouts: Layouts) -> Shared[Stages]:
+def partitions(problem: Problem, layouts: Layouts) -> SharedRows[Stages]:
     """Layers over stages, by forward FLOPs; one table entry for every (stages, chunks, policy).
     Those of multi-token prediction are where the head is."""
     x = layouts
@@ -64,9 +64,9 @@ def partitions(problem: Problem, layouts: Layouts) -> Shared[Stages]:
     first, code = distinct(*columns)
     weights, head = problem.forward_flops
     parts = [column[first] for column in columns]
-    runs, by_threshold = problem.architecture.runs, problem.stack.splits_by_threshold
+    runs, by_threshold = problem.architecture.layer_runs, problem.stack.splits_by_threshold
     found = partition(runs, np.array(weights), head, *parts, by_threshold=by_threshold)
-    return Shared(found.beside_head(runs[-1][0], problem.architecture.mtp_layers), code)
+    return SharedRows(found.beside_head(runs[-1][0], problem.architecture.mtp_layers), code)
 
 
 def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]]:
@@ -74,7 +74,7 @@ def layers_of_chunks(problem: Problem, layouts: Layouts) -> list[list[list[int]]
     model."""
     weights, head = problem.forward_flops
     kinds = np.repeat(
-        *(np.array(column) for column in zip(*problem.architecture.runs, strict=True))
+        *(np.array(column) for column in zip(*problem.architecture.layer_runs, strict=True))
     )
     x = layouts
     chunks, faces = (
@@ -358,7 +358,7 @@ class Combiner:
 
     def _gradient_bytes(self, dense: Array, expert: Array) -> Array:
         sharded = (self.layouts.zero_stage >= 2) & ~self.once
-        reduced = sharded * (self.problem.reduced_bytes * self._unit)
+        reduced = sharded * (self.problem.gradient_reduction_bytes * self._unit)
         return self.problem.gradient_bytes * self.exposure.shard(dense, expert, sharded) + reduced
 
 

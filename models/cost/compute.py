@@ -13,13 +13,13 @@ from statistics import NormalDist
 
 import numpy as np
 
-from models.columns import Array, Columns, Shared, total
+from models.columns import Array, Columns, SharedRows, total
 from models.cost.kernels import Kernels, Passes, joined
 from models.cost.shard import Shards
 from models.spec.architecture import Attention, Layer, Mlp, Moe
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Number
-from models.spec.recompute import LAST, PIECES, Repeated
+from models.spec.recompute import LAST, PIECES, Recomputed
 
 # older software is treated as this old: dates further back come with other chips and models
 OLDEST_YEARS = 3.0
@@ -134,13 +134,13 @@ class Compute:
     ) -> None:
         self.problem, self.shards, self.c, self.policies = problem, shards, c, policies
         kinds = problem.architecture.kinds
-        done = [problem.repeated(policy, kind) for policy in policies for kind in kinds]
+        done = [problem.recomputed(policy, kind) for policy in policies for kind in kinds]
         self.repeated = {piece for what in done for piece in what.pieces}
-        self.repeated |= {LAST for what in done if what.whole and what.but_last}
+        self.repeated |= {LAST for what in done if what.whole and what.skips_last}
         self.h = problem.architecture.hidden_size
         self.kernels = Kernels(problem, c)
-        self.bodies: Shared[Shards] = shards.bodies(shared=shared)
-        self.experts: Shared[Shards] = shards.experts(shared=shared)
+        self.bodies: SharedRows[Shards] = shards.bodies(shared=shared)
+        self.experts: SharedRows[Shards] = shards.experts(shared=shared)
         self.age = min(problem.stack.age_years, OLDEST_YEARS)
         kernel_age = np.clip(problem.stack.age_years, c.kernel_age, OLDEST_YEARS)
         self.slower = c.compute_overhead * np.exp(
@@ -168,15 +168,15 @@ class Compute:
         beside = part.core.forward, part.core.backward, *idle, host + np.zeros_like(forward)
         once = LayerTime(forward, backward, weight, *beside)
         again = [
-            self._again(self.problem.repeated(policy, layer), forward, part.pieces)
+            self._again(self.problem.recomputed(policy, layer), forward, part.pieces)
             for policy in self.policies
         ]
         return LayerTimes(once, np.stack(again)).scaled(self.slower)
 
     @staticmethod
-    def _again(what: Repeated, forward: Array, pieces: dict[str, Array]) -> Array:
+    def _again(what: Recomputed, forward: Array, pieces: dict[str, Array]) -> Array:
         if what.whole:
-            return forward - pieces[LAST] if what.but_last else forward
+            return forward - pieces[LAST] if what.skips_last else forward
         return np.asarray(
             sum((pieces[name] for name in PIECES if name in what.pieces), np.zeros_like(forward))
         )
@@ -214,7 +214,7 @@ class Compute:
             self.slower
         )
         last = self.problem.architecture.layers[-1]
-        whole = np.array([self.problem.repeated(policy, last).whole for policy in self.policies])
+        whole = np.array([self.problem.recomputed(policy, last).whole for policy in self.policies])
         return LayerTimes(once, whole[:, None] * once.forward)
 
     def _body(self, layer: Layer, x: Shards) -> _Part:
@@ -224,7 +224,7 @@ class Compute:
             up, down = self._dense(dense, x)
             mlp = up + down
             products = products + mlp
-            left = down.forward * self.problem.leaves_last(layer)
+            left = down.forward * self.problem.skips_last_product(layer)
             pieces[LAST] = lambda: left
             pieces["dense"] = lambda: (
                 mlp.forward - left - self._half(dense, attention, x, down.forward - left)

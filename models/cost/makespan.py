@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.columns import Array, picked
+from models.columns import Array, take_at
 
 
 def turns(pp: Array, micro_batches: Array, corners: Array) -> Array:
@@ -82,7 +82,7 @@ class Rounds:
     def at(self, kind: Array, rows: Array) -> Rounds:
         """Of some rows, with stages (s, rows) of these kinds."""
         forward, backward = (
-            Chunks(*(picked(values, kind, rows) for values in (of.whole, of.first, of.last)))
+            Chunks(*(take_at(values, kind, rows) for values in (of.whole, of.first, of.last)))
             for of in (self.forward, self.backward)
         )
         paths = (values.take(rows) for values in (self.steady, self.ahead, self.last))

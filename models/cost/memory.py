@@ -16,7 +16,7 @@ from models.columns import Array, Columns, total
 from models.cost.shard import Shards
 from models.spec.architecture import Architecture, Layer
 from models.spec.problem import Problem
-from models.spec.recompute import Repeated
+from models.spec.recompute import Recomputed
 
 LOGIT_BYTES = {
     # fp32 logits and their 16-bit gradient, alive together (Korthikanti et al. §4.3 counts 4 for
@@ -95,7 +95,7 @@ def _logits(problem: Problem, x: Shards) -> Array:
     )
 
 
-def kept_bytes(problem: Problem, layer: Layer, x: Shards, policies: Sequence[Repeated]) -> Array:
+def kept_bytes(problem: Problem, layer: Layer, x: Shards, policies: Sequence[Recomputed]) -> Array:
     """Activations of a layer stored from forward to backward under each recompute policy,
     (policies, n)."""
     least, pieces = _activations(problem, layer, x)

@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 
 from models.columns import Array, total
-from models.spec.constraints import EVEN
+from models.spec.constraints import EVEN_CHANCE
 from models.spec.hardware import Cluster
 from models.spec.problem import Problem
 from models.spec.profile import Neighbourhood, Profile
@@ -39,15 +39,19 @@ class MemoryUncertainty:
 
     neighbourhood: Neighbourhood
     variances: Mapping[str, float]
-    probability: float = EVEN
+    probability: float = EVEN_CHANCE
 
     @classmethod
-    def of(cls, problem: Problem, profile: Profile, probability: float = EVEN) -> MemoryUncertainty:
+    def of(
+        cls, problem: Problem, profile: Profile, probability: float = EVEN_CHANCE
+    ) -> MemoryUncertainty:
         variances = dict.fromkeys(_SCALES, 0.0)
-        for term in profile.covering(problem.scopes).applying(problem.scopes):
+        for term in profile.with_unmet_scopes(problem.scopes).terms_in(problem.scopes):
             if term.coefficient in variances and term.is_unknown:
                 variances[term.coefficient] += term.spread**2
-        return cls(profile.memory_neighbourhood(problem.neighbourhoods), variances, probability)
+        return cls(
+            profile.memory_neighbourhood(problem.neighbourhood_scopes), variances, probability
+        )
 
     def spread(self, memory: Memory) -> Array:
         """Standard deviation of the log of what each layout reserves."""

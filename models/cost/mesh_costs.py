@@ -13,7 +13,7 @@ from functools import cached_property, partial, reduce
 
 import numpy as np
 
-from models.columns import Array, Columns, picked
+from models.columns import Array, Columns, take_at
 from models.cost import memory
 from models.cost.collectives import Cost, Network
 from models.cost.compute import Compute, LayerTime, LayerTimes, routed_tokens, skew
@@ -23,7 +23,7 @@ from models.spec.architecture import Layer, Moe
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients
-from models.spec.recompute import NONE, Repeated
+from models.spec.recompute import NONE, Recomputed
 
 Links = Callable[[], dict[str, Cost]]
 """Costs of collectives by name (collectives)."""
@@ -58,7 +58,7 @@ class Repeats:
     whole: Array
 
     @classmethod
-    def of(cls, policies: Sequence[Repeated]) -> Repeats:
+    def of(cls, policies: Sequence[Recomputed]) -> Repeats:
         return cls(
             *(
                 np.array([float(getattr(policy, name)) for policy in policies])
@@ -159,9 +159,9 @@ class ShardCosts:
         return self.problem.architecture.kinds
 
     @cached_property
-    def _repeated(self) -> list[list[Repeated]]:
+    def _repeated(self) -> list[list[Recomputed]]:
         return [
-            [self.problem.repeated(one, layer) for one in self.policies.tolist()]
+            [self.problem.recomputed(one, layer) for one in self.policies.tolist()]
             for layer in self._kinds
         ]
 
@@ -293,7 +293,7 @@ class MeshCosts:
     @cached_property
     def dense_shards(self) -> Array:
         g = self.groups.sharding
-        return g.spread(g.table.degree)
+        return g.per_row(g.table.degree)
 
     def copies(self, part: int) -> tuple[Array, Array]:
         """Seconds of the copies beside collectives of what is sharded of a part: a gather's, and a
@@ -302,18 +302,18 @@ class MeshCosts:
         sharded = (
             (self.dense_shards > 1) * size.dense + (self.expert_shards > 1) * size.expert
         ) / rate
-        gathered, reduced = self.problem.copied_bytes
+        gathered, reduced = self.problem.shard_copy_bytes
         return gathered * sharded, reduced * sharded
 
     @cached_property
     def expert_shards(self) -> Array:
         g = self.groups.edp
-        return g.spread(g.table.degree)
+        return g.per_row(g.table.degree)
 
     @cached_property
     def tensor_across_domains(self) -> Array:
         g = self.groups.tp
-        return g.spread(g.table.crosses(self.problem.cluster.scales_out))
+        return g.per_row(g.table.crosses(self.problem.cluster.scale_out_mask))
 
     @cached_property
     def send(self) -> Array:
@@ -450,7 +450,7 @@ class MeshCosts:
         )
         whole = replicas.time(dense * gradient)
         stuck = np.zeros_like(gather)
-        if self.problem.architecture.has_experts(part):
+        if self.problem.architecture.part_has_experts(part):
             over_experts = edp.time(expert * gradient)
             over_replicas = self._replicated_experts * replicate.time(
                 expert * gradient / self.expert_shards
@@ -463,7 +463,7 @@ class MeshCosts:
 
 
 def _under(values: Array, policy: Array | int, shard: Array) -> Array:
-    return values[policy].take(shard) if isinstance(policy, int) else picked(values, policy, shard)
+    return values[policy].take(shard) if isinstance(policy, int) else take_at(values, policy, shard)
 
 
 def _blocks(layer: Layer) -> int:

@@ -86,7 +86,7 @@ class Exposure:
     @property
     def amounts(self) -> list[float]:
         """Layers of each kind in the whole model, and one of each end."""
-        return self.problem.architecture.parts_trained
+        return self.problem.architecture.trained_part_counts
 
     def _part(self, index: int, *, weight: bool = True) -> Part:
         t, again = self.meshes.times[index], self.again(index)
@@ -118,7 +118,7 @@ class Exposure:
         free = ahead + back
         if not self.once.all():
             data: Array | float = 0.0
-            if any(self.problem.copied_bytes):
+            if any(self.problem.shard_copy_bytes):
                 before, after = self._copied(index)
                 ahead, back, forward, data = (
                     ahead + before,
@@ -296,7 +296,7 @@ class Exposure:
         """For a node in trouble, whose every send and receipt takes so much longer: two of both
         passes for each neighbour of a stage, and one for each hop of filling and draining the
         pipeline. Without neighbours both passes wait."""
-        if not self.problem.cluster.is_all_of_fabric:
+        if not self.problem.cluster.fills_fabric:
             return 0.0
         x = self.layouts
         neighbours = x.virtual_stages * np.clip(x.pp - 1, 1, 2)
@@ -330,7 +330,7 @@ class Exposure:
         """Of each part, once a step: (parameters gathered, gradients reduced), nothing hidden."""
         stage = self.layouts.zero_stage
         gathers = (stage == 1) | (stage == 2) | (self.once & self.zero3)
-        whole = self.stack.reduces_whole(stage)
+        whole = self.stack.all_reduces_gradients(stage)
         return [
             (gathers * traffic.gather, self.once * np.where(whole, traffic.reduce, traffic.scatter))
             for traffic in self.meshes.traffic

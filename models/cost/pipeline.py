@@ -30,7 +30,7 @@ from itertools import product
 
 import numpy as np
 
-from models.columns import Array, picked, total
+from models.columns import Array, take_at, total
 from models.cost import makespan
 from models.cost.stage_partition import Order
 from models.spec.layout import AFAB, DUALPIPE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, ZERO_BUBBLE_V
@@ -186,7 +186,7 @@ def _seconds(
         if are_few:
             turns = makespan.turns_of_rounds if code == INTERLEAVED else makespan.turns
             stage = turns(count, m, stage)
-        kind = picked(times.order.kind, stage, partition)
+        kind = take_at(times.order.kind, stage, partition)
         if code == INTERLEAVED:
             if times.rounds is None:
                 raise ValueError("interleaved pipelines are given without their rounds")
@@ -196,12 +196,12 @@ def _seconds(
             )
             continue
         forward, backward = (
-            picked(values, kind, some) for values in (times.forward, times.backward)
+            take_at(values, kind, some) for values in (times.forward, times.backward)
         )
         if code == ONE_F_ONE_B:
             found[some] = makespan.one_f_one_b(count, m, stage, forward, backward)
         else:
-            weight = picked(np.asarray(times.weight), kind, some)
+            weight = take_at(np.asarray(times.weight), kind, some)
             found[some] = makespan.zero_bubble(count, m, stage, forward, backward - weight, weight)
     return found
 

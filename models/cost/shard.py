@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.columns import Array, Columns, Shared, distinct, nothing_shared
+from models.columns import Array, Columns, SharedRows, all_distinct, distinct
 from models.spec.layout import Layouts
 
 
@@ -30,12 +30,12 @@ class Shards(Columns):
         return self.tokens / np.where(self.sequence_parallel, self.tp, 1)
 
     @classmethod
-    def of(cls, layouts: Layouts, seq_len: int, *, shared: bool = True) -> Shared[Shards]:
+    def of(cls, layouts: Layouts, seq_len: int, *, shared: bool = True) -> SharedRows[Shards]:
         """Those of some layouts: alike where tokens and cuts are, whatever else differs."""
         x = layouts
         tokens, token_code = _tokens(x, seq_len)
         columns = (token_code, x.tp, x.sequence_parallel, x.ep, x.etp)
-        first, code = distinct(*columns) if shared else nothing_shared(len(x))
+        first, code = distinct(*columns) if shared else all_distinct(len(x))
         one = cls(
             tokens[token_code[first]],
             x.tp[first],
@@ -43,22 +43,22 @@ class Shards(Columns):
             x.ep[first],
             x.etp[first],
         )
-        return Shared(one, code)
+        return SharedRows(one, code)
 
-    def bodies(self, *, shared: bool = True) -> Shared[Shards]:
+    def bodies(self, *, shared: bool = True) -> SharedRows[Shards]:
         """Without the experts."""
         return self._alike(shared, self.tokens, self.tp, self.sequence_parallel)
 
-    def experts(self, *, shared: bool = True) -> Shared[Shards]:
+    def experts(self, *, shared: bool = True) -> SharedRows[Shards]:
         """The experts only."""
         return self._alike(shared, self.local_tokens, self.ep, self.etp)
 
-    def _alike(self, shared: bool, tokens: Array, *others: Array) -> Shared[Shards]:
+    def _alike(self, shared: bool, tokens: Array, *others: Array) -> SharedRows[Shards]:
         if not shared:
-            return Shared(self, np.arange(len(self)))
+            return SharedRows(self, np.arange(len(self)))
         _, number = np.unique(tokens, return_inverse=True)
         first, code = distinct(number, *others)
-        return Shared(self.take(first), code)
+        return SharedRows(self.take(first), code)
 
 
 def _tokens(x: Layouts, seq_len: int) -> tuple[Array, Array]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.columns import Array, distinct, picked
+from models.columns import Array, distinct, take_at
 
 _ALTERNATING = 2
 """With more runs of layers of a kind than this, kinds take turns: rounds differ from stage to
@@ -277,7 +277,7 @@ def boundaries(
     levelled = whole & level & (chunks > 2) & (not by_threshold)
     if levelled.any():
         others, before = chunks[levelled] - 1, begin[levelled]
-        ends = picked(before, np.arange(len(before)), others)
+        ends = take_at(before, np.arange(len(before)), others)
         again = _balanced(layers, head, others, begin.shape[1], ends)
         begin[levelled] = np.where(np.arange(begin.shape[1]) < others[:, None], again, before)
     return begin

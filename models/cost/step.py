@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from models.columns import Array, Shared, total
+from models.columns import Array, SharedRows, total
 from models.cost.combine import (
     MEMORY_TERMS,
     TIME_TERMS,
@@ -45,7 +45,7 @@ class Predictions:
     """
 
     meshes: MeshCosts
-    stages: Shared[Stages]
+    stages: SharedRows[Stages]
 
     def take(self, rows: Array) -> Predictions:
         """Those at `rows`; not for coefficients drawn for each layout."""
@@ -119,7 +119,7 @@ class Predictions:
         """What decides how much there is to do for a layout, as a number: blocks of layouts that
         ask for like work take less."""
         x, stages = self.layouts, self.stages
-        work = stages.spread(stages.table.different)
+        work = stages.per_row(stages.table.different)
         for knob, most in (
             (x.schedule, len(SCHEDULES)),
             (x.zero_stage, 4),
@@ -176,7 +176,7 @@ class Predictions:
 
 
 def predict(
-    problem: Problem, layouts: Layouts, c: Coefficients, stages: Shared[Stages] | None = None
+    problem: Problem, layouts: Layouts, c: Coefficients, stages: SharedRows[Stages] | None = None
 ) -> Predictions:
     """Time and memory of every layout. Layouts are taken as legal (models.layouts.rules); illegal
     ones give numbers, not sense.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.columns import Array, Shared
+from models.columns import Array, SharedRows
 from models.layouts.placement import Group, Groups, groups
 from models.spec.layout import AFAB, DEFAULT_PLACEMENT, ONE_F_ONE_B, Layouts
 from models.spec.problem import Problem
@@ -39,7 +39,7 @@ POINTS: dict[str, int] = {
 }
 
 
-WORDS: dict[str, str] = {
+TERM_WORDS: dict[str, str] = {
     "pipeline": "a pipeline",
     "pipeline_depth": "more than two stages",
     "pipeline_schedule": "a schedule beyond 1F1B",
@@ -76,17 +76,17 @@ def complexity(problem: Problem, layouts: Layouts) -> Array:
     return np.sum(list(complexity_terms(problem, layouts).values()), axis=0)
 
 
-def of_degrees(layouts: Layouts) -> Array:
+def points_of_degrees(layouts: Layouts) -> Array:
     """The part that the degrees of a mesh decide; no layout on it has less."""
     return _points(_of_degrees(layouts))
 
 
-def of_mesh(problem: Problem, layouts: Layouts, placed: Groups) -> Array:
+def points_of_mesh(problem: Problem, layouts: Layouts, placed: Groups) -> Array:
     """The part that degrees and placement decide; no policy has less."""
     return _points(_of_degrees(layouts) | _of_placement(problem, layouts, placed))
 
 
-def of_policy(layouts: Layouts) -> Array:
+def points_of_policy(layouts: Layouts) -> Array:
     """The rest."""
     return _points(_of_policy(layouts))
 
@@ -110,8 +110,8 @@ def _of_degrees(x: Layouts) -> dict[str, Array]:
 
 
 def _of_placement(problem: Problem, x: Layouts, placed: Groups) -> dict[str, Array]:
-    def crosses(axis: Shared[Group]) -> Array:
-        return axis.spread(axis.table.crosses(problem.cluster.scales_out))
+    def crosses(axis: SharedRows[Group]) -> Array:
+        return axis.per_row(axis.table.crosses(problem.cluster.scale_out_mask))
 
     return {
         "expert_across_domains": (x.ep > 1) & crosses(placed.ep),

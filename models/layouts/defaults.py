@@ -13,13 +13,13 @@ from models.layouts.rules import BY_NAME
 from models.spec.layout import TORUS_AXES, Layout, Layouts
 from models.spec.problem import Problem
 
-SETTLED = ("placement", "torus_axes", "etp", "sequence_parallel", "zero_stage", "reshard",
+DEFAULTED_KNOBS = ("placement", "torus_axes", "etp", "sequence_parallel", "zero_stage", "reshard",
            "recompute",
            "recompute_modules", "schedule", "virtual_stages", "balanced")  # fmt: skip
 """The knobs that may be settled."""
 
 
-def usual(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
+def with_stack_defaults(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
     """The layout with every knob that is not `given`, and that would break a rule as it is, as the
     stack has it."""
     stack, changed = problem.stack, dict[str, Any]()
@@ -39,14 +39,14 @@ def usual(problem: Problem, layout: Layout, given: Collection[str]) -> Layout:
         usual_one = stack.default_recompute in stack.recompute
         changed["recompute"] = stack.default_recompute if usual_one else stack.recompute[0]
     if changed.get("recompute", layout.recompute) == "selective" and not layout.recompute_modules:
-        changed["recompute_modules"] = problem.effective(stack.selective[0])
+        changed["recompute_modules"] = problem.effective_modules(stack.selective[0])
         given = set(given) - {"recompute_modules"}  # none named is none given
     if layout.pp > 1:
         changed |= _pipeline(problem, layout, given)
     elif "schedule" not in given:
         changed["schedule"] = _allowed(problem, layout, (layout.schedule, "afab"))
     if "torus_axes" not in given:
-        changed["torus_axes"] = along_whole_dims(problem, layout)
+        changed["torus_axes"] = torus_axes_covering_dims(problem, layout)
     return replace(layout, **{knob: value for knob, value in changed.items() if knob not in given})
 
 
@@ -78,21 +78,21 @@ def _allowed(problem: Problem, layout: Layout, schedules: Iterable[str]) -> str:
     return next(fine, first)
 
 
-def along_whole_dims(problem: Problem, layout: Layout) -> tuple[str, ...]:
+def torus_axes_covering_dims(problem: Problem, layout: Layout) -> tuple[str, ...]:
     """The order of a torus' dims that lets axes cover whole ones, experts and the innermost above
     all (jax experimental/mesh_utils.py, create_device_mesh)."""
-    if not problem.cluster.numbering.is_open:
+    if not problem.cluster.device_orders.has_choice:
         return TORUS_AXES[0]
     orders = [
         TORUS_AXES[code]
-        for code, block in problem.cluster.numbering.different.tolist()
+        for code, block in problem.cluster.device_orders.distinct_fillings.tolist()
         if block == 1
     ]
     placed = groups(
         problem.cluster, Layouts.of([replace(layout, torus_axes=order) for order in orders])
     )
     axes = [getattr(placed, name) for name in (*reversed(layout.placement), "ep")]
-    covered = [axis.spread(axis.table.covers(problem.cluster.numbering)) for axis in axes]
+    covered = [axis.per_row(axis.table.covers(problem.cluster.device_orders)) for axis in axes]
     return orders[int(np.lexsort([-np.arange(len(orders)), *covered])[-1])]
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.columns import Array, Columns, Shared, distinct, nothing_shared
+from models.columns import Array, Columns, SharedRows, all_distinct, distinct
 from models.layouts.factors import divisors
-from models.spec.device_order import Numbering, filling
+from models.spec.device_order import DeviceOrders, filling_code
 from models.spec.hardware import Cluster
-from models.spec.layout import AXES, DEGREES, PLACEMENTS, TORUS, Layouts
+from models.spec.layout import AXES, DEGREES, PLACEMENTS, TORUS_KNOBS, Layouts
 
 _ORDERS = np.array([[AXES.index(axis) for axis in order] for order in PLACEMENTS])
 _TP, _CP, _SHARD, _REPLICATE, _PP = range(5)
@@ -62,10 +62,10 @@ class Group:
         """Whether some members are joined by one of these dims (a mask)."""
         return np.any((self.members > 1) & dims[:, None], axis=0)
 
-    def covers(self, numbering: Numbering) -> Array:
+    def covers(self, device_orders: DeviceOrders) -> Array:
         """Whether members are all those on every dim that joins several, within what the axes
         inside leave."""
-        lengths = numbering.lengths[:, None]
+        lengths = device_orders.lengths[:, None]
         return np.all((self.members == 1) | (self.members * self.stride == lengths), axis=0)
 
     def __mul__(self, other: Group) -> Group:
@@ -86,26 +86,26 @@ class Groups(Columns):
     dp_replicate, which hold the same parameters where nothing is sharded.
     """
 
-    tp: Shared[Group]
-    cp: Shared[Group]
-    dp_shard: Shared[Group]
-    dp_replicate: Shared[Group]
-    pp: Shared[Group]
-    ep: Shared[Group]
-    etp: Shared[Group]
-    edp: Shared[Group]
-    sharding: Shared[Group]
-    replicas: Shared[Group]
+    tp: SharedRows[Group]
+    cp: SharedRows[Group]
+    dp_shard: SharedRows[Group]
+    dp_replicate: SharedRows[Group]
+    pp: SharedRows[Group]
+    ep: SharedRows[Group]
+    etp: SharedRows[Group]
+    edp: SharedRows[Group]
+    sharding: SharedRows[Group]
+    replicas: SharedRows[Group]
 
     def times(self, count: int) -> Groups:
         """So often one after the other, each time with entries of their own."""
         return Groups(*(_times(getattr(self, name), count) for name in self.__slots__))
 
 
-def _times(axis: Shared[Group], count: int) -> Shared[Group]:
+def _times(axis: SharedRows[Group], count: int) -> SharedRows[Group]:
     entries = len(axis.table.whole)
     codes = np.add.outer(np.arange(count) * entries, axis.code).ravel()
-    return Shared(axis.table.take(np.tile(np.arange(entries), count)), codes)
+    return SharedRows(axis.table.take(np.tile(np.arange(entries), count)), codes)
 
 
 def groups(cluster: Cluster, layouts: Layouts, *, shared: bool = True) -> Groups:
@@ -113,7 +113,9 @@ def groups(cluster: Cluster, layouts: Layouts, *, shared: bool = True) -> Groups
     every layout."""
     if not shared:
         return groups_of_meshes(cluster, layouts, shared=False)
-    first, code = distinct(*(getattr(layouts, name) for name in (*DEGREES, "placement", *TORUS)))
+    first, code = distinct(
+        *(getattr(layouts, name) for name in (*DEGREES, "placement", *TORUS_KNOBS))
+    )
     return groups_of_meshes(cluster, layouts.take(first), shared=True).take(code)
 
 
@@ -128,10 +130,12 @@ def groups_of_meshes(cluster: Cluster, meshes: Layouts, *, shared: bool = True) 
         for stride, degree in _over_stage(x).values()
     ]
     filled = (
-        filling(x.torus_axes, x.torus_block) if cluster.numbering.is_open else np.zeros_like(x.pp)
+        filling_code(x.torus_axes, x.torus_block)
+        if cluster.device_orders.has_choice
+        else np.zeros_like(x.pp)
     )
     axes = [(*axis, filled) for axis in (*zip(strides, degrees, strict=True), *expert)]
-    return _groups(cluster.numbering, axes, filled, shared=shared)
+    return _groups(cluster.device_orders, axes, filled, shared=shared)
 
 
 def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
@@ -145,28 +149,28 @@ def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
     near = np.ones_like(x.pp)
     dense = [(near, degree, near) for degree in (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp)]
     expert = [(stride, degree, x.pp) for stride, degree in _over_stage(x).values()]
-    return _groups(cluster.numbering, [*dense, *expert], np.zeros_like(x.pp))
+    return _groups(cluster.device_orders, [*dense, *expert], np.zeros_like(x.pp))
 
 
-def closest(cluster: Cluster, degrees: Array) -> Group:
+def innermost_group(cluster: Cluster, degrees: Array) -> Group:
     """Innermost axes of these degrees."""
-    return _group(cluster.numbering, np.ones_like(degrees), degrees)
+    return _group(cluster.device_orders, np.ones_like(degrees), degrees)
 
 
-def beside_pipeline(
+def expert_groups_beside_pipeline(
     cluster: Cluster, meshes: Layouts, closest: Groups, filled: Array
 ) -> dict[str, Group]:
     """Of the closest groups of these meshes, all that those of expert axes may be: of every entry
     of their tables the group with the pipeline's axis outside, then of every entry that with it
     inside, in each of these fillings of a torus."""
-    found, numbering = {}, cluster.numbering
-    fillings = np.repeat(filling(*filled.T), 2)
+    found, device_orders = {}, cluster.device_orders
+    fillings = np.repeat(filling_code(*filled.T), 2)
     for name, (stride, degree) in _over_stage(meshes).items():
         first, _ = distinct(getattr(closest, name).code)
         near, far = stride[first], stride[first] * meshes.pp[first]
         strides = np.tile(np.concatenate([near, far]), len(fillings) // 2)
         degrees = np.tile(degree[first], len(fillings))
-        found[name] = _group(numbering, strides, degrees, np.repeat(fillings, len(first)))
+        found[name] = _group(device_orders, strides, degrees, np.repeat(fillings, len(first)))
     return found
 
 
@@ -196,7 +200,7 @@ def _sharing(x: Layouts, stage: Array) -> Array:
 
 
 def _groups(
-    numbering: Numbering,
+    device_orders: DeviceOrders,
     axes: Sequence[tuple[Array, Array, Array]],
     filled: Array,
     *,
@@ -206,7 +210,7 @@ def _groups(
     `filled`: the filling of a torus."""
 
     def alike(*columns: Array) -> tuple[Array, Array]:
-        return distinct(*columns) if shared else nothing_shared(len(columns[0]))
+        return distinct(*columns) if shared else all_distinct(len(columns[0]))
 
     firsts, within = zip(*(alike(*axis) for axis in axes), strict=True)
     columns = zip(*((stride, degree, filled) for stride, degree, _ in axes), strict=True)
@@ -214,7 +218,7 @@ def _groups(
         np.concatenate([of[rows] for of, rows in zip(column, firsts, strict=True)])
         for column in columns
     )
-    table, counts = _group(numbering, *told), [len(rows) for rows in firsts]
+    table, counts = _group(device_orders, *told), [len(rows) for rows in firsts]
     ends = np.cumsum(counts)
     codes = [start + code for start, code in zip((0, *ends), within, strict=False)]
     if shared and filled.any():
@@ -226,23 +230,23 @@ def _groups(
         )
         codes = [entry.take(code) for code in codes]
     parts = (
-        Shared(part, code - start)
+        SharedRows(part, code - start)
         for part, code, start in zip(table.split(ends), codes, (0, *ends), strict=False)
     )
     of_axis = dict(zip(Groups.__slots__, parts, strict=False))
 
-    def joined(a: Shared[Group], b: Shared[Group]) -> Shared[Group]:
+    def joined(a: SharedRows[Group], b: SharedRows[Group]) -> SharedRows[Group]:
         first, code = alike(a.code, b.code)
-        return Shared(a.table.take(a.code[first]) * b.table.take(b.code[first]), code)
+        return SharedRows(a.table.take(a.code[first]) * b.table.take(b.code[first]), code)
 
-    def column(found: Groups, name: str) -> Shared[Group]:
+    def column(found: Groups, name: str) -> SharedRows[Group]:
         if name == "sharding":
             return joined(found.dp_shard, found.cp)
         if name == "replicas":
             return joined(found.sharding, found.dp_replicate)
         return of_axis[name]
 
-    return Groups.by(column)
+    return Groups.lazy(column)
 
 
 def _distinct_entries(table: Group, axis: Array) -> tuple[Array, Array]:
@@ -255,33 +259,37 @@ def _distinct_entries(table: Group, axis: Array) -> tuple[Array, Array]:
     return first, entry.ravel()
 
 
-def every_stride(cluster: Cluster, degree: Array, filled: Array) -> tuple[Group, int]:
+def groups_of_every_stride(cluster: Cluster, degree: Array, filled: Array) -> tuple[Group, int]:
     """Groups of these degrees with every distance between neighbours that an axis may have, in each
     of these fillings of a torus, the degrees of each in a row; and how many there are of each
     degree."""
-    n, numbering = cluster.num_devices, cluster.numbering
-    fillings = filling(*filled.T)
+    n, device_orders = cluster.num_devices, cluster.device_orders
+    fillings = filling_code(*filled.T)
     filled, stride, degrees = (
         part.ravel()
         for part in np.meshgrid(
             fillings, np.array(divisors(n)), degree.astype(np.int64), indexing="ij"
         )
     )
-    groups = _group(numbering, np.where(stride * degrees <= n, stride, 1), degrees, filled)
+    groups = _group(device_orders, np.where(stride * degrees <= n, stride, 1), degrees, filled)
     return groups, len(filled) // len(degree)
 
 
 def _group(
-    numbering: Numbering, stride: Array, degree: Array, filled: Array | None = None
+    device_orders: DeviceOrders, stride: Array, degree: Array, filled: Array | None = None
 ) -> Group:
     if filled is None or not filled.any():
-        domains = numbering.usual[:, None]
+        domains = device_orders.usual[:, None]
         return Group.of(*_places(domains, stride, degree), _is_whole(domains, stride, degree))
-    domains = numbering.domains[filled].T
+    domains = device_orders.domains[filled].T
     whole = _is_whole(domains, stride, degree)
     members, stride = _places(domains, stride, degree)
-    dims, steps, row = numbering.dims[filled].T, numbering.steps[filled].T, np.arange(len(filled))
-    of_dim = np.ones((2, len(numbering.lengths), len(row)))
+    dims, steps, row = (
+        device_orders.dims[filled].T,
+        device_orders.steps[filled].T,
+        np.arange(len(filled)),
+    )
+    of_dim = np.ones((2, len(device_orders.lengths), len(row)))
     for dim, joined, apart in zip(dims[::-1], members[::-1], (steps * stride)[::-1], strict=True):
         of_dim[0, dim, row] *= joined
         of_dim[1, dim, row] = np.where(joined > 1, apart, of_dim[1, dim, row])

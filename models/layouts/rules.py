@@ -27,11 +27,11 @@ from models.spec.layout import (
     Layout,
     Layouts,
     active_axes,
-    in_order_of,
+    offered_orders,
     pipeline_outermost,
 )
 from models.spec.problem import Problem
-from models.spec.recompute import FULL, MODULES, NONE, RECOMPUTE, STACKS_OWN, policy
+from models.spec.recompute import FULL, MODULES, NONE, RECOMPUTE, STACK_SELECTIVE, policy_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,13 +312,13 @@ def _recompute_offered(p: Problem, x: Layouts) -> Array:
 
 
 def _modules_offered(p: Problem, x: Layouts) -> Array:
-    others = (STACKS_OWN - 1) & ~policy("selective", p.stack.modules)
+    others = (STACK_SELECTIVE - 1) & ~policy_code("selective", p.stack.recomputable_modules)
     return (x.recompute & others) == 0
 
 
 def _modules_exist(p: Problem, x: Layouts) -> Array:
     nowhere = [name for name in MODULES if not p.has_module(name)]
-    return (x.recompute & policy("selective", nowhere) & (STACKS_OWN - 1)) == 0
+    return (x.recompute & policy_code("selective", nowhere) & (STACK_SELECTIVE - 1)) == 0
 
 
 def _recompute_layers(p: Problem, x: Layouts) -> Array:
@@ -392,7 +392,7 @@ def _torus_block(p: Problem, x: Layouts) -> Array:
 
 
 def _placement(p: Problem, x: Layouts) -> Array:
-    return np.asarray(in_order_of(p.stack.placements)[active_axes(x), x.placement])
+    return np.asarray(offered_orders(p.stack.placements)[active_axes(x), x.placement])
 
 
 def equal_data_parallel(p: Problem, x: Layouts) -> Array:
@@ -412,7 +412,7 @@ def fits_torus(p: Problem, g: Groups) -> Array:
     if p.cluster.fabric.torus is None:
         return np.ones(len(g.tp.code), dtype=bool)
     axes = (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep)
-    return np.asarray(np.all([axis.spread(axis.table.whole) for axis in axes], axis=0))
+    return np.asarray(np.all([axis.per_row(axis.table.whole) for axis in axes], axis=0))
 
 
 RULES: tuple[Rule, ...] = (
@@ -498,7 +498,7 @@ RULES: tuple[Rule, ...] = (
     Rule("recompute_offered", "layout.recompute", _recompute_offered, lambda p, x: (
         f"stack {p.stack.id} recomputes {', '.join(p.stack.recompute)}, not {x.recompute}")),
     Rule("modules_offered", "layout.recompute_modules", _modules_offered, lambda p, x: (
-        f"stack {p.stack.id} recomputes the modules {', '.join(p.stack.modules)}, "
+        f"stack {p.stack.id} recomputes the modules {', '.join(p.stack.recomputable_modules)}, "
         f"not all of {', '.join(x.recompute_modules)}")),
     Rule("modules_exist", "layout.recompute_modules", _modules_exist, lambda p, x: (
         f"no layer of {p.architecture.name} has {', '.join(m for m in x.recompute_modules if not p.has_module(m))}")),

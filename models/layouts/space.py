@@ -21,7 +21,7 @@ from itertools import product
 
 import numpy as np
 
-from models.columns import Array, distinct, growing, ragged
+from models.columns import Array, distinct, expand_ranges, growing_slices
 from models.errors import Invalid, TooLarge
 from models.layouts.factors import divisors, factorisations, ordered_factorisations
 from models.layouts.placement import Groups, groups_of_meshes
@@ -36,13 +36,13 @@ from models.spec.layout import (
     Layout,
     Layouts,
     active_axes,
-    first_alike,
-    in_order_of,
+    equivalent_placements,
+    offered_orders,
 )
 from models.spec.problem import Problem
-from models.spec.recompute import FULL, named
+from models.spec.recompute import FULL, decode_policy
 
-MOST_TRUNKS = 1_000_000  # held at a time
+MAX_TRUNKS = 1_000_000  # held at a time
 _DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "whole_blocks",
                  "sequence_divides", "sequence_divides_over_tensor", "context_divides_heads",
                  "sequence_parallel_offered", "moe_needs_sequence_parallel",
@@ -80,7 +80,7 @@ class Policies:
         """Every sharding with every saver, those of a sharding in a row."""
         z, r = len(self.shardings), len(self.memory_policies)
         memory_policies = self.memory_policies.take(np.tile(np.arange(r), z))
-        return memory_policies.having(
+        return memory_policies.with_columns(
             **{name: np.repeat(getattr(self.shardings, name), r) for name in SHARDING_KNOBS}
         )
 
@@ -122,7 +122,7 @@ class Space:
     problem: Problem
     constraints: Constraints
 
-    def linked(self, problem: Problem) -> Space:
+    def with_links_of(self, problem: Problem) -> Space:
         """The same for a problem with other links between its chips, which is nothing to what is
         legal."""
         other = copy(self)
@@ -144,7 +144,7 @@ class Space:
             "etp": len(self._expert_tensor_degrees),
             "sequence_parallel": 2,
             "placement": len(PLACEMENTS),
-            "torus_filling": len(self.problem.cluster.numbering.different),
+            "torus_filling": len(self.problem.cluster.device_orders.distinct_fillings),
             "micro_batch": len(self._micro_batches),
             "schedule": len(self.policies.schedules),
             "sharding": len(self.policies.shardings),
@@ -155,12 +155,12 @@ class Space:
     def fillings(self) -> Array:
         """Of a torus, as rows of (order, block): those that differ and that the constraints
         allow."""
-        return self.problem.cluster.numbering.among(
+        return self.problem.cluster.device_orders.fillings_with_blocks(
             self.constraints.allowed.get("torus_block", TORUS_BLOCKS)
         )
 
     @property
-    def is_filled(self) -> bool:
+    def has_torus_choice(self) -> bool:
         """In other ways than the usual one."""
         return not (len(self.fillings) == 1 and self.fillings[0].tolist() == [0, 1])
 
@@ -196,7 +196,7 @@ class Space:
         sets = (asked,) if asked else self.problem.stack.selective
         recompute = [
             ("none", ()),
-            *(("selective", self.problem.effective(m)) for m in sets),
+            *(("selective", self.problem.effective_modules(m)) for m in sets),
             ("full", ()),
         ]
         memory_policies = Layouts.of(
@@ -296,7 +296,7 @@ class Space:
         keeps_nothing = set() if self.problem.materialises_scores else {"attention"}
         kinds = self.problem.architecture.kinds
         done = [
-            [self.problem.repeated(int(r), kind) for kind in kinds]
+            [self.problem.recomputed(int(r), kind) for kind in kinds]
             for r in memory_policies.recompute
         ]
         offloads = np.stack(
@@ -325,7 +325,7 @@ class Space:
             "dp_replicate": 1 + kind % 2,
         }
         degrees |= dict.fromkeys(("ep", "cp"), 1 + kind // 8)
-        rows = variants.take(variant).having(**degrees)
+        rows = variants.take(variant).with_columns(**degrees)
         legal = np.all([BY_NAME[name].test(self.problem, rows) for name in _VARIANT_RULES], axis=0)
         return np.asarray(legal.reshape(16, -1))
 
@@ -374,8 +374,8 @@ class Space:
         columns = dict(
             zip(("pp", "tp", "cp", "dp_shard"), np.repeat(table, 2, axis=0).T, strict=True)
         )
-        base = neutral(2 * len(table))
-        rows = base.having(
+        base = default_layouts(2 * len(table))
+        rows = base.with_columns(
             **columns, sequence_parallel=np.tile(np.array([False, True]), len(table))
         )
         weights, left = self.splits(rows) * below, np.ones(len(rows), dtype=bool)
@@ -392,13 +392,13 @@ class Space:
         sizes = np.array(self._micro_batches)
         share, code = np.unique(self.problem.workload.global_batch // rows.dp, return_inverse=True)
         fits = (share[:, None] % sizes == 0)[code.ravel()]
-        if fits.sum() > MOST_TRUNKS:
+        if fits.sum() > MAX_TRUNKS:
             chips, count = self.problem.cluster.num_chips, int(fits.sum())
-            raise TooLarge(chips, count, "degrees with their micro-batches", MOST_TRUNKS)
+            raise TooLarge(chips, count, "degrees with their micro-batches", MAX_TRUNKS)
         weights = self.splits(rows) * below
         rejected["batch_divides"] += int((weights * (~fits).sum(axis=1)).sum())
         row, size = np.nonzero(fits)
-        grown = rows.take(row).having(micro_batch=sizes[size])
+        grown = rows.take(row).with_columns(micro_batch=sizes[size])
         allowed = self._allowed(grown, "micro_batch")
         rejected["constraints.micro_batch"] += int(weights[row[~allowed]].sum())
         return grown.take(allowed)
@@ -407,7 +407,7 @@ class Space:
         """The first of SCHEDULE_RULES that chains break under each schedule that is offered, or -1,
         (chains, schedules): legality asks for no more than the stages and the micro-batches."""
         schedules, below = self.offered[0].schedules, np.arange(len(chains))[:, None]
-        rows = chains.take(below).having(
+        rows = chains.take(below).with_columns(
             **{name: getattr(schedules, name) for name in SCHEDULE_KNOBS}
         )
         breaks = np.full((len(chains), len(schedules)), -1)
@@ -424,7 +424,7 @@ class Space:
     def experts(self) -> tuple[Layouts, Counter[str]]:
         """Legal (ep, etp), other fields neutral, and how many pairs each rule refuses."""
         pairs = np.array(list(product(self._expert_degrees, self._expert_tensor_degrees)))
-        rows = neutral(len(pairs)).having(ep=pairs[:, 0], etp=pairs[:, 1])
+        rows = default_layouts(len(pairs)).with_columns(ep=pairs[:, 0], etp=pairs[:, 1])
         refused: Counter[str] = Counter()
         rows = self._constrained(rows, ("ep", "etp"), refused, 1)
         return self._ruled(rows, _EXPERT_RULES, refused, 1), refused
@@ -455,14 +455,14 @@ class Space:
         tables = [np.array(divisors(int(d))) for d in dp]
         counts = np.array([len(table) for table in tables])
         start = np.cumsum(counts) - counts
-        parent, row = ragged(start[code.ravel()], counts[code.ravel()])
+        parent, row = expand_ranges(start[code.ravel()], counts[code.ravel()])
         rows = cores.take(parent)
         shard = np.concatenate(tables)[row]
-        rows = rows.having(dp_shard=shard, dp_replicate=rows.dp // shard)
+        rows = rows.with_columns(dp_shard=shard, dp_replicate=rows.dp // shard)
         ok = np.asarray(
             BY_NAME["experts_fold_over_dense_axes"].test(self.problem, rows), dtype=bool
         )
-        ok &= self._with_legal_variants[variant_class(rows)]
+        ok &= self._with_legal_variants[variant_row(rows)]
         for knob in ("dp_replicate", "dp_shard"):
             ok &= self._allowed(rows, knob)
         return rows.take(ok), parent[ok]
@@ -473,8 +473,8 @@ class Space:
         each."""
         pattern = active_axes(meshes)
         start, count, orders = _orders(self.problem.stack.placements)
-        parent, row = ragged(start[pattern], count[pattern])
-        rows = meshes.take(parent).having(placement=orders[row])
+        parent, row = expand_ranges(start[pattern], count[pattern])
+        rows = meshes.take(parent).with_columns(placement=orders[row])
         g = groups_of_meshes(self.problem.cluster, rows)
         legal = np.flatnonzero(
             fits_torus(self.problem, g) & equal_data_parallel(self.problem, rows)
@@ -498,7 +498,7 @@ class Space:
             return np.ones(len(rows), dtype=bool)
         if knob == "recompute":
             return np.array(
-                [named(int(number))[0] in allowed for number in rows.recompute], dtype=bool
+                [decode_policy(int(number))[0] in allowed for number in rows.recompute], dtype=bool
             )
         return np.isin(
             getattr(rows, knob),
@@ -535,7 +535,7 @@ class Space:
         policies, _ = self.offered
         if not (len(trunks) and len(experts) and len(policies) and len(self.fillings)):
             return False
-        blocks = [rows for rows, _ in growing(np.arange(len(trunks)), 64, len(trunks))]
+        blocks = [rows for rows, _ in growing_slices(np.arange(len(trunks)), 64, len(trunks))]
         some = ((trunks.take(rows), one) for one in range(len(experts)) for rows in blocks)
         return any(len(self.split(_with_experts(rows, experts, one))[0]) for rows, one in some)
 
@@ -549,17 +549,17 @@ def first_refusals(breaks: Array, meshes: Array) -> Counter[str]:
 
 def _with_experts(rows: Layouts, experts: Layouts, one: int) -> Layouts:
     n = len(rows)
-    return rows.having(ep=np.repeat(experts.ep[one], n), etp=np.repeat(experts.etp[one], n))
+    return rows.with_columns(ep=np.repeat(experts.ep[one], n), etp=np.repeat(experts.etp[one], n))
 
 
-def variant_class(rows: Layouts) -> Array:
+def variant_row(rows: Layouts) -> Array:
     """Which row of Space.legal_variants a mesh has: by whether ep and cp, pp, dp_shard,
     dp_replicate are above 1."""
     both = (rows.ep > 1) & (rows.cp > 1)
     return 8 * both + 4 * (rows.pp > 1) + 2 * (rows.dp_shard > 1) + (rows.dp_replicate > 1)
 
 
-def neutral(rows: int) -> Layouts:
+def default_layouts(rows: int) -> Layouts:
     return _ONE.take(np.zeros(rows, dtype=np.int64))
 
 
@@ -580,7 +580,7 @@ def _orders(offered: tuple[tuple[str, ...], ...]) -> tuple[Array, Array, Array]:
     their orders."""
     codes = [
         np.unique(alike[own])
-        for alike, own in zip(first_alike(), in_order_of(offered), strict=True)
+        for alike, own in zip(equivalent_placements(), offered_orders(offered), strict=True)
     ]
     counts = np.array([len(of_pattern) for of_pattern in codes])
     return np.cumsum(counts) - counts, counts, np.concatenate(codes)

@@ -19,8 +19,8 @@ import numpy as np
 from models.columns import Array
 from models.cost.step import in_gib, predict
 from models.spec.layout import Layout, Layouts
-from models.spec.problem import Problem, numbered
-from models.spec.profile import Profile, Seen, Span
+from models.spec.problem import Problem, number_by_problem
+from models.spec.profile import Profile, QuantityRange, TermCoverage
 
 SHARE = 0.02
 DECISIVE = 0.05  # of the step: terms of which the weakest grades the whole
@@ -86,7 +86,10 @@ def provenance(
 
 def _basis(term: str, problem: Problem, profile: Profile) -> Basis:
     here, generation, stack = _scopes(problem)
-    runs, relatives = profile.seen_runs, [generation] if term in _OF_CHIPS else [generation, stack]
+    runs, relatives = (
+        profile.runs_by_term,
+        [generation] if term in _OF_CHIPS else [generation, stack],
+    )
     if count := runs.get((term, here)):
         return Basis(ground="measured", scope=here, runs=count)
     most = max(relatives, key=lambda scope: runs.get((term, scope), 0))
@@ -101,7 +104,7 @@ def is_outside(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
     found = np.full(len(layouts), not _is_known(problem, profile))
     for name, value in quantities(problem, layouts).items():
         for scope in ("all", _scopes(problem)[1]):
-            span = profile.span_of.get((name, scope))
+            span = profile.range_of.get((name, scope))
             if span is not None:
                 found |= np.asarray((value < span.low) | (value > span.high))
     return found
@@ -112,7 +115,7 @@ def _outside(problem: Problem, layout: Layout, profile: Profile) -> Iterable[str
     generation = f"generation:{problem.cluster.chip.generation}"
     if not _is_known(problem, profile):
         yield f"no run behind the profile is on {problem.cluster.chip.generation} chips"
-    stack = f"stack:{problem.stack.kin}/"
+    stack = f"stack:{problem.stack.calibrated_as}/"
     kinds = {
         one.scope.removeprefix(stack)
         for one in profile.neighbourhoods
@@ -127,7 +130,7 @@ def _outside(problem: Problem, layout: Layout, profile: Profile) -> Iterable[str
             ("all", "any run"),
             (generation, f"any run on {problem.cluster.chip.generation}"),
         ):
-            span = profile.span_of.get((name, scope))
+            span = profile.range_of.get((name, scope))
             if span is not None and not span.low <= value <= span.high:
                 bound = span.high if value > span.high else span.low
                 yield (
@@ -145,7 +148,7 @@ def _is_known(problem: Problem, profile: Profile) -> bool:
 
 def _scopes(problem: Problem) -> tuple[str, str, str]:
     """Narrowest first."""
-    stack, chip = f"stack:{problem.stack.kin}", problem.cluster.chip
+    stack, chip = f"stack:{problem.stack.calibrated_as}", problem.cluster.chip
     return f"chip:{chip.id}/{stack}", f"generation:{chip.generation}", stack
 
 
@@ -166,8 +169,8 @@ def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
 def having_seen(profile: Profile, runs: Sequence[Ran]) -> Profile:
     """The profile, with what these runs exercise under it and how far they reach added to what it
     had seen."""
-    seen = Counter(profile.seen_runs)
-    spans = {key: (span.low, span.high) for key, span in profile.span_of.items()}
+    seen = Counter(profile.runs_by_term)
+    spans = {key: (span.low, span.high) for key, span in profile.range_of.items()}
     for alike in _by_problem(runs):
         problem = alike[0].problem
         for term, count in _exercised(problem, alike, profile).items():
@@ -178,12 +181,12 @@ def having_seen(profile: Profile, runs: Sequence[Ran]) -> Profile:
     return replace(
         profile,
         seen=tuple(
-            Seen(term=term, scope=scope, runs=count)
+            TermCoverage(term=term, scope=scope, runs=count)
             for (term, scope), count in sorted(seen.items())
             if count
         ),
         spans=tuple(
-            Span(quantity=n, scope=s, low=low, high=high)
+            QuantityRange(quantity=n, scope=s, low=low, high=high)
             for (n, s), (low, high) in sorted(spans.items())
         ),
     )
@@ -191,7 +194,7 @@ def having_seen(profile: Profile, runs: Sequence[Ran]) -> Profile:
 
 def _by_problem(runs: Sequence[Ran]) -> Iterable[list[Ran]]:
     together: dict[int, list[Ran]] = {}
-    for number, run in zip(numbered(run.problem for run in runs), runs, strict=True):
+    for number, run in zip(number_by_problem(run.problem for run in runs), runs, strict=True):
         together.setdefault(number, []).append(run)
     return together.values()
 

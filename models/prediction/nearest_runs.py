@@ -60,7 +60,7 @@ class Traits:
         return cls(
             chip=chip.id,
             generation=chip.generation,
-            stack=problem.stack.kin,
+            stack=problem.stack.calibrated_as,
             sparse=problem.architecture.is_moe,
             precision=problem.workload.precision,
             parameters=parameters.total,

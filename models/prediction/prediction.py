@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.columns import Array, Shared
+from models.columns import Array, SharedRows
 from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.pipeline import micro_batch_group
 from models.cost.stage_partition import Stages
@@ -169,8 +169,8 @@ def log_spreads(predictions: Predictions, profile: Profile) -> Spreads:
     """
     problem, layouts = predictions.problem, predictions.layouts
     timed, covering = (
-        profile.neighbourhood(problem.neighbourhoods),
-        profile.covering(problem.scopes),
+        profile.neighbourhood(problem.neighbourhood_scopes),
+        profile.with_unmet_scopes(problem.scopes),
     )
     starts = range(0, len(layouts), _TOGETHER)
     rows = [np.arange(start, min(start + _TOGETHER, len(layouts))) for start in starts]
@@ -182,7 +182,7 @@ def log_spreads(predictions: Predictions, profile: Profile) -> Spreads:
         np.array([timed.with_variance(float(v)) for v in of_each])
         for of_each in np.concatenate(found, axis=1)
     )
-    beyond = np.where(is_outside(problem, layouts, covering), covering.beyond, 1.0)
+    beyond = np.where(is_outside(problem, layouts, covering), covering.unseen_widening, 1.0)
     return Spreads(
         faster * beyond,
         slower * beyond,
@@ -191,7 +191,7 @@ def log_spreads(predictions: Predictions, profile: Profile) -> Spreads:
 
 
 def _variances(
-    problem: Problem, layouts: Layouts, stages: Shared[Stages], profile: Profile
+    problem: Problem, layouts: Layouts, stages: SharedRows[Stages], profile: Profile
 ) -> Array:
     """Of log step time, towards less and towards more, over draws of the terms without runs; shape
     (2, n). `stages`: of the layouts.
@@ -201,7 +201,7 @@ def _variances(
     less is that narrow.
     """
     n, generator = len(layouts), np.random.default_rng(0)
-    terms = [term for term in profile.applying(problem.scopes) if term.is_unknown]
+    terms = [term for term in profile.terms_in(problem.scopes) if term.is_unknown]
     draws = {
         term.key: np.tile(term.spread * generator.standard_normal(_DRAWS), n) for term in terms
     }

@@ -148,7 +148,9 @@ def _held(problem: Problem, layouts: Layouts) -> list[list[int]]:
     (models.cost.overlap)."""
     held, ends = layers_of_chunks(problem, layouts)[0], len(problem.architecture.kinds)
     held[0].append(ends)
-    held[-1] += [problem.architecture.runs[-1][0]] * problem.architecture.mtp_layers + [ends + 1]
+    held[-1] += [problem.architecture.layer_runs[-1][0]] * problem.architecture.mtp_layers + [
+        ends + 1
+    ]
     return held
 
 

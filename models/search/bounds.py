@@ -79,7 +79,7 @@ from models.cost.overlap import (
     weighed,
 )
 from models.layouts.placement import closest_groups
-from models.layouts.space import Policies, neutral
+from models.layouts.space import Policies, default_layouts
 from models.search.least_costs import LeastCosts
 from models.search.pipeline_bounds import Chains
 from models.spec.layout import DUALPIPE, ONE_F_ONE_B, Layouts
@@ -94,12 +94,12 @@ class Variants:
 
     `keys`: ZeRO stage, reshard, recompute, activation offload, and, where it decides how many
     layers are recomputed, optimizer offload, all of a sharding in a row; `of` (shardings·savers,):
-    which of them each is; `is_open`: whether any may have a share of its layers recomputed.
+    which of them each is; `has_choice`: whether any may have a share of its layers recomputed.
     """
 
     keys: tuple[tuple[int, bool, int, bool, bool], ...]
     of: Array
-    is_open: bool
+    has_choice: bool
 
     @classmethod
     def of_policies(cls, policies: Policies) -> Variants:
@@ -122,7 +122,7 @@ class Variants:
 
     def least_of(self, share: Array) -> Array:
         """Of shares (shardings·savers, n), the least of each key; (keys, n)."""
-        if not self.is_open:
+        if not self.has_choice:
             return np.ones((len(self.keys), share.shape[1]))
         return np.asarray(np.minimum.reduceat(share[self._order], self._starts))
 
@@ -163,7 +163,7 @@ def slower_shardings(problem: Problem, shardings: Layouts, legal: Array) -> Arra
     beside a forward, or a third of a pass, which the windows of bounds are longer by.
     """
     stage = shardings.zero_stage
-    if problem.stack.reduces_whole(1) or not problem.stack.overlap_zero1:
+    if problem.stack.all_reduces_gradients(1) or not problem.stack.overlap_zero1:
         return np.zeros(len(stage), dtype=bool)
     instead = np.any(legal[:, stage == 1], axis=1)
     return np.asarray((stage > 1) & np.all(~legal | instead[:, None], axis=0))
@@ -291,7 +291,7 @@ class Bounds:
         """The meshes under a schedule that hides most."""
         hiding, one = overlaps(self.policies.schedules).any(), np.ones(1, dtype=np.int64)
         schedule = one * (DUALPIPE if hiding else ONE_F_ONE_B)
-        return self.costs.layouts.having(
+        return self.costs.layouts.with_columns(
             schedule=schedule,
             virtual_stages=one,
             zero_stage=zero,
@@ -324,7 +324,7 @@ class CoreBounds:
         self.problem, self.c, self.shards, self.least = problem, c, shards, least
         self.first = first
         self.passes = self._passes()
-        amounts = problem.architecture.parts_trained
+        amounts = problem.architecture.trained_part_counts
         self.weights = weighed(amounts, [times.weight for times in shards.times])
         self.dense, self.expert = (
             weighed(amounts, [getattr(size, name) for size in shards.bytes])
@@ -335,7 +335,7 @@ class CoreBounds:
         """F+B of the whole model on each shard, for one micro-batch: of what has no experts once
         for every body."""
         n, parts = len(self.shards.shards), len(self.problem.architecture.kinds) + 2
-        sparse = [part for part in range(parts) if self.problem.architecture.has_experts(part)]
+        sparse = [part for part in range(parts) if self.problem.architecture.part_has_experts(part)]
         if not sparse:
             return self._pass_of(range(parts), np.arange(n))
         dense = self._pass_of([part for part in range(parts) if part not in sparse], self.first)
@@ -343,7 +343,7 @@ class CoreBounds:
 
     def _pass_of(self, parts: Sequence[int], shard: Array) -> Array:
         x = self.shards.shards.take(shard)
-        rows = neutral(len(x)).having(
+        rows = default_layouts(len(x)).with_columns(
             tp=x.tp, ep=x.ep, etp=x.etp, sequence_parallel=x.sequence_parallel
         )
         near = closest_groups(self.problem.cluster, rows)
@@ -362,7 +362,9 @@ class CoreBounds:
             return np.zeros(len(trunks))
         first, code = distinct(body, trunks.cp)
         x, body = trunks.take(first), body[first]
-        rows = neutral(len(x)).having(cp=x.cp, tp=x.tp, sequence_parallel=x.sequence_parallel)
+        rows = default_layouts(len(x)).with_columns(
+            cp=x.cp, tp=x.tp, sequence_parallel=x.sequence_parallel
+        )
         near = closest_groups(self.problem.cluster, rows)
         links = partial(self.least.context, near)
         costs, found = (
@@ -384,7 +386,7 @@ class CoreBounds:
             kernels = least.attention_forward, least.attention_backward
             sent = context_sent(self.problem, costs.context_traffic(layer))
             both, _ = exposed_context(costs, kind, sent, beside, kernels)
-            found.append(self.problem.architecture.layers_trained[kind] * total(both))
+            found.append(self.problem.architecture.trained_layers_per_kind[kind] * total(both))
         return total(found)[code]
 
     def time(

@@ -22,11 +22,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from models.columns import Array, distinct, growing, picked, ragged, total
+from models.columns import Array, distinct, expand_ranges, growing_slices, take_at, total
 from models.cost.combine import Combiner
 from models.cost.mesh_costs import collectives
 from models.errors import OutOfTime
-from models.layouts.complexity import complexity, of_degrees, of_mesh, of_policy
+from models.layouts.complexity import (
+    complexity,
+    points_of_degrees,
+    points_of_mesh,
+    points_of_policy,
+)
 from models.layouts.placement import closest_groups
 from models.layouts.space import Space
 from models.search.bounds import Bounds, Parts, Times
@@ -42,7 +47,7 @@ from models.search.result import (
     run_to_completion,
 )
 from models.search.tables import NoLegalLayout, SearchTables
-from models.spec.layout import DEGREES, TORUS, Layouts
+from models.spec.layout import DEGREES, TORUS_KNOBS, Layouts
 from models.spec.profile import Profile
 
 _CORES = 16_000  # looked at together at first, later more
@@ -178,12 +183,12 @@ class _Search:
         row, chain = ground.chains.row(weights, least), ground.trunks.chains
         idle, window = ground.chains.least_idle[row, chain], ground.chains.window[row, chain]
         bound = bounds.time(least, rows, idle, window, bounds.dense[ground.first_shard][body])
-        points = of_degrees(rows)
+        points = points_of_degrees(rows)
         order = np.argsort(bound, kind="stable")
         cores: Cores | None = None
         opened = np.zeros(0, dtype=bool)
         most = max(_MOST_CORES // experts, 1)
-        for block, _ in growing(
+        for block, _ in growing_slices(
             order, most if self._knows_limit else max(_CORES // experts, 1), most
         ):
             wanted = self.held.wanted(bound[block], rows.pp[block] > 1, points[block])
@@ -288,12 +293,12 @@ class _Search:
         chain = ground.chain(cores.trunk[parent])
         rows = np.arange(len(layouts))
         return self._wanted(
-            Meshes(costs, rows, chain, of_degrees(layouts), ground.bounded(costs, chain))
+            Meshes(costs, rows, chain, points_of_degrees(layouts), ground.bounded(costs, chain))
         )
 
     def _sweep(self, meshes: Meshes, order: Array) -> None:
         """Open meshes, a few at a time."""
-        for block, rest in growing(
+        for block, rest in growing_slices(
             order, _FIRST_FREE if self.ground.places_freely else _FIRST_MESHES, _MESHES
         ):
             if not self._may_go_on(float(meshes.bound[rest].min())):
@@ -302,7 +307,7 @@ class _Search:
             if len(left) and self.ground.places_freely:
                 left = self._fitting_meshes(left)
             if len(left):
-                (self._fill if self.ground.space.is_filled else self._open)(left)
+                (self._fill if self.ground.space.has_torus_choice else self._open)(left)
 
     def _fill(self, meshes: Meshes) -> None:
         """Open meshes in every filling of a torus, bounded each."""
@@ -312,12 +317,14 @@ class _Search:
         links = partial(ground.least.collectives, near, layouts, apart=True)
         rows = np.tile(np.arange(len(meshes)), len(fillings))
         axes, block = np.repeat(fillings, len(meshes), axis=0).T
-        layouts = layouts.take(rows).having(torus_axes=axes, torus_block=block)
+        layouts = layouts.take(rows).with_columns(torus_axes=axes, torus_block=block)
         costs = ground.costs(layouts, meshes.costs.shard[rows], near.times(len(fillings)), links)
         filled = meshes.take(rows)
         bound = np.maximum(filled.bound, ground.bounded(costs, filled.chain))
         filled = self._wanted(replace(filled, costs=costs, bound=bound))
-        for some, _ in growing(np.argsort(filled.bound, kind="stable"), _FIRST_FREE, _MESHES):
+        for some, _ in growing_slices(
+            np.argsort(filled.bound, kind="stable"), _FIRST_FREE, _MESHES
+        ):
             if len(left := self._wanted(filled.take(some))):
                 self._open(left)
 
@@ -335,22 +342,24 @@ class _Search:
     def _open(self, meshes: Meshes) -> None:
         """Place meshes, and bound them by their own links; the most promising first."""
         ground = self.ground
-        first, kind = distinct(*(getattr(meshes.layouts, name) for name in (*DEGREES, *TORUS)))
+        first, kind = distinct(
+            *(getattr(meshes.layouts, name) for name in (*DEGREES, *TORUS_KNOBS))
+        )
         placed, of_kind, links = ground.space.placed(meshes.layouts.take(first))
         if not len(placed):
             return
         start = np.searchsorted(of_kind, np.arange(len(first) + 1))
-        mesh, place = ragged(start[kind], np.diff(start)[kind])
-        points, piped = of_mesh(ground.problem, placed, links)[place], meshes.piped[mesh]
+        mesh, place = expand_ranges(start[kind], np.diff(start)[kind])
+        points, piped = points_of_mesh(ground.problem, placed, links)[place], meshes.piped[mesh]
         wanted = self.held.wanted(meshes.bound[mesh], piped, points)
         self._close(meshes.bound[mesh[~wanted]])
         mesh, place, points = mesh[wanted], place[wanted], points[wanted]
-        layouts = meshes.layouts.take(mesh).having(placement=placed.placement[place])
+        layouts = meshes.layouts.take(mesh).with_columns(placement=placed.placement[place])
         seconds = partial(collectives, ground.problem, links, ground.c)
         costs = ground.costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
         chain = meshes.chain[mesh]
         found = Meshes(costs, mesh, chain, points, ground.bounded(costs, chain))
-        for rows, rest in growing(
+        for rows, rest in growing_slices(
             np.argsort(found.bound, kind="stable"), self._first_placed(piped[wanted]), _MESHES
         ):
             if self._is_stopped(found.bound, rest):
@@ -361,7 +370,7 @@ class _Search:
     def _bounded(self, meshes: Meshes) -> None:
         """Bound every variant of placed meshes, then with every schedule."""
         leaves = self._leaves(meshes)
-        for rows, rest in growing(
+        for rows, rest in growing_slices(
             np.argsort(leaves.bound, kind="stable"), self._first_leaves, _LEAVES
         ):
             if self._is_stopped(leaves.bound, rest):
@@ -384,7 +393,7 @@ class _Search:
         variant, mesh = np.nonzero(fits & (some & wanted)[ground.variants.of])
         leaves = self._wanted(self._scheduled(meshes, room, times, variant, mesh))
         beyond = self._beyond(meshes, leaves, times, parts, bounds.hideable)
-        return self._wanted(leaves.having(bound=leaves.bound + beyond))
+        return self._wanted(leaves.with_columns(bound=leaves.bound + beyond))
 
     def _scheduled(
         self, meshes: Meshes, room: Room, times: Times, variant: Array, mesh: Array
@@ -395,13 +404,13 @@ class _Search:
         chains, chain = ground.chains, meshes.chain[mesh]
         pair, schedule = np.nonzero(chains.legal[chain])
         variant, mesh, chain = variant[pair], mesh[pair], chain[pair]
-        more = picked(chains.flying, chain, schedule) - chains.least_flying[chain]
+        more = take_at(chains.flying, chain, schedule) - chains.least_flying[chain]
         fits = room.fit(variant, mesh, more, ground.at_most)
         variant, mesh, chain, schedule = variant[fits], mesh[fits], chain[fits], schedule[fits]
         key = ground.variants.of[variant]
-        row = picked(times.row, key, mesh)
+        row = take_at(times.row, key, mesh)
         idle = chains.idle[row, chain, schedule] - chains.least_idle[row, chain]
-        bound = picked(times.step, key, mesh) + idle * picked(times.pass_s, key, mesh)
+        bound = take_at(times.step, key, mesh) + idle * take_at(times.pass_s, key, mesh)
         points = meshes.points[mesh] + ground.variant_points[variant]
         points += meshes.piped[mesh] * ground.schedule_points[schedule]
         return Leaves(mesh, schedule, variant, meshes.piped[mesh], points, bound)
@@ -412,12 +421,14 @@ class _Search:
         """What the heaviest stage, or an update on the host, adds to the bounds of leaves."""
         ground = self.ground
         mesh, key = leaves.mesh, ground.variants.of[leaves.variant]
-        row, both, once = (picked(of, key, mesh) for of in (times.row, parts.both, parts.once))
+        row, both, once = (take_at(of, key, mesh) for of in (times.row, parts.both, parts.once))
         weights = parts.weights.take(mesh, axis=1)
         beyond = ground.chains.beyond(
             meshes.chain[mesh], leaves.schedule, row, both, weights, once, hides
         )
-        return np.maximum(beyond, ground.on_host[leaves.variant] * picked(times.on_host, key, mesh))
+        return np.maximum(
+            beyond, ground.on_host[leaves.variant] * take_at(times.on_host, key, mesh)
+        )
 
     # -- layouts
     # ----------------------------------------------------------------------------------------------
@@ -430,12 +441,14 @@ class _Search:
         if not len(kept):
             return
         leaves, mesh = leaves.take(kept), leaves.mesh[kept]
-        layouts = self._layouts(meshes, leaves).having(
+        layouts = self._layouts(meshes, leaves).with_columns(
             recompute_layers=found.recompute_layers[kept]
         )
         stages = self.ground.chains.stages(meshes.chain[mesh], leaves.schedule)
         time = Combiner(layouts, meshes.costs.take(mesh), stages).time()
-        self.held.add(layouts, total(time.values()), meshes.points[mesh] + of_policy(layouts))
+        self.held.add(
+            layouts, total(time.values()), meshes.points[mesh] + points_of_policy(layouts)
+        )
 
     def _layouts(self, meshes: Meshes, leaves: Leaves) -> Layouts:
         return self.ground.with_policies(
@@ -448,10 +461,10 @@ class _Search:
         mesh, schedule, r = leaves.mesh, leaves.schedule, ground.memory_policy[leaves.variant]
         layouts = self._layouts(meshes, leaves)
         legal, most = ground.layers_again(layouts, r, np.iinfo(np.int64).max)
-        layouts = layouts.having(recompute_layers=most)
+        layouts = layouts.with_columns(recompute_layers=most)
 
         def fit(rows: Array, layers: Array) -> Array:
-            some = layouts.take(rows).having(recompute_layers=layers)
+            some = layouts.take(rows).with_columns(recompute_layers=layers)
             stages = ground.chains.stages(meshes.chain[mesh[rows]], schedule[rows])
             return Combiner(some, meshes.costs.take(mesh[rows]), stages).fits(
                 ground.capacity, ground.margin

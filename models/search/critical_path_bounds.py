@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.columns import Array, picked, total
+from models.columns import Array, take_at, total
 from models.cost.makespan import EARLY
 from models.cost.pipeline import micro_batch_group
 from models.cost.stage_partition import Stages
@@ -50,8 +50,8 @@ class Split:
         heaviest = np.tensordot(weights, stages.amounts, axes=1).argmax(axis=0)
         each = np.take_along_axis(stages.amounts, stages.order.kind[None, :, stages.code], axis=1)
         upto = np.cumsum(np.pad(each, ((0, 0), (1, 0), (0, 0))), axis=1)
-        whole, most = picked(upto, pp, code), picked(stages.amounts, heaviest[code], code)
-        late = whole - picked(upto, np.maximum(pp - m + 1, 0), code)
+        whole, most = take_at(upto, pp, code), take_at(stages.amounts, heaviest[code], code)
+        late = whole - take_at(upto, np.maximum(pp - m + 1, 0), code)
         return cls(pp, m, whole, upto[:, 1].take(code, axis=1), most, late)
 
     def take(self, rows: Array) -> Split:
@@ -129,10 +129,13 @@ class Dealt:
         """`stages` are those of partitions; `code`: whose each pipeline has."""
         of = stages.code[code]
         stage, kinds = stages.order.corners_of(of), stages.order.kind
-        kind = picked(kinds, stage, of)
-        amounts, (first, last) = picked(stages.amounts, kind, code), picked(stages.rounds, kind, of)
+        kind = take_at(kinds, stage, of)
+        amounts, (first, last) = (
+            take_at(stages.amounts, kind, code),
+            take_at(stages.rounds, kind, of),
+        )
         each = np.take_along_axis(stages.rounds, kinds[None, None], axis=2)
-        before, upto = picked(np.cumsum(each, axis=2), stage, of)
+        before, upto = take_at(np.cumsum(each, axis=2), stage, of)
         return cls(
             pp, m, micro_batch_group(pp, m), stage, amounts, first, last, before - first, upto
         )

@@ -50,7 +50,7 @@ class Incumbent:
         near = times <= np.maximum(self.limit(piped), self.tolerated)
         if not near.any():
             return
-        layouts, times = layouts.take(near).gathered(), times[near]
+        layouts, times = layouts.take(near).materialised(), times[near]
         self.layouts.append(layouts)
         self.times.append(times)
         self.complexities.append(complexities[near])

@@ -13,11 +13,11 @@ import numpy as np
 from models.errors import Infeasible, Invalid
 from models.layouts.factors import factorisations
 from models.layouts.rules import BY_NAME, RULES
-from models.layouts.space import POLICY_KNOBS, Space, neutral
+from models.layouts.space import POLICY_KNOBS, Space, default_layouts
 from models.spec.constraints import Constraints
 from models.spec.layout import SCHEDULES, Layout, Layouts
 from models.spec.problem import Problem
-from models.spec.recompute import FULL, policy
+from models.spec.recompute import FULL, policy_code
 
 Allowed = Mapping[str, tuple[Any, ...]]
 
@@ -189,7 +189,7 @@ def _near(problem: Problem, allowed: Allowed) -> Layouts:
     kept = best.take(np.unique(kinds, axis=0, return_index=True)[1])
     policies = _policies(problem, allowed)
     mesh, row = np.indices((len(kept), len(policies))).reshape(2, -1)
-    return kept.take(mesh).having(
+    return kept.take(mesh).with_columns(
         **{knob: getattr(policies, knob)[row] for knob in (*POLICY_KNOBS, "torus_block")}
     )
 
@@ -213,9 +213,9 @@ def _policies(problem: Problem, allowed: Allowed) -> Layouts:
     }
     coded: dict[str, Callable[[str], int]] = {
         "schedule": SCHEDULES.index,
-        "recompute": lambda name: policy(name, modules if name == "selective" else ()),
+        "recompute": lambda name: policy_code(name, modules if name == "selective" else ()),
     }
-    rows = neutral(1)
+    rows = default_layouts(1)
     for knob, choices in free.items():
         values = allowed.get(knob, choices)
         rows = _crossed(
@@ -233,7 +233,7 @@ def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
     one sequence."""
     axes = tuple(axis for axis in _AXES if axis != "dp")
     table = factorisations(problem.cluster.num_devices, len(axes))
-    rows = neutral(len(table)).having(**dict(zip(axes, table.T, strict=True)))
+    rows = default_layouts(len(table)).with_columns(**dict(zip(axes, table.T, strict=True)))
     for knob in set(_AXES) & allowed.keys():
         rows = rows.take(np.isin(getattr(rows, knob), allowed[knob]))
     for knob, values in {
@@ -250,4 +250,4 @@ def _meshes(problem: Problem, allowed: Allowed) -> Layouts:
 
 def _crossed(rows: Layouts, knob: str, values: Sequence[Any]) -> Layouts:
     row, value = np.indices((len(rows), len(values))).reshape(2, -1)
-    return rows.take(row).having(**{knob: np.array(values)[value]})
+    return rows.take(row).with_columns(**{knob: np.array(values)[value]})

@@ -12,11 +12,17 @@ from functools import cached_property
 
 import numpy as np
 
-from models.columns import Array, Shared, total
+from models.columns import Array, SharedRows, total
 from models.cost.collectives import Cost, Network
 from models.cost.mesh_costs import of_axes
 from models.layouts.factors import divisors
-from models.layouts.placement import Group, Groups, beside_pipeline, closest, every_stride
+from models.layouts.placement import (
+    Group,
+    Groups,
+    expert_groups_beside_pipeline,
+    groups_of_every_stride,
+    innermost_group,
+)
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients
@@ -34,8 +40,12 @@ class LeastCosts:
             np.concatenate([divisors(problem.cluster.num_devices), *others]).astype(np.int64)
         )
         self.axes = of_axes(problem, self.network)
-        self.fillings = problem.cluster.numbering.different if fillings is None else fillings
-        self._groups, self._choices = every_stride(problem.cluster, self.degrees, self.fillings)
+        self.fillings = (
+            problem.cluster.device_orders.distinct_fillings if fillings is None else fillings
+        )
+        self._groups, self._choices = groups_of_every_stride(
+            problem.cluster, self.degrees, self.fillings
+        )
         self._known: dict[tuple[Callable[[Group], Cost], int], Cost] = {}
 
     def collectives(
@@ -47,7 +57,7 @@ class LeastCosts:
         exact = (
             {}
             if meshes is None
-            else beside_pipeline(self.problem.cluster, meshes, g, self.fillings)
+            else expert_groups_beside_pipeline(self.problem.cluster, meshes, g, self.fillings)
         )
         times = len(self.fillings) if apart else 1
         beside = (
@@ -92,7 +102,7 @@ class LeastCosts:
         gradient scattered, and what each has of that is reduced over the others; or all reduce the
         whole gradient. Nothing, where sharding does that too."""
         problem, degrees = self.problem, self.degrees
-        if problem.stack.reduces_whole(1):
+        if problem.stack.all_reduces_gradients(1):
             return (np.zeros(len(degrees)),) * 2
         inner, outer = np.nonzero(np.isin(np.multiply.outer(degrees, degrees), degrees))
         both = np.searchsorted(degrees, degrees[inner] * degrees[outer])
@@ -107,13 +117,13 @@ class LeastCosts:
             np.minimum.at(found, both, apart)
             return found
 
-        near, bent = closest(problem.cluster, degrees), gather.copy()
+        near, bent = innermost_group(problem.cluster, degrees), gather.copy()
         several = np.flatnonzero((degrees[inner] > 1) & (degrees[outer] > 1))
         joined = near.take(inner[several]) * near.take(outer[several])
         np.minimum.at(bent, both[several], self.network.least_gather(joined).byte_s)
         return least(bent), least(gather)
 
-    def _of(self, axis: Shared[Group], cost: Callable[[Group], Cost], times: int = 1) -> Cost:
+    def _of(self, axis: SharedRows[Group], cost: Callable[[Group], Cost], times: int = 1) -> Cost:
         entries = np.searchsorted(self.degrees, axis.table.degree)
         every = np.add.outer(np.arange(times) * len(self.degrees), entries).ravel()
         return self._tabulated(cost, times).take(every)
@@ -128,11 +138,11 @@ class LeastCosts:
 
 
 def _joined(
-    axis: Shared[Group], parts: list[Shared[Group]], alone: Cost, bent: Cost, times: int
+    axis: SharedRows[Group], parts: list[SharedRows[Group]], alone: Cost, bent: Cost, times: int
 ) -> Cost:
     """Of two axes or more the links may be those of several dims."""
     several, bent = np.zeros(len(bent.byte_s), dtype=bool), bent.times(times)
-    several[axis.code] = total((part.spread(part.table.degree) > 1) * 1 for part in parts) > 1
+    several[axis.code] = total((part.per_row(part.table.degree) > 1) * 1 for part in parts) > 1
     several = np.tile(several, times)
     return Cost(
         np.where(several, bent.byte_s, alone.byte_s),

@@ -124,8 +124,8 @@ class MemoryBounds:
                 self._activations(recompute, offload),
                 np.ones((z, len(hosts), len(recompute), n)),
             )
-            if len(is_open := np.unique(again[self.policies.open[rows]])):
-                share[:, :, is_open] = self._share(states, activations, is_open)
+            if len(has_choice := np.unique(again[self.policies.open[rows]])):
+                share[:, :, has_choice] = self._share(states, activations, has_choice)
             for value, of in zip(found, (*self._together(states, activations), share), strict=True):
                 value[:, rows] = np.broadcast_to(of, share.shape)[:, host[rows], again]
         found[:3] *= 1 + self.c.fragmentation
@@ -167,7 +167,7 @@ class MemoryBounds:
         layers, (embedding, head) = self._of_layers(worth), map(worth.of, self.ends)
         tied = self.problem.architecture.tie_word_embeddings
         ends = head + np.where((self.pp == 1) | tied, embedding, 0.0)
-        last = layers[self.problem.architecture.runs[-1][0]]
+        last = layers[self.problem.architecture.layer_runs[-1][0]]
         if self._may_end_without_layer:
             last = reduce(np.minimum, layers)
         last = last * (not self._may_be_empty)
@@ -209,7 +209,7 @@ class MemoryBounds:
         return _Worth(
             whole + sharded / self.costs.dense_shards,
             whole + sharded / self.costs.expert_shards,
-            reduced * problem.reduced_bytes * self._unit + at_once,
+            reduced * problem.gradient_reduction_bytes * self._unit + at_once,
         )
 
     def _kept(self, recompute: Array | int) -> list[Array]:
@@ -254,7 +254,7 @@ class MemoryBounds:
 
     @property
     def _counts(self) -> tuple[int, ...]:
-        return self.problem.architecture.layers_trained
+        return self.problem.architecture.trained_layers_per_kind
 
 
 _MEMORY_POLICIES = ("recompute", "offload_activations", "offload_optimizer")
@@ -319,7 +319,10 @@ class CoreMemory:
         scale = self.c.activation_memory
         kept = [of_kind[policy].take(shard) * scale for of_kind in self.shards.kept]
         held, each = _fullest(
-            self.problem.architecture.layers_trained, parameters, None if offload else kept, pp
+            self.problem.architecture.trained_layers_per_kind,
+            parameters,
+            None if offload else kept,
+            pp,
         )
         held = held + flying * each
         if recompute:

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from models.columns import Array, growing
+from models.columns import Array, growing_slices
 from models.cost.combine import Combiner
 from models.cost.mesh_costs import MeshCosts
 from models.errors import Infeasible
-from models.layouts.complexity import of_degrees, of_policy
+from models.layouts.complexity import points_of_degrees, points_of_policy
 from models.layouts.placement import closest_groups
 from models.search.nodes import Cores
 from models.search.result import ShouldContinue
 from models.search.tables import SearchTables
-from models.spec.constraints import EVEN
+from models.spec.constraints import EVEN_CHANCE
 from models.spec.hardware import GIB
 from models.spec.layout import Layout, Layouts
 
@@ -56,7 +56,9 @@ class MinimumMemory:
         )
         probability = ground.space.constraints.min_fit_probability
         of = (
-            f" with constraints.min_fit_probability = {probability:g}" if probability > EVEN else ""
+            f" with constraints.min_fit_probability = {probability:g}"
+            if probability > EVEN_CHANCE
+            else ""
         )
         detail += f" usable{of}: {self.layout.summary()}"
         if ground.hosts_too_small:
@@ -97,7 +99,7 @@ class MinimumMemory:
         bounds = ground.least_memory(costs, chain).least
         variant, mesh = np.nonzero((bounds < self.least) & ground.legal(layouts))
         bound = bounds[variant, mesh]
-        for chosen, _ in growing(np.argsort(bound, kind="stable"), _FIRST, _MOST):
+        for chosen, _ in growing_slices(np.argsort(bound, kind="stable"), _FIRST, _MOST):
             at = mesh[chosen]
             yield float(bound[chosen[0]]), costs.take(at), trunk[at], variant[chosen]
 
@@ -111,7 +113,7 @@ class MinimumMemory:
             rows, ground.memory_policy[variant[mesh]], np.iinfo(np.int64).max
         )
         kept = np.flatnonzero(legal > 0)
-        rows, mesh = rows.having(recompute_layers=most).take(kept), mesh[kept]
+        rows, mesh = rows.with_columns(recompute_layers=most).take(kept), mesh[kept]
         stages = ground.chains.stages(ground.chain(trunk[mesh]), schedule[kept])
         combiner = Combiner(rows, costs.take(mesh), stages)
         used, _ = combiner.memory()
@@ -124,7 +126,7 @@ class MinimumMemory:
         trunk, expert = ground.pairs(np.arange(len(ground.trunks.rows)))
         layouts, shard, memory = ground.cores(trunk, expert)
         order = np.argsort(memory, kind="stable")
-        for chosen, _ in growing(order, 16, _CORES):
+        for chosen, _ in growing_slices(order, 16, _CORES):
             yield (
                 float(memory[chosen[0]]),
                 Cores(layouts.take(chosen), trunk[chosen], shard[chosen], memory[chosen]),
@@ -132,4 +134,4 @@ class MinimumMemory:
 
 
 def _simplest_of(layouts: Layouts) -> Layout:
-    return layouts[int((of_degrees(layouts) + of_policy(layouts)).argmin())]
+    return layouts[int((points_of_degrees(layouts) + points_of_policy(layouts)).argmin())]

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from models.columns import Array, Columns, picked
+from models.columns import Array, Columns, take_at
 from models.cost.mesh_costs import MeshCosts
-from models.layouts.complexity import of_degrees
+from models.layouts.complexity import points_of_degrees
 from models.search.memory_bounds import Memory
 from models.spec.layout import Layouts
 
@@ -27,7 +27,7 @@ class Cores:
     @cached_property
     def points(self) -> Array:
         """Of complexity."""
-        return of_degrees(self.layouts)
+        return points_of_degrees(self.layouts)
 
     @property
     def piped(self) -> Array:
@@ -97,7 +97,7 @@ class Room:
         """Whether variants of placed meshes may with so many more micro-batches in flight than the
         least."""
         layers, each = (
-            picked(of, variant, self.of[mesh]) for of in (self.memory.layers, self.memory.each)
+            take_at(of, variant, self.of[mesh]) for of in (self.memory.layers, self.memory.each)
         )
         return np.asarray(layers + more * each <= at_most)
 

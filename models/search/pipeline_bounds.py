@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from models.columns import Array, Shared, distinct, picked, place_of, ragged, total
+from models.columns import Array, SharedRows, distinct, expand_ranges, first_match, take_at, total
 from models.cost.combine import partitions
 from models.cost.pipeline import (
     FORWARD,
@@ -136,7 +136,9 @@ class Chains:
         """Different stages, and which of them each chain has under each schedule."""
         code = np.zeros(self.legal.shape, dtype=np.int64)
         chain, schedule = np.nonzero(self.legal)
-        found = partitions(self.problem, self.schedules.take(schedule).having(pp=self.pp[chain]))
+        found = partitions(
+            self.problem, self.schedules.take(schedule).with_columns(pp=self.pp[chain])
+        )
         code[chain, schedule] = found.code
         return found.table, code
 
@@ -144,18 +146,18 @@ class Chains:
         table, code = self._partitions
         return table.take(code[chain, schedule])
 
-    def shared(self, layouts: Layouts) -> Shared[Stages]:
+    def shared(self, layouts: Layouts) -> SharedRows[Stages]:
         """Of layouts on some of these chains, under these schedules."""
         table, code = self._partitions
         m = layouts.num_micro_batches(self.problem.workload.global_batch)
-        chain = place_of((self.pp, self.micro_batches), (layouts.pp, m))
+        chain = first_match((self.pp, self.micro_batches), (layouts.pp, m))
         knobs = ([getattr(of, name) for name in SCHEDULE_KNOBS] for of in (self.schedules, layouts))
-        return Shared(table, code[chain, place_of(*knobs)])
+        return SharedRows(table, code[chain, first_match(*knobs)])
 
     @cached_property
     def _whole(self) -> Array:
         """Of every part, what the model has."""
-        return np.array(self.problem.architecture.parts_trained)
+        return np.array(self.problem.architecture.trained_part_counts)
 
     @cached_property
     def _costs(self) -> Array:
@@ -185,15 +187,15 @@ class Chains:
         are split; of parts with `both` passes, weight gradients and work `once` a step, (parts, n),
         a pass of which `hides` a share."""
         excess, times = (
-            picked(self._excess, chain, schedule),
-            picked(self._passes[1], chain, schedule),
+            take_at(self._excess, chain, schedule),
+            take_at(self._passes[1], chain, schedule),
         )
         own = np.maximum(total(excess * both), 0.0)
         apart = np.minimum(total(excess * once), 0.0) - hides * own
         together = ends_together(self.schedules.schedule)[schedule]
         apart = np.where(together, 0.0, apart)
         found = np.maximum(times * own + apart, 0.0)
-        if len(some := np.flatnonzero(picked(self._number, chain, schedule) >= 0)):
+        if len(some := np.flatnonzero(take_at(self._number, chain, schedule) >= 0)):
             longest = self._by_ways(
                 chain[some], schedule[some], row[some], both[:, some], weights[:, some]
             )
@@ -207,7 +209,7 @@ class Chains:
         counted = self.micro_batches[chain] + self.idle[row, chain, schedule]
         mean = total(self._whole[:, None] * both) / self.pp[chain]
         return (
-            self._ways.seconds(picked(self._number, chain, schedule), both, weights)
+            self._ways.seconds(take_at(self._number, chain, schedule), both, weights)
             - counted * mean
         )
 
@@ -234,7 +236,7 @@ def flying(schedules: Layouts, pp: Array, m: Array, legal: Array) -> Array:
     chain, unlike, mean = chain[first], schedules.take(schedule[first]), np.empty(len(first))
     for some in np.array_split(np.arange(len(first)), 1 + int(pp[chain].sum()) // _AT_ONCE):
         stages = pp[chain[some]]
-        of, stage = ragged(np.zeros_like(stages), stages)
+        of, stage = expand_ranges(np.zeros_like(stages), stages)
         own, x = chain[some[of]], unlike.take(some[of])
         held = in_flight(x.schedule, stage, pp[own], x.virtual_stages, m[own])
         mean[some] = stages / np.add.reduceat(1 / held, np.cumsum(stages) - stages)

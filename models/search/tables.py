@@ -9,23 +9,23 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from models.columns import Array, distinct, picked, place_of
+from models.columns import Array, distinct, first_match, take_at
 from models.cost.memory_uncertainty import Memory as MemoryUsed
 from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.mesh_costs import Links, MeshCosts, ShardCosts, Tables, collectives
 from models.cost.shard import Shards
 from models.cost.step import Predictions
 from models.errors import Invalid, TooLarge
-from models.layouts.complexity import of_policy
+from models.layouts.complexity import points_of_policy
 from models.layouts.placement import Groups, groups
 from models.layouts.space import (
     MEMORY_POLICY_KNOBS,
     SCHEDULE_KNOBS,
     SHARDING_KNOBS,
     Space,
+    default_layouts,
     first_refusals,
-    neutral,
-    variant_class,
+    variant_row,
 )
 from models.search.bounds import Bounds, CoreBounds, Variants, slower_shardings
 from models.search.least_costs import LeastCosts
@@ -109,11 +109,11 @@ class SearchTables:
     def with_layers_open(self) -> SearchTables | None:
         """The same of nothing but savers that recompute as many layers as it takes; None where
         there are none."""
-        is_open = self.policies.open[self.memory_policy]
-        if not is_open.any():
+        has_choice = self.policies.open[self.memory_policy]
+        if not has_choice.any():
             return None
         other = copy(self)
-        other.legal_variants = self.legal_variants & is_open
+        other.legal_variants = self.legal_variants & has_choice
         return other
 
     def linked(self, problem: Problem) -> SearchTables | None:
@@ -129,7 +129,7 @@ class SearchTables:
         if links.wraps != mine.wraps:
             return None
         other = copy(self)
-        other.problem, other.space = problem, self.space.linked(problem)
+        other.problem, other.space = problem, self.space.with_links_of(problem)
         for name in _OF_LINKS:
             vars(other).pop(name, None)
         return other
@@ -189,7 +189,9 @@ class SearchTables:
         body, expert = np.nonzero(some)
         self.first_shard = np.searchsorted(body, np.arange(len(bodies)))
         self._shard = np.cumsum(some).reshape(some.shape) - 1
-        return bodies.take(body).having(ep=self.experts.ep[expert], etp=self.experts.etp[expert])
+        return bodies.take(body).with_columns(
+            ep=self.experts.ep[expert], etp=self.experts.etp[expert]
+        )
 
     def pairs(self, trunks: Array) -> tuple[Array, Array]:
         """Trunks with the pairs of expert degrees that may fold over their stages: (the trunk, the
@@ -231,8 +233,12 @@ class SearchTables:
         of their keys."""
         schedules, n = self.policies.schedules, len(self.sharding)
         none = np.zeros(n, dtype=np.int64)
-        self.schedule_points = of_policy(schedules.having(pp=np.full(len(schedules), 2)))
-        self.variant_points = of_policy(self.with_policies(neutral(n), none, np.arange(n)))
+        self.schedule_points = points_of_policy(
+            schedules.with_columns(pp=np.full(len(schedules), 2))
+        )
+        self.variant_points = points_of_policy(
+            self.with_policies(default_layouts(n), none, np.arange(n))
+        )
         self.key_points = np.full(len(self.variants.keys), np.iinfo(np.int64).max)
         np.minimum.at(self.key_points, self.variants.of, self.variant_points)
 
@@ -276,11 +282,11 @@ class SearchTables:
 
     def legal(self, layouts: Layouts) -> Array:
         """(shardings·savers, n): the variants that meshes may have."""
-        return np.asarray(self.legal_variants[variant_class(layouts)].T)
+        return np.asarray(self.legal_variants[variant_row(layouts)].T)
 
     def bounded(self, costs: MeshCosts, chain: Array) -> Array:
         """The time that meshes take at least, whatever the policy."""
-        legal = self.legal_shardings[variant_class(costs.layouts)].T
+        legal = self.legal_shardings[variant_row(costs.layouts)].T
         return Bounds(costs, self.policies, self.chains, chain).least(self.fast_shardings, legal)
 
     def costs(
@@ -295,20 +301,20 @@ class SearchTables:
             Shards.of(layouts, self.problem.workload.seq_len),
         )
         body, expert = (
-            place_of(*([getattr(rows, name) for name in names] for rows in (of, shards.table)))
+            first_match(*([getattr(rows, name) for name in names] for rows in (of, shards.table)))
             for of, names in (
                 (self.bodies, ("tokens", "tp", "sequence_parallel")),
                 (self.experts, ("ep", "etp")),
             )
         )
         links = partial(collectives, self.problem, placed, self.c)
-        costs = self.costs(layouts, shards.spread(self._shard[body, expert]), placed, links)
+        costs = self.costs(layouts, shards.per_row(self._shard[body, expert]), placed, links)
         return Predictions(costs, self.chains.shared(layouts))
 
     def cores(self, trunk: Array, expert: Array) -> tuple[Layouts, Array, Array]:
         """Trunks with pairs of expert degrees: as layouts, the shard of each, and the bytes that it
         needs at least."""
-        shard = picked(self._shard, self.body.take(trunk), expert)
+        shard = take_at(self._shard, self.body.take(trunk), expert)
         layouts = self.layouts(trunk, shard)
         return (
             layouts,
@@ -319,7 +325,9 @@ class SearchTables:
     def layouts(self, trunk: Array, shard: Array) -> Layouts:
         """Cores as layouts, gathered from trunks and shards when they are asked for."""
         cut = self.shards.shards
-        return self.trunks.rows.take(trunk).having(ep=cut.ep.take(shard), etp=cut.etp.take(shard))
+        return self.trunks.rows.take(trunk).with_columns(
+            ep=cut.ep.take(shard), etp=cut.etp.take(shard)
+        )
 
     def room(self, meshes: Meshes) -> Room:
         """Memory of placed meshes under every variant, whatever the schedule."""
@@ -341,7 +349,7 @@ class SearchTables:
             (self.policies.shardings, SHARDING_KNOBS, self.sharding[variant]),
             (self.policies.memory_policies, MEMORY_POLICY_KNOBS, self.memory_policy[variant]),
         )
-        return meshes.having(
+        return meshes.with_columns(
             **{name: getattr(rows, name)[at] for rows, names, at in parts for name in names}
         )
 
@@ -352,10 +360,10 @@ class SearchTables:
         index, or the largest: those that are fewer than the layers of a chunk, and all of them
         (0)."""
         numbers, n = self.space.recompute_layers, self.problem.architecture.num_layers
-        is_open, has_all = self.policies.open[memory_policy], int(self.space.may_recompute_all)
+        has_choice, has_all = self.policies.open[memory_policy], int(self.space.may_recompute_all)
         chunk = np.where(layouts.balanced, 1, n // (layouts.pp * layouts.virtual_stages))
         fewer = np.minimum(np.searchsorted(numbers, chunk), len(numbers) - has_all)
-        legal = np.where(is_open, fewer + has_all, 1)
+        legal = np.where(has_choice, fewer + has_all, 1)
         at = np.minimum(index, np.maximum(legal - 1, 0))
         number = numbers[np.minimum(at, len(numbers) - 1)] if len(numbers) else at
-        return legal, np.where(is_open & (at < fewer), number, 0)
+        return legal, np.where(has_choice & (at < fewer), number, 0)

@@ -16,7 +16,7 @@ import numpy as np
 from models.columns import Array
 from models.errors import Invalid
 
-MOST_LAYERS = 1024
+MAX_LAYERS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +273,7 @@ class Architecture:
         return tuple(dict.fromkeys(self.layers))
 
     @cached_property
-    def runs(self) -> tuple[tuple[int, int], ...]:
+    def layer_runs(self) -> tuple[tuple[int, int], ...]:
         """The layer list run-length encoded: (index into `kinds`, how many in a row)."""
         index = {kind: i for i, kind in enumerate(self.kinds)}
         return tuple(
@@ -281,28 +281,29 @@ class Architecture:
         )
 
     @cached_property
-    def layers_of_kinds(self) -> tuple[int, ...]:
+    def layers_per_kind(self) -> tuple[int, ...]:
         """How many layers are of each of `kinds`."""
         return tuple(
-            sum(count for kind, count in self.runs if kind == one) for one in range(len(self.kinds))
+            sum(count for kind, count in self.layer_runs if kind == one)
+            for one in range(len(self.kinds))
         )
 
     @cached_property
-    def layers_trained(self) -> tuple[int, ...]:
+    def trained_layers_per_kind(self) -> tuple[int, ...]:
         """The same with those of multi-token prediction, which are as the last layer is."""
-        last = self.runs[-1][0]
+        last = self.layer_runs[-1][0]
         return tuple(
             count + self.mtp_layers * (kind == last)
-            for kind, count in enumerate(self.layers_of_kinds)
+            for kind, count in enumerate(self.layers_per_kind)
         )
 
     @property
-    def parts_trained(self) -> list[float]:
+    def trained_part_counts(self) -> list[float]:
         """Of every part of the model: of its layers as many of each kind, of the embedding and of
         the head one."""
-        return [*self.layers_trained, 1.0, 1.0]
+        return [*self.trained_layers_per_kind, 1.0, 1.0]
 
-    def has_experts(self, part: int) -> bool:
+    def part_has_experts(self, part: int) -> bool:
         """Whether a part of the model does: a kind of layer, or after them the embedding or the
         head."""
         return part < len(self.kinds) and self.kinds[part].moe is not None
@@ -311,22 +312,22 @@ class Architecture:
     def is_moe(self) -> bool:
         return any(layer.moe for layer in self.kinds)
 
-    def with_layers(self, times: float) -> Architecture:
+    def with_depth_scaled(self, times: float) -> Architecture:
         """So many times as deep, kinds of layers in their order and proportion."""
         have = len(self.layers)
         wanted = max(round(times * have), 1)
-        if wanted > MOST_LAYERS:
+        if wanted > MAX_LAYERS:
             raise Invalid(
                 "layers",
                 times,
-                f"makes {wanted} layers of {have}; a model has at most {MOST_LAYERS}",
+                f"makes {wanted} layers of {have}; a model has at most {MAX_LAYERS}",
             )
         return replace(self, layers=tuple(self.layers[i * have // wanted] for i in range(wanted)))
 
     @cached_property
     def parameters(self) -> ParameterCount:
         h = self.hidden_size
-        counted = list(zip(self.kinds, self.layers_of_kinds, strict=True))
+        counted = list(zip(self.kinds, self.layers_per_kind, strict=True))
         body = sum(count * layer.parameters(h) for layer, count in counted)
         experts = sum(
             count * layer.moe.expert_parameters(h) for layer, count in counted if layer.moe

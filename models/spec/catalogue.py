@@ -29,7 +29,7 @@ def fabric(name: str) -> Fabric:
     return _find("fabric", name, fabrics())
 
 
-def printed_fabric(text: str) -> Fabric | None:
+def fabric_described_as(text: str) -> Fabric | None:
     """That of the cluster whose published runs describe it so."""
     return _printed_fabrics().get(text)
 
@@ -78,14 +78,14 @@ def stacks() -> Mapping[str, Stack]:
 
     def read(entry: dict[str, Any]) -> Stack:
         whole = {**entries.get(entry.get("like", ""), {}), **entry}
-        return Stack(**{name: frozen(value) for name, value in whole.items()})
+        return Stack(**{name: as_tuples(value) for name, value in whole.items()})
 
     return _index((read(entry), entry["aliases"]) for entry in entries.values())
 
 
-def frozen(value: Any) -> Any:
+def as_tuples(value: Any) -> Any:
     """Lists, and lists in them, as tuples."""
-    return tuple(map(frozen, value)) if isinstance(value, list) else value
+    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
 @cache
@@ -103,7 +103,7 @@ def architectures() -> Mapping[str, Architecture]:
     return index
 
 
-def namesake(own: Architecture, others: Iterable[Architecture]) -> str | None:
+def matching_name(own: Architecture, others: Iterable[Architecture]) -> str | None:
     """Of a model without a name: the first of others that is the same, but for a padded
     vocabulary."""
     near = (known for known in others if 0 <= own.vocab_size - known.vocab_size < _PADDING)
@@ -115,7 +115,7 @@ def namesake(own: Architecture, others: Iterable[Architecture]) -> str | None:
     return next(same, None)
 
 
-def likeness(own: Architecture) -> Architecture:
+def with_known_biases(own: Architecture) -> Architecture:
     """Of a model whose biases and norms nobody told: with those of the first shipped one that is
     otherwise the same."""
     plain, kept = _plain(own), ("name", "vocab_size", "tie_word_embeddings", "mtp_layers")

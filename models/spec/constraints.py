@@ -10,7 +10,7 @@ from models.errors import Invalid, UnknownName
 from models.spec.layout import SCHEDULES, TORUS_BLOCKS
 from models.spec.recompute import MODULES, RECOMPUTE
 
-DEGREES = (
+WHOLE_NUMBER_KNOBS = (
     "pp",
     "dp_replicate",
     "dp_shard",
@@ -22,12 +22,24 @@ DEGREES = (
     "micro_batch",
     "virtual_stages",
 )
-FLAGS = ("reshard", "sequence_parallel", "balanced", "offload_activations", "offload_optimizer")
-CHOICES: dict[str, tuple[Any, ...]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE,
+BOOLEAN_KNOBS = (
+    "reshard",
+    "sequence_parallel",
+    "balanced",
+    "offload_activations",
+    "offload_optimizer",
+)
+KNOB_CHOICES: dict[str, tuple[Any, ...]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE,
                                       "zero_stage": (0, 1, 2, 3),
                                       "torus_block": TORUS_BLOCKS}  # fmt: skip
-EVEN, SUREST = 0.5, 0.99
-KNOBS = (*DEGREES, *FLAGS, *CHOICES, "recompute_modules", "recompute_layers")
+EVEN_CHANCE, MAX_FIT_PROBABILITY = 0.5, 0.99
+KNOBS = (
+    *WHOLE_NUMBER_KNOBS,
+    *BOOLEAN_KNOBS,
+    *KNOB_CHOICES,
+    "recompute_modules",
+    "recompute_layers",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +54,7 @@ class Constraints:
 
     allowed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     memory_reserve_gib: float = 0.0
-    min_fit_probability: float = EVEN
+    min_fit_probability: float = EVEN_CHANCE
 
     def __post_init__(self) -> None:
         for knob, values in self.allowed.items():
@@ -51,12 +63,16 @@ class Constraints:
                 raise UnknownName("constraints", knob, KNOBS)
             if not values:
                 raise Invalid(where, values, "must allow at least one value")
-            if knob in DEGREES and not all(isinstance(v, int) and v >= 1 for v in values):
+            if knob in WHOLE_NUMBER_KNOBS and not all(
+                isinstance(v, int) and v >= 1 for v in values
+            ):
                 raise Invalid(where, values, "must be whole numbers from 1")
-            if knob in FLAGS and not all(isinstance(v, bool) for v in values):
+            if knob in BOOLEAN_KNOBS and not all(isinstance(v, bool) for v in values):
                 raise Invalid(where, values, "must be true or false")
-            if knob in CHOICES and not set(values) <= set(CHOICES[knob]):
-                raise Invalid(where, values, f"must be among {', '.join(map(str, CHOICES[knob]))}")
+            if knob in KNOB_CHOICES and not set(values) <= set(KNOB_CHOICES[knob]):
+                raise Invalid(
+                    where, values, f"must be among {', '.join(map(str, KNOB_CHOICES[knob]))}"
+                )
             if knob == "recompute_modules" and not set(values) <= set(MODULES):
                 raise Invalid(where, values, f"must be among {', '.join(MODULES)}")
             if knob == "recompute_layers" and not all(
@@ -68,8 +84,8 @@ class Constraints:
             raise Invalid(
                 "constraints.memory_reserve_gib", self.memory_reserve_gib, "must be at least 0"
             )
-        if not EVEN <= self.min_fit_probability <= SUREST:
-            rule = f"must be between {EVEN} and {SUREST}"
+        if not EVEN_CHANCE <= self.min_fit_probability <= MAX_FIT_PROBABILITY:
+            rule = f"must be between {EVEN_CHANCE} and {MAX_FIT_PROBABILITY}"
             raise Invalid("constraints.min_fit_probability", self.min_fit_probability, rule)
 
     def _check_recompute(self) -> None:

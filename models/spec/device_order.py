@@ -16,7 +16,7 @@ Piece = tuple[int, int, int]  # a dim, how many devices along it, and the distan
 
 
 @dataclass(frozen=True, eq=False)
-class Numbering:
+class DeviceOrders:
     """For every filling of a torus, the order of its dims times the length of blocks
     (models.spec.layout), the places from the inside out: `domains` (fillings, places), how many
     devices the places so far join; `dims` and `steps` (fillings, places), along which dim of the
@@ -34,11 +34,11 @@ class Numbering:
     lengths: Array
 
     @cached_property
-    def different(self) -> Array:
+    def distinct_fillings(self) -> Array:
         """Of fillings that are alike the first, as rows of (order, block)."""
-        return self.among(TORUS_BLOCKS)
+        return self.fillings_with_blocks(TORUS_BLOCKS)
 
-    def among(self, blocks: Collection[int]) -> Array:
+    def fillings_with_blocks(self, blocks: Collection[int]) -> Array:
         """The same of those with blocks of these lengths."""
         rows = np.flatnonzero(np.isin(self.fillings[:, 1], list(blocks)))
         rows = rows[
@@ -48,11 +48,11 @@ class Numbering:
         return np.asarray(self.fillings[rows[np.sort(first)]])
 
     @property
-    def is_open(self) -> bool:
-        return len(self.different) > 1
+    def has_choice(self) -> bool:
+        return len(self.distinct_fillings) > 1
 
     @classmethod
-    def of(cls, domains: Sequence[int], rings: Mapping[str, tuple[int, bool]]) -> Numbering:
+    def of(cls, domains: Sequence[int], rings: Mapping[str, tuple[int, bool]]) -> DeviceOrders:
         """From the domains of a cluster's dims, and of those that are rings, by name, where they
         stand and whether they close."""
         lengths = [domain // inside for domain, inside in zip(domains, [1, *domains], strict=False)]
@@ -100,6 +100,6 @@ def _pieces(lengths: Sequence[int], along: Sequence[int], block: int) -> Iterato
                 yield one, -(-lengths[one] // within), within
 
 
-def filling(torus_axes: Array, torus_block: Array) -> Array:
+def filling_code(torus_axes: Array, torus_block: Array) -> Array:
     """The codes of orders and lengths of blocks as one."""
     return torus_axes * len(TORUS_BLOCKS) + np.searchsorted(TORUS_BLOCKS, torus_block)

@@ -83,7 +83,7 @@ def forward_flops_per_token(
     """Forward FLOPs of one token through every layer, the head and (if `mtp`) the MTP modules."""
     body = sum(
         n * layer_forward_flops(architecture, architecture.kinds[kind], seq_len, count)
-        for kind, n in architecture.runs
+        for kind, n in architecture.layer_runs
     )
     return body + head_forward_flops(architecture, seq_len, count, mtp=mtp)
 
@@ -103,7 +103,7 @@ def model_flops(
     )
 
 
-def step_time_of(
+def step_time_from_throughput(
     flops_per_chip_s: float,
     num_chips: int,
     architecture: Architecture,

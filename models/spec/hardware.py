@@ -17,7 +17,7 @@ import numpy as np
 
 from models.columns import Array
 from models.errors import Invalid
-from models.spec.device_order import Numbering
+from models.spec.device_order import DeviceOrders
 
 GIB = 2**30
 MAX_CHIPS = 10**6
@@ -164,13 +164,13 @@ class Chip:
     sources: tuple[str, ...] = ()
     caveats: str | None = None
 
-    def dtype_of(self, dtype: str) -> str:
+    def matmul_dtype(self, dtype: str) -> str:
         """In which products of `dtype` are made: without TF32 those of fp32."""
         return "fp32" if dtype == "tf32" and "tf32" not in self.peak_tflops else dtype
 
     def peak_flops(self, dtype: str) -> float:
         """Dense FLOP/s of one chip at `dtype`."""
-        made = self.dtype_of(dtype)
+        made = self.matmul_dtype(dtype)
         if made not in self.peak_tflops:
             have = ", ".join(sorted(self.peak_tflops))
             raise Invalid(
@@ -232,16 +232,16 @@ class Cluster:
         return self.num_chips * self.chip.devices_per_chip
 
     @property
-    def is_all_of_fabric(self) -> bool:
+    def fills_fabric(self) -> bool:
         """Whether the job leaves out no node of the whole."""
         levels = self.fabric.levels
         largest = levels[-1].size if levels else None
         return largest is not None and self.num_chips + (levels[0].size or 0) > largest
 
-    def is_built_as(self, other: Cluster) -> bool:
+    def has_same_links(self, other: Cluster) -> bool:
         """Whether links join as many devices as those of another with such chips, however many more
         they could."""
-        return self.dims == other.dims and self.is_all_of_fabric == other.is_all_of_fabric
+        return self.dims == other.dims and self.fills_fabric == other.fills_fabric
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -346,7 +346,7 @@ class Cluster:
             )
         return _reached(dims, n)
 
-    def changed(
+    def with_changes(
         self,
         *,
         scale_up: float = 1.0,
@@ -376,14 +376,14 @@ class Cluster:
             outer = [level for level in levels[last + 1 :] if (level.size or domain + 1) > domain]
             levels = [*inner, replace(levels[last], size=domain), *outer]
         torus = torus and replace(torus, gb_s_per_link=torus.gb_s_per_link * scale_up)
-        sized = self.sized(num_chips or self.num_chips)
+        sized = self.with_num_chips(num_chips or self.num_chips)
         return replace(
             sized,
             fabric=replace(fabric, levels=tuple(levels), torus=torus),
             chips_per_domain=sized.chips_per_domain if domain is None else None,
         )
 
-    def sized(self, num_chips: int) -> Cluster:
+    def with_num_chips(self, num_chips: int) -> Cluster:
         """With so many chips: of each scale-up domain as many as it holds now, or all where they
         are fewer. Slices keep a shape that is fixed where whole ones make them up, but for a single
         slice, which grows and shrinks."""
@@ -397,14 +397,14 @@ class Cluster:
         )
 
     @cached_property
-    def numbering(self) -> Numbering:
+    def device_orders(self) -> DeviceOrders:
         rings = {
             dim.name: (at, dim.wraps) for at, dim in enumerate(self.dims) if dim.kind == "ring"
         }
-        return Numbering.of([dim.domain for dim in self.dims] or [1], rings)
+        return DeviceOrders.of([dim.domain for dim in self.dims] or [1], rings)
 
     @property
-    def scales_out(self) -> Array:
+    def scale_out_mask(self) -> Array:
         """Which of the dims lie beyond the scale-up domain."""
         return np.array([dim.scale == "out" for dim in self.dims] or [False])
 
@@ -414,7 +414,7 @@ class Cluster:
         return max((d.domain for d in self.dims if d.scale == "up"), default=1)
 
     @property
-    def chips_joined(self) -> int:
+    def scale_up_domain_chips(self) -> int:
         """Chips of these."""
         return self.scale_up_domain // self.chip.devices_per_chip
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from models.columns import Array, Columns
 from models.errors import Invalid
-from models.spec.recompute import MODULES, RECOMPUTE, named, policy
+from models.spec.recompute import MODULES, RECOMPUTE, decode_policy, policy_code
 
 AXES = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 SCHEDULES = ("1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe")
@@ -24,7 +24,7 @@ PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(permutations(AXES))
 DEFAULT_PLACEMENT = PLACEMENTS.index(AXES)
 TORUS_AXES: tuple[tuple[str, ...], ...] = tuple(permutations("zyx"))
 TORUS_BLOCKS = (1, 2, 4)
-TORUS = ("torus_axes", "torus_block")
+TORUS_KNOBS = ("torus_axes", "torus_block")
 DEGREES = (*AXES, "ep", "etp")
 
 ONE_F_ONE_B, INTERLEAVED, AFAB, ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE = range(len(SCHEDULES))
@@ -203,7 +203,7 @@ class Layouts(Columns):
         for field in fields(cls):
             values = [getattr(row, field.name) for row in rows]
             if field.name == "recompute":
-                values = [policy(row.recompute, row.recompute_modules) for row in rows]
+                values = [policy_code(row.recompute, row.recompute_modules) for row in rows]
             elif field.name in _CODED:
                 values = [
                     _CODE_OF[field.name][v if isinstance(v, str) else tuple(v)] for v in values
@@ -221,7 +221,7 @@ class Layouts(Columns):
         for field in fields(self):
             value = getattr(self, field.name)[index].item()
             values[field.name] = _CODED[field.name][value] if field.name in _CODED else value
-        values["recompute"], values["recompute_modules"] = named(values["recompute"])
+        values["recompute"], values["recompute_modules"] = decode_policy(values["recompute"])
         return Layout(**values)
 
     @property
@@ -247,7 +247,7 @@ def active_axes(x: Layouts) -> Array:
 
 
 @cache
-def first_alike() -> Array:
+def equivalent_placements() -> Array:
     """(active axes, placement): the first placement that has these axes in the same order."""
     found = np.zeros((1 << len(AXES), len(PLACEMENTS)), dtype=np.int64)
     for pattern, of_pattern in enumerate(found):
@@ -272,8 +272,8 @@ def pipeline_outermost() -> Array:
 
 
 @cache
-def in_order_of(offered: tuple[tuple[str, ...], ...]) -> Array:
+def offered_orders(offered: tuple[tuple[str, ...], ...]) -> Array:
     """(active axes, placement): whether it has these axes as one of those offered does; where none
     is, as any."""
     codes = [PLACEMENTS.index(order) for order in offered] or list(range(len(PLACEMENTS)))
-    return np.array([np.isin(alike, alike[codes]) for alike in first_alike()])
+    return np.array([np.isin(alike, alike[codes]) for alike in equivalent_placements()])

@@ -11,7 +11,7 @@ from models.spec.architecture import Architecture, Layer
 from models.spec.flops import head_forward_flops, layer_forward_flops, model_flops
 from models.spec.hardware import Cluster
 from models.spec.profile import FLEET
-from models.spec.recompute import STACKS_OWN, Repeated, policy, repeated
+from models.spec.recompute import STACK_SELECTIVE, Recomputed, policy_code, recomputed
 from models.spec.stack import VENDORS, Stack
 from models.spec.workload import Workload
 
@@ -32,7 +32,7 @@ class Problem:
             )
             raise Invalid("stack", stack.id, rule)
         chip, precision = self.cluster.chip, self.workload.precision
-        if vendor in VENDORS and (lacking := stack.lacks_kernel(chip.generation, vendor)):
+        if vendor in VENDORS and (lacking := stack.missing_kernel_reason(chip.generation, vendor)):
             raise Invalid("stack.attention_kernel", self.kernel, lacking)
         if precision == "mxfp8" and not {"fp4", "fp6"} & chip.peak_tflops.keys():
             rule = (
@@ -89,7 +89,7 @@ class Problem:
         return max(self.stack.gradient_bytes, self.workload.number_format.activation_bytes)
 
     @property
-    def reduced_bytes(self) -> float:
+    def gradient_reduction_bytes(self) -> float:
         """An element of a gradient while it is reduced: as backward leaves it, and as it is sent
         where that is wider (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py,
         foreach_reduce)."""
@@ -98,7 +98,7 @@ class Problem:
         )
 
     @property
-    def copied_bytes(self) -> tuple[float, float]:
+    def shard_copy_bytes(self) -> tuple[float, float]:
         """Read and written for an element of what is sharded, by copies beside its collectives:
         when it is gathered, and when its gradient is reduced."""
         cast = self.parameter_bytes + self.gradient_bytes
@@ -120,14 +120,18 @@ class Problem:
         """Of an fp32 copy beside the parameter in use; where that is fp32 itself there is none."""
         return 0.0 if self.parameter_bytes >= 4 else self.workload.optimizer_state.master_bytes
 
-    def repeated(self, number: int, layer: Layer) -> Repeated:
+    def recomputed(self, number: int, layer: Layer) -> Recomputed:
         """What of a layer a recompute policy does again."""
-        number = policy("selective", self.stack.selective[0]) if number == STACKS_OWN else number
-        but_last = self.leaves_last(layer)
-        unsent = 0.0 if not but_last or layer.moe else 0.5 if layer.parallel else 0.25
-        return replace(repeated(number, layer), but_last=but_last, unsent=unsent)
+        number = (
+            policy_code("selective", self.stack.selective[0])
+            if number == STACK_SELECTIVE
+            else number
+        )
+        skips_last = self.skips_last_product(layer)
+        unsent_share = 0.0 if not skips_last or layer.moe else 0.5 if layer.parallel else 0.25
+        return replace(recomputed(number, layer), skips_last=skips_last, unsent_share=unsent_share)
 
-    def leaves_last(self, layer: Layer) -> bool:
+    def skips_last_product(self, layer: Layer) -> bool:
         """Whether recompute leaves out the down-projection of a layer's dense MLP or shared expert:
         only a residual sum follows, no norm or gate whose backward would need it."""
         gated = layer.moe is not None and layer.moe.shared_gate
@@ -138,10 +142,11 @@ class Problem:
     def has_module(self, name: str) -> bool:
         """Whether some layer has it (models.spec.recompute.MODULES)."""
         return any(
-            repeated(policy("selective", [name]), kind).pieces for kind in self.architecture.kinds
+            recomputed(policy_code("selective", [name]), kind).pieces
+            for kind in self.architecture.kinds
         )
 
-    def effective(self, modules: tuple[str, ...]) -> tuple[str, ...]:
+    def effective_modules(self, modules: tuple[str, ...]) -> tuple[str, ...]:
         """Of modules to recompute, those that some layer has; all where none has any."""
         return tuple(filter(self.has_module, modules)) or modules
 
@@ -155,7 +160,7 @@ class Problem:
         return layers, float(head_forward_flops(architecture, seq_len))
 
     @property
-    def at_peak_s(self) -> float:
+    def step_time_at_peak_s(self) -> float:
         """A step, were its model FLOPs done at the peak of all chips: no layout takes less."""
         peak = self.cluster.chip.peak_flops(self.workload.number_format.gemm)
         return model_flops(self.architecture, self.workload) / (self.cluster.num_chips * peak)
@@ -171,12 +176,12 @@ class Problem:
         return "sparse" if self.architecture.is_moe else "dense"
 
     @property
-    def neighbourhoods(self) -> tuple[str, ...]:
+    def neighbourhood_scopes(self) -> tuple[str, ...]:
         """Kinds of runs that this one is of, widest first (models.spec.profile.Neighbourhood)."""
         return (
             "all",
             f"all/{self.density}",
-            f"stack:{self.stack.kin}/{self.density}",
+            f"stack:{self.stack.calibrated_as}/{self.density}",
             self.fleet_scopes["pair"],
         )
 
@@ -191,7 +196,7 @@ class Problem:
             f"fusion:{'fused' if stack.fused else 'unfused'}",
             f"generation:{chip.generation}",
             f"kernel:{self.kernel}/{chip.generation}",
-            f"stack:{stack.kin}",
+            f"stack:{stack.calibrated_as}",
             f"chip:{chip.id}",
             f"fabric:{self.cluster.fabric.id}",
             *self.fleet_scopes.values(),
@@ -201,7 +206,7 @@ class Problem:
     def fleet_scopes(self) -> dict[str, str]:
         """Of the deployment that reports come from (models.calibration.fleet_effects), by what they
         are of."""
-        chip, stack = self.cluster.chip.id, self.stack.kin
+        chip, stack = self.cluster.chip.id, self.stack.calibrated_as
         return {
             "all": f"{FLEET}:all",
             "chip": f"{FLEET}:chip:{chip}",
@@ -210,7 +215,7 @@ class Problem:
         }
 
 
-def numbered(problems: Iterable[Problem]) -> list[int]:
+def number_by_problem(problems: Iterable[Problem]) -> list[int]:
     """A number for each, from 0 in order of appearance; equal ones have the same. What comes again
     is hashed once."""
     problems, place = list(problems), dict[Problem, int]()

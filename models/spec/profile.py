@@ -22,7 +22,7 @@ from models.columns import Array
 from models.errors import Invalid, UnknownName
 
 Number = float | Array
-Key = tuple[str, str]
+TermKey = tuple[str, str]
 """Coefficient and scope of a term."""
 FLEET = "fleet"
 """Begins the scopes of one deployment's machines (models.calibration.fleet_effects)."""
@@ -264,7 +264,7 @@ class Term:
             raise Invalid("scope", self.scope, rule)
 
     @property
-    def key(self) -> Key:
+    def key(self) -> TermKey:
         return self.coefficient, self.scope
 
     @property
@@ -295,7 +295,7 @@ class Neighbourhood:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class TermCoverage:
     """How many of the runs behind a profile exercised a term of the breakdown in a scope
     (models.prediction.coverage)."""
 
@@ -305,7 +305,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class QuantityRange:
     """Between which values of a quantity the runs of a scope lie."""
 
     quantity: str
@@ -315,7 +315,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Newest:
+class NewestSoftware:
     """The date, in years, of the newest software among the published runs of a scope."""
 
     scope: str
@@ -338,25 +338,25 @@ class Profile:
     residual_spread: float
     made_by: str
     software_year: float
-    beyond: float = 1.0
+    unseen_widening: float = 1.0
     neighbourhoods: tuple[Neighbourhood, ...] = ()
     memory_neighbourhoods: tuple[Neighbourhood, ...] = ()
-    seen: tuple[Seen, ...] = ()
-    spans: tuple[Span, ...] = ()
-    newest: tuple[Newest, ...] = ()
+    seen: tuple[TermCoverage, ...] = ()
+    spans: tuple[QuantityRange, ...] = ()
+    newest: tuple[NewestSoftware, ...] = ()
     version: int = 1
 
     @cached_property
-    def by_key(self) -> dict[Key, Term]:
+    def by_key(self) -> dict[TermKey, Term]:
         return {term.key: term for term in self.terms}
 
     @cached_property
-    def seen_runs(self) -> dict[tuple[str, str], int]:
+    def runs_by_term(self) -> dict[tuple[str, str], int]:
         """By term and scope."""
         return {(one.term, one.scope): one.runs for one in self.seen}
 
     @cached_property
-    def span_of(self) -> dict[tuple[str, str], Span]:
+    def range_of(self) -> dict[tuple[str, str], QuantityRange]:
         """By quantity and scope."""
         return {(one.quantity, one.scope): one for one in self.spans}
 
@@ -385,12 +385,12 @@ class Profile:
         none = Neighbourhood(scope="none", spread=self.residual_spread, unidentified=0.0, runs=0)
         return next((known[scope] for scope in reversed(scopes) if scope in known), none)
 
-    def applying(self, scopes: Iterable[str]) -> list[Term]:
+    def terms_in(self, scopes: Iterable[str]) -> list[Term]:
         """The terms of the scopes of a problem ("all" always applies)."""
         wanted = {"all", *scopes}
         return [term for term in self.terms if term.scope in wanted]
 
-    def covering(self, scopes: Iterable[str]) -> Profile:
+    def with_unmet_scopes(self, scopes: Iterable[str]) -> Profile:
         """With offsets of unknown size for a chip, generation or stack that it has never met, as
         wide as those of known ones without runs."""
         known = {term.scope for term in self.terms}
@@ -412,19 +412,19 @@ class Profile:
         return self.with_terms(dict(sorted(added.items()))) if added else self
 
     def coefficients(
-        self, scopes: Sequence[str], offsets: Mapping[Key, Array] | None = None
+        self, scopes: Sequence[str], offsets: Mapping[TermKey, Array] | None = None
     ) -> Coefficients:
         """Resolved for a problem's scopes; `offsets` adds to single terms (finite differences,
         draws)."""
         sums: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
-        for term in self.applying(scopes):
+        for term in self.terms_in(scopes):
             sums[term.coefficient] = sums[term.coefficient] + term.mean
             if offsets and term.key in offsets:
                 sums[term.coefficient] = sums[term.coefficient] + offsets[term.key]
         natural = {name: to_natural(name, value) for name, value in sums.items()}
         return Coefficients(**natural, kernel_age=self.kernel_age(scopes))
 
-    def with_terms(self, changed: Mapping[Key, Term], **fields_: Any) -> Profile:
+    def with_terms(self, changed: Mapping[TermKey, Term], **fields_: Any) -> Profile:
         """A copy with these terms replaced or added."""
         merged = {**self.by_key, **changed}
         return replace(self, terms=tuple(merged.values()), **fields_)
@@ -436,7 +436,7 @@ class Profile:
             "made_by": self.made_by,
             "software_year": self.software_year,
             "residual_spread": self.residual_spread,
-            "beyond": self.beyond,
+            "beyond": self.unseen_widening,
             "neighbourhoods": [asdict(one) for one in self.neighbourhoods],
             "memory_neighbourhoods": [asdict(one) for one in self.memory_neighbourhoods],
             "seen": [asdict(one) for one in self.seen],
@@ -462,14 +462,14 @@ class Profile:
             made_by=data["made_by"],
             software_year=data["software_year"],
             residual_spread=data["residual_spread"],
-            beyond=data.get("beyond", 1.0),
+            unseen_widening=data.get("beyond", 1.0),
             neighbourhoods=tuple(Neighbourhood(**one) for one in data.get("neighbourhoods", ())),
             memory_neighbourhoods=tuple(
                 Neighbourhood(**one) for one in data.get("memory_neighbourhoods", ())
             ),
-            seen=tuple(Seen(**one) for one in data.get("seen", ())),
-            spans=tuple(Span(**one) for one in data.get("spans", ())),
-            newest=tuple(Newest(**one) for one in data.get("newest", ())),
+            seen=tuple(TermCoverage(**one) for one in data.get("seen", ())),
+            spans=tuple(QuantityRange(**one) for one in data.get("spans", ())),
+            newest=tuple(NewestSoftware(**one) for one in data.get("newest", ())),
             terms=terms,
         )
 

@@ -21,10 +21,10 @@ MODULES = (
     "alternate_mm",
 )  # fmt: skip
 NONE = 0
-STACKS_OWN = 1 << len(
+STACK_SELECTIVE = 1 << len(
     MODULES
 )  # selective, of the modules that the stack takes unless told otherwise
-FULL = 2 * STACKS_OWN
+FULL = 2 * STACK_SELECTIVE
 
 PIECES = (
     "norm",
@@ -48,30 +48,30 @@ _INPUTS = "inputs"
 work."""
 
 
-def policy(recompute: str, modules: Collection[str] = ()) -> int:
+def policy_code(recompute: str, modules: Collection[str] = ()) -> int:
     """The number of a policy."""
     if recompute == "selective" and modules:
         return sum(1 << MODULES.index(name) for name in set(modules))
-    return {"none": NONE, "selective": STACKS_OWN, "full": FULL}[recompute]
+    return {"none": NONE, "selective": STACK_SELECTIVE, "full": FULL}[recompute]
 
 
-def named(number: int) -> tuple[str, tuple[str, ...]]:
+def decode_policy(number: int) -> tuple[str, tuple[str, ...]]:
     """Its name, and the modules where they are not the stack's own."""
-    if number in (NONE, STACKS_OWN, FULL):
-        return {NONE: "none", STACKS_OWN: "selective", FULL: "full"}[number], ()
+    if number in (NONE, STACK_SELECTIVE, FULL):
+        return {NONE: "none", STACK_SELECTIVE: "selective", FULL: "full"}[number], ()
     return "selective", tuple(name for bit, name in enumerate(MODULES) if number >> bit & 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
-    """What of a layer is done again: all of it, or some pieces. `but_last`: less the last product
-    of a dense network (Problem.leaves_last), which would bring `unsent` of forward's
+class Recomputed:
+    """What of a layer is done again: all of it, or some pieces. `skips_last`: less the last product
+    of a dense network (Problem.leaves_last), which would bring `unsent_share` of forward's
     tensor-parallel traffic."""
 
     whole: bool
     pieces: frozenset[str]
-    but_last: bool = False
-    unsent: float = 0.0
+    skips_last: bool = False
+    unsent_share: float = 0.0
 
     @property
     def tensor(self) -> float:
@@ -80,10 +80,10 @@ class Repeated:
         read in both, of which nothing is scattered again
         (torchtitan/distributed/activation_checkpoint.py saves what reduce_scatter_tensor gave)."""
         if self.whole:
-            return 1.0 - self.unsent
+            return 1.0 - self.unsent_share
         network = bool(self.pieces & {"dense", "experts"})
         gathered = 0.5 if _INPUTS in self.pieces else 0.25 * network
-        return gathered + 0.25 * network - ("dense" in self.pieces) * min(self.unsent, 0.25)
+        return gathered + 0.25 * network - ("dense" in self.pieces) * min(self.unsent_share, 0.25)
 
     @property
     def context(self) -> float:
@@ -94,12 +94,12 @@ class Repeated:
         return 1.0 if self.whole or "experts" in self.pieces else 0.0
 
 
-def repeated(number: int, layer: Layer) -> Repeated:
+def recomputed(number: int, layer: Layer) -> Recomputed:
     """By a policy with its modules named."""
     pieces: set[str] = set()
-    for module in named(number)[1]:
+    for module in decode_policy(number)[1]:
         pieces |= _pieces(module, layer)
-    return Repeated(number == FULL, frozenset(pieces))
+    return Recomputed(number == FULL, frozenset(pieces))
 
 
 def _pieces(module: str, layer: Layer) -> set[str]:

@@ -277,16 +277,16 @@ class Stack:
         return replace(self, **changes)
 
     @property
-    def kin(self) -> str:
+    def calibrated_as(self) -> str:
         """What coefficients call it, and runs on others that are alike."""
         return self.like or self.id
 
-    def reduces_whole(self, zero_stage: Any) -> Any:
+    def all_reduces_gradients(self, zero_stage: Any) -> Any:
         """Whether gradients are all-reduced at a ZeRO stage, or at each of an array of them."""
         return zero_stage <= int(self.whole_gradients)
 
     @property
-    def modules(self) -> tuple[str, ...]:
+    def recomputable_modules(self) -> tuple[str, ...]:
         """Those that it can recompute."""
         mine = {name for names in (*self.selective, self.recompute_modules) for name in names}
         return tuple(name for name in MODULES if name in mine)
@@ -295,7 +295,7 @@ class Stack:
     def splits_by_threshold(self) -> bool:
         return self.partition == "threshold"
 
-    def lacks_kernel(self, generation: str, vendor: str) -> str | None:
+    def missing_kernel_reason(self, generation: str, vendor: str) -> str | None:
         """Why its attention kernel does not run on a chip of a generation; on chips of vendors and
         generations that nothing is known of all do."""
         kernel = self.kernel_on(generation)

@@ -1,24 +1,46 @@
-"""Why not this layout? Two of them side by side."""
+"""Compares two layouts, or the best layouts under two sets of constraints: why not this one?"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from models.advice.comparison import compare
+from models.advice.comparison import Comparison, compare
 from models.spec.constraints import Constraints
 from models.spec.layout import Layout
-from service.ask.oom_history import least_that_failed, left_out, out_of_memory, warnings
-from service.ask.predictions import require_legal
+from models.spec.profile import Profile
+from service.ask.oom_history import (
+    least_failed_gib,
+    left_out_reasons,
+    oom_warnings,
+    out_of_memory_runs,
+)
+from service.ask.predictions import require_all_legal
 from service.resolve.answer_basis import grounds
-from service.resolve.assumptions import of_the_chunks, of_the_layout
-from service.resolve.profiles import wanted_profile
-from service.resolve.resolution import Resolver
+from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
+from service.resolve.profiles import requested_profile
+from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.runtime.deadline import Deadline, nobody
 from service.schemas.comparison import ComparisonAnswer, ComparisonRequest, Side
 from service.schemas.layout import LayoutFields
+from service.schemas.prediction import OutOfMemoryRun
 from service.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class _ResolvedRequest:
+    """A request in the values that the models compute with.
+
+    The sides that are layouts, by the name of the side: "first" or "second".
+    """
+
+    question: ResolvedQuestion
+    profile: Profile
+    given: dict[str, LayoutFields]
+    settled: dict[str, LayoutFields]
+    """The given layouts with what they leave open as the stack has it."""
 
 
 class Comparisons:
@@ -28,47 +50,84 @@ class Comparisons:
     def compare(
         self, request: ComparisonRequest, require_client: Callable[[], None] = nobody
     ) -> dict[str, Any]:
+        resolved = self._resolve(request)
+        deadline = Deadline(request.time_limit_s, require_client)
+        failed = out_of_memory_runs(self._store, resolved.question.problem, resolved.profile)
+        comparison = _compare(request, resolved, failed, deadline)
+        return _explain(request, resolved, failed, comparison).model_dump(mode="json")
+
+    def _resolve(self, request: ComparisonRequest) -> _ResolvedRequest:
         with self._store.reading() as rows:
-            resolved = Resolver(rows).problem(request)
-            profile = wanted_profile(rows, request.profile)
-        problem = resolved.problem
-        given = {"first": request.first, "second": request.second}
-        open_ = {name: side.layout for name, side in given.items() if side.layout}
-        settled = {name: layout.settled(problem) for name, layout in open_.items()}
-        require_legal(
-            problem,
+            question = Resolver(rows).resolve(request)
+            profile = requested_profile(rows, request.profile)
+        sides = _sides(request)
+        given = {name: side.layout for name, side in sides.items() if side.layout}
+        settled = {name: layout.settled(question.problem) for name, layout in given.items()}
+        require_all_legal(
+            question.problem,
             {f"{name}.layout": layout.build() for name, layout in settled.items()},
-            {f"{name}.layout": layout for name, layout in open_.items()},
+            {f"{name}.layout": layout for name, layout in given.items()},
         )
-        should_continue = Deadline(request.time_limit_s, require_client)
-        first, second = (_side(side, settled.get(name)) for name, side in given.items())
-        failed = out_of_memory(self._store, problem, profile)
-        found = compare(problem, profile, first, second, should_continue, least_that_failed(failed))
-        answer = ComparisonAnswer.of(
-            found, problem.cluster.usd_per_hour, grounds(request, resolved, profile)
-        )
-        sides = {"first": answer.first.prediction, "second": answer.second.prediction}
-        searched = [
-            prediction.needed_gib for name, prediction in sides.items() if name not in settled
-        ]
-        answer.reasons += [
-            *left_out(max(searched, default=math.inf), failed),
-            *warnings(sides, failed),
-        ]
-        for name, side in sides.items():
-            answer.assumptions += of_the_chunks(f"the {name}", side)
-        for name, layout in settled.items():
-            answer.assumptions.extend(
-                of_the_layout(f"{name}.layout", given[name].layout or layout, layout, problem)
-            )
-            given[name] = Side(layout=layout)
-        answer.request.update(
-            {name: side.model_dump(mode="json", exclude_none=True) for name, side in given.items()}
-        )
-        return answer.model_dump(mode="json")
+        return _ResolvedRequest(question, profile, given, settled)
 
 
-def _side(side: Side, layout: LayoutFields | None) -> Layout | Constraints:
-    if layout is not None:
-        return layout.build()
+def _sides(request: ComparisonRequest) -> dict[str, Side]:
+    return {"first": request.first, "second": request.second}
+
+
+def _compare(
+    request: ComparisonRequest,
+    resolved: _ResolvedRequest,
+    failed: list[OutOfMemoryRun],
+    deadline: Deadline,
+) -> Comparison:
+    built = {
+        name: _layout_or_constraints(side, resolved.settled.get(name))
+        for name, side in _sides(request).items()
+    }
+    return compare(
+        resolved.question.problem,
+        resolved.profile,
+        built["first"],
+        built["second"],
+        deadline,
+        least_failed_gib(failed),
+    )
+
+
+def _layout_or_constraints(side: Side, settled: LayoutFields | None) -> Layout | Constraints:
+    if settled is not None:
+        return settled.build()
     return side.constraints.build() if side.constraints else Constraints()
+
+
+def _explain(
+    request: ComparisonRequest,
+    resolved: _ResolvedRequest,
+    failed: list[OutOfMemoryRun],
+    comparison: Comparison,
+) -> ComparisonAnswer:
+    """The answer document: both sides, with reasons and assumptions."""
+    problem = resolved.question.problem
+    answer = ComparisonAnswer.of(
+        comparison,
+        problem.cluster.usd_per_hour,
+        grounds(request, resolved.question, resolved.profile),
+    )
+    predictions = {"first": answer.first.prediction, "second": answer.second.prediction}
+    # Only a search leaves out what needs too much memory: a layout that was given is compared.
+    most_searched_gib = max(
+        (found.needed_gib for name, found in predictions.items() if name not in resolved.settled),
+        default=math.inf,
+    )
+    answer.reasons += left_out_reasons(most_searched_gib, failed)
+    answer.reasons += oom_warnings(predictions, failed)
+    for name, prediction in predictions.items():
+        answer.assumptions += empty_chunk_assumptions(f"the {name}", prediction)
+    for name, settled in resolved.settled.items():
+        given = resolved.given[name]
+        answer.assumptions += layout_assumptions(f"{name}.layout", given, settled, problem)
+    for name, side in _sides(request).items():
+        shown = Side(layout=resolved.settled[name]) if name in resolved.settled else side
+        answer.request[name] = shown.model_dump(mode="json", exclude_none=True)
+    return answer

@@ -17,7 +17,11 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.identifiers import digest
-from service.resolve.answered_layout import AnsweredLayout, of_prediction, of_recommendation
+from service.resolve.answered_layout import (
+    AnsweredLayout,
+    layout_of_prediction,
+    layout_of_recommendation,
+)
 from service.resolve.measurements import log_ratio, mfu_of, within
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import Resolver
@@ -86,7 +90,7 @@ class _Found:
         cls, rows: Rows, resolver: Resolver, id_: str, distance: float, profile: Profile
     ) -> _Found:
         run = PublishedRun.model_validate(rows.evidence.get(id_))
-        return cls(run, resolver.problem(run.question(profile.software_year)).problem, distance)
+        return cls(run, resolver.resolve(run.question(profile.software_year)).problem, distance)
 
 
 _shelves = LruCache[str | None, _Shelf](1)
@@ -131,23 +135,25 @@ class Evidence:
 
     def _current(self, rows: Rows) -> _Shelf:
         release = rows.evidence.release()
-        known = _shelves.among([release])
+        known = _shelves.get_many([release])
         if not known:
             known = {
                 release: _Shelf.of(
                     [PublishedRun.model_validate(document) for document in rows.evidence.all()]
                 )
             }
-            _shelves.add(known)
+            _shelves.put_many(known)
         return known[release]
 
 
 def _wanted(rows: Rows, query: EvidenceQuery) -> Traits:
     resolver = Resolver(rows)
     if query.prediction_id is not None:
-        return _traits(resolver, of_prediction(rows, query.prediction_id, query.rank))
+        return _traits(resolver, layout_of_prediction(rows, query.prediction_id, query.rank))
     if query.recommendation_id is not None:
-        return _traits(resolver, of_recommendation(rows, query.recommendation_id, query.rank))
+        return _traits(
+            resolver, layout_of_recommendation(rows, query.recommendation_id, query.rank)
+        )
     tokens = query.seq_len * query.global_batch if query.seq_len and query.global_batch else None
     stated: dict[str, Any] = {
         "precision": query.precision,
@@ -164,7 +170,7 @@ def _wanted(rows: Rows, query: EvidenceQuery) -> Traits:
         }
     stated["num_chips"] = query.num_chips
     if query.cluster is not None:
-        chip, _, size = resolver.cluster(
+        chip, _, size = resolver.cluster_parts(
             ClusterPreset(preset=query.cluster, num_chips=query.num_chips)
         )
         stated |= {
@@ -173,12 +179,12 @@ def _wanted(rows: Rows, query: EvidenceQuery) -> Traits:
             "num_chips": size.num_chips,
         }
     if query.stack is not None:
-        stated["stack"] = resolver.stack(query.stack).value.kin
+        stated["stack"] = resolver.stack(query.stack).value.calibrated_as
     return Traits(**stated)
 
 
 def _traits(resolver: Resolver, subject: AnsweredLayout) -> Traits:
-    return Traits.of(resolver.problem(subject.question).problem, subject.layout.build())
+    return Traits.of(resolver.resolve(subject.question).problem, subject.layout.build())
 
 
 def _answer(found: _Found, profile: Profile, wanted: Traits) -> EvidenceAnswer:

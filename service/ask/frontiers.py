@@ -1,4 +1,4 @@
-"""Over which fabrics, sizes and models a pipeline is needed."""
+"""Draws over which fabrics, sizes and models a pipeline is needed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 from models.advice.frontier import crossings, frontier, rows_along
 from models.advice.sweep import Point
-from service.ask.oom_history import least_that_failed, left_out, out_of_memory
+from models.spec.profile import Profile
+from service.ask.oom_history import least_failed_gib, left_out_reasons, out_of_memory_runs
 from service.resolve.answer_basis import grounds
-from service.resolve.profiles import wanted_profile
-from service.resolve.resolution import Resolver
+from service.resolve.profiles import requested_profile
+from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.runtime.deadline import Deadline, nobody
 from service.schemas.frontier import CrossingAnswer, FrontierAnswer, FrontierRequest, PointAnswer
+from service.schemas.prediction import OutOfMemoryRun
 from service.store import Store
 
 
@@ -25,36 +27,53 @@ class Frontiers:
         self, request: FrontierRequest, require_client: Callable[[], None] = nobody
     ) -> dict[str, Any]:
         with self._store.reading() as rows:
-            resolved = Resolver(rows).problem(request)
-            profile = wanted_profile(rows, request.profile)
-        grid, should_continue = request.grid.axes(), Deadline(request.time_limit_s, require_client)
+            resolved = Resolver(rows).resolve(request)
+            profile = requested_profile(rows, request.profile)
+        deadline = Deadline(request.time_limit_s, require_client)
         constraints = request.constraints.build()
-        failed = out_of_memory(self._store, resolved.problem, profile)
+        failed = out_of_memory_runs(self._store, resolved.problem, profile)
         points = frontier(
-            resolved.problem, profile, constraints, grid, should_continue, least_that_failed(failed)
+            resolved.problem,
+            profile,
+            constraints,
+            request.grid.axes(),
+            deadline,
+            least_failed_gib(failed),
         )
-        without = [f"{line}, wherever anything else fits" for line in left_out(0.0, failed)]
-        answer = FrontierAnswer(
-            points=[PointAnswer.of(point, request.tolerance) for point in points],
-            crossings=[
-                CrossingAnswer.of(crossing)
-                for crossing in crossings(points, grid, request.tolerance)
-            ],
-            reasons=[*_reasons(points, grid, request.tolerance), *without],
-            **grounds(request, resolved, profile),
+        return _explain(request, resolved, profile, failed, points).model_dump(mode="json")
+
+
+def _explain(
+    request: FrontierRequest,
+    resolved: ResolvedQuestion,
+    profile: Profile,
+    failed: list[OutOfMemoryRun],
+    points: Sequence[Point],
+) -> FrontierAnswer:
+    """The answer document: points and crossings, with reasons and assumptions."""
+    grid = request.grid.axes()
+    left_out = [f"{line}, wherever anything else fits" for line in left_out_reasons(0.0, failed)]
+    rests_on = grounds(request, resolved, profile)
+    changes_size = {"num_chips", "domain"} & grid.keys()
+    scales_out = resolved.problem.cluster.scale_out_mask.any()
+    if "scale_out" in grid and not changes_size and not scales_out:
+        rests_on["assumptions"].append(
+            "grid.scale_out has no effect: the scale-up links join all chips"
         )
-        sized = {"num_chips", "domain"} & grid.keys()
-        if "scale_out" in grid and not sized and not resolved.problem.cluster.scales_out.any():
-            answer.assumptions.append(
-                "grid.scale_out has no effect: the scale-up links join all chips"
-            )
-        answer.request.update(
-            grid=request.grid.model_dump(mode="json", exclude_none=True),
-            constraints=request.constraints.model_dump(mode="json", exclude_none=True),
-            tolerance=request.tolerance,
-            time_limit_s=request.time_limit_s,
-        )
-        return answer.model_dump(mode="json")
+    rests_on["request"] |= {
+        "grid": request.grid.model_dump(mode="json", exclude_none=True),
+        "constraints": request.constraints.model_dump(mode="json", exclude_none=True),
+        "tolerance": request.tolerance,
+        "time_limit_s": request.time_limit_s,
+    }
+    return FrontierAnswer(
+        points=[PointAnswer.of(point, request.tolerance) for point in points],
+        crossings=[
+            CrossingAnswer.of(crossing) for crossing in crossings(points, grid, request.tolerance)
+        ],
+        reasons=[*_reasons(points, grid, request.tolerance), *left_out],
+        **rests_on,
+    )
 
 
 def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: float) -> list[str]:
@@ -64,15 +83,9 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
         f"without a pipeline {len(simple)} of {len(answered)} points are within {tolerance:.0%} of"
         " the best"
     ]
-    for axis, how in (
-        ("num_chips", "{:g} chips"),
-        ("layers", "{:g} times the layers"),
-    ):  # for how long it holds
-        if axis in grid and simple:
-            reasons.append(
-                f"the largest of those has {how.format(max(point.at[axis] for point in simple))}"
-            )
-    if "domain" in grid and _slower_in_larger(answered, grid):
+    if simple:
+        reasons += _largest_simple_reasons(simple, grid)
+    if "domain" in grid and _is_slower_in_larger_domain(answered, grid):
         reasons.append(
             "a larger domain is slower at some points: what divides it decides too"
             " (chips_per_domain of each point)"
@@ -85,12 +98,24 @@ def _reasons(points: Sequence[Point], grid: dict[str, list[float]], tolerance: f
     return reasons
 
 
-def _slower_in_larger(points: Sequence[Point], grid: dict[str, list[float]]) -> bool:
+def _largest_simple_reasons(simple: Sequence[Point], grid: dict[str, list[float]]) -> list[str]:
+    """How far cluster and model can grow while no pipeline is needed."""
+    reasons = list[str]()
+    for axis, size in (("num_chips", "{:g} chips"), ("layers", "{:g} times the layers")):
+        if axis in grid:
+            largest = max(point.at[axis] for point in simple)
+            reasons.append(f"the largest of those has {size.format(largest)}")
+    return reasons
+
+
+def _is_slower_in_larger_domain(points: Sequence[Point], grid: dict[str, list[float]]) -> bool:
     """Whether, with all else the same, the best step takes longer in some larger domain."""
 
-    def best(point: Point) -> float:
+    def best_s(point: Point) -> float:
         return min(seconds for seconds in (point.without_s, point.with_s) if seconds is not None)
 
     return any(
-        best(b) > best(a) for _, row in rows_along("domain", points, grid) for a, b in pairwise(row)
+        best_s(larger) > best_s(smaller)
+        for _, row in rows_along("domain", points, grid)
+        for smaller, larger in pairwise(row)
     )

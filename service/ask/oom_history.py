@@ -1,4 +1,4 @@
-"""Runs that were reported out of memory, beside layouts that are predicted for the same
+"""Runs that were reported out of memory, as a caution for layouts that are predicted for the same
 machines."""
 
 from __future__ import annotations
@@ -6,75 +6,88 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from models.calibration.calibrate import Observation
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.resolve.observations import Observations, needed_gib
+from service.resolve.observations import needed_gib
+from service.resolve.stored_runs import StoredRun, StoredRuns
 from service.runtime.lru_cache import LruCache
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
 from service.store import Store
 from service.store.reports import ReportFilter
-from service.store.tables import ReportRow
 
-_MOST = 10_000  # different runs, of those that were measured last
-_ROUNDING = 0.005
+_MAX_RUNS = 10_000  # different runs, of those that were measured last
+_TOLERANCE_GIB = 0.005  # needs that differ by less count as equal
 
-_runs = LruCache[tuple[str, int, str], tuple[LayoutFields, float] | None](2 * _MOST)
-"""Layout and GiB needed, by profile, version and first report of a run, none of which change:
-predictions beside many reports cost little. None where a run no longer means anything to the
-models."""
+_needs = LruCache[tuple[str, int, str], tuple[LayoutFields, float] | None](2 * _MAX_RUNS)
+"""The layout of a run and the GiB that it needs, by profile, its version and the first report of
+the run. None of these change, so that a prediction beside many reports costs little. None where a
+run no longer means anything to the models."""
 
 
-def out_of_memory(store: Store, problem: Problem, profile: Profile) -> list[OutOfMemoryRun]:
-    """On the same chip and stack, of the same model: the last report of every layout, the latest
-    first, but for those that a run disproves which was measured later, is predicted to need as much
-    and had steps."""
-    found = list[OutOfMemoryRun]()
-    failed = _last(store, problem, profile, ended=False)
-    ended = _last(store, problem, profile, ended=True) if failed else []
+def out_of_memory_runs(store: Store, problem: Problem, profile: Profile) -> list[OutOfMemoryRun]:
+    """The runs of this model, chip and stack whose last report says that they ran out of memory,
+    latest first and one for each layout and need.
+
+    A run is left out where another disproves it: one that was measured later, did train some steps,
+    and is predicted to need as much memory.
+    """
+    failed = _last_reports(store, problem, profile, did_fit=False)
+    if not failed:
+        return []
+    fitted = _last_reports(store, problem, profile, did_fit=True)
+    kept: list[OutOfMemoryRun] = []
     for run in failed:
-        if not any(_disproves(one, run) for one in ended) and all(
-            (run.needed_gib, run.layout) != (one.needed_gib, one.layout) for one in found
-        ):
-            found.append(run)
-    return found
+        disproved = any(_disproves(other, run) for other in fitted)
+        repeated = any(
+            (run.needed_gib, run.layout) == (other.needed_gib, other.layout) for other in kept
+        )
+        if not disproved and not repeated:
+            kept.append(run)
+    return kept
 
 
-def _disproves(ended: OutOfMemoryRun, failed: OutOfMemoryRun) -> bool:
-    later = (ended.measured_at, ended.report_id) > (failed.measured_at, failed.report_id)
-    return later and ended.needed_gib >= failed.needed_gib - _ROUNDING
+def _disproves(fitted: OutOfMemoryRun, failed: OutOfMemoryRun) -> bool:
+    later = (fitted.measured_at, fitted.report_id) > (failed.measured_at, failed.report_id)
+    return later and fitted.needed_gib >= failed.needed_gib - _TOLERANCE_GIB
 
 
-def least_that_failed(runs: list[OutOfMemoryRun]) -> float:
-    """GiB that a run was predicted to need and ran out of memory."""
+def least_failed_gib(runs: list[OutOfMemoryRun]) -> float:
+    """The least memory, in GiB, that a run was predicted to need and still ran out of; infinite
+    where none did."""
     return min((run.needed_gib for run in runs), default=math.inf)
 
 
-def warnings(predictions: Mapping[str, PredictedLayout], runs: list[OutOfMemoryRun]) -> list[str]:
-    """What to know before one of some layouts, by name, is launched."""
-    worst = {name: _as_much(prediction, runs) for name, prediction in predictions.items()}
+def oom_warnings(
+    predictions: Mapping[str, PredictedLayout], runs: list[OutOfMemoryRun]
+) -> list[str]:
+    """A warning for each of the named layouts that needs as much memory as a run that failed."""
+    worst = {name: _most_telling_run(prediction, runs) for name, prediction in predictions.items()}
     return [
         _warning(name, predictions[name], run) for name, run in worst.items() if run is not None
     ]
 
 
-def left_out(needed_gib: float, runs: list[OutOfMemoryRun]) -> list[str]:
-    """What a recommendation that needs so much at most has left out."""
-    if not runs or needed_gib >= least_that_failed(runs):
+def left_out_reasons(most_gib: float, runs: list[OutOfMemoryRun]) -> list[str]:
+    """What was left out of an answer whose layouts need at most `most_gib`, because a run that
+    needs as much failed."""
+    if not runs or most_gib >= least_failed_gib(runs):
         return []
-    worst = min(runs, key=lambda run: run.needed_gib)
+    least = min(runs, key=lambda run: run.needed_gib)
     return [
-        f"left out: what is predicted to need {worst.needed_gib:.1f} GiB or more, as a layout that"
-        f" was reported out of memory (report {worst.report_id})"
+        f"left out: what is predicted to need {least.needed_gib:.1f} GiB or more, as a layout that"
+        f" was reported out of memory (report {least.report_id})"
     ]
 
 
-def _as_much(prediction: PredictedLayout, runs: list[OutOfMemoryRun]) -> OutOfMemoryRun | None:
-    """The run of the layout itself, or of those that needed no more the one that needed most."""
-    alike = [run for run in runs if run.needed_gib <= prediction.needed_gib + _ROUNDING]
+def _most_telling_run(
+    prediction: PredictedLayout, runs: list[OutOfMemoryRun]
+) -> OutOfMemoryRun | None:
+    """Of the failed runs that need no more than this layout, the run of the layout itself, or else
+    the one that needs most."""
+    comparable = [run for run in runs if run.needed_gib <= prediction.needed_gib + _TOLERANCE_GIB]
     return max(
-        alike, key=lambda one: (one.layout == prediction.layout, one.needed_gib), default=None
+        comparable, key=lambda run: (run.layout == prediction.layout, run.needed_gib), default=None
     )
 
 
@@ -88,43 +101,50 @@ def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str
     )
 
 
-def _last(store: Store, problem: Problem, profile: Profile, *, ended: bool) -> list[OutOfMemoryRun]:
-    """Of every run the last report that it fitted, or that it did not; the latest first."""
+def _last_reports(
+    store: Store, problem: Problem, profile: Profile, *, did_fit: bool
+) -> list[OutOfMemoryRun]:
+    """The last report of every run, latest first: of those that trained some steps (`did_fit`), or of
+    those that ran out of memory."""
     alike = ReportFilter(
-        outcome=None if ended else "out_of_memory",
-        ended=ended,
+        outcome=None if did_fit else "out_of_memory",
+        did_fit=did_fit,
         chip=problem.cluster.chip.id,
         stack=problem.stack.id,
         architecture=problem.architecture.name,
     )
     with store.reading() as rows:
         last = {
-            (profile.id, profile.version, one.first_id): one
-            for one in rows.reports.last_of_each_run(alike, _MOST)
+            (profile.id, profile.version, report.first_id): report
+            for report in rows.reports.last_of_each_run(alike, _MAX_RUNS)
         }
-        runs = _runs.among(last)
-        missing = {key: one.id for key, one in last.items() if key not in runs}
-        usable, _ = Observations(rows).of(rows.reports.named([*missing.values()]))
+        needs = _needs.get_many(last)
+        missing = {key: report.id for key, report in last.items() if key not in needs}
+        runs, _ = StoredRuns(rows).read(rows.reports.by_ids([*missing.values()]))
     if missing:
-        predicted = _predicted(usable, profile)
-        new = {key: predicted.get(id_) for key, id_ in missing.items()}
-        _runs.add(new)
-        runs |= new
-    return [
-        OutOfMemoryRun(
-            report_id=one.id, measured_at=one.measured_at, layout=run[0], needed_gib=run[1]
+        predicted = _predicted_needs(runs, profile)
+        new = {key: predicted.get(report_id) for key, report_id in missing.items()}
+        _needs.put_many(new)
+        needs |= new
+    found: list[OutOfMemoryRun] = []
+    for key, report in last.items():
+        need = needs[key]
+        if need is None:
+            continue
+        layout, gib = need
+        found.append(
+            OutOfMemoryRun(
+                report_id=report.id, measured_at=report.measured_at, layout=layout, needed_gib=gib
+            )
         )
-        for key, one in last.items()
-        if (run := runs[key]) is not None
-    ]
+    return found
 
 
-def _predicted(
-    usable: Sequence[tuple[ReportRow, Observation]], profile: Profile
+def _predicted_needs(
+    runs: Sequence[StoredRun], profile: Profile
 ) -> dict[str, tuple[LayoutFields, float]]:
-    """By report: the layout, and GiB that it needs."""
-    needed = needed_gib([observation for _, observation in usable], profile).tolist()
+    """The layout of each run and the GiB that it needs, by report id."""
+    needed = needed_gib(runs, profile).tolist()
     return {
-        row.id: (LayoutFields.model_validate(row.document["prediction"]["layout"]), gib)
-        for (row, _), gib in zip(usable, needed, strict=True)
+        run.report_id: (run.predicted_layout(), gib) for run, gib in zip(runs, needed, strict=True)
     }

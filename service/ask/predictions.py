@@ -1,8 +1,9 @@
-"""Predict the layouts a caller names."""
+"""Predicts the layouts that a request names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from models.errors import Invalid
@@ -10,14 +11,15 @@ from models.layouts.rules import RULES, first_broken
 from models.prediction.prediction import predict_layouts
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
+from models.spec.profile import Profile
 from service.ask.answer_pages import answer_page, brief
-from service.ask.oom_history import out_of_memory, warnings
+from service.ask.oom_history import oom_warnings, out_of_memory_runs
 from service.errors import Refused
 from service.resolve.answer_basis import basis
-from service.resolve.assumptions import of_the_chunks, of_the_layout
-from service.resolve.profiles import wanted_profile
-from service.resolve.resolution import Resolver
-from service.runtime.idempotency import Created, Save
+from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
+from service.resolve.profiles import requested_profile
+from service.resolve.resolution import ResolvedQuestion, Resolver
+from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import CatalogQuery
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout, PredictionAnswer, PredictionRequest
@@ -25,34 +27,60 @@ from service.store import Rows, Store
 from service.store.tables import PredictionRow
 
 
+@dataclass(frozen=True, slots=True)
+class _ResolvedRequest:
+    """A request in the values that the models compute with; layouts by where they stand in it."""
+
+    question: ResolvedQuestion
+    profile: Profile
+    given: dict[str, LayoutFields]
+    settled: dict[str, LayoutFields]
+    """The given layouts with what they leave open as the stack has it."""
+
+
 class Predictions:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def predict(self, request: PredictionRequest) -> Save:
+    def predict(self, request: PredictionRequest) -> SaveRows:
+        resolved = self._resolve(request)
+        predicted = _predict(resolved)
+        answer = self._explain(request, resolved, predicted)
+        return lambda rows: _save(rows, answer)
+
+    def _resolve(self, request: PredictionRequest) -> _ResolvedRequest:
         with self._store.reading() as rows:
-            resolved = Resolver(rows).problem(request)
-            profile = wanted_profile(rows, request.profile)
-        open_ = request.asked()
-        asked = {name: fields.settled(resolved.problem) for name, fields in open_.items()}
-        layouts = {name: fields.build() for name, fields in asked.items()}
-        require_legal(resolved.problem, layouts, open_)
-        predictions = map(
-            PredictedLayout.of, predict_layouts(resolved.problem, [*layouts.values()], profile)
-        )
-        predicted = dict(zip(layouts, predictions, strict=True))
-        failed = out_of_memory(self._store, resolved.problem, profile)
-        answer = PredictionAnswer(
+            question = Resolver(rows).resolve(request)
+            profile = requested_profile(rows, request.profile)
+        given = request.asked()
+        settled = {name: fields.settled(question.problem) for name, fields in given.items()}
+        layouts = {name: fields.build() for name, fields in settled.items()}
+        require_all_legal(question.problem, layouts, given)
+        return _ResolvedRequest(question, profile, given, settled)
+
+    def _explain(
+        self,
+        request: PredictionRequest,
+        resolved: _ResolvedRequest,
+        predicted: dict[str, PredictedLayout],
+    ) -> PredictionAnswer:
+        """The answer document: the predictions with warnings and assumptions."""
+        problem = resolved.question.problem
+        failed = out_of_memory_runs(self._store, problem, resolved.profile)
+        grounds = basis(request, resolved.question, resolved.profile)
+        for name, settled in resolved.settled.items():
+            given = resolved.given[name]
+            grounds["assumptions"] += layout_assumptions(name, given, settled, problem)
+            grounds["assumptions"] += empty_chunk_assumptions(name, predicted[name])
+        grounds["request"]["layouts"] = [
+            settled.model_dump(mode="json") for settled in resolved.settled.values()
+        ]
+        return PredictionAnswer(
             layouts=[*predicted.values()],
             out_of_memory=failed,
-            warnings=warnings(predicted, failed),
-            **basis(request, resolved, profile),
+            warnings=oom_warnings(predicted, failed),
+            **grounds,
         )
-        for name, fields in asked.items():
-            answer.assumptions += of_the_layout(name, open_[name], fields, resolved.problem)
-            answer.assumptions += of_the_chunks(name, predicted[name])
-        answer.request["layouts"] = [fields.model_dump(mode="json") for fields in asked.values()]
-        return lambda rows: _save(rows, answer)
 
     def get(self, id_: str) -> dict[str, Any]:
         with self._store.reading() as rows:
@@ -62,44 +90,51 @@ class Predictions:
         return answer_page(self._store, PredictionRow, query)
 
 
-def require_legal(
-    problem: Problem, layouts: Mapping[str, Layout], asked: Mapping[str, LayoutFields]
+def _predict(resolved: _ResolvedRequest) -> dict[str, PredictedLayout]:
+    layouts = [fields.build() for fields in resolved.settled.values()]
+    predictions = predict_layouts(resolved.question.problem, layouts, resolved.profile)
+    answers = map(PredictedLayout.of, predictions)
+    return dict(zip(resolved.settled, answers, strict=True))
+
+
+def require_all_legal(
+    problem: Problem, layouts: Mapping[str, Layout], given: Mapping[str, LayoutFields]
 ) -> None:
-    """Refused, with every layout that breaks a rule, by where each stands in the request; a knob
-    that was not `asked` for has no value there."""
+    """Raise Refused with an error for every layout that breaks a rule.
+
+    Layouts are named by where they stand in the request; `given` has them as they are there, so
+    that an error about a knob that was left out shows no value for it.
+    """
     if not layouts:
         return
     broken = first_broken(problem, Layouts.of(layouts.values()))
-    refused = [
-        _broken(problem, layout, name, asked[name], int(index))
+    errors = [
+        _broken_rule(problem, layout, name, given[name], int(index))
         for (name, layout), index in zip(layouts.items(), broken, strict=True)
         if index >= 0
     ]
-    if refused:
-        raise Refused(refused)
+    if errors:
+        raise Refused(errors)
 
 
-_BESIDE = {"ep": "etp", "schedule": "virtual_stages"}
-"""Knobs that break the rules of another one, where that was left open."""
+_OTHER_CULPRIT = {"ep": "etp", "schedule": "virtual_stages"}
+"""The knob to blame for a broken rule about another one, where that one was left open."""
 
 
-def _broken(
-    problem: Problem, layout: Layout, name: str, asked: LayoutFields, index: int
+def _broken_rule(
+    problem: Problem, layout: Layout, name: str, given: LayoutFields, index: int
 ) -> Invalid:
     rule = RULES[index]
     knob = rule.field.removeprefix("layout").lstrip(".")
-    if (
-        knob not in asked.model_fields_set
-        and (other := _BESIDE.get(knob)) in asked.model_fields_set
-    ):
+    other = _OTHER_CULPRIT.get(knob)
+    if knob not in given.model_fields_set and other in given.model_fields_set:
         knob = other
-    value = getattr(asked, knob) if knob in asked.model_fields_set else None
-    return Invalid(
-        f"{name}.{knob}" if knob else name, value, f"{rule.name}: {rule.message(problem, layout)}"
-    )
+    field = f"{name}.{knob}" if knob else name
+    value = getattr(given, knob) if knob in given.model_fields_set else None
+    return Invalid(field, value, f"{rule.name}: {rule.message(problem, layout)}")
 
 
-def _save(rows: Rows, answer: PredictionAnswer) -> Created:
+def _save(rows: Rows, answer: PredictionAnswer) -> CreatedResource:
     document = answer.model_dump(mode="json")
     row = PredictionRow(
         id=answer.id,
@@ -110,4 +145,4 @@ def _save(rows: Rows, answer: PredictionAnswer) -> Created:
         document=document,
     )
     rows.answers.add(row)
-    return Created(f"/v1/predictions/{answer.id}", document)
+    return CreatedResource(f"/v1/predictions/{answer.id}", document)

@@ -1,38 +1,48 @@
-"""Find the layouts to launch."""
+"""Recommends the layouts to launch, and where: resolves the request, searches, explains."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from models.advice.allocation import Allocation, allocate
-from models.advice.cluster_choice import Choice, Objective, choose, none_fits, settled, told
+from models.advice.cluster_choice import Choice, Objective, choose, none_fits, settled
 from models.advice.fewer_chips import with_chips
 from models.advice.fewest_chips import Fewest, fewest_chips
 from models.advice.recommendation import Recommendation, recommend
-from models.advice.thresholds import thresholds
+from models.advice.thresholds import Threshold, thresholds
 from models.errors import Infeasible
-from models.search.result import ShouldContinue
 from models.spec.constraints import Constraints
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.ask.answer_pages import answer_page, brief
 from service.ask.evidence import Evidence
-from service.ask.oom_history import least_that_failed, left_out, out_of_memory, warnings
+from service.ask.oom_history import (
+    least_failed_gib,
+    left_out_reasons,
+    oom_warnings,
+    out_of_memory_runs,
+)
+from service.ask.recommendation_reasons import (
+    cluster_reasons,
+    failure_assumptions,
+    points_to_check,
+    spare_chips_reasons,
+)
 from service.resolve.answer_basis import basis
-from service.resolve.assumptions import of_the_chunks, of_the_leaves
-from service.resolve.candidate_clusters import OWN, CandidateClusters, add_number, places_of
-from service.resolve.profiles import wanted_profile
+from service.resolve.assumptions import leaf_switch_assumptions
+from service.resolve.candidate_clusters import OWN_CLUSTER, CandidateClusters, resolve_candidates
+from service.resolve.profiles import requested_profile
 from service.resolve.resolution import Resolver
 from service.runtime.deadline import Deadline, nobody
-from service.runtime.idempotency import Created, Save
+from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.allocation import AllocationAnswer
 from service.schemas.catalog import CatalogQuery
-from service.schemas.objective import ChoiceAnswer, ObjectiveFields, OtherCluster, OtherPreset
-from service.schemas.prediction import PredictedLayout
+from service.schemas.objective import AlternativeFields, ChoiceAnswer
+from service.schemas.prediction import OutOfMemoryRun, PredictedLayout
 from service.schemas.recommendation import (
     CandidateAnswer,
     CertificateAnswer,
@@ -49,129 +59,55 @@ from service.store.tables import RecommendationRow
 _THRESHOLDS_S = 3.0  # for all of them, unless the request gives a limit
 
 
+@dataclass(frozen=True, slots=True)
+class _ResolvedRequest:
+    """A request in the values that the models compute with."""
+
+    request: RecommendationRequest
+    candidates: CandidateClusters
+    profile: Profile
+    constraints: Constraints
+    objective: Objective
+    deadline: Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where the layouts of the answer are to run."""
+
+    name: str
+    """Of the candidate cluster."""
+    problem: Problem
+    """The question on the chips that are used there."""
+    choices: list[Choice]
+    """Every candidate cluster, the best first; empty where the request asks about one cluster."""
+    fewest_chips_reasons: list[str]
+    """How the fewest chips were found, where the request asks for them."""
+    allocation: Allocation | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Solution:
+    target: _Target
+    failed: list[OutOfMemoryRun]
+    """Reported runs of the same model, chip and stack that ran out of memory."""
+    found: Recommendation
+    thresholds: list[Threshold] | None
+    """None where the request does not include them."""
+
+
 class Recommendations:
     def __init__(self, store: Store, evidence: Evidence) -> None:
-        self._store, self._evidence = store, evidence
+        self._store = store
+        self._evidence = evidence
 
     def recommend(
         self, request: RecommendationRequest, require_client: Callable[[], None] = nobody
-    ) -> Save:
-        with self._store.reading() as rows:
-            places = places_of(Resolver(rows), request)
-            profile = wanted_profile(rows, request.profile)
-        constraints, should_continue = (
-            request.constraints.build(),
-            Deadline(request.time_limit_s, require_client),
-        )
-        choices, fewest = self._choose(
-            places, request, profile, constraints, should_continue.most()
-        )
-        where, known = (choices[0].name, choices[0].layout) if choices else (OWN, None)
-        resolved = places.resolved[where]
-        problem, allocation, leaves = resolved.problem, None, list[str]()
-        if choices and choices[0].all_chips_s is not None:
-            problem = with_chips(problem, choices[0].chips_used or choices[0].num_chips)
-        if request.allocation is not None:
-            nodes = request.allocation.build()
-            allocation = allocate(problem, profile, constraints, nodes, should_continue.most())
-            leaves = of_the_leaves(allocation, nodes)
-            problem = replace(problem, cluster=allocation.cluster)
-        failed = out_of_memory(self._store, problem, profile)
-        try:
-            found = recommend(
-                problem,
-                profile,
-                constraints,
-                tolerance=request.tolerance,
-                top=request.top,
-                should_continue=should_continue,
-                failed_gib=least_that_failed(failed),
-                left_out_s=math.inf if allocation is None else allocation.left_out_s,
-                known=Layouts.of([known])
-                if known and known.num_devices == problem.cluster.num_devices
-                else None,
-            )
-        except Infeasible as error:
-            nowhere = len(choices) > 1 and all(choice.refused for choice in choices)
-            raise (none_fits(choices, error) if nowhere else error) from None
-        if choices:
-            choices[0] = settled(choices[0], resolved.problem, _objective(request), found)
-        members = _found(found)
-        if "thresholds" in request.include:
-            soon = (
-                should_continue
-                if "time_limit_s" in request.model_fields_set
-                else should_continue.within(_THRESHOLDS_S)
-            )
-            asked = (profile, constraints, request.tolerance, soon, least_that_failed(failed))
-            members["pipelining"].thresholds = _thresholds(found, *asked)
-        answer = RecommendationAnswer(
-            **members,
-            allocation=None if allocation is None else AllocationAnswer.of(allocation),
-            choices=[ChoiceAnswer.of(choice, places.written[choice.name]) for choice in choices],
-            evidence=self._evidence.beside(found.problem, found.fastest.prediction.layout, profile),
-            out_of_memory=failed,
-            **basis(places.asked[where], resolved.answered(found.problem), profile),
-        )
-        answer.request.update(_asked(request, places))
-        answer.assumptions.extend([*_lossless(request.objective), *_to_check(_advised(answer))])
-        if allocation is not None:
-            used = {
-                "num_chips": problem.cluster.num_chips,
-                "chips_per_domain": allocation.chips_per_group,
-            }
-            answer.request["cluster"].update(used)
-            answer.reasons.extend(_spare(allocation, request.cluster.num_chips))
-            answer.assumptions.extend(leaves)
-        heeded = left_out(found.fastest.prediction.needed_gib, failed)
-        where_to = _of_places(choices, _objective(request), fewest)
-        answer.reasons[:0] = [*warnings(_advised(answer), failed), *heeded, *where_to]
+    ) -> SaveRows:
+        resolved = self._resolve(request, require_client)
+        solution = self._solve(resolved)
+        answer = self._explain(resolved, solution)
         return lambda rows: _save(rows, answer)
-
-    def _choose(
-        self,
-        places: CandidateClusters,
-        request: RecommendationRequest,
-        profile: Profile,
-        constraints: Constraints,
-        should_continue: ShouldContinue,
-    ) -> tuple[list[Choice], list[str]]:
-        """Where the request asks for it, its places, the best first; and how the fewest chips were
-        found, in words."""
-        if not {"alternatives", "objective"} & request.model_fields_set:
-            return [], []
-        objective, fewest = _objective(request), list[str]()
-
-        def failed_gib(problem: Problem) -> float:
-            return least_that_failed(out_of_memory(self._store, problem, profile))
-
-        def more() -> dict[str, Problem]:
-            if (most := request.alternatives.up_to_chips) is None:
-                return {}
-            own = places.resolved[OWN].problem
-            found = fewest_chips(
-                own, profile, constraints, objective, most, should_continue, failed_gib(own)
-            )
-            fewest.append(found.told)
-            return self._added(places, found)
-
-        problems = {name: resolved.problem for name, resolved in places.resolved.items()}
-        choices = choose(
-            problems, profile, constraints, objective, should_continue, failed_gib, more
-        )
-        return [*choices, *places.refused], fewest
-
-    def _added(self, places: CandidateClusters, fewest: Fewest) -> dict[str, Problem]:
-        """Them as one of the places, unless they are already."""
-        own, name = places.resolved[OWN].problem, "alternatives.up_to_chips"
-        if fewest.num_chips is None:
-            return {}
-        sized = replace(own, cluster=replace(own.cluster.sized(fewest.num_chips), torus_shape=None))
-        if any(place.problem == sized for place in places.resolved.values()):
-            return {}
-        with self._store.reading() as rows:
-            add_number(places, Resolver(rows), name, fewest.num_chips)
-        return {name: places.resolved[name].problem}
 
     def get(self, id_: str) -> dict[str, Any]:
         with self._store.reading() as rows:
@@ -180,117 +116,282 @@ class Recommendations:
     def page(self, query: CatalogQuery) -> dict[str, Any]:
         return answer_page(self._store, RecommendationRow, query)
 
+    def _resolve(
+        self, request: RecommendationRequest, require_client: Callable[[], None]
+    ) -> _ResolvedRequest:
+        with self._store.reading() as rows:
+            candidates = resolve_candidates(Resolver(rows), request)
+            profile = requested_profile(rows, request.profile)
+        return _ResolvedRequest(
+            request=request,
+            candidates=candidates,
+            profile=profile,
+            constraints=request.constraints.build(),
+            objective=request.objective.build(request.workload.token_budget),
+            deadline=Deadline(request.time_limit_s, require_client),
+        )
 
-def _thresholds(
-    found: Recommendation,
-    profile: Profile,
-    constraints: Constraints,
-    tolerance: float,
-    should_continue: ShouldContinue,
-    failed_gib: float,
-) -> list[ThresholdAnswer]:
-    """None of what is not known."""
+    def _solve(self, asked: _ResolvedRequest) -> _Solution:
+        """Choose the cluster, then search the layouts on it.
+
+        Raises Infeasible where none fits on any of the candidate clusters.
+        """
+        target = self._choose_target(asked)
+        failed = out_of_memory_runs(self._store, target.problem, asked.profile)
+        found = _search_layouts(asked, target, failed)
+        if target.choices:
+            # The search had more time for the best cluster than the comparison: its figures count.
+            best = target.choices[0]
+            problem = asked.candidates.resolved[target.name].problem
+            settled_best = settled(best, problem, asked.objective, found)
+            target = replace(target, choices=[settled_best, *target.choices[1:]])
+        wants_thresholds = "thresholds" in asked.request.include
+        return _Solution(
+            target=target,
+            failed=failed,
+            found=found,
+            thresholds=_search_thresholds(asked, found, failed) if wants_thresholds else None,
+        )
+
+    def _choose_target(self, asked: _ResolvedRequest) -> _Target:
+        """The best of the candidate clusters, on as many of its chips as are worth using, or the
+        best part of the nodes that the request holds."""
+        choices, fewest_chips_reasons = self._compare_clusters(asked)
+        name = choices[0].name if choices else OWN_CLUSTER
+        problem = asked.candidates.resolved[name].problem
+        if choices and choices[0].all_chips_s is not None:
+            problem = with_chips(problem, choices[0].chips_used or choices[0].num_chips)
+        allocation = None
+        if asked.request.allocation is not None:
+            nodes = asked.request.allocation.build()
+            allocation = allocate(
+                problem, asked.profile, asked.constraints, nodes, asked.deadline.most()
+            )
+            problem = replace(problem, cluster=allocation.cluster)
+        return _Target(name, problem, choices, fewest_chips_reasons, allocation)
+
+    def _compare_clusters(self, asked: _ResolvedRequest) -> tuple[list[Choice], list[str]]:
+        """Every candidate cluster, the best first, and how the fewest chips were found, in words.
+
+        Both are empty where the request asks about one cluster and names no objective.
+        """
+        request, candidates = asked.request, asked.candidates
+        if not {"alternatives", "objective"} & request.model_fields_set:
+            return [], []
+        deadline = asked.deadline.most()
+        fewest_chips_reasons = list[str]()
+
+        def failed_gib(problem: Problem) -> float:
+            return least_failed_gib(out_of_memory_runs(self._store, problem, asked.profile))
+
+        def cluster_of_fewest_chips() -> dict[str, Problem]:
+            if (most_chips := request.alternatives.up_to_chips) is None:
+                return {}
+            own = candidates.resolved[OWN_CLUSTER].problem
+            fewest = fewest_chips(
+                own,
+                asked.profile,
+                asked.constraints,
+                asked.objective,
+                most_chips,
+                deadline,
+                failed_gib(own),
+            )
+            fewest_chips_reasons.append(fewest.told)
+            return self._add_fewest_chips(candidates, fewest)
+
+        choices = choose(
+            {name: resolved.problem for name, resolved in candidates.resolved.items()},
+            asked.profile,
+            asked.constraints,
+            asked.objective,
+            deadline,
+            failed_gib,
+            cluster_of_fewest_chips,
+        )
+        return [*choices, *candidates.refused], fewest_chips_reasons
+
+    def _add_fewest_chips(
+        self, candidates: CandidateClusters, fewest: Fewest
+    ) -> dict[str, Problem]:
+        """The fewest chips as one more candidate, by its name, unless none were found or they are a
+        candidate already."""
+        if fewest.num_chips is None:
+            return {}
+        own = candidates.resolved[OWN_CLUSTER].problem
+        cluster = replace(own.cluster.with_num_chips(fewest.num_chips), torus_shape=None)
+        problem = replace(own, cluster=cluster)
+        if any(resolved.problem == problem for resolved in candidates.resolved.values()):
+            return {}
+        name = "alternatives.up_to_chips"
+        with self._store.reading() as rows:
+            candidates.add_chip_count(Resolver(rows), name, fewest.num_chips)
+        return {name: candidates.resolved[name].problem}
+
+    def _explain(self, asked: _ResolvedRequest, solution: _Solution) -> RecommendationAnswer:
+        """The answer document: the layouts, with reasons, assumptions and evidence."""
+        found, target = solution.found, solution.target
+        members = _found_members(found)
+        advised = _advised_layouts(members["fastest"], members["simplest"])
+        members["reasons"] = _reasons(asked, solution, advised)
+        if solution.thresholds is not None:
+            members["pipelining"].thresholds = [
+                ThresholdAnswer.of(threshold) for threshold in solution.thresholds
+            ]
+        evidence = self._evidence.beside(
+            found.problem, found.fastest.prediction.layout, asked.profile
+        )
+        question = asked.candidates.questions[target.name]
+        resolved = asked.candidates.resolved[target.name].with_answered_problem(found.problem)
+        grounds = basis(question, resolved, asked.profile)
+        grounds["request"] |= _request_members(asked, target.allocation)
+        grounds["assumptions"] += _assumptions(asked, target.allocation, advised)
+        allocation = None if target.allocation is None else AllocationAnswer.of(target.allocation)
+        pinned_forms = asked.candidates.pinned_forms
+        return RecommendationAnswer(
+            **members,
+            allocation=allocation,
+            choices=[
+                ChoiceAnswer.of(choice, pinned_forms[choice.name]) for choice in target.choices
+            ],
+            evidence=evidence,
+            out_of_memory=solution.failed,
+            **grounds,
+        )
+
+
+def _search_layouts(
+    asked: _ResolvedRequest, target: _Target, failed: list[OutOfMemoryRun]
+) -> Recommendation:
+    allocation = target.allocation
+    try:
+        return recommend(
+            target.problem,
+            asked.profile,
+            asked.constraints,
+            tolerance=asked.request.tolerance,
+            top=asked.request.top,
+            should_continue=asked.deadline,
+            failed_gib=least_failed_gib(failed),
+            left_out_s=math.inf if allocation is None else allocation.left_out_s,
+            known=_known_layouts(target),
+        )
+    except Infeasible as error:
+        choices = target.choices
+        if len(choices) > 1 and all(choice.refused for choice in choices):
+            raise none_fits(choices, error) from None
+        raise error from None
+
+
+def _known_layouts(target: _Target) -> Layouts | None:
+    """The best layout that comparing the clusters found, for the search to start from, if it uses
+    all devices of the problem."""
+    layout = target.choices[0].layout if target.choices else None
+    if layout is None or layout.num_devices != target.problem.cluster.num_devices:
+        return None
+    return Layouts.of([layout])
+
+
+def _search_thresholds(
+    asked: _ResolvedRequest, found: Recommendation, failed: list[OutOfMemoryRun]
+) -> list[Threshold]:
+    """None of them where it is not known whether a pipeline is needed."""
+    deadline = asked.deadline
+    if "time_limit_s" not in asked.request.model_fields_set:
+        deadline = deadline.within(_THRESHOLDS_S)
     if found.pipelining.needed is None:
         return []
-    some = thresholds(found.problem, profile, constraints, tolerance, should_continue, failed_gib)
-    return [ThresholdAnswer.of(one) for one in some]
+    return thresholds(
+        found.problem,
+        asked.profile,
+        asked.constraints,
+        asked.request.tolerance,
+        deadline,
+        least_failed_gib(failed),
+    )
 
 
-def _objective(request: RecommendationRequest) -> Objective:
-    return request.objective.build(request.workload.token_budget)
-
-
-def _spare(allocation: Allocation, most: int | None) -> list[str]:
-    """Why chips that are held are left over; `most`: how many the request lets be used."""
-    used, spare = allocation.cluster.num_chips, sum(allocation.spares.values())
-    if not spare:
-        return []
-    why = "the fastest way found uses the rest"
-    if most is not None and most < used + spare:
-        why = f"cluster.num_chips lets at most {most} be used"
-        why += f", and the fastest way found uses {used}" if used < most else ""
-    return [f"{spare} of the {used + spare} chips that are held are spare: {why}"]
-
-
-def _of_places(choices: Sequence[Choice], objective: Objective, fewest: Sequence[str]) -> list[str]:
-    """Why the first place is the one, how the fewest chips were found, and what is left out
-    there."""
-    if not choices:
-        return []
-    best, lines = choices[0], [told(choices, objective), *fewest]
-    if best.all_chips_s is not None:
-        spared = (
-            f"{best.num_chips - (best.chips_used or 0)} of the {best.num_chips} chips are left out"
-        )
-        lines.append(f"{spared}: with all of them a step takes {best.all_chips_s:.4g} s")
-    return lines
-
-
-def _lossless(objective: ObjectiveFields) -> list[str]:
-    """What failures are taken to cost nothing of."""
-    if not objective.failures_per_chip_hour:
-        counts = objective.tokens is not None or objective.deadline_hours is not None
-        return (
-            ["objective.failures_per_chip_hour is 0: hours and costs count no failures"]
-            if counts
-            else []
-        )
-    costs = {"checkpoint_s": "checkpoints stop no training", "restart_s": "a restart takes no time"}
-    open_ = {name: free for name, free in costs.items() if name not in objective.model_fields_set}
-    return [
-        f"objective.{name} is 0: {free}, so goodput is too high" for name, free in open_.items()
+def _reasons(
+    asked: _ResolvedRequest, solution: _Solution, advised: dict[str, PredictedLayout]
+) -> list[str]:
+    """What to beware of first, then why this cluster, these layouts and these chips."""
+    found, target = solution.found, solution.target
+    needed_gib = found.fastest.prediction.needed_gib
+    reasons = [
+        *oom_warnings(advised, solution.failed),
+        *left_out_reasons(needed_gib, solution.failed),
+        *cluster_reasons(target.choices, target.fewest_chips_reasons, asked.objective),
+        *found.reasons,
     ]
+    if target.allocation is not None:
+        reasons += spare_chips_reasons(target.allocation, asked.request.cluster.num_chips)
+    return reasons
 
 
-def _to_check(advised: dict[str, PredictedLayout]) -> list[str]:
-    """What a launch needs beyond its degrees, and what looks like a slip of the request."""
-    lines = [line for name, found in advised.items() for line in of_the_chunks(name, found)]
-    beyond = [
-        line
-        for line in advised["the fastest"].provenance.outside
-        if line.startswith("tokens_per_step")
-    ]
-    if any(" is beyond " in line and line.endswith(" any run") for line in beyond):
-        lines.append(f"{beyond[0]}: check that workload.global_batch counts sequences, not tokens")
-    return lines
+def _assumptions(
+    asked: _ResolvedRequest, allocation: Allocation | None, advised: dict[str, PredictedLayout]
+) -> list[str]:
+    """What a recommendation takes for granted beyond what every answer does."""
+    assumptions = [*failure_assumptions(asked.request.objective), *points_to_check(advised)]
+    if allocation is not None and asked.request.allocation is not None:
+        assumptions += leaf_switch_assumptions(allocation, asked.request.allocation.build())
+    return assumptions
 
 
-def _advised(answer: RecommendationAnswer) -> dict[str, PredictedLayout]:
-    fastest, simplest = answer.fastest.prediction, answer.simplest.prediction
-    alike = simplest.layout == fastest.layout
-    return {"the fastest": fastest} if alike else {"the fastest": fastest, "the simplest": simplest}
+def _advised_layouts(
+    fastest: CandidateAnswer, simplest: CandidateAnswer
+) -> dict[str, PredictedLayout]:
+    """The layouts to launch, each once, by what they are called in reasons."""
+    advised = {"the fastest": fastest.prediction}
+    if simplest.prediction.layout != fastest.prediction.layout:
+        advised["the simplest"] = simplest.prediction
+    return advised
 
 
-def _asked(request: RecommendationRequest, places: CandidateClusters) -> dict[str, Any]:
-    """What of the request is no part of the question, and its own cluster and stack, whichever are
-    the best."""
-    given = dict(places.written[OWN])
-    given |= {
-        name: getattr(request, name) for name in ("tolerance", "top", "include", "time_limit_s")
-    }
-    given["constraints"] = request.constraints.model_dump(mode="json", exclude_none=True)
+def _request_members(asked: _ResolvedRequest, allocation: Allocation | None) -> dict[str, Any]:
+    """What the answer's `request` has beyond the question that was answered.
+
+    Cluster and stack are those that the request is about, whichever candidate is the best.
+    """
+    request = asked.request
+    pinned_forms = asked.candidates.pinned_forms
+    members: dict[str, Any] = dict(pinned_forms[OWN_CLUSTER])
+    for name in ("tolerance", "top", "include", "time_limit_s"):
+        members[name] = getattr(request, name)
+    members["constraints"] = request.constraints.model_dump(mode="json", exclude_none=True)
     if request.allocation is not None:
-        given["allocation"] = request.allocation.model_dump(mode="json", exclude_none=True)
-    several = len(places.asked) > 1
-    if several:
-        others = [
-            _other(places, i, cluster) for i, cluster in enumerate(request.alternatives.clusters)
-        ]
-        given["alternatives"] = {"clusters": others, "num_chips": request.alternatives.num_chips}
-        if request.alternatives.up_to_chips is not None:
-            given["alternatives"]["up_to_chips"] = request.alternatives.up_to_chips
-    if several or "objective" in request.model_fields_set:
-        given["objective"] = request.objective.model_dump(mode="json", exclude_none=True)
-    return given
+        members["allocation"] = request.allocation.model_dump(mode="json", exclude_none=True)
+    if allocation is not None:
+        members["cluster"] = {
+            **members["cluster"],
+            "num_chips": allocation.cluster.num_chips,
+            "chips_per_domain": allocation.chips_per_group,
+        }
+    has_alternatives = len(asked.candidates.questions) > 1
+    if has_alternatives:
+        members["alternatives"] = _alternatives_form(request.alternatives, pinned_forms)
+    if has_alternatives or "objective" in request.model_fields_set:
+        members["objective"] = request.objective.model_dump(mode="json", exclude_none=True)
+    return members
 
 
-def _other(places: CandidateClusters, i: int, given: OtherPreset | OtherCluster) -> dict[str, Any]:
-    """An alternative as it is written, with its stack where it names one."""
-    written = places.written[f"alternatives.clusters[{i}]"]
-    return {**written["cluster"], **({} if given.stack is None else {"stack": written["stack"]})}
+def _alternatives_form(
+    alternatives: AlternativeFields, pinned_forms: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """The alternatives as a request writes them, each with its stack where it names one."""
+    clusters = list[dict[str, Any]]()
+    for i, cluster in enumerate(alternatives.clusters):
+        pinned = pinned_forms[f"alternatives.clusters[{i}]"]
+        stack = {} if cluster.stack is None else {"stack": pinned["stack"]}
+        clusters.append({**pinned["cluster"], **stack})
+    form: dict[str, Any] = {"clusters": clusters, "num_chips": alternatives.num_chips}
+    if alternatives.up_to_chips is not None:
+        form["up_to_chips"] = alternatives.up_to_chips
+    return form
 
 
-def _found(found: Recommendation) -> dict[str, Any]:
+def _found_members(found: Recommendation) -> dict[str, Any]:
+    """The members of the answer that say what was found."""
     usd_per_hour = found.problem.cluster.usd_per_hour
     return {
         "fastest": CandidateAnswer.of(found.fastest, usd_per_hour),
@@ -299,7 +400,6 @@ def _found(found: Recommendation) -> dict[str, Any]:
         "surer": CandidateAnswer.of(found.surer, usd_per_hour) if found.surer else None,
         "ranked": [CandidateAnswer.of(candidate, usd_per_hour) for candidate in found.ranked],
         "front": [CandidateAnswer.of(candidate, usd_per_hour) for candidate in found.front],
-        "reasons": list(found.reasons),
         "chips_used": found.chips_used,
         "fewer_chips": FewerChipsAnswer.of(found.fewer_chips) if found.fewer_chips else None,
         "faster_on_fewer": FasterOnFewerAnswer.of(found.faster_on_fewer)
@@ -310,7 +410,7 @@ def _found(found: Recommendation) -> dict[str, Any]:
     }
 
 
-def _save(rows: Rows, answer: RecommendationAnswer) -> Created:
+def _save(rows: Rows, answer: RecommendationAnswer) -> CreatedResource:
     document = answer.model_dump(mode="json")
     row = RecommendationRow(
         id=answer.id,
@@ -321,4 +421,4 @@ def _save(rows: Rows, answer: RecommendationAnswer) -> Created:
         document=document,
     )
     rows.answers.add(row)
-    return Created(f"/v1/recommendations/{answer.id}", document)
+    return CreatedResource(f"/v1/recommendations/{answer.id}", document)

@@ -7,8 +7,12 @@ from typing import Any
 
 from models.layouts.rules import require_legal
 from models.prediction.timeline import chrome_trace, timeline
-from service.resolve.answered_layout import Answered, of_prediction, of_recommendation
-from service.resolve.profiles import wanted_profile
+from service.resolve.answered_layout import (
+    StoredLayout,
+    layout_of_prediction,
+    layout_of_recommendation,
+)
+from service.resolve.profiles import requested_profile
 from service.resolve.resolution import Resolver
 from service.schemas.question import ProfileWanted
 from service.schemas.timeline import RecommendationTimelineQuery, TimelineAnswer, TimelineQuery
@@ -20,18 +24,20 @@ class Timelines:
         self._store = store
 
     def of_prediction(self, id_: str, query: TimelineQuery) -> dict[str, Any]:
-        return self._draw(query, lambda rows: of_prediction(rows, id_, query.rank))
+        return self._draw(query, lambda rows: layout_of_prediction(rows, id_, query.rank))
 
     def of_recommendation(self, id_: str, query: RecommendationTimelineQuery) -> dict[str, Any]:
         return self._draw(
-            query, lambda rows: of_recommendation(rows, id_, query.rank, query.choice)
+            query, lambda rows: layout_of_recommendation(rows, id_, query.rank, query.choice)
         )
 
-    def _draw(self, query: TimelineQuery, answered: Callable[[Rows], Answered]) -> dict[str, Any]:
+    def _draw(
+        self, query: TimelineQuery, answered: Callable[[Rows], StoredLayout]
+    ) -> dict[str, Any]:
         with self._store.reading() as rows:
             subject = answered(rows)
-            profile = wanted_profile(rows, ProfileWanted(**subject.profile.model_dump()))
-            problem = Resolver(rows).problem(subject.question).problem
+            profile = requested_profile(rows, ProfileWanted(**subject.profile.model_dump()))
+            problem = Resolver(rows).resolve(subject.question).problem
         layout = subject.layout.build()
         require_legal(problem, layout)  # an answer may be older than a rule
         found = timeline(problem, profile, layout, query.micro_batches)

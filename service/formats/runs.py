@@ -17,11 +17,11 @@ from fractions import Fraction
 from typing import Any
 
 from models.errors import Invalid, UnknownName
-from models.layouts.defaults import along_whole_dims
+from models.layouts.defaults import torus_axes_covering_dims
 from models.layouts.factors import divisors
 from models.spec import catalogue
 from models.spec.architecture import Architecture, MlaShape, MoeShape
-from models.spec.flops import AttentionCount, step_time_of
+from models.spec.flops import AttentionCount, step_time_from_throughput
 from models.spec.hardware import GIB, Cluster, Fabric, Level, Torus
 from models.spec.layout import Layout
 from models.spec.problem import Problem
@@ -96,7 +96,7 @@ def read(row: Row, software_year: float) -> Run:
 def _read(row: Row, software_year: float) -> Run:
     assumed: list[str] = []
     training = row["training"]
-    architecture = catalogue.likeness(Architecture.from_shape(name="run", **shape(row["model"])))
+    architecture = catalogue.with_known_biases(Architecture.from_shape(name="run", **shape(row["model"])))
     cluster = _cluster(row["cluster"])
     stack = replace(_stack(row, cluster, assumed), age_years=_age(row, software_year, assumed))
     degrees = _degrees(training, cluster, architecture, stack, assumed)
@@ -195,7 +195,7 @@ def _named_fabric(row: Row) -> Fabric | None:
     if not name or row.get("scaleout_gbps_per_chip"):
         return None
     try:
-        fabric = catalogue.printed_fabric(text) or catalogue.fabric(name)
+        fabric = catalogue.fabric_described_as(text) or catalogue.fabric(name)
     except UnknownName:
         return None
     return fabric if catalogue.fabric_chip(fabric.id) == catalogue.chip(row["chip"]).id else None
@@ -434,7 +434,7 @@ def _alternatives(
     training = row["training"]
     pp, layers = degrees["pp"], problem.architecture.num_layers
     offload = (training.get("offload") or "").lower()
-    filled = along_whole_dims(problem, Layout(**degrees))
+    filled = torus_axes_covering_dims(problem, Layout(**degrees))
     return tuple(
         Layout(
             **degrees,
@@ -625,7 +625,7 @@ def _step_time(measured: Row, problem: Problem) -> tuple[float | None, bool]:
             return None, False
         recompute = recompute or measured.get("mfu") is None
         flops = ratio * problem.cluster.chip.peak_flops(workload.number_format.gemm) / 1e12
-    seconds = step_time_of(
+    seconds = step_time_from_throughput(
         flops * 1e12, n, problem.architecture, workload, attention, recompute_counted=recompute
     )
     return seconds, True

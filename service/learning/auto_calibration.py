@@ -1,22 +1,21 @@
-"""Calibrations that nobody asks for: where a profile's policy says after how many reports, they
-start by themselves.
+"""Calibrations that nobody asks for: the policy of a profile may say after how many reports one
+starts by itself.
 
-Of several processes on one database one runs each: it claims an Idempotency-Key that no request can
-have.
+Of several processes on one database, only one runs each calibration: it claims an Idempotency-Key
+that no request can have.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from models.errors import DomainError
 from service.errors import NothingToLearn, ServiceError, StillRunning
 from service.learning.calibrations import Calibrations
-from service.runtime.admission import HeavySlots
-from service.runtime.idempotency import Creation, Key
+from service.runtime.admission import AdmissionControl
+from service.runtime.idempotency import IdempotentCreation, IdempotencyKey
 from service.schemas.profile import CalibrationRequest, Policy
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
@@ -26,8 +25,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Due:
-    """A calibration that a policy asks for; `key` tells it from all others."""
+class _DueCalibration:
+    """A calibration that a policy asks for. Its `key` is the same in every process."""
 
     profile_id: str
     key: str
@@ -38,65 +37,66 @@ class AutoCalibration:
         self,
         store: Store,
         calibrations: Calibrations,
-        creation: Creation,
-        slots: HeavySlots,
+        creation: IdempotentCreation,
+        slots: AdmissionControl,
         look_s: float,
     ) -> None:
-        self._store, self._calibrations, self._creation, self._slots = (
-            store,
-            calibrations,
-            creation,
-            slots,
-        )
-        self._look_s, self._done = look_s, set[str]()
+        self._store = store
+        self._calibrations = calibrations
+        self._creation = creation
+        self._slots = slots
+        self._look_s = look_s
+        self._done_keys: set[str] = set()
 
     async def run(self) -> None:
-        """Look now and then what is due, until cancelled; after a failure the next look is as good
-        as the first."""
+        """Every `look_s` seconds, run what is due, until cancelled. A failure is logged, and the
+        next look tries again."""
         while True:
             await asyncio.sleep(self._look_s)
             try:
-                for due in await asyncio.to_thread(self._due):
-                    async with self._slots.one(_listening):
+                for due in await asyncio.to_thread(self._due_calibrations):
+                    async with self._slots.admit(_never_gone):
                         await asyncio.to_thread(self._calibrate, due)
             except ServiceError as error:
                 log.warning("unattended calibration: %s", error)
             except Exception:
                 log.exception("unattended calibration failed")
 
-    def _due(self) -> list[_Due]:
+    def _due_calibrations(self) -> list[_DueCalibration]:
         with self._store.reading() as rows:
-            found = [due for profile in rows.profiles.all() for due in _of(rows, profile)]
-        return [due for due in found if due.key not in self._done]
+            candidates = [_due_calibration(rows, profile) for profile in rows.profiles.all()]
+        return [due for due in candidates if due is not None and due.key not in self._done_keys]
 
-    def _calibrate(self, due: _Due) -> None:
-        """Once for as many reports, even where they turn out to be of no use."""
+    def _calibrate(self, due: _DueCalibration) -> None:
+        """Calibrate once for this number of reports, even if they turn out to be of no use."""
+        key = IdempotencyKey.of(due.key, due.profile_id)
+        request = CalibrationRequest()
         try:
-            key, request = Key.of(due.key, due.profile_id), CalibrationRequest()
             made = self._creation.create(
                 key, lambda: self._calibrations.calibrate(due.profile_id, request)
             )
             log.info("unattended calibration of %s made %s", due.profile_id, made.location)
         except StillRunning:
-            return  # in another process, or one that crashed: the claim ends with time
+            return  # in another process, or in one that crashed: its claim expires
         except (NothingToLearn, DomainError) as error:
             log.info("unattended calibration of %s made nothing: %s", due.profile_id, error)
-        self._done.add(due.key)
+        self._done_keys.add(due.key)
 
 
-def _of(rows: Rows, profile: ProfileRow) -> Iterator[_Due]:
+def _due_calibration(rows: Rows, profile: ProfileRow) -> _DueCalibration | None:
+    """What the profile's policy asks for. One is due each time that another `after_reports` reports
+    have come since the latest version was made."""
     after = Policy.model_validate(profile.policy).after_reports
     if after is None:
-        return
+        return None
     latest = rows.profiles.latest(profile.id)
-    came = ReportFilter(profile_id=profile.id, received_since=latest.created_at)
-    times = rows.reports.count_telling(came) // after
-    if times:
-        yield _Due(
-            profile.id,
-            f"calibration of {profile.id} after version {latest.version}, {times} times {after}",
-        )
+    received = ReportFilter(profile_id=profile.id, received_since=latest.created_at)
+    times = rows.reports.count_informative(received) // after
+    if not times:
+        return None
+    key = f"calibration of {profile.id} after version {latest.version}, {times} times {after}"
+    return _DueCalibration(profile.id, key)
 
 
-async def _listening() -> bool:
+async def _never_gone() -> bool:
     return False

@@ -36,7 +36,7 @@ from service.identifiers import new_id
 from service.json_pointers import instead_of
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import Resolver
-from service.runtime.idempotency import Created, Save
+from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.benchmark import BenchmarkAnswer, BenchmarkPoint, BenchmarkSubmission
 from service.schemas.catalog import CatalogQuery
 from service.schemas.prediction import ProfileUsed
@@ -58,7 +58,7 @@ class Benchmarks:
         self._store = store
 
     @instead_of("workload.precision", "precision")
-    def take(self, submission: BenchmarkSubmission, received: str) -> Save:
+    def take(self, submission: BenchmarkSubmission, received: str) -> SaveRows:
         table = (
             None
             if submission.nccl_tests is None
@@ -67,7 +67,7 @@ class Benchmarks:
         with self._store.reading() as rows:
             profile = active_profile(rows)
             question = _question(rows, submission, table)
-            resolved = Resolver(rows).problem(question)
+            resolved = Resolver(rows).resolve(question)
         problem = resolved.problem
         published = priors().coefficients(problem.scopes)
         told = (
@@ -113,10 +113,10 @@ class Benchmarks:
         return {"items": short, "next": following}
 
 
-def observed(resolver: Resolver, row: BenchmarkRow, profile: Profile) -> Observation:
+def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profile) -> Observation:
     """What a benchmark tells a calibration of this profile. Raises DomainError where it no longer
     means anything."""
-    problem = resolver.problem(Question.model_validate(row.question)).problem
+    problem = resolver.resolve(Question.model_validate(row.question)).problem
     told = targets(row.document["offsets"], profile.coefficients(problem.scopes))
     source = f"{row.tenant or row.document['source'] or ''}/benchmarks"
     return Observation(
@@ -130,7 +130,7 @@ def _question(
     cluster = submission.cluster
     ranks = 1 if table is None else table.ranks
     if table is None or (cluster.num_chips is None and cluster.torus_shape is None and ranks):
-        _, _, size = Resolver(rows).cluster(cluster)
+        _, _, size = Resolver(rows).cluster_parts(cluster)
         wanted = size.num_chips if table is not None and size.num_chips else ranks
         cluster = cluster.model_copy(
             update={"num_chips": wanted, "torus_shape": None, "chips_per_domain": None}
@@ -273,7 +273,7 @@ def _points(products: Products, dtype: Precision, predicted: Array) -> list[Benc
 
 def _save(
     rows: Rows, answer: BenchmarkAnswer, question: dict[str, Any], problem: Problem, received: str
-) -> Created:
+) -> CreatedResource:
     stored = rows.benchmarks.add(
         {
             "chip": problem.cluster.chip.id,
@@ -283,4 +283,4 @@ def _save(
             "document": answer.model_dump(mode="json"),
         }
     )
-    return Created(f"/v1/benchmarks/{stored['id']}", stored["document"])
+    return CreatedResource(f"/v1/benchmarks/{stored['id']}", stored["document"])

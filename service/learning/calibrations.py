@@ -1,4 +1,4 @@
-"""Learn a new version of a profile from the reports made under it."""
+"""Calibrations: a new version of a profile is learnt from the reports made under it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from models.errors import DomainError
 from models.spec.profile import Profile
 from service.errors import Conflict, NothingToLearn
 from service.identifiers import earliest_id
-from service.learning.benchmarks import observed
-from service.learning.promotion import Everybody, Published, judge
-from service.resolve.observations import Observations, log_residuals
+from service.learning.benchmarks import benchmark_observation
+from service.learning.promotion import compare_on_latest_runs, compare_on_published_runs, judge
+from service.resolve.observations import log_residuals, observation
 from service.resolve.profiles import add_version, version_document
 from service.resolve.resolution import Resolver
-from service.runtime.idempotency import Created, Save
+from service.resolve.stored_runs import StoredRun, StoredRuns
+from service.runtime.idempotency import CreatedResource, SaveRows
 from service.runtime.process_pool import ProcessPool
 from service.schemas.profile import (
     CalibrationAnswer,
@@ -34,80 +35,82 @@ from service.schemas.profile import (
 )
 from service.store import Rows, Store
 from service.store.reports import ReportFilter
-from service.store.tables import BenchmarkRow, ProfileVersionRow, ReportRow
+from service.store.tables import BenchmarkRow, ProfileVersionRow
 
-_CLOCKS_DIFFER = timedelta(minutes=2)
-"""Between the processes that make ids, or when a clock is set."""
+_MAX_CLOCK_SKEW = timedelta(minutes=2)
+"""How far the clocks of the processes that make ids may differ, or one may be set back."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Ground:
-    """What a calibration builds on, and the reports that are new to it. `settled`: those not seen
-    came later."""
+class _CalibrationInput:
+    """The version that a calibration starts from, and what it has not learnt yet."""
 
     base: ProfileVersionRow
+    """The version that is learnt on top of."""
     active: ProfileVersionRow
+    """The version that the new one would replace. It differs from `base` where a calibration starts
+    from scratch."""
     posterior: Posterior
     revision: int
     policy: Policy
-    reports: list[ReportRow]
-    benchmarks: list[BenchmarkRow]
+    runs: list[StoredRun]
+    benchmark_ids: list[str]
     observations: list[Observation]
+    """The runs and the benchmarks, as the fit takes them."""
     unusable: list[Unusable]
-    settled: datetime
+    cutoff: datetime
+    """Every report with an id from before this moment was visible when the input was read."""
     windowed: bool
+    """Whether the request asked for the reports of a span of time only."""
 
-    @property
-    def profile(self) -> Profile:
-        return Profile.from_json(self.base.content)
-
-    def beside(self, replaced: Profile, found: Calibration) -> Calibration:
-        """The same with the active version as what was before: it is that which a new one replaces.
-        What it said of memory is not looked up."""
+    def compared_with_active(self, calibration: Calibration) -> Calibration:
+        """The calibration with its errors set beside those of the active version, which is what a
+        new version replaces. What the active version says of memory is not worked out."""
         if self.base.version == self.active.version:
-            return found
-        unseen = found.unseen
+            return calibration
+        unseen = calibration.unseen
         if unseen is not None:
-            timed = sorted(
-                (o for o in self.observations if o.step_time_s is not None), key=lambda o: o.key
-            )
-            unseen = replace(unseen, before=unseen.measured - log_residuals(timed, replaced))
-        return replace(found, unseen=unseen, unseen_memory=None)
+            timed = [run for run in self.runs if run.step_time_s is not None]
+            timed.sort(key=lambda run: run.report_id)  # the order of `unseen`
+            residuals = log_residuals(timed, Profile.from_json(self.active.content))
+            unseen = replace(unseen, before=unseen.measured - residuals)
+        return replace(calibration, unseen=unseen, unseen_memory=None)
 
     def learnt(self) -> dict[str, Any]:
-        """Which reports a version from here rests on: how many, and those that came last.
+        """What a version made from this input has learnt: the number of reports, and the ids by
+        which a later calibration tells what is new.
 
-        What comes before `through` needs no names, and none of it is missed: what this calibration
-        did not see gets an id of a moment after it was `settled` (service.store.arrivals), but for
-        as much as clocks differ.
+        Everything with an id before `through` is learnt, and so are the ids in `recent`. Ids before
+        `through` need no list, because what this calibration could not see gets an id from after
+        the cutoff (service.store.arrivals), give or take the difference of clocks.
         """
         before = self.base.learnt or {"reports": 0, "through": None, "recent": []}
-        rows: list[ReportRow | BenchmarkRow] = [*self.reports, *self.benchmarks]
-        if self.windowed:  # what lies outside is still to be learnt
-            recent = [*before["recent"], *(row.id for row in rows)]
-            return {**before, "reports": before["reports"] + len(self.reports), "recent": recent}
-        through = max(earliest_id(self.settled - _CLOCKS_DIFFER), before["through"] or "")
-        recent = [id_ for id_ in (*before["recent"], *(row.id for row in rows)) if id_ >= through]
+        through = before["through"]
+        recent = [*before["recent"], *(run.report_id for run in self.runs), *self.benchmark_ids]
+        if not self.windowed:  # what lies outside of a window is still to be learnt
+            through = max(earliest_id(self.cutoff - _MAX_CLOCK_SKEW), through or "")
+            recent = [id_ for id_ in recent if id_ >= through]
         return {
-            "reports": before["reports"] + len(self.reports),
+            "reports": before["reports"] + len(self.runs),
             "through": through,
             "recent": recent,
         }
 
     def window(self) -> Window:
-        dates = [report.measured_at for report in self.reports]
+        dates = [run.measured_at for run in self.runs]
         return Window(
             first=min(dates, default=None),
             last=max(dates, default=None),
-            reports=len(self.reports),
-            benchmarks=len(self.benchmarks),
+            reports=len(self.runs),
+            benchmarks=len(self.benchmark_ids),
             all_reports=self.learnt()["reports"],
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Learnt:
-    """A version to be stored: what profile_versions holds of it."""
+class _NewVersion:
+    """A version to be stored, with the columns that it has in profile_versions. `revision` is that
+    of the profile when the calibration began."""
 
     profile: Profile
     posterior: Posterior
@@ -118,8 +121,8 @@ class _Learnt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Nothing:
-    """No report is new to `version`."""
+class _NothingNew:
+    """There is no usable report that `version` has not learnt; `unusable` counts the others."""
 
     unusable: int
     version: int
@@ -127,127 +130,134 @@ class _Nothing:
 
 class Calibrations:
     def __init__(self, store: Store, worker: ProcessPool) -> None:
-        self._store, self._worker = store, worker
+        self._store = store
+        self._worker = worker
 
-    def calibrate(self, id_: str, request: CalibrationRequest) -> Save:
+    def calibrate(self, id_: str, request: CalibrationRequest) -> SaveRows:
         """Learn from the reports that the active version has not learnt yet, on top of what it
         knows."""
         with self._store.reading() as rows:
             rows.profiles.get(id_)
             size = rows.reports.count(ReportFilter(profile_id=id_))
-        found = self._worker.run(self._store, size, learn, id_, request)
-        if isinstance(found, _Nothing):
-            raise NothingToLearn(found.unusable, found.version)
-
-        def save(rows: Rows) -> Created:
-            row = add_version(
-                rows, found.profile, "calibrated", found.posterior, found.document, found.learnt
-            )
-            if found.promoted and not rows.profiles.activate(id_, row.version, found.revision + 1):
-                raise Conflict(
-                    "The profile changed while the calibration ran; look at it and try again."
-                )
-            return Created(
-                f"/v1/profiles/{id_}/versions/{row.version}", version_document(rows, row)
-            )
-
-        return save
+        made = self._worker.run(self._store, size, learn, id_, request)
+        if isinstance(made, _NothingNew):
+            raise NothingToLearn(made.unusable, made.version)
+        return lambda rows: _save(rows, id_, made)
 
 
-def learn(store: Store, id_: str, request: CalibrationRequest) -> _Learnt | _Nothing:
+def _save(rows: Rows, id_: str, made: _NewVersion) -> CreatedResource:
+    row = add_version(rows, made.profile, "calibrated", made.posterior, made.document, made.learnt)
+    if made.promoted and not rows.profiles.activate(id_, row.version, made.revision + 1):
+        raise Conflict("The profile changed while the calibration ran; look at it and try again.")
+    return CreatedResource(f"/v1/profiles/{id_}/versions/{row.version}", version_document(rows, row))
+
+
+def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:
+    """The version that a calibration makes, judged but not stored."""
     with store.writing() as rows:
-        settled = rows.arrivals.settled()
+        cutoff = rows.arrivals.wait_for_writers()
     with store.reading() as rows:
-        ground = _ground(rows, id_, request, settled)
-    if not ground.observations:
-        return _Nothing(len(ground.unusable), ground.base.version)
-    profile = as_fleet(ground.profile, {observation.problem for observation in ground.observations})
-    posterior = ground.posterior.loosened(drift(profile))
-    made_by = (
-        f"calibration on {len(ground.reports)} reports and {len(ground.benchmarks)} benchmarks"
-    )
-    found = calibrate(profile, by_source(ground.observations), made_by, posterior)
-    automatic = request.activate or ground.policy.mode == "automatic"
-    replaced = Profile.from_json(ground.active.content)
-    published = Published(store).compared(replaced, found.profile) if automatic else None
-    everybody = Everybody(store, id_).compared(replaced, found.profile) if automatic else None
-    found = ground.beside(replaced, found)
-    promotion = judge(ground.policy, found, published, everybody, asked=request.activate)
-    return _Learnt(
-        profile=found.profile,
-        posterior=found.posterior,
-        document=_calibration_answer(found, ground, published, promotion).model_dump(mode="json"),
-        learnt=ground.learnt(),
+        given = _calibration_input(rows, id_, request, cutoff)
+    if not given.observations:
+        return _NothingNew(len(given.unusable), given.base.version)
+    fitted = _fitted(given)
+    published = latest = None
+    if request.activate or given.policy.mode == "automatic":
+        active = Profile.from_json(given.active.content)
+        published = compare_on_published_runs(store, active, fitted.profile)
+        latest = compare_on_latest_runs(store, id_, active, fitted.profile)
+    fitted = given.compared_with_active(fitted)
+    promotion = judge(given.policy, fitted, published, latest, requested=request.activate)
+    answer = _calibration_answer(fitted, given, published, promotion)
+    return _NewVersion(
+        profile=fitted.profile,
+        posterior=fitted.posterior,
+        document=answer.model_dump(mode="json"),
+        learnt=given.learnt(),
         promoted=promotion.promoted,
-        revision=ground.revision,
+        revision=given.revision,
     )
 
 
-def _ground(rows: Rows, id_: str, request: CalibrationRequest, settled: datetime) -> _Ground:
+def _fitted(given: _CalibrationInput) -> Calibration:
+    problems = {one.problem for one in given.observations}
+    profile = as_fleet(Profile.from_json(given.base.content), problems)
+    # hardware and software change with time, so that what was learnt long ago is less sure
+    posterior = given.posterior.loosened(drift(profile))
+    made_by = f"calibration on {len(given.runs)} reports and {len(given.benchmark_ids)} benchmarks"
+    return calibrate(profile, by_source(given.observations), made_by, posterior)
+
+
+def _calibration_input(
+    rows: Rows, id_: str, request: CalibrationRequest, cutoff: datetime
+) -> _CalibrationInput:
     profile = rows.profiles.get(id_)
     active = rows.profiles.active(id_)
     base = rows.profiles.latest(id_, "shipped") if request.from_scratch else active
-    known = rows.profiles.posterior(id_, base.version)
+    posterior = rows.profiles.posterior(id_, base.version)
     learnt = base.learnt or {"through": None, "recent": []}
+    learnt_ids = {*learnt["recent"]}
     wanted = ReportFilter(
         profile_id=id_, since=request.since, until=request.until, after_id=learnt["through"]
     )
-    old = {*learnt["recent"]}
-    reports = [report for report in rows.reports.telling(wanted) if report.id not in old]
-    usable, unusable = Observations(rows).of(reports)
-    benchmarks = rows.benchmarks.made(request.since, request.until, learnt["through"])
-    told = _told(
-        rows, [one for one in benchmarks if one.id not in old], Profile.from_json(base.content)
+    reports = [row for row in rows.reports.informative(wanted) if row.id not in learnt_ids]
+    runs, unusable = StoredRuns(rows).read(reports)
+    benchmarks = rows.benchmarks.created_between(request.since, request.until, learnt["through"])
+    benchmark_observations = _benchmark_observations(
+        rows,
+        [row for row in benchmarks if row.id not in learnt_ids],
+        Profile.from_json(base.content),
     )
-    return _Ground(
+    return _CalibrationInput(
         base=base,
         active=active,
-        posterior=Posterior.from_json(known) if known else Posterior.nothing(),
+        posterior=Posterior.from_json(posterior) if posterior else Posterior.nothing(),
         revision=profile.revision,
         policy=Policy.model_validate(profile.policy),
-        reports=[report for report, _ in usable],
-        benchmarks=[row for row, _ in told],
-        observations=[observation for _, observation in (*usable, *told)],
+        runs=runs,
+        benchmark_ids=[measured.key for measured in benchmark_observations],
+        observations=[*map(observation, runs), *benchmark_observations],
         unusable=unusable,
-        settled=settled,
+        cutoff=cutoff,
         windowed=request.since is not None or request.until is not None,
     )
 
 
-def _told(
+def _benchmark_observations(
     rows: Rows, benchmarks: Sequence[BenchmarkRow], profile: Profile
-) -> list[tuple[BenchmarkRow, Observation]]:
-    """What benchmarks tell of this profile's coefficients; those of things that are gone tell
-    nothing."""
-    resolver, told = Resolver(rows), list[tuple[BenchmarkRow, Observation]]()
+) -> list[Observation]:
+    """What the benchmarks say of the coefficients of this profile. A benchmark of something that
+    the catalogue no longer has is left out."""
+    resolver = Resolver(rows)
+    observations: list[Observation] = []
     for row in benchmarks:
         with suppress(DomainError, ValidationError):
-            told.append((row, observed(resolver, row, profile)))
-    return told
+            observations.append(benchmark_observation(resolver, row, profile))
+    return observations
 
 
 def _calibration_answer(
-    found: Calibration, ground: _Ground, published: Unseen | None, promotion: Promotion
+    fitted: Calibration, given: _CalibrationInput, published: Unseen | None, promotion: Promotion
 ) -> CalibrationAnswer:
     return CalibrationAnswer.model_validate(
         {
-            "based_on": ground.base.version,
-            "window": ground.window(),
+            "based_on": given.base.version,
+            "window": given.window(),
             "promotion": promotion,
-            "unseen": _errors(found.unseen),
-            "unseen_memory": _errors(found.unseen_memory),
+            "unseen": _errors(fitted.unseen),
+            "unseen_memory": _errors(fitted.unseen_memory),
             "published": _errors(published),
-            "observations": len(ground.reports),
-            "moved": [asdict(moved) for moved in found.moved],
+            "observations": len(given.runs),
+            "moved": [asdict(moved) for moved in fitted.moved],
             "unidentified": [
-                {"coefficient": name, "scope": scope} for name, scope in sorted(found.unidentified)
+                {"coefficient": name, "scope": scope} for name, scope in sorted(fitted.unidentified)
             ],
-            "outliers": list(found.outliers),
-            "unusable": ground.unusable,
-            "error_before": found.error_before,
-            "error_after": found.error_after,
-            "memory_error_before": found.memory_error_before,
-            "memory_error_after": found.memory_error_after,
+            "outliers": list(fitted.outliers),
+            "unusable": given.unusable,
+            "error_before": fitted.error_before,
+            "error_after": fitted.error_after,
+            "memory_error_before": fitted.memory_error_before,
+            "memory_error_after": fitted.memory_error_after,
         }
     )
 

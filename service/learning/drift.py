@@ -1,27 +1,38 @@
-"""Whether runs of one kind have become slower or faster, beyond what differs in what they trained
-and on whose machines."""
+"""Whether runs of one kind have become slower or faster. Differences in what they trained and on
+whose machines are allowed for."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from models.calibration.drift import FEWEST, Change, changes_among
+from models.spec.profile import Profile
 from service.learning.model_families import family_of
-from service.resolve.observations import Observations, log_residuals
+from service.resolve.observations import log_residuals
 from service.resolve.profiles import profile_version
+from service.resolve.stored_runs import StoredRun, StoredRuns
 from service.schemas.prediction import ProfileUsed
 from service.schemas.summary import ChangeAnswer, DriftAnswer, DriftQuery, DriftSeries
 from service.store import Store
 from service.store.reports import ReportFilter
-from service.store.tables import ReportRow
 
 Kind = tuple[str, str, str, str]
-Run = tuple[ReportRow, float, int]
-"""A report, its residual, and which question it is about, of whose machines."""
+"""Chip, fabric, stack and family of models."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Residual:
+    """The log of measured over predicted step time of one run. Runs of the same question and layout
+    on the same owner's machines share a `question` number, and so a level of their own."""
+
+    run: StoredRun
+    value: float
+    question: int
 
 
 class Drift:
@@ -34,37 +45,47 @@ class Drift:
             wanted = ReportFilter(
                 profile_id=id_, measured=True, since=query.since, until=query.until
             )
-            found = rows.reports.newest(wanted, query.limit + 1)
-            usable, unusable = Observations(rows).of(found[: query.limit])
-        residuals = log_residuals([observation for _, observation in usable], profile)
-        together: defaultdict[Kind, list[Run]] = defaultdict(list)
-        questions: dict[Any, int] = {}
-        for (report, ran), residual in zip(usable, residuals, strict=True):
-            kind = report.chip, report.fabric, report.stack, family_of(report.architecture)
-            asked = ran.problem, ran.layout, report.tenant, report.source
-            question = questions.setdefault(asked, len(questions))
-            together[kind].append((report, float(residual), question))
-        series = [_series(kind, runs) for kind, runs in sorted(together.items())]
+            reports = rows.reports.newest(wanted, query.limit + 1)
+            runs, unusable = StoredRuns(rows).read(reports[: query.limit])
+        residuals_by_kind: defaultdict[Kind, list[_Residual]] = defaultdict(list)
+        for residual in _residuals(runs, profile):
+            residuals_by_kind[_kind(residual.run)].append(residual)
+        series = [_series(kind, residuals) for kind, residuals in sorted(residuals_by_kind.items())]
         return DriftAnswer(
             profile=ProfileUsed(id=profile.id, version=profile.version),
             series=sorted(series, key=_urgency),
-            runs=len(usable),
+            runs=len(runs),
             left_out=len(unusable),
-            more=len(found) > query.limit,
+            more=len(reports) > query.limit,
         ).model_dump(mode="json")
 
 
+def _kind(run: StoredRun) -> Kind:
+    return run.chip, run.fabric, run.stack, family_of(run.architecture)
+
+
+def _residuals(runs: Sequence[StoredRun], profile: Profile) -> list[_Residual]:
+    values = log_residuals(runs, profile)
+    numbers: dict[Any, int] = {}
+    residuals: list[_Residual] = []
+    for run, value in zip(runs, values, strict=True):
+        question = run.problem, run.layout, run.tenant, run.source
+        number = numbers.setdefault(question, len(numbers))
+        residuals.append(_Residual(run, float(value), number))
+    return residuals
+
+
 def _urgency(series: DriftSeries) -> float:
+    """A sort key: the largest last change comes first."""
     return -abs(series.changes[-1].slower) if series.changes else 0.0
 
 
-def _series(kind: Kind, runs: list[Run]) -> DriftSeries:
-    runs.sort(key=lambda run: (run[0].measured_at, run[0].id))
-    reports, residuals, questions = zip(*runs, strict=True)
-    found = [
-        _change(reports, change)
-        for change in changes_among(np.array(residuals), np.array(questions))
-    ]
+def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
+    residuals = sorted(residuals, key=lambda one: (one.run.measured_at, one.run.report_id))
+    runs = [one.run for one in residuals]
+    values = np.array([one.value for one in residuals])
+    questions = np.array([one.question for one in residuals])
+    changes = [_change_answer(runs, change) for change in changes_among(values, questions)]
     chip, fabric, stack, family = kind
     return DriftSeries(
         chip=chip,
@@ -72,28 +93,28 @@ def _series(kind: Kind, runs: list[Run]) -> DriftSeries:
         stack=stack,
         family=family,
         runs=len(runs),
-        first=reports[0].measured_at,
-        last=reports[-1].measured_at,
-        residual_median=float(np.median(residuals)),
-        changes=found,
-        sentence=_sentence(f"{family} on {chip} with {stack}", found, len(runs)),
+        first=runs[0].measured_at,
+        last=runs[-1].measured_at,
+        residual_median=float(np.median(values)),
+        changes=changes,
+        sentence=_sentence(f"{family} on {chip} with {stack}", changes, len(runs)),
     )
 
 
-def _change(reports: Sequence[ReportRow], change: Change) -> ChangeAnswer:
+def _change_answer(runs: Sequence[StoredRun], change: Change) -> ChangeAnswer:
     return ChangeAnswer(
-        since=reports[change.index].measured_at,
-        last_before=reports[change.index - 1].measured_at,
+        since=runs[change.index].measured_at,
+        last_before=runs[change.index - 1].measured_at,
         slower=float(np.expm1(change.shift)),
         p_value=change.p_value,
     )
 
 
-def _sentence(what: str, found: Sequence[ChangeAnswer], runs: int) -> str:
+def _sentence(what: str, changes: Sequence[ChangeAnswer], runs: int) -> str:
     if runs < 2 * FEWEST:
         return f"{what}: {runs} run{'s' * (runs != 1)}, and it takes {2 * FEWEST} to tell a change"
-    if not found:
+    if not changes:
         return f"{what}: no change in {runs} runs"
-    last = found[-1]
+    last = changes[-1]
     way = "slower" if last.slower > 0 else "faster"
     return f"{what}: {abs(last.slower):.0%} {way} since {last.since:%A, %d %B %Y %H:%M} UTC"

@@ -1,10 +1,10 @@
-"""Whether a calibration's version takes the place of the active one, and why not where it does
+"""Whether the version that a calibration made takes the place of the active one, and if not, why
 not."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -16,192 +16,208 @@ from models.cost.step import predict
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Coefficients, Profile
-from service.resolve.observations import Observations, log_residuals
+from service.resolve.observations import log_residuals, observation
 from service.resolve.resolution import Resolver
+from service.resolve.stored_runs import StoredRuns
 from service.runtime.lru_cache import LruCache
 from service.schemas.evidence import PublishedRun
 from service.schemas.profile import Policy, Promotion
 from service.store import Store
 from service.store.reports import ReportFilter
 
-_LEAST = 0.001  # by which the error must fall: less is chance
-_OF_EACH = 6  # published runs of a chip, stack and kind of model
-_LAST = 20  # runs that somebody reported last
-_SOURCES = 200  # that reported last
+_LEAST_FALL = 0.001  # a smaller fall of the error is chance
+_RUNS_OF_A_KIND = 6  # published runs of one chip, stack and kind of model
+_RUNS_OF_A_SOURCE = 20  # the last that it reported
+_SOURCES = 200  # those that reported last
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A few runs of each kind, and what they trained."""
+    """A few published runs of each kind, and the problem of each."""
 
     runs: list[PublishedRun]
     problems: list[Problem]
 
 
 _samples = LruCache[tuple[str | None, float], _Sample](1)
-"""By release, which is the same in every database, and the year that a profile's software is of."""
+"""By the release of the published runs, which is the same in every database, and the year of the
+software that a profile describes."""
 
 
-class Published:
-    """A few published runs of each chip and stack, under two profiles: what a calibration does to
-    everything else."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def compared(self, before: Profile, after: Profile) -> Unseen | None:
-        sample = self._of(after.software_year)
-        runs, problems = sample.runs, sample.problems
-        if not runs:
-            return None
-        theirs = as_published(after)
-        layouts = [Layouts.of([run.layout.build()]) for run in runs]
-        were, are = _log_times(
-            list(zip(problems, layouts, strict=True)), [as_published(before), theirs]
-        )
-        return Unseen(
-            measured=np.log([run.step_time_s or np.nan for run in runs]),
-            before=were,
-            after=are,
-            spread=np.array(
-                [theirs.neighbourhood(problem.neighbourhoods).spread for problem in problems]
-            ),
-            kinds=tuple((f"chip:{p.cluster.chip.id}", f"stack:{p.stack.kin}") for p in problems),
-        )
-
-    def _of(self, software_year: float) -> _Sample:
-        with self._store.reading() as rows:
-            asked = rows.evidence.release(), software_year
-            known = _samples.among([asked])
-            if not known:
-                resolver = Resolver(rows)
-                runs = _few_of_each(
-                    [PublishedRun.model_validate(document) for document in rows.evidence.all()]
-                )
-                problems = [resolver.problem(run.question(software_year)).problem for run in runs]
-                known = {asked: _Sample(runs, problems)}
-                _samples.add(known)
-            return known[asked]
+def compare_on_published_runs(store: Store, before: Profile, after: Profile) -> Unseen | None:
+    """Errors of two profiles on a few published runs of each chip and stack, which show what a
+    calibration does to everybody else's machines. None where there are no published runs."""
+    sample = _published_sample(store, after.software_year)
+    if not sample.runs:
+        return None
+    profiles = [as_published(before), as_published(after)]
+    times_before, times_after = _log_times(sample, profiles)
+    spreads = [
+        profiles[1].neighbourhood(problem.neighbourhood_scopes).spread
+        for problem in sample.problems
+    ]
+    kinds = [
+        (f"chip:{problem.cluster.chip.id}", f"stack:{problem.stack.calibrated_as}")
+        for problem in sample.problems
+    ]
+    return Unseen(
+        measured=np.log([run.step_time_s or np.nan for run in sample.runs]),
+        before=times_before,
+        after=times_after,
+        spread=np.array(spreads),
+        kinds=tuple(kinds),
+    )
 
 
-class Everybody:
-    """The last runs of each tenant or source, under two profiles: what one reports may not be at
-    another's cost."""
+def _published_sample(store: Store, software_year: float) -> _Sample:
+    with store.reading() as rows:
+        key = rows.evidence.release(), software_year
+        known = _samples.get_many([key])
+        if key in known:
+            return known[key]
+        resolver = Resolver(rows)
+        published = [PublishedRun.model_validate(document) for document in rows.evidence.all()]
+        runs = _few_of_each_kind(published)
+        problems = [resolver.resolve(run.question(software_year)).problem for run in runs]
+        sample = _Sample(runs, problems)
+        _samples.put_many({key: sample})
+        return sample
 
-    def __init__(self, store: Store, profile_id: str) -> None:
-        self._store, self._wanted = store, ReportFilter(profile_id=profile_id, measured=True)
 
-    def compared(self, before: Profile, after: Profile) -> Unseen | None:
-        with self._store.reading() as rows:
-            reports = rows.reports.last_of_each_source(self._wanted, _LAST, _SOURCES)
-            usable, _ = Observations(rows).of(reports)
-        runs = [run for _, run in usable if run.step_time_s is not None]
-        if not runs:
-            return None
-        measured = np.log([run.step_time_s or np.nan for run in runs])
-        return Unseen(
-            measured=measured,
-            before=measured - log_residuals(runs, before),
-            after=measured - log_residuals(runs, after),
-            spread=np.array(
-                [after.neighbourhood(run.problem.neighbourhoods).spread for run in runs]
-            ),
-            kinds=tuple((run.source,) for run in runs),
-        )
+def compare_on_latest_runs(
+    store: Store, profile_id: str, before: Profile, after: Profile
+) -> Unseen | None:
+    """Errors of two profiles on the last runs of each tenant or source. They show whether the
+    reports of one are learnt at the cost of another. None where nobody measured a step time."""
+    wanted = ReportFilter(profile_id=profile_id, measured=True)
+    with store.reading() as rows:
+        reports = rows.reports.last_of_each_source(wanted, _RUNS_OF_A_SOURCE, _SOURCES)
+        readable, _ = StoredRuns(rows).read(reports)
+    runs = [run for run in readable if run.step_time_s is not None]
+    if not runs:
+        return None
+    measured = np.log([run.step_time_s or np.nan for run in runs])
+    spreads = [after.neighbourhood(run.problem.neighbourhood_scopes).spread for run in runs]
+    return Unseen(
+        measured=measured,
+        before=measured - log_residuals(runs, before),
+        after=measured - log_residuals(runs, after),
+        spread=np.array(spreads),
+        kinds=tuple((observation(run).source,) for run in runs),
+    )
 
 
 def judge(
     policy: Policy,
-    found: Calibration,
+    calibration: Calibration,
     published: Unseen | None,
-    everybody: Unseen | None = None,
+    latest_by_source: Unseen | None = None,
     *,
-    asked: bool,
+    requested: bool,
 ) -> Promotion:
-    """`asked`: the caller wants it active at once, whatever the policy's mode. `everybody`: of each
-    source the last runs, whose errors may not grow, whoever's reports these are; sources are not
-    named."""
-    if 2 * len(found.outliers) > found.observations:
-        return _kept(
-            f"{len(found.outliers)} of {found.observations} reports are outliers: no coefficient"
+    """Whether the calibration's version is activated, with the reason.
+
+    `published` and `latest_by_source` are the errors of compare_on_published_runs and
+    compare_on_latest_runs, which may not grow; the reason names no source. `requested`: the caller
+    wants the version active at once, whatever the policy's mode.
+    """
+    outliers = len(calibration.outliers)
+    if 2 * outliers > calibration.observations:
+        return _not_promoted(
+            f"{outliers} of {calibration.observations} reports are outliers: no coefficient"
             " explains them"
         )
-    judged = [("step times", found.unseen), ("peaks of memory", found.unseen_memory)]
-    errors = {what: unseen for what, unseen in judged if unseen is not None}
+    candidates = {"step times": calibration.unseen, "peaks of memory": calibration.unseen_memory}
+    errors = {what: unseen for what, unseen in candidates.items() if unseen is not None}
     if not errors:
         rule = f"fewer than {JUDGED} measured step times, or peaks of memory"
-        return _kept(f"{rule}: its error on runs that it did not see is unknown")
+        return _not_promoted(f"{rule}: its error on runs that it did not see is unknown")
     change = "on runs that it did not see " + " and ".join(
         f"the error of {what} goes from {unseen.error_before:.1%} to {unseen.error_after:.1%}"
         for what, unseen in errors.items()
     )
-    if all(unseen.error_after > unseen.error_before - _LEAST for unseen in errors.values()):
-        return _kept(f"{change}, which is no fall of {100 * _LEAST:g} percentage points or more")
-    if policy.mode == "manual" and not asked:
-        return _kept(f"{change}; the policy is manual: a person activates it")
+    if all(unseen.error_after > unseen.error_before - _LEAST_FALL for unseen in errors.values()):
+        least = f"{100 * _LEAST_FALL:g} percentage points"
+        return _not_promoted(f"{change}, which is no fall of {least} or more")
+    if policy.mode == "manual" and not requested:
+        return _not_promoted(f"{change}; the policy is manual: a person activates it")
     compared = {f"{what} of unseen reports": unseen for what, unseen in errors.items()}
     if published:
         compared["step times of published runs"] = published
-    for runs, before, after in everybody.by_kind.values() if everybody else ():
-        if after > before + policy.margin:
-            worse = (
-                f"of the last {runs} runs that somebody reported the error grows from {before:.1%}"
-                f" to {after:.1%}"
-            )
-            return _kept(f"{change}, but {worse}, by more than the margin of {policy.margin:.1%}")
-    for what, unseen in compared.items():
-        for whose, (runs, before, after) in _errors(unseen).items():
-            if after > before + policy.margin:
-                worse = f"the error on {runs} {what}{whose} grows from {before:.1%} to {after:.1%}"
-                return _kept(
-                    f"{change}, but {worse}, by more than the margin of {policy.margin:.1%}"
-                )
+    growth = _growth_for_a_source(latest_by_source, policy.margin) or _growth_of_a_kind(
+        compared, policy.margin
+    )
+    if growth is not None:
+        margin = f"by more than the margin of {policy.margin:.1%}"
+        return _not_promoted(f"{change}, but {growth}, {margin}")
     return Promotion(
         promoted=True, reason=f"{change}, and nothing gets worse by more than {policy.margin:.1%}"
     )
 
 
-def _errors(unseen: Unseen) -> dict[str, tuple[int, float, float]]:
-    """Runs, error before and error after: of all together, and of each kind of which there are
-    enough."""
-    overall = len(unseen.measured), unseen.error_before, unseen.error_after
-    return {"": overall, **{f" of {kind}": errors for kind, errors in unseen.by_kind.items()}}
+def _growth_for_a_source(latest: Unseen | None, margin: float) -> str | None:
+    """The first source whose error grows by more than the margin, in words that do not name it."""
+    if latest is None:
+        return None
+    for runs, before, after in latest.by_kind.values():
+        if after > before + margin:
+            return (
+                f"of the last {runs} runs that somebody reported the error grows from {before:.1%}"
+                f" to {after:.1%}"
+            )
+    return None
 
 
-def _kept(reason: str) -> Promotion:
+def _growth_of_a_kind(compared: Mapping[str, Unseen], margin: float) -> str | None:
+    """The first of some errors, of all runs or of a kind of them, that grows by more than the
+    margin."""
+    for what, unseen in compared.items():
+        overall = len(unseen.measured), unseen.error_before, unseen.error_after
+        by_kind = {f" of {kind}": errors for kind, errors in unseen.by_kind.items()}
+        for kind, (runs, before, after) in {"": overall, **by_kind}.items():
+            if after > before + margin:
+                return f"the error on {runs} {what}{kind} grows from {before:.1%} to {after:.1%}"
+    return None
+
+
+def _not_promoted(reason: str) -> Promotion:
     return Promotion(promoted=False, reason=reason)
 
 
-def _few_of_each(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
-    """Spread over the runs of each kind, in the order of their ids."""
-    fitted = [run for run in runs if run.step_time_s is not None]
-    kinds = [(run.chip, run.stack.name, run.model.moe is not None) for run in fitted]
-    sizes, nth, kept = Counter(kinds), Counter[tuple[str, str, bool]](), list[PublishedRun]()
-    for run, kind in zip(fitted, kinds, strict=True):
-        stride = max(sizes[kind] // _OF_EACH, 1)
-        if nth[kind] % stride == 0 and nth[kind] // stride < _OF_EACH:
+def _few_of_each_kind(published: Sequence[PublishedRun]) -> list[PublishedRun]:
+    """At most _RUNS_OF_A_KIND measured runs of each kind, spread evenly over those of the kind in
+    the order of their ids."""
+    runs = [run for run in published if run.step_time_s is not None]
+    kinds = [(run.chip, run.stack.name, run.model.moe is not None) for run in runs]
+    sizes = Counter(kinds)
+    seen: Counter[tuple[str, str, bool]] = Counter()
+    kept: list[PublishedRun] = []
+    for run, kind in zip(runs, kinds, strict=True):
+        stride = max(sizes[kind] // _RUNS_OF_A_KIND, 1)
+        if seen[kind] % stride == 0 and seen[kind] // stride < _RUNS_OF_A_KIND:
             kept.append(run)
-        nth[kind] += 1
+        seen[kind] += 1
     return kept
 
 
-def _log_times(pairs: Sequence[tuple[Problem, Layouts]], profiles: Sequence[Profile]) -> Array:
-    """Of layouts one by one, under each profile; shape (profiles, layouts)."""
-    known = {
-        scopes: _beside(profiles, scopes) for scopes in {problem.scopes for problem, _ in pairs}
+def _log_times(sample: _Sample, profiles: Sequence[Profile]) -> Array:
+    """The natural logarithm of each run's step time under each profile; shape (profiles, runs)."""
+    coefficients = {
+        scopes: _coefficients_by_profile(profiles, scopes)
+        for scopes in {problem.scopes for problem in sample.problems}
     }
-    each = np.zeros(len(profiles), dtype=np.int64)
-    times = [
-        predict(problem, x.take(each), known[problem.scopes]).step_time_s for problem, x in pairs
-    ]
+    copies = np.zeros(len(profiles), dtype=np.int64)  # the one layout, once for each profile
+    times: list[Array] = []
+    for run, problem in zip(sample.runs, sample.problems, strict=True):
+        layouts = Layouts.of([run.layout.build()]).take(copies)
+        times.append(predict(problem, layouts, coefficients[problem.scopes]).step_time_s)
     return np.log(np.array(times).T)
 
 
-def _beside(profiles: Sequence[Profile], scopes: Sequence[str]) -> Coefficients:
-    found = [profile.coefficients(scopes) for profile in profiles]
+def _coefficients_by_profile(profiles: Sequence[Profile], scopes: Sequence[str]) -> Coefficients:
+    """Coefficients of these scopes as arrays with one value for each profile."""
+    each = [profile.coefficients(scopes) for profile in profiles]
+    names = [field.name for field in fields(Coefficients)]
     return Coefficients(
-        **{
-            one.name: np.array([getattr(c, one.name) for c in found])
-            for one in fields(Coefficients)
-        }
+        **{name: np.array([getattr(values, name) for values in each]) for name in names}
     )

@@ -1,4 +1,4 @@
-"""What earlier questions would be answered under another version of the profile."""
+"""Replays: what earlier questions would be answered under another version of the profile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from models.calibration.calibrate import Observation
 from models.columns import Array
 from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.step import Predictions, predict
@@ -19,10 +18,11 @@ from models.spec.hardware import GIB
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.resolve.answered_layout import place_of
-from service.resolve.observations import Observations, log_residuals
+from service.resolve.answered_layout import best_cluster_and_stack
+from service.resolve.observations import log_residuals
 from service.resolve.profiles import profile_version
 from service.resolve.resolution import Resolver
+from service.resolve.stored_runs import StoredRun, StoredRuns
 from service.schemas.layout import ConstraintFields, LayoutFields
 from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
@@ -37,38 +37,48 @@ from service.store import Rows, Store
 from service.store.reports import ReportFilter
 from service.store.tables import PredictionRow, RecommendationRow
 
-_REPORTS = 10  # for each answer
+_REPORTS_PER_ANSWER = 10  # of the limit that a request sets
+
+AnswerRow = PredictionRow | RecommendationRow
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """An earlier answer: its question with its constraints, and its predictions as documents and as
-    layouts."""
+class _StoredAnswer:
+    """An earlier answer whose question still means something to the models.
 
-    row: PredictionRow | RecommendationRow
-    ranked: bool
+    `predictions` are those of its layouts as they were answered; of a recommendation, of the
+    layouts that it ranked.
+    """
+
+    row: AnswerRow
     predictions: list[dict[str, Any]]
     problem: Problem
     layouts: Layouts
     constraints: Constraints
 
     @classmethod
-    def of(cls, resolver: Resolver, row: PredictionRow | RecommendationRow) -> _Asked:
-        document, ranked = row.document, isinstance(row, RecommendationRow)
-        predictions = (
-            [item["prediction"] for item in document["ranked"]] if ranked else document["layouts"]
+    def of(cls, resolver: Resolver, row: AnswerRow) -> _StoredAnswer:
+        document = row.document
+        question = {name: document["request"][name] for name in Question.model_fields}
+        if isinstance(row, RecommendationRow):
+            question |= best_cluster_and_stack(document)
+            predictions = [item["prediction"] for item in document["ranked"]]
+            constraints = document["request"]["constraints"]
+        else:
+            predictions = document["layouts"]
+            constraints = {}
+        layouts = [LayoutFields.model_validate(item["layout"]).build() for item in predictions]
+        return cls(
+            row=row,
+            predictions=predictions,
+            problem=resolver.resolve(Question.model_validate(question)).problem,
+            layouts=Layouts.of(layouts),
+            constraints=ConstraintFields.model_validate(constraints).build(),
         )
-        asked = {name: document["request"][name] for name in Question.model_fields}
-        if ranked:
-            asked |= place_of(document)
-        problem = resolver.problem(Question.model_validate(asked)).problem
-        layouts = Layouts.of(
-            [LayoutFields.model_validate(item["layout"]).build() for item in predictions]
-        )
-        constraints = ConstraintFields.model_validate(
-            document["request"]["constraints"] if ranked else {}
-        ).build()
-        return cls(row, ranked, predictions, problem, layouts, constraints)
+
+    @property
+    def is_recommendation(self) -> bool:
+        return isinstance(self.row, RecommendationRow)
 
 
 class Replays:
@@ -77,57 +87,71 @@ class Replays:
 
     def replay(self, id_: str, version: int, request: ReplayRequest) -> dict[str, Any]:
         with self._store.reading() as rows:
-            replayed, active = profile_version(rows, id_, version), profile_version(rows, id_, None)
-            asked, unusable = _asked(rows, request)
+            replayed = profile_version(rows, id_, version)
+            active = profile_version(rows, id_, None)
+            stored, unusable = _stored_answers(rows, request)
             wanted = ReportFilter(
                 profile_id=id_, measured=True, since=request.since, until=request.until
             )
-            usable, _ = Observations(rows).of(rows.reports.newest(wanted, _REPORTS * request.limit))
-        answers = list[Replayed]()
-        for one in asked:
+            reports = rows.reports.newest(wanted, _REPORTS_PER_ANSWER * request.limit)
+            runs, _ = StoredRuns(rows).read(reports)
+        answers: list[Replayed] = []
+        for answer in stored:
             try:
-                answers.append(_replayed(one, replayed))
+                answers.append(_replayed(answer, replayed))
             except DomainError:
-                unusable.append(_location(one.row))
+                unusable.append(_location(answer.row))
         return ReplayAnswer(
             profile=ProfileUsed(id=replayed.id, version=replayed.version),
             active=ProfileUsed(id=active.id, version=active.version),
-            answers=sorted(answers, key=_most_changed),
+            answers=sorted(answers, key=_change_rank),
             unusable=unusable,
-            reports=_reports([observation for _, observation in usable], active, replayed),
+            reports=ReplayedReports(
+                runs=len(runs),
+                error_active=_median_error(runs, active),
+                error_replayed=_median_error(runs, replayed),
+            ),
         ).model_dump(mode="json")
 
 
-def _most_changed(answer: Replayed) -> tuple[bool, float]:
-    ratios = [abs(np.log(one.replayed_step_time_s / one.step_time_s)) for one in answer.layouts]
-    return not answer.another_first, -float(max(ratios))
+def _change_rank(answer: Replayed) -> tuple[bool, float]:
+    """A sort key: answers that would recommend another layout come first, then those whose step
+    times change most."""
+    changes = [abs(np.log(one.replayed_step_time_s / one.step_time_s)) for one in answer.layouts]
+    return not answer.another_first, -float(max(changes))
 
 
-def _asked(rows: Rows, request: ReplayRequest) -> tuple[list[_Asked], list[str]]:
-    """What still means something to the models, and where the rest is."""
-    resolver, asked, unusable = Resolver(rows), list[_Asked](), list[str]()
+def _stored_answers(rows: Rows, request: ReplayRequest) -> tuple[list[_StoredAnswer], list[str]]:
+    """The newest answers of each kind that still mean something to the models, and the locations of
+    those that do not."""
+    resolver = Resolver(rows)
     span = request.limit, request.since, request.until
-    newest: list[PredictionRow | RecommendationRow] = [*rows.answers.newest(PredictionRow, *span)]
+    newest: list[AnswerRow] = [*rows.answers.newest(PredictionRow, *span)]
     newest += rows.answers.newest(RecommendationRow, *span)
+    stored: list[_StoredAnswer] = []
+    unusable: list[str] = []
     for row in newest:
         try:
-            asked.append(_Asked.of(resolver, row))
+            stored.append(_StoredAnswer.of(resolver, row))
         except (DomainError, ValidationError):
             unusable.append(_location(row))
-    return asked, unusable
+    return stored, unusable
 
 
-def _location(row: PredictionRow | RecommendationRow) -> str:
+def _location(row: AnswerRow) -> str:
     return f"/v1/{'predictions' if isinstance(row, PredictionRow) else 'recommendations'}/{row.id}"
 
 
-def _replayed(asked: _Asked, profile: Profile) -> Replayed:
-    row, ranked = asked.row, asked.ranked
-    found = predict(asked.problem, asked.layouts, profile.coefficients(asked.problem.scopes))
-    times, fits = found.step_time_s, found.fits()
-    sure = _as_asked(asked, found, profile)
+def _replayed(answer: _StoredAnswer, profile: Profile) -> Replayed:
+    row = answer.row
+    coefficients = profile.coefficients(answer.problem.scopes)
+    predictions = predict(answer.problem, answer.layouts, coefficients)
+    times = predictions.step_time_s
+    fits = predictions.fits()
+    admissible = _admissible(answer, predictions, profile)
+    another_first = not admissible[0] or (times[admissible] < times[0]).any()
     return Replayed(
-        kind="recommendation" if ranked else "prediction",
+        kind="recommendation" if answer.is_recommendation else "prediction",
         id=row.id,
         location=_location(row),
         made_with=ProfileUsed(id=row.profile_id, version=row.profile_version),
@@ -139,32 +163,24 @@ def _replayed(asked: _Asked, profile: Profile) -> Replayed:
                 fits=item["fits"],
                 replayed_fits=bool(fits[i]),
             )
-            for i, item in enumerate(asked.predictions)
+            for i, item in enumerate(answer.predictions)
         ],
-        another_first=ranked and bool(not sure[0] or (times[sure] < times[0]).any()),
+        another_first=answer.is_recommendation and bool(another_first),
     )
 
 
-def _as_asked(asked: _Asked, found: Predictions, profile: Profile) -> Array:
-    """Which layouts fit as surely as the question wants them to, with what it keeps free."""
-    wanted, cluster = asked.constraints, asked.problem.cluster
-    margin = MemoryUncertainty.of(asked.problem, profile, wanted.min_fit_probability)
-    return margin.fits(
-        found.memory,
-        found.host_bytes,
-        cluster,
-        cluster.usable_bytes - wanted.memory_reserve_gib * GIB,
-    )
+def _admissible(answer: _StoredAnswer, predictions: Predictions, profile: Profile) -> Array:
+    """Which layouts fit with the probability that the question demands, beside the memory that it
+    keeps free; shape (layouts,)."""
+    constraints = answer.constraints
+    cluster = answer.problem.cluster
+    uncertainty = MemoryUncertainty.of(answer.problem, profile, constraints.min_fit_probability)
+    usable_bytes = cluster.usable_bytes - constraints.memory_reserve_gib * GIB
+    return uncertainty.fits(predictions.memory, predictions.host_bytes, cluster, usable_bytes)
 
 
-def _reports(
-    observations: Sequence[Observation], active: Profile, replayed: Profile
-) -> ReplayedReports:
-    def error(profile: Profile) -> float | None:
-        if not observations:
-            return None
-        return float(np.median(np.abs(np.expm1(-log_residuals(observations, profile)))))
-
-    return ReplayedReports(
-        runs=len(observations), error_active=error(active), error_replayed=error(replayed)
-    )
+def _median_error(runs: Sequence[StoredRun], profile: Profile) -> float | None:
+    """The median of |predicted / measured - 1| of step times under this profile."""
+    if not runs:
+        return None
+    return float(np.median(np.abs(np.expm1(-log_residuals(runs, profile)))))

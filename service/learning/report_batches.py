@@ -14,11 +14,11 @@ from service.errors import MalformedBody, Refused
 from service.field_violations import FieldViolation, given, of_refusal
 from service.learning.report_ingestion import taken
 from service.learning.reports import location
-from service.runtime.idempotency import Created, Save
+from service.runtime.idempotency import CreatedResource, SaveRows
 from service.runtime.process_pool import ProcessPool
 from service.schemas.report import BatchAnswer, BatchItem, ItemError, ReportBatch, ReportSubmission
 from service.store import Rows, Store
-from service.store.arrivals import Columns
+from service.store.arrivals import RowValues
 from service.web.json_text import parse
 
 _MOST_ERRORS = 5  # of one report
@@ -28,7 +28,7 @@ class ReportBatches:
     def __init__(self, store: Store, worker: ProcessPool) -> None:
         self._store, self._worker = store, worker
 
-    def take(self, batch: ReportBatch) -> Save:
+    def take(self, batch: ReportBatch) -> SaveRows:
         outcomes = self._worker.run(self._store, len(batch.reports), outcomes_of, batch.reports)
         refused = [outcome for outcome in outcomes if isinstance(outcome, list)]
         if refused and (batch.all_or_nothing or len(refused) == len(outcomes)):
@@ -36,9 +36,9 @@ class ReportBatches:
         return lambda rows: _save(rows, outcomes)
 
 
-def outcomes_of(store: Store, texts: Sequence[str]) -> list[Columns | list[FieldViolation]]:
+def outcomes_of(store: Store, texts: Sequence[str]) -> list[RowValues | list[FieldViolation]]:
     """What to store of each report, or what is wrong with it."""
-    outcomes: dict[int, Columns | list[FieldViolation]] = {}
+    outcomes: dict[int, RowValues | list[FieldViolation]] = {}
     reports: dict[int, Any] = {}
     readable: dict[int, ReportSubmission] = {}
     for index, text in enumerate(texts):
@@ -72,7 +72,7 @@ def _invalid(fault: FieldViolation) -> Invalid:
     return Invalid(fault.field, fault.value, fault.rule)
 
 
-def _save(rows: Rows, outcomes: Sequence[Columns | list[FieldViolation]]) -> Created:
+def _save(rows: Rows, outcomes: Sequence[RowValues | list[FieldViolation]]) -> CreatedResource:
     stored = rows.reports.add(outcome for outcome in outcomes if isinstance(outcome, dict))
     each = iter(stored)
     items = [
@@ -80,10 +80,10 @@ def _save(rows: Rows, outcomes: Sequence[Columns | list[FieldViolation]]) -> Cre
         for i, outcome in enumerate(outcomes)
     ]
     answer = BatchAnswer(accepted=len(stored), refused=len(outcomes) - len(stored), items=items)
-    return Created("/v1/reports", answer.model_dump(mode="json"))
+    return CreatedResource("/v1/reports", answer.model_dump(mode="json"))
 
 
-def _item(index: int, outcome: Columns | list[FieldViolation]) -> BatchItem:
+def _item(index: int, outcome: RowValues | list[FieldViolation]) -> BatchItem:
     if isinstance(outcome, list):
         return BatchItem(
             index=index, errors=[ItemError.model_validate(fault.entry()) for fault in outcome]

@@ -13,23 +13,23 @@ from models.prediction.prediction import Prediction, predict_layouts
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.ask.predictions import require_legal
+from service.ask.predictions import require_all_legal
 from service.errors import ServiceError
 from service.formats.runs import age_years
 from service.identifiers import run_hash
 from service.learning.residual_attribution import ResidualAttribution
 from service.resolve import measurements
 from service.resolve.answer_basis import basis
-from service.resolve.answered_layout import AnsweredLayout, of_report
-from service.resolve.assumptions import of_the_date, of_the_layout
+from service.resolve.answered_layout import AnsweredLayout, layout_of_report
+from service.resolve.assumptions import layout_assumptions, software_date_assumptions
 from service.resolve.profiles import active_profile
-from service.resolve.resolution import Resolved, Resolver
+from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout
 from service.schemas.report import ReportAnswer, ReportSubmission
 from service.schemas.stack import aged
 from service.store import Rows, Store
-from service.store.arrivals import Columns
+from service.store.arrivals import RowValues
 
 Refusal = DomainError | ServiceError
 _CLOCKS_DIFFER = timedelta(days=1)
@@ -46,7 +46,7 @@ class _Asked:
     subject: AnsweredLayout
     open_: LayoutFields
     layout: Layout
-    resolved: Resolved
+    resolved: ResolvedQuestion
     key: str
 
     @property
@@ -56,9 +56,9 @@ class _Asked:
 
 def taken(
     store: Store, submissions: Sequence[tuple[ReportSubmission, str]]
-) -> list[Columns | Refusal]:
+) -> list[RowValues | Refusal]:
     """What to store of each submission with its text as received, or why it is refused."""
-    outcomes: dict[int, Columns | Refusal] = {}
+    outcomes: dict[int, RowValues | Refusal] = {}
     with store.reading() as rows:
         intake = _Intake(rows, active_profile(rows))
         asked = intake.asked(submissions, outcomes)
@@ -76,14 +76,14 @@ class _Intake:
         self._subjects: dict[
             tuple[str | None, str | None, int | None, str | None], AnsweredLayout
         ] = {}
-        self._resolved: dict[str, Resolved] = {}
+        self._resolved: dict[str, ResolvedQuestion] = {}
         self._predicted: dict[tuple[str, Layout], Prediction] = {}
         self._gaps: dict[tuple[str, Layout], ResidualAttribution] = {}
 
     def asked(
         self,
         submissions: Sequence[tuple[ReportSubmission, str]],
-        outcomes: dict[int, Columns | Refusal],
+        outcomes: dict[int, RowValues | Refusal],
     ) -> dict[int, _Asked]:
         """All that is read."""
         asked: dict[int, _Asked] = {}
@@ -92,12 +92,12 @@ class _Intake:
                 asked[i] = self._ask(submission, received)
         return asked
 
-    def answer(self, asked: dict[int, _Asked], outcomes: dict[int, Columns | Refusal]) -> None:
+    def answer(self, asked: dict[int, _Asked], outcomes: dict[int, RowValues | Refusal]) -> None:
         """All that is computed, outside of any transaction."""
         for i in self._illegal(asked):
             with _refused(outcomes, i):
                 one = asked.pop(i)
-                require_legal(
+                require_all_legal(
                     one.problem, {one.subject.field: one.layout}, {one.subject.field: one.open_}
                 )
         self._predict(asked)
@@ -111,7 +111,7 @@ class _Intake:
         )
         key = subject.question.model_dump_json()
         if key not in self._resolved:
-            self._resolved[key] = self._resolver.problem(subject.question)
+            self._resolved[key] = self._resolver.resolve(subject.question)
         resolved, open_ = self._resolved[key], subject.layout
         settled = open_.settled(resolved.problem)
         subject = replace(subject, layout=settled)
@@ -125,7 +125,7 @@ class _Intake:
             submission.choice,
         )
         if key not in self._subjects or not any(key):
-            self._subjects[key] = of_report(self._rows, submission)
+            self._subjects[key] = layout_of_report(self._rows, submission)
         return self._subjects[key]
 
     def _illegal(self, asked: Mapping[int, _Asked]) -> list[int]:
@@ -147,16 +147,20 @@ class _Intake:
                 (first.key, x): p for x, p in zip(layouts, predictions, strict=True)
             }
 
-    def _row(self, asked: _Asked) -> Columns:
+    def _row(self, asked: _Asked) -> RowValues:
         submission, resolved = asked.submission, asked.resolved
         prediction = self._predicted[asked.key, asked.layout]
         _require_stage(submission, prediction.layout.pp)
         _require_room(submission, asked.problem)
         _require_past(submission)
         answer = self._answer(asked, prediction)
-        answer.assumptions.extend(of_the_date(submission, asked.subject.question.stack))
         answer.assumptions.extend(
-            of_the_layout(asked.subject.field, asked.open_, asked.subject.layout, asked.problem)
+            software_date_assumptions(submission, asked.subject.question.stack)
+        )
+        answer.assumptions.extend(
+            layout_assumptions(
+                asked.subject.field, asked.open_, asked.subject.layout, asked.problem
+            )
         )
         document = answer.model_dump(mode="json")
         return {
@@ -238,7 +242,7 @@ class _Intake:
 
 
 @contextmanager
-def _refused(outcomes: dict[int, Columns | Refusal], i: int) -> Iterator[None]:
+def _refused(outcomes: dict[int, RowValues | Refusal], i: int) -> Iterator[None]:
     """What is wrong with a submission is its outcome, and no other's."""
     try:
         yield

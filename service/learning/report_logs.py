@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from models.errors import Invalid, UnknownName
 from models.spec import catalogue
-from models.spec.catalogue import frozen
+from models.spec.catalogue import as_tuples
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from service.field_violations import of_refusal
@@ -22,13 +22,13 @@ from service.formats.logs.failure import after_the_last, out_of_memory
 from service.identifiers import log_hash
 from service.learning.report_ingestion import software_age, taken
 from service.learning.reports import document_of, location
-from service.resolve.answered_layout import AnsweredLayout, of_report
+from service.resolve.answered_layout import AnsweredLayout, layout_of_report
 from service.resolve.resolution import Resolver
-from service.runtime.idempotency import Created, Save
+from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.report import DateSource, LogReading, LogSubmission, Outcome, ReportSubmission
 from service.schemas.stack import StackFields
 from service.store import Rows, Store
-from service.store.arrivals import Columns
+from service.store.arrivals import RowValues
 
 _PRINTED_BY: dict[str, set[str]] = {
     "megatron": {"megatron", "megatron-deepspeed", "aa-scaling", "deepseek", "generic"},
@@ -56,7 +56,7 @@ class ReportLogs:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def take(self, submission: LogSubmission, received: str) -> Save:
+    def take(self, submission: LogSubmission, received: str) -> SaveRows:
         reading = _read(submission, self._global_batch(submission))
         said = _said(submission, reading) if reading and reading.arguments else {}
         submission.require_one_subject(settled=_SETTLED if said else ())
@@ -64,8 +64,8 @@ class ReportLogs:
         dated = {} if date.at is None else {"measured_at": date.at}
         report = _submitted({**_report(submission, said, reading, date.at), **dated})
         with self._store.reading() as rows:
-            subject = of_report(rows, report)
-            problem = Resolver(rows).problem(subject.question).problem
+            subject = layout_of_report(rows, report)
+            problem = Resolver(rows).resolve(subject.question).problem
         if said:
             _require_agreement(problem, subject, said, linked=submission.is_linked)
         if reading is not None:
@@ -106,7 +106,7 @@ class ReportLogs:
         if not submission.is_linked:
             return None
         with self._store.reading() as rows:
-            return of_report(rows, submission).question.workload.global_batch
+            return layout_of_report(rows, submission).question.workload.global_batch
 
 
 def _said(submission: LogSubmission, reading: logs.Reading) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def _differences(problem: Problem, reading: logs.Reading | None, *, linked: bool
     )
     for name, value in shown.items():
         predicted = getattr(problem.stack, name)
-        if frozen(value) != predicted and name != "sequence_parallel":
+        if as_tuples(value) != predicted and name != "sequence_parallel":
             yield f"it ran with stack.{name} = {value} where what it is linked to has {predicted}"
 
 
@@ -268,7 +268,9 @@ def _able(
         years = 0.0 if at is None else software_age(at, shipped_profile().software_year)
         then = StackFields(name=usual.id, age_years=years).build(usual)
         usually = {name: {getattr(usual, name), getattr(then, name)} for name in shown}
-        shown = {name: value for name, value in shown.items() if {frozen(value)} != usually[name]}
+        shown = {
+            name: value for name, value in shown.items() if {as_tuples(value)} != usually[name]
+        }
     able = {**shown, **given}
     return stack if able == given else able
 
@@ -303,7 +305,7 @@ def _require_agreement(
 
 
 def _require_framework(problem: Problem, framework: str) -> None:
-    if problem.stack.kin not in _PRINTED_BY[framework]:
+    if problem.stack.calibrated_as not in _PRINTED_BY[framework]:
         rule = f"is of {framework}, and the run that it should be of has stack {problem.stack.id}"
         raise Invalid("log", None, rule)
 
@@ -344,10 +346,10 @@ def _reading(reading: logs.Reading, said: Mapping[str, Any], failed: bool) -> Lo
     )
 
 
-def _save(rows: Rows, report: Columns, beside: Mapping[str, Any]) -> Created:
+def _save(rows: Rows, report: RowValues, beside: Mapping[str, Any]) -> CreatedResource:
     """Once: whoever sends a log again, of the same run, gets what the first sending got."""
     rows.lock(f"log:{report['log_hash']}")
-    earlier = rows.reports.of_log(report["log_hash"])
+    earlier = rows.reports.first_of_log(report["log_hash"])
     if earlier is not None:
         kept = {**beside, "repeated": True, "report": document_of(earlier)}
         if beside["measured_at_from"] == "request" and report["measured_at"] != earlier.measured_at:
@@ -356,8 +358,8 @@ def _save(rows: Rows, report: Columns, beside: Mapping[str, Any]) -> Created:
                 " withdraw it to send"
             )
             kept["notes"] = [*beside["notes"], f"{was} the log with another measured_at"]
-        return Created(location(earlier.id), kept, replayed=True)
+        return CreatedResource(location(earlier.id), kept, replayed=True)
     (stored,) = rows.reports.add([report])
-    return Created(
+    return CreatedResource(
         location(stored["id"]), {**beside, "repeated": False, "report": stored["document"]}
     )

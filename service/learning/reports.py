@@ -12,12 +12,12 @@ from models.spec import catalogue
 from service.errors import PreconditionFailed
 from service.learning.report_ingestion import taken
 from service.learning.report_table import COLUMNS, cells, csv_line
-from service.resolve.resolution import SHIPPED, normal
-from service.runtime.idempotency import Created, Save
+from service.resolve.resolution import SHIPPED_NAMES, normalized_name
+from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import Kind
 from service.schemas.report import ReportFilterQuery, ReportQuery, ReportSubmission
 from service.store import Rows, Store
-from service.store.arrivals import Columns
+from service.store.arrivals import RowValues
 from service.store.cursors import read_cursor, write_cursor
 from service.store.reports import ReportFilter
 from service.store.tables import ReportRow
@@ -29,7 +29,7 @@ class Reports:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def take(self, submission: ReportSubmission, received: str) -> Save:
+    def take(self, submission: ReportSubmission, received: str) -> SaveRows:
         (outcome,) = taken(self._store, [(submission, received)])
         if isinstance(outcome, Exception):
             raise outcome
@@ -45,7 +45,7 @@ class Reports:
         """For good. Whoever withdraws it again wants what is so already, whatever state was
         `seen`."""
         with self._store.writing() as rows:
-            row = rows.reports.held(id_)
+            row = rows.reports.get_for_update(id_)
             if row.withdrawn_at is None:
                 if not {"*", etag(row)} & {*seen}:
                     raise PreconditionFailed(etag(row))
@@ -124,21 +124,21 @@ def _canonical(rows: Rows, column: _Column, name: str | None) -> str | None:
         return find(name)
     except UnknownName:
         own = {*rows.catalog.names(kind), *rows.reports.names(column)}
-    for known in (name, normal(name)):
+    for known in (name, normalized_name(name)):
         if known in own:
             return known
-    if {bare := name.partition("@")[0], normal(bare)} & own:
+    if {bare := name.partition("@")[0], normalized_name(bare)} & own:
         raise Invalid(
             column,
             name,
             "takes a name without its version: reports are listed for all versions together",
         )
-    raise UnknownName(column, name, [*SHIPPED[kind](), *own])
+    raise UnknownName(column, name, [*SHIPPED_NAMES[kind](), *own])
 
 
-def _save(rows: Rows, report: Columns) -> Created:
+def _save(rows: Rows, report: RowValues) -> CreatedResource:
     (stored,) = rows.reports.add([report])
-    return Created(location(stored["id"]), stored["document"])
+    return CreatedResource(location(stored["id"]), stored["document"])
 
 
 def location(id_: str) -> str:

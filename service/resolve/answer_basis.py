@@ -9,7 +9,7 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.identifiers import new_id
 from service.resolve.assumptions import assumptions
-from service.resolve.resolution import Resolved
+from service.resolve.resolution import ResolvedQuestion
 from service.schemas.prediction import Conventions, MfuPeak, ProfileUsed
 from service.schemas.question import PinnedQuestion, Question
 
@@ -19,12 +19,12 @@ _MFU = {
 }
 
 
-def basis(question: Question, resolved: Resolved, profile: Profile) -> dict[str, Any]:
+def basis(question: Question, resolved: ResolvedQuestion, profile: Profile) -> dict[str, Any]:
     """The members of service.schemas.prediction.Basis."""
     return {"id": new_id(), "created_at": datetime.now(UTC), **grounds(question, resolved, profile)}
 
 
-def grounds(question: Question, resolved: Resolved, profile: Profile) -> dict[str, Any]:
+def grounds(question: Question, resolved: ResolvedQuestion, profile: Profile) -> dict[str, Any]:
     """The members of service.schemas.prediction.Grounds."""
     return {
         "request": {**resolved.request, **_pinned(question)},
@@ -44,7 +44,9 @@ def conventions(problem: Problem) -> Conventions:
     chip, gemm = problem.cluster.chip, problem.workload.number_format.gemm
     return Conventions(
         mfu=_MFU,
-        mfu_peak=MfuPeak(dtype=chip.dtype_of(gemm), tflops_per_chip=chip.peak_flops(gemm) / 1e12),
+        mfu_peak=MfuPeak(
+            dtype=chip.matmul_dtype(gemm), tflops_per_chip=chip.peak_flops(gemm) / 1e12
+        ),
         interval="central 80%",
         units="GiB = 2^30 bytes; GB = 1e9 bytes; bandwidths one way; times in seconds",
     )

@@ -25,13 +25,13 @@ class AnsweredLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered(AnsweredLayout):
+class StoredLayout(AnsweredLayout):
     """A layout of an answer, and what that was predicted with."""
 
     profile: ProfileUsed
 
 
-def of_prediction(rows: Rows, id_: str, rank: int | None) -> Answered:
+def layout_of_prediction(rows: Rows, id_: str, rank: int | None) -> StoredLayout:
     document = rows.answers.prediction(id_).document
     layouts = [item["layout"] for item in document["layouts"]]
     if len(layouts) > 1 and rank is None:
@@ -39,11 +39,11 @@ def of_prediction(rows: Rows, id_: str, rank: int | None) -> Answered:
     return _linked(document, layouts, rank or 1)
 
 
-def of_recommendation(
+def layout_of_recommendation(
     rows: Rows, id_: str, rank: int | None, choice: str | None = None
-) -> Answered:
+) -> StoredLayout:
     document = rows.answers.recommendation(id_).document
-    document["request"].update(place_of(document))
+    document["request"].update(best_cluster_and_stack(document))
     ranked = [one["prediction"]["layout"] for one in document["ranked"]]
     if choice is None:
         return _linked(document, ranked, rank or 1)
@@ -54,7 +54,7 @@ def of_recommendation(
     return replace(_linked(document, [layout], 1), field="choice", rank=place)
 
 
-def place_of(recommendation: dict[str, Any]) -> dict[str, Any]:
+def best_cluster_and_stack(recommendation: dict[str, Any]) -> dict[str, Any]:
     """What a recommendation is for: of several places the best, with its stack, and as many of its
     chips as are used."""
     (best, *_), asked = recommendation.get("choices") or [{}], recommendation["request"]
@@ -62,18 +62,18 @@ def place_of(recommendation: dict[str, Any]) -> dict[str, Any]:
     return {"cluster": cluster, "stack": best.get("stack", asked["stack"])}
 
 
-def of_report(rows: Rows, report: Ran) -> AnsweredLayout:
+def layout_of_report(rows: Rows, report: Ran) -> AnsweredLayout:
     """What a report names, or describes itself."""
     if report.prediction_id is not None:
-        return of_prediction(rows, report.prediction_id, report.rank)
+        return layout_of_prediction(rows, report.prediction_id, report.rank)
     if report.recommendation_id is not None:
-        return of_recommendation(rows, report.recommendation_id, report.rank, report.choice)
+        return layout_of_recommendation(rows, report.recommendation_id, report.rank, report.choice)
     if report.layout is None:
         raise Invalid("layout", None, "is required")
     return AnsweredLayout(report.question(), report.layout, "layout", None)
 
 
-def _linked(document: dict[str, Any], layouts: list[dict[str, Any]], rank: int) -> Answered:
+def _linked(document: dict[str, Any], layouts: list[dict[str, Any]], rank: int) -> StoredLayout:
     if rank > len(layouts):
         raise Invalid("rank", rank, f"must be at most {len(layouts)}")
     asked = {name: document["request"][name] for name in Question.model_fields}
@@ -81,4 +81,6 @@ def _linked(document: dict[str, Any], layouts: list[dict[str, Any]], rank: int) 
         Question.model_validate(asked),
         LayoutFields.model_validate(layouts[rank - 1]),
     )
-    return Answered(question, layout, "rank", rank, ProfileUsed.model_validate(document["profile"]))
+    return StoredLayout(
+        question, layout, "rank", rank, ProfileUsed.model_validate(document["profile"])
+    )

@@ -12,7 +12,7 @@ from models.cost.compute import OLDEST_YEARS
 from models.spec.hardware import Chip
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.resolve.resolution import Resolved
+from service.resolve.resolution import ResolvedQuestion
 from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout
@@ -33,7 +33,7 @@ _FOR_EXPERTS = ("load_balancing", "routing")
 _NOT_LATENT = ("num_key_value_heads", "head_dim")
 
 
-def assumptions(question: Question, resolved: Resolved, profile: Profile) -> list[str]:
+def assumptions(question: Question, resolved: ResolvedQuestion, profile: Profile) -> list[str]:
     problem = resolved.problem
     shipped = resolved.used.chip.source == "shipped"
     return [
@@ -47,7 +47,7 @@ def assumptions(question: Question, resolved: Resolved, profile: Profile) -> lis
         *_of_the_cluster(question, resolved),
         *_price(resolved),
         *_slow_node(problem, profile),
-        *of_the_chip(problem.cluster.chip, profile),
+        *chip_assumptions(problem.cluster.chip, profile),
         *(_of_a_shipped_chip(problem.cluster.chip) if shipped else ()),
         _kernel(resolved),
         _overlap(problem),
@@ -55,14 +55,14 @@ def assumptions(question: Question, resolved: Resolved, profile: Profile) -> lis
     ]
 
 
-def of_the_chip(chip: Chip, profile: Profile) -> list[str]:
+def chip_assumptions(chip: Chip, profile: Profile) -> list[str]:
     """Also said when a chip is registered."""
     if any(term.scope == f"generation:{chip.generation}" for term in profile.terms):
         return []
     return [f"generation {chip.generation!r} is uncalibrated: coefficients of the generic family"]
 
 
-def of_the_layout(
+def layout_assumptions(
     name: str, given: LayoutFields, settled: LayoutFields, problem: Problem
 ) -> list[str]:
     """Knobs that the stack settled, and one whose default is another in launchers."""
@@ -82,7 +82,7 @@ def of_the_layout(
     return lines
 
 
-def of_the_chunks(name: str, found: PredictedLayout) -> list[str]:
+def empty_chunk_assumptions(name: str, found: PredictedLayout) -> list[str]:
     """Of a split that leaves some without a layer."""
     if 0 not in found.layers_per_chunk:
         return []
@@ -93,7 +93,7 @@ def of_the_chunks(name: str, found: PredictedLayout) -> list[str]:
     return [f"{name} has a chunk without layers (layers_per_chunk): {told}"]
 
 
-def of_the_date(report: Ran, settled: StackForm) -> list[str]:
+def software_date_assumptions(report: Ran, settled: StackForm) -> list[str]:
     """How old the software of a run is, where only its date tells."""
     if report.is_linked or settled == report.stack or isinstance(settled, str):
         return []
@@ -103,7 +103,7 @@ def of_the_date(report: Ran, settled: StackForm) -> list[str]:
     ]
 
 
-def of_the_leaves(allocation: Allocation, nodes: Iterable[Node]) -> list[str]:
+def leaf_switch_assumptions(allocation: Allocation, nodes: Iterable[Node]) -> list[str]:
     """Where switches hold other numbers of chips than the fabric has below one."""
     leaves, cluster = {node.name: node.leaf for node in nodes}, allocation.cluster
     held = Counter[str]()
@@ -186,7 +186,7 @@ def _month(year: float) -> str:
 
 def _slow_node(problem: Problem, profile: Profile) -> list[str]:
     """Of a cluster whose published runs on all of it waited."""
-    if not problem.cluster.is_all_of_fabric:
+    if not problem.cluster.fills_fabric:
         return []
     slow = float(profile.coefficients(problem.scopes).slow_node_s)
     if slow < _WORTH_SAYING_S:
@@ -201,7 +201,7 @@ def _slow_node(problem: Problem, profile: Profile) -> list[str]:
     ]
 
 
-def _text_tower(resolved: Resolved) -> list[str]:
+def _text_tower(resolved: ResolvedQuestion) -> list[str]:
     used = resolved.used.architecture
     return (
         [f"of {used.name} only the text tower counts: vision parameters are left out"]
@@ -210,7 +210,7 @@ def _text_tower(resolved: Resolved) -> list[str]:
     )
 
 
-def _quantized(resolved: Resolved) -> list[str]:
+def _quantized(resolved: ResolvedQuestion) -> list[str]:
     if not resolved.quantized:
         return []
     precision = resolved.problem.workload.precision
@@ -219,7 +219,7 @@ def _quantized(resolved: Resolved) -> list[str]:
     ]
 
 
-def _of_the_cluster(question: Question, resolved: Resolved) -> list[str]:
+def _of_the_cluster(question: Question, resolved: ResolvedQuestion) -> list[str]:
     cluster = resolved.problem.cluster
     said = question.cluster.model_fields_set
     lines = []
@@ -249,12 +249,12 @@ def _of_the_cluster(question: Question, resolved: Resolved) -> list[str]:
     if cluster.slice_shape and (slices := cluster.num_chips // math.prod(cluster.slice_shape)) > 1:
         lines.append(f"the cluster is {slices} slices, joined by the network")
     if not cluster.slice_shape:
-        chips = cluster.chips_joined
+        chips = cluster.scale_up_domain_chips
         rest = cluster.num_chips % chips if cluster.num_chips > chips else 0
         if rest or "chips_per_domain" not in said:
             partly = f"; the last domain holds {rest}" if rest else ""
             lines.append(f"cluster.chips_per_domain is {chips}{partly}")
-    joined = not cluster.scales_out.any()
+    joined = not cluster.scale_out_mask.any()
     if "scale_out_gb_s" in said and joined:
         lines.append("cluster.scale_out_gb_s has no effect: the scale-up links join all chips")
     if "levels" in said and cluster.slice_shape and joined:
@@ -294,7 +294,7 @@ def _number_format(problem: Problem) -> list[str]:
     )
 
 
-def _price(resolved: Resolved) -> list[str]:
+def _price(resolved: ResolvedQuestion) -> list[str]:
     """Of the chip, where neither cluster nor objective name another."""
     chip, used = resolved.problem.cluster.chip, resolved.used.chip
     if chip.usd_per_chip_hour is None or "usd_per_chip_hour" in resolved.request["cluster"]:
@@ -307,7 +307,7 @@ def _price(resolved: Resolved) -> list[str]:
     ]
 
 
-def _gradients(resolved: Resolved) -> str:
+def _gradients(resolved: ResolvedQuestion) -> str:
     problem = resolved.problem
     whose = (
         "the request says"
@@ -344,7 +344,7 @@ def _overlap(problem: Problem) -> str:
     return f"{stack.id} hides traffic beside compute{told}{apart}: {knobs} = false where it is off"
 
 
-def _kernel(resolved: Resolved) -> str:
+def _kernel(resolved: ResolvedQuestion) -> str:
     problem = resolved.problem
     whose = f"what {problem.stack.id} picks on {problem.cluster.chip.generation}"
     if resolved.used.stack.changes.get("attention_kernel") == problem.kernel:

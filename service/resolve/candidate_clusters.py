@@ -1,4 +1,4 @@
-"""Where a recommendation may run: the cluster of its question, and the alternatives."""
+"""The clusters that a recommendation may run on: the question's own, and the alternatives."""
 
 from __future__ import annotations
 
@@ -9,82 +9,114 @@ from typing import Any
 from models.advice.cluster_choice import Choice
 from models.errors import Invalid, UnknownName
 from service.json_pointers import instead_of
-from service.resolve.resolution import Resolved, Resolver
+from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.schemas.recommendation import RecommendationRequest
 
-OWN = "cluster"
-_OF_A_PLACE = ("stack", "workload.precision")
-"""What a chip may lack, and another has."""
+OWN_CLUSTER = "cluster"
+"""The name of the question's own cluster, which is where it stands in the request."""
+
+_CHIP_DEPENDENT_FIELDS = ("stack", "workload.precision")
+"""Fields that one chip may be unable to run and another can: an alternative that breaks only these
+is refused by itself, not the whole request."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CandidateClusters:
-    """By where each stands in the request: the question there, as it was asked, as it is written,
-    and resolved, unless the chips there cannot run it; `refused` says why."""
+    """The question as it would be asked of each cluster.
 
-    asked: dict[str, RecommendationRequest] = field(default_factory=dict)
-    written: dict[str, dict[str, Any]] = field(default_factory=dict)
-    resolved: dict[str, Resolved] = field(default_factory=dict)
+    Every mapping is keyed by where the cluster stands in the request, such as "cluster" or
+    "alternatives.num_chips[0]".
+    """
+
+    questions: dict[str, RecommendationRequest] = field(default_factory=dict)
+    """The request with its cluster and stack replaced by those of the candidate."""
+    pinned_forms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """`cluster` and `stack` as a request writes them, with catalogue names pinned to a version."""
+    resolved: dict[str, ResolvedQuestion] = field(default_factory=dict)
+    """The questions that the chips there can run."""
     refused: list[Choice] = field(default_factory=list)
+    """The other candidates, each with the reason."""
 
-    def add(self, resolver: Resolver, name: str, asked: RecommendationRequest) -> None:
-        price = asked.objective.usd_per_chip_hour
-        place, stack = resolver.place(asked.cluster, price), resolver.stack(asked.stack)
-        self.asked[name], self.written[name] = asked, {"cluster": place.form, "stack": stack.form}
+    def add(self, resolver: Resolver, name: str, question: RecommendationRequest) -> None:
+        """Resolve one more candidate, or record why its chips cannot run the question.
+
+        Raises Invalid for the question's own cluster, and for errors that have nothing to do with
+        the abilities of a chip.
+        """
+        price = question.objective.usd_per_chip_hour
+        sized = resolver.cluster(question.cluster, price)
+        stack = resolver.stack(question.stack)
+        self.questions[name] = question
+        self.pinned_forms[name] = {"cluster": sized.pinned_form, "stack": stack.pinned_form}
         try:
-            resolved = resolver.problem(asked, price)
-            resolved.problem.cluster.peak_flops(resolved.problem.workload.number_format.gemm)
+            resolved = resolver.resolve(question, price)
+            _require_precision(resolved)
         except Invalid as error:
-            if name == OWN or error.field not in _OF_A_PLACE or isinstance(error, UnknownName):
+            of_the_chip = error.field in _CHIP_DEPENDENT_FIELDS
+            if name == OWN_CLUSTER or not of_the_chip or isinstance(error, UnknownName):
                 raise
-            chip, chips = place.cluster.chip.id, place.cluster.num_chips
-            self.refused.append(
-                Choice(
-                    name=name,
-                    chip=chip,
-                    num_chips=chips,
-                    refused=f"{error.field} {error.value}: {error.rule}",
-                )
+            refused = Choice(
+                name=name,
+                chip=sized.cluster.chip.id,
+                num_chips=sized.cluster.num_chips,
+                refused=f"{error.field} {error.value}: {error.rule}",
             )
+            self.refused.append(refused)
         else:
             self.resolved[name] = resolved
 
+    def add_chip_count(self, resolver: Resolver, name: str, num_chips: int) -> None:
+        """Add so many chips of the question's own cluster.
 
-def places_of(resolver: Resolver, request: RecommendationRequest) -> CandidateClusters:
-    found = CandidateClusters()
-    if request.allocation is not None and request.cluster.num_chips is None:
-        held = request.cluster.model_copy(update={"num_chips": request.allocation.chips})
-        with instead_of("cluster.num_chips", "allocation"):
-            found.add(resolver, OWN, request.model_copy(update={"cluster": held}))
-    else:
-        found.add(resolver, OWN, request)
-    for name, asked in _of_clusters(request):
+        They lie in domains as full as those of the question, or in one domain if they are fewer.
+        """
+        question = self.questions[OWN_CLUSTER]
+        changes: dict[str, Any] = {"num_chips": num_chips, "torus_shape": None}
+        if question.cluster.chips_per_domain:
+            changes["chips_per_domain"] = min(question.cluster.chips_per_domain, num_chips)
+        cluster = question.cluster.model_copy(update=changes)
+        with instead_of("cluster.num_chips", name):
+            self.add(resolver, name, question.model_copy(update={"cluster": cluster}))
+
+
+def _require_precision(resolved: ResolvedQuestion) -> None:
+    """Raise Invalid where the chip has no peak in the precision of the workload."""
+    problem = resolved.problem
+    problem.cluster.peak_flops(problem.workload.number_format.gemm)
+
+
+def resolve_candidates(resolver: Resolver, request: RecommendationRequest) -> CandidateClusters:
+    """The question's own cluster and every alternative that the request names."""
+    candidates = CandidateClusters()
+    _add_own_cluster(candidates, resolver, request)
+    for name, question in _questions_elsewhere(request):
         with instead_of("cluster", name), instead_of("stack", f"{name}.stack"):
-            found.add(resolver, name, asked)
-    sizes = {found.resolved[OWN].problem.cluster.num_chips}
-    for i, chips in enumerate(request.alternatives.num_chips):
-        if chips not in sizes:
-            sizes.add(chips)
-            add_number(found, resolver, f"alternatives.num_chips[{i}]", chips)
-    return found
+            candidates.add(resolver, name, question)
+    counts = {candidates.resolved[OWN_CLUSTER].problem.cluster.num_chips}
+    for i, num_chips in enumerate(request.alternatives.num_chips):
+        if num_chips not in counts:
+            counts.add(num_chips)
+            candidates.add_chip_count(resolver, f"alternatives.num_chips[{i}]", num_chips)
+    return candidates
 
 
-def add_number(places: CandidateClusters, resolver: Resolver, name: str, chips: int) -> None:
-    """So many chips of the question's own cluster, of each domain as many as there or all."""
-    own = places.asked[OWN]
-    held = own.cluster.chips_per_domain
-    changed = {"num_chips": chips, "torus_shape": None} | (
-        {"chips_per_domain": min(held, chips)} if held else {}
-    )
-    sized = own.cluster.model_copy(update=changed)
-    with instead_of("cluster.num_chips", name):
-        places.add(resolver, name, own.model_copy(update={"cluster": sized}))
+def _add_own_cluster(
+    candidates: CandidateClusters, resolver: Resolver, request: RecommendationRequest
+) -> None:
+    if request.allocation is None or request.cluster.num_chips is not None:
+        candidates.add(resolver, OWN_CLUSTER, request)
+        return
+    # The allocation says how many chips there are, so it is what an error about them is about.
+    cluster = request.cluster.model_copy(update={"num_chips": request.allocation.chips})
+    with instead_of("cluster.num_chips", "allocation"):
+        candidates.add(resolver, OWN_CLUSTER, request.model_copy(update={"cluster": cluster}))
 
 
-def _of_clusters(request: RecommendationRequest) -> Iterator[tuple[str, RecommendationRequest]]:
+def _questions_elsewhere(
+    request: RecommendationRequest,
+) -> Iterator[tuple[str, RecommendationRequest]]:
+    """The question for each cluster of `alternatives.clusters`, by where that stands."""
     for i, cluster in enumerate(request.alternatives.clusters):
         stack = request.stack if cluster.stack is None else cluster.stack
-        yield (
-            f"alternatives.clusters[{i}]",
-            request.model_copy(update={"cluster": cluster, "stack": stack}),
-        )
+        question = request.model_copy(update={"cluster": cluster, "stack": stack})
+        yield f"alternatives.clusters[{i}]", question

@@ -12,11 +12,11 @@ from models.spec.architecture import Architecture
 from models.spec.hardware import Chip, Fabric
 from models.spec.stack import Stack
 from service.errors import NameReserved, NameTaken, NotFound
-from service.resolve.assumptions import of_the_chip
+from service.resolve.assumptions import chip_assumptions
 from service.resolve.profiles import active_profile
-from service.resolve.resolution import SHIPPED, Resolver, normal, pinned
-from service.resolve.tpu_slices import is_slice
-from service.runtime.idempotency import Created, Save
+from service.resolve.resolution import SHIPPED_NAMES, Resolver, normalized_name, pinned_name
+from service.resolve.tpu_slices import is_slice_name
+from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import (
     CatalogEntry,
     CatalogQuery,
@@ -66,23 +66,26 @@ class Catalog:
 
     def get(self, kind: Kind, name: str) -> dict[str, Any]:
         with self._store.reading() as rows:
-            row = rows.catalog.named(kind, normal(name))
+            row = rows.catalog.named(kind, normalized_name(name))
             if row is not None:
                 return _own_entry(rows, row).model_dump(mode="json")
         for entry in _shipped(kind).values():
-            if normal(name) in map(normal, (entry.name, *entry.aliases)):
+            if normalized_name(name) in map(normalized_name, (entry.name, *entry.aliases)):
                 return entry.model_dump(mode="json")
         raise NotFound(f"entry among the {kind}", name)
 
-    def register(self, kind: OwnKind, entry: Entry) -> Save:
+    def register(self, kind: OwnKind, entry: Entry) -> SaveRows:
         """A new name, or one more version of it."""
-        reserved = {*SHIPPED[kind](), *(SHIPPED["clusters"]() if kind == "chips" else ())}
-        if entry.name in map(normal, reserved) or is_slice(entry.name):
+        reserved = {
+            *SHIPPED_NAMES[kind](),
+            *(SHIPPED_NAMES["clusters"]() if kind == "chips" else ()),
+        }
+        if entry.name in map(normalized_name, reserved) or is_slice_name(entry.name):
             raise NameReserved(kind, entry.name)
         with self._store.reading() as rows:
             content = _content(Resolver(rows), entry)
 
-        def save(rows: Rows) -> Created:
+        def save(rows: Rows) -> CreatedResource:
             other = _OTHER.get(kind)
             rows.lock(f"catalog:{'presets' if other else kind}:{entry.name}")
             if other and rows.catalog.find(other, entry.name, None):
@@ -98,7 +101,7 @@ class Catalog:
             )
             rows.catalog.add(row)
             document = _own_entry(rows, row).model_dump(mode="json")
-            return Created(f"/v1/catalog/{kind}/{entry.name}@{version}", document)
+            return CreatedResource(f"/v1/catalog/{kind}/{entry.name}@{version}", document)
 
         return save
 
@@ -112,7 +115,7 @@ def _content(resolver: Resolver, entry: Entry) -> dict[str, Any]:
         chip, fabric = resolver.fabric(entry.cluster)
         if entry.cluster.num_chips is not None:
             entry.cluster.build(chip.value, fabric.value)
-        content["cluster"]["chip"] = chip.form
+        content["cluster"]["chip"] = chip.pinned_form
     else:
         resolver.architecture(entry.model)
     return content
@@ -124,7 +127,7 @@ def _own_entry(rows: Rows, row: CatalogRow) -> CatalogEntry:
         name=row.name,
         source="registered",
         version=row.version,
-        pinned_name=pinned(row),
+        pinned_name=pinned_name(row),
         created_at=row.created_at,
         aliases=[],
         given=row.entry,
@@ -136,17 +139,17 @@ def _own_entry(rows: Rows, row: CatalogRow) -> CatalogEntry:
 def _assumptions(rows: Rows, row: CatalogRow) -> list[str]:
     if row.kind == "architectures":
         return []
-    chip, _, _ = Resolver(rows).cluster(ClusterPreset(preset=pinned(row)))
-    return of_the_chip(chip.value, active_profile(rows))
+    chip, _, _ = Resolver(rows).cluster_parts(ClusterPreset(preset=pinned_name(row)))
+    return chip_assumptions(chip.value, active_profile(rows))
 
 
 def _resolved(resolver: Resolver, row: CatalogRow) -> dict[str, Any]:
-    name = pinned(row)
+    name = pinned_name(row)
     if row.kind == "chips":
         return _describe(resolver.chip(name, "chip").value)
     if row.kind == "architectures":
         return _describe(resolver.architecture(name).value)
-    chip, fabric, size = resolver.cluster(ClusterPreset(preset=name))
+    chip, fabric, size = resolver.cluster_parts(ClusterPreset(preset=name))
     fixed = size.model_dump(mode="json", include={"num_chips", "usd_per_chip_hour"})
     return {"chip": chip.value.id, **_describe(fabric.value), **fixed}
 
@@ -194,6 +197,6 @@ def _describe(value: Chip | Fabric | Architecture | Stack) -> dict[str, Any]:
             "mtp_layers": value.mtp_layers,
             "parameters": asdict(value.parameters),
             "layer_kinds": [asdict(kind) for kind in value.kinds],
-            "layers": [{"kind": kind, "count": count} for kind, count in value.runs],
+            "layers": [{"kind": kind, "count": count} for kind, count in value.layer_runs],
         }
     return {name: item for name, item in asdict(value).items() if name not in ("id", "aliases")}

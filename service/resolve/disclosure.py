@@ -28,7 +28,7 @@ class Disclosure:
 
     def calibration(self, document: Document) -> Document:
         named = [*document["outliers"], *(one["report"] for one in document["unusable"])]
-        mine, judged = self._rows.reports.among(named), {}
+        mine, judged = self._rows.reports.existing_ids(named), {}
         for name in ("unseen", "unseen_memory", "published"):
             found = document.get(name)
             judged[name] = found and {

@@ -8,7 +8,7 @@ from typing import Literal
 from models.calibration.residual_diagnosis import COMMUNICATION
 from models.errors import Invalid
 from models.prediction.prediction import Prediction
-from models.spec.flops import AttentionCount, model_flops, step_time_of
+from models.spec.flops import AttentionCount, model_flops, step_time_from_throughput
 from models.spec.problem import Problem
 from service.json_pointers import instead_of
 from service.schemas.report import (
@@ -138,7 +138,9 @@ def _from_tflops(
 ) -> tuple[float, str]:
     """Of a chip."""
     chips = problem.cluster.num_chips
-    step = step_time_of(tflops * 1e12, chips, problem.architecture, problem.workload, attention)
+    step = step_time_from_throughput(
+        tflops * 1e12, chips, problem.architecture, problem.workload, attention
+    )
     flops = model_flops(problem.architecture, problem.workload, attention)
     counted = f"attention counted {attention}, recompute not"
     return step, f"{flops:.6g} FLOPs of a step ({counted}) / ({written} * {chips} chips)"

@@ -67,7 +67,7 @@ def profile_version(rows: Rows, id_: str, version: int | None) -> Profile:
     return Profile.from_json(row.content)
 
 
-def wanted_profile(rows: Rows, wanted: ProfileWanted | None) -> Profile:
+def requested_profile(rows: Rows, wanted: ProfileWanted | None) -> Profile:
     """The version a request names, or the active one."""
     if wanted is None:
         return active_profile(rows)

@@ -1,5 +1,5 @@
-"""From what a request names to what the models compute with, and a record of which entries that
-were."""
+"""Turns the names in a question into the values that the models compute with, and records which
+catalogue entries those were."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from models.spec.problem import Problem
 from models.spec.stack import Stack
 from service.formats import huggingface
 from service.json_pointers import instead_of, under
-from service.resolve.tpu_slices import as_chips
+from service.resolve.tpu_slices import expand_slice_name
 from service.schemas.architecture import HuggingFaceConfig, OwnModel, ShapeFields
 from service.schemas.catalog import Kind
 from service.schemas.cluster import ChipFields, ClusterFields, ClusterPreset, ClusterSize
@@ -42,12 +42,16 @@ from service.store.tables import CatalogRow
 T = TypeVar("T")
 
 MAX_PARAMETERS = 10**15
-MAX_NAME = 120
-_PADDED = 128 * 8
-"""To multiples of which a vocabulary is padded, for tensor parallelism within a node of eight."""
-_OF_SLURM = "gpu:"
-"""Begins the names of generic resources there: gpu:h100."""
-SHIPPED: dict[Kind, Callable[[], Iterable[str]]] = {
+MAX_NAME_LENGTH = 120
+
+_VOCAB_MULTIPLE = 128 * 8
+"""Megatron pads a vocabulary to a multiple of 128 for each rank of tensor parallelism, of which a
+node holds eight."""
+
+_SLURM_PREFIX = "gpu:"
+"""What Slurm puts before the name of a GPU, as in gpu:h100."""
+
+SHIPPED_NAMES: dict[Kind, Callable[[], Iterable[str]]] = {
     "chips": catalogue.chips,
     "clusters": lambda: [*catalogue.fabrics(), *catalogue.chips()],
     "architectures": catalogue.architectures,
@@ -58,262 +62,327 @@ SHIPPED: dict[Kind, Callable[[], Iterable[str]]] = {
 TEXT_TOWERS = {"llama-4-scout", "llama-4-maverick", "gemma-3-4b", "gemma-3-12b", "gemma-3-27b"}
 """Shipped architectures that leave out the other towers of a multimodal model."""
 
-_own_model: TypeAdapter[HuggingFaceConfig | ShapeFields] = TypeAdapter(OwnModel)
+_SIZE_FIELDS = {*ClusterSize.model_fields}
+
+DescribedModel = HuggingFaceConfig | ShapeFields
+_described_model: TypeAdapter[DescribedModel] = TypeAdapter(OwnModel)
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[T]):
-    """A part of a problem, the entry it came from, and the form that will mean the same
-    tomorrow."""
+class ResolvedPart(Generic[T]):
+    """One part of a problem: its architecture, chip, fabric or stack."""
 
     value: T
     used: EntryUsed
-    form: Any
+    """The catalogue entry that the value came from."""
+    pinned_form: Any
+    """What a request can say to mean the same value, whatever is registered later."""
     text_tower: bool = False
+    """Whether the value is only the text tower of a multimodal model."""
     quantized: bool = False
+    """Whether the model was given with weights in a format for inference."""
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
-    """`request` is the question with every name pinned to its version and every default filled in.
-    `quantized`: the model was given with weights in a format for inference."""
-
-    problem: Problem
-    used: CatalogUsed
-    request: dict[str, Any]
-    quantized: bool = False
-
-    def answered(self, problem: Problem) -> Resolved:
-        """The same question, with the links of the cluster that the answer uses."""
-        fabric = self.used.fabric.model_copy(update={"links": _links(problem.cluster)})
-        return replace(self, problem=problem, used=self.used.model_copy(update={"fabric": fabric}))
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A cluster, the entries that its chip and links came from, and the form that will mean the
-    same tomorrow."""
+class ResolvedCluster:
+    """A cluster of a stated size."""
 
     cluster: Cluster
     chip: EntryUsed
     fabric: EntryUsed
-    form: dict[str, Any]
+    pinned_form: dict[str, Any]
+    """What a request can say to mean the same cluster, whatever is registered later."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedQuestion:
+    """A question as a problem for the models."""
+
+    problem: Problem
+    used: CatalogUsed
+    request: dict[str, Any]
+    """The question with every name pinned to its version and every default filled in."""
+    quantized: bool = False
+    """Whether the model was given with weights in a format for inference."""
+
+    def with_answered_problem(self, problem: Problem) -> ResolvedQuestion:
+        """The same question with the problem that was answered, which may use fewer of the chips:
+        the links shown are those of its cluster."""
+        fabric = self.used.fabric.model_copy(update={"links": _links(problem.cluster)})
+        return replace(self, problem=problem, used=self.used.model_copy(update={"fabric": fabric}))
 
 
 class Resolver:
+    """Resolves names by what ships and what `rows` have registered."""
+
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    def problem(self, question: Question, usd_per_chip_hour: float | None = None) -> Resolved:
+    def resolve(
+        self, question: Question, usd_per_chip_hour: float | None = None
+    ) -> ResolvedQuestion:
+        """`usd_per_chip_hour` is the price of a cluster that names none of its own."""
         architecture = self.architecture(question.model)
-        place = self.place(question.cluster, usd_per_chip_hour)
+        sized = self.cluster(question.cluster, usd_per_chip_hour)
         stack = self.stack(question.stack)
         _require_positions(architecture.value, question.workload.seq_len)
         problem = Problem(
             architecture=architecture.value,
-            cluster=place.cluster,
+            cluster=sized.cluster,
             workload=question.workload.build(),
             stack=stack.value,
         )
         request = {
-            "model": architecture.form,
-            "cluster": place.form,
+            "model": architecture.pinned_form,
+            "cluster": sized.pinned_form,
             "workload": question.workload.model_dump(mode="json"),
-            "stack": stack.form,
+            "stack": stack.pinned_form,
         }
         used = CatalogUsed(
-            chip=place.chip,
-            fabric=FabricUsed(**place.fabric.model_dump(), links=_links(place.cluster)),
+            chip=sized.chip,
+            fabric=FabricUsed(**sized.fabric.model_dump(), links=_links(sized.cluster)),
             architecture=_architecture_used(architecture),
-            stack=StackUsed(**stack.used.model_dump(), changes=_changes(question.stack)),
+            stack=StackUsed(**stack.used.model_dump(), changes=_stack_changes(question.stack)),
         )
-        return Resolved(problem, used, request, architecture.quantized)
+        return ResolvedQuestion(problem, used, request, architecture.quantized)
 
-    def place(
+    def cluster(
         self, form: ClusterPreset | ClusterFields, usd_per_chip_hour: float | None = None
-    ) -> Place:
-        """`usd_per_chip_hour`: of a cluster that names no price of its own, instead of the
-        catalogue's."""
-        chip, fabric, size = self.cluster(form)
-        of_chip = chip.value.usd_per_chip_hour if chip.used.source == "given" else None
-        if usd_per_chip_hour is not None and size.usd_per_chip_hour is None and of_chip is None:
+    ) -> ResolvedCluster:
+        """`usd_per_chip_hour` takes the place of the catalogue's price, unless the cluster or the
+        data sheet of its chip names a price."""
+        chip, fabric, size = self.cluster_parts(form)
+        given_price = size.usd_per_chip_hour
+        if given_price is None and chip.used.source == "given":
+            given_price = chip.value.usd_per_chip_hour
+        if given_price is None and usd_per_chip_hour is not None:
             size = size.model_copy(update={"usd_per_chip_hour": usd_per_chip_hour})
-        written = {**fabric.form, **size.model_dump(mode="json", include=_SIZE, exclude_none=True)}
-        return Place(size.build(chip.value, fabric.value), chip.used, fabric.used, written)
+        size_form = size.model_dump(mode="json", include=_SIZE_FIELDS, exclude_none=True)
+        return ResolvedCluster(
+            cluster=size.build(chip.value, fabric.value),
+            chip=chip.used,
+            fabric=fabric.used,
+            pinned_form={**fabric.pinned_form, **size_form},
+        )
 
-    def architecture(self, form: str | HuggingFaceConfig | ShapeFields) -> Part[Architecture]:
+    def architecture(self, form: str | DescribedModel) -> ResolvedPart[Architecture]:
         if not isinstance(form, str):
-            source = "huggingface" if isinstance(form, HuggingFaceConfig) else "given"
-            built = _build(form)
-            if not form.is_named:
-                built = replace(built, name=self._namesake(built) or _own_name(built))
-            used = EntryUsed(name=built.name, source=source)
-            written = form.model_dump(mode="json", exclude_unset=True)
-            return Part(built, used, written, _is_multimodal(form), _is_quantized(form))
+            return self._described_architecture(form)
         if row := self._registered("architectures", form):
-            own, built = _registered_model(row)
-            return Part(built, _used(row), pinned(row), _is_multimodal(own), _is_quantized(own))
+            described, architecture = _registered_architecture(row)
+            return ResolvedPart(
+                value=architecture,
+                used=_entry_used(row),
+                pinned_form=pinned_name(row),
+                text_tower=_is_multimodal(described),
+                quantized=_is_quantized(described),
+            )
         shipped = self._shipped("architectures", form, "model", catalogue.architecture)
         used = EntryUsed(name=shipped.name, source="shipped")
-        return Part(shipped, used, shipped.name, shipped.name in TEXT_TOWERS)
+        return ResolvedPart(shipped, used, shipped.name, shipped.name in TEXT_TOWERS)
 
-    def _namesake(self, built: Architecture) -> str | None:
-        """Shipped or registered: runs of one model are of one family, whether or not they name
-        it."""
+    def _described_architecture(self, form: DescribedModel) -> ResolvedPart[Architecture]:
+        """A model that the request describes, under the name of the catalogue entry that has the
+        same shape, if the request names none."""
+        built = _build_architecture(form)
+        if not form.is_named:
+            built = replace(built, name=self._matching_name(built) or _name_by_shape(built))
+        source = "huggingface" if isinstance(form, HuggingFaceConfig) else "given"
+        return ResolvedPart(
+            value=built,
+            used=EntryUsed(name=built.name, source=source),
+            pinned_form=form.model_dump(mode="json", exclude_unset=True),
+            text_tower=_is_multimodal(form),
+            quantized=_is_quantized(form),
+        )
+
+    def _matching_name(self, built: Architecture) -> str | None:
+        """The shipped or registered name of a model of this shape.
+
+        Runs of one model are then of one family, whether or not they name it.
+        """
         shipped = catalogue.architectures().values()
-        return catalogue.namesake(built, shipped) or catalogue.namesake(
-            built, self._registered_models
+        return catalogue.matching_name(built, shipped) or catalogue.matching_name(
+            built, self._registered_architectures
         )
 
     @cached_property
-    def _registered_models(self) -> list[Architecture]:
-        """The last version of each."""
-        catalog, found = self._rows.catalog, list[Architecture]()
+    def _registered_architectures(self) -> list[Architecture]:
+        """The last version of each, but for those that today's models no longer describe."""
+        catalog = self._rows.catalog
+        architectures = list[Architecture]()
         for row in catalog.latest("architectures", catalog.names("architectures")):
             with suppress(DomainError, ValidationError):
-                found.append(_registered_model(row)[1])
-        return found
+                architectures.append(_registered_architecture(row)[1])
+        return architectures
 
-    def chip(self, form: str | ChipFields, field: str) -> Part[Chip]:
+    def chip(self, form: str | ChipFields, field: str) -> ResolvedPart[Chip]:
+        """`field` is where the chip stands in the request, for errors about it."""
         if not isinstance(form, str):
             _require_memory(form, field)
-            own = form.build(_own_id(form, form.name))
-            return Part(
-                own,
-                EntryUsed(name=own.id, source="given"),
-                form.model_dump(mode="json", exclude_unset=True),
+            described = form.build(_described_chip_id(form))
+            return ResolvedPart(
+                value=described,
+                used=EntryUsed(name=described.id, source="given"),
+                pinned_form=form.model_dump(mode="json", exclude_unset=True),
             )
         if row := self._registered("chips", form):
             fields = ChipFields.model_validate(row.entry["chip"])
-            return Part(fields.build(row.name), _used(row), pinned(row))
+            return ResolvedPart(fields.build(row.name), _entry_used(row), pinned_name(row))
         shipped = self._shipped("chips", form, field, catalogue.chip)
-        return Part(shipped, EntryUsed(name=shipped.id, source="shipped"), shipped.id)
+        return _shipped_chip(shipped)
 
-    def cluster(
+    def cluster_parts(
         self, form: ClusterPreset | ClusterFields
-    ) -> tuple[Part[Chip], Part[Fabric], ClusterSize]:
-        """The chip, the fabric with the names of both in its form, and how much of it."""
+    ) -> tuple[ResolvedPart[Chip], ResolvedPart[Fabric], ClusterSize]:
+        """The chip, the fabric, whose pinned form names both, and how much of it is meant."""
         if isinstance(form, ClusterFields):
             chip, fabric = self.fabric(form)
             return chip, fabric, form
-        form = form.model_copy(update={"preset": form.preset.removeprefix(_OF_SLURM)})
-        if row := self._registered("clusters", form.preset):
-            fields = ClusterFields.model_validate(row.entry["cluster"])
-            chip, fabric = self.fabric(fields)
-            given = {name: value for name in _SIZE if (value := getattr(form, name)) is not None}
-            named = Part(replace(fabric.value, id=row.name), _used(row), {"preset": pinned(row)})
-            return chip, named, fields.model_copy(update=given)
-        if row := self._registered("chips", form.preset):
-            chip = self.chip(form.preset, "cluster.preset")
-            return chip, Part(chip.value.fabric, _used(row), {"preset": pinned(row)}), form
-        form = as_chips(form)
+        preset = form.preset.removeprefix(_SLURM_PREFIX)
+        form = form.model_copy(update={"preset": preset})
+        if row := self._registered("clusters", preset):
+            return self._registered_cluster(row, form)
+        if row := self._registered("chips", preset):
+            chip = self.chip(preset, "cluster.preset")
+            pinned_form = {"preset": pinned_name(row)}
+            return chip, ResolvedPart(chip.value.fabric, _entry_used(row), pinned_form), form
+        form = expand_slice_name(form)
         shipped = self._shipped(
             "clusters", form.preset, "cluster.preset", lambda name: catalogue.cluster(name, 1)
         )
-        chip = Part(
-            shipped.chip, EntryUsed(name=shipped.chip.id, source="shipped"), shipped.chip.id
-        )
         used = EntryUsed(name=shipped.fabric.id, source="shipped")
-        return chip, Part(shipped.fabric, used, {"preset": shipped.fabric.id}), form
+        fabric = ResolvedPart(shipped.fabric, used, {"preset": shipped.fabric.id})
+        return _shipped_chip(shipped.chip), fabric, form
 
-    def fabric(self, fields: ClusterFields) -> tuple[Part[Chip], Part[Fabric]]:
+    def _registered_cluster(
+        self, row: CatalogRow, form: ClusterPreset
+    ) -> tuple[ResolvedPart[Chip], ResolvedPart[Fabric], ClusterSize]:
+        """The parts of a registered cluster, in the size that the request gives, if any."""
+        fields = ClusterFields.model_validate(row.entry["cluster"])
+        chip, fabric = self.fabric(fields)
+        named = ResolvedPart(
+            value=replace(fabric.value, id=row.name),
+            used=_entry_used(row),
+            pinned_form={"preset": pinned_name(row)},
+        )
+        given = {name: getattr(form, name) for name in _SIZE_FIELDS}
+        stated = {name: value for name, value in given.items() if value is not None}
+        return chip, named, fields.model_copy(update=stated)
+
+    def fabric(self, fields: ClusterFields) -> tuple[ResolvedPart[Chip], ResolvedPart[Fabric]]:
+        """The chip and the fabric of a cluster that the request describes."""
         chip = self.chip(fields.chip, "cluster.chip")
-        links = fields.model_dump(mode="json", include={"levels", "torus"}, exclude_unset=True)
         with instead_of("levels", "cluster.levels"):
             fabric = fields.fabric(chip.value)
-        own = fields.levels is None and fields.torus is None
-        used = chip.used if own else EntryUsed(name=fabric.id, source="given")
-        if own and isinstance(fields.chip, str):  # which is what its name as a preset means
-            return chip, Part(
-                fabric, used, {"preset": fabric.id if used.source == "shipped" else chip.form}
-            )
-        return chip, Part(fabric, used, {"chip": chip.form, **links})
+        is_own_fabric = fields.levels is None and fields.torus is None
+        used = chip.used if is_own_fabric else EntryUsed(name=fabric.id, source="given")
+        if is_own_fabric and isinstance(fields.chip, str):
+            # The chip's name as a preset means the same fabric.
+            preset = fabric.id if used.source == "shipped" else chip.pinned_form
+            return chip, ResolvedPart(fabric, used, {"preset": preset})
+        links = fields.model_dump(mode="json", include={"levels", "torus"}, exclude_unset=True)
+        return chip, ResolvedPart(fabric, used, {"chip": chip.pinned_form, **links})
 
-    def stack(self, form: str | StackFields) -> Part[Stack]:
-        name = form if isinstance(form, str) else form.name
-        field = "stack" if isinstance(form, str) else "stack.name"
-        base = self._shipped("stacks", name, field, catalogue.stack)
-        used = EntryUsed(name=base.id, source="shipped")
+    def stack(self, form: str | StackFields) -> ResolvedPart[Stack]:
         if isinstance(form, str):
-            return Part(base, used, base.id)
+            base = self._shipped("stacks", form, "stack", catalogue.stack)
+            return ResolvedPart(base, EntryUsed(name=base.id, source="shipped"), base.id)
+        base = self._shipped("stacks", form.name, "stack.name", catalogue.stack)
+        used = EntryUsed(name=base.id, source="shipped")
         changes = form.changes()
-        return Part(form.build(base), used, {"name": base.id, **changes} if changes else base.id)
+        pinned_form = {"name": base.id, **changes} if changes else base.id
+        return ResolvedPart(form.build(base), used, pinned_form)
 
     def _registered(self, kind: Kind, name: str) -> CatalogRow | None:
-        return self._rows.catalog.named(kind, normal(name))
+        return self._rows.catalog.named(kind, normalized_name(name))
 
     def _shipped(self, kind: Kind, name: str, field: str, find: Callable[[str], T]) -> T:
+        """What `find` has by this name.
+
+        Raises UnknownName for `field`, with the names of registered entries among those offered.
+        """
         try:
             return find(name)
         except UnknownName:
-            own = self._rows.catalog.names(kind)
-            error = UnknownName(field, name, [*SHIPPED[kind](), *own])
-            base, _, version = name.rpartition("@")
-            if base and (row := self._registered(kind, base)):
-                raise _saying(
-                    error, f": {base} has no version {version}, its last is {row.version}"
-                ) from None
-            raise (_with_another_way(error) if kind in ("chips", "clusters") else error) from None
+            raise self._unknown_name(kind, name, field) from None
+
+    def _unknown_name(self, kind: Kind, name: str, field: str) -> UnknownName:
+        registered = self._rows.catalog.names(kind)
+        error = UnknownName(field, name, [*SHIPPED_NAMES[kind](), *registered])
+        base, _, version = name.rpartition("@")
+        if base and (row := self._registered(kind, base)):
+            hint = f": {base} has no version {version}, its last is {row.version}"
+            return _with_hint(error, hint)
+        if kind in ("chips", "clusters"):
+            return _with_hint(error, _unknown_chip_hint(error))
+        return error
 
 
-def _with_another_way(error: UnknownName) -> UnknownName:
-    """What to do with a chip that no catalogue has, instead of all the names of those that it
-    has."""
+def normalized_name(name: str) -> str:
+    """One spelling for all that mean the same name, as in models.spec.catalogue."""
+    return name.strip().lower().replace("_", "-").replace(" ", "-")
+
+
+def pinned_name(row: CatalogRow) -> str:
+    return f"{row.name}@{row.version}"
+
+
+def _unknown_chip_hint(error: UnknownName) -> str:
+    """What to do with a chip that is in no catalogue, instead of a list of those that are."""
     near = f"; did you mean {', '.join(error.near)}?" if error.near else ";"
-    return _saying(
-        error,
+    return (
         f"{near} the chip of a cluster may be its data sheet, or registered by POST"
-        " /v1/catalog/chips",
+        " /v1/catalog/chips"
     )
 
 
-def _saying(error: UnknownName, more: str) -> UnknownName:
-    error.rule = f"unknown name{more}"
+def _with_hint(error: UnknownName, hint: str) -> UnknownName:
+    error.rule = f"unknown name{hint}"
     error.args = (f"{error.field} = {error.value!r}: {error.rule}",)
     return error
 
 
-_SIZE = {*ClusterSize.model_fields}
+def _shipped_chip(chip: Chip) -> ResolvedPart[Chip]:
+    return ResolvedPart(chip, EntryUsed(name=chip.id, source="shipped"), chip.id)
 
 
-def _own_id(form: ChipFields, name: str) -> str:
-    """Of a chip that a request describes: what is learnt of one is said of no other."""
-    described = form.model_dump_json(
+def _described_chip_id(form: ChipFields) -> str:
+    """An id of its own for a chip that a request describes, so that what is learnt of it is said of
+    no other chip. Prices and sources make no other chip."""
+    description = form.model_dump_json(
         exclude={"name", "usd_per_chip_hour", "price_source", "sources", "caveats"}
     )
-    return _id(name, described)
+    return _hashed_name(form.name, description)
 
 
-def _own_name(built: Architecture) -> str:
-    """Of a model that no catalogue has and nobody named: its type, or else its shape, whichever way
-    that was described; logs print its vocabulary as Megatron pads it."""
+def _name_by_shape(built: Architecture) -> str:
+    """A name for a model that is in no catalogue and that nobody named.
+
+    It is the model's type, or else a hash of its shape that is the same however the shape was
+    described: the vocabulary counts as padded, because logs print it as Megatron pads it.
+    """
     if built.name != UNNAMED:
         return built.name
-    padded = -(-built.vocab_size // _PADDED) * _PADDED
-    return _id(
-        UNNAMED, repr((replace(built, name="", vocab_size=padded, layers=built.kinds), built.runs))
-    )
+    padded = -(-built.vocab_size // _VOCAB_MULTIPLE) * _VOCAB_MULTIPLE
+    shape = replace(built, name="", vocab_size=padded, layers=built.kinds)
+    return _hashed_name(UNNAMED, repr((shape, built.layer_runs)))
 
 
-def _id(name: str, described: str) -> str:
-    return f"{name}-{hashlib.sha256(described.encode()).hexdigest()[:12]}"
+def _hashed_name(stem: str, description: str) -> str:
+    return f"{stem}-{hashlib.sha256(description.encode()).hexdigest()[:12]}"
 
 
-def _registered_model(row: CatalogRow) -> tuple[HuggingFaceConfig | ShapeFields, Architecture]:
-    own = _own_model.validate_python(row.entry["model"])
-    return own, replace(_build(own), name=row.name)
+def _registered_architecture(row: CatalogRow) -> tuple[DescribedModel, Architecture]:
+    described = _described_model.validate_python(row.entry["model"])
+    return described, replace(_build_architecture(described), name=row.name)
 
 
-def normal(name: str) -> str:
-    """Spellings that mean the same name, as in models.spec.catalogue."""
-    return name.strip().lower().replace("_", "-").replace(" ", "-")
-
-
-def _build(form: HuggingFaceConfig | ShapeFields) -> Architecture:
+def _build_architecture(form: DescribedModel) -> Architecture:
     with under("model"):
         built = form.build()
-        if len(built.name) > MAX_NAME:
-            built = replace(built, name=built.name[:MAX_NAME])
+        if len(built.name) > MAX_NAME_LENGTH:
+            built = replace(built, name=built.name[:MAX_NAME_LENGTH])
         if built.parameters.total > MAX_PARAMETERS:
             raise Invalid(
                 "",
@@ -331,27 +400,25 @@ def _require_positions(architecture: Architecture, seq_len: int) -> None:
 
 
 def _require_memory(chip: ChipFields, field: str) -> None:
-    """Data sheets mean 1e9 bytes or 2^30 by GB, depending on the vendor: the larger one is what
-    there can be."""
+    """Refuse a chip with more usable memory than its data sheet can mean.
+
+    By GB vendors mean 1e9 bytes or 2^30: the larger one is what there can be.
+    """
     if chip.usable_memory_gib > chip.memory_gb:
         units = "whether by GB the data sheet means 2^30 bytes, as GiB are, or 1e9"
         rule = f"must not exceed the memory of the chip, memory_gb = {chip.memory_gb:g}, {units}"
         raise Invalid(f"{field}.usable_memory_gib", chip.usable_memory_gib, rule)
 
 
-def _used(row: CatalogRow) -> EntryUsed:
+def _entry_used(row: CatalogRow) -> EntryUsed:
     return EntryUsed(name=row.name, source="registered", version=row.version)
 
 
-def pinned(row: CatalogRow) -> str:
-    return f"{row.name}@{row.version}"
-
-
-def _changes(form: str | StackFields) -> dict[str, Any]:
+def _stack_changes(form: str | StackFields) -> dict[str, Any]:
     return {} if isinstance(form, str) else form.changes()
 
 
-def _architecture_used(part: Part[Architecture]) -> ArchitectureUsed:
+def _architecture_used(part: ResolvedPart[Architecture]) -> ArchitectureUsed:
     count = part.value.parameters
     parameters = Parameters(total=count.total, active=count.active, mtp=count.mtp)
     return ArchitectureUsed(
@@ -362,11 +429,11 @@ def _architecture_used(part: Part[Architecture]) -> ArchitectureUsed:
     )
 
 
-def _is_multimodal(form: HuggingFaceConfig | ShapeFields) -> bool:
+def _is_multimodal(form: DescribedModel) -> bool:
     return isinstance(form, HuggingFaceConfig) and huggingface.is_multimodal(form.root)
 
 
-def _is_quantized(form: HuggingFaceConfig | ShapeFields) -> bool:
+def _is_quantized(form: DescribedModel) -> bool:
     return isinstance(form, HuggingFaceConfig) and huggingface.is_quantized(form.root)
 
 

@@ -11,84 +11,86 @@ import re
 
 from models.errors import Invalid, UnknownName
 from models.spec import catalogue
+from models.spec.hardware import Torus
 from service.schemas.cluster import ClusterPreset
 
 _COUNTED_PER_CHIP = {"v3": 2, "v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1, "v7x": 2}
-_NAME = re.compile(rf"(?:tpu-?)?({'|'.join(_COUNTED_PER_CHIP)}|7x)-([1-9]\d{{0,6}})", re.ASCII)
-_SHAPED = re.compile(r"(?:tpu-?)?(v\d[a-z]*|7x)-([1-9]\d{0,3}(?:x[1-9]\d{0,3}){1,2})", re.ASCII)
+"""How many of what the number in a name counts (TensorCores, or chips) a chip has."""
+
+_COUNTED_NAME = re.compile(
+    rf"(?:tpu-?)?({'|'.join(_COUNTED_PER_CHIP)}|7x)-([1-9]\d{{0,6}})", re.ASCII
+)
+_SHAPED_NAME = re.compile(
+    r"(?:tpu-?)?(v\d[a-z]*|7x)-([1-9]\d{0,3}(?:x[1-9]\d{0,3}){1,2})", re.ASCII
+)
 
 
-def is_slice(name: str) -> bool:
-    return any(form.fullmatch(name.lower()) for form in (_NAME, _SHAPED))
+def is_slice_name(name: str) -> bool:
+    return any(form.fullmatch(name.lower()) for form in (_COUNTED_NAME, _SHAPED_NAME))
 
 
-def as_chips(preset: ClusterPreset) -> ClusterPreset:
-    """The chip and the number of them that the name of a slice stands for; any other preset as it
-    is."""
+def expand_slice_name(preset: ClusterPreset) -> ClusterPreset:
+    """The chip, and the number or shape of chips, that the name of a slice stands for.
+
+    A preset that is not named like a slice comes back unchanged. Raises Invalid where no slice has
+    that name, or where the preset also gives a count or shape that is another.
+    """
     name = preset.preset.lower()
-    if match := _SHAPED.fullmatch(name):
-        return _shaped(preset, match[1], [int(length) for length in match[2].split("x")])
-    if match := _NAME.fullmatch(name):
-        return _counted(preset, match)
+    if match := _SHAPED_NAME.fullmatch(name):
+        shape = [int(length) for length in match[2].split("x")]
+        return _expand_shape(preset, match[1], shape)
+    if match := _COUNTED_NAME.fullmatch(name):
+        return _expand_count(preset, match[1], int(match[2]))
     return preset
 
 
-def _shaped(preset: ClusterPreset, chip: str, shape: list[int]) -> ClusterPreset:
+def _chip_name(version: str) -> str:
+    return f"tpu-{version}" if version.startswith("v") else f"tpu-v{version}"
+
+
+def _expand_shape(preset: ClusterPreset, version: str, shape: list[int]) -> ClusterPreset:
     try:
-        found = catalogue.chip(f"tpu-{'v' * (chip[0] != 'v')}{chip}")
+        chip = catalogue.chip(_chip_name(version))
     except UnknownName:
         return preset
-    torus = found.fabric.torus
+    torus = chip.fabric.torus
     if torus and len(shape) == torus.ndim and not torus.is_slice(tuple(shape)):
-        cubes = (
-            f"whole cubes of {torus.wrap_length} a side from {torus.wrap_length**3} chips on, "
-            * (torus.ndim == 3)
-        )
-        rule = (
-            f"is no slice: those are {cubes}powers of two a side else, and at most"
-            f" {torus.max_chips} chips"
-        )
-        raise Invalid("cluster.preset", preset.preset, rule)
-    for field, given, named in (
-        ("num_chips", preset.num_chips, math.prod(shape)),
-        ("torus_shape", preset.torus_shape, shape),
-    ):
-        if given not in (None, named):
-            raise Invalid(f"cluster.{field}", given, f"{preset.preset} has {named}")
+        raise Invalid("cluster.preset", preset.preset, _shape_rule(torus))
+    num_chips = math.prod(shape)
+    if preset.num_chips not in (None, num_chips):
+        rule = f"{preset.preset} has {num_chips}"
+        raise Invalid("cluster.num_chips", preset.num_chips, rule)
+    if preset.torus_shape not in (None, shape):
+        rule = f"{preset.preset} has {shape}"
+        raise Invalid("cluster.torus_shape", preset.torus_shape, rule)
     return preset.model_copy(
-        update={"preset": found.id, "num_chips": math.prod(shape), "torus_shape": shape}
+        update={"preset": chip.id, "num_chips": num_chips, "torus_shape": shape}
     )
 
 
-def _counted(preset: ClusterPreset, match: re.Match[str]) -> ClusterPreset:
-    name = match[1] if match[1].startswith("v") else f"v{match[1]}"
-    chip, per_chip = f"tpu-{name}", _COUNTED_PER_CHIP[name]
-    num_chips, rest = divmod(int(match[2]), per_chip)
+def _shape_rule(torus: Torus) -> str:
+    cubes = ""
+    if torus.ndim == 3:
+        side = torus.wrap_length
+        cubes = f"whole cubes of {side} a side from {side**3} chips on, "
+    return (
+        f"is no slice: those are {cubes}powers of two a side else, and at most"
+        f" {torus.max_chips} chips"
+    )
+
+
+def _expand_count(preset: ClusterPreset, version: str, count: int) -> ClusterPreset:
+    chip = _chip_name(version)
+    per_chip = _COUNTED_PER_CHIP[chip.removeprefix("tpu-")]
+    num_chips, rest = divmod(count, per_chip)
     if rest:
-        raise Invalid(
-            "cluster.preset",
-            preset.preset,
-            f"is odd, but counts TensorCores, of which a chip has {per_chip}",
-        )
-    torus = catalogue.chip(chip).fabric.torus
-    if torus and num_chips > torus.max_chips:
-        largest = torus.max_chips * per_chip
-        raise Invalid(
-            "cluster.preset", preset.preset, f"is no slice: the largest is {match[1]}-{largest}"
-        )
-    if torus and torus.shape_for(num_chips) is None:
-        sizes = [n for n in range(1, torus.max_chips + 1) if torus.shape_for(n)]
-        near = [max(n for n in sizes if n < num_chips), min(n for n in sizes if n > num_chips)]
-        names = " and ".join(f"{match[1]}-{n * per_chip}" for n in near)
-        raise Invalid(
-            "cluster.preset",
-            preset.preset,
-            f"is no slice: the nearest are {names}; for several slices give {chip} and num_chips",
-        )
+        rule = f"is odd, but counts TensorCores, of which a chip has {per_chip}"
+        raise Invalid("cluster.preset", preset.preset, rule)
+    if torus := catalogue.chip(chip).fabric.torus:
+        _require_slice(preset, torus, num_chips, version, per_chip)
     if preset.num_chips not in (None, num_chips):
-        raise Invalid(
-            "cluster.num_chips", preset.num_chips, f"{preset.preset} is {num_chips} chips"
-        )
+        rule = f"{preset.preset} is {num_chips} chips"
+        raise Invalid("cluster.num_chips", preset.num_chips, rule)
     if preset.torus_shape is not None and math.prod(preset.torus_shape) != num_chips:
         rule = (
             f"{preset.preset} is one slice of {num_chips} chips; for several slices give {chip} and"
@@ -96,3 +98,23 @@ def _counted(preset: ClusterPreset, match: re.Match[str]) -> ClusterPreset:
         )
         raise Invalid("cluster.torus_shape", preset.torus_shape, rule)
     return preset.model_copy(update={"preset": chip, "num_chips": num_chips})
+
+
+def _require_slice(
+    preset: ClusterPreset, torus: Torus, num_chips: int, version: str, per_chip: int
+) -> None:
+    """Refuse a number of chips that no slice has, and name the slices that are nearest."""
+    if num_chips > torus.max_chips:
+        rule = f"is no slice: the largest is {version}-{torus.max_chips * per_chip}"
+        raise Invalid("cluster.preset", preset.preset, rule)
+    if torus.shape_for(num_chips) is not None:
+        return
+    sizes = [n for n in range(1, torus.max_chips + 1) if torus.shape_for(n)]
+    smaller = max(n for n in sizes if n < num_chips)
+    larger = min(n for n in sizes if n > num_chips)
+    rule = (
+        f"is no slice: the nearest are {version}-{smaller * per_chip} and"
+        f" {version}-{larger * per_chip}; for several slices give {_chip_name(version)} and"
+        " num_chips"
+    )
+    raise Invalid("cluster.preset", preset.preset, rule)

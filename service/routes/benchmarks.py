@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from service.routes import examples
-from service.routes.dependencies import Id, Post, Received, Use, needs
+from service.routes.dependencies import CreationDep, RawBody, ResourceId, ServicesDep, require_scope
 from service.routes.pages import page
 from service.schemas.benchmark import (
     BenchmarkAnswer,
@@ -18,6 +18,7 @@ from service.schemas.benchmark import (
     StoredBenchmark,
 )
 from service.schemas.catalog import CatalogQuery
+from service.web import responses
 from service.web.etags import immutable
 from service.web.json_body import JsonRoute
 
@@ -25,31 +26,47 @@ router = APIRouter(
     prefix="/v1/benchmarks",
     tags=["benchmarks"],
     route_class=JsonRoute,
-    dependencies=[needs("report")],
+    dependencies=[require_scope("report")],
 )
 
 
-@router.post("", operation_id="createBenchmark", status_code=201, response_model=BenchmarkAnswer)
+@router.post(
+    "",
+    operation_id="createBenchmark",
+    status_code=201,
+    response_model=BenchmarkAnswer,
+    responses=responses.CREATE,
+)
 async def create_benchmark(
     body: Annotated[BenchmarkSubmission, Body(openapi_examples=examples.BENCHMARKS)],
-    received: Received,
-    use: Use,
-    post: Post,
+    raw_body: RawBody,
+    services: ServicesDep,
+    creation: CreationDep,
 ) -> Response:
     """What collectives or matrix products achieve on a cluster: nccl-tests output as it is, or a
     table of products. The next calibration learns from it."""
-    return await run_in_threadpool(post.created, lambda: use.benchmarks.take(body, received))
+    return await run_in_threadpool(
+        creation.respond, lambda: services.benchmarks.take(body, raw_body)
+    )
 
 
-@router.get("", operation_id="listBenchmarks", response_model=BenchmarkPage)
+@router.get(
+    "", operation_id="listBenchmarks", response_model=BenchmarkPage, responses=responses.PAGE
+)
 def list_benchmarks(
-    query: Annotated[CatalogQuery, Query()], request: Request, use: Use
+    query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> JSONResponse:
     """Newest first."""
-    return page(request, use.benchmarks.page(query))
+    return page(request, services.benchmarks.page(query))
 
 
-@router.get("/{id}", operation_id="getBenchmark", response_model=StoredBenchmark)
-def get_benchmark(id_: Id, request: Request, use: Use) -> Response:
+@router.get(
+    "/{id}",
+    operation_id="getBenchmark",
+    response_model=StoredBenchmark,
+    responses=responses.CONDITIONAL_GET,
+    openapi_extra=responses.IF_NONE_MATCH,
+)
+def get_benchmark(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
     """A benchmark, and the submission as it was received."""
-    return immutable(request, use.benchmarks.get(id_))
+    return immutable(request, services.benchmarks.get(id_))

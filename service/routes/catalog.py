@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from service.routes import examples
-from service.routes.dependencies import Post, Use, needs
+from service.routes.dependencies import CreationDep, ServicesDep, require_scope
 from service.routes.pages import page
 from service.schemas.catalog import (
     ArchitectureEntry,
@@ -19,27 +19,30 @@ from service.schemas.catalog import (
     ClusterEntry,
     Kind,
 )
+from service.web import responses
 from service.web.json_body import JsonRoute
 
-_SHARED = [needs("calibrate")]
+_CALIBRATE = [require_scope("calibrate")]
 
 router = APIRouter(prefix="/v1/catalog", tags=["catalog"], route_class=JsonRoute)
 
 EntryName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@/-]{0,119}$")]
 
 
-@router.get("/{kind}", operation_id="listCatalog", response_model=CatalogPage)
+@router.get(
+    "/{kind}", operation_id="listCatalog", response_model=CatalogPage, responses=responses.PAGE
+)
 def list_entries(
-    kind: Kind, query: Annotated[CatalogQuery, Query()], request: Request, use: Use
+    kind: Kind, query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> JSONResponse:
     """Shipped and registered entries by name."""
-    return page(request, use.catalog.page(kind, query))
+    return page(request, services.catalog.page(kind, query))
 
 
 @router.get("/{kind}/{name:path}", operation_id="getCatalogEntry", response_model=CatalogEntry)
-def get_entry(kind: Kind, name: EntryName, use: Use) -> JSONResponse:
+def get_entry(kind: Kind, name: EntryName, services: ServicesDep) -> JSONResponse:
     """An entry by name or alias; `name@3` is the third version of a registered one."""
-    return JSONResponse(use.catalog.get(kind, name))
+    return JSONResponse(services.catalog.get(kind, name))
 
 
 @router.post(
@@ -47,13 +50,16 @@ def get_entry(kind: Kind, name: EntryName, use: Use) -> JSONResponse:
     operation_id="registerChip",
     status_code=201,
     response_model=CatalogEntry,
-    dependencies=_SHARED,
+    dependencies=_CALIBRATE,
+    responses=responses.CREATE,
 )
 def register_chip(
-    body: Annotated[ChipEntry, Body(openapi_examples=examples.CHIPS)], use: Use, post: Post
+    body: Annotated[ChipEntry, Body(openapi_examples=examples.CHIPS)],
+    services: ServicesDep,
+    creation: CreationDep,
 ) -> Response:
     """Register a chip, or a new version of one. `name@2` is its second version."""
-    return post.created(lambda: use.catalog.register("chips", body))
+    return creation.respond(lambda: services.catalog.register("chips", body))
 
 
 @router.post(
@@ -61,13 +67,16 @@ def register_chip(
     operation_id="registerCluster",
     status_code=201,
     response_model=CatalogEntry,
-    dependencies=_SHARED,
+    dependencies=_CALIBRATE,
+    responses=responses.CREATE,
 )
 def register_cluster(
-    body: Annotated[ClusterEntry, Body(openapi_examples=examples.CLUSTERS)], use: Use, post: Post
+    body: Annotated[ClusterEntry, Body(openapi_examples=examples.CLUSTERS)],
+    services: ServicesDep,
+    creation: CreationDep,
 ) -> Response:
     """Register a cluster, or a new version of one. `name@2` is its second version."""
-    return post.created(lambda: use.catalog.register("clusters", body))
+    return creation.respond(lambda: services.catalog.register("clusters", body))
 
 
 @router.post(
@@ -75,12 +84,13 @@ def register_cluster(
     operation_id="registerArchitecture",
     status_code=201,
     response_model=CatalogEntry,
-    dependencies=_SHARED,
+    dependencies=_CALIBRATE,
+    responses=responses.CREATE,
 )
 def register_architecture(
     body: Annotated[ArchitectureEntry, Body(openapi_examples=examples.ARCHITECTURES)],
-    use: Use,
-    post: Post,
+    services: ServicesDep,
+    creation: CreationDep,
 ) -> Response:
     """Register an architecture, or a new version of one. `name@2` is its second version."""
-    return post.created(lambda: use.catalog.register("architectures", body))
+    return creation.respond(lambda: services.catalog.register("architectures", body))

@@ -1,4 +1,5 @@
-"""What endpoints are given: the use cases, and the way to create something."""
+"""What FastAPI hands to endpoints: the use cases as the caller may see them, and responders for
+requests that create something or compute long."""
 
 from __future__ import annotations
 
@@ -32,8 +33,14 @@ from service.learning.report_summaries import ReportSummaries
 from service.learning.reports import Reports
 from service.resolve.catalog import Catalog
 from service.resolve.profiles import Profiles
-from service.runtime.admission import HeavySlots, Listening
-from service.runtime.idempotency import CREATED, Created, Creation, Key, Save
+from service.runtime.admission import AdmissionControl, ClientWatch
+from service.runtime.idempotency import (
+    CREATED,
+    CreatedResource,
+    IdempotencyKey,
+    IdempotentCreation,
+    SaveRows,
+)
 from service.runtime.process_pool import ProcessPool
 from service.store import Store
 from service.web.json_body import JsonRequest
@@ -43,14 +50,16 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The use cases of one application, and what they see."""
+    """The use cases of one application, and what they share."""
 
     store: Store
-    slots: HeavySlots
-    """Of searches."""
-    intake_slots: HeavySlots
-    learning_slots: HeavySlots
-    creation: Creation
+    search_admission: AdmissionControl
+    report_admission: AdmissionControl
+    """For batches of reports and long logs."""
+    calibration_admission: AdmissionControl
+    creation: IdempotentCreation
+    process_pool: ProcessPool
+    auto_calibration: AutoCalibration
     benchmarks: Benchmarks
     calibrations: Calibrations
     catalog: Catalog
@@ -67,11 +76,10 @@ class Services:
     report_summaries: ReportSummaries
     reports: Reports
     timelines: Timelines
-    unattended: AutoCalibration
-    worker: ProcessPool
 
     def of(self, caller: Caller) -> Services:
-        """The same for a caller: what belongs to tenants is its own."""
+        """The services as this caller may use them: of what belongs to tenants they see the rows
+        of its own."""
         if caller == ANYONE:
             return self
         store = self.store.of(caller.tenant, sees_all=caller.sees_all)
@@ -85,7 +93,7 @@ class Services:
             profiles=Profiles(store),
             recommendations=Recommendations(store, self.evidence),
             replays=Replays(store),
-            report_batches=ReportBatches(store, self.worker),
+            report_batches=ReportBatches(store, self.process_pool),
             report_logs=ReportLogs(store),
             report_summaries=ReportSummaries(store),
             reports=Reports(store),
@@ -103,29 +111,29 @@ def _services(request: Request) -> Services:
     return services.of(_caller(request))
 
 
-def needs(scope: str) -> Any:
-    """A dependency: refuses callers whose key is not for this."""
+def require_scope(scope: str) -> Any:
+    """A dependency that raises Forbidden unless the caller's key has this scope."""
 
-    def required(request: Request) -> None:
+    def require(request: Request) -> None:
         caller = _caller(request)
         if not caller.may(scope):
             raise Forbidden(scope, sorted(caller.scopes))
 
-    return Depends(required)
+    return Depends(require)
 
 
-Use = Annotated[Services, Depends(_services)]
-Id = Annotated[str, Path(alias="id", pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-Version = Annotated[int, Path(ge=1, le=2**31 - 1)]
+ServicesDep = Annotated[Services, Depends(_services)]
+ResourceId = Annotated[str, Path(alias="id", pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+VersionNumber = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 
-class Poster:
-    """Answers a POST that creates, once per Idempotency-Key."""
+class CreationResponder:
+    """Answers a POST that creates something, and creates it once per Idempotency-Key."""
 
     def __init__(
         self,
         request: Request,
-        services: Use,
+        services: ServicesDep,
         idempotency_key: Annotated[
             str | None,
             Header(
@@ -133,59 +141,69 @@ class Poster:
             ),
         ] = None,
     ) -> None:
-        self._request, self._creation, self._slots = request, services.creation, services.slots
-        self._key = None if idempotency_key is None else self._read(idempotency_key)
+        self._request = request
+        self._creation = services.creation
+        self._search_admission = services.search_admission
+        self._key = None if idempotency_key is None else self._parse_key(idempotency_key)
 
-    def created(self, prepare: Callable[[], Save]) -> Response:
-        return _created(self._creation.create(self._key, prepare))
+    def respond(self, prepare: Callable[[], SaveRows]) -> Response:
+        return _created_response(self._creation.create(self._key, prepare))
 
-    async def created_in_turn(
-        self, prepare: Callable[[Listening], Save], slots: HeavySlots | None = None
+    async def respond_when_admitted(
+        self,
+        prepare: Callable[[ClientWatch], SaveRows],
+        admission: AdmissionControl | None = None,
     ) -> Response:
-        """For what computes long, in these slots or those of searches. A retry of what is already
-        answered waits for no turn."""
-        if (
-            self._key
-            and (earlier := await run_in_threadpool(self._creation.earlier, self._key)) is not None
-        ):
-            return _created(earlier)
-        async with (slots or self._slots).one(self._request.is_disconnected) as client:
-            return await run_in_threadpool(self.created, lambda: prepare(client))
+        """Answers what computes long, once `admission` lets it in: that of searches unless given.
+        A retry of what is already answered does not wait."""
+        if self._key is not None:
+            earlier = await run_in_threadpool(self._creation.earlier_answer, self._key)
+            if earlier is not None:
+                return _created_response(earlier)
+        admission = admission or self._search_admission
+        async with admission.admit(self._request.is_disconnected) as client:
+            return await run_in_threadpool(self.respond, lambda: prepare(client))
 
-    def _read(self, key: str) -> Key:
-        if not _KEY.fullmatch(key):
+    def _parse_key(self, header: str) -> IdempotencyKey:
+        """The key of the request. The key of a tenant is hashed together with the tenant's name,
+        since two tenants may choose the same one."""
+        if not _KEY.fullmatch(header):
             raise BadHeader("Idempotency-Key", "must be 1 to 255 visible ASCII characters")
-        body = self._request.parsed if isinstance(self._request, JsonRequest) else None
         tenant = _caller(self._request).tenant
-        mine = key if tenant is None else hashlib.sha256(f"{tenant}\n{key}".encode()).hexdigest()
-        return Key.of(
-            mine, self._request.method, self._request.url.path, json.dumps(body, sort_keys=True)
+        if tenant is None:
+            key = header
+        else:
+            key = hashlib.sha256(f"{tenant}\n{header}".encode()).hexdigest()
+        body = self._request.parsed if isinstance(self._request, JsonRequest) else None
+        return IdempotencyKey.of(
+            key, self._request.method, self._request.url.path, json.dumps(body, sort_keys=True)
         )
 
 
-class Turn:
-    """Answers what computes long and keeps nothing."""
+class ComputationResponder:
+    """Answers what computes long and stores nothing, once the admission of searches lets it in."""
 
-    def __init__(self, request: Request, services: Use) -> None:
-        self._request, self._slots = request, services.slots
+    def __init__(self, request: Request, services: ServicesDep) -> None:
+        self._request = request
+        self._admission = services.search_admission
 
-    async def computed(self, compute: Callable[[Listening], dict[str, Any]]) -> Response:
-        async with self._slots.one(self._request.is_disconnected) as client:
+    async def respond(self, compute: Callable[[ClientWatch], dict[str, Any]]) -> Response:
+        async with self._admission.admit(self._request.is_disconnected) as client:
             return JSONResponse(await run_in_threadpool(compute, client))
 
 
-def _created(created: Created) -> Response:
+def _created_response(created: CreatedResource) -> Response:
     headers = {"Location": created.location}
     if created.replayed:
         headers["Idempotency-Replayed"] = "true"
     return JSONResponse(created.document, CREATED, headers)
 
 
-async def _received(request: Request) -> str:
+async def _raw_body(request: Request) -> str:
     return (await request.body()).decode()
 
 
-Post = Annotated[Poster, Depends()]
-InTurn = Annotated[Turn, Depends()]
-Received = Annotated[str, Depends(_received)]
-"""The body as it came."""
+CreationDep = Annotated[CreationResponder, Depends()]
+ComputationDep = Annotated[ComputationResponder, Depends()]
+RawBody = Annotated[str, Depends(_raw_body)]
+"""The body as it was received, before it is parsed."""

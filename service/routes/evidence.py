@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from service.routes.dependencies import InTurn, Use, needs
+from service.routes.dependencies import ComputationDep, ServicesDep, require_scope
 from service.schemas.evidence import EvidenceList, EvidenceQuery
 from service.web.json_body import JsonRoute
 
@@ -14,14 +14,14 @@ router = APIRouter(
     prefix="/v1/evidence",
     tags=["evidence"],
     route_class=JsonRoute,
-    dependencies=[needs("recommend")],
+    dependencies=[require_scope("recommend")],
 )
 
 
 @router.get("", operation_id="listEvidence", response_model=EvidenceList)
 async def list_evidence(
-    query: Annotated[EvidenceQuery, Query()], use: Use, turn: InTurn
+    query: Annotated[EvidenceQuery, Query()], services: ServicesDep, computation: ComputationDep
 ) -> Response:
     """The published runs nearest to an answer given before, or to a model, cluster and workload,
     each beside what the active profile predicts of it."""
-    return await turn.computed(lambda _: use.evidence.nearest(query, use.store))
+    return await computation.respond(lambda _: services.evidence.nearest(query, services.store))

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from service.errors import NotFound
 from service.routes.dependencies import Services
 from service.web.problems import TYPES
+from service.web.responses import problem_responses
 
 router = APIRouter(tags=["operation"])
 
@@ -33,7 +34,7 @@ async def ready(request: Request) -> Response:
     return JSONResponse({"database": state}, 200 if state == "ok" else 503)
 
 
-@router.get("/problems/{name}", operation_id="describeProblem")
+@router.get("/problems/{name}", operation_id="describeProblem", responses=problem_responses(404))
 def describe_problem(name: str) -> dict[str, Any]:
     """What a problem type means."""
     if name not in TYPES:

@@ -9,49 +9,62 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from service.routes import examples
-from service.routes.dependencies import Id, Post, Use, needs
+from service.routes.dependencies import CreationDep, ResourceId, ServicesDep, require_scope
 from service.routes.pages import page
 from service.schemas.catalog import CatalogQuery
 from service.schemas.prediction import AnswerPage, PredictionAnswer, PredictionRequest
 from service.schemas.timeline import ChromeTrace, TimelineAnswer, TimelineQuery
+from service.web import responses
 from service.web.etags import immutable
 from service.web.json_body import JsonRoute
 
-_FEW = 100
-"""Layouts that are predicted at once; more wait for a turn."""
+_MAX_UNADMITTED_LAYOUTS = 100
+"""A request for more layouts waits for admission, as searches do."""
 
 router = APIRouter(
     prefix="/v1/predictions",
     tags=["predictions"],
     route_class=JsonRoute,
-    dependencies=[needs("recommend")],
+    dependencies=[require_scope("recommend")],
 )
 
 
-@router.post("", operation_id="createPrediction", status_code=201, response_model=PredictionAnswer)
+@router.post(
+    "",
+    operation_id="createPrediction",
+    status_code=201,
+    response_model=PredictionAnswer,
+    responses=responses.CREATE,
+)
 async def create_prediction(
     body: Annotated[PredictionRequest, Body(openapi_examples=examples.PREDICTIONS)],
-    use: Use,
-    post: Post,
+    services: ServicesDep,
+    creation: CreationDep,
 ) -> Response:
     """Step time, MFU, tokens/s and memory of the layouts you name, term by term."""
-    if len(body.layouts or ()) > _FEW:
-        return await post.created_in_turn(lambda _: use.predictions.predict(body))
-    return await run_in_threadpool(post.created, lambda: use.predictions.predict(body))
+    if len(body.layouts or ()) > _MAX_UNADMITTED_LAYOUTS:
+        return await creation.respond_when_admitted(lambda _: services.predictions.predict(body))
+    return await run_in_threadpool(creation.respond, lambda: services.predictions.predict(body))
 
 
-@router.get("", operation_id="listPredictions", response_model=AnswerPage)
+@router.get("", operation_id="listPredictions", response_model=AnswerPage, responses=responses.PAGE)
 def list_predictions(
-    query: Annotated[CatalogQuery, Query()], request: Request, use: Use
+    query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> JSONResponse:
     """Newest first, each with its question; the answer lies at `location`."""
-    return page(request, use.predictions.page(query))
+    return page(request, services.predictions.page(query))
 
 
-@router.get("/{id}", operation_id="getPrediction", response_model=PredictionAnswer)
-def get_prediction(id_: Id, request: Request, use: Use) -> Response:
+@router.get(
+    "/{id}",
+    operation_id="getPrediction",
+    response_model=PredictionAnswer,
+    responses=responses.CONDITIONAL_GET,
+    openapi_extra=responses.IF_NONE_MATCH,
+)
+def get_prediction(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
     """A prediction as it was answered."""
-    return immutable(request, use.predictions.get(id_))
+    return immutable(request, services.predictions.get(id_))
 
 
 @router.get(
@@ -60,8 +73,8 @@ def get_prediction(id_: Id, request: Request, use: Use) -> Response:
     response_model=TimelineAnswer | ChromeTrace,
 )
 def get_prediction_timeline(
-    id_: Id, query: Annotated[TimelineQuery, Query()], use: Use
+    id_: ResourceId, query: Annotated[TimelineQuery, Query()], services: ServicesDep
 ) -> Response:
     """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing
     and Perfetto."""
-    return JSONResponse(use.timelines.of_prediction(id_, query))
+    return JSONResponse(services.timelines.of_prediction(id_, query))

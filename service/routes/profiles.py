@@ -9,7 +9,14 @@ from fastapi.responses import JSONResponse
 
 from service.errors import PreconditionRequired
 from service.routes import examples
-from service.routes.dependencies import Id, InTurn, Post, Use, Version, needs
+from service.routes.dependencies import (
+    ComputationDep,
+    CreationDep,
+    ResourceId,
+    ServicesDep,
+    VersionNumber,
+    require_scope,
+)
 from service.routes.pages import page
 from service.schemas.profile import (
     CalibrationRequest,
@@ -19,51 +26,61 @@ from service.schemas.profile import (
     ProfileVersionAnswer,
 )
 from service.schemas.summary import DriftAnswer, DriftQuery, ReplayAnswer, ReplayRequest
+from service.web import responses
 from service.web.etags import immutable, required_tags, tagged
 from service.web.json_body import JsonRoute
 
+_IF_MATCH = responses.if_match(
+    "The ETag of the profile as you saw it.", required=True, examples=examples.ETAGS
+)
 
-def _seen(
-    if_match: Annotated[
-        str | None,
-        Header(
-            description="The ETag of the profile as you saw it.", openapi_examples=examples.ETAGS
-        ),
-    ] = None,
+
+def _if_match_tags(
+    if_match: Annotated[str | None, Header(include_in_schema=False)] = None,
 ) -> list[str]:
     if if_match is None:
         raise PreconditionRequired
     return required_tags(if_match)
 
 
-Seen = Annotated[list[str], Depends(_seen)]
-"""What the caller saw of a profile that it changes."""
+IfMatchTags = Annotated[list[str], Depends(_if_match_tags)]
+"""The ETags of the profile that the caller says it saw before changing it."""
 
-_SHARED = [needs("calibrate")]
+_CALIBRATE = [require_scope("calibrate")]
 
 router = APIRouter(prefix="/v1/profiles", tags=["profiles"], route_class=JsonRoute)
 
 
 @router.get("", operation_id="listProfiles", response_model=ProfilePage)
-def list_profiles(request: Request, use: Use) -> JSONResponse:
+def list_profiles(request: Request, services: ServicesDep) -> JSONResponse:
     """Every profile with its versions."""
-    return page(request, use.profiles.page())
+    return page(request, services.profiles.page())
 
 
-@router.get("/{id}", operation_id="getProfile", response_model=ProfileAnswer)
-def get_profile(id_: Id, request: Request, use: Use) -> Response:
+@router.get(
+    "/{id}",
+    operation_id="getProfile",
+    response_model=ProfileAnswer,
+    responses=responses.CONDITIONAL_GET,
+    openapi_extra=responses.IF_NONE_MATCH,
+)
+def get_profile(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
     """A profile; its ETag is what activation asks for."""
-    return tagged(request, *use.profiles.get(id_))
+    return tagged(request, *services.profiles.get(id_))
 
 
 @router.get(
     "/{id}/versions/{version}",
     operation_id="getProfileVersion",
     response_model=ProfileVersionAnswer,
+    responses=responses.CONDITIONAL_GET,
+    openapi_extra=responses.IF_NONE_MATCH,
 )
-def get_profile_version(id_: Id, version: Version, request: Request, use: Use) -> Response:
+def get_profile_version(
+    id_: ResourceId, version: VersionNumber, request: Request, services: ServicesDep
+) -> Response:
     """The coefficients of a version and, where reports made it, what they moved."""
-    return immutable(request, use.profiles.version(id_, version))
+    return immutable(request, services.profiles.version(id_, version))
 
 
 @router.post(
@@ -71,19 +88,20 @@ def get_profile_version(id_: Id, version: Version, request: Request, use: Use) -
     operation_id="createCalibration",
     status_code=201,
     response_model=ProfileVersionAnswer,
-    dependencies=_SHARED,
+    dependencies=_CALIBRATE,
+    responses=responses.CREATE,
 )
 async def create_calibration(
-    id_: Id,
-    use: Use,
-    post: Post,
+    id_: ResourceId,
+    services: ServicesDep,
+    creation: CreationDep,
     body: Annotated[CalibrationRequest | None, Body(openapi_examples=examples.CALIBRATIONS)] = None,
 ) -> Response:
     """Learn a new version from the reports and benchmarks that the active one has not learnt. One
     at a time: others wait for their turn, and searches wait for none."""
     request = body or CalibrationRequest()
-    return await post.created_in_turn(
-        lambda _: use.calibrations.calibrate(id_, request), use.learning_slots
+    return await creation.respond_when_admitted(
+        lambda _: services.calibrations.calibrate(id_, request), services.calibration_admission
     )
 
 
@@ -91,17 +109,19 @@ async def create_calibration(
     "/{id}/versions/{version}/activate",
     operation_id="activateProfileVersion",
     response_model=ProfileAnswer,
-    dependencies=_SHARED,
+    dependencies=_CALIBRATE,
+    responses=responses.problem_responses(400, 409) | responses.IF_MATCH_REQUIRED,
+    openapi_extra=_IF_MATCH,
 )
 def activate_profile_version(
-    id_: Id,
-    version: Version,
-    use: Use,
-    seen: Seen,
+    id_: ResourceId,
+    version: VersionNumber,
+    services: ServicesDep,
+    seen: IfMatchTags,
 ) -> Response:
     """Make predictions use this version; an older one rolls back, and sets the policy's mode to
     "manual"."""
-    document, etag = use.profiles.activate(id_, version, seen)
+    document, etag = services.profiles.activate(id_, version, seen)
     return JSONResponse(document, headers={"ETag": etag})
 
 
@@ -109,16 +129,18 @@ def activate_profile_version(
     "/{id}/policy",
     operation_id="setProfilePolicy",
     response_model=ProfileAnswer,
-    dependencies=_SHARED,
+    dependencies=_CALIBRATE,
+    responses=responses.WITH_BODY | responses.IF_MATCH_REQUIRED,
+    openapi_extra=_IF_MATCH,
 )
 def set_profile_policy(
-    id_: Id,
-    use: Use,
+    id_: ResourceId,
+    services: ServicesDep,
     body: Annotated[Policy, Body(openapi_examples=examples.POLICIES)],
-    seen: Seen,
+    seen: IfMatchTags,
 ) -> Response:
     """Say who activates what calibrations make."""
-    document, etag = use.profiles.set_policy(id_, body, seen)
+    document, etag = services.profiles.set_policy(id_, body, seen)
     return JSONResponse(document, headers={"ETag": etag})
 
 
@@ -126,28 +148,34 @@ def set_profile_policy(
     "/{id}/drift",
     operation_id="getProfileDrift",
     response_model=DriftAnswer,
-    dependencies=[needs("report")],
+    dependencies=[require_scope("report")],
 )
 async def get_profile_drift(
-    id_: Id, query: Annotated[DriftQuery, Query()], use: Use, turn: InTurn
+    id_: ResourceId,
+    query: Annotated[DriftQuery, Query()],
+    services: ServicesDep,
+    computation: ComputationDep,
 ) -> Response:
     """Whether runs of a chip, fabric, stack and model family have become slower or faster, and
     since when."""
-    return await turn.computed(lambda _: use.drift.of(id_, query))
+    return await computation.respond(lambda _: services.drift.of(id_, query))
 
 
 @router.post(
     "/{id}/versions/{version}/replay",
     operation_id="replayProfileVersion",
     response_model=ReplayAnswer,
-    dependencies=_SHARED,
+    dependencies=_CALIBRATE,
+    responses=responses.POST,
 )
 async def replay_profile_version(
-    id_: Id,
-    version: Version,
-    use: Use,
-    turn: InTurn,
+    id_: ResourceId,
+    version: VersionNumber,
+    services: ServicesDep,
+    computation: ComputationDep,
     body: Annotated[ReplayRequest | None, Body(openapi_examples=examples.REPLAYS)] = None,
 ) -> Response:
     """Earlier questions and reports under this version: what would change. Nothing is stored."""
-    return await turn.computed(lambda _: use.replays.replay(id_, version, body or ReplayRequest()))
+    return await computation.respond(
+        lambda _: services.replays.replay(id_, version, body or ReplayRequest())
+    )

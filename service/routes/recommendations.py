@@ -8,12 +8,13 @@ from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from service.routes import examples
-from service.routes.dependencies import Id, Post, Use, needs
+from service.routes.dependencies import CreationDep, ResourceId, ServicesDep, require_scope
 from service.routes.pages import page
 from service.schemas.catalog import CatalogQuery
 from service.schemas.prediction import RecommendationPage
 from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
 from service.schemas.timeline import ChromeTrace, RecommendationTimelineQuery, TimelineAnswer
+from service.web import responses
 from service.web.etags import immutable
 from service.web.json_body import JsonRoute
 
@@ -21,17 +22,21 @@ router = APIRouter(
     prefix="/v1/recommendations",
     tags=["recommendations"],
     route_class=JsonRoute,
-    dependencies=[needs("recommend")],
+    dependencies=[require_scope("recommend")],
 )
 
 
 @router.post(
-    "", operation_id="createRecommendation", status_code=201, response_model=RecommendationAnswer
+    "",
+    operation_id="createRecommendation",
+    status_code=201,
+    response_model=RecommendationAnswer,
+    responses=responses.CREATE,
 )
 async def create_recommendation(
     body: Annotated[RecommendationRequest, Body(openapi_examples=examples.RECOMMENDATIONS)],
-    use: Use,
-    post: Post,
+    services: ServicesDep,
+    creation: CreationDep,
 ) -> Response:
     """The fastest layout and the simplest one within the tolerance, why, and the proof that the
     search missed none.
@@ -39,24 +44,35 @@ async def create_recommendation(
     Where nothing fits the answer is a problem of type /problems/infeasible that names the nearest
     failing constraint.
     """
-    return await post.created_in_turn(
-        lambda client: use.recommendations.recommend(body, client.require)
+    return await creation.respond_when_admitted(
+        lambda client: services.recommendations.recommend(body, client.require_connected)
     )
 
 
-@router.get("", operation_id="listRecommendations", response_model=RecommendationPage)
+@router.get(
+    "",
+    operation_id="listRecommendations",
+    response_model=RecommendationPage,
+    responses=responses.PAGE,
+)
 def list_recommendations(
-    query: Annotated[CatalogQuery, Query()], request: Request, use: Use
+    query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> JSONResponse:
     """Newest first, each with its question and its fastest layout in brief; the answer lies at
     `location`."""
-    return page(request, use.recommendations.page(query))
+    return page(request, services.recommendations.page(query))
 
 
-@router.get("/{id}", operation_id="getRecommendation", response_model=RecommendationAnswer)
-def get_recommendation(id_: Id, request: Request, use: Use) -> Response:
+@router.get(
+    "/{id}",
+    operation_id="getRecommendation",
+    response_model=RecommendationAnswer,
+    responses=responses.CONDITIONAL_GET,
+    openapi_extra=responses.IF_NONE_MATCH,
+)
+def get_recommendation(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
     """A recommendation as it was answered."""
-    return immutable(request, use.recommendations.get(id_))
+    return immutable(request, services.recommendations.get(id_))
 
 
 @router.get(
@@ -65,8 +81,8 @@ def get_recommendation(id_: Id, request: Request, use: Use) -> Response:
     response_model=TimelineAnswer | ChromeTrace,
 )
 def get_recommendation_timeline(
-    id_: Id, query: Annotated[RecommendationTimelineQuery, Query()], use: Use
+    id_: ResourceId, query: Annotated[RecommendationTimelineQuery, Query()], services: ServicesDep
 ) -> Response:
     """What each pipeline stage does when, operation by operation; or a trace for chrome://tracing
     and Perfetto."""
-    return JSONResponse(use.timelines.of_recommendation(id_, query))
+    return JSONResponse(services.timelines.of_recommendation(id_, query))

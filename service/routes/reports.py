@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from service.learning.report_table import COLUMNS
 from service.learning.report_texts import parse_batch
 from service.routes import examples
-from service.routes.dependencies import Id, Post, Received, Use, needs
+from service.routes.dependencies import CreationDep, RawBody, ResourceId, ServicesDep, require_scope
 from service.routes.pages import page
 from service.schemas.report import (
     BatchAnswer,
@@ -26,14 +26,20 @@ from service.schemas.report import (
     StoredReport,
 )
 from service.schemas.summary import ReportSummary
+from service.web import responses
 from service.web.etags import required_tags, tagged
 from service.web.json_body import LARGE, JsonRoute
 
+_IF_MATCH = responses.if_match(
+    "The ETag of the report as you saw it, if it matters.", required=False
+)
 _LINES = {
     "type": "string",
     "description": f"A line of names, then one of every report: {', '.join(COLUMNS)}",
 }
-_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": _LINES}}}}
+_PAGE_OR_CSV: responses.Responses = {
+    200: {"content": {"text/csv": {"schema": _LINES}}} | responses.PAGE[200]
+}
 
 
 class BatchRoute(JsonRoute):
@@ -43,75 +49,108 @@ class BatchRoute(JsonRoute):
 
 
 router = APIRouter(
-    prefix="/v1/reports", tags=["reports"], route_class=BatchRoute, dependencies=[needs("report")]
+    prefix="/v1/reports",
+    tags=["reports"],
+    route_class=BatchRoute,
+    dependencies=[require_scope("report")],
 )
 
 
 @router.post(
-    "", operation_id="createReport", status_code=201, response_model=ReportAnswer | BatchAnswer
+    "",
+    operation_id="createReport",
+    status_code=201,
+    response_model=ReportAnswer | BatchAnswer,
+    responses=responses.CREATE,
 )
 async def create_report(
     body: Annotated[Reported, Body(openapi_examples=examples.REPORTS)],
-    received: Received,
-    use: Use,
-    post: Post,
+    raw_body: RawBody,
+    services: ServicesDep,
+    creation: CreationDep,
 ) -> Response:
     """What a run measured, stored beside what the active profile predicts of it; or many such
     reports."""
     if isinstance(body, ReportBatch):
-        return await post.created_in_turn(lambda _: use.report_batches.take(body), use.intake_slots)
-    return await run_in_threadpool(post.created, lambda: use.reports.take(body, received))
+        return await creation.respond_when_admitted(
+            lambda _: services.report_batches.take(body), services.report_admission
+        )
+    return await run_in_threadpool(creation.respond, lambda: services.reports.take(body, raw_body))
 
 
-@router.post("/logs", operation_id="createReportFromLog", status_code=201, response_model=LogAnswer)
+@router.post(
+    "/logs",
+    operation_id="createReportFromLog",
+    status_code=201,
+    response_model=LogAnswer,
+    responses=responses.CREATE,
+)
 async def create_report_from_log(
     body: Annotated[LogSubmission, Body(openapi_examples=examples.LOGS)],
-    received: Received,
-    use: Use,
-    post: Post,
+    raw_body: RawBody,
+    services: ServicesDep,
+    creation: CreationDep,
 ) -> Response:
     """A training log of Megatron-LM, NeMo, torchtitan or MaxText, read into a report. The same
     bytes make one report: sent again, they are answered with it."""
-    if len(received) > LARGE:
-        return await post.created_in_turn(
-            lambda _: use.report_logs.take(body, received), use.intake_slots
+    if len(raw_body) > LARGE:
+        return await creation.respond_when_admitted(
+            lambda _: services.report_logs.take(body, raw_body), services.report_admission
         )
-    return await run_in_threadpool(post.created, lambda: use.report_logs.take(body, received))
+    return await run_in_threadpool(
+        creation.respond, lambda: services.report_logs.take(body, raw_body)
+    )
 
 
-@router.get("", operation_id="listReports", response_model=ReportPage, responses=_CSV)
-def list_reports(query: Annotated[ReportQuery, Query()], request: Request, use: Use) -> Response:
+@router.get("", operation_id="listReports", response_model=ReportPage, responses=_PAGE_OR_CSV)
+def list_reports(
+    query: Annotated[ReportQuery, Query()], request: Request, services: ServicesDep
+) -> Response:
     """Newest first, in pages or all as CSV."""
     if query.format == "csv":
         headers = {"Content-Disposition": "attachment; filename=reports.csv"}
-        return StreamingResponse(use.reports.lines(query), media_type="text/csv", headers=headers)
-    return page(request, use.reports.page(query))
+        return StreamingResponse(
+            services.reports.lines(query), media_type="text/csv", headers=headers
+        )
+    return page(request, services.reports.page(query))
 
 
 @router.get("/summary", operation_id="summariseReports", response_model=ReportSummary)
-def summarise_reports(query: Annotated[ReportFilterQuery, Query()], use: Use) -> JSONResponse:
+def summarise_reports(
+    query: Annotated[ReportFilterQuery, Query()], services: ServicesDep
+) -> JSONResponse:
     """Residuals by chip, stack, model family, profile version, week, source and tenant."""
-    return JSONResponse(use.report_summaries.summary(query))
+    return JSONResponse(services.report_summaries.summary(query))
 
 
-@router.get("/{id}", operation_id="getReport", response_model=StoredReport)
-def get_report(id_: Id, request: Request, use: Use) -> Response:
+@router.get(
+    "/{id}",
+    operation_id="getReport",
+    response_model=StoredReport,
+    responses=responses.CONDITIONAL_GET,
+    openapi_extra=responses.IF_NONE_MATCH,
+)
+def get_report(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
     """A report, and the submission as it was received."""
-    return tagged(request, *use.reports.get(id_))
+    return tagged(request, *services.reports.get(id_))
 
 
-@router.delete("/{id}", operation_id="withdrawReport", response_model=ReportAnswer)
+@router.delete(
+    "/{id}",
+    operation_id="withdrawReport",
+    response_model=ReportAnswer,
+    responses=responses.IF_MATCH,
+    openapi_extra=_IF_MATCH,
+)
 def withdraw_report(
-    id_: Id,
-    use: Use,
-    if_match: Annotated[
-        str | None, Header(description="The ETag of the report as you saw it, if it matters.")
-    ] = None,
+    id_: ResourceId,
+    services: ServicesDep,
+    if_match: Annotated[str | None, Header(include_in_schema=False)] = None,
 ) -> Response:
     """Withdraw a report that should not count: it is kept as it was received, and from now on no
     calibration, drift, summary or prediction looks at it. Profile versions that learnt from it stay
     as they are; a calibration `from_scratch` makes one that did not."""
-    document, etag = use.reports.withdraw(
+    document, etag = services.reports.withdraw(
         id_, ["*"] if if_match is None else required_tags(if_match)
     )
     return JSONResponse(document, headers={"ETag": etag})

@@ -1,4 +1,4 @@
-"""How many searches and calibrations run at a time, and who waits for a turn."""
+"""Admission control: how many searches and calibrations run at a time, and how many wait."""
 
 from __future__ import annotations
 
@@ -11,79 +11,91 @@ from contextlib import asynccontextmanager
 from service.errors import ClientGone, QueueFull, TurnNeverCame
 from service.runtime import malloc_trim
 
-_LOOK_S = 0.25  # how often a waiting request looks whether its client is still there
-_LONG_S = 1.0  # what takes longer may have held hundreds of MiB
+_CLIENT_POLL_S = 0.25  # how often to look whether the client of a request is still connected
+_LONG_S = 1.0  # a computation that takes longer may have held hundreds of MiB
 
-Gone = Callable[[], Awaitable[bool]]
+IsDisconnected = Callable[[], Awaitable[bool]]
+"""Whether the client of a request has closed the connection, as starlette's requests know it."""
 
 
-class Listening:
-    """Whether the client of a running request still listens, looked up beside the work and asked
-    from within it."""
+class ClientWatch:
+    """Knows whether the client of a running request is still connected. The event loop looks after
+    the connection; the thread that computes asks what it has seen."""
 
-    def __init__(self, gone: Gone) -> None:
-        self._gone, self._left = gone, threading.Event()
+    def __init__(self, is_disconnected: IsDisconnected) -> None:
+        self._is_disconnected = is_disconnected
+        self._disconnected = threading.Event()
 
     @asynccontextmanager
-    async def watched(self) -> AsyncIterator[Listening]:
+    async def watching(self) -> AsyncIterator[ClientWatch]:
+        """Watches the connection while the block runs."""
         watch = asyncio.create_task(self._watch())
         try:
             yield self
         finally:
             watch.cancel()
 
-    def require(self) -> None:
-        """Raise ClientGone if nobody listens any more."""
-        if self._left.is_set():
+    def require_connected(self) -> None:
+        """Raises ClientGone once the client has disconnected."""
+        if self._disconnected.is_set():
             raise ClientGone
 
     async def _watch(self) -> None:
-        while not await self._gone():
-            await asyncio.sleep(_LOOK_S)
-        self._left.set()
+        while not await self._is_disconnected():
+            await asyncio.sleep(_CLIENT_POLL_S)
+        self._disconnected.set()
 
 
-class HeavySlots:
-    """At most `concurrency` at once and `queue` waiting in the order they came; the next one is
-    refused at once.
+class AdmissionControl:
+    """Lets `concurrency` requests compute at a time and `queue` more wait, first come first served.
+    Any further request is refused at once, as is one that has waited for `wait_s` seconds.
 
-    Waiting happens on the event loop, so it takes no thread from other requests and needs no lock.
+    Requests wait on the event loop, so that they take no thread from other requests, and so that
+    the counters need no lock.
     """
 
     def __init__(self, concurrency: int, queue: int, wait_s: float) -> None:
-        self._concurrency, self._queue, self._wait_s = concurrency, queue, wait_s
-        self._free = asyncio.Semaphore(concurrency)
+        self._concurrency = concurrency
+        self._queue = queue
+        self._wait_s = wait_s
+        self._slots = asyncio.Semaphore(concurrency)
         self._admitted = 0
+        """Requests that run or wait."""
 
     @asynccontextmanager
-    async def one(self, gone: Gone) -> AsyncIterator[Listening]:
-        """A slot for the block, and its client, which is watched; a request whose client is `gone`
-        leaves the queue."""
+    async def admit(self, is_disconnected: IsDisconnected) -> AsyncIterator[ClientWatch]:
+        """Holds a slot while the block runs, and gives it the watch over its client.
+
+        Raises QueueFull, TurnNeverCame, or ClientGone where the client disconnects before its
+        turn.
+        """
         if self._admitted >= self._concurrency + self._queue:
             raise QueueFull(self._concurrency, self._queue)
         self._admitted += 1
         try:
-            await self._turn(gone)
+            await self._acquire_slot(is_disconnected)
             began = time.monotonic()
             try:
-                async with Listening(gone).watched() as client:
+                async with ClientWatch(is_disconnected).watching() as client:
                     yield client
             finally:
-                self._free.release()
+                self._slots.release()
                 if time.monotonic() - began > _LONG_S:
                     asyncio.get_running_loop().run_in_executor(None, malloc_trim.trim)
         finally:
             self._admitted -= 1
 
-    async def _turn(self, gone: Gone) -> None:
-        turn, ends = asyncio.create_task(self._free.acquire()), time.monotonic() + self._wait_s
+    async def _acquire_slot(self, is_disconnected: IsDisconnected) -> None:
+        turn = asyncio.create_task(self._slots.acquire())
+        deadline = time.monotonic() + self._wait_s
+        poll_s = min(_CLIENT_POLL_S, self._wait_s)
         try:
-            while not (await asyncio.wait({turn}, timeout=min(_LOOK_S, self._wait_s)))[0]:
-                if await gone():
+            while not (await asyncio.wait({turn}, timeout=poll_s))[0]:
+                if await is_disconnected():
                     raise ClientGone
-                if time.monotonic() >= ends:
+                if time.monotonic() >= deadline:
                     raise TurnNeverCame(self._wait_s)
         except BaseException:
-            if not turn.cancel():  # it came in the very moment of giving up
-                self._free.release()
+            if not turn.cancel():  # the slot came in the very moment of giving up
+                self._slots.release()
             raise

@@ -11,7 +11,7 @@ from typing import Any
 
 from service.errors import KeyReused, StillRunning
 from service.identifiers import digest
-from service.runtime.process_liveness import is_gone, new_token
+from service.runtime.process_liveness import new_process_token, process_has_ended
 from service.store import Rows, Store
 from service.store.tables import IdempotencyRow
 
@@ -19,7 +19,7 @@ CREATED = 201
 
 
 @dataclass(frozen=True, slots=True)
-class Created:
+class CreatedResource:
     """What now lies at `location`. `replayed`: an earlier request with the same key made it."""
 
     location: str
@@ -27,76 +27,80 @@ class Created:
     replayed: bool = False
 
 
-Save = Callable[[Rows], Created]
+SaveRows = Callable[[Rows], CreatedResource]
 """The last step of a use case: writes its rows in the one transaction of the request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class IdempotencyKey:
     """An Idempotency-Key and what tells its request from others."""
 
     key: str
     fingerprint: str
 
     @classmethod
-    def of(cls, key: str, *parts: str) -> Key:
+    def of(cls, key: str, *parts: str) -> IdempotencyKey:
         return cls(key, digest(*parts))
 
 
-class Creation:
+class IdempotentCreation:
     def __init__(self, store: Store, ttl_s: float, in_flight_s: float) -> None:
         self._store = store
         self._ttl, self._in_flight = timedelta(seconds=ttl_s), timedelta(seconds=in_flight_s)
         self._failed = set[tuple[str, str]]()
         """Keys and tokens of requests that failed, to be released."""
 
-    def of(self, store: Store) -> Creation:
+    def of(self, store: Store) -> IdempotentCreation:
         """The same for what this store makes."""
         other = copy(self)
         other._store = store
         return other
 
-    def create(self, key: Key | None, prepare: Callable[[], Save]) -> Created:
+    def create(
+        self, key: IdempotencyKey | None, prepare: Callable[[], SaveRows]
+    ) -> CreatedResource:
         """`prepare` computes outside of any transaction; what it returns is committed with the
         answer to the key."""
         if key is None:
             return self._run(prepare, lambda rows, created: None)
-        token = new_token()
-        if (earlier := self._claim(key, token)) is not None:
-            return earlier
+        token = new_process_token()
+        if (earlier_answer := self._claim(key, token)) is not None:
+            return earlier_answer
         with self._released_on_failure(key, token):
             return self._run(
                 prepare,
-                lambda rows, created: rows.keys.finish(
+                lambda rows, created: rows.idempotency_keys.finish(
                     key.key, token, CREATED, created.location, created.document
                 ),
             )
 
-    def earlier(self, key: Key) -> Created | None:
+    def earlier_answer(self, key: IdempotencyKey) -> CreatedResource | None:
         """The answer that an earlier request with this key got. Claims nothing."""
         now = datetime.now(UTC)
         with self._store.reading() as rows:
-            row = rows.keys.find(key.key)
+            row = rows.idempotency_keys.find(key.key)
             return (
                 None
                 if row is None or row.claimed_at < now - self._ttl
                 else self._answered(row, key, now)
             )
 
-    def _run(self, prepare: Callable[[], Save], finish: Callable[[Rows, Created], None]) -> Created:
+    def _run(
+        self, prepare: Callable[[], SaveRows], finish: Callable[[Rows, CreatedResource], None]
+    ) -> CreatedResource:
         save = prepare()
         with self._store.writing() as rows:
             created = save(rows)
             finish(rows, created)
         return created
 
-    def _claim(self, key: Key, token: str) -> Created | None:
+    def _claim(self, key: IdempotencyKey, token: str) -> CreatedResource | None:
         """The earlier answer, or None where the request is ours to run."""
         self._release()
         now = datetime.now(UTC)
         with self._store.writing() as rows:
-            rows.keys.purge(now - self._ttl, now - self._in_flight)
-            row = rows.keys.find(key.key)
+            rows.idempotency_keys.purge(now - self._ttl, now - self._in_flight)
+            row = rows.idempotency_keys.find(key.key)
             if row is None:
                 claimed = {
                     "key": key.key,
@@ -104,25 +108,27 @@ class Creation:
                     "token": token,
                     "claimed_at": now,
                 }
-                rows.keys.claim(IdempotencyRow(**claimed))
+                rows.idempotency_keys.claim(IdempotencyRow(**claimed))
                 return None
-            if (earlier := self._answered(row, key, now)) is not None:
-                return earlier
-            rows.keys.take_over(key.key, row.token, token, now)
+            if (earlier_answer := self._answered(row, key, now)) is not None:
+                return earlier_answer
+            rows.idempotency_keys.take_over(key.key, row.token, token, now)
             return None
 
-    def _answered(self, row: IdempotencyRow, key: Key, now: datetime) -> Created | None:
+    def _answered(
+        self, row: IdempotencyRow, key: IdempotencyKey, now: datetime
+    ) -> CreatedResource | None:
         """None where the claim is of a process that crashed."""
         if row.fingerprint != key.fingerprint:
             raise KeyReused
         if row.location is not None and row.document is not None:
-            return Created(row.location, row.document, replayed=True)
-        if row.claimed_at > now - self._in_flight and not is_gone(row.token):
+            return CreatedResource(row.location, row.document, replayed=True)
+        if row.claimed_at > now - self._in_flight and not process_has_ended(row.token):
             raise StillRunning
         return None
 
     @contextmanager
-    def _released_on_failure(self, key: Key, token: str) -> Iterator[None]:
+    def _released_on_failure(self, key: IdempotencyKey, token: str) -> Iterator[None]:
         try:
             yield
         except BaseException:
@@ -135,5 +141,5 @@ class Creation:
         if failed := [*self._failed]:
             with self._store.writing() as rows:
                 for key, token in failed:
-                    rows.keys.release(key, token)
+                    rows.idempotency_keys.release(key, token)
             self._failed.difference_update(failed)

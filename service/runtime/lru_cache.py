@@ -1,4 +1,4 @@
-"""What was worked out lately, for whoever asks the same again."""
+"""A cache that keeps the values asked for most recently and may be used by several threads."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ V = TypeVar("V")
 
 
 class LruCache(Generic[K, V]):
-    """At most `most` values, those that were asked for last; for several threads."""
+    """Keeps at most `max_size` values. What was used least recently goes first."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._values, self._lock = most, dict[K, V](), threading.Lock()
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
+        self._values = dict[K, V]()
+        """The least recently used first: a value moves to the end when it is looked up."""
+        self._lock = threading.Lock()
 
-    def among(self, keys: Iterable[K]) -> dict[K, V]:
-        """Those that are known."""
+    def get_many(self, keys: Iterable[K]) -> dict[K, V]:
+        """The values of those keys that are in the cache."""
         with self._lock:
             found = {key: self._values.pop(key) for key in keys if key in self._values}
             self._values |= found
         return found
 
-    def add(self, found: Mapping[K, V]) -> None:
+    def put_many(self, values: Mapping[K, V]) -> None:
         with self._lock:
-            self._values |= found
-            for key in [*self._values][: max(len(self._values) - self._most, 0)]:
+            self._values |= values
+            excess = max(len(self._values) - self._max_size, 0)
+            for key in [*self._values][:excess]:
                 del self._values[key]

@@ -14,12 +14,12 @@ _STARTED = uuid.uuid4().hex
 """Tells this process from earlier ones of its number, as in a container that is started again."""
 
 
-def new_token() -> str:
+def new_process_token() -> str:
     """Of a request of this process."""
     return "/".join((_host(), str(os.getpid()), _STARTED, uuid.uuid4().hex))
 
 
-def is_gone(token: str) -> bool:
+def process_has_ended(token: str) -> bool:
     """Whether the process that a token is of ran on this host and does not any more; of others
     nobody here knows."""
     host, pid, started, *_ = (*token.rsplit("/", 3), "", "", "")

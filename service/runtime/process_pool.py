@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from service.store import Store, database
 
-SMALL = 200
+MAX_INLINE_REPORTS = 200
 _NICENESS = 5
 _PROCESSES = 2  # a calibration, and a batch beside it
 _LOOK_S = 1.0
@@ -46,7 +46,7 @@ class ProcessPool:
     ) -> T:
         """The task's answer; `size` counts the reports that it is about. A process that was killed
         is replaced once."""
-        if size <= SMALL:
+        if size <= MAX_INLINE_REPORTS:
             return task(store, *args, **kwargs)
         whose = store.tenant, store.sees_all
         there: Callable[[], T] = partial(_in_store, self._url, whose, task, *args, **kwargs)

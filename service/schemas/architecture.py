@@ -9,14 +9,14 @@ from typing import Annotated, Any, Self
 from pydantic import Discriminator, Field, RootModel, Tag, model_validator
 
 from models.errors import Invalid
-from models.spec.architecture import MOST_LAYERS, Architecture, MlaShape, MoeShape
+from models.spec.architecture import MAX_LAYERS, Architecture, MlaShape, MoeShape
 from service.formats import huggingface
 from service.json_pointers import TAG
 from service.schemas.wire import UNNAMED, Name, Size, Wire
 
 _MARKS_OF_A_CONFIG = {"model_type", "architectures", "text_config", "language_config", "llm_config"}
 
-Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS)]
+Layers = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
 
 
 class MlaFields(Wire):

@@ -68,7 +68,7 @@ class PublishedRun(Wire):
         return Traits(
             chip=self.chip,
             generation=catalogue.chip(self.chip).generation,
-            stack=catalogue.stack(self.stack.name).kin,
+            stack=catalogue.stack(self.stack.name).calibrated_as,
             sparse=self.model.moe is not None,
             precision=workload.precision,
             parameters=self.parameters,

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 
 from models.errors import Invalid
-from models.layouts.defaults import usual
-from models.spec.constraints import EVEN, KNOBS, SUREST, Constraints
+from models.layouts.defaults import with_stack_defaults
+from models.spec.constraints import EVEN_CHANCE, KNOBS, MAX_FIT_PROBABILITY, Constraints
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from service.schemas.wire import Degree, OneOrMany, Wire, no_truth_value
@@ -107,7 +107,7 @@ class LayoutFields(Wire):
 
     def settled(self, problem: Problem) -> LayoutFields:
         """With what was left open as the stack has it."""
-        return LayoutFields.of(usual(problem, self.build(), self.model_fields_set))
+        return LayoutFields.of(with_stack_defaults(problem, self.build(), self.model_fields_set))
 
     @classmethod
     def summary(cls, layout: object) -> str | None:
@@ -158,7 +158,9 @@ class ConstraintFields(Wire):
     offload_optimizer: OneOrMany[bool] | None = None
     memory_reserve_gib: Annotated[float, Field(ge=0, le=1e5)] = 0.0
     """Memory of each device to leave free."""
-    min_fit_probability: Annotated[float, Field(ge=EVEN, le=SUREST)] = EVEN
+    min_fit_probability: Annotated[float, Field(ge=EVEN_CHANCE, le=MAX_FIT_PROBABILITY)] = (
+        EVEN_CHANCE
+    )
     """That a layout fits in memory; 0.5: the memory predicted for it does."""
 
     def build(self) -> Constraints:

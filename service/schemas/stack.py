@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from models.spec.catalogue import frozen
+from models.spec.catalogue import as_tuples
 from models.spec.profile import shipped_profile
 from models.spec.stack import Kernel, Stack
 from models.spec.workload import Precision
@@ -132,7 +132,7 @@ class StackFields(Wire):
         then = (
             base.as_of(shipped_profile().software_year - self.age_years) if self.age_years else base
         )
-        return replace(then, **{name: frozen(value) for name, value in self.changes().items()})
+        return replace(then, **{name: as_tuples(value) for name, value in self.changes().items()})
 
 
 def _form(value: object) -> str:

@@ -1,5 +1,5 @@
-"""All SQL. A use case reads in one transaction and writes in another; the write commits once, when
-its block ends."""
+"""The store, which holds all SQL. A use case reads in one transaction and writes in another, and
+the write commits once, when its block ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from service.store.api_keys import ApiKeys
 from service.store.arrivals import Arrivals
 from service.store.benchmarks import Benchmarks
 from service.store.catalog import CatalogEntries
-from service.store.database import at_head, first_lacking
+from service.store.database import at_head, first_incomplete_table
 from service.store.evidence import Evidence
 from service.store.idempotency_keys import IdempotencyKeys
 from service.store.profiles import Profiles
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Rows:
-    """What one transaction sees."""
+    """The rows that one transaction sees, by table."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -38,7 +38,7 @@ class Rows:
         self.benchmarks = Benchmarks(session)
         self.catalog = CatalogEntries(session)
         self.evidence = Evidence(session)
-        self.keys = IdempotencyKeys(session)
+        self.idempotency_keys = IdempotencyKeys(session)
         self.profiles = Profiles(session)
         self.reports = Reports(session)
 
@@ -48,8 +48,8 @@ class Rows:
         return self._session.info.get(SEEN) is None
 
     def lock(self, name: str) -> None:
-        """Others that lock the same name wait until this transaction ends; on SQLite all writers
-        do."""
+        """Make others that lock the same name wait until this transaction ends. On SQLite all
+        writers wait for each other anyway."""
         if self._session.get_bind().dialect.name == "postgresql":
             self._session.execute(
                 text("select pg_advisory_xact_lock(hashtextextended(:name, 0))"), {"name": name}
@@ -68,8 +68,8 @@ def _available() -> Iterator[None]:
 
 
 @event.listens_for(Session, "do_orm_execute")
-def _own_rows_only(state: ORMExecuteState) -> None:
-    """In a session of a tenant every query is narrowed to its rows, whoever wrote the query."""
+def _narrow_to_tenant(state: ORMExecuteState) -> None:
+    """Narrow every query in a session of a tenant to that tenant's rows, whatever the query is."""
     tenant = state.session.info.get(SEEN)
     if tenant is not None and state.is_select:
         state.statement = state.statement.options(
@@ -78,14 +78,15 @@ def _own_rows_only(state: ORMExecuteState) -> None:
 
 
 @event.listens_for(Session, "before_flush")
-def _owned(session: Session, *_: object) -> None:
+def _set_tenant(session: Session, *_: object) -> None:
+    """Make new rows belong to the session's tenant."""
     for row in session.new:
         if isinstance(row, Owned):
             row.tenant = session.info.get(TENANT)
 
 
 class Store:
-    """A database, or what one `tenant` makes and sees of it."""
+    """A database, or the part of it that one `tenant` makes and sees."""
 
     def __init__(self, engine: Engine, tenant: str | None = None, *, sees_all: bool = True) -> None:
         self._engine, self.tenant, self.sees_all = engine, tenant, sees_all
@@ -112,16 +113,14 @@ class Store:
         self._engine.dispose()
 
     def state(self) -> str:
-        """ "ok", or what keeps the database from being used."""
+        """The text "ok", or what keeps the database from being used."""
         try:
             with self._engine.connect() as connection:
                 if not at_head(connection):
                     return "not at the head of its migrations"
-                lacking = first_lacking(connection)
-                return (
-                    f"at the head of its migrations, but without all of {lacking}"
-                    if lacking
-                    else "ok"
-                )
+                table = first_incomplete_table(connection)
         except SQLAlchemyError:
             return "not reachable"
+        return (
+            "ok" if table is None else f"at the head of its migrations, but without all of {table}"
+        )

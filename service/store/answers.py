@@ -47,7 +47,8 @@ class Answers:
     def briefs(
         self, kind: type[PredictionRow | RecommendationRow], limit: int, before: str | None
     ) -> Sequence[Row[Any]]:
-        """In brief, newest first, from the one after `before` on; ids sort by time."""
+        """What lists show of answers, newest first, starting after the id `before`. Ids sort by
+        time."""
         columns = kind.id, kind.created_at, kind.profile_id, kind.profile_version, kind.brief
         query = select(*columns).order_by(kind.id.desc()).limit(limit)
         if before is not None:

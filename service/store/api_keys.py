@@ -1,4 +1,4 @@
-"""Keys of callers: made and revoked by an operator, looked up by every request that brings one."""
+"""API keys. An operator makes and revokes them, and every request that brings one looks it up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ApiKeys:
         return self._session.get(ApiKeyRow, id_)
 
     def all(self) -> Sequence[ApiKeyRow]:
-        """Oldest first."""
+        """All keys, revoked ones too, oldest first."""
         return self._session.scalars(
             select(ApiKeyRow).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
         ).all()

@@ -1,9 +1,11 @@
-"""What calibrations learn from gets its id and its time as it is written, so that none is missed.
+"""Ids and times of arrival of what calibrations learn from, made so that a calibration misses
+nothing.
 
-A writer holds the lock from before it makes an id until its rows can be seen, as any number of
-writers may at once; who is about to learn takes it alone for a moment. What cannot be seen after
-that moment gets an id of a later one, however long it took to compute or to write. SQLite has one
-writer at a time, and whoever takes the lock is it.
+A calibration remembers an id up to which it has learnt everything. This holds only if no row with
+an earlier id appears later. So a writer holds a shared lock from before it makes an id until its
+rows are visible, and a calibration takes the same lock exclusively for a moment. A row that is not
+visible after that moment has its id still to come, and gets a later one. On SQLite, transactions that
+write wait for each other anyway.
 """
 
 from __future__ import annotations
@@ -18,34 +20,35 @@ from sqlalchemy.orm import Session
 from service.identifiers import new_id
 from service.store.tables import TENANT
 
-_LOCK = 5_120_993_746_280_417  # any number, the same in every process
+_LOCK_KEY = 5_120_993_746_280_417  # any number, the same in every process
 
-Columns = dict[str, Any]
-"""Of a row with a document that shows its id and when it was made."""
+RowValues = dict[str, Any]
+"""The columns of a row to be inserted, one of which is its `document`."""
 
 
 class Arrivals:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def stamped(self, rows: Iterable[Columns]) -> list[Columns]:
-        """As they are to be stored, in this transaction."""
+    def stamped(self, rows: Iterable[RowValues]) -> list[RowValues]:
+        """The rows with id, time and tenant, to be inserted in this transaction."""
         self._lock("pg_advisory_xact_lock_shared")
         tenant = self._session.info.get(TENANT)
         return [{**row, **_stamp(row["document"]), "tenant": tenant} for row in rows]
 
-    def settled(self) -> datetime:
-        """The moment, now, by which every row that has its id can be seen, once this transaction
-        writes and ends."""
+    def wait_for_writers(self) -> datetime:
+        """Wait until every row that has an id is visible, and return the time. A row that becomes
+        visible after this transaction has ended gets an id from after that time."""
         self._lock("pg_advisory_xact_lock")
         return datetime.now(UTC)
 
-    def _lock(self, how: str) -> None:
+    def _lock(self, function: str) -> None:
         if self._session.get_bind().dialect.name == "postgresql":
-            self._session.execute(text(f"select {how}(:key)"), {"key": _LOCK})
+            self._session.execute(text(f"select {function}(:key)"), {"key": _LOCK_KEY})
 
 
-def _stamp(document: dict[str, Any]) -> Columns:
-    id_, now = new_id(), datetime.now(UTC)
+def _stamp(document: dict[str, Any]) -> RowValues:
+    id_ = new_id()
+    now = datetime.now(UTC)
     shown = now.isoformat().replace("+00:00", "Z")
     return {"id": id_, "created_at": now, "document": {**document, "id": id_, "created_at": shown}}

@@ -1,4 +1,4 @@
-"""Micro-benchmarks."""
+"""Queries of micro-benchmarks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.orm import Session, undefer
 
 from service.errors import NotFound
-from service.store.arrivals import Arrivals, Columns
+from service.store.arrivals import Arrivals, RowValues
 from service.store.tables import BenchmarkRow
 
 
@@ -17,14 +17,14 @@ class Benchmarks:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def add(self, benchmark: Columns) -> Columns:
-        """As it is stored."""
+    def add(self, benchmark: RowValues) -> RowValues:
+        """Store a benchmark, and return its values with the id and time that it got."""
         (stored,) = Arrivals(self._session).stamped([benchmark])
         self._session.execute(insert(BenchmarkRow), stored)
         return stored
 
     def get(self, id_: str) -> BenchmarkRow:
-        """With its submission."""
+        """The benchmark with its submission loaded."""
         row = self._session.get(BenchmarkRow, id_, options=[undefer(BenchmarkRow.submission)])
         if row is None:
             raise NotFound("benchmark", id_)
@@ -36,10 +36,11 @@ class Benchmarks:
             query = query.where(BenchmarkRow.id < before)
         return self._session.scalars(query.order_by(BenchmarkRow.id.desc()).limit(limit)).all()
 
-    def made(
+    def created_between(
         self, since: datetime | None, until: datetime | None, after_id: str | None
     ) -> Sequence[BenchmarkRow]:
-        """Oldest first."""
+        """Benchmarks made from `since` (inclusive) until `until` (exclusive), with ids after
+        `after_id`; oldest first."""
         query = select(BenchmarkRow)
         if since is not None:
             query = query.where(BenchmarkRow.created_at >= since)

@@ -1,4 +1,4 @@
-"""Catalogue entries that users registered, by kind, name and version."""
+"""Queries of the catalogue entries that users registered."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class CatalogEntries:
         self._session.add(row)
 
     def find(self, kind: str, name: str, version: int | None) -> CatalogRow | None:
-        """This version, or the latest."""
+        """This version of an entry, or the latest if `version` is None."""
         query = select(CatalogRow).where(CatalogRow.kind == kind, CatalogRow.name == name)
         if version is not None:
             query = query.where(CatalogRow.version == version)
         return self._session.scalar(query.order_by(CatalogRow.version.desc()).limit(1))
 
     def named(self, kind: str, name: str) -> CatalogRow | None:
-        """By a name as requests write it: `name`, or `name@3` for its third version."""
+        """The entry of a name as requests write it: `name`, or `name@3` for its third version."""
         match = _VERSIONED.fullmatch(name)
         if match is None:
             return None

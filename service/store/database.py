@@ -1,4 +1,4 @@
-"""The engine and the schema: SQLite or PostgreSQL by one URL."""
+"""The database engine, SQLite or PostgreSQL by its URL, and the migrations of the schema."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ from service.errors import Unavailable
 from service.store.tables import Table
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
-_BUSY_S = 30
-_PATIENCE = {
+_SQLITE_WAIT_S = 30
+_LIBPQ_TIMEOUTS = {
     "connect_timeout": 10,
     "tcp_user_timeout": 30_000,
     "keepalives_idle": 30,
     "keepalives_interval": 10,
 }
-"""Of libpq, unless the URL says otherwise: by itself it waits a quarter of an hour for a host that
-is gone, and threads of the service with it."""
-_MIGRATION_LOCK = 7_406_128_835_112_009  # any number, the same in every process
+"""Timeouts of libpq, unless the URL sets others. By default it waits a quarter of an hour for a
+host that is gone, and threads of the service wait with it."""
+_MIGRATION_LOCK_KEY = 7_406_128_835_112_009  # any number, the same in every process
 
 
 def connect(url: str) -> Engine:
-    """An engine; nothing is opened before the first query."""
+    """An engine for this URL. No connection is opened before the first query."""
     if url.startswith("sqlite"):
-        engine = sqlalchemy.create_engine(url, connect_args={"timeout": _BUSY_S})
+        engine = sqlalchemy.create_engine(url, connect_args={"timeout": _SQLITE_WAIT_S})
         event.listen(engine, "connect", _open_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    patience = {name: value for name, value in _PATIENCE.items() if name not in make_url(url).query}
+    patience = {
+        name: value for name, value in _LIBPQ_TIMEOUTS.items() if name not in make_url(url).query
+    }
     return sqlalchemy.create_engine(
         url,
         connect_args=patience,
@@ -53,14 +55,14 @@ def connect(url: str) -> Engine:
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:
-    """Bring the schema up to `revision`; of several processes that start at once, one does and the
-    others wait."""
-    with engine.connect() as connection, _alone(connection):
+    """Bring the schema up to `revision`. Of several processes that start at once, one migrates
+    while the others wait."""
+    with engine.connect() as connection, _migration_lock(connection):
         command.upgrade(alembic_config(connection), revision)
 
 
 def downgrade(engine: Engine, revision: str) -> None:
-    with engine.connect() as connection, _alone(connection):
+    with engine.connect() as connection, _migration_lock(connection):
         command.downgrade(alembic_config(connection), revision)
 
 
@@ -69,9 +71,9 @@ def at_head(connection: Connection) -> bool:
     return set(MigrationContext.configure(connection).get_current_heads()) == set(heads)
 
 
-def first_lacking(connection: Connection) -> str | None:
-    """The first table that is not there, or lacks a column that it should have: a migration may
-    have been replaced under the id that it had. Asks for no row."""
+def first_incomplete_table(connection: Connection) -> str | None:
+    """The name of the first table that is missing or misses a column, or None. This happens where a
+    migration was replaced under the id that it had. No row is read."""
     for table in Table.metadata.sorted_tables:
         try:
             with connection.begin_nested():
@@ -90,12 +92,14 @@ def alembic_config(connection: Connection) -> Config:
 
 
 @contextmanager
-def _alone(connection: Connection) -> Iterator[None]:
-    """One transaction, alone with the schema: SQLite's begins as the only writer, PostgreSQL's
-    takes a lock."""
+def _migration_lock(connection: Connection) -> Iterator[None]:
+    """A transaction that no other migration runs beside: on SQLite it is the only writer, on
+    PostgreSQL it takes a lock."""
     with writing(connection):
         if connection.dialect.name == "postgresql":
-            connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+            connection.execute(
+                text("select pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK_KEY}
+            )
         yield
 
 
@@ -107,18 +111,17 @@ def writing(connection: Connection) -> Iterator[None]:
 
 
 def _open_sqlite(connection: Any, _: Any) -> None:
-    connection.isolation_level = (
-        None  # transactions begin where _begin_sqlite says, not where the driver guesses
-    )
-    _into_wal(connection)
+    # transactions begin where _begin_sqlite says, not where the driver guesses
+    connection.isolation_level = None
+    _enable_wal(connection)
     for pragma in ("foreign_keys = ON", "synchronous = NORMAL"):
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _into_wal(connection: Any) -> None:
-    """The switch to a write-ahead log needs the file for itself, and does not wait for it like
-    other statements do."""
-    until = time.monotonic() + _BUSY_S
+def _enable_wal(connection: Any) -> None:
+    """Switch to a write-ahead log. The switch needs the file for itself, but does not wait for it
+    as other statements do, so it is tried again."""
+    until = time.monotonic() + _SQLITE_WAIT_S
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -130,27 +133,28 @@ def _into_wal(connection: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """A writer takes the lock when it begins: SQLite lets no reader become one after another has
-    written."""
-    connection.exec_driver_sql(
-        "BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN"
-    )
+    """Begin a transaction. A writer takes its lock at once, because SQLite lets no reader become a
+    writer after another has written."""
+    writes = connection.get_execution_options().get("writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-class Unusable(Exception):
-    """Says why."""
+class DatabaseUnusable(Exception):
+    """The database cannot be used. The message says why."""
 
 
 @contextmanager
-def usable() -> Iterator[None]:
-    """Raises Unusable for what the database refuses."""
+def translated_errors() -> Iterator[None]:
+    """Turns errors of the database within the block into Unusable."""
     try:
         yield
     except CommandError as error:
-        raise Unusable(
+        raise DatabaseUnusable(
             f"{str(error).strip()}: the database may be of a newer release than this one."
         ) from None
     except Unavailable as error:
-        raise Unusable(str(getattr(error.__cause__, "orig", None) or error).strip()) from None
+        raise DatabaseUnusable(
+            str(getattr(error.__cause__, "orig", None) or error).strip()
+        ) from None
     except SQLAlchemyError as error:
-        raise Unusable(str(getattr(error, "orig", None) or error).strip()) from None
+        raise DatabaseUnusable(str(getattr(error, "orig", None) or error).strip()) from None

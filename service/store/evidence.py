@@ -1,4 +1,4 @@
-"""Published runs. Only a release changes them, all at once."""
+"""Queries of published runs. Only a release changes them, all at once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Evidence:
         self._session = session
 
     def release(self) -> str | None:
-        """The one that the runs are of, if there are any."""
+        """The release that the runs came with, or None where there are none."""
         return self._session.scalars(select(EvidenceRow.release).limit(1)).first()
 
     def replace(self, release: str, documents: Iterable[dict[str, Any]]) -> None:
-        """All runs, by these."""
+        """Replace all runs by those of a release."""
         self._session.execute(delete(EvidenceRow))
         rows = [
             {"id": document["id"], "release": release, "document": document}

@@ -1,4 +1,4 @@
-"""Profiles and their versions. Versions are only ever added."""
+"""Queries of profiles and their versions. Versions are only ever added."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Profiles:
         self._session.flush()
 
     def add_version(self, row: ProfileVersionRow) -> None:
-        """The profile shows one more version, so its revision grows."""
+        """Store a version. The profile's revision grows, because the profile lists its versions."""
         self._session.add(row)
         self._session.flush()
         self._session.execute(
@@ -43,17 +43,13 @@ class Profiles:
         return row
 
     def versions(self, id_: str) -> Sequence[RowMapping]:
-        """version, created_at, origin and made_by of each, without the profiles themselves, which
-        are long."""
-        x = ProfileVersionRow
-        query = select(
-            x.version, x.created_at, x.origin, x.content["made_by"].as_string().label("made_by")
-        )
-        return (
-            self._session.execute(query.where(x.profile_id == id_).order_by(x.version))
-            .mappings()
-            .all()
-        )
+        """The version, created_at, origin and made_by of each version, without its content, which
+        is long."""
+        row = ProfileVersionRow
+        made_by = row.content["made_by"].as_string().label("made_by")
+        query = select(row.version, row.created_at, row.origin, made_by)
+        query = query.where(row.profile_id == id_).order_by(row.version)
+        return self._session.execute(query).mappings().all()
 
     def version(self, id_: str, version: int) -> ProfileVersionRow:
         row = self._session.get(ProfileVersionRow, (id_, version))
@@ -73,7 +69,7 @@ class Profiles:
         ).one()
 
     def revision(self, id_: str) -> int:
-        """As it is now in this transaction."""
+        """The profile's revision as this transaction has left it."""
         return self._session.scalars(select(ProfileRow.revision).where(ProfileRow.id == id_)).one()
 
     def posterior(self, id_: str, version: int) -> dict[str, Any] | None:
@@ -83,14 +79,14 @@ class Profiles:
     def activate(
         self, id_: str, version: int, revision: int, policy: dict[str, Any] | None = None
     ) -> bool:
-        """With another policy, if one is given. False where the profile is no longer at
-        `revision`."""
-        return self._change(
-            id_, revision, active_version=version, **({"policy": policy} if policy else {})
-        )
+        """Make a version the active one and set a policy, if one is given. Nothing is changed, and
+        False returned, where the profile is no longer at `revision`."""
+        new_policy = {"policy": policy} if policy else {}
+        return self._change(id_, revision, active_version=version, **new_policy)
 
     def set_policy(self, id_: str, policy: dict[str, Any], revision: int) -> bool:
-        """False where the profile is no longer at `revision`."""
+        """Set the policy. Nothing is changed, and False returned, where the profile is no longer at
+        `revision`."""
         return self._change(id_, revision, policy=policy)
 
     def _change(self, id_: str, revision: int, **values: Any) -> bool:

@@ -1,4 +1,5 @@
-"""Reports of what was measured."""
+"""Queries of the reports of what was measured. "Measured" means here that a report has a step
+time."""
 
 from __future__ import annotations
 
@@ -11,22 +12,19 @@ from sqlalchemy import Select, func, insert, literal_column, select
 from sqlalchemy.orm import Session, undefer
 
 from service.errors import NotFound
-from service.store.arrivals import Arrivals, Columns
+from service.store.arrivals import Arrivals, RowValues
 from service.store.tables import TENANT, ReportRow
 
 _MEASURED = ReportRow.step_time_s.is_not(None)
-_TELLING = _MEASURED | (ReportRow.outcome == "out_of_memory")
-_ENDED = (ReportRow.outcome == "ok") | (_MEASURED & (ReportRow.outcome != "out_of_memory"))
-_TOGETHER = 10_000  # identifiers in one query: databases bind no more than 32,766 to 65,535
-_AT_A_TIME = 1000
+_INFORMATIVE = _MEASURED | (ReportRow.outcome == "out_of_memory")
+_DID_FIT = (ReportRow.outcome == "ok") | (_MEASURED & (ReportRow.outcome != "out_of_memory"))
+_IDS_PER_QUERY = 10_000  # databases bind no more than 32,766 to 65,535 parameters
+_ROWS_PER_FETCH = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFilter:
-    """`since`, inclusive, and `until`, exclusive, are of measurement, `received_since` is of when a
-    report came; `measured`: only those with a step time; `ended`: only those that ran well, or some
-    steps before they failed for another reason than memory. Those that were withdrawn are left out
-    unless they are asked for."""
+    """Which reports a query is about. Withdrawn reports are left out unless they are asked for."""
 
     chip: str | None = None
     stack: str | None = None
@@ -35,11 +33,17 @@ class ReportFilter:
     profile_id: str | None = None
     profile_version: int | None = None
     since: datetime | None = None
+    """The earliest time of measurement, inclusive."""
     until: datetime | None = None
+    """The latest time of measurement, exclusive."""
     received_since: datetime | None = None
+    """The earliest time at which a report came, inclusive."""
     after_id: str | None = None
     measured: bool = False
-    ended: bool = False
+    """Only reports with a step time."""
+    did_fit: bool = False
+    """Only reports of runs that fitted in memory: they ended well, or trained some steps before
+    they failed for another reason."""
     include_withdrawn: bool = False
 
     def narrow(self, query: Select[Any]) -> Select[Any]:
@@ -56,14 +60,14 @@ class ReportFilter:
             query = query.where(ReportRow.id > self.after_id)
         if not self.include_withdrawn:
             query = query.where(ReportRow.withdrawn_at.is_(None))
-        if self.ended:
-            query = query.where(_ENDED)
+        if self.did_fit:
+            query = query.where(_DID_FIT)
         return query.where(_MEASURED) if self.measured else query
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a report says in short."""
+class ReportBrief:
+    """The columns of a report that summaries need, without its document."""
 
     outcome: str
     chip: str
@@ -79,8 +83,9 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Last:
-    """The last report of a run, and its first, which stays the same."""
+class LastReport:
+    """The last report of a run. `first_id` is the id of the run's first report, which stays the
+    same when another comes."""
 
     id: str
     measured_at: datetime
@@ -91,8 +96,8 @@ class Reports:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def add(self, reports: Iterable[Columns]) -> list[Columns]:
-        """As they are stored."""
+    def add(self, reports: Iterable[RowValues]) -> list[RowValues]:
+        """Store reports, and return their values with the ids and times that they got."""
         stored = Arrivals(self._session).stamped(reports)
         self._session.execute(insert(ReportRow), stored)
         return stored
@@ -101,75 +106,77 @@ class Reports:
         return self._session.scalars(wanted.narrow(select(func.count(ReportRow.id)))).one()
 
     def get(self, id_: str) -> ReportRow:
-        """With its submission."""
-        return self._found(id_, options=[undefer(ReportRow.submission)])
+        """The report with its submission loaded."""
+        return self._get(id_, options=[undefer(ReportRow.submission)])
 
-    def held(self, id_: str) -> ReportRow:
-        """Nobody else changes it before this transaction ends."""
-        return self._found(id_, with_for_update=True)
+    def get_for_update(self, id_: str) -> ReportRow:
+        """The report, locked: nobody else changes it before this transaction ends."""
+        return self._get(id_, with_for_update=True)
 
-    def of_log(self, log_hash: str) -> ReportRow | None:
-        """The first of whoever writes here that still counts."""
+    def first_of_log(self, log_hash: str) -> ReportRow | None:
+        """The first report of a training log that this tenant sent and has not withdrawn."""
         mine = ReportRow.tenant.is_not_distinct_from(self._session.info.get(TENANT))
         query = select(ReportRow).where(
             ReportRow.log_hash == log_hash, ReportRow.withdrawn_at.is_(None), mine
         )
         return self._session.scalars(query.order_by(ReportRow.id).limit(1)).first()
 
-    def _found(self, id_: str, **how: Any) -> ReportRow:
-        row = self._session.get(ReportRow, id_, **how)
+    def _get(self, id_: str, **options: Any) -> ReportRow:
+        row = self._session.get(ReportRow, id_, **options)
         if row is None:
             raise NotFound("report", id_)
         return row
 
-    def among(self, ids: Sequence[str]) -> set[str]:
-        """Those of some ids that there are."""
-        parts = (ids[start : start + _TOGETHER] for start in range(0, len(ids), _TOGETHER))
-        return {
-            id_
-            for part in parts
-            for id_ in self._session.scalars(select(ReportRow.id).where(ReportRow.id.in_(part)))
-        }
+    def existing_ids(self, ids: Sequence[str]) -> set[str]:
+        """Which of these ids belong to reports."""
+        existing: set[str] = set()
+        for start in range(0, len(ids), _IDS_PER_QUERY):
+            some = ids[start : start + _IDS_PER_QUERY]
+            existing.update(
+                self._session.scalars(select(ReportRow.id).where(ReportRow.id.in_(some)))
+            )
+        return existing
 
     def newest(
         self, wanted: ReportFilter, limit: int, before: str | None = None
     ) -> Sequence[ReportRow]:
-        """Newest first, from the one after `before` on; ids sort by time."""
+        """The newest reports, newest first, starting after the id `before`. Ids sort by the time at
+        which reports came."""
         query = wanted.narrow(select(ReportRow))
         if before is not None:
             query = query.where(ReportRow.id < before)
         return self._session.scalars(query.order_by(ReportRow.id.desc()).limit(limit)).all()
 
-    def last_of_each_run(self, wanted: ReportFilter, limit: int) -> list[Last]:
-        """Of all reports of the same run the one that was measured last, the latest of them
-        first."""
-        latest, run = (ReportRow.measured_at.desc(), ReportRow.id.desc()), ReportRow.run_hash
+    def last_of_each_run(self, wanted: ReportFilter, limit: int) -> list[LastReport]:
+        """For each run, of all its reports the one that was measured last; the latest first."""
+        run = ReportRow.run_hash
+        latest = ReportRow.measured_at.desc(), ReportRow.id.desc()
         place = func.row_number().over(partition_by=run, order_by=latest).label("place")
         first = func.min(ReportRow.id).over(partition_by=run).label("first_id")
         ran = wanted.narrow(select(ReportRow.id, ReportRow.measured_at, first, place)).subquery()
         query = select(ran.c.id, ran.c.measured_at, ran.c.first_id).where(ran.c.place == 1)
         query = query.order_by(ran.c.measured_at.desc(), ran.c.id.desc()).limit(limit)
-        return [Last(*row) for row in self._session.execute(query)]
+        return [LastReport(*row) for row in self._session.execute(query)]
 
-    def named(self, ids: Sequence[str]) -> Sequence[ReportRow]:
-        """Those of a few ids that there are."""
-        return (
-            self._session.scalars(select(ReportRow).where(ReportRow.id.in_(ids))).all()
-            if ids
-            else []
-        )
+    def by_ids(self, ids: Sequence[str]) -> Sequence[ReportRow]:
+        """The reports with these ids, of which there may be few. An id of no report is ignored."""
+        if not ids:
+            return []
+        return self._session.scalars(select(ReportRow).where(ReportRow.id.in_(ids))).all()
 
-    def told(self, wanted: ReportFilter) -> Iterator[Told]:
-        """Read as they are asked for, some at a time."""
-        query = wanted.narrow(select(*(getattr(ReportRow, f.name) for f in fields(Told))))
-        for row in self._session.execute(query, execution_options={"yield_per": _AT_A_TIME}):
-            yield Told(*row)
+    def briefs(self, wanted: ReportFilter) -> Iterator[ReportBrief]:
+        """All wanted reports in short. They are fetched as the iterator advances, so that very many
+        take little memory."""
+        columns = [getattr(ReportRow, field.name) for field in fields(ReportBrief)]
+        query = wanted.narrow(select(*columns))
+        for row in self._session.execute(query, execution_options={"yield_per": _ROWS_PER_FETCH}):
+            yield ReportBrief(*row)
 
     def last_of_each_source(
         self, wanted: ReportFilter, each: int, sources: int
     ) -> Sequence[ReportRow]:
-        """The newest of every tenant or source (a tenant's are one), of so many that reported
-        last."""
+        """The newest `each` reports of every source, for the `sources` that reported last. All
+        reports of a tenant are of one source."""
         source = func.coalesce(ReportRow.tenant, ReportRow.source, literal_column("''"))
         grouped: Any = select(source, func.max(ReportRow.id)).group_by(source)
         latest = wanted.narrow(grouped).order_by(func.max(ReportRow.id).desc()).limit(sources)
@@ -184,16 +191,16 @@ class Reports:
         ]
 
     def names(self, column: Literal["chip", "stack", "architecture"]) -> Sequence[str]:
-        """What reports have been about."""
+        """All names that this column has."""
         return self._session.scalars(select(getattr(ReportRow, column)).distinct()).all()
 
-    def telling(self, wanted: ReportFilter) -> Sequence[ReportRow]:
-        """Those that say something of time or memory, oldest first: a crash before the first step
-        says nothing of either."""
-        query = wanted.narrow(select(ReportRow).where(_TELLING))
+    def informative(self, wanted: ReportFilter) -> Sequence[ReportRow]:
+        """The reports that say something of time or memory, oldest first. A crash before the first
+        step says nothing of either."""
+        query = wanted.narrow(select(ReportRow).where(_INFORMATIVE))
         return self._session.scalars(query.order_by(ReportRow.id)).all()
 
-    def count_telling(self, wanted: ReportFilter) -> int:
+    def count_informative(self, wanted: ReportFilter) -> int:
         return self._session.scalars(
-            wanted.narrow(select(func.count(ReportRow.id)).where(_TELLING))
+            wanted.narrow(select(func.count(ReportRow.id)).where(_INFORMATIVE))
         ).one()

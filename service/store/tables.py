@@ -1,5 +1,5 @@
-"""The rows. Documents are JSON as they were answered; columns beside them are what queries ask
-about."""
+"""The tables. A row's `document` is JSON as it was answered; the columns beside it are those that
+queries need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An instant; SQLite forgets the zone, so it is put back."""
+    """An instant in UTC. SQLite does not store the zone, so it is set again on the way out."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -55,12 +55,13 @@ class Table(DeclarativeBase):
 
 
 TENANT, SEEN = "tenant", "seen"
-"""What a session's `info` calls whose rows it makes, and whose it sees (None: all)."""
+"""Keys of a session's `info`: the tenant whose rows the session makes, and the tenant whose rows it
+sees (None: it sees all)."""
 
 
 class Owned:
-    """Rows of a tenant (service.api_keys), or of nobody where keys are not asked for. A store of a
-    tenant (service.store) sees no others and makes no others."""
+    """Rows that belong to a tenant (service.api_keys), or to nobody where the service asks for no
+    keys. A store of a tenant (service.store) sees and makes only that tenant's rows."""
 
     tenant: Mapped[str | None] = mapped_column()
 
@@ -73,13 +74,13 @@ def _made_under() -> ForeignKeyConstraint:
 
 
 def _listed(table: str) -> Index:
-    """For what a tenant has, newest first."""
+    """An index for lists of what a tenant has, newest first."""
     return Index(f"ix_{table}_tenant", "tenant", "id")
 
 
 class ProfileRow(Table):
-    """`revision` grows with every change and is what an ETag shows. `policy`: who activates what
-    calibrations make."""
+    """A profile. `revision` grows with every change and is shown in the ETag. `policy` says who
+    activates the versions that calibrations make."""
 
     __tablename__ = "profiles"
 
@@ -90,9 +91,9 @@ class ProfileRow(Table):
 
 
 class ProfileVersionRow(Table):
-    """Never changed. `origin` is "shipped" or "calibrated"; `content_hash` tells whether a release
-    shipped another. `learnt` says which reports it rests on; `posterior`
-    (models.calibration.posterior) is loaded by calibrations only."""
+    """A version of a profile, which is never changed. `origin` is "shipped" or "calibrated".
+    `content_hash` shows whether a release ships another content. `learnt` says which reports the
+    version rests on. `posterior` (models.calibration.posterior) is loaded by calibrations only."""
 
     __tablename__ = "profile_versions"
 
@@ -108,7 +109,8 @@ class ProfileVersionRow(Table):
 
 
 class PredictionRow(Owned, Table):
-    """`brief` is what lists show of the document (service.ask.answer_pages)."""
+    """A prediction as it was answered. `brief` is what lists show of the document
+    (service.ask.answer_pages)."""
 
     __tablename__ = "predictions"
     __table_args__ = (_made_under(), _listed(__tablename__))
@@ -122,7 +124,8 @@ class PredictionRow(Owned, Table):
 
 
 class RecommendationRow(Owned, Table):
-    """`brief` is what lists show of the document (service.ask.answer_pages)."""
+    """A recommendation as it was answered. `brief` is what lists show of the document
+    (service.ask.answer_pages)."""
 
     __tablename__ = "recommendations"
     __table_args__ = (_made_under(), _listed(__tablename__))
@@ -136,10 +139,10 @@ class RecommendationRow(Owned, Table):
 
 
 class ReportRow(Owned, Table):
-    """`submission` is what came, as it came, and loaded where it is asked for only; `residual` the
-    log of measured over predicted step time. What has a `withdrawn_at` is kept and counts nowhere.
-    `run_hash`: of the question and the layout, which all reports of the same run have in common;
-    `log_hash`: of a training log with its run."""
+    """A report. `submission` is the text as it was received, loaded only on request. `residual` is
+    the log of measured over predicted step time. A report with a `withdrawn_at` is kept but counts
+    nowhere. `run_hash` is the hash of question and layout, which all reports of the same run share;
+    `log_hash` that of a training log with its run."""
 
     __tablename__ = "reports"
     __table_args__ = (
@@ -183,8 +186,7 @@ class ReportRow(Owned, Table):
 
 
 class BenchmarkRow(Owned, Table):
-    """`submission` is what came, as it came, and loaded where it is asked for only; `chip` and
-    `stack` are whom it informs."""
+    """A micro-benchmark. `submission` is the text as it was received, loaded only on request."""
 
     __tablename__ = "benchmarks"
     __table_args__ = (_listed(__tablename__),)
@@ -199,7 +201,8 @@ class BenchmarkRow(Owned, Table):
 
 
 class EvidenceRow(Table):
-    """A published run. `release`: hash of the file that it came with; all rows have the same."""
+    """A published run. `release` is the hash of the file that it came with, the same in all
+    rows."""
 
     __tablename__ = "evidence"
 
@@ -222,9 +225,10 @@ class CatalogRow(Table):
 
 
 class IdempotencyRow(Table):
-    """A key from its claim on; `status` and what follows are filled when the answer is there.
+    """A claimed Idempotency-Key. `status`, `location` and `document` are set once it is answered.
 
-    `token` is the claim: a process that was taken for dead cannot finish what another took over.
+    `token` belongs to the process that claimed it. A process that was taken for dead cannot finish
+    a claim that another has taken over, because the token has changed.
     """
 
     __tablename__ = "idempotency_keys"
@@ -239,7 +243,8 @@ class IdempotencyRow(Table):
 
 
 class ApiKeyRow(Table):
-    """`secret_hash`: SHA-256 of the secret, which is random enough to need no salt."""
+    """An API key. `secret_hash` is the SHA-256 of its secret, which is random enough to need no
+    salt."""
 
     __tablename__ = "api_keys"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import DomainError
-from models.layouts.defaults import SETTLED
+from models.layouts.defaults import DEFAULTED_KNOBS
 from models.spec import catalogue
 from models.spec.hardware import GIB, Cluster
 from models.spec.layout import Layout
@@ -134,7 +134,7 @@ def _layout(layout: Layout) -> dict[str, Any]:
     """With what a stack would settle otherwise, were it left out."""
     fields = LayoutFields.of(layout)
     return {
-        **{name: getattr(fields, name) for name in SETTLED},
+        **{name: getattr(fields, name) for name in DEFAULTED_KNOBS},
         **fields.model_dump(exclude_defaults=True),
     }
 

@@ -28,7 +28,7 @@ from models.errors import DomainError, Invalid
 from models.layouts.rules import RULES, first_broken
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
-from models.spec.profile import Newest, Profile
+from models.spec.profile import NewestSoftware, Profile
 from service.formats import runs
 
 FAMILY_WEIGHT = 60.0  # no family counts for more runs than this
@@ -156,7 +156,7 @@ def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
 
 def newest(
     rows: Iterable[dict[str, Any]], observed: Iterable[Observation], software_year: float
-) -> tuple[Newest, ...]:
+) -> tuple[NewestSoftware, ...]:
     """The newest software that was timed on each generation of chips; runs without a date do not
     tell."""
     dated = {row["id"] for row in rows if row.get("date")}
@@ -165,7 +165,7 @@ def newest(
         if one.step_time_s is not None and one.key in dated:
             scope = f"generation:{one.problem.cluster.chip.generation}"
             years[scope] = max(software_year - one.problem.stack.age_years, years.get(scope, 0.0))
-    return tuple(Newest(scope=scope, year=round(year, 3)) for scope, year in sorted(years.items()))
+    return tuple(NewestSoftware(scope=scope, year=round(year, 3)) for scope, year in sorted(years.items()))
 
 
 def written(found: Calibration) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from models.cost.step import predict
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
-from models.spec.profile import Z80, Key, Profile, shipped_profile
+from models.spec.profile import Z80, Profile, TermKey, shipped_profile
 from models.spec.workload import Workload
 
 REPORTS = (5, 20, 200)
@@ -89,7 +89,7 @@ class Fleet:
     def truth(self, generator: np.random.Generator) -> Profile:
         """A draw from the prior."""
         free = [term for term in self.profile.terms if term.key not in self.posterior.keys]
-        drawn: dict[Key, float] = {
+        drawn: dict[TermKey, float] = {
             t.key: t.mean + t.spread * float(generator.standard_normal()) for t in free
         }
         factor = np.linalg.cholesky(self.posterior.precision)

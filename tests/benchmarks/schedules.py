@@ -14,7 +14,7 @@ from itertools import product
 
 import numpy as np
 
-from models.layouts.defaults import usual
+from models.layouts.defaults import with_stack_defaults
 from models.layouts.rules import first_broken
 from models.prediction.timeline import timeline
 from models.spec import catalogue
@@ -49,7 +49,7 @@ def excess(
             stack=catalogue.stack("generic"),
         )
         knobs = {"schedule": schedule, "virtual_stages": virtual_stages, "balanced": balanced}
-        layout = usual(problem, Layout(pp=pp, dp_shard=DATA_PARALLEL, **knobs), _OPEN)
+        layout = with_stack_defaults(problem, Layout(pp=pp, dp_shard=DATA_PARALLEL, **knobs), _OPEN)
         if first_broken(problem, Layouts.of([layout]))[0] >= 0:
             continue
         found = timeline(problem, shipped_profile(), layout, micro_batches)

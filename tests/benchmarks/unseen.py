@@ -41,7 +41,7 @@ class Unseen:
         timed = [o for o in observations(rows, shipped_profile()) if o.step_time_s is not None]
         self.fit: Fit = time_fit(prior, timed, Posterior.nothing())
         self.estimate: Estimate = self.fit.solve()
-        self.keys = [target.key for target in self.fit.targets]
+        self.idempotency_keys = [target.key for target in self.fit.targets]
         self.groups = {key: group(self.rows[key]) for key in self.keys}
         self.unknown = unidentified_variance(self.fit, self.estimate)
 
@@ -85,7 +85,7 @@ class Unseen:
         known = neighbourhoods(self.fit, self.estimate, logs, self.groups, others, widened=widened)
         profile = replace(profile, neighbourhoods=known)
         spreads = [
-            profile.neighbourhood(self.fit.targets[i].problem.neighbourhoods).with_variance(
+            profile.neighbourhood(self.fit.targets[i].problem.neighbourhood_scopes).with_variance(
                 self.unknown[i]
             )
             for i in np.flatnonzero(mine)

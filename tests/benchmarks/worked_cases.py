@@ -20,7 +20,7 @@ from models.errors import DomainError, Infeasible
 from models.prediction.prediction import Prediction, predict_layouts
 from models.spec import catalogue
 from models.spec.constraints import Constraints
-from models.spec.flops import step_time_of
+from models.spec.flops import step_time_from_throughput
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
@@ -160,7 +160,7 @@ def cases() -> Iterator[Case]:
 
 
 def published_time(question: Problem, tflops: float) -> float:
-    return step_time_of(
+    return step_time_from_throughput(
         tflops * 1e12, question.cluster.num_chips, question.architecture, question.workload, "full"
     )
 

@@ -19,7 +19,7 @@ from models.cost.memory_uncertainty import MemoryUncertainty
 from models.cost.step import Predictions, predict
 from models.layouts.complexity import complexity
 from models.layouts.rules import RULES, Rule
-from models.spec.constraints import EVEN, Constraints
+from models.spec.constraints import EVEN_CHANCE, Constraints
 from models.spec.hardware import GIB
 from models.spec.layout import (
     AXES,
@@ -78,7 +78,7 @@ def fitting(problem: Problem, profile: Profile, constraints: Constraints) -> Fou
         predictions = predict(problem, layouts, profile.coefficients(problem.scopes))
         on_host = predictions.host_bytes <= problem.cluster.host_bytes
         fit = (predictions.needed_bytes <= capacity) & on_host
-        if constraints.min_fit_probability > EVEN:
+        if constraints.min_fit_probability > EVEN_CHANCE:
             fit &= _probability(predictions, profile) >= constraints.min_fit_probability
         fits = np.flatnonzero(fit)
         layouts = layouts.take(fits)
@@ -214,7 +214,8 @@ def _policies(problem: Problem, constraints: Constraints) -> Layouts:
     )
     named = constraints.allowed.get("recompute_modules")
     sets = [
-        problem.effective(modules) for modules in ([named] if named else problem.stack.selective)
+        problem.effective_modules(modules)
+        for modules in ([named] if named else problem.stack.selective)
     ]
     rows = Layouts.of(
         Layout(**policy, recompute_modules=modules)

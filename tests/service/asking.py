@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-ON_SQLITE = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
-"""For long tests of what is worked out from rows, whatever database has them."""
+ON_BOTH = pytest.mark.parametrize("databases", ["sqlite", "postgresql"], indirect=True)
+"""For tests of what is kept: they run on SQLite and on PostgreSQL, all others on SQLite alone."""
 
 QUESTION: dict[str, Any] = {
     "model": "llama-3.1-8b",

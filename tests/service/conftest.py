@@ -58,11 +58,3 @@ def shared_client(databases: Databases) -> Iterator[TestClient]:
     """One application for all tests of a module: for those that leave nothing behind."""
     with serving(databases) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def sqlite(sqlite_files: Databases) -> Iterator[TestClient]:
-    """The same on SQLite alone, for what is answered whatever the database: what one keeps is
-    tested on each."""
-    with serving(sqlite_files) as client:
-        yield client

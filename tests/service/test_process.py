@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 from tests.paths import ROOT
-from tests.service.asking import PREDICTION, assert_problem
+from tests.service.asking import ON_BOTH, PREDICTION, assert_problem
 
 
 @contextmanager
@@ -46,6 +46,7 @@ def address_of(process: subprocess.Popen[str]) -> str:
     return match[1]
 
 
+@ON_BOTH
 def test_it_migrates_serves_and_stops(empty_database_url: str) -> None:
     with started(empty_database_url, "--port", "0") as process:
         address = address_of(process)
@@ -58,6 +59,7 @@ def test_it_migrates_serves_and_stops(empty_database_url: str) -> None:
     assert process.returncode == -signal.SIGTERM
 
 
+@ON_BOTH
 def test_several_may_start_on_an_empty_database(empty_database_url: str) -> None:
     with ExitStack() as stack:
         processes = [

@@ -14,13 +14,13 @@ from starlette.testclient import TestClient
 
 from service import api_keys
 from service.resolve.disclosure import Disclosure
-from service.resolve.observations import Observations
+from service.resolve.observations import observation
+from service.resolve.stored_runs import StoredRuns
 from service.runtime.process_pool import SMALL
 from service.store import Store, database
 from service.store.reports import ReportFilter
 from tests.service.asking import (
     CHIP,
-    ON_SQLITE,
     PREDICTION,
     QUESTION,
     REPORT,
@@ -340,11 +340,10 @@ def test_a_flood_of_one_tenant_weighs_as_one_source(guarded: TestClient, key) ->
     ]
     guarded.post("/v1/reports", json={"reports": flood}, headers=key("a"))
     with guarded.app.state.services.store.reading() as rows:
-        usable, _ = Observations(rows).of(rows.reports.telling(ReportFilter()))
-    assert {observation.source for _, observation in usable} == {"a"}
+        runs, _ = StoredRuns(rows).read(rows.reports.informative(ReportFilter()))
+    assert {observation(run).source for run in runs} == {"a"}
 
 
-@ON_SQLITE
 @pytest.mark.parametrize("flood", [60, pytest.param(300, marks=pytest.mark.long)])
 def test_a_flood_of_one_tenant_is_not_promoted_at_the_cost_of_another(
     guarded: TestClient, key, flood: int

@@ -26,7 +26,7 @@ from models.spec.constraints import Constraints
 from models.spec.hardware import Cluster
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
-from models.spec.recompute import policy
+from models.spec.recompute import policy_code
 from models.spec.workload import Workload
 from tests.benchmarks.problems import NAMED, problem
 from tests.models.search.test_branch_and_bound import PINNED, offers, problems
@@ -66,8 +66,8 @@ def better(cluster: Cluster, times: float) -> list[Cluster]:
     chip = cluster.chip
     peaks = {dtype: peak * times for dtype, peak in chip.peak_tflops.items()}
     return [
-        cluster.changed(scale_up=times),
-        cluster.changed(scale_out=times),
+        cluster.with_changes(scale_up=times),
+        cluster.with_changes(scale_out=times),
         replace(
             cluster, chip=replace(chip, memory_bandwidth_gb_s=chip.memory_bandwidth_gb_s * times)
         ),
@@ -89,7 +89,9 @@ def test_more_of_anything_never_makes_a_layout_slower(
 ) -> None:
     """Nor where links are so slow that whatever can hide traffic does."""
     assume(offers(problem, pinned))
-    slow = replace(problem, cluster=problem.cluster.changed(scale_up=inside, scale_out=outside))
+    slow = replace(
+        problem, cluster=problem.cluster.with_changes(scale_up=inside, scale_out=outside)
+    )
     for layouts in islice(legal(slow, Constraints(allowed=pinned)), 20):
         took = predict(slow, layouts, PROFILE.coefficients(slow.scopes)).step_time_s * (1 + CLOSE)
         for cluster in better(slow.cluster, times):
@@ -135,9 +137,9 @@ def test_computing_attention_again_never_makes_a_step_shorter(
         "schedule": ("1f1b", "interleaved"),
         "micro_batch": (1,),
     }
-    again, c = int(policy("selective", ("core_attn",))), PROFILE.coefficients(asked.scopes)
+    again, c = int(policy_code("selective", ("core_attn",))), PROFILE.coefficients(asked.scopes)
     for plain in legal(asked, Constraints(allowed=pinned)):
-        more = plain.having(recompute=np.full(len(plain), again))
+        more = plain.with_columns(recompute=np.full(len(plain), again))
         seconds, with_more = (predict(asked, rows, c).step_time_s for rows in (plain, more))
         assert (with_more >= seconds * (1 - 1e-9)).all()
 
@@ -162,7 +164,7 @@ def test_a_point_is_the_search_of_its_place() -> None:
         {"scale_out": s, "num_chips": n} for s in (0.25, 4.0) for n in (128, 256)
     ]
     for found in points:
-        cluster = SMALL.cluster.changed(
+        cluster = SMALL.cluster.with_changes(
             scale_out=found.at["scale_out"], num_chips=int(found.at["num_chips"])
         )
         there = replace(SMALL, cluster=cluster)
@@ -179,20 +181,24 @@ def test_a_point_is_the_search_of_its_place() -> None:
     ],
 )
 def test_the_number_of_chips_that_there_are_is_the_cluster_as_it_is(cluster: Cluster) -> None:
-    assert cluster.changed(num_chips=cluster.num_chips) == cluster.changed(scale_out=1.0) == cluster
+    assert (
+        cluster.with_changes(num_chips=cluster.num_chips)
+        == cluster.with_changes(scale_out=1.0)
+        == cluster
+    )
 
 
 def test_other_numbers_of_chips_hold_as_many_of_each_domain_and_whole_slices() -> None:
     racks = catalogue.cluster("gb200", 512, chips_per_domain=32)
-    assert [racks.changed(num_chips=n).scale_up_domain for n in (1024, 64, 16)] == [32, 32, 16]
-    assert racks.changed(num_chips=64, domain=48).chips_per_domain is None
+    assert [racks.with_changes(num_chips=n).scale_up_domain for n in (1024, 64, 16)] == [32, 32, 16]
+    assert racks.with_changes(num_chips=64, domain=48).chips_per_domain is None
     slices = catalogue.cluster("v5p", 128, torus_shape=(2, 4, 8))
-    assert [slices.changed(num_chips=n).slice_shape for n in (64, 256, 32)] == [
+    assert [slices.with_changes(num_chips=n).slice_shape for n in (64, 256, 32)] == [
         (2, 4, 8),
         (2, 4, 8),
         (2, 4, 4),
     ]
-    assert catalogue.cluster("v5p", 64, torus_shape=(2, 4, 8)).changed(
+    assert catalogue.cluster("v5p", 64, torus_shape=(2, 4, 8)).with_changes(
         num_chips=128
     ).slice_shape == (4, 4, 8)
 
@@ -237,10 +243,10 @@ def test_whenever_time_ends_the_points_that_are_exact_are_those_of_a_frontier_wi
 
 def test_a_deeper_model_is_as_many_times_the_parameters() -> None:
     sparse = catalogue.architecture("deepseek-v3")
-    twice = sparse.with_layers(2)
+    twice = sparse.with_depth_scaled(2)
     body = sum(layer.parameters(sparse.hidden_size) for layer in sparse.layers)
     assert sum(layer.parameters(twice.hidden_size) for layer in twice.layers) == 2 * body
-    assert sparse.with_layers(1) == sparse
+    assert sparse.with_depth_scaled(1) == sparse
 
 
 def test_where_the_gap_crosses_the_tolerance_lies_between_the_points_on_either_side() -> None:

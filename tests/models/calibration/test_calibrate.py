@@ -119,7 +119,7 @@ def test_outliers_do_not_widen_what_is_expected_of_others() -> None:
         replace(o, step_time_s=8 * (o.step_time_s or 0)) if i % 4 == 0 else o
         for i, o in enumerate(clean)
     ]
-    kinds = clean[0].problem.neighbourhoods
+    kinds = clean[0].problem.neighbourhood_scopes
     without, with_odd = (
         calibrate(PROFILE, runs).profile.neighbourhood(kinds).spread for runs in (clean, odd)
     )
@@ -134,7 +134,7 @@ def test_outliers_of_memory_are_named_and_widen_nothing() -> None:
     ]
     found = calibrate(PROFILE, odd)
     assert set(found.outliers) == {o.key for o in odd[::4]}
-    pair = clean[0].problem.neighbourhoods[-1]
+    pair = clean[0].problem.neighbourhood_scopes[-1]
     without, with_odd = (
         {one.scope: one.spread for one in made.memory_neighbourhoods}[pair]
         for made in (calibrate(PROFILE, clean).profile, found.profile)

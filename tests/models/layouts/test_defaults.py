@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from models.errors import Invalid
-from models.layouts.defaults import usual
+from models.layouts.defaults import with_stack_defaults
 from models.layouts.rules import require_legal
 from models.spec import catalogue
 from models.spec.layout import Layout
@@ -32,7 +32,7 @@ def test_degrees_alone_make_a_legal_layout(stack: str) -> None:
         else []
     )
     for given in degrees:
-        require_legal(problem, usual(problem, Layout(**given), given))
+        require_legal(problem, with_stack_defaults(problem, Layout(**given), given))
 
 
 def test_what_is_given_stays() -> None:
@@ -43,7 +43,7 @@ def test_what_is_given_stays() -> None:
         stack=catalogue.stack("megatron"),
     )
     layout = Layout(dp_shard=16, zero_stage=0)
-    assert usual(problem, layout, {"dp_shard", "zero_stage"}) == layout
+    assert with_stack_defaults(problem, layout, {"dp_shard", "zero_stage"}) == layout
 
 
 @pytest.mark.parametrize("stack", ["megatron", "torchtitan", "generic", "nanotron", "deepseek"])
@@ -57,7 +57,7 @@ def test_a_schedule_that_is_left_open_is_one_that_the_recipe_allows_where_the_st
         workload=Workload(seq_len=4096, global_batch=64, load_balancing="global_batch_loss"),
         stack=catalogue.stack(stack),
     )
-    found = usual(problem, Layout(**given), given)
+    found = with_stack_defaults(problem, Layout(**given), given)
     if "afab" in problem.stack.schedules or "pp" not in given:
         require_legal(problem, found)
         assert found.schedule == "afab"

@@ -87,10 +87,10 @@ def test_terms_that_are_nothing_have_no_ground() -> None:
 
 
 def test_a_generation_on_which_nothing_ran_is_named_and_its_interval_wider() -> None:
-    profile = replace(taught("h100", "torchtitan"), beyond=2.0)
+    profile = replace(taught("h100", "torchtitan"), unseen_widening=2.0)
     there = predicted(profile, "mi300x", "torchtitan")
     assert "no run behind the profile is on cdna3 chips" in there.provenance.outside
-    alike = predicted(replace(profile, beyond=1.0), "mi300x", "torchtitan")
+    alike = predicted(replace(profile, unseen_widening=1.0), "mi300x", "torchtitan")
     assert there.step_time_high_s > alike.step_time_high_s
     assert there.step_time_s == alike.step_time_s
 
@@ -113,7 +113,7 @@ def test_what_lies_beyond_every_run_is_named() -> None:
 @pytest.mark.parametrize(("seq_len", "times"), [(8192, 1), (16384, 2)])
 def test_a_prediction_where_no_run_has_been_is_wider(seq_len: int, times: int) -> None:
     def width(beyond: float) -> float:
-        found = predicted(replace(taught(), beyond=beyond), seq_len=seq_len)
+        found = predicted(replace(taught(), unseen_widening=beyond), seq_len=seq_len)
         return math.log(found.step_time_high_s / found.step_time_low_s)
 
     assert width(2.0) == pytest.approx(times * width(1.0))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from models.cost.schedules import run
 from models.errors import Invalid
-from models.layouts.defaults import usual
+from models.layouts.defaults import with_stack_defaults
 from models.layouts.rules import first_broken
 from models.prediction.timeline import MOST_OPERATIONS, Timeline, chrome_trace, timeline
 from models.spec import catalogue
@@ -104,7 +104,7 @@ def test_zero_bubble_takes_what_the_simulation_takes(
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.summary())
 def test_a_stage_does_one_thing_at_a_time_and_nothing_before_what_it_needs(layout: Layout) -> None:
-    found = timeline(GENERIC, PROFILE, usual(GENERIC, layout, ()))
+    found = timeline(GENERIC, PROFILE, with_stack_defaults(GENERIC, layout, ()))
     for stage in range(found.stages):
         mine = sorted(
             {(event.start_s, event.end_s) for event in found.events if event.stage == stage}
@@ -136,7 +136,7 @@ def within(found: Timeline, low: float, high: float) -> bool:
 def test_the_closed_form_is_about_as_long(layout: Layout) -> None:
     """Exact for plain schedules, of this model even with sends; an upper bound for interleaved
     chunks that differ; about as long for the rest."""
-    found = timeline(GENERIC, PROFILE, usual(GENERIC, layout, ()))
+    found = timeline(GENERIC, PROFILE, with_stack_defaults(GENERIC, layout, ()))
     if layout.schedule in ("1f1b", "afab", "zero_bubble"):
         assert within(found, 1 - 1e-9, 1 + 1e-9)
     elif layout.schedule == "interleaved":
@@ -157,7 +157,9 @@ def test_a_schedule_that_needs_too_many_operations_is_refused() -> None:
     """Interleaving needs as many micro-batches as stages, however few are asked for."""
     deep = replace(
         GENERIC,
-        architecture=GENERIC.architecture.with_layers(1024 / len(GENERIC.architecture.layers)),
+        architecture=GENERIC.architecture.with_depth_scaled(
+            1024 / len(GENERIC.architecture.layers)
+        ),
     )
     large = replace(
         deep,

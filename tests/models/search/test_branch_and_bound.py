@@ -28,7 +28,7 @@ from models.layouts.space import (
     SHARDING_KNOBS,
     Policies,
     Space,
-    neutral,
+    default_layouts,
 )
 from models.search import branch_and_bound as search_module
 from models.search.bounds import Bounds, CoreBounds, Variants, slower_shardings
@@ -226,7 +226,8 @@ def offers(problem: Problem, pinned: dict[str, tuple[object, ...]]) -> bool:
     """Whether the stack can recompute the modules that are asked for."""
     modules = set(pinned.get("recompute_modules", ()))
     return not modules or (
-        modules <= set(problem.stack.modules) and "selective" in problem.stack.recompute
+        modules <= set(problem.stack.recomputable_modules)
+        and "selective" in problem.stack.recompute
     )
 
 
@@ -425,11 +426,11 @@ def test_the_answer_does_not_hang_on_how_many_layouts_are_worked_on_together(
     other = search(Space(problem, Constraints()), PROFILE, goal)
     for answer in (usual, other):
         assert answer.certificate.exact
-    picked = [
+    take_at = [
         [(a.layouts[i], a.times[i]) for i in (*a.ranked, *a.front, a.without, a.with_pp)]
         for a in (usual, other)
     ]
-    assert picked[0] == picked[1]
+    assert take_at[0] == take_at[1]
 
 
 @settings(max_examples=25)
@@ -494,7 +495,10 @@ def bounded(
         problem, policies.shardings, np.ones((1, len(policies.shardings)), dtype=bool)
     )
     shardings, legal = policies.shardings.take(kept), np.ones((int(kept.sum()), n), dtype=bool)
-    fillings, apart = problem.cluster.numbering.different, in_every_filling(problem, placed.costs)
+    fillings, apart = (
+        problem.cluster.device_orders.distinct_fillings,
+        in_every_filling(problem, placed.costs),
+    )
     filled = Bounds(apart, policies, chains, np.tile(rows, len(fillings)))
     filled = filled.least(shardings, np.tile(legal, len(fillings)))
     its_own = (layouts.torus_axes == fillings[:, :1]) & (layouts.torus_block == fillings[:, 1:])
@@ -541,7 +545,7 @@ def unplaced(problem: Problem, placed: MeshCosts) -> MeshCosts:
 def in_every_filling(problem: Problem, placed: MeshCosts) -> MeshCosts:
     """Those, one filling of a torus after the other."""
     times, closest = (
-        len(problem.cluster.numbering.different),
+        len(problem.cluster.device_orders.distinct_fillings),
         closest_groups(problem.cluster, placed.layouts),
     )
     rows = np.tile(np.arange(len(placed.layouts)), times)
@@ -565,7 +569,7 @@ def test_no_bound_exceeds_what_it_bounds(
 ) -> None:
     """Of models so many times as deep, too."""
     assume(offers(problem, pinned))
-    problem = replace(problem, architecture=problem.architecture.with_layers(layers))
+    problem = replace(problem, architecture=problem.architecture.with_depth_scaled(layers))
     agree_with_bounds(problem, Constraints(allowed=pinned))
 
 
@@ -577,8 +581,8 @@ def test_no_bound_of_a_pipeline_exceeds_what_it_bounds(
 ) -> None:
     """Of deeper models, whose layers fall on stages and chunks in every way."""
     architecture, cluster = (
-        problem.architecture.with_layers(layers),
-        problem.cluster.changed(num_chips=12),
+        problem.architecture.with_depth_scaled(layers),
+        problem.cluster.with_changes(num_chips=12),
     )
     deep = replace(
         problem, architecture=architecture, cluster=cluster, stack=catalogue.stack("generic")
@@ -678,7 +682,7 @@ def test_a_ranking_is_complete_as_far_as_it_goes() -> None:
     dropped before is not made up for by what is slower still."""
     held = Incumbent(Goal(top=2, tolerance=10.0))
     for degrees, time in ((1, 8.0), (2, 10.0), (3, 10.5), (2, 8.0), (4, 11.0)):
-        layouts = replace(neutral(1), dp_shard=np.array([degrees]))
+        layouts = replace(default_layouts(1), dp_shard=np.array([degrees]))
         held.add(layouts, np.array([time]), np.zeros(1, dtype=int))
     assert held.last == 10.0
 
@@ -940,7 +944,7 @@ def test_who_is_told_what_to_save_is_never_faster(
     """Of models too large for brute force: each way of saving memory by itself."""
     question = Problem(
         architecture=catalogue.architecture(model),
-        cluster=catalogue.cluster(*cluster).changed(scale_up=links[0], scale_out=links[1]),
+        cluster=catalogue.cluster(*cluster).with_changes(scale_up=links[0], scale_out=links[1]),
         workload=Workload(seq_len=seq_len, global_batch=global_batch, load_balancing="bias"),
         stack=catalogue.stack(stack),
     )

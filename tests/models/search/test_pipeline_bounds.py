@@ -11,7 +11,7 @@ from models.columns import Array
 from models.cost.makespan import Chunks, Rounds
 from models.cost.pipeline import StageTimes, bubble
 from models.cost.stage_partition import Order, Stages, Steady, partition
-from models.layouts.space import Space, neutral
+from models.layouts.space import Space, default_layouts
 from models.search.critical_path_bounds import Ways, has_ways
 from models.search.pipeline_bounds import Chains, passes
 from models.spec.constraints import Constraints
@@ -214,7 +214,7 @@ def made(
 
 def bound(name: str, pp: int, m: int) -> tuple[float, float]:
     """Mean passes that are idle, and how often what a stage takes beyond the mean counts."""
-    schedules: Layouts = neutral(1).having(schedule=np.array([SCHEDULES.index(name)]))
+    schedules: Layouts = default_layouts(1).with_columns(schedule=np.array([SCHEDULES.index(name)]))
     idle, longer = passes(schedules, np.array([pp]), np.array([m]))
     return float(idle[0, 0]), float(longer[0, 0])
 

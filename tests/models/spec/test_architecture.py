@@ -184,9 +184,10 @@ def test_one_token_visits_everything_but_the_experts_it_is_not_sent_to(model: Ar
 @given(architectures())
 def test_run_lengths_give_the_layers_back(model: Architecture) -> None:
     assert (
-        tuple(model.kinds[kind] for kind, count in model.runs for _ in range(count)) == model.layers
+        tuple(model.kinds[kind] for kind, count in model.layer_runs for _ in range(count))
+        == model.layers
     )
-    assert sum(count for _, count in model.runs) == model.num_layers
+    assert sum(count for _, count in model.layer_runs) == model.num_layers
     assert len(set(model.kinds)) == len(model.kinds)
 
 

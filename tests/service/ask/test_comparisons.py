@@ -12,8 +12,8 @@ TWO = {
 }
 
 
-def test_the_terms_add_up_to_the_difference(sqlite) -> None:
-    found = sqlite.post("/v1/comparisons", json={**SMALL, **TWO})
+def test_the_terms_add_up_to_the_difference(shared_client) -> None:
+    found = shared_client.post("/v1/comparisons", json={**SMALL, **TWO})
     assert found.status_code == 200
     body = found.json()
     ComparisonAnswer.model_validate(body)
@@ -23,8 +23,8 @@ def test_the_terms_add_up_to_the_difference(sqlite) -> None:
     assert any("second.layout.zero_stage" in line for line in body["assumptions"])
 
 
-def test_the_reasons_name_every_knob_that_differs(sqlite) -> None:
-    body = sqlite.post("/v1/comparisons", json={**SMALL, **TWO}).json()
+def test_the_reasons_name_every_knob_that_differs(shared_client) -> None:
+    body = shared_client.post("/v1/comparisons", json={**SMALL, **TWO}).json()
     layouts = [body[side]["prediction"]["layout"] for side in ("first", "second")]
     knobs = {knob for knob in layouts[0] if layouts[0][knob] != layouts[1][knob]}
     (line,) = (line for line in body["reasons"] if line.startswith("the first has"))
@@ -35,22 +35,22 @@ def test_the_reasons_name_every_knob_that_differs(sqlite) -> None:
     )
 
 
-def test_a_layout_against_itself_differs_in_nothing(sqlite) -> None:
+def test_a_layout_against_itself_differs_in_nothing(shared_client) -> None:
     same = {"first": TWO["first"], "second": TWO["first"]}
-    body = sqlite.post("/v1/comparisons", json={**SMALL, **same}).json()
+    body = shared_client.post("/v1/comparisons", json={**SMALL, **same}).json()
     assert set(body["time"].values()) == set(body["memory_gib"].values()) == {0.0}
 
 
-def test_constraints_are_held_against_the_fastest_of_all(sqlite) -> None:
-    body = sqlite.post(
+def test_constraints_are_held_against_the_fastest_of_all(shared_client) -> None:
+    body = shared_client.post(
         "/v1/comparisons", json={**SMALL, "first": {"constraints": {"tp": 4}}}
     ).json()
-    best = sqlite.post("/v1/recommendations", json=SMALL).json()["fastest"]
+    best = shared_client.post("/v1/recommendations", json=SMALL).json()["fastest"]
     assert body["first"]["prediction"]["layout"]["tp"] == 4
     assert body["second"] == best
     assert sum(body["time"].values()) > 0
     assert body["exact"]
-    again = sqlite.post("/v1/comparisons", json=body["request"]).json()
+    again = shared_client.post("/v1/comparisons", json=body["request"]).json()
     assert again["time"] == body["time"]
 
 
@@ -70,12 +70,12 @@ def test_constraints_are_held_against_the_fastest_of_all(sqlite) -> None:
     ],
 )
 def test_what_is_wrong_is_named(
-    sqlite, sides: dict[str, object], name: str, pointer: str | None
+    shared_client, sides: dict[str, object], name: str, pointer: str | None
 ) -> None:
-    assert_problem(sqlite.post("/v1/comparisons", json={**SMALL, **sides}), name, pointer)
+    assert_problem(shared_client.post("/v1/comparisons", json={**SMALL, **sides}), name, pointer)
 
 
-def test_constraints_are_not_blamed_where_nothing_is_legal(sqlite) -> None:
+def test_constraints_are_not_blamed_where_nothing_is_legal(shared_client) -> None:
     body = {
         **QUESTION,
         "stack": "megatron",
@@ -83,15 +83,17 @@ def test_constraints_are_not_blamed_where_nothing_is_legal(sqlite) -> None:
         "second": {},
     }
     refused = [
-        assert_problem(sqlite.post("/v1/comparisons", json={**body, "first": first}), "infeasible")
+        assert_problem(
+            shared_client.post("/v1/comparisons", json={**body, "first": first}), "infeasible"
+        )
         for first in ({}, {"constraints": {"tp": 8}})
     ]
     assert refused[0]["detail"] == refused[1]["detail"]
 
 
-def test_a_side_that_time_cut_short_is_named(sqlite) -> None:
+def test_a_side_that_time_cut_short_is_named(shared_client) -> None:
     body = {**QUESTION, "first": {"constraints": {"tp": 2}}, "time_limit_s": 1e-6}
-    found = sqlite.post("/v1/comparisons", json=body).json()
+    found = shared_client.post("/v1/comparisons", json=body).json()
     assert not found["exact"]
     assert (
         found["reasons"][0]

@@ -91,7 +91,7 @@ def test_a_run_that_is_carried_over_is_predicted_as_before(
         runs.read(row, profile.software_year),
     )
     with shared_client.app.state.services.store.reading() as rows:
-        problem = Resolver(rows).problem(run.question(profile.software_year)).problem
+        problem = Resolver(rows).resolve(run.question(profile.software_year)).problem
     layouts = Layouts.of([run.layout.build()])
     assert run.layout.build() in direct.alternatives
     assert run.layout.settled(problem) == run.layout  # a report of the same document means the same

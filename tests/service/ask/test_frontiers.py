@@ -8,9 +8,9 @@ from tests.service.asking import QUESTION, assert_problem, changed
 SMALL = changed(QUESTION, "cluster.num_chips", 16)
 
 
-def test_every_combination_of_the_grid_is_a_point(sqlite) -> None:
+def test_every_combination_of_the_grid_is_a_point(shared_client) -> None:
     body = {**SMALL, "grid": {"scale_out": [0.5, 1], "num_chips": [8, 16, 17]}}
-    answer = sqlite.post("/v1/frontiers", json=body)
+    answer = shared_client.post("/v1/frontiers", json=body)
     assert answer.status_code == 200
     found = answer.json()
     FrontierAnswer.model_validate(found)
@@ -22,21 +22,24 @@ def test_every_combination_of_the_grid_is_a_point(sqlite) -> None:
         if point["gap"] is not None:
             assert point["gap"] == pytest.approx(point["without_s"] / point["with_s"] - 1)
             assert point["pipeline_needed"] == (point["gap"] > 0.03)
-    assert sqlite.post("/v1/frontiers", json=found["request"]).json()["points"] == found["points"]
+    assert (
+        shared_client.post("/v1/frontiers", json=found["request"]).json()["points"]
+        == found["points"]
+    )
 
 
-def test_the_number_of_chips_that_there_are_is_the_cluster_as_it_is(sqlite) -> None:
+def test_the_number_of_chips_that_there_are_is_the_cluster_as_it_is(shared_client) -> None:
     cluster = {"preset": "gb200", "num_chips": 128, "chips_per_domain": 32}
     asked = {**QUESTION, "stack": "megatron", "cluster": cluster}
     one, other = (
-        sqlite.post("/v1/frontiers", json={**asked, "grid": grid}).json()["points"]
+        shared_client.post("/v1/frontiers", json={**asked, "grid": grid}).json()["points"]
         for grid in ({"scale_out": [1]}, {"num_chips": [128]})
     )
     assert {**one[0], "at": {}} == {**other[0], "at": {}}
 
 
-def test_how_far_it_holds_is_told_with_its_unit(sqlite) -> None:
-    found = sqlite.post(
+def test_how_far_it_holds_is_told_with_its_unit(shared_client) -> None:
+    found = shared_client.post(
         "/v1/frontiers", json={**SMALL, "grid": {"layers": [0.5, 1], "num_chips": [8, 16]}}
     ).json()
     assert found["reasons"][1:] == [
@@ -45,18 +48,20 @@ def test_how_far_it_holds_is_told_with_its_unit(sqlite) -> None:
     ]
 
 
-def test_the_place_as_it_is_agrees_with_the_recommendation(sqlite) -> None:
-    (here,) = sqlite.post("/v1/frontiers", json={**SMALL, "grid": {"scale_up": [1]}}).json()[
+def test_the_place_as_it_is_agrees_with_the_recommendation(shared_client) -> None:
+    (here,) = shared_client.post("/v1/frontiers", json={**SMALL, "grid": {"scale_up": [1]}}).json()[
         "points"
     ]
-    best = sqlite.post("/v1/recommendations", json=SMALL).json()["pipelining"]
+    best = shared_client.post("/v1/recommendations", json=SMALL).json()["pipelining"]
     assert here["without"] == best["without"]["prediction"]["layout"]
     assert here["gap"] == pytest.approx(best["gap"])
 
 
-def test_thresholds_come_where_they_are_asked_for(sqlite) -> None:
-    plain = sqlite.post("/v1/recommendations", json=SMALL).json()
-    asked = sqlite.post("/v1/recommendations", json={**SMALL, "include": ["thresholds"]}).json()
+def test_thresholds_come_where_they_are_asked_for(shared_client) -> None:
+    plain = shared_client.post("/v1/recommendations", json=SMALL).json()
+    asked = shared_client.post(
+        "/v1/recommendations", json={**SMALL, "include": ["thresholds"]}
+    ).json()
     assert plain["pipelining"]["thresholds"] is None
     assert {one["axis"] for one in asked["pipelining"]["thresholds"]} == {
         "scale_up",
@@ -67,12 +72,12 @@ def test_thresholds_come_where_they_are_asked_for(sqlite) -> None:
         asked["pipelining"]["needed"]
     }
     settled = {**SMALL, "include": ["thresholds"], "constraints": {"pp": 1}}
-    found = sqlite.post("/v1/recommendations", json=settled).json()["pipelining"]
+    found = shared_client.post("/v1/recommendations", json=settled).json()["pipelining"]
     assert (found["needed"], found["thresholds"]) == (None, [])
 
 
-def test_the_roofline_can_be_redone_by_hand(sqlite) -> None:
-    found = sqlite.post("/v1/recommendations", json=SMALL).json()["pipelining"]
+def test_the_roofline_can_be_redone_by_hand(shared_client) -> None:
+    found = shared_client.post("/v1/recommendations", json=SMALL).json()["pipelining"]
     line = found["roofline"]
     computed = line["tokens"] * line["flops_per_token"] / line["flops_s"]
     assert computed == pytest.approx(found["without"]["prediction"]["time"]["compute_s"])
@@ -91,39 +96,43 @@ def test_the_roofline_can_be_redone_by_hand(sqlite) -> None:
         ({"domain": [1.5]}, "/grid/domain/0"),
     ],
 )
-def test_a_bad_grid_is_named(sqlite, grid: dict[str, object], pointer: str) -> None:
-    assert_problem(sqlite.post("/v1/frontiers", json={**SMALL, "grid": grid}), "invalid", pointer)
+def test_a_bad_grid_is_named(shared_client, grid: dict[str, object], pointer: str) -> None:
+    assert_problem(
+        shared_client.post("/v1/frontiers", json={**SMALL, "grid": grid}), "invalid", pointer
+    )
 
 
-def test_a_torus_has_no_domain_to_change(sqlite) -> None:
+def test_a_torus_has_no_domain_to_change(shared_client) -> None:
     body = {
         **SMALL,
         "cluster": {"preset": "tpu-v5p", "num_chips": 16},
         "stack": "maxtext",
         "grid": {"domain": [8]},
     }
-    assert_problem(sqlite.post("/v1/frontiers", json=body), "invalid", "/grid/domain")
+    assert_problem(shared_client.post("/v1/frontiers", json=body), "invalid", "/grid/domain")
 
 
 @pytest.mark.parametrize("pp", [1, [2, 4]])
-def test_a_frontier_has_two_sides(sqlite, pp: object) -> None:
+def test_a_frontier_has_two_sides(shared_client, pp: object) -> None:
     body = {**SMALL, "grid": {"scale_out": [1]}, "constraints": {"pp": pp}}
-    assert_problem(sqlite.post("/v1/frontiers", json=body), "invalid", "/constraints/pp")
+    assert_problem(shared_client.post("/v1/frontiers", json=body), "invalid", "/constraints/pp")
     both = {**body, "constraints": {"pp": [1, 2]}}
-    assert sqlite.post("/v1/frontiers", json=both).status_code == 200
+    assert shared_client.post("/v1/frontiers", json=both).status_code == 200
 
 
-def test_a_value_that_a_grid_names_twice_is_one(sqlite) -> None:
-    found = sqlite.post("/v1/frontiers", json={**SMALL, "grid": {"scale_out": [1, 1.0]}}).json()
+def test_a_value_that_a_grid_names_twice_is_one(shared_client) -> None:
+    found = shared_client.post(
+        "/v1/frontiers", json={**SMALL, "grid": {"scale_out": [1, 1.0]}}
+    ).json()
     assert len(found["points"]) == 1
 
 
 @pytest.mark.parametrize(("num_chips", "idle"), [(8, True), (16, False)])
 def test_a_network_that_no_point_uses_is_said_to_have_no_effect(
-    sqlite, num_chips: int, idle: bool
+    shared_client, num_chips: int, idle: bool
 ) -> None:
     body = {**changed(QUESTION, "cluster.num_chips", num_chips), "grid": {"scale_out": [0.5, 2]}}
-    answer = sqlite.post("/v1/frontiers", json=body).json()
+    answer = shared_client.post("/v1/frontiers", json=body).json()
     assert (
         any(line.startswith("grid.scale_out has no effect") for line in answer["assumptions"])
         == idle
@@ -131,7 +140,7 @@ def test_a_network_that_no_point_uses_is_said_to_have_no_effect(
     assert (len({point["without_s"] for point in answer["points"]}) == 1) == idle
 
 
-def test_a_domain_that_divides_badly_is_told_apart(sqlite) -> None:
+def test_a_domain_that_divides_badly_is_told_apart(shared_client) -> None:
     """1,152 chips in domains of 108 are twelve of 96; in domains of 72 the best step takes longer
     than in those of 64."""
     question = {
@@ -140,7 +149,7 @@ def test_a_domain_that_divides_badly_is_told_apart(sqlite) -> None:
         "workload": {"seq_len": 4096, "global_batch": 4608, "precision": "mxfp8"},
         "stack": "megatron",
     }
-    found = sqlite.post(
+    found = shared_client.post(
         "/v1/frontiers", json={**question, "grid": {"domain": [64, 72, 108]}}
     ).json()
     assert [point["chips_per_domain"] for point in found["points"]] == [64, 72, 96]
@@ -148,13 +157,15 @@ def test_a_domain_that_divides_badly_is_told_apart(sqlite) -> None:
     assert (best[1] > best[0]) == any(
         "larger domain is slower" in reason for reason in found["reasons"]
     )
-    grown = sqlite.post("/v1/frontiers", json={**question, "grid": {"domain": [64, 96]}}).json()
+    grown = shared_client.post(
+        "/v1/frontiers", json={**question, "grid": {"domain": [64, 96]}}
+    ).json()
     assert not any("larger domain" in reason for reason in grown["reasons"])
 
 
-def test_what_was_not_searched_to_its_end_decides_nothing(sqlite) -> None:
+def test_what_was_not_searched_to_its_end_decides_nothing(shared_client) -> None:
     body = {**SMALL, "grid": {"scale_out": [0.1, 10]}, "time_limit_s": 1e-6}
-    found = sqlite.post("/v1/frontiers", json=body).json()
+    found = shared_client.post("/v1/frontiers", json=body).json()
     assert not any(point["exact"] for point in found["points"])
     assert [point["pipeline_needed"] for point in found["points"]] == [None, None]
     assert found["crossings"] == []

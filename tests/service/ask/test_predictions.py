@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from models.spec import catalogue
-from service.resolve.observations import Observations
+from service.resolve.stored_runs import StoredRuns
 from service.runtime.lru_cache import LruCache
 from service.schemas.prediction import MAX_LAYOUTS, PredictionAnswer
 from service.store.tables import ReportRow
@@ -31,7 +31,7 @@ def test_a_prediction_is_stored_as_it_was_answered(client) -> None:
     )
 
 
-def test_a_sequence_is_no_longer_than_the_positions_that_a_model_learns(sqlite) -> None:
+def test_a_sequence_is_no_longer_than_the_positions_that_a_model_learns(shared_client) -> None:
     gpt2 = {
         "model_type": "gpt2",
         "n_embd": 768,
@@ -41,8 +41,8 @@ def test_a_sequence_is_no_longer_than_the_positions_that_a_model_learns(sqlite) 
         "vocab_size": 50257,
     }
     asked = changed(changed(PREDICTION, "model", gpt2), "workload.seq_len", 1024)
-    assert sqlite.post("/v1/predictions", json=asked).status_code == 201
-    longer = sqlite.post("/v1/predictions", json=changed(asked, "workload.seq_len", 1025))
+    assert shared_client.post("/v1/predictions", json=asked).status_code == 201
+    longer = shared_client.post("/v1/predictions", json=changed(asked, "workload.seq_len", 1025))
     found = assert_problem(longer, "invalid", "/workload/seq_len")
     assert "1024 positions" in found["errors"][0]["rule"]
 
@@ -140,12 +140,14 @@ def test_of_an_unknown_chip_it_is_said_how_to_describe_it(
     ],
 )
 def test_a_tpu_slice_may_be_named_by_its_shape(
-    sqlite, preset: str, chip: str, shape: list[int]
+    shared_client, preset: str, chip: str, shape: list[int]
 ) -> None:
     body = {**PREDICTION, "stack": "maxtext", "cluster": {"preset": preset}}
     devices = 256 if chip == "tpu-v7x" else 128
     body["layout"] = {"dp_shard": devices, "zero_stage": 3, "recompute": "full"}
-    found = sqlite.post("/v1/predictions", json=changed(body, "workload.global_batch", 256)).json()
+    found = shared_client.post(
+        "/v1/predictions", json=changed(body, "workload.global_batch", 256)
+    ).json()
     assert found["request"]["cluster"] == {"preset": chip, "num_chips": 128, "torus_shape": shape}
 
 
@@ -162,20 +164,22 @@ def test_a_tpu_slice_may_be_named_by_its_shape(
     ],
 )
 def test_a_slice_named_by_its_shape_has_that_shape(
-    sqlite, cluster: dict[str, Any], field: str
+    shared_client, cluster: dict[str, Any], field: str
 ) -> None:
-    found = sqlite.post("/v1/predictions", json=changed(PREDICTION, "cluster", cluster))
+    found = shared_client.post("/v1/predictions", json=changed(PREDICTION, "cluster", cluster))
     assert_problem(
         found, "unknown-name" if "v9z" in cluster["preset"] else "invalid", f"/cluster/{field}"
     )
 
 
-def test_a_tpu_slice_fixes_the_number_of_chips(sqlite) -> None:
+def test_a_tpu_slice_fixes_the_number_of_chips(shared_client) -> None:
     odd = changed(PREDICTION, "cluster", {"preset": "v5p-255"})
-    assert_problem(sqlite.post("/v1/predictions", json=odd), "invalid", "/cluster/preset")
+    assert_problem(shared_client.post("/v1/predictions", json=odd), "invalid", "/cluster/preset")
     other = changed(PREDICTION, "cluster", {"preset": "v5p-256", "num_chips": 256})
-    assert_problem(sqlite.post("/v1/predictions", json=other), "invalid", "/cluster/num_chips")
-    none = sqlite.post(
+    assert_problem(
+        shared_client.post("/v1/predictions", json=other), "invalid", "/cluster/num_chips"
+    )
+    none = shared_client.post(
         "/v1/predictions", json=changed(PREDICTION, "cluster", {"preset": "v5p-100"})
     )
     assert_problem(none, "invalid", "/cluster/preset")
@@ -183,13 +187,15 @@ def test_a_tpu_slice_fixes_the_number_of_chips(sqlite) -> None:
 
 
 @pytest.mark.parametrize("name", ["BF16", "FP8", "Fp16"])
-def test_a_precision_is_read_in_any_case(sqlite, name: str) -> None:
-    answer = sqlite.post("/v1/predictions", json=changed(PREDICTION, "workload.precision", name))
+def test_a_precision_is_read_in_any_case(shared_client, name: str) -> None:
+    answer = shared_client.post(
+        "/v1/predictions", json=changed(PREDICTION, "workload.precision", name)
+    )
     assert answer.json()["request"]["workload"]["precision"] == name.lower()
 
 
-def test_the_terms_add_up(sqlite) -> None:
-    found = sqlite.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]
+def test_the_terms_add_up(shared_client) -> None:
+    found = shared_client.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]
     assert sum(found["time"].values()) == pytest.approx(found["step_time_s"])
     assert sum(found["memory_gib"].values()) == pytest.approx(found["needed_gib"])
     assert found["step_time_low_s"] < found["step_time_s"] < found["step_time_high_s"]
@@ -202,9 +208,11 @@ def test_the_terms_add_up(sqlite) -> None:
 @pytest.mark.parametrize(
     ("chip", "dtype"), [("h100", "tf32"), ("v100", "fp32"), ("mi350x", "fp32")]
 )
-def test_products_of_fp32_are_those_that_the_chip_makes(sqlite, chip: str, dtype: str) -> None:
+def test_products_of_fp32_are_those_that_the_chip_makes(
+    shared_client, chip: str, dtype: str
+) -> None:
     asked = changed(changed(PREDICTION, "cluster.preset", chip), "workload.precision", "fp32")
-    found = sqlite.post("/v1/predictions", json={**asked, "stack": "megatron"}).json()
+    found = shared_client.post("/v1/predictions", json={**asked, "stack": "megatron"}).json()
     assert found["conventions"]["mfu_peak"]["dtype"] == dtype
 
 
@@ -222,16 +230,18 @@ def test_the_answer_says_what_it_rests_on(client) -> None:
     assert found["request"]["workload"]["optimizer"] == "adamw"
 
 
-def test_the_same_request_gets_the_same_answer(sqlite) -> None:
-    first, second = (sqlite.post("/v1/predictions", json=PREDICTION).json() for _ in range(2))
+def test_the_same_request_gets_the_same_answer(shared_client) -> None:
+    first, second = (
+        shared_client.post("/v1/predictions", json=PREDICTION).json() for _ in range(2)
+    )
     assert without(first, "id", "created_at") == without(second, "id", "created_at")
 
 
-def test_the_request_of_an_answer_asks_for_the_same_again(sqlite) -> None:
+def test_the_request_of_an_answer_asks_for_the_same_again(shared_client) -> None:
     stack = {"name": "torchtitan", "max_virtual_stages": 2, "node_limit": None}
     asked = {**changed(PREDICTION, "model", SHAPE), "stack": stack}
-    first = sqlite.post("/v1/predictions", json=asked).json()
-    second = sqlite.post("/v1/predictions", json=first["request"]).json()
+    first = shared_client.post("/v1/predictions", json=asked).json()
+    second = shared_client.post("/v1/predictions", json=first["request"]).json()
     assert second["layouts"] == first["layouts"]
     assert second["request"] == first["request"]
 
@@ -251,22 +261,26 @@ def test_a_config_json_means_what_its_shape_means(client) -> None:
     assert by_shape["catalogue"]["architecture"]["source"] == "given"
 
 
-def test_many_layouts_keep_their_order(sqlite) -> None:
+def test_many_layouts_keep_their_order(shared_client) -> None:
     layouts = [{**LAYOUT, "recompute": recompute} for recompute in ("none", "selective", "full")]
-    found = sqlite.post("/v1/predictions", json={**QUESTION, "layouts": layouts}).json()["layouts"]
+    found = shared_client.post("/v1/predictions", json={**QUESTION, "layouts": layouts}).json()[
+        "layouts"
+    ]
     assert [item["layout"]["recompute"] for item in found] == ["none", "selective", "full"]
 
 
-def test_as_many_layouts_as_allowed_are_predicted(sqlite) -> None:
-    made = sqlite.post("/v1/predictions", json={**QUESTION, "layouts": [LAYOUT] * MAX_LAYOUTS})
+def test_as_many_layouts_as_allowed_are_predicted(shared_client) -> None:
+    made = shared_client.post(
+        "/v1/predictions", json={**QUESTION, "layouts": [LAYOUT] * MAX_LAYOUTS}
+    )
     assert made.status_code == 201
     assert len(made.json()["layouts"]) == MAX_LAYOUTS
 
 
 @pytest.mark.parametrize("seq_len", [1, 10**7])
-def test_extreme_sequences_have_an_answer(sqlite, seq_len: int) -> None:
+def test_extreme_sequences_have_an_answer(shared_client, seq_len: int) -> None:
     assert (
-        sqlite.post(
+        shared_client.post(
             "/v1/predictions", json=changed(PREDICTION, "workload.seq_len", seq_len)
         ).status_code
         == 201
@@ -292,10 +306,12 @@ def test_an_unchanged_prediction_is_not_sent_again(client) -> None:
 
 
 @pytest.mark.parametrize(("chips", "waits"), [(256, False), (512, True)])
-def test_a_job_of_most_of_a_cluster_in_trouble_is_told_so(sqlite, chips: int, waits: bool) -> None:
+def test_a_job_of_most_of_a_cluster_in_trouble_is_told_so(
+    shared_client, chips: int, waits: bool
+) -> None:
     layout = {"tp": 8, "dp_shard": chips // 8, "zero_stage": 3, "sequence_parallel": True}
     cluster = {"preset": "hf-science", "num_chips": chips}
-    answer = sqlite.post(
+    answer = shared_client.post(
         "/v1/predictions", json={**PREDICTION, "cluster": cluster, "layout": layout}
     ).json()
     assert any("node in trouble" in line for line in answer["assumptions"]) == waits
@@ -319,13 +335,13 @@ def test_what_needs_as_much_as_a_run_out_of_memory_is_predicted_with_a_warning(c
 
 def test_what_reports_need_is_worked_out_once(client, monkeypatch) -> None:
     looked_at: list[int] = []
-    of = Observations.of
+    read = StoredRuns.read
 
-    def counting(self: Observations, reports: list[ReportRow]) -> object:
+    def counting(self: StoredRuns, reports: list[ReportRow]) -> object:
         looked_at.append(len(reports))
-        return of(self, reports)
+        return read(self, reports)
 
-    monkeypatch.setattr(Observations, "of", counting)
+    monkeypatch.setattr(StoredRuns, "read", counting)
     for batch in (128, 256, 512):
         failed = {**changed(PREDICTION, "workload.global_batch", batch), "outcome": "out_of_memory"}
         newest = client.post("/v1/reports", json=failed).json()["id"]
@@ -338,20 +354,20 @@ def test_what_reports_need_is_worked_out_once(client, monkeypatch) -> None:
 
 def test_only_so_much_is_remembered() -> None:
     values = LruCache[int, str](2)
-    values.add({1: "one", 2: "two"})
-    assert values.among([1]) == {1: "one"}
-    values.add({3: "three"})
-    assert values.among([1, 2, 3]) == {1: "one", 3: "three"}
+    values.put_many({1: "one", 2: "two"})
+    assert values.get_many([1]) == {1: "one"}
+    values.put_many({3: "three"})
+    assert values.get_many([1, 2, 3]) == {1: "one", 3: "three"}
 
 
-def test_a_schedule_that_nobody_sent_is_not_blamed(sqlite) -> None:
+def test_a_schedule_that_nobody_sent_is_not_blamed(shared_client) -> None:
     body = {**QUESTION, "model": "mixtral-8x7b", "layout": {"pp": 2, "dp_shard": 32}}
     body["workload"] = {**QUESTION["workload"], "load_balancing": "global_batch_loss"}
-    settled = sqlite.post("/v1/predictions", json=body).json()
+    settled = shared_client.post("/v1/predictions", json=body).json()
     assert settled["layouts"][0]["layout"]["schedule"] == "afab"
     assert "layout.schedule is afab: the stack's own" in settled["assumptions"]
     for layout, value in ((body["layout"], None), ({**body["layout"], "schedule": "1f1b"}, "1f1b")):
-        answer = sqlite.post(
+        answer = shared_client.post(
             "/v1/predictions", json={**body, "stack": "deepseek", "layout": layout}
         )
         (error,) = assert_problem(answer, "invalid", "/layout/schedule")["errors"]

@@ -21,8 +21,10 @@ def test_a_recommendation_is_stored_as_it_was_answered(client) -> None:
     RecommendationAnswer.model_validate(made.json())
 
 
-def test_the_fastest_leads_and_the_simplest_is_within_the_tolerance(sqlite) -> None:
-    found = sqlite.post("/v1/recommendations", json={**SMALL, "tolerance": 0.1, "top": 3}).json()
+def test_the_fastest_leads_and_the_simplest_is_within_the_tolerance(shared_client) -> None:
+    found = shared_client.post(
+        "/v1/recommendations", json={**SMALL, "tolerance": 0.1, "top": 3}
+    ).json()
     times = [found[name]["prediction"]["step_time_s"] for name in ("fastest", "simplest")]
     assert found["simplest_gap"] == pytest.approx(times[1] / times[0] - 1)
     times = [candidate["prediction"]["step_time_s"] for candidate in found["ranked"]]
@@ -36,30 +38,32 @@ def test_the_fastest_leads_and_the_simplest_is_within_the_tolerance(sqlite) -> N
     assert found["pipelining"]["verdict"]
 
 
-def test_a_slice_of_a_given_shape_is_not_cut(sqlite) -> None:
+def test_a_slice_of_a_given_shape_is_not_cut(shared_client) -> None:
     """But of several some may be left."""
     body = {
         **changed(QUESTION, "stack", "maxtext"),
         "cluster": {"preset": "tpu-v5p", "torus_shape": [1, 1, 31]},
     }
-    assert_problem(sqlite.post("/v1/recommendations", json=body), "infeasible")
+    assert_problem(shared_client.post("/v1/recommendations", json=body), "infeasible")
     body["cluster"] = {"preset": "tpu-v5p", "torus_shape": [2, 2, 4], "num_chips": 48}
     body["workload"] = {"seq_len": 4096, "global_batch": 64}
-    found = sqlite.post("/v1/recommendations", json=body).json()
+    found = shared_client.post("/v1/recommendations", json=body).json()
     assert found["chips_used"] == 32
 
 
-def test_every_layout_is_in_the_certificate_once(sqlite) -> None:
-    found = sqlite.post("/v1/recommendations", json=SMALL).json()["certificate"]
+def test_every_layout_is_in_the_certificate_once(shared_client) -> None:
+    found = shared_client.post("/v1/recommendations", json=SMALL).json()["certificate"]
     parts = ("over_memory", "pruned_by_memory", "pruned_by_bound", "evaluated")
     assert found["space"] == sum(found[part] for part in parts) + sum(found["rejected"].values())
     assert found["exact"]
 
 
-def test_a_search_that_runs_out_of_time_answers_with_the_best_so_far_and_says_so(sqlite) -> None:
-    exact = sqlite.post("/v1/recommendations", json=QUESTION).json()
+def test_a_search_that_runs_out_of_time_answers_with_the_best_so_far_and_says_so(
+    shared_client,
+) -> None:
+    exact = shared_client.post("/v1/recommendations", json=QUESTION).json()
     body = {**QUESTION, "time_limit_s": 1e-6}
-    found = sqlite.post("/v1/recommendations", json=body).json()
+    found = shared_client.post("/v1/recommendations", json=body).json()
     assert not found["certificate"]["exact"]
     assert any("the search was stopped" in reason for reason in found["reasons"])
     best, time = (
@@ -69,9 +73,9 @@ def test_a_search_that_runs_out_of_time_answers_with_the_best_so_far_and_says_so
     assert best <= time <= best * (1 + found["certificate"]["gap"])
 
 
-def test_alternatives_that_time_did_not_reach_are_not_said_to_be_settled(sqlite) -> None:
+def test_alternatives_that_time_did_not_reach_are_not_said_to_be_settled(shared_client) -> None:
     body = {**QUESTION, "time_limit_s": 1e-6, "alternatives": {"num_chips": [16, 32]}}
-    first, *others = sqlite.post("/v1/recommendations", json=body).json()["choices"]
+    first, *others = shared_client.post("/v1/recommendations", json=body).json()["choices"]
     assert first["step_time_s"] > 0
     assert [other["exact"] for other in others] == [False, False]
     assert all("time ran out" in other["refused"] for other in others)
@@ -87,40 +91,40 @@ def test_the_answer_says_what_it_rests_on(client) -> None:
     assert price > 0
 
 
-def test_the_same_question_gets_the_same_answer(sqlite) -> None:
-    first = sqlite.post("/v1/recommendations", json=SMALL).json()
-    second = sqlite.post("/v1/recommendations", json=first["request"]).json()
+def test_the_same_question_gets_the_same_answer(shared_client) -> None:
+    first = shared_client.post("/v1/recommendations", json=SMALL).json()
+    second = shared_client.post("/v1/recommendations", json=first["request"]).json()
     assert without(first, "id", "created_at", "assumptions") == without(
         second, "id", "created_at", "assumptions"
     )
 
 
-def test_constraints_are_kept(sqlite) -> None:
+def test_constraints_are_kept(shared_client) -> None:
     body = {**SMALL, "constraints": {"tp": [2, 4], "pp": 1, "recompute": "full"}}
-    for candidate in sqlite.post("/v1/recommendations", json=body).json()["ranked"]:
+    for candidate in shared_client.post("/v1/recommendations", json=body).json()["ranked"]:
         layout = candidate["prediction"]["layout"]
         assert layout["tp"] in (2, 4)
         assert (layout["pp"], layout["recompute"]) == (1, "full")
 
 
-def test_a_recommended_layout_predicts_the_same(sqlite) -> None:
-    found = sqlite.post("/v1/recommendations", json=SMALL).json()["fastest"]["prediction"]
-    alone = sqlite.post("/v1/predictions", json={**SMALL, "layout": found["layout"]}).json()[
+def test_a_recommended_layout_predicts_the_same(shared_client) -> None:
+    found = shared_client.post("/v1/recommendations", json=SMALL).json()["fastest"]["prediction"]
+    alone = shared_client.post("/v1/predictions", json={**SMALL, "layout": found["layout"]}).json()[
         "layouts"
     ][0]
     assert alone["step_time_s"] == pytest.approx(found["step_time_s"])
     assert alone["needed_gib"] == pytest.approx(found["needed_gib"])
 
 
-def test_what_cannot_fit_is_an_honest_answer(sqlite) -> None:
+def test_what_cannot_fit_is_an_honest_answer(shared_client) -> None:
     body = changed(changed(QUESTION, "model", "llama-3.1-405b"), "cluster.num_chips", 8)
-    answer = sqlite.post("/v1/recommendations", json=body)
+    answer = shared_client.post("/v1/recommendations", json=body)
     assert answer.status_code == 422
     found = assert_problem(answer, "infeasible")
     assert found["constraint"] == "memory"
     assert found["needed"] > found["available"] > 0
     assert found["unit"] == "GiB"
-    enough = sqlite.post(
+    enough = shared_client.post(
         "/v1/recommendations", json=changed(body, "cluster.num_chips", found["enough_chips"])
     )
     assert enough.status_code == 201
@@ -138,17 +142,18 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize("constraints", CONTRADICTIONS)
-def test_constraints_that_contradict_are_an_honest_answer(sqlite, constraints: dict) -> None:
+def test_constraints_that_contradict_are_an_honest_answer(shared_client, constraints: dict) -> None:
     found = assert_problem(
-        sqlite.post("/v1/recommendations", json={**SMALL, "constraints": constraints}), "infeasible"
+        shared_client.post("/v1/recommendations", json={**SMALL, "constraints": constraints}),
+        "infeasible",
     )
     assert found["constraint"]
 
 
-def test_all_constraints_that_are_in_the_way_are_named_with_their_values(sqlite) -> None:
+def test_all_constraints_that_are_in_the_way_are_named_with_their_values(shared_client) -> None:
     asked = {**QUESTION, "constraints": {"tp": 4, "pp": [8], "dp": 4, "recompute": "none"}}
     found = assert_problem(
-        sqlite.post("/v1/recommendations", json=asked), "infeasible", "/constraints/dp"
+        shared_client.post("/v1/recommendations", json=asked), "infeasible", "/constraints/dp"
     )
     assert {error["pointer"]: error["value"] for error in found["errors"]} == {
         "/constraints/tp": 4, "/constraints/pp": [8], "/constraints/dp": 4,
@@ -157,40 +162,48 @@ def test_all_constraints_that_are_in_the_way_are_named_with_their_values(sqlite)
     assert found["unit"] is None
     sides = {"first": {}, "second": {"constraints": {"tp": 8, "cp": 16}}}
     compared = assert_problem(
-        sqlite.post("/v1/comparisons", json={**QUESTION, **sides}),
+        shared_client.post("/v1/comparisons", json={**QUESTION, **sides}),
         "infeasible",
         "/second/constraints/cp",
     )
     assert compared["constraint"] == "second.constraints.cp"
 
 
-def test_a_zero_stage_that_the_stack_lacks_is_refused_by_name_wherever_it_is_asked(sqlite) -> None:
+def test_a_zero_stage_that_the_stack_lacks_is_refused_by_name_wherever_it_is_asked(
+    shared_client,
+) -> None:
     asked = {**SMALL, "stack": "megatron", "constraints": {"zero_stage": 2}}
     found = assert_problem(
-        sqlite.post("/v1/recommendations", json=asked), "infeasible", "/constraints/zero_stage"
+        shared_client.post("/v1/recommendations", json=asked),
+        "infeasible",
+        "/constraints/zero_stage",
     )
     assert "stack megatron offers ZeRO stages 0, 1, 3; got 2" in found["detail"]
-    drawn = sqlite.post("/v1/frontiers", json={**asked, "grid": {"scale_out": [1, 2]}}).json()
+    drawn = shared_client.post(
+        "/v1/frontiers", json={**asked, "grid": {"scale_out": [1, 2]}}
+    ).json()
     assert all(
         point["refused"].startswith("constraints.zero_stage: no legal layout")
         for point in drawn["points"]
     )
     sides = {"first": {}, "second": {"constraints": asked["constraints"]}}
-    compared = sqlite.post("/v1/comparisons", json={**without(asked, "constraints"), **sides})
+    compared = shared_client.post(
+        "/v1/comparisons", json={**without(asked, "constraints"), **sides}
+    )
     assert_problem(compared, "infeasible", "/second/constraints/zero_stage")
     other = {**asked["cluster"], "stack": "megatron"}
     chosen = {**asked, "stack": "deepspeed", "alternatives": {"clusters": [other]}}
-    choices = sqlite.post("/v1/recommendations", json=chosen).json()["choices"]
+    choices = shared_client.post("/v1/recommendations", json=chosen).json()["choices"]
     assert choices[0]["refused"] is None
     assert choices[1]["refused"].startswith("constraints.zero_stage: no legal layout")
 
 
 @pytest.mark.parametrize("num_chips", [1, 2, 7, 12, 61])
-def test_any_number_of_chips_has_an_answer(sqlite, num_chips: int) -> None:
+def test_any_number_of_chips_has_an_answer(shared_client, num_chips: int) -> None:
     body = changed(
         changed(QUESTION, "model", {**SHAPE, "num_layers": 4}), "cluster.num_chips", num_chips
     )
-    answer = sqlite.post("/v1/recommendations", json=body)
+    answer = shared_client.post("/v1/recommendations", json=body)
     assert answer.status_code == 201
     found = answer.json()
     assert found["chips_used"] <= num_chips
@@ -208,9 +221,9 @@ def test_any_number_of_chips_has_an_answer(sqlite, num_chips: int) -> None:
         ("workload.seq_len", 10**7),
     ],
 )
-def test_odd_questions_are_answered_in_time(sqlite, path: str, value: int) -> None:
+def test_odd_questions_are_answered_in_time(shared_client, path: str, value: int) -> None:
     began = time.monotonic()
-    answer = sqlite.post("/v1/recommendations", json=changed(QUESTION, path, value))
+    answer = shared_client.post("/v1/recommendations", json=changed(QUESTION, path, value))
     assert answer.status_code in (201, 422)
     if answer.status_code == 422:
         assert_problem(answer, "infeasible")
@@ -296,11 +309,13 @@ def test_a_report_on_fewer_chips_than_asked_is_of_those_that_were_used(client) -
     ],
 )
 def test_modules_that_cannot_be_recomputed_are_refused(
-    sqlite, stack: str, modules: list[str], said: str
+    shared_client, stack: str, modules: list[str], said: str
 ) -> None:
     asked = {**QUESTION, "stack": stack, "constraints": {"recompute_modules": modules}}
     body = assert_problem(
-        sqlite.post("/v1/recommendations", json=asked), "invalid", "/constraints/recompute_modules"
+        shared_client.post("/v1/recommendations", json=asked),
+        "invalid",
+        "/constraints/recompute_modules",
     )
     assert said in body["errors"][0]["rule"]
 
@@ -433,14 +448,14 @@ def test_a_run_that_failed_for_another_reason_disproves_by_its_steps(client, out
 
 @pytest.mark.parametrize(("chips", "constraints"), [(1, {}), (8, {}), (8, {"pp": 1}), (64, {})])
 def test_a_model_of_one_layer_has_an_answer(
-    sqlite, chips: int, constraints: dict[str, int]
+    shared_client, chips: int, constraints: dict[str, int]
 ) -> None:
     asked = {
         **QUESTION,
         "model": {**SHAPE, "num_layers": 1},
         "cluster": {"preset": "h100", "num_chips": chips},
     }
-    found = sqlite.post("/v1/recommendations", json={**asked, "constraints": constraints})
+    found = shared_client.post("/v1/recommendations", json={**asked, "constraints": constraints})
     assert found.status_code == 201, found.json()
     assert found.json()["fastest"]["prediction"]["layout"]["pp"] == 1
     assert found.json()["pipelining"]["needed"] is not True
@@ -470,12 +485,12 @@ def test_a_run_that_ended_well_before_disproves_nothing_whenever_it_is_reported(
     assert client.post("/v1/recommendations", json=QUESTION).json()["out_of_memory"] == []
 
 
-def test_the_answer_is_for_the_best_of_the_alternatives(sqlite) -> None:
+def test_the_answer_is_for_the_best_of_the_alternatives(shared_client) -> None:
     others = {
         "clusters": [{"preset": "a100", "num_chips": 16}],
         "num_chips": [8, 32, 16, 8],
     }  # its own 16, and 8 twice
-    found = sqlite.post("/v1/recommendations", json={**SMALL, "alternatives": others}).json()
+    found = shared_client.post("/v1/recommendations", json={**SMALL, "alternatives": others}).json()
     names = [choice["name"] for choice in found["choices"]]
     assert sorted(names) == [
         "alternatives.clusters[0]", "alternatives.num_chips[0]", "alternatives.num_chips[1]", "cluster",
@@ -489,7 +504,7 @@ def test_the_answer_is_for_the_best_of_the_alternatives(sqlite) -> None:
     assert found["request"]["alternatives"]["num_chips"] == others["num_chips"]
     assert [other["num_chips"] for other in found["request"]["alternatives"]["clusters"]] == [16]
     assert found["request"]["cluster"] == {"preset": "h100-sxm-80gb", "num_chips": 16}
-    again = sqlite.post("/v1/recommendations", json=found["request"]).json()
+    again = shared_client.post("/v1/recommendations", json=found["request"]).json()
     assert again["fastest"] == found["fastest"]
     assert again["choices"] == found["choices"]
 
@@ -512,9 +527,9 @@ def test_a_report_of_the_best_alternative_is_of_its_cluster(client, chips: int) 
     assert replayed["layouts"][0]["replayed_step_time_s"] == pytest.approx(best["step_time_s"])
 
 
-def test_where_no_cluster_will_do_each_is_told_why(sqlite) -> None:
+def test_where_no_cluster_will_do_each_is_told_why(shared_client) -> None:
     large = {**SMALL, "model": "deepseek-v3", "alternatives": {"num_chips": [24, 32]}}
-    found = assert_problem(sqlite.post("/v1/recommendations", json=large), "infeasible")
+    found = assert_problem(shared_client.post("/v1/recommendations", json=large), "infeasible")
     assert "none of 3 clusters has a layout that fits" in found["detail"]
     for name in (
         "cluster (16 h100-sxm-80gb)",
@@ -525,7 +540,7 @@ def test_where_no_cluster_will_do_each_is_told_why(sqlite) -> None:
     assert found["needed"] > found["available"]
 
 
-def test_the_cheapest_by_a_deadline_is_found(sqlite) -> None:
+def test_the_cheapest_by_a_deadline_is_found(shared_client) -> None:
     objective = {
         "minimize": "cost",
         "tokens": 1e10,
@@ -533,11 +548,11 @@ def test_the_cheapest_by_a_deadline_is_found(sqlite) -> None:
         "deadline_hours": 1e6,
     }
     body = {**SMALL, "alternatives": {"num_chips": [8, 32]}, "objective": objective}
-    choices = sqlite.post("/v1/recommendations", json=body).json()["choices"]
+    choices = shared_client.post("/v1/recommendations", json=body).json()["choices"]
     assert [choice["usd"] for choice in choices] == sorted(choice["usd"] for choice in choices)
     assert all(choice["meets"] for choice in choices)
     hasty = {**body, "objective": {**objective, "deadline_hours": 0.001}}
-    found = sqlite.post("/v1/recommendations", json=hasty).json()
+    found = shared_client.post("/v1/recommendations", json=hasty).json()
     assert not any(choice["meets"] for choice in found["choices"])
     assert found["reasons"][0].startswith(
         "where: none of 3 places keeps deadline_hours = 0.001; the nearest is"
@@ -545,26 +560,26 @@ def test_the_cheapest_by_a_deadline_is_found(sqlite) -> None:
 
 
 @pytest.mark.parametrize("said", ["checkpoint_s", "restart_s"])
-def test_what_failures_are_taken_to_cost_nothing_of_is_said(sqlite, said: str) -> None:
+def test_what_failures_are_taken_to_cost_nothing_of_is_said(shared_client, said: str) -> None:
     objective = {"failures_per_chip_hour": 1e-4, said: 60.0}
-    lines = sqlite.post("/v1/recommendations", json={**SMALL, "objective": objective}).json()[
-        "assumptions"
-    ]
+    lines = shared_client.post(
+        "/v1/recommendations", json={**SMALL, "objective": objective}
+    ).json()["assumptions"]
     open_ = [name for name in ("checkpoint_s", "restart_s") if name != said]
     assert [line.split(" is 0")[0] for line in lines if "goodput" in line] == [
         f"objective.{name}" for name in open_
     ]
-    without_failures = sqlite.post(
+    without_failures = shared_client.post(
         "/v1/recommendations", json={**SMALL, "objective": {said: 60.0}}
     ).json()
     assert not any("goodput" in line for line in without_failures["assumptions"])
 
 
-def test_a_chunk_without_layers_is_pointed_out(sqlite) -> None:
+def test_a_chunk_without_layers_is_pointed_out(shared_client) -> None:
     def said(virtual_stages: int) -> bool:
         constraints = {"pp": 4, "virtual_stages": virtual_stages}
         body = {**SMALL, "stack": "megatron", "constraints": constraints}
-        found = sqlite.post("/v1/recommendations", json=body).json()
+        found = shared_client.post("/v1/recommendations", json=body).json()
         empty = 0 in found["fastest"]["prediction"]["layers_per_chunk"]
         assert empty == (virtual_stages == 4)
         return any("a chunk without layers" in line for line in found["assumptions"])
@@ -574,26 +589,29 @@ def test_a_chunk_without_layers_is_pointed_out(sqlite) -> None:
 
 
 @pytest.mark.parametrize(("batch", "said"), [(2**22, True), (128, False)])
-def test_a_batch_that_looks_like_tokens_is_pointed_out(sqlite, batch: int, said: bool) -> None:
-    found = sqlite.post(
+def test_a_batch_that_looks_like_tokens_is_pointed_out(
+    shared_client, batch: int, said: bool
+) -> None:
+    found = shared_client.post(
         "/v1/recommendations", json=changed(SMALL, "workload.global_batch", batch)
     ).json()
     assert any("counts sequences, not tokens" in line for line in found["assumptions"]) == said
 
 
-def test_of_several_places_those_that_keep_the_limits_are_compared(sqlite) -> None:
+def test_of_several_places_those_that_keep_the_limits_are_compared(shared_client) -> None:
     objective = {"minimize": "time", "tokens": 1e10, "usd_per_chip_hour": 2.5}
     body = {**SMALL, "alternatives": {"num_chips": [8, 32]}, "objective": objective}
     costs = sorted(
-        choice["usd"] for choice in sqlite.post("/v1/recommendations", json=body).json()["choices"]
+        choice["usd"]
+        for choice in shared_client.post("/v1/recommendations", json=body).json()["choices"]
     )
     tight = {**body, "objective": {**objective, "budget_usd": (costs[0] + costs[1]) / 2}}
-    found = sqlite.post("/v1/recommendations", json=tight).json()
+    found = shared_client.post("/v1/recommendations", json=tight).json()
     assert [choice["meets"] for choice in found["choices"]] == [True, False, False]
     assert found["reasons"][0].startswith("where: only one of 3 places keeps budget_usd")
     assert "; then" not in found["reasons"][0]
     two = {**body, "objective": {**objective, "budget_usd": (costs[1] + costs[2]) / 2}}
-    found = sqlite.post("/v1/recommendations", json=two).json()
+    found = shared_client.post("/v1/recommendations", json=two).json()
     hours = [choice["hours"] for choice in found["choices"] if choice["meets"]]
     assert len(hours) == 2
     assert hours == sorted(hours)
@@ -601,7 +619,7 @@ def test_of_several_places_those_that_keep_the_limits_are_compared(sqlite) -> No
     assert f"then {found['choices'][1]['name']}" in found["reasons"][0]
 
 
-def test_a_place_is_judged_by_the_best_that_it_can_do(sqlite) -> None:
+def test_a_place_is_judged_by_the_best_that_it_can_do(shared_client) -> None:
     """On 100 chips all of which are used a step takes twice as long as on 96 of them: the deadline
     is kept with those, and those are what is recommended."""
     body = {
@@ -609,12 +627,12 @@ def test_a_place_is_judged_by_the_best_that_it_can_do(sqlite) -> None:
         "cluster": {"preset": "gb200", "num_chips": 100},
         "workload": {"seq_len": 8192, "global_batch": 128},
     }
-    all_chips = sqlite.post("/v1/recommendations", json=body).json()
+    all_chips = shared_client.post("/v1/recommendations", json=body).json()
     fewer = all_chips["faster_on_fewer"]
     between = (fewer["step_time_s"] + all_chips["fastest"]["prediction"]["step_time_s"]) / 2
     hours = 1e12 / (128 * 8192) * between / 3600
     objective = {"minimize": "time", "tokens": 1e12, "deadline_hours": hours}
-    found = sqlite.post("/v1/recommendations", json={**body, "objective": objective}).json()
+    found = shared_client.post("/v1/recommendations", json={**body, "objective": objective}).json()
     (choice,) = found["choices"]
     assert choice["meets"]
     assert choice["num_chips"] == 100
@@ -631,27 +649,27 @@ def test_a_place_is_judged_by_the_best_that_it_can_do(sqlite) -> None:
     )
 
 
-def test_every_place_has_the_price_that_it_is_ranked_by(sqlite) -> None:
+def test_every_place_has_the_price_that_it_is_ranked_by(shared_client) -> None:
     cluster = {"preset": "a100", "num_chips": 16}
     body = {
         **SMALL,
         "alternatives": {"clusters": [cluster]},
         "objective": {"minimize": "cost", "tokens": 1e9},
     }
-    for choice in sqlite.post("/v1/recommendations", json=body).json()["choices"]:
+    for choice in shared_client.post("/v1/recommendations", json=body).json()["choices"]:
         assert choice["usd"] == pytest.approx(
             choice["usd_per_chip_hour"] * choice["chips_used"] * choice["hours"]
         )
 
 
-def test_a_price_that_is_given_goes_before_that_of_the_objective(sqlite) -> None:
+def test_a_price_that_is_given_goes_before_that_of_the_objective(shared_client) -> None:
     dear = {"preset": "a100", "num_chips": 16, "usd_per_chip_hour": 9.0}
     body = {
         **SMALL,
         "alternatives": {"clusters": [dear]},
         "objective": {"tokens": 1e9, "usd_per_chip_hour": 3.0},
     }
-    found = sqlite.post("/v1/recommendations", json=body).json()
+    found = shared_client.post("/v1/recommendations", json=body).json()
     paid = {choice["name"]: choice["usd"] / choice["hours"] / 16 for choice in found["choices"]}
     assert paid == {"cluster": pytest.approx(3.0), "alternatives.clusters[0]": pytest.approx(9.0)}
     assert found["fastest"]["usd_per_million_tokens"] == pytest.approx(
@@ -660,7 +678,7 @@ def test_a_price_that_is_given_goes_before_that_of_the_objective(sqlite) -> None
     assert not any("USD an hour" in line for line in found["assumptions"])
     assert any(
         "USD an hour" in line
-        for line in sqlite.post("/v1/recommendations", json=SMALL).json()["assumptions"]
+        for line in shared_client.post("/v1/recommendations", json=SMALL).json()["assumptions"]
     )
 
 
@@ -680,13 +698,15 @@ def test_a_price_that_is_given_goes_before_that_of_the_objective(sqlite) -> None
         ),
     ],
 )
-def test_a_bad_alternative_is_named(sqlite, changes: dict[str, object], pointer: str) -> None:
-    answer = sqlite.post("/v1/recommendations", json={**SMALL, **changes})
+def test_a_bad_alternative_is_named(
+    shared_client, changes: dict[str, object], pointer: str
+) -> None:
+    answer = shared_client.post("/v1/recommendations", json={**SMALL, **changes})
     assert answer.status_code in (404, 422)
     assert pointer in [error["pointer"] for error in answer.json()["errors"]]
 
 
-def test_an_alternative_may_have_a_stack_of_its_own(sqlite) -> None:
+def test_an_alternative_may_have_a_stack_of_its_own(shared_client) -> None:
     """GPUs and TPUs in one comparison, and back from its own answer; what ran is then of that
     stack."""
     slice_ = {"preset": "v5p-32", "stack": {"name": "maxtext", "max_tp": 4}}
@@ -695,7 +715,7 @@ def test_an_alternative_may_have_a_stack_of_its_own(sqlite) -> None:
         "stack": "megatron",
         "alternatives": {"clusters": [slice_, {"preset": "h200", "num_chips": 16}]},
     }
-    found = sqlite.post(
+    found = shared_client.post(
         "/v1/recommendations", json={**body, "objective": {"minimize": "chips"}}
     ).json()
     stacks = {choice["name"]: choice["stack"] for choice in found["choices"]}
@@ -703,10 +723,10 @@ def test_an_alternative_may_have_a_stack_of_its_own(sqlite) -> None:
         "cluster": "megatron", "alternatives.clusters[0]": slice_["stack"], "alternatives.clusters[1]": "megatron",
     }  # fmt: skip
     assert not any(choice["refused"] for choice in found["choices"])
-    again = sqlite.post("/v1/recommendations", json=found["request"]).json()
+    again = shared_client.post("/v1/recommendations", json=found["request"]).json()
     assert again["choices"] == found["choices"]
     alone = {**body, "cluster": {"preset": "v5p-32"}, "stack": slice_["stack"], "alternatives": {}}
-    (there,) = sqlite.post(
+    (there,) = shared_client.post(
         "/v1/recommendations", json={**alone, "objective": {"minimize": "chips"}}
     ).json()["choices"]
     assert {**there, "name": "alternatives.clusters[0]"} in found["choices"]
@@ -747,10 +767,10 @@ def test_a_report_of_the_best_alternative_is_of_its_stack(client) -> None:
     ],
 )
 def test_what_one_alternative_cannot_run_refuses_that_one(
-    sqlite, precision: str, other: dict[str, Any], why: str
+    shared_client, precision: str, other: dict[str, Any], why: str
 ) -> None:
     body = {**changed(SMALL, "workload.precision", precision), "stack": "megatron"}
-    found = sqlite.post(
+    found = shared_client.post(
         "/v1/recommendations", json={**body, "alternatives": {"clusters": [other]}}
     ).json()
     best, last = found["choices"]
@@ -763,19 +783,19 @@ def test_what_one_alternative_cannot_run_refuses_that_one(
     )
     wrong = {**body, "cluster": other, "alternatives": {"num_chips": [8]}}
     assert_problem(
-        sqlite.post("/v1/recommendations", json=wrong),
+        shared_client.post("/v1/recommendations", json=wrong),
         "invalid",
         f"/{why.split()[0].replace('.', '/')}",
     )
 
 
 def test_a_constraint_that_the_stack_of_one_alternative_does_not_know_refuses_that_one(
-    sqlite,
+    shared_client,
 ) -> None:
     body = {**SMALL, "stack": "megatron", "constraints": {"recompute_modules": ["core_attn"]}}
     place = {"preset": "h200", "num_chips": 16}
     other = {**place, "stack": "torchtitan"}
-    found = sqlite.post(
+    found = shared_client.post(
         "/v1/recommendations", json={**body, "alternatives": {"clusters": [other]}}
     ).json()
     assert [choice["name"] for choice in found["choices"]] == [
@@ -791,11 +811,11 @@ def test_a_constraint_that_the_stack_of_one_alternative_does_not_know_refuses_th
         "cluster": place,
         "alternatives": {"clusters": [other]},
     }
-    answer = sqlite.post("/v1/recommendations", json=nowhere)
+    answer = shared_client.post("/v1/recommendations", json=nowhere)
     assert_problem(answer, "invalid", "/constraints/recompute_modules")
 
 
-def test_another_number_of_chips_than_a_slice_has_is_named_where_it_stands(sqlite) -> None:
+def test_another_number_of_chips_than_a_slice_has_is_named_where_it_stands(shared_client) -> None:
     body = {
         **SMALL,
         "stack": "maxtext",
@@ -803,7 +823,7 @@ def test_another_number_of_chips_than_a_slice_has_is_named_where_it_stands(sqlit
         "alternatives": {"num_chips": [64]},
     }
     assert_problem(
-        sqlite.post("/v1/recommendations", json=body), "invalid", "/alternatives/num_chips/0"
+        shared_client.post("/v1/recommendations", json=body), "invalid", "/alternatives/num_chips/0"
     )
 
 
@@ -823,7 +843,7 @@ def test_another_number_of_chips_than_a_slice_has_is_named_where_it_stands(sqlit
     ],
 )
 def test_leaves_that_are_priced_as_others_are_said(
-    sqlite, leaves: list[int], said: str | None
+    shared_client, leaves: list[int], said: str | None
 ) -> None:
     named = [{"leaf": f"l{i}"} for i, count in enumerate(leaves) for _ in range(count)] or [{}] * 8
     nodes = [{"name": f"n{i}", "chips": 8, **leaf} for i, leaf in enumerate(named)]
@@ -833,7 +853,7 @@ def test_leaves_that_are_priced_as_others_are_said(
         {"name": "spine", "gb_s_per_chip": 12},
     ]
     cluster = {"chip": "h100", "num_chips": 64, "levels": levels}
-    found = sqlite.post(
+    found = shared_client.post(
         "/v1/recommendations", json={**QUESTION, "cluster": cluster, "allocation": {"nodes": nodes}}
     )
     lines = [line for line in found.json()["assumptions"] if line.startswith("leaves")]
@@ -841,17 +861,17 @@ def test_leaves_that_are_priced_as_others_are_said(
     assert all(line.startswith(said or "") for line in lines)
 
 
-def test_held_nodes_are_used_and_ranks_placed_on_them(sqlite) -> None:
+def test_held_nodes_are_used_and_ranks_placed_on_them(shared_client) -> None:
     nodes = [{"name": f"n{i}", "chips": 8 if i else 7} for i in range(3)]
     body = {**SMALL, "cluster": {"preset": "h100"}, "allocation": {"nodes": nodes}}
-    found = sqlite.post("/v1/recommendations", json=body).json()
+    found = shared_client.post("/v1/recommendations", json=body).json()
     hosts = found["allocation"]["hosts"]
     assert sum(host["chips"] for host in hosts) == found["chips_used"]
     assert {host["node"] for host in hosts} <= {"n0", "n1", "n2"}
     spare = 23 - found["chips_used"]
     assert sum(found["allocation"]["spares"].values()) == spare > 0
     assert found["reasons"][-1].startswith(f"{spare} of the 23 chips that are held are spare")
-    again = sqlite.post("/v1/recommendations", json=found["request"]).json()
+    again = shared_client.post("/v1/recommendations", json=found["request"]).json()
     assert again["allocation"] == found["allocation"]
     assert again["fastest"] == found["fastest"]
 
@@ -864,7 +884,7 @@ def test_held_nodes_are_used_and_ranks_placed_on_them(sqlite) -> None:
     ],
 )
 def test_chips_are_spare_because_of_the_limit_where_it_is_the_limit(
-    sqlite, most: int, why: str
+    shared_client, most: int, why: str
 ) -> None:
     nodes = [{"name": name, "chips": 8} for name in "ab"]
     body = {
@@ -872,7 +892,7 @@ def test_chips_are_spare_because_of_the_limit_where_it_is_the_limit(
         "cluster": {"preset": "h100", "num_chips": most},
         "allocation": {"nodes": nodes},
     }
-    assert sqlite.post("/v1/recommendations", json=body).json()["reasons"][-1].endswith(why)
+    assert shared_client.post("/v1/recommendations", json=body).json()["reasons"][-1].endswith(why)
 
 
 @pytest.mark.parametrize(
@@ -887,12 +907,12 @@ def test_chips_are_spare_because_of_the_limit_where_it_is_the_limit(
         ([{"name": "a", "chips": 80}], "/allocation/nodes"),
     ],
 )
-def test_bad_nodes_are_named(sqlite, nodes: list[dict[str, object]], pointer: str) -> None:
+def test_bad_nodes_are_named(shared_client, nodes: list[dict[str, object]], pointer: str) -> None:
     body = {**SMALL, "cluster": {"preset": "h100"}, "allocation": {"nodes": nodes}}
-    assert_problem(sqlite.post("/v1/recommendations", json=body), "invalid", pointer)
+    assert_problem(shared_client.post("/v1/recommendations", json=body), "invalid", pointer)
 
 
-def test_nodes_are_no_slice_of_another_size(sqlite) -> None:
+def test_nodes_are_no_slice_of_another_size(shared_client) -> None:
     """Of the field that was sent, not of the number of chips that follows from it."""
     nodes = [{"name": f"n{i}", "chips": 4} for i in range(16)]
     body = {
@@ -900,41 +920,43 @@ def test_nodes_are_no_slice_of_another_size(sqlite) -> None:
         "cluster": {"preset": "v5p-256"},
         "allocation": {"nodes": nodes},
     }
-    found = sqlite.post("/v1/recommendations", json=body)
+    found = shared_client.post("/v1/recommendations", json=body)
     assert_problem(found, "invalid", "/allocation")
     assert "v5p-256 is 128 chips" in found.text
 
 
-def test_the_fewest_chips_that_keep_a_deadline_are_found(sqlite) -> None:
+def test_the_fewest_chips_that_keep_a_deadline_are_found(shared_client) -> None:
     """More of them than are asked for is no answer: one domain fewer misses it."""
     objective = {"minimize": "chips", "tokens": 1e11, "deadline_hours": 72}
     body = {**SMALL, "alternatives": {"up_to_chips": 160}, "objective": objective}
-    found = sqlite.post("/v1/recommendations", json=body).json()
+    found = shared_client.post("/v1/recommendations", json=body).json()
     best = found["choices"][0]
     assert best["name"] == "alternatives.up_to_chips"
     assert best["meets"]
     assert f"{best['num_chips']} chips are the fewest of" in " ".join(found["reasons"])
     fewer = {**body, "alternatives": {"num_chips": [best["num_chips"] - 8]}}
-    misses = sqlite.post("/v1/recommendations", json=fewer).json()["choices"]
+    misses = shared_client.post("/v1/recommendations", json=fewer).json()["choices"]
     assert not any(choice["meets"] for choice in misses if choice["num_chips"] < best["num_chips"])
-    again = sqlite.post(
+    again = shared_client.post(
         "/v1/recommendations", json={k: v for k, v in found["request"].items() if k != "profile"}
     )
     assert again.json()["choices"] == found["choices"]
 
 
-def test_no_part_of_a_node_that_keeps_the_limits_is_smaller_than_the_fewest_chips(sqlite) -> None:
+def test_no_part_of_a_node_that_keeps_the_limits_is_smaller_than_the_fewest_chips(
+    shared_client,
+) -> None:
     objective = {"minimize": "chips", "tokens": 1e12, "budget_usd": 200000}
     alternatives = {"up_to_chips": 1024, "num_chips": [1, 2, 3, 4, 6]}
     body = {**QUESTION, "stack": "megatron", "objective": objective, "alternatives": alternatives}
-    found = sqlite.post("/v1/recommendations", json=body).json()
+    found = shared_client.post("/v1/recommendations", json=body).json()
     fewest = min(choice["num_chips"] for choice in found["choices"] if choice["meets"])
     assert f"{found['choices'][0]['num_chips']} chips are the fewest of" in found["reasons"][1]
     assert found["choices"][0]["num_chips"] == fewest < 8
     assert "(divisors of 8 and multiples of 8)" in found["reasons"][1]
 
 
-def test_other_numbers_of_chips_hold_as_many_of_a_domain_or_all(sqlite) -> None:
+def test_other_numbers_of_chips_hold_as_many_of_a_domain_or_all(shared_client) -> None:
     cluster = {"preset": "gb200", "num_chips": 64, "chips_per_domain": 32}
     body = {
         **QUESTION,
@@ -942,7 +964,7 @@ def test_other_numbers_of_chips_hold_as_many_of_a_domain_or_all(sqlite) -> None:
         "cluster": cluster,
         "alternatives": {"num_chips": [128, 16]},
     }
-    found = sqlite.post("/v1/recommendations", json=body).json()["choices"]
+    found = shared_client.post("/v1/recommendations", json=body).json()["choices"]
     assert {c["num_chips"]: c["cluster"]["chips_per_domain"] for c in found} == {
         64: 32,
         128: 32,
@@ -950,26 +972,26 @@ def test_other_numbers_of_chips_hold_as_many_of_a_domain_or_all(sqlite) -> None:
     }
 
 
-def test_as_many_chips_of_another_kind_are_not_the_fewest_of_its_own(sqlite) -> None:
+def test_as_many_chips_of_another_kind_are_not_the_fewest_of_its_own(shared_client) -> None:
     objective = {"minimize": "chips", "tokens": 1e11, "deadline_hours": 72}
     body = {**SMALL, "alternatives": {"up_to_chips": 160}, "objective": objective}
-    chips = sqlite.post("/v1/recommendations", json=body).json()["choices"][0]["num_chips"]
+    chips = shared_client.post("/v1/recommendations", json=body).json()["choices"][0]["num_chips"]
     others = {"up_to_chips": 160, "clusters": [{"preset": "a100", "num_chips": chips}]}
-    found = sqlite.post("/v1/recommendations", json={**body, "alternatives": others}).json()
+    found = shared_client.post("/v1/recommendations", json={**body, "alternatives": others}).json()
     assert "alternatives.up_to_chips" in [choice["name"] for choice in found["choices"]]
 
 
-def test_the_fewest_chips_need_a_limit_to_keep(sqlite) -> None:
+def test_the_fewest_chips_need_a_limit_to_keep(shared_client) -> None:
     body = {**SMALL, "alternatives": {"up_to_chips": 160}}
     assert_problem(
-        sqlite.post("/v1/recommendations", json=body), "invalid", "/alternatives/up_to_chips"
+        shared_client.post("/v1/recommendations", json=body), "invalid", "/alternatives/up_to_chips"
     )
 
 
-def test_where_no_number_of_chips_keeps_the_limits_it_is_said(sqlite) -> None:
+def test_where_no_number_of_chips_keeps_the_limits_it_is_said(shared_client) -> None:
     objective = {"minimize": "chips", "tokens": 1e14, "deadline_hours": 1}
     body = {**SMALL, "alternatives": {"up_to_chips": 64}, "objective": objective}
-    reasons = " ".join(sqlite.post("/v1/recommendations", json=body).json()["reasons"])
+    reasons = " ".join(shared_client.post("/v1/recommendations", json=body).json()["reasons"])
     assert "fewest chips: up to 64 chips not even the peak of all keeps the limits" in reasons
 
 
@@ -1009,7 +1031,7 @@ def test_a_list_reads_no_whole_answers(client) -> None:
     assert not any("document" in query for query in queries)
 
 
-def test_constraints_that_only_fewer_chips_can_meet_say_how_many(sqlite) -> None:
+def test_constraints_that_only_fewer_chips_can_meet_say_how_many(shared_client) -> None:
     asked = {
         **QUESTION,
         "stack": "megatron",
@@ -1017,18 +1039,20 @@ def test_constraints_that_only_fewer_chips_can_meet_say_how_many(sqlite) -> None
         "constraints": {"tp": 8},
     }
     refused = assert_problem(
-        sqlite.post("/v1/recommendations", json=asked), "infeasible", "/constraints/tp"
+        shared_client.post("/v1/recommendations", json=asked), "infeasible", "/constraints/tp"
     )
     assert "no legal layout of 50 chips has tp in [8]" in refused["detail"]
     assert refused["detail"].endswith("48 of the chips have one")
     assert (
-        sqlite.post("/v1/recommendations", json=changed(asked, "cluster.num_chips", 48)).status_code
+        shared_client.post(
+            "/v1/recommendations", json=changed(asked, "cluster.num_chips", 48)
+        ).status_code
         == 201
     )
 
 
 def test_constraints_that_no_number_of_chips_can_meet_are_refused_for_the_number_asked(
-    sqlite,
+    shared_client,
 ) -> None:
     asked = {
         **QUESTION,
@@ -1037,23 +1061,23 @@ def test_constraints_that_no_number_of_chips_can_meet_are_refused_for_the_number
         "constraints": {"tp": 47},
     }
     refused = assert_problem(
-        sqlite.post("/v1/recommendations", json=asked), "infeasible", "/constraints/tp"
+        shared_client.post("/v1/recommendations", json=asked), "infeasible", "/constraints/tp"
     )
     assert refused["detail"].startswith("no legal layout uses all 47 chips (")
 
 
-def test_products_of_fp32_run_on_a_chip_without_tf32(sqlite) -> None:
+def test_products_of_fp32_run_on_a_chip_without_tf32(shared_client) -> None:
     asked = changed({**QUESTION, "stack": "megatron"}, "cluster.preset", "v100")
     asked["workload"] = {"seq_len": 2048, "global_batch": 64, "precision": "fp32"}
-    assert sqlite.post("/v1/recommendations", json=asked).status_code == 201
+    assert shared_client.post("/v1/recommendations", json=asked).status_code == 201
 
 
-def test_a_level_within_the_torus_is_refused(sqlite) -> None:
+def test_a_level_within_the_torus_is_refused(shared_client) -> None:
     torus = {"ndim": 3, "max_chips": 64, "gb_s_per_link": 90, "wrap": "cubes", "wrap_length": 4}
     levels = [{"name": "nvl", "size": 8, "gb_s_per_chip": 450}, {"gb_s_per_chip": 3}]
     asked = changed(
         QUESTION, "cluster", {"chip": "h100", "torus": torus, "levels": levels, "num_chips": 128}
     )
     assert_problem(
-        sqlite.post("/v1/recommendations", json=asked), "invalid", "/cluster/levels/0/size"
+        shared_client.post("/v1/recommendations", json=asked), "invalid", "/cluster/levels/0/size"
     )

@@ -351,7 +351,7 @@ def test_nemo_is_megatron_with_gradients_of_16_bits() -> None:
     assert (plain.stack.id, nemo.stack.id) == ("megatron", "megatron-bridge")
     assert (plain.gradient_bytes, nemo.gradient_bytes) == (4, 2)
     assert plain.scopes == nemo.scopes
-    assert plain.neighbourhoods == nemo.neighbourhoods
+    assert plain.neighbourhood_scopes == nemo.neighbourhood_scopes
 
 
 def test_memory_of_a_schedule_that_is_not_described_is_not_compared() -> None:

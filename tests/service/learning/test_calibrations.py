@@ -17,8 +17,8 @@ from service.learning import calibrations
 from service.learning.benchmarks import Benchmarks
 from service.learning.promotion import judge
 from service.learning.reports import Reports
-from service.resolve.resolution import Resolved, Resolver
-from service.runtime.idempotency import Save
+from service.resolve.resolution import ResolvedQuestion, Resolver
+from service.runtime.idempotency import SaveRows
 from service.schemas.benchmark import BenchmarkSubmission, GemmFields
 from service.schemas.cluster import ClusterPreset
 from service.schemas.profile import CalibrationRequest, Policy
@@ -28,7 +28,7 @@ from service.store import Store
 from tests.service.asking import (
     CHIP,
     LAYOUT,
-    ON_SQLITE,
+    ON_BOTH,
     PREDICTION,
     QUESTION,
     REPORT,
@@ -121,9 +121,9 @@ def test_a_report_the_models_no_longer_understand_is_left_out_with_its_reason(
         "outcome": "ok",
     }
     lost = client.post("/v1/reports", json={**other, "measured": {"step_time_s": 4.0}}).json()["id"]
-    resolve = Resolver.problem
+    resolve = Resolver.resolve
 
-    def forgetful(self: Resolver, question: Question) -> Resolved:
+    def forgetful(self: Resolver, question: Question) -> ResolvedQuestion:
         resolved = resolve(self, question)
         forgetful.calls += 1
         if forgetful.calls == 2:
@@ -131,7 +131,7 @@ def test_a_report_the_models_no_longer_understand_is_left_out_with_its_reason(
         return resolved
 
     forgetful.calls = 0
-    monkeypatch.setattr(Resolver, "problem", forgetful)
+    monkeypatch.setattr(Resolver, "resolve", forgetful)
     found = client.post(ADDRESS).json()["calibration"]
     assert found["reports"] == {"found": 2, "used": 1, "down_weighted": 0, "left_out": 1}
     assert found["unusable"] == [{"report": lost, "reason": "model: is forgotten"}]
@@ -172,7 +172,7 @@ def test_only_the_time_span_counts(client) -> None:
 
 
 def test_what_a_time_span_left_out_is_learnt_later(client, monkeypatch) -> None:
-    monkeypatch.setattr(calibrations, "_CLOCKS_DIFFER", timedelta(0))
+    monkeypatch.setattr(calibrations, "_MAX_CLOCK_SKEW", timedelta(0))
     report(client, [1.2] * 3)
     between = datetime.now(UTC).isoformat()
     report(client, [1.2] * 4)
@@ -183,13 +183,14 @@ def test_what_a_time_span_left_out_is_learnt_later(client, monkeypatch) -> None:
     assert_problem(client.post(ADDRESS), "nothing-to-learn")
 
 
-def slow_report(store: Store) -> Save:
+def slow_report(store: Store) -> SaveRows:
     return Reports(store).take(ReportSubmission.model_validate(REPORT), json.dumps(REPORT))
 
 
+@ON_BOTH
 def test_a_report_that_takes_long_to_compute_is_learnt(client, monkeypatch) -> None:
     """Another came, and was learnt, before it was written."""
-    monkeypatch.setattr(calibrations, "_CLOCKS_DIFFER", timedelta(0))
+    monkeypatch.setattr(calibrations, "_MAX_CLOCK_SKEW", timedelta(0))
     store = client.app.state.services.store
     benchmark = BenchmarkSubmission(
         cluster=ClusterPreset(preset="h100"), gemms=[GemmFields(m=8, n=8, k=8, tflops=1.0)]
@@ -207,9 +208,10 @@ def test_a_report_that_takes_long_to_compute_is_learnt(client, monkeypatch) -> N
     assert (window["reports"], window["benchmarks"]) == (1, 1)
 
 
+@ON_BOTH
 def test_a_report_that_takes_long_to_write_is_learnt(client, monkeypatch) -> None:
     """Another that began later was written before it."""
-    monkeypatch.setattr(calibrations, "_CLOCKS_DIFFER", timedelta(0))
+    monkeypatch.setattr(calibrations, "_MAX_CLOCK_SKEW", timedelta(0))
     store = client.app.state.services.store
     save = slow_report(store)
     with ThreadPoolExecutor(1) as pool:
@@ -224,7 +226,6 @@ def test_a_report_that_takes_long_to_write_is_learnt(client, monkeypatch) -> Non
         assert learnt.result().learnt["reports"] == (2 if several else 1)
 
 
-@ON_SQLITE
 def test_what_is_learnt_of_a_chip_of_ones_own_is_said_of_no_other(client) -> None:
     """Nor of the same name."""
     own = {
@@ -265,7 +266,6 @@ def test_what_cannot_be_judged_or_does_not_improve_is_kept_with_the_reason(clien
     assert client.get("/v1/profiles/default").json()["active_version"] == 1
 
 
-@ON_SQLITE
 def test_a_calibration_that_does_not_improve_is_not_promoted(client) -> None:
     report(client, [0.9, 1.1] * 3 + [1.1, 0.9] * 3)
     found = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
@@ -273,7 +273,6 @@ def test_a_calibration_that_does_not_improve_is_not_promoted(client) -> None:
     assert "which is no fall of 0.1 percentage points or more" in found["promotion"]["reason"]
 
 
-@ON_SQLITE
 def test_reports_that_no_coefficient_explains_are_named_and_not_promoted(client) -> None:
     """Though they are all alike: milliseconds for seconds, or the wrong model."""
     ids = report(client, [10.0, 10.1] * 6)
@@ -283,7 +282,6 @@ def test_reports_that_no_coefficient_explains_are_named_and_not_promoted(client)
     assert set(found["outliers"]) == set(ids)
 
 
-@ON_SQLITE
 @pytest.mark.parametrize("peak", ["reserved_gib", "allocated_gib"])
 def test_what_is_learnt_of_memory_alone_is_promoted(client, peak: str) -> None:
     prediction = client.post("/v1/predictions", json={**QUESTION, "layouts": LAYOUTS}).json()
@@ -362,7 +360,6 @@ def test_what_was_rolled_back_is_not_promoted_again(client) -> None:
     assert client.get("/v1/profiles/default").json()["policy"]["mode"] == "automatic"
 
 
-@ON_SQLITE
 def test_what_makes_anything_worse_by_more_than_the_margin_is_not_promoted(client) -> None:
     report(client, [1.2] * 6)
     set_policy(client, mode="automatic", margin=0.0)
@@ -398,10 +395,12 @@ def calibration(times: Unseen, memory: Unseen | None = None) -> Calibration:
 
 def test_what_gets_better_in_memory_alone_may_not_get_worse_in_time() -> None:
     found = calibration(unseen(0.05, 0.40), unseen(0.05, 0.04))
-    judged = judge(Policy(mode="automatic"), found, None, asked=False)
+    judged = judge(Policy(mode="automatic"), found, None, requested=False)
     assert not judged.promoted
     assert "the error on 8 step times of unseen reports grows from 5.0% to 40.0%" in judged.reason
-    assert judge(Policy(), replace(found, unseen=unseen(0.05, 0.055)), None, asked=True).promoted
+    assert judge(
+        Policy(), replace(found, unseen=unseen(0.05, 0.055)), None, requested=True
+    ).promoted
 
 
 def test_what_is_at_the_cost_of_somebody_is_not_promoted_and_names_nobody() -> None:
@@ -416,14 +415,14 @@ def test_what_is_at_the_cost_of_somebody_is_not_promoted_and_names_nobody() -> N
         kinds=kinds,
     )
     found = calibration(unseen(0.30, 0.10))
-    judged = judge(Policy(mode="automatic"), found, None, everybody, asked=False)
+    judged = judge(Policy(mode="automatic"), found, None, everybody, requested=False)
     assert not judged.promoted
     assert (
         "of the last 6 runs that somebody reported the error grows from 1.0% to 10.0%"
         in judged.reason
     )
     assert "tenant" not in judged.reason
-    assert judge(Policy(mode="automatic"), found, None, asked=False).promoted
+    assert judge(Policy(mode="automatic"), found, None, requested=False).promoted
 
 
 def test_a_policy_is_set_by_whoever_saw_the_profile(client) -> None:
@@ -440,7 +439,6 @@ def test_a_policy_is_set_by_whoever_saw_the_profile(client) -> None:
     )
 
 
-@ON_SQLITE
 def test_a_version_learns_what_the_one_before_had_not(client) -> None:
     report(client, [1.2] * 6)
     first = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
@@ -454,7 +452,6 @@ def test_a_version_learns_what_the_one_before_had_not(client) -> None:
     assert (anew["based_on"], anew["observations"]) == (1, 13)
 
 
-@ON_SQLITE
 def test_what_one_chip_taught_makes_no_other_one_surer(client) -> None:
     """The interval narrows where runs were, not on chips that nobody measured."""
 
@@ -472,7 +469,6 @@ def test_what_one_chip_taught_makes_no_other_one_surer(client) -> None:
     assert width("mi300x") > 0.98 * elsewhere
 
 
-@ON_SQLITE
 def test_a_fleet_moves_its_own_offsets_before_what_is_published(client) -> None:
     """A stack that reports nothing is not predicted worse on its published runs."""
     report(client, [1.25] * 12)
@@ -498,6 +494,7 @@ def test_the_same_reports_teach_the_same(client) -> None:
     assert first["terms"] == second["terms"]
 
 
+@ON_BOTH
 def test_calibrations_at_once_make_a_version_each(client) -> None:
     report(client, [1.2] * 3)
     with ThreadPoolExecutor(3) as pool:
@@ -522,7 +519,6 @@ def test_bad_calibrations(client, body: object, pointer: str) -> None:
     assert_problem(client.post(ADDRESS, **sent), "invalid", pointer)
 
 
-@ON_SQLITE
 def test_a_version_made_anew_is_judged_by_the_one_it_would_replace(client) -> None:
     report(client, [1.3] * 18)
     assert client.post(ADDRESS, json={"activate": True}).json()["calibration"]["promotion"][

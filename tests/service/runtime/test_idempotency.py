@@ -11,13 +11,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from service.errors import KeyReused, StillRunning, Unavailable
-from service.runtime.idempotency import Created, Creation, Key
-from service.runtime.process_liveness import is_gone, new_token
+from service.runtime.idempotency import CreatedResource, IdempotencyKey, IdempotentCreation
+from service.runtime.process_liveness import new_process_token, process_has_ended
 from service.store import Store, database
 from service.store.tables import IdempotencyRow
-from tests.service.asking import PREDICTION, REPORT, assert_problem, changed
+from tests.service.asking import ON_BOTH, PREDICTION, REPORT, assert_problem, changed
 
 
+@ON_BOTH
 def test_a_retry_gets_the_stored_answer(client) -> None:
     first, again = (
         client.post("/v1/reports", json=REPORT, headers={"Idempotency-Key": "a"}) for _ in range(2)
@@ -62,6 +63,7 @@ def test_a_key_that_cannot_be_read(client, key: str) -> None:
     assert_problem(answer, "bad-header")
 
 
+@ON_BOTH
 def test_of_many_at_once_one_creates(client) -> None:
     def post(_: int) -> tuple[int, str]:
         answer = client.post("/v1/reports", json=REPORT, headers={"Idempotency-Key": "a"})
@@ -81,24 +83,25 @@ def store(database_url: str):
     engine.dispose()
 
 
-def creation(store: Store) -> Creation:
-    return Creation(store, ttl_s=3600, in_flight_s=60)
+def creation(store: Store) -> IdempotentCreation:
+    return IdempotentCreation(store, ttl_s=3600, in_flight_s=60)
 
 
-KEY = Key.of("k", "POST", "/x", "{}")
+KEY = IdempotencyKey.of("k", "POST", "/x", "{}")
 
 
 def make(document: dict) -> object:
-    return lambda: lambda rows: Created("/x/1", document)
+    return lambda: lambda rows: CreatedResource("/x/1", document)
 
 
+@ON_BOTH
 def test_a_request_that_still_runs_is_not_run_twice(store: Store) -> None:
     started, finish = threading.Event(), threading.Event()
 
     def slow():
         started.set()
         finish.wait(10)
-        return lambda rows: Created("/x/1", {"by": "first"})
+        return lambda rows: CreatedResource("/x/1", {"by": "first"})
 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(creation(store).create, KEY, slow)
@@ -106,10 +109,10 @@ def test_a_request_that_still_runs_is_not_run_twice(store: Store) -> None:
         with pytest.raises(StillRunning):
             creation(store).create(KEY, make({"by": "second"}))
         with pytest.raises(KeyReused):
-            creation(store).create(Key.of("k", "other"), make({}))
+            creation(store).create(IdempotencyKey.of("k", "other"), make({}))
         finish.set()
         assert first.result().document == {"by": "first"}
-    assert creation(store).create(KEY, make({"by": "third"})) == Created(
+    assert creation(store).create(KEY, make({"by": "third"})) == CreatedResource(
         "/x/1", {"by": "first"}, replayed=True
     )
 
@@ -119,23 +122,25 @@ def claimed(store: Store, age: timedelta, token: str = "crashed") -> None:
         key=KEY.key, fingerprint=KEY.fingerprint, token=token, claimed_at=datetime.now(UTC) - age
     )
     with store.writing() as rows:
-        rows.keys.claim(row)
+        rows.idempotency_keys.claim(row)
 
 
+@ON_BOTH
 def test_the_key_of_a_crashed_process_is_taken_over(store: Store) -> None:
     claimed(store, timedelta(seconds=59))
     with pytest.raises(StillRunning):
         creation(store).create(KEY, make({}))
     with store.writing() as rows:
-        rows.keys.release(KEY.key, "crashed")
+        rows.idempotency_keys.release(KEY.key, "crashed")
     claimed(store, timedelta(seconds=61))
     assert creation(store).create(KEY, make({"by": "second"})).document == {"by": "second"}
 
 
+@ON_BOTH
 def test_the_key_of_a_process_that_is_gone_from_this_host_is_free_at_once(store: Store) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    host, here, started, request = new_token().rsplit("/", 3)
+    host, here, started, request = new_process_token().rsplit("/", 3)
     claimed(store, timedelta(0), "/".join((host, str(ended.pid), started, request)))
     assert creation(store).create(KEY, make({"by": "second"})).document == {"by": "second"}
 
@@ -154,29 +159,31 @@ def test_the_key_of_a_process_that_is_gone_from_this_host_is_free_at_once(store:
 def test_only_of_this_host_is_a_process_known_to_be_gone(
     host: str, pid: str, started: str, gone: bool
 ) -> None:
-    mine = dict(zip(("host", "pid", "started"), new_token().rsplit("/", 3), strict=False))
+    mine = dict(zip(("host", "pid", "started"), new_process_token().rsplit("/", 3), strict=False))
     parts = {"host": host, "pid": pid, "started": started}
     parts = {name: mine[name] if value == "mine" else value for name, value in parts.items()}
     parts["pid"] = str(os.getppid()) if pid == "of the one above" else parts["pid"]
-    assert is_gone("/".join((*parts.values(), "request"))) == gone
+    assert process_has_ended("/".join((*parts.values(), "request"))) == gone
 
 
+@ON_BOTH
 def test_who_was_taken_for_dead_creates_nothing(store: Store) -> None:
     """Its transaction ends with the key of another, and is undone as a whole."""
 
     def overtaken():
         with store.writing() as rows:
-            row = rows.keys.find(KEY.key)
-            rows.keys.take_over(KEY.key, row.token, "another", datetime.now(UTC))
-        return lambda rows: Created("/x/1", {})
+            row = rows.idempotency_keys.find(KEY.key)
+            rows.idempotency_keys.take_over(KEY.key, row.token, "another", datetime.now(UTC))
+        return lambda rows: CreatedResource("/x/1", {})
 
     with pytest.raises(StillRunning):
         creation(store).create(KEY, overtaken)
     with store.reading() as rows:
-        row = rows.keys.find(KEY.key)
+        row = rows.idempotency_keys.find(KEY.key)
         assert (row.token, row.document) == ("another", None)
 
 
+@ON_BOTH
 def test_a_request_that_fails_with_the_database_leaves_its_key_free_once_that_is_back(
     store: Store, monkeypatch
 ) -> None:
@@ -197,6 +204,7 @@ def test_a_request_that_fails_with_the_database_leaves_its_key_free_once_that_is
     assert ours.of(store).create(KEY, make({"by": "retry"})).document == {"by": "retry"}
 
 
+@ON_BOTH
 def test_a_request_that_was_answered_is_not_run_again_where_its_commit_seemed_to_fail(
     store: Store, monkeypatch
 ) -> None:
@@ -206,7 +214,7 @@ def test_a_request_that_was_answered_is_not_run_again_where_its_commit_seemed_to
     def committed_unheard():
         with writing() as rows:
             yield rows
-            row = rows.keys.find(KEY.key)
+            row = rows.idempotency_keys.find(KEY.key)
             answered = row is not None and row.status is not None
         if answered:
             raise Unavailable
@@ -218,9 +226,10 @@ def test_a_request_that_was_answered_is_not_run_again_where_its_commit_seemed_to
     assert creation(store).create(KEY, make({"by": "second"})).document == {"by": "first"}
 
 
+@ON_BOTH
 def test_keys_are_forgotten_after_their_time(store: Store) -> None:
     claimed(store, timedelta(hours=2))
-    other = Key.of("other", "POST", "/x", "{}")
+    other = IdempotencyKey.of("other", "POST", "/x", "{}")
     creation(store).create(other, make({}))
     with store.reading() as rows:
-        assert rows.keys.find(KEY.key) is None
+        assert rows.idempotency_keys.find(KEY.key) is None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.runtime.process_pool import SMALL, ProcessPool
+from service.runtime.process_pool import MAX_INLINE_REPORTS, ProcessPool
 from service.store import Store
 from tests.service.asking import PREDICTION, REPORT, changed
 
@@ -25,31 +25,32 @@ def dies(store: Store) -> None:
 
 
 def test_small_tasks_stay_and_large_ones_go(client) -> None:
-    worker: ProcessPool = client.app.state.services.worker
+    pool: ProcessPool = client.app.state.services.process_pool
     store: Store = client.app.state.services.store
-    assert worker.run(store, SMALL, process_of) == os.getpid()
-    there = worker.run(store, SMALL + 1, process_of)
+    assert pool.run(store, MAX_INLINE_REPORTS, process_of) == os.getpid()
+    there = pool.run(store, MAX_INLINE_REPORTS + 1, process_of)
     assert there != os.getpid()
-    assert worker.run(store, SMALL + 1, process_of) == there
+    assert pool.run(store, MAX_INLINE_REPORTS + 1, process_of) == there
 
 
 def test_a_process_that_died_is_replaced(client) -> None:
-    worker: ProcessPool = client.app.state.services.worker
+    pool: ProcessPool = client.app.state.services.process_pool
     store: Store = client.app.state.services.store
-    first = worker.run(store, SMALL + 1, process_of)
+    first = pool.run(store, MAX_INLINE_REPORTS + 1, process_of)
     with pytest.raises(Exception, match="terminated abruptly"):
-        worker.run(store, SMALL + 1, dies)
-    assert worker.run(store, SMALL + 1, process_of) not in (first, os.getpid())
+        pool.run(store, MAX_INLINE_REPORTS + 1, dies)
+    assert pool.run(store, MAX_INLINE_REPORTS + 1, process_of) not in (first, os.getpid())
 
 
 def test_a_large_batch_and_its_calibration_are_those_of_small_ones(client) -> None:
     predicted = client.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]["step_time_s"]
     reports: list[Any] = [
-        changed(REPORT, "measured.step_time_s", predicted * (1.1 + i / 5000)) for i in range(SMALL)
+        changed(REPORT, "measured.step_time_s", predicted * (1.1 + i / 5000))
+        for i in range(MAX_INLINE_REPORTS)
     ]
     reports += [{"outcome": "ok"}, REPORT]
     large = client.post("/v1/reports", json={"reports": reports}).json()
-    assert (large["accepted"], large["refused"]) == (SMALL + 1, 1)
+    assert (large["accepted"], large["refused"]) == (MAX_INLINE_REPORTS + 1, 1)
     small = client.post("/v1/reports", json={"reports": reports[-3:]}).json()
     for there, here in zip(large["items"][-3:], small["items"], strict=True):
         assert there["residual"] == here["residual"]
@@ -57,5 +58,5 @@ def test_a_large_batch_and_its_calibration_are_those_of_small_ones(client) -> No
             error["rule"] for error in here["errors"]
         ]
     made = client.post("/v1/profiles/default/calibrations").json()["calibration"]
-    assert made["observations"] == SMALL + 3
+    assert made["observations"] == MAX_INLINE_REPORTS + 3
     assert made["unseen"]["error_after"] < made["unseen"]["error_before"]

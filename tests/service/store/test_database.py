@@ -15,9 +15,10 @@ from service.resolve.profiles import seed
 from service.store import Store, database
 from service.store.reports import ReportFilter
 from service.store.tables import ReportRow, Table
-from tests.service.asking import PREDICTION, QUESTION, changed
+from tests.service.asking import ON_BOTH, PREDICTION, QUESTION, changed
 
 
+@ON_BOTH
 def test_migrations_go_up_down_and_up_again(empty_database_url: str) -> None:
     engine = database.connect(empty_database_url)
     database.migrate(engine)
@@ -28,6 +29,7 @@ def test_migrations_go_up_down_and_up_again(empty_database_url: str) -> None:
     engine.dispose()
 
 
+@ON_BOTH
 def test_the_migrated_schema_is_that_of_the_tables(empty_database_url: str) -> None:
     engine = database.connect(empty_database_url)
     database.migrate(engine)
@@ -37,6 +39,7 @@ def test_the_migrated_schema_is_that_of_the_tables(empty_database_url: str) -> N
     engine.dispose()
 
 
+@ON_BOTH
 def test_a_database_without_tables_is_not_at_head(empty_database_url: str) -> None:
     engine = database.connect(empty_database_url)
     assert Store(engine).state() == "not at the head of its migrations"
@@ -45,6 +48,7 @@ def test_a_database_without_tables_is_not_at_head(empty_database_url: str) -> No
     engine.dispose()
 
 
+@ON_BOTH
 @pytest.mark.parametrize(
     ("lost", "table"),
     [
@@ -65,6 +69,7 @@ def test_a_database_that_lacks_what_its_revision_promises_is_not_ready(
     assert answer.json()["database"] == f"at the head of its migrations, but without all of {table}"
 
 
+@ON_BOTH
 def test_many_may_start_at_once(empty_database_url: str) -> None:
     failures: list[BaseException] = []
 
@@ -98,6 +103,7 @@ def test_sqlite_keeps_references_and_lets_readers_read(tmp_path, pragma: str) ->
     engine.dispose()
 
 
+@ON_BOTH
 def test_the_choice_of_earlier_reports_is_found_where_they_were_submitted(
     client, database_url: str
 ) -> None:
@@ -123,7 +129,7 @@ def test_the_choice_of_earlier_reports_is_found_where_they_were_submitted(
 
 @pytest.mark.parametrize("said", ["", "?connect_timeout=2"])
 def test_a_silent_postgresql_is_not_waited_for_forever(monkeypatch, said: str) -> None:
-    monkeypatch.setitem(database._PATIENCE, "connect_timeout", 600 if said else 2)
+    monkeypatch.setitem(database._LIBPQ_TIMEOUTS, "connect_timeout", 600 if said else 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         store = Store(
             database.connect(f"postgresql+psycopg://u@127.0.0.1:{silent.getsockname()[1]}/d{said}")
@@ -134,6 +140,7 @@ def test_a_silent_postgresql_is_not_waited_for_forever(monkeypatch, said: str) -
         assert time.monotonic() - began < 30
 
 
+@ON_BOTH
 def test_earlier_logs_are_known_when_they_come_again(client, database_url: str) -> None:
     log = "".join(f"completed step: {step}, seconds: 2.0, loss: 9.1\n" for step in range(6))
     sent = {**changed(PREDICTION, "stack", "maxtext"), "log": log}
@@ -149,6 +156,7 @@ def test_earlier_logs_are_known_when_they_come_again(client, database_url: str) 
     assert client.post("/v1/reports/logs", json=sent).json()["repeated"]
 
 
+@ON_BOTH
 def test_earlier_answers_are_listed_in_brief(client, database_url: str) -> None:
     client.post("/v1/recommendations", json=changed(QUESTION, "cluster.num_chips", 16))
     client.post("/v1/predictions", json=PREDICTION)

@@ -12,7 +12,7 @@ from httpx import Response
 from starlette.types import ASGIApp, Message
 
 from service.errors import ClientGone, QueueFull, TurnNeverCame
-from service.runtime.admission import HeavySlots
+from service.runtime.admission import AdmissionControl
 from tests.service.asking import PREDICTION, QUESTION, assert_problem, changed
 
 SMALL = changed(QUESTION, "cluster.num_chips", 8)
@@ -100,7 +100,7 @@ async def gone() -> bool:
 def test_slots_run_some_queue_some_and_refuse_the_rest() -> None:
     async def four() -> tuple[list[object], int]:
         slots, running, most, finish = (
-            HeavySlots(concurrency=2, queue=1, wait_s=10),
+            AdmissionControl(concurrency=2, queue=1, wait_s=10),
             0,
             0,
             asyncio.Event(),
@@ -108,7 +108,7 @@ def test_slots_run_some_queue_some_and_refuse_the_rest() -> None:
 
         async def work(name: int) -> int:
             nonlocal running, most
-            async with slots.one(listening):
+            async with slots.admit(listening):
                 running += 1
                 most = max(most, running)
                 await finish.wait()
@@ -133,13 +133,13 @@ def test_waiting_ends_with_its_time_or_its_client(
     client, wait_s: float, error: type[Exception]
 ) -> None:
     async def wait() -> None:
-        slots = HeavySlots(concurrency=1, queue=1, wait_s=wait_s)
-        async with slots.one(listening):
+        slots = AdmissionControl(concurrency=1, queue=1, wait_s=wait_s)
+        async with slots.admit(listening):
             for _ in range(2):  # whoever gives up leaves the queue
                 with pytest.raises(error):
-                    async with slots.one(client):
+                    async with slots.admit(client):
                         pass
-        async with slots.one(listening):  # nothing leaked
+        async with slots.admit(listening):  # nothing leaked
             pass
 
     asyncio.run(asyncio.wait_for(wait(), 10))
@@ -170,7 +170,7 @@ def test_a_search_that_nobody_waits_for_any_more_is_never_begun(make_client) -> 
         sent.append(message)
 
     async def ask() -> None:
-        async with app.state.services.slots.one(listening):
+        async with app.state.services.search_admission.admit(listening):
             await app(scope, receive, send)
 
     client.portal.call(ask)
@@ -262,7 +262,7 @@ def test_a_retry_of_what_is_answered_waits_for_no_turn(make_client) -> None:
     assert client.post("/v1/recommendations", json=SMALL, headers=headers).status_code == 201
 
     async def ask_in_the_meantime() -> Response:
-        async with client.app.state.services.slots.one(listening):
+        async with client.app.state.services.search_admission.admit(listening):
             return await asyncio.to_thread(
                 client.post, "/v1/recommendations", json=SMALL, headers=headers
             )

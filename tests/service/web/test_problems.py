@@ -11,8 +11,8 @@ from tests.service.asking import PREDICTION, assert_problem, changed
 
 
 @pytest.mark.parametrize("name", problems.TYPES)
-def test_every_problem_type_says_what_it_means(sqlite, name: str) -> None:
-    answer = sqlite.get(f"/problems/{name}")
+def test_every_problem_type_says_what_it_means(shared_client, name: str) -> None:
+    answer = shared_client.get(f"/problems/{name}")
     assert answer.status_code == 200
     assert answer.json()["status"] == problems.TYPES[name].status
     assert answer.json()["meaning"]
@@ -71,10 +71,10 @@ def test_the_index_leads_everywhere(client) -> None:
         assert client.get(path).status_code == 200, path
 
 
-def test_several_errors_come_together(sqlite) -> None:
+def test_several_errors_come_together(shared_client) -> None:
     body = changed(changed(PREDICTION, "workload.seq_len", 0), "cluster.num_chips", "8")
     found = assert_problem(
-        sqlite.post("/v1/predictions", json=body), "invalid", "/workload/seq_len"
+        shared_client.post("/v1/predictions", json=body), "invalid", "/workload/seq_len"
     )
     assert {error["pointer"] for error in found["errors"]} == {
         "/workload/seq_len",
@@ -82,15 +82,15 @@ def test_several_errors_come_together(sqlite) -> None:
     }
 
 
-def test_long_values_are_echoed_shortened(sqlite) -> None:
+def test_long_values_are_echoed_shortened(shared_client) -> None:
     body = changed(PREDICTION, "model", "x" * 10_000)
-    found = assert_problem(sqlite.post("/v1/predictions", json=body), "invalid", "/model")
+    found = assert_problem(shared_client.post("/v1/predictions", json=body), "invalid", "/model")
     assert len(found["errors"][0]["value"]) == field_violations.MAX_SHOWN
 
 
-def test_a_pointer_escapes_what_rfc_6901_escapes(sqlite) -> None:
+def test_a_pointer_escapes_what_rfc_6901_escapes(shared_client) -> None:
     body = changed(PREDICTION, "workload", {**PREDICTION["workload"], "a/b~c": 1})
-    assert_problem(sqlite.post("/v1/predictions", json=body), "invalid", "/workload/a~1b~0c")
+    assert_problem(shared_client.post("/v1/predictions", json=body), "invalid", "/workload/a~1b~0c")
 
 
 def test_a_defect_is_told_without_internals(client, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,144 @@
+"""Stored reports as typed runs. Whatever is computed from reports reads their JSON documents
+here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from models.errors import DomainError, Invalid
+from models.layouts.rules import require_legal
+from models.spec.hardware import GIB
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+from service.resolve.resolution import Resolver
+from service.schemas.layout import LayoutFields
+from service.schemas.profile import Unusable
+from service.schemas.question import Question
+from service.store import Rows
+from service.store.tables import ReportRow
+
+_MAX_REASON_LENGTH = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """What one report says was run, and what was measured of it.
+
+    `chip`, `fabric`, `stack` and `architecture` are the names under which the report was stored.
+    Runs of equal questions share one `problem` object, so that they can be predicted together.
+    """
+
+    report_id: str
+    measured_at: datetime
+    tenant: str | None
+    source: str | None
+    chip: str
+    fabric: str
+    stack: str
+    architecture: str
+    problem: Problem
+    layout: Layout
+    step_time_s: float | None
+    out_of_memory: bool
+    reserved_bytes: float | None
+    """Memory that the framework reserved on the fullest device. It is None for a run that ran out
+    of memory: what was reserved then says only how much there was before it needed more."""
+    exposed_communication_s: float | None
+    expert_imbalance: float | None
+    predicted_layout_json: dict[str, Any]
+    """The layout as the report's own prediction has it."""
+
+    def predicted_layout(self) -> LayoutFields:
+        """The layout of the report's prediction. It is validated on request, as most callers do not
+        need it."""
+        return LayoutFields.model_validate(self.predicted_layout_json)
+
+
+class StoredRuns:
+    """Reads reports as runs. Questions and layouts that come again are resolved once."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._resolver = Resolver(rows)
+        self._problems: dict[str, Problem] = {}
+        self._by_run_hash: dict[str, tuple[Problem, Layout]] = {}
+
+    def read(self, reports: Iterable[ReportRow]) -> tuple[list[StoredRun], list[Unusable]]:
+        """The runs of the reports that still mean something to the models, and why the others do
+        not: an entry of the catalogue may be gone, or a layout no longer be legal."""
+        runs: list[StoredRun] = []
+        unusable: list[Unusable] = []
+        for report in reports:
+            try:
+                runs.append(self._run(report))
+            except (DomainError, ValidationError) as error:
+                reason = _unusable_reason(error)[:_MAX_REASON_LENGTH]
+                unusable.append(Unusable(report=report.id, reason=reason))
+        return runs, unusable
+
+    def _run(self, report: ReportRow) -> StoredRun:
+        problem, layout = self._problem_and_layout(report)
+        document = report.document
+        parts = document.get("parts") or {}
+        out_of_memory = report.outcome == "out_of_memory"
+        return StoredRun(
+            report_id=report.id,
+            measured_at=report.measured_at,
+            tenant=report.tenant,
+            source=report.source,
+            chip=report.chip,
+            fabric=report.fabric,
+            stack=report.stack,
+            architecture=report.architecture,
+            problem=problem,
+            layout=layout,
+            step_time_s=report.step_time_s,
+            out_of_memory=out_of_memory,
+            reserved_bytes=None if out_of_memory else _reserved_bytes(document),
+            exposed_communication_s=parts.get("exposed_communication_s"),
+            expert_imbalance=parts.get("expert_imbalance"),
+            predicted_layout_json=document["prediction"]["layout"],
+        )
+
+    def _problem_and_layout(self, report: ReportRow) -> tuple[Problem, Layout]:
+        if report.run_hash not in self._by_run_hash:
+            request = report.document["request"]
+            problem = self._problem({name: request[name] for name in Question.model_fields})
+            layout = LayoutFields.model_validate(request["layout"]).build()
+            require_legal(problem, layout)
+            self._by_run_hash[report.run_hash] = problem, layout
+        return self._by_run_hash[report.run_hash]
+
+    def _problem(self, question: dict[str, Any]) -> Problem:
+        key = json.dumps(question, sort_keys=True)
+        if key not in self._problems:
+            self._problems[key] = self._resolver.resolve(Question.model_validate(question)).problem
+        return self._problems[key]
+
+
+def _unusable_reason(error: DomainError | ValidationError) -> str:
+    if isinstance(error, Invalid):
+        return f"{error.field}: {error.rule}"
+    return str(error)
+
+
+def _reserved_bytes(document: dict[str, Any]) -> float | None:
+    """Memory that the framework reserved on the fullest device, if it was measured there.
+
+    Where only the memory that tensors took was measured, what the allocator holds beyond it is
+    added in the proportion that the report's own prediction has.
+    """
+    memory = document.get("memory") or {}
+    predicted = document["prediction"]
+    if memory.get("reserved_residual") is not None:
+        return float(memory["reserved_gib"] * GIB)
+    if memory.get("allocated_residual") is not None:
+        return float(
+            memory["allocated_gib"] * GIB * predicted["reserved_gib"] / predicted["allocated_gib"]
+        )
+    return None

@@ -1,0 +1,91 @@
+"""What an operation may answer besides its result: problems, headers and conditional requests, in
+the form that `responses=` and `openapi_extra=` of FastAPI's routes take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi.openapi.models import Example
+
+from service.web.problems import MEDIA_TYPE, TYPES
+
+Responses = dict[int | str, dict[str, Any]]
+
+HEADERS = {
+    "ETag": "Of this state: what If-None-Match and If-Match compare.",
+    "Idempotency-Replayed": (
+        "true where an earlier request made this: of the same Idempotency-Key, or of the same log."
+    ),
+    "Link": 'The next page, with rel="next", where there is one (RFC 8288).',
+    "Location": "Where what was created lies.",
+    "Retry-After": "Seconds to wait before trying again.",
+    "WWW-Authenticate": "How to authenticate (RFC 6750).",
+}
+"""Response headers and what they say; `service.web.openapi` puts them among the components."""
+
+_HEADER_OF_STATUS = {401: "WWW-Authenticate", 403: "WWW-Authenticate", 503: "Retry-After"}
+_PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+
+
+def with_headers(*names: str) -> dict[str, Any]:
+    """The part of a response that documents these headers."""
+    return {"headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names}}
+
+
+def problem_responses(*statuses: int) -> Responses:
+    """The problems that have these statuses, each described by the titles of its types."""
+    return {status: _problem_response(status) for status in statuses}
+
+
+def _problem_response(status: int) -> dict[str, Any]:
+    titles = [kind.title for kind in TYPES.values() if kind.status == status]
+    response = {"description": "; ".join(titles), "content": _PROBLEM}
+    if status in _HEADER_OF_STATUS:
+        response |= with_headers(_HEADER_OF_STATUS[status])
+    return response
+
+
+def if_match(
+    description: str, *, required: bool, examples: dict[str, Example] | None = None
+) -> dict[str, Any]:
+    """If-Match as a documented parameter. The header itself is declared as optional, so that a
+    request without it is answered with 428 where it is required, and not with 422."""
+    parameter = {
+        "name": "if-match",
+        "in": "header",
+        "required": required,
+        "schema": {"type": "string"},
+        "description": description,
+    }
+    if examples is not None:
+        parameter["examples"] = examples
+    return {"parameters": [parameter]}
+
+
+IF_NONE_MATCH: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "If-None-Match",
+            "in": "header",
+            "required": False,
+            "schema": {"type": "string"},
+            "description": "ETags that the client has: where one is of this state the answer is a"
+            " 304.",
+        }
+    ]
+}
+
+IN_V1 = problem_responses(401, 403, 404, 422, 500, 503)
+"""Of every operation below /v1: `create_app` gives them to each of its routers."""
+
+WITH_BODY = problem_responses(400, 408, 413, 415)
+POST = WITH_BODY | problem_responses(409)
+CREATE = POST | {
+    201: with_headers("Location", "Idempotency-Replayed"),
+    409: POST[409] | with_headers("Retry-After"),
+}
+PAGE: Responses = {200: with_headers("Link")}
+TAGGED: Responses = {200: with_headers("ETag")}
+CONDITIONAL_GET = TAGGED | {304: {"description": "The client has it"} | with_headers("ETag")}
+IF_MATCH = TAGGED | problem_responses(400, 412)
+IF_MATCH_REQUIRED = IF_MATCH | problem_responses(428)

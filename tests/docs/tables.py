@@ -1,0 +1,64 @@
+"""The tables of docs/reference.md, written from the code so that they cannot fall behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from models.spec import catalogue
+from service.app import create_app
+from service.settings import PREFIX, Settings
+from service.web.problems import TYPES
+
+
+def settings() -> str:
+    rows = [
+        (f"`{PREFIX}{name.upper()}`", f"`{field.default}`", _plain(field.description))
+        for name, field in Settings.model_fields.items()
+    ]
+    return _table(("variable", "default", "meaning"), rows)
+
+
+def routes() -> str:
+    paths = create_app(Settings()).openapi()["paths"]
+    rows = [
+        (f"`{method.upper()} {path}`", _plain(operation.get("description")))
+        for path, operations in sorted(paths.items())
+        for method, operation in operations.items()
+    ]
+    return _table(("route", "what it does"), rows)
+
+
+def problems() -> str:
+    rows = [
+        (f"`/problems/{name}`", str(kind.status), kind.title, _plain(kind.meaning))
+        for name, kind in TYPES.items()
+    ]
+    return _table(("type", "status", "title", "meaning"), rows)
+
+
+def stacks() -> str:
+    known = {stack.id: stack for stack in catalogue.stacks().values()}
+    rows = [
+        (f"`{id_}`", stack.name, ", ".join(f"`{alias}`" for alias in stack.aliases))
+        for id_, stack in sorted(known.items())
+    ]
+    return _table(("stack", "software", "also accepted"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "settings": settings,
+    "routes": routes,
+    "problems": problems,
+    "stacks": stacks,
+}
+"""By the name that stands in the markers of a page."""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _plain(text: str | None) -> str:
+    """One line that a cell of a table can hold."""
+    return " ".join((text or "").split()).replace("|", "\\|")

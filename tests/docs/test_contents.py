@@ -1,0 +1,147 @@
+"""What the pages must hold, and how long they may be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.app import create_app
+from service.settings import PREFIX, Settings
+from service.web.problems import TYPES
+from tests.docs.pages import name_of, pages
+from tests.docs.update import with_tables
+from tests.paths import ROOT
+
+PAGES = {name_of(page): page.read_text() for page in pages()}
+EVERYTHING = "\n".join(PAGES.values())
+OPENAPI = create_app(Settings()).openapi()
+_FOLDERS = ("models", "service", "tests", "docs", "migrations", ".ci")
+_PATH = re.compile(
+    rf"(?<![\w./-])((?:{'|'.join(map(re.escape, _FOLDERS))})/[\w./-]*\w(?:\.\w+)?/?)(?![\w{{*])"
+)
+_MODULE = re.compile(r"python -m ((?:service|tests)(?:\.\w+)*)")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(PAGES["README.md"].split()) <= 1000
+
+
+def test_the_changelog_is_short() -> None:
+    assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 60
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_tables_are_what_the_code_says(name: str) -> None:
+    assert with_tables(PAGES[name]) == PAGES[name], "run `make docs`"
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_is_explained(name: str) -> None:
+    assert f"`{PREFIX}{name.upper()}`" in EVERYTHING
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_every_problem_type_is_explained(name: str) -> None:
+    assert f"`/problems/{name}`" in EVERYTHING
+
+
+@pytest.mark.parametrize("path", OPENAPI["paths"])
+def test_every_route_is_explained(path: str) -> None:
+    for method in OPENAPI["paths"][path]:
+        assert f"`{method.upper()} {path}`" in EVERYTHING
+
+
+@pytest.mark.parametrize("name", ["RecommendationAnswer", "PredictionAnswer"])
+def test_every_word_of_an_answer_is_in_the_concepts(name: str) -> None:
+    concepts = PAGES["docs/concepts.md"]
+    missing = sorted({word for word in _fields(name) if f"`{word}`" not in concepts})
+    assert not missing
+
+
+@pytest.mark.parametrize("name", ["LayoutFields", "ConstraintFields", "WorkloadFields"])
+def test_every_word_of_a_question_is_in_the_concepts(name: str) -> None:
+    concepts = PAGES["docs/concepts.md"]
+    missing = [
+        word for word in OPENAPI["components"]["schemas"][name]["properties"]
+        if f"`{word}`" not in concepts
+    ]  # fmt: skip
+    assert not missing
+
+
+@pytest.mark.parametrize("name", [*PAGES, "CHANGELOG.md"])
+def test_paths_and_modules_exist(name: str) -> None:
+    text = (ROOT / name).read_text()
+    for path in _PATH.findall(text):
+        assert (ROOT / path).exists(), path
+    for module in _MODULE.findall(text):
+        place = ROOT / module.replace(".", "/")
+        assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), module
+
+
+@pytest.mark.parametrize("name", [*PAGES, "CHANGELOG.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    page = ROOT / name
+    for target in _LINK.findall(page.read_text()):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        leads_to = (page.parent / path) if path else page
+        assert leads_to.exists(), target
+        if anchor:
+            assert anchor in set(_anchors(leads_to)), target
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    """Through the pages that it links, so that none is lost."""
+    reached, ahead = set(), [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop().resolve()
+        if page in reached or page.suffix != ".md":
+            continue
+        reached.add(page)
+        targets = (target.partition("#")[0] for target in _LINK.findall(page.read_text()))
+        ahead += [page.parent / target for target in targets if target and "://" not in target]
+    assert {page.resolve() for page in pages()} <= reached
+
+
+def _fields(schema: str) -> Iterator[str]:
+    """The names of every field of an answer, of what it contains too."""
+    seen, ahead = set(), [schema]
+    while ahead:
+        name = ahead.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        document = OPENAPI["components"]["schemas"][name]
+        yield from _properties(document)
+        ahead += _references(document)
+
+
+def _properties(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        yield from node.get("properties", {})
+        for value in node.values():
+            yield from _properties(value)
+
+
+def _references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if "$ref" in node:
+            yield node["$ref"].rpartition("/")[2]
+        for value in node.values():
+            yield from _references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _references(value)
+
+
+def _anchors(page: Path) -> Iterator[str]:
+    """As GitHub makes them of headings."""
+    for heading in _HEADING.findall(page.read_text()):
+        yield re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
