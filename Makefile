@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs.jsonl
 
-.PHONY: help install serve test test-long explore check fix profiles evidence lock
+.PHONY: help install serve test test-long explore check fix docs profiles evidence lock
 help:  ## list the verbs
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -38,6 +38,9 @@ check: .venv/developed  ## lint and types
 fix: .venv/developed  ## apply what the linter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: .venv/developed  ## rewrite what the documentation shows of code and answers
+	$(BIN)/python -m tests.docs.update
 
 profiles: .venv/installed  ## fit the shipped profile to published runs (RUNS=file)
 	$(BIN)/python -m service.tools.fit_profile --runs $(RUNS) --out models/data

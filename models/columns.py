@@ -1,5 +1,5 @@
-"""The array type of the models, sums of arrays, rows that many others share, and stretches of an
-order."""
+"""Arrays by name: the column types that layouts, groups and costs are made of, and helpers for rows
+of numpy arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 
 def total(arrays: Iterable[Array | float]) -> Array:
-    """Element-wise sum; scalars and arrays mix."""
+    """Element-wise sum, from the first to the last; scalars and arrays mix."""
     rest = iter(arrays)
     return np.asarray(reduce(add, rest, next(rest, 0.0)))
 
@@ -28,19 +28,22 @@ class Rows(Protocol):
 
 
 class Columns:
-    """Arrays or shared rows by name, worked out when they are asked for: of those taken from others
-    few are."""
+    """Base of tables whose columns (arrays or :class:`SharedRows`) are attributes.
+
+    Columns of a table that was taken from others are worked out when they are first asked for,
+    since few of them ever are.
+    """
 
     __slots__ = ("_column",)
     _column: Callable[[Any, str], Any]
 
     def take(self, rows: Array) -> Self:
-        """Those at `rows` (positions or a mask)."""
+        """The rows at `rows`, which are positions or a mask."""
         at = np.flatnonzero(rows) if rows.dtype == bool else rows
         return self.lazy(lambda _, name: getattr(self, name).take(at))
 
     def with_columns(self, **columns: Array) -> Self:
-        """The same with other columns."""
+        """The same rows with these columns in place of their own."""
         other = self.lazy(lambda _, name: getattr(self, name))
         for name, values in columns.items():
             object.__setattr__(other, name, values)
@@ -51,18 +54,18 @@ class Columns:
         return cls.lazy(lambda _, name: np.concatenate([getattr(part, name) for part in parts]))
 
     def materialised(self) -> Self:
-        """With every column, and without those that they are from."""
+        """The same with every column worked out, so that the tables it came from can be freed."""
         return type(self)(**{name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def lazy(cls, column: Callable[[Self, str], Any]) -> Self:
-        """With each column by its name, and by what has the others."""
+        """A table that calls `column` with itself and a name when a column is first asked for."""
         new = object.__new__(cls)
         object.__setattr__(new, "_column", column)
         return new
 
     def __getattr__(self, name: str) -> Any:
-        """A column that is asked for first."""
+        """Work out a column and keep it. Python calls this only where it is not there yet."""
         if name not in type(self).__slots__:
             raise AttributeError(name)
         values = self._column(self, name)
@@ -75,7 +78,7 @@ T = TypeVar("T", bound=Rows)
 
 @dataclass(frozen=True, slots=True)
 class SharedRows(Generic[T]):
-    """Rows that many others share: row i has entry `code[i]` of `table`."""
+    """Rows that share the few entries of a table: row i has entry `code[i]` of `table`."""
 
     table: T
     code: Array
@@ -84,84 +87,96 @@ class SharedRows(Generic[T]):
         return SharedRows(self.table, self.code.take(rows))
 
     def per_row(self, values: Array) -> Array:
-        """Of values by entry of the table, those of each row."""
+        """For values of each entry of the table, the value of each row."""
         return values.take(self.code)
 
 
 def distinct(*columns: Array) -> tuple[Array, Array]:
-    """What rows differ: (position of one row of each kind, the kind of each row). Columns hold
-    non-negative integers or truth values."""
-    code, kinds = _numbers(columns[0])
-    few = _few(code) if len(code) > _SORTED else _MOST
+    """Number the distinct rows of some columns: (the position of one row of each kind, the kind of
+    each row). Columns hold non-negative integers or truth values.
+
+    A row is coded as one number, column by column. The codes are made consecutive whenever they
+    might become too large to be counted in an array.
+    """
+    code, kinds = _as_integers(columns[0])
+    limit = _countable(code) if len(code) > _SORTED_ROWS else _INTEGER_LIMIT
     for column in columns[1:]:
-        more, count = _numbers(column)
+        more, count = _as_integers(column)
         if count == 1:
             continue
-        if kinds * count > few:
-            (code, kinds), (more, count) = _codes(code, kinds), _codes(more, count)
-        code, kinds = code * count + more, kinds * count
-    code, kinds = _codes(code, kinds)
+        if kinds * count > limit:
+            code, kinds = _consecutive(code, kinds)
+            more, count = _consecutive(more, count)
+        code = code * count + more
+        kinds = kinds * count
+    code, kinds = _consecutive(code, kinds)
     first = np.empty(kinds, dtype=np.int64)
     first[code] = np.arange(len(code))
     return first, code
 
 
-_MOST = 1 << 62
-_SORTED = 1 << 16  # so many rows are sorted sooner than counted column by column
+_INTEGER_LIMIT = 1 << 62  # codes stay within int64
+_SORTED_ROWS = 1 << 16  # up to so many rows, one sort is faster than counting column by column
 
 
-def _few(rows: Array) -> int:
-    """Numbers that are counted sooner than so many rows are sorted."""
+def _countable(rows: Array) -> int:
+    """How many different codes of these rows are counted faster than the rows are sorted."""
     return 8 * len(rows) + 1024
 
 
-def _numbers(column: Array) -> tuple[Array, int]:
-    """A column as numbers from 0 on, and how many there may be."""
+def _as_integers(column: Array) -> tuple[Array, int]:
+    """A column as integers from 0, and a number above the largest of them."""
     most = int(column.max(initial=0))
     if len(column) and column.min() == most:
         return np.zeros(len(column), dtype=np.int64), 1
     return column.astype(np.int64, copy=False), most + 1
 
 
-def _codes(number: Array, count: int) -> tuple[Array, int]:
-    """Consecutive numbers in place of others, of so many, in their order; and how many there
-    are."""
-    if count > _few(number):
-        values, code = np.unique(number, return_inverse=True)
-        return code.ravel(), len(values)
-    place = np.cumsum(np.bincount(number, minlength=1) > 0) - 1
-    return place.take(number), int(place[-1]) + 1
+def _consecutive(code: Array, count: int) -> tuple[Array, int]:
+    """Codes below `count` as consecutive codes in the same order, and how many there are."""
+    if count > _countable(code):
+        values, position = np.unique(code, return_inverse=True)
+        return position.ravel(), len(values)
+    position = np.cumsum(np.bincount(code, minlength=1) > 0) - 1
+    return position.take(code), int(position[-1]) + 1
 
 
 def all_distinct(rows: int) -> tuple[Array, Array]:
-    """As :func:`distinct`, where every row stands for itself."""
+    """What :func:`distinct` gives where no row is like another."""
     return np.arange(rows), np.arange(rows)
 
 
 def take_at(values: Array, row: Array, column: Array) -> Array:
-    """values[..., row, column], in a third of the time."""
+    """values[..., row, column], in a third of the time that numpy's indexing takes."""
     *rest, _, width = values.shape
     return values.reshape(*rest, -1).take(row * width + column, axis=-1)
 
 
 def first_match(columns: Sequence[Array], wanted: Sequence[Array]) -> Array:
-    """The first row of a table with all the values that are wanted, for each of n."""
+    """For each of n rows that are wanted, the first row of a table that has all its values.
+
+    `columns` are those of the table, `wanted` the same columns of the n rows.
+    """
     return np.all(
-        [of[:, None] == each for of, each in zip(columns, wanted, strict=True)], axis=0
+        [column[:, None] == value for column, value in zip(columns, wanted, strict=True)], axis=0
     ).argmax(axis=0)
 
 
 def expand_ranges(start: Array, count: Array) -> tuple[Array, Array]:
-    """For stretches of a table: (the stretch each of their entries is of, where it stands in the
-    table)."""
+    """The positions of ranges that begin at `start` and are `count` long, one range after the
+    other: (the range that each position is of, the positions)."""
     owner = np.repeat(np.arange(len(count)), count)
     return owner, np.arange(len(owner)) + np.repeat(start - (np.cumsum(count) - count), count)
 
 
 def growing_slices(order: Array, first: int, most: int) -> Iterator[tuple[Array, Array]]:
-    """Stretches of an order, each eight times as long as the one before; and all from its beginning
-    on."""
+    """Slices of an order, each with the rest of the order from its beginning on.
+
+    The first slice is `first` long, and each is eight times as long as the one before, up to
+    `most`.
+    """
     start, size = 0, first
     while start < len(order):
         yield order[start : start + size], order[start:]
-        start, size = start + size, min(8 * size, most)
+        start += size
+        size = min(8 * size, most)

@@ -1,11 +1,14 @@
 """Every way a question to the models can be wrong.
 
-DomainError ├── Invalid                  a value breaks a rule: names the field, the value and the
-rule │   ├── UnknownName          no such chip, fabric, stack, architecture or coefficient: names
-near ones │   ├── TooLarge             more than one search may hold: names the degrees to constrain
-│   └── Unsupported          a layer, stack feature or format the models do not describe: names what
-is missing └── Infeasible               the question is well formed and has no answer: names the
-nearest failing constraint └── OutOfTime            none was found in the time given
+DomainError
+├── Invalid            a value breaks a rule: names the field, the value and the rule
+│   ├── UnknownName    no such chip, fabric, stack, architecture or coefficient: names near ones
+│   ├── TooLarge       more than one search can hold: asks to constrain some degrees
+│   └── Unsupported    a layer, stack feature or format the models do not describe: says what
+│                      is missing
+└── Infeasible         the question is well formed and has no answer: names the nearest
+    │                  failing constraint
+    └── OutOfTime      none was found in the time given
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-_LISTED = 12  # names of a catalogue, where none is near
+_MOST_LISTED = 12  # names of a catalogue that a message lists where none is near
 
 
 class DomainError(Exception):
@@ -25,36 +28,37 @@ class Invalid(DomainError):
 
     def __init__(self, field: str, value: object, rule: str) -> None:
         super().__init__(f"{field} = {value!r}: {rule}")
-        self.field, self.value, self.rule = field, value, rule
+        self.field = field
+        self.value = value
+        self.rule = rule
 
     def prefixed(self, prefix: str) -> Invalid:
-        """The same error seen from the object that holds the field."""
+        """This error, its field now seen from the object that holds it under `prefix`."""
         self.field = f"{prefix}.{self.field}" if self.field else prefix
         self.args = (f"{self.field} = {self.value!r}: {self.rule}",)
         return self
 
 
 class UnknownName(Invalid):
-    """A name that is in no catalogue."""
+    """A name that is in no catalogue; `near` lists up to three known names that are spelt alike."""
 
     def __init__(self, field: str, value: str, known: Iterable[str]) -> None:
         known = sorted(known)
         near = difflib.get_close_matches(value.lower(), known, n=3, cutoff=0.5)
-        more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
-        hint = (
-            f"; did you mean {', '.join(near)}?"
-            if near
-            else f"; known: {', '.join(known[:_LISTED])}{more}"
-        )
+        if near:
+            hint = f"; did you mean {', '.join(near)}?"
+        else:
+            more = f" and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""
+            hint = f"; known: {', '.join(known[:_MOST_LISTED])}{more}"
         super().__init__(field, value, f"unknown name{hint}")
         self.near = near
 
 
 class TooLarge(Invalid):
-    """So many chips give more than `most` of something for one search."""
+    """The cluster gives `count` of something (`what`), above the `limit` of one search."""
 
-    def __init__(self, num_chips: int, count: int, of: str, most: int) -> None:
-        rule = f"gives {count} {of}, above the {most} of one search; constrain some degrees"
+    def __init__(self, num_chips: int, count: int, what: str, limit: int) -> None:
+        rule = f"gives {count} {what}, above the {limit} of one search; constrain some degrees"
         super().__init__("cluster.num_chips", num_chips, rule)
 
 
@@ -69,9 +73,9 @@ class Unsupported(Invalid):
 class Infeasible(DomainError):
     """No layout satisfies every constraint.
 
-    `constraint` is the nearest failing one, `needed` and `available` are in `unit`. `enough_chips`:
-    how many would do, where that is known. `blamed`: values of the question of which each alone is
-    in the way.
+    `constraint` is the nearest failing one; `needed` and `available` say, in `unit`, how much it
+    asks for and how much there is. `enough_chips` says how many chips would do, where that is
+    known. `blamed` are values of the question each of which alone is in the way.
     """
 
     def __init__(
@@ -85,12 +89,18 @@ class Infeasible(DomainError):
         blamed: Sequence[Invalid] = (),
     ) -> None:
         super().__init__(f"{constraint}: {detail}")
-        self.constraint, self.detail = constraint, detail
-        self.needed, self.available, self.unit = needed, available, unit
-        self.enough_chips, self.blamed = enough_chips, tuple(blamed)
+        self.constraint = constraint
+        self.detail = detail
+        self.needed = needed
+        self.available = available
+        self.unit = unit
+        self.enough_chips = enough_chips
+        self.blamed = tuple(blamed)
 
     @property
     def brief(self) -> str:
+        """The constraint with what is needed and available; the whole message where that is not
+        known."""
         if self.needed is None or self.available is None:
             return str(self)
         return (
@@ -99,20 +109,31 @@ class Infeasible(DomainError):
         )
 
     def with_detail(self, detail: str, enough_chips: int | None = None) -> Infeasible:
-        """The same, with something more to say."""
-        more = f"{self.detail}; {detail}"
+        """A copy of this error that says more at its end."""
         return Infeasible(
-            self.constraint, more, self.needed, self.available, self.unit, enough_chips, self.blamed
+            self.constraint,
+            f"{self.detail}; {detail}",
+            self.needed,
+            self.available,
+            self.unit,
+            enough_chips,
+            self.blamed,
         )
 
-    def with_preface(self, detail: str) -> Infeasible:
-        """The same, with something to say first, of every value that is blamed too."""
-        blamed = [Invalid(one.field, one.value, f"{detail}: {one.rule}") for one in self.blamed]
-        told = self.needed, self.available, self.unit, self.enough_chips
-        return Infeasible(self.constraint, f"{detail}: {self.detail}", *told, blamed)
+    def with_preface(self, preface: str) -> Infeasible:
+        """A copy of this error that says something first, and so does every value it blames."""
+        return Infeasible(
+            self.constraint,
+            f"{preface}: {self.detail}",
+            self.needed,
+            self.available,
+            self.unit,
+            self.enough_chips,
+            [Invalid(one.field, one.value, f"{preface}: {one.rule}") for one in self.blamed],
+        )
 
     def prefixed(self, prefix: str) -> Infeasible:
-        """The same error seen from the object that holds what is blamed."""
+        """This error, the fields that it blames now seen from the object that holds them."""
         if self.blamed:
             self.constraint = f"{prefix}.{self.constraint}"
             self.blamed = tuple(fault.prefixed(prefix) for fault in self.blamed)
@@ -121,7 +142,7 @@ class Infeasible(DomainError):
 
 
 class OutOfTime(Infeasible):
-    """Whether there is one is not known."""
+    """No layout was found in the time given; whether there is one is not known."""
 
     def __init__(self, more: str = "") -> None:
         super().__init__(

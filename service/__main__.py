@@ -11,7 +11,7 @@ from contextlib import suppress
 import uvicorn
 
 from service.app import create_app
-from service.settings import Misconfigured, Settings, described, from_environment
+from service.settings import Misconfigured, Settings, describe_settings, from_environment
 from service.store import Store, database
 from service.tools.seeds import seed
 from service.web.idle_connections import Connection
@@ -21,22 +21,23 @@ log = logging.getLogger(__name__)
 
 
 class Server(uvicorn.Server):
-    """Says where it listens once it does."""
+    """A server that prints its address as soon as it listens."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for server in self.servers:
-            for listening in server.sockets:
-                sys.stdout.write(_announcement(*listening.getsockname()[:2]))
+            for listener in server.sockets:
+                host, port = listener.getsockname()[:2]
+                sys.stdout.write(_announcement(host, port))
         sys.stdout.flush()
 
 
 def main() -> int:
-    settings = _settings()
+    settings = _parse_settings()
     configure_logs(settings.log_level)
     try:
         with database.translated_errors():
-            _prepare(settings)
+            _prepare_database(settings)
     except database.DatabaseUnusable as error:
         log.error("database cannot be used", extra={"reason": str(error)})  # noqa: TRY400
         return 1
@@ -55,26 +56,26 @@ def main() -> int:
     return 0
 
 
-def _settings() -> Settings:
-    as_is = argparse.RawDescriptionHelpFormatter
+def _parse_settings() -> Settings:
     parser = argparse.ArgumentParser(
         prog="python -m service",
         description="Serve Shardwright.",
-        epilog=described(),
-        formatter_class=as_is,
+        epilog=describe_settings(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--host", help="address to listen on; SHARDWRIGHT_HOST")
     parser.add_argument(
         "--port", type=int, help="port to listen on, 0 for a free one; SHARDWRIGHT_PORT"
     )
-    given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    arguments = vars(parser.parse_args())
+    overrides = {name: value for name, value in arguments.items() if value is not None}
     try:
-        return from_environment(**given)
+        return from_environment(**overrides)
     except Misconfigured as error:
         parser.error(str(error))
 
 
-def _prepare(settings: Settings) -> None:
+def _prepare_database(settings: Settings) -> None:
     engine = database.connect(settings.database_url)
     database.migrate(engine)
     seed(Store(engine))

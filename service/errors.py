@@ -1,4 +1,4 @@
-"""Every way the service itself refuses; what the models refuse is in models.errors.
+"""Every error that the service itself raises on purpose; those of the models are in models.errors.
 
 ServiceError
 ├── NotFound             no such prediction, report, profile, catalogue entry, …
@@ -120,16 +120,15 @@ class MalformedBody(ServiceError):
 
 
 class Unreadable(MalformedBody):
-    """`value`, which lies at `location`, breaks `rule`; without them the whole does."""
+    """The value at `location` breaks the rule, or the whole body where neither is given."""
 
     def __init__(self, rule: str, value: object = None, location: Sequence[str | int] = ()) -> None:
-        place = pointer_of(location)[:100] or "its root"
-        where = (
-            f" holds {'null' if value is None else value} at {place}, which"
-            if location or value
-            else ""
-        )
-        super().__init__(f"The body{where} {rule}.")
+        subject = "The body"
+        if location or value:
+            shown_value = "null" if value is None else value
+            place = pointer_of(location)[:100] or "its root"
+            subject += f" holds {shown_value} at {place}, which"
+        super().__init__(f"{subject} {rule}.")
         self.rule, self.value, self.location = rule, value, location
 
 

@@ -1,10 +1,11 @@
-"""A value that breaks a rule, as errors tell of it: the field, where it is, what it was and the
+"""What an error says of a value that breaks a rule: its field, its JSON Pointer, the value and the
 rule."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import isfinite
 from numbers import Integral
 from typing import Any
@@ -13,18 +14,18 @@ from pydantic import ValidationError
 
 from models.errors import Invalid
 from service.errors import NotFound, Refused, Unreadable
-from service.json_pointers import TAG, field_of, location_of, pointer_of, written
+from service.json_pointers import TAG_PREFIX, field_of, location_of, pointer_of, without_tags
 from service.known_fields import known_fields
 
-MAX_SHOWN = 200
-MAX_TOLD = 1600  # room for the names of all the fields of a stack
-_JSON_INTEGER = 2**53  # beyond it JSON readers lose digits (RFC 8259 §6)
-_PRINTED_BITS = 128  # of a larger one
+MAX_VALUE_CHARACTERS = 200
+MAX_RULE_CHARACTERS = 1600  # enough for the names of all fields of a stack
+_MAX_JSON_INTEGER = 2**53  # JSON readers lose digits of larger ones (RFC 8259 §6)
+_MAX_PRINTED_BITS = 128  # an integer of more bits is not printed in full
 
 
 @dataclass(frozen=True, slots=True)
 class FieldViolation:
-    """A value that breaks a rule. Only what is in a body has a JSON Pointer."""
+    """A value that breaks a rule. It has a JSON Pointer only where it lies in a body."""
 
     location: Sequence[str | int]
     value: object
@@ -37,23 +38,30 @@ class FieldViolation:
 
     @property
     def _location(self) -> list[str | int]:
-        return [cut(step, MAX_SHOWN) if isinstance(step, str) else step for step in self.location]
+        return [
+            truncate(step, MAX_VALUE_CHARACTERS) if isinstance(step, str) else step
+            for step in self.location
+        ]
 
     def entry(self) -> dict[str, Any]:
+        """The violation as an item of `errors` in a problem document."""
         pointer = pointer_of(self._location) if self.in_body else None
-        rule = cut(self.rule, MAX_TOLD)
-        return {"field": self.field, "pointer": pointer, "value": shown(self.value), "rule": rule}
+        rule = truncate(self.rule, MAX_RULE_CHARACTERS)
+        return {
+            "field": self.field,
+            "pointer": pointer,
+            "value": echoed_value(self.value),
+            "rule": rule,
+        }
 
     def sentence(self) -> str:
-        whole = self.value is None or isinstance(self.value, (Mapping, list, tuple))
-        return (
-            f"{self.field}: {self.rule}"
-            if whole
-            else f"{self.field} = {shown(self.value)!r}: {self.rule}"
-        )
+        is_composite = isinstance(self.value, (Mapping, list, tuple))
+        if self.value is None or is_composite:
+            return f"{self.field}: {self.rule}"
+        return f"{self.field} = {echoed_value(self.value)!r}: {self.rule}"
 
 
-def of_pydantic(
+def violation_of_pydantic(
     item: Mapping[str, Any],
     form: Any,
     location: Sequence[str | int],
@@ -61,35 +69,35 @@ def of_pydantic(
     root: Sequence[str | int] = (),
     in_body: bool,
 ) -> FieldViolation:
-    """An error of pydantic's, at this location of something of this form (a type), which lies at
-    `root`."""
+    """The violation that an error of pydantic's tells of. Its location counts from `root`, where a
+    value of the type `form` should be."""
     value = None if item["type"] == "missing" else item["input"]
     rule = _RULES.get(item["type"], item["msg"].removeprefix("Value error, "))
     if item["type"] == "extra_forbidden" and (known := known_fields(form, location)):
         rule = f"{rule}; known here: {', '.join(known)}"
-    if item["type"] == "string_type" and location and location[-1] == f"{TAG}name":
+    if item["type"] == "string_type" and location and location[-1] == f"{TAG_PREFIX}name":
         rule = "must be a name or an object"
     return FieldViolation([*root, *location], value, rule, in_body=in_body)
 
 
-def of_refusal(
-    error: Exception, root: Sequence[str | int], form: Any = None, *, most: int
+def violations_of(
+    error: Exception, root: Sequence[str | int], form: Any = None, *, limit: int
 ) -> list[FieldViolation]:
-    """Of a part of a body that lies at `root` and should have this form: what pydantic, the models
-    or the service say of it, up to the first so many."""
+    """The first violations, at most `limit`, that an error of pydantic, of the models or of the
+    service tells of. The error is about the part of a body at `root`, which should have the type
+    `form`."""
     if isinstance(error, ValidationError):
-        found = error.errors(include_url=False)[:most]
-        return [of_pydantic(item, form, item["loc"], root=root, in_body=True) for item in found]
-    if isinstance(error, Refused):
-        return [fault for each in error.errors for fault in of_refusal(each, root, most=most)][
-            :most
-        ]
-    if isinstance(error, Invalid):
+        items = error.errors(include_url=False)[:limit]
         return [
-            FieldViolation(
-                [*root, *location_of(error.field)], error.value, error.rule, in_body=True
-            )
+            violation_of_pydantic(item, form, item["loc"], root=root, in_body=True)
+            for item in items
         ]
+    if isinstance(error, Refused):
+        violations = [violations_of(each, root, limit=limit) for each in error.errors]
+        return list(chain.from_iterable(violations))[:limit]
+    if isinstance(error, Invalid):
+        location = [*root, *location_of(error.field)]
+        return [FieldViolation(location, error.value, error.rule, in_body=True)]
     if isinstance(error, Unreadable):
         return [FieldViolation([*root, *error.location], error.value, error.rule, in_body=True)]
     if isinstance(error, NotFound):
@@ -97,46 +105,44 @@ def of_refusal(
     return [FieldViolation(root, None, str(error), in_body=True)]
 
 
-def given(body: Any, location: Sequence[str | int], otherwise: object) -> object:
-    """What the caller wrote at this place: the models know it in their own form, or not at all."""
+def submitted_value(body: Any, location: Sequence[str | int], otherwise: object) -> object:
+    """What the caller wrote at this location, or `otherwise` where the body has nothing there. The
+    models know values in a form of their own, which would surprise the caller in an error."""
     value = body
-    for step in written(location):
-        known = isinstance(value, dict) and step in value
-        if not known and not (
-            isinstance(value, list) and isinstance(step, int) and step < len(value)
-        ):
+    for step in without_tags(location):
+        is_member = isinstance(value, dict) and step in value
+        is_item = isinstance(value, list) and isinstance(step, int) and step < len(value)
+        if not (is_member or is_item):
             return otherwise
         value = value[step]
     return value
 
 
-def shown(value: object) -> object:
-    """What an error echoes of a value: all of a short one, of others what they are."""
+def echoed_value(value: object) -> object:
+    """What an error repeats of a value: a short one in full, of others only what they are."""
     if isinstance(value, str):
-        return cut(value, MAX_SHOWN)
+        return truncate(value, MAX_VALUE_CHARACTERS)
     if isinstance(value, Mapping):
         return f"an object with {len(value)} member{'s' * (len(value) != 1)}"
     if isinstance(value, Sequence):
-        items = [shown(item) for item in value[:8]]
-        short = len(value) <= 8 and len(str(items)) <= MAX_SHOWN
+        items = [echoed_value(item) for item in value[:8]]
+        short = len(value) <= 8 and len(str(items)) <= MAX_VALUE_CHARACTERS
         return items if short else f"a list of {len(value)} items"
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, Integral):
-        return _whole(int(value))
+        return _echoed_integer(int(value))
     if isinstance(value, float):
         return float(value) if isfinite(value) else str(value)
     return type(value).__name__
 
 
-def _whole(value: int) -> int | str:
-    if abs(value) <= _JSON_INTEGER:
+def _echoed_integer(value: int) -> int | str:
+    if abs(value) <= _MAX_JSON_INTEGER:
         return value
-    return (
-        str(value)
-        if value.bit_length() <= _PRINTED_BITS
-        else f"an integer of {value.bit_length()} bits"
-    )
+    if value.bit_length() <= _MAX_PRINTED_BITS:
+        return str(value)
+    return f"an integer of {value.bit_length()} bits"
 
 
 _RULES = {
@@ -148,5 +154,5 @@ _RULES = {
 }
 
 
-def cut(text: str, length: int) -> str:
+def truncate(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"

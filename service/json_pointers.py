@@ -1,4 +1,5 @@
-"""Where in a request something is: the dotted field of an error and its JSON Pointer (RFC 6901)."""
+"""Where in a request a value is. Pydantic says so by a location, a sequence of names and indices;
+errors show it as a dotted field and as a JSON Pointer (RFC 6901)."""
 
 from __future__ import annotations
 
@@ -8,17 +9,17 @@ from contextlib import contextmanager
 
 from models.errors import Invalid
 
-TAG = "@"
-"""Begins the tags of unions in service.schemas, which pydantic puts into locations and callers
-never wrote."""
+TAG_PREFIX = "@"
+"""How the tags of unions in service.schemas begin. Pydantic puts these tags into locations,
+although no caller wrote them."""
 
 _STEP = re.compile(r"[^.\[\]]+")
 
 
 def field_of(location: Sequence[str | int]) -> str:
-    """`("model", "@shape", "layers", 3)` as `model.layers[3]`."""
+    """The dotted field: `model.layers[3]` for `("model", "@shape", "layers", 3)`."""
     field = ""
-    for step in written(location):
+    for step in without_tags(location):
         if isinstance(step, int):
             field += f"[{step}]"
         else:
@@ -27,26 +28,29 @@ def field_of(location: Sequence[str | int]) -> str:
 
 
 def pointer_of(location: Sequence[str | int]) -> str:
-    steps = map(str, written(location))
+    steps = map(str, without_tags(location))
     return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
 
 
 def location_of(field: str) -> list[str | int]:
-    """The reverse of `field_of`, for the dotted fields of models.errors."""
+    """The location of a dotted field, such as errors of `models.errors` have."""
     return [int(step) if step.isdecimal() else step for step in _STEP.findall(field)]
 
 
-def written(location: Sequence[str | int]) -> list[str | int]:
-    """Without what pydantic adds: the tags of unions, and "[key]" where the name of a member is
-    wrong."""
+def without_tags(location: Sequence[str | int]) -> list[str | int]:
+    """The location without what pydantic adds: the tags of unions, and "[key]" where the name of a
+    member is wrong."""
     return [
-        step for step in location if isinstance(step, int) or not step.startswith((TAG, "[key]"))
+        step
+        for step in location
+        if isinstance(step, int) or not step.startswith((TAG_PREFIX, "[key]"))
     ]
 
 
 @contextmanager
-def under(prefix: str) -> Iterator[None]:
-    """Errors about a part name the part of the request they came from."""
+def prefix_errors(prefix: str) -> Iterator[None]:
+    """Within the block, every Invalid gets this prefix in front of its field: it is about a part of
+    the request that lies there."""
     try:
         yield
     except Invalid as error:
@@ -54,13 +58,13 @@ def under(prefix: str) -> Iterator[None]:
 
 
 @contextmanager
-def instead_of(root: str, prefix: str) -> Iterator[None]:
-    """Errors about `root` or `root.x` are seen as about `prefix` or `prefix.x`."""
+def relocate_errors(root: str, prefix: str) -> Iterator[None]:
+    """Within the block, an Invalid about `root` or `root.x` becomes one about `prefix` or
+    `prefix.x`. Others stay as they are."""
     try:
         yield
     except Invalid as error:
         if error.field == root or error.field.startswith((f"{root}.", f"{root}[")):
-            moved = error.field[len(root) :].lstrip(".")
-            error.field = moved
-            raise (error.prefixed(prefix)) from None
+            error.field = error.field[len(root) :].lstrip(".")
+            raise error.prefixed(prefix) from None
         raise

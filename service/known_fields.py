@@ -1,4 +1,4 @@
-"""Which fields there are where an unknown one was given."""
+"""Which fields a schema has at a place where a request has an unknown one."""
 
 from __future__ import annotations
 
@@ -7,32 +7,35 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, Tag
 
-from service.json_pointers import TAG
+from service.json_pointers import TAG_PREFIX
 
 
 def known_fields(form: Any, location: Sequence[str | int]) -> list[str]:
-    """Of what lies around `location` in a body of this form (a type), in the words of the
-    schemas."""
-    forms, tag = [form], None
+    """The names of the fields beside the one at `location`, in a body that should have the type
+    `form`."""
+    forms: list[Any] = [form]
+    tag: str | None = None
     for step in location[:-1]:
-        if isinstance(step, str) and step.startswith(TAG):
+        if isinstance(step, str) and step.startswith(TAG_PREFIX):
             tag = step
         elif isinstance(step, str):
-            kinds = [kind for form in forms for kind in _models(form, tag)]
+            models = [model for form in forms for model in _models(form, tag)]
             forms = [
-                kind.model_fields[step].annotation for kind in kinds if step in kind.model_fields
+                model.model_fields[step].annotation
+                for model in models
+                if step in model.model_fields
             ]
             tag = None
-    kinds = [kind for form in forms for kind in _models(form, tag)]
-    return list(
-        dict.fromkeys(
-            field.alias or name for kind in kinds for name, field in kind.model_fields.items()
-        )
-    )
+    names: list[str] = []
+    for form in forms:
+        for model in _models(form, tag):
+            names += [field.alias or name for name, field in model.model_fields.items()]
+    return list(dict.fromkeys(names))
 
 
 def _models(form: Any, tag: str | None) -> Iterator[type[BaseModel]]:
-    """The models that a type is made of; of a union with tags, those under this one."""
+    """The models that a type is made of. Of a union with tags only those with this tag count, if a
+    tag is given."""
     if isinstance(form, type) and issubclass(form, BaseModel):
         yield form
         return

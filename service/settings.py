@@ -1,4 +1,4 @@
-"""What an operator may set, each as an environment variable with the prefix SHARDWRIGHT_."""
+"""The settings of an operator, each an environment variable with the prefix SHARDWRIGHT_."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 
-def _database_url(given: str) -> str:
+def _normalize_database_url(url_text: str) -> str:
     try:
-        url = make_url(given)
+        url = make_url(url_text)
     except ArgumentError:
         raise ValueError(
             "is no database URL, such as sqlite:///shardwright.db or postgresql://user@host/name"
@@ -34,7 +34,7 @@ _YEAR_S = 365 * 24 * 3600.0
 
 
 class Misconfigured(ValueError):
-    """Says what is wrong with each setting."""
+    """Its message says what is wrong with which setting."""
 
 
 class Settings(BaseSettings):
@@ -42,7 +42,9 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
     )
 
-    database_url: Annotated[str, AfterValidator(_database_url)] = "sqlite:///shardwright.db"
+    database_url: Annotated[str, AfterValidator(_normalize_database_url)] = (
+        "sqlite:///shardwright.db"
+    )
     """SQLite file or PostgreSQL."""
 
     host: str = "127.0.0.1"
@@ -86,26 +88,24 @@ class Settings(BaseSettings):
     """How often to look whether a profile's policy asks for a calibration."""
 
 
-def from_environment(**given: Any) -> Settings:
-    """The settings; `given` go before variables. Raises Misconfigured, for a variable that sets
-    nothing too."""
+def from_environment(**overrides: Any) -> Settings:
+    """The settings of the environment, save for `overrides`. Raises Misconfigured for a value
+    that breaks a rule, and for a variable with the prefix that sets nothing."""
     names = [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
     for name in sorted(os.environ):
         if name.upper().startswith(PREFIX) and name.upper() not in names:
-            near = difflib.get_close_matches(name.upper(), names, n=1)
-            raise Misconfigured(
-                f"{name} sets nothing{f'; did you mean {near[0]}?' if near else ''}"
-            )
+            similar = difflib.get_close_matches(name.upper(), names, n=1)
+            hint = f"; did you mean {similar[0]}?" if similar else ""
+            raise Misconfigured(f"{name} sets nothing{hint}")
     try:
-        return Settings(**given)
+        return Settings(**overrides)
     except ValidationError as error:
-        raise Misconfigured(
-            "; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())
-        ) from None
+        reasons = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors()]
+        raise Misconfigured("; ".join(reasons)) from None
 
 
-def described() -> str:
-    """Every setting with its default and what it does."""
+def describe_settings() -> str:
+    """A text for the command line: every setting with its default and what it does."""
     lines = [
         f"  {PREFIX}{name.upper()} ({field.default})\n      {(field.description or '').strip()}"
         for name, field in Settings.model_fields.items()

@@ -17,7 +17,13 @@ from itertools import chain, islice
 
 import numpy as np
 
-from models.advice.fewer_chips import FEW, built, fastest_space, legal_counts, promise
+from models.advice.fewer_chips import (
+    FEW_DEVICES,
+    clusters_with_devices,
+    factorizations_by_devices,
+    fastest_space,
+    promise,
+)
 from models.errors import Infeasible, Invalid
 from models.layouts.factors import divisors
 from models.layouts.space import Space
@@ -59,13 +65,13 @@ class Host:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """A cluster of equal groups out of the nodes: where its ranks run, and chips left over by node.
-    `left_out_s`: what a step takes at least on groups that there was no time to try; infinite where
+    `untried_bound_s`: what a step takes at least on groups that there was no time to try; infinite where
     there was."""
 
     cluster: Cluster
     hosts: tuple[Host, ...]
     spares: dict[str, int]
-    left_out_s: float = math.inf
+    untried_bound_s: float = math.inf
 
     @property
     def chips_per_group(self) -> int:
@@ -97,8 +103,8 @@ def allocate(
         )
     cluster = best.space.problem.cluster
     hosts, spares = _hosts(nodes, cluster)
-    left_out_s = math.inf if in_time else problem.step_time_at_peak_s
-    return Allocation(cluster=cluster, hosts=hosts, spares=spares, left_out_s=left_out_s)
+    untried_bound_s = math.inf if in_time else problem.step_time_at_peak_s
+    return Allocation(cluster=cluster, hosts=hosts, spares=spares, untried_bound_s=untried_bound_s)
 
 
 def _check_nodes(nodes: Sequence[Node]) -> None:
@@ -210,8 +216,8 @@ def _counts(
         sizes = {problem.cluster.chips_per_domain}
     most = {size: min(int((domains // size * times).sum()), limit // size) * size for size in sizes}
     whole = replace(problem, cluster=_groups(problem.cluster, max(max(most.values()), 1), 1))
-    ways, found = legal_counts(whole, constraints), list[tuple[int, int, float]]()
-    every = whole.cluster.num_devices <= FEW
+    ways, found = factorizations_by_devices(whole, constraints), list[tuple[int, int, float]]()
+    every = whole.cluster.num_devices <= FEW_DEVICES
     for size in (size for size in sizes if most[size]):
         more_than = 0
         for count in range(most[size] * devices, 0, -size * devices):
@@ -236,7 +242,7 @@ def _of_groups(
 ) -> Iterator[Space]:
     """On so many devices in groups of so many chips, if there is a legal layout."""
     cluster = _groups(problem.cluster, devices // problem.cluster.chip.devices_per_chip, size)
-    for one in built(cluster, np.array([devices])):
+    for one in clusters_with_devices(cluster, np.array([devices])):
         space = Space(replace(problem, cluster=one), constraints)
         if space.has_legal():
             yield space

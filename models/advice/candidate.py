@@ -1,4 +1,4 @@
-"""A layout with all that is said of it."""
+"""A candidate is a layout with all that an answer says of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.spec.profile import Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A layout with its prediction and its place in the order of complexity
+    """A layout's prediction, and its complexity in points: in all, and by what they are for
     (models.layouts.complexity)."""
 
     prediction: Prediction
@@ -21,15 +21,18 @@ class Candidate:
 
 
 def candidates(predictions: Predictions, profile: Profile) -> list[Candidate]:
-    layouts, spreads = predictions.layouts, log_spreads(predictions, profile)
-    terms = complexity_terms(predictions.problem, layouts)
+    """Return a candidate for every row of the predictions, which were made with this profile."""
+    layouts = predictions.layouts
+    spreads = log_spreads(predictions, profile)
+    points = complexity_terms(predictions.problem, layouts)
     result = []
-    for i in range(len(layouts)):
-        points = {name: int(value[i]) for name, value in terms.items() if value[i]}
-        prediction = describe(predictions, i, spreads, profile)
+    for row in range(len(layouts)):
+        terms = {name: int(value[row]) for name, value in points.items() if value[row]}
         result.append(
             Candidate(
-                prediction=prediction, complexity=sum(points.values()), complexity_terms=points
+                prediction=describe(predictions, row, spreads, profile),
+                complexity=sum(terms.values()),
+                complexity_terms=terms,
             )
         )
     return result

@@ -1,11 +1,11 @@
-"""Where should this run? Clusters, or numbers of chips, by what a job of so many tokens takes and
-costs on each.
+"""A cluster choice answers "where should this run?": it ranks clusters, or numbers of chips, by
+what a job of so many tokens takes and costs on each.
 
-Goodput: with a failure every M = 1/(rate · chips) seconds on average, at times that nothing
-foretells, a checkpoint that takes C and a restart that takes R, work of τ seconds between
-checkpoints takes M · e^(R/M) · (e^((τ + C)/M) - 1) (Daly 2006, doi:10.1016/j.future.2004.11.016,
-equation 20); least for τ/M = 1 - e^-((τ + C)/M), which is nearly √(2·C·M) where failures are rare
-(Young 1974, doi:10.1145/361147.361115).
+Goodput is the share of time that failures leave. Let one happen every M = 1/(rate · chips) seconds
+on average, at times that nothing foretells, let a checkpoint take C and a restart R. Work of τ
+seconds between checkpoints then takes M · e^(R/M) · (e^((τ + C)/M) - 1) (Daly 2006,
+doi:10.1016/j.future.2004.11.016, equation 20). That is least for τ/M = 1 - e^-((τ + C)/M), which is
+nearly √(2·C·M) where failures are rare (Young 1974, doi:10.1145/361147.361115).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from models.advice.fewer_chips import best_with_fewer, search_all_or_fewer
+from models.advice.fewer_chips import fastest_on_fewer, search_all_or_fewer
 from models.advice.recommendation import Recommendation
-from models.advice.safe_fit import avoiding
+from models.advice.safe_fit import solve_avoiding_oom
 from models.errors import Infeasible, Invalid, OutOfTime, TooLarge
 from models.layouts.space import Space
 from models.prediction.prediction import Prediction, predict_layouts
@@ -27,13 +27,14 @@ from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-_NEVER = 1e-12  # failures an hour
-_LITTLE = 1e-12  # of the time: less is kept of nothing
-_HOPELESS = 1e-6  # of the time: with no more kept anywhere, the question is refused
-_MUCH = 0.9  # of the time: to keep less than that is worth a word
-_STEPS = 8
-_LEAST_PLAIN, _MOST_PLAIN = 1e-4, 1e13
-BEST = {
+_NO_FAILURES = 1e-12  # an hour: fewer are none
+_LEAST_GOODPUT = 1e-12  # less is shown as this
+_HOPELESS_GOODPUT = 1e-6  # with no more anywhere, the question is refused
+_WORTH_SAYING_GOODPUT = 0.9  # less than that is worth a word
+_NEWTON_STEPS = 8
+_LEAST_PLAIN = 1e-4  # numbers from here up are written without an exponent
+_MOST_PLAIN = 1e13  # and below this
+SUPERLATIVES = {
     "step_time": "the shortest step",
     "time": "the shortest time",
     "cost": "the lowest cost",
@@ -45,12 +46,13 @@ Minimized = Literal["step_time", "time", "cost", "chips"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What to `minimize`: seconds of a step, hours until `tokens` are trained, US dollars for them,
-    or chips; among those that keep `deadline_hours` and `budget_usd`. Without tokens, "time" and
-    "cost" are per million of them.
+    """What a cluster is chosen by.
 
-    Failures per chip and hour, and seconds that a checkpoint (which stops training) and a restart
-    take.
+    `minimize` is seconds of a step ("step_time"), hours until `tokens` are trained ("time"), US
+    dollars for them ("cost"), or chips; among the clusters that keep `deadline_hours` and
+    `budget_usd`. Without tokens, time and cost are per million of them. Failures are per chip and
+    hour; `checkpoint_s` and `restart_s` are seconds that a checkpoint, which stops training, and a
+    restart take.
     """
 
     minimize: Minimized = "step_time"
@@ -69,11 +71,15 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One cluster. `goodput`: the share of time that is not lost to failures; `checkpoint_every_s`,
-    None without failures. Figures are None where no layout is legal and fits, `refused` says why;
-    `meets`: every limit is kept. `chips_used` are fewer than its `num_chips` where no layout uses
-    all, or fewer are faster: with all a step takes `all_chips_s`. `exact`: there was time for all
-    layouts, and all numbers of chips that are worth a try; `layout`: the fastest."""
+    """One cluster, with what the job takes and costs there.
+
+    Figures are None where no layout is legal and fits; `refused` says why. `layout` is the fastest.
+    `chips_used` are fewer than `num_chips` where no layout uses all, or where fewer are faster; in
+    the second case a step takes `all_chips_s` with all of them. `goodput` is the share of time that
+    is not lost to failures, and `checkpoint_every_s` None without failures. `meets` says that every
+    limit is kept, and `exact` that there was time for all layouts, and for all numbers of chips
+    that are worth a try.
+    """
 
     name: str
     chip: str
@@ -97,152 +103,106 @@ class Choice:
     layout: Layout | None = None
 
 
-def choose(
+def rank_clusters(
     problems: Mapping[str, Problem],
     profile: Profile,
     constraints: Constraints,
     objective: Objective,
     should_continue: ShouldContinue = run_to_completion,
-    failed_gib: Callable[[Problem], float] = lambda _: math.inf,
-    more: Callable[[], Mapping[str, Problem]] = dict,
+    oom_gib: Callable[[Problem], float] = lambda _: math.inf,
+    find_more: Callable[[], Mapping[str, Problem]] = dict,
 ) -> list[Choice]:
-    """Every cluster by name, those that meet the limits first, the best of them foremost, then
-    those that miss them by less; one exact search each, of what would be the best at the peak of
-    its chips first. `failed_gib`: with which a run like these has run out of memory there, if any
-    has; `more`: clusters that are looked for after these."""
+    """Return every cluster, by name in `problems`, as a choice: first those that meet the limits,
+    the best of them foremost, then the others, those that miss the limits by less first.
+
+    Each is searched exactly once, the most promising first, until time runs out. `oom_gib` returns
+    the memory with which a run like these ran out on a cluster. `find_more` returns clusters to
+    add, and is called after the others have been searched.
+    """
     found: list[Choice] = []
 
-    def add(places: Mapping[str, Problem]) -> None:
-        for name, problem in _promising(places, objective):
+    def add(more_problems: Mapping[str, Problem]) -> None:
+        for name in _most_promising_first(more_problems, objective):
+            problem = more_problems[name]
             if found and not should_continue():
                 late = "time ran out before this cluster"
-                chip, chips = problem.cluster.chip.id, problem.cluster.num_chips
-                found.append(
-                    Choice(name=name, chip=chip, num_chips=chips, refused=late, exact=False)
-                )
+                found.append(_refused_choice(name, problem, late, exact=False))
             else:
-                failed = failed_gib(problem)
+                limit_gib = oom_gib(problem)
                 found.append(
-                    _choice(name, problem, profile, constraints, objective, should_continue, failed)
+                    _choice_on_cluster(
+                        name, problem, profile, constraints, objective, should_continue, limit_gib
+                    )
                 )
 
     add(problems)
-    add(more())
-    _require_hope(found, objective)
-    return sorted(found, key=lambda one: _rank(one, objective))
+    add(find_more())
+    _require_time_between_failures(found, objective)
+    return sorted(found, key=lambda choice: _rank(choice, objective))
 
 
-def _promising(problems: Mapping[str, Problem], objective: Objective) -> list[tuple[str, Problem]]:
-    """Those first that would be the best at the peak of their chips."""
+def _most_promising_first(problems: Mapping[str, Problem], objective: Objective) -> list[str]:
+    """Return the names of the clusters in the order in which they would rank if a step took no
+    longer than at the peak of their chips."""
 
-    def rank(name: str) -> tuple[float, float, float, int]:
+    def rank_at_peak(name: str) -> _Rank:
         problem = problems[name]
-        return _rank(
-            _figured(
-                name, problem, objective, problem.step_time_at_peak_s, problem.cluster.num_chips
-            ),
-            objective,
-        )
+        step_time_s = problem.step_time_at_peak_s
+        chips = problem.cluster.num_chips
+        return _rank(_choice_with_figures(name, problem, objective, step_time_s, chips), objective)
 
-    return [(name, problems[name]) for name in sorted(problems, key=rank)]
+    return sorted(problems, key=rank_at_peak)
 
 
-def _require_hope(choices: Sequence[Choice], objective: Objective) -> None:
-    """Refuse failures that leave no time anywhere."""
-    kept = max((choice.goodput for choice in choices if choice.goodput is not None), default=1.0)
-    if kept <= _HOPELESS:
-        of_it = "next to nothing" if kept <= _LITTLE else f"{kept:.2g}"
+def _require_time_between_failures(choices: Sequence[Choice], objective: Objective) -> None:
+    """Raise Invalid where failures leave next to no time on any cluster."""
+    goodputs = [choice.goodput for choice in choices if choice.goodput is not None]
+    best = max(goodputs, default=1.0)
+    if best <= _HOPELESS_GOODPUT:
+        kept = "next to nothing" if best <= _LEAST_GOODPUT else f"{best:.2g}"
         rule = (
-            f"leaves next to no time between failures: of it {of_it} is kept with these"
+            f"leaves next to no time between failures: of it {kept} is kept with these"
             " checkpoint_s and restart_s"
         )
         raise Invalid("objective.failures_per_chip_hour", objective.failures_per_chip_hour, rule)
 
 
-def settled(
+def with_recommendation(
     choice: Choice, problem: Problem, objective: Objective, found: Recommendation
 ) -> Choice:
-    """The same with the figures of the answer on it, for which there was more time."""
-    figures = _figured(
-        choice.name, problem, objective, found.fastest.prediction.step_time_s, found.chips_used
+    """Return the choice with the figures of the recommendation for it, for which there was more
+    time."""
+    fastest = found.fastest.prediction
+    figures = _choice_with_figures(
+        choice.name, problem, objective, fastest.step_time_s, found.chips_used
     )
-    all_tried = found.tried_fewer and found.faster_on_fewer is None
+    tried_all = found.tried_fewer and found.faster_on_fewer is None
     if choice.all_chips_s is not None:
-        all_tried = all_tried and choice.exact
-    exact = found.certificate.exact and all_tried
-    return _judged(figures, objective, found.fastest.prediction, choice.all_chips_s, exact=exact)
+        # The recommendation is on fewer chips already, and knows nothing of the numbers above.
+        tried_all = tried_all and choice.exact
+    exact = found.certificate.exact and tried_all
+    return _choice_with_prediction(figures, objective, fastest, choice.all_chips_s, exact=exact)
 
 
-def _rank(choice: Choice, objective: Objective) -> tuple[float, float, float, int]:
-    """The lower the better."""
-    sooner = _least(choice, replace(objective, minimize="time"))
-    return _excess(choice, objective), _least(choice, objective), sooner, choice.num_chips
-
-
-def told(choices: Sequence[Choice], objective: Objective) -> str:
-    """Why the first of them is: its figures beside those of the next that keeps the limits as it
-    does."""
-    best, possible = choices[0], [choice for choice in choices if choice.refused is None]
-    keeping, late = [choice for choice in possible if choice.meets], sum(map(_is_late, choices))
-    said = f"where: {_first(best, len(keeping), len(choices) - late, objective)}"
-    if others := [choice for choice in keeping or possible if choice is not best]:
-        said += f"; then {_figures(others[0])}"
-        said += (
-            " (within their 80% intervals either may be the better)"
-            if _overlap(best, others[0], objective)
-            else ""
-        )
-    if refused := [
-        _where(choice) for choice in choices if choice.refused is not None and not _is_late(choice)
-    ]:
-        said += f"; refused: {', '.join(refused)}"
-    if late:
-        said += f"; time ran out before {late} other{'s' * (late > 1)}, of which any may be better"
-    return said
-
-
-def _is_late(choice: Choice) -> bool:
-    """Whether it has no figures for want of time."""
-    return choice.refused is not None and not choice.exact
-
-
-def _first(best: Choice, keeping: int, places: int, objective: Objective) -> str:
-    """The best of so many places, so many of which keep the limits."""
-    named = {name: f"{name} = {_plain(limit)}" for name, limit in _limits(objective).items()}
-    limits, figures = " and ".join(named.values()), _figures(best)
-    if not keeping:
-        broken = " and ".join(
-            named[name] for name, taken in _taken(best, objective).items() if taken > 1
-        )
-        none = f"none of {places} places keeps {limits}; the nearest is " if places > 1 else ""
-        return f"{none}{figures}, which breaks {broken}"
-    if places == 1:
-        return figures
-    if limits and keeping == 1:
-        return f"only one of {places} places keeps {limits}: {figures}"
-    among = (
-        f"{keeping} of {places} places keep {limits}, and of those"
-        if limits
-        else f"of {places} places"
-    )
-    return f"{among} {_where(best)} has {BEST[objective.minimize]}: {_numbers(best)}"
-
-
-def longest_step_s(problem: Problem, objective: Objective) -> float:
-    """With which the tokens are trained within the limits, of which there is one at least."""
-    cluster, limits = problem.cluster, [math.inf]
+def max_step_time_s(problem: Problem, objective: Objective) -> float:
+    """Return the longest step with which the tokens are trained within the limits of the objective,
+    of which there must be one at least."""
+    chips = problem.cluster.num_chips
+    limits_hours = [math.inf]
     if objective.deadline_hours is not None:
-        limits.append(objective.deadline_hours)
+        limits_hours.append(objective.deadline_hours)
     if objective.budget_usd is not None:
-        price = _price("cluster", problem, objective)
-        limits.append(objective.budget_usd / (cluster.num_chips * price) if price else math.inf)
-    _, goodput = _goodput(cluster.num_chips, objective)
-    return min(limits) * 3600 * goodput * problem.workload.tokens / (objective.tokens or math.inf)
+        price = _usd_per_chip_hour("cluster", problem, objective)
+        limits_hours.append(objective.budget_usd / (chips * price) if price else math.inf)
+    _, goodput = _checkpointing(chips, objective)
+    tokens = objective.tokens or math.inf
+    return min(limits_hours) * 3600 * goodput * problem.workload.tokens / tokens
 
 
-def none_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
-    """Why there is no answer on any cluster; `error` says why on the first."""
-    each = "; ".join(f"{_where(choice)}: {choice.refused}" for choice in choices)
+def no_cluster_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
+    """Return the error that says why there is no answer on any cluster; `error` says why on the
+    first."""
+    each = "; ".join(f"{_place_words(choice)}: {choice.refused}" for choice in choices)
     if not all(choice.exact for choice in choices):
         return OutOfTime(f"; {each}")
     detail = f"none of {len(choices)} clusters has a layout that fits; {each}"
@@ -251,15 +211,45 @@ def none_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
     )
 
 
-def _excess(choice: Choice, objective: Objective) -> float:
-    """How many times the limits it takes; 1 where it keeps them."""
+# -- rank
+# --------------------------------------------------------------------------------------------------
+
+_Rank = tuple[float, float, float, int]
+
+
+def _rank(choice: Choice, objective: Objective) -> _Rank:
+    """Return by what choices are ordered, the best least: by how much the limits are missed, by
+    what is minimised, by time, and by the number of chips."""
     return (
-        math.inf if choice.refused is not None else max([1.0, *_taken(choice, objective).values()])
+        _limit_excess(choice, objective),
+        _minimized(choice, objective),
+        _minimized(choice, replace(objective, minimize="time")),
+        choice.num_chips,
     )
 
 
-def _taken(choice: Choice, objective: Objective) -> dict[str, float]:
-    """By the name of each limit that is set, how much of it a choice that is not refused takes."""
+def _minimized(choice: Choice, objective: Objective) -> float:
+    """Return the figure that the objective minimises; infinite where a choice has none."""
+    if choice.step_time_s is None or choice.tokens_per_s is None or choice.goodput is None:
+        return math.inf
+    return {
+        "step_time": choice.step_time_s,
+        "time": 1 / (choice.tokens_per_s * choice.goodput),
+        "cost": choice.usd_per_million_tokens or 0.0,
+        "chips": float(choice.chips_used or choice.num_chips),
+    }[objective.minimize]
+
+
+def _limit_excess(choice: Choice, objective: Objective) -> float:
+    """Return how many times the limits a choice takes; 1 where it keeps them."""
+    if choice.refused is not None:
+        return math.inf
+    return max([1.0, *_limit_shares(choice, objective).values()])
+
+
+def _limit_shares(choice: Choice, objective: Objective) -> dict[str, float]:
+    """Return, by the name of each limit that is set, what share of it a choice that is not refused
+    takes."""
     figures = {"deadline_hours": choice.hours, "budget_usd": choice.usd}
     return {name: (figures[name] or 0.0) / limit for name, limit in _limits(objective).items()}
 
@@ -269,87 +259,105 @@ def _limits(objective: Objective) -> dict[str, float]:
     return {name: limit for name, limit in limits.items() if limit is not None}
 
 
-def _figures(choice: Choice) -> str:
-    return f"{_where(choice)}: {_numbers(choice)}"
+# -- one cluster
+# --------------------------------------------------------------------------------------------------
 
 
-def _numbers(choice: Choice) -> str:
-    step = (
-        f"{choice.step_time_s:.4g} s a step ({choice.step_time_low_s:.3g} to"
-        f" {choice.step_time_high_s:.3g})"
-    )
-    figures = {"hours": choice.hours, "USD": choice.usd}
-    if choice.usd is None:
-        figures["USD per million tokens"] = choice.usd_per_million_tokens
-    kept = [f"{choice.goodput:.3g} of the time kept"] if (choice.goodput or 1.0) < _MUCH else []
-    others = [f"{_plain(value)} {unit}" for unit, value in figures.items() if value is not None]
-    return ", ".join([step, *others, *kept])
-
-
-def _plain(value: float) -> str:
-    """To four digits, without an exponent where a person would write none."""
-    if not _LEAST_PLAIN <= value < _MOST_PLAIN:
-        return f"{value:.4g}"
-    decimals = 3 - math.floor(math.log10(value))
-    shown = f"{round(value, decimals):,.{max(decimals, 0)}f}"
-    return shown.rstrip("0").rstrip(".") if "." in shown else shown
-
-
-def _overlap(best: Choice, other: Choice, objective: Objective) -> bool:
-    """Whether by their intervals of step time the other may be as good."""
-    by_time = objective.minimize != "chips" and _least(best, objective) > 0
-    if not (by_time and best.step_time_s and best.step_time_high_s and other.step_time_s):
-        return False
-    (low, high), (other_low, other_high) = (_interval(one, objective) for one in (best, other))
-    return other_low <= high and low <= other_high
-
-
-def _interval(choice: Choice, objective: Objective) -> tuple[float, float]:
-    """Of what is minimised, by that of step time."""
-    of_a_second = _least(choice, objective) / (choice.step_time_s or math.inf)
-    return of_a_second * (choice.step_time_low_s or 0.0), of_a_second * (
-        choice.step_time_high_s or math.inf
-    )
-
-
-def _where(choice: Choice) -> str:
-    fewer = f"{choice.chips_used} of " if choice.chips_used not in (None, choice.num_chips) else ""
-    return f"{choice.name} ({fewer}{choice.num_chips} {choice.chip})"
-
-
-def _choice(
+def _choice_on_cluster(
     name: str,
     problem: Problem,
     profile: Profile,
     constraints: Constraints,
     objective: Objective,
     should_continue: ShouldContinue,
-    failed_gib: float,
+    oom_gib: float,
 ) -> Choice:
-    chip, chips = problem.cluster.chip.id, problem.cluster.num_chips
+    """Search one cluster, and return it with its figures, or with why it is refused."""
     try:
-        space, answer, slower = avoiding(
-            failed_gib,
+        space, answer, all_chips_s = solve_avoiding_oom(
+            oom_gib,
             problem,
             constraints,
-            lambda heeded: _best_of(Space(problem, heeded), profile, should_continue),
+            lambda tighter: _search_all_and_fewer(
+                Space(problem, tighter), profile, should_continue
+            ),
         )
     except Infeasible as error:
         exact = not isinstance(error, OutOfTime)
-        return Choice(name=name, chip=chip, num_chips=chips, refused=error.brief, exact=exact)
+        return _refused_choice(name, problem, error.brief, exact=exact)
     except TooLarge as error:
-        return Choice(name=name, chip=chip, num_chips=chips, refused=str(error))
-    except Invalid as error:  # a constraint that its stack does not know
+        return _refused_choice(name, problem, str(error))
+    except Invalid as error:
+        # A constraint that this cluster's stack does not know refuses the cluster alone.
         if not error.field.startswith("constraints"):
             raise
-        return Choice(name=name, chip=chip, num_chips=chips, refused=f"{error.field}: {error.rule}")
-    seconds, used = float(answer.times[0]), space.problem.cluster.num_chips
-    (found,) = predict_layouts(space.problem, [answer.layouts[0]], profile)
-    choice = _figured(name, problem, objective, seconds, used)
-    return _judged(choice, objective, found, slower, exact=answer.certificate.exact)
+        return _refused_choice(name, problem, f"{error.field}: {error.rule}")
+    choice = _choice_with_figures(
+        name, problem, objective, float(answer.times[0]), space.problem.cluster.num_chips
+    )
+    (prediction,) = predict_layouts(space.problem, [answer.layouts[0]], profile)
+    return _choice_with_prediction(
+        choice, objective, prediction, all_chips_s, exact=answer.certificate.exact
+    )
 
 
-def _judged(
+def _search_all_and_fewer(
+    space: Space, profile: Profile, should_continue: ShouldContinue
+) -> tuple[Space, Answer, float | None]:
+    """Return the space and the answer on all chips, or on fewer where no layout uses all or fewer
+    are faster; and, where fewer are faster, what a step takes with all."""
+    space, answer, fewer_chips = search_all_or_fewer(space, profile, Goal(), should_continue)
+    if fewer_chips:
+        return space, answer, None
+    all_chips_s = float(answer.times[0])
+    faster, tried_fewer = fastest_on_fewer(space, profile, all_chips_s, should_continue)
+    best = faster.answer if faster else answer
+    if not tried_fewer:
+        best = best.inexact(space.problem.step_time_at_peak_s)
+    return (faster.space, best, all_chips_s) if faster else (space, best, None)
+
+
+def _refused_choice(name: str, problem: Problem, why: str, *, exact: bool = True) -> Choice:
+    cluster = problem.cluster
+    return Choice(
+        name=name, chip=cluster.chip.id, num_chips=cluster.num_chips, refused=why, exact=exact
+    )
+
+
+def _choice_with_figures(
+    name: str, problem: Problem, objective: Objective, step_time_s: float, chips_used: int
+) -> Choice:
+    """Return a cluster with what the job takes and costs where a step takes so long on so many of
+    its chips."""
+    price = _usd_per_chip_hour(name, problem, objective)
+    checkpoint_every_s, goodput = _checkpointing(chips_used, objective)
+    tokens_per_s = problem.workload.tokens / step_time_s
+    hours = None
+    usd = None
+    usd_per_million = None
+    if objective.tokens is not None:
+        hours = objective.tokens / (tokens_per_s * goodput) / 3600
+    if price is not None:
+        usd_per_million = price * chips_used / 3600 / (tokens_per_s * goodput) * 1e6
+        if hours is not None:
+            usd = price * chips_used * hours
+    return Choice(
+        name=name,
+        chip=problem.cluster.chip.id,
+        num_chips=problem.cluster.num_chips,
+        chips_used=chips_used,
+        step_time_s=step_time_s,
+        tokens_per_s=tokens_per_s,
+        goodput=goodput,
+        checkpoint_every_s=checkpoint_every_s,
+        hours=hours,
+        usd_per_chip_hour=price,
+        usd=usd,
+        usd_per_million_tokens=usd_per_million,
+    )
+
+
+def _choice_with_prediction(
     choice: Choice,
     objective: Objective,
     fastest: Prediction,
@@ -357,7 +365,8 @@ def _judged(
     *,
     exact: bool,
 ) -> Choice:
-    """With what its fastest layout says of it."""
+    """Return the choice with what the prediction of its fastest layout says, and whether it meets
+    the limits."""
     return replace(
         choice,
         layout=fastest.layout,
@@ -365,96 +374,159 @@ def _judged(
         step_time_low_s=fastest.step_time_low_s,
         step_time_high_s=fastest.step_time_high_s,
         grade=fastest.provenance.grade,
-        meets=_excess(choice, objective) <= 1,
+        meets=_limit_excess(choice, objective) <= 1,
         exact=exact,
     )
 
 
-def _figured(
-    name: str, problem: Problem, objective: Objective, seconds: float, used: int
-) -> Choice:
-    """What it comes to where a step takes so long on so many of its chips."""
-    price = _price(name, problem, objective)
-    every, goodput = _goodput(used, objective)
-    rate = problem.workload.tokens / seconds
-    hours = None if objective.tokens is None else objective.tokens / (rate * goodput) / 3600
-    usd = None if hours is None or price is None else price * used * hours
-    per_million = None if price is None else price * used / 3600 / (rate * goodput) * 1e6
-    return Choice(
-        name=name,
-        chip=problem.cluster.chip.id,
-        num_chips=problem.cluster.num_chips,
-        chips_used=used,
-        step_time_s=seconds,
-        tokens_per_s=rate,
-        goodput=goodput,
-        checkpoint_every_s=every,
-        hours=hours,
-        usd_per_chip_hour=price,
-        usd=usd,
-        usd_per_million_tokens=per_million,
-    )
-
-
-def _best_of(
-    space: Space, profile: Profile, should_continue: ShouldContinue
-) -> tuple[Space, Answer, float | None]:
-    """The answer on all chips, or on fewer where no layout uses all; or on fewer that are faster,
-    and then what a step takes with all of them."""
-    found, answer, fewer = search_all_or_fewer(space, profile, Goal(), should_continue)
-    seconds = float(answer.times[0])
-    faster, tried_fewer = (
-        (None, True) if fewer else best_with_fewer(found, profile, seconds, should_continue)
-    )
-    space, best = (faster.space, faster.answer) if faster else (found, answer)
-    return (
-        space,
-        best if tried_fewer else best.inexact(found.problem.step_time_at_peak_s),
-        seconds if faster else None,
-    )
-
-
-def _price(name: str, problem: Problem, objective: Objective) -> float | None:
-    price = problem.cluster.chip.usd_per_chip_hour
-    if price is None and (objective.minimize == "cost" or objective.budget_usd is not None):
-        rule = (
-            f"is required, or a usd_per_chip_hour of {name}: chip {problem.cluster.chip.id} has no"
-            " known price"
-        )
+def _usd_per_chip_hour(name: str, problem: Problem, objective: Objective) -> float | None:
+    """Return the price of a chip, if it is known. Raises Invalid where it is not and the objective
+    asks for it."""
+    chip = problem.cluster.chip
+    asks_for_price = objective.minimize == "cost" or objective.budget_usd is not None
+    if chip.usd_per_chip_hour is None and asks_for_price:
+        rule = f"is required, or a usd_per_chip_hour of {name}: chip {chip.id} has no known price"
         raise Invalid("objective.usd_per_chip_hour", None, rule)
-    return price
+    return chip.usd_per_chip_hour
 
 
-def _goodput(chips: int, objective: Objective) -> tuple[float | None, float]:
-    """(seconds between checkpoints, share of time that is kept)."""
-    if objective.failures_per_chip_hour * chips < _NEVER:
+def _checkpointing(chips: int, objective: Objective) -> tuple[float | None, float]:
+    """Return (seconds of work between checkpoints, goodput) where goodput is highest. Times are
+    counted in mean times between failures; the formulas are those at the top of this module."""
+    if objective.failures_per_chip_hour * chips < _NO_FAILURES:
         return None, 1.0
-    between = 3600 / (objective.failures_per_chip_hour * chips)
-    saving, restart = objective.checkpoint_s / between, objective.restart_s / between
-    work = _work(saving)
-    kept = (
-        work * math.exp(-saving - restart) / (math.expm1(work) - math.expm1(-saving))
-        if work
-        else math.exp(-restart)
-    )
-    return work * between, max(kept, _LITTLE)
+    between_failures_s = 3600 / (objective.failures_per_chip_hour * chips)
+    checkpoint = objective.checkpoint_s / between_failures_s
+    restart = objective.restart_s / between_failures_s
+    work = _best_work_between_checkpoints(checkpoint)
+    if work:
+        # work / (e^restart · (e^(work + checkpoint) - 1)), in a form that keeps its digits for
+        # short times and does not overflow for long ones
+        time = math.expm1(work) - math.expm1(-checkpoint)
+        goodput = work * math.exp(-checkpoint - restart) / time
+    else:
+        goodput = math.exp(-restart)
+    return work * between_failures_s, max(goodput, _LEAST_GOODPUT)
 
 
-def _work(saving: float) -> float:
-    """Between checkpoints, of which each takes `saving`; both in mean times between failures.
-    Newton's method."""
-    work = min(math.sqrt(2 * saving), 1.0)
-    for _ in range(_STEPS if work else 0):
-        work += 1 + work / math.expm1(-work - saving)
+def _best_work_between_checkpoints(checkpoint: float) -> float:
+    """Return the work between checkpoints that loses least, where one checkpoint takes so long;
+    both in mean times between failures. Newton's method, from Young's estimate."""
+    work = min(math.sqrt(2 * checkpoint), 1.0)
+    if not work:
+        return work
+    for _ in range(_NEWTON_STEPS):
+        work += 1 + work / math.expm1(-work - checkpoint)
     return work
 
 
-def _least(choice: Choice, objective: Objective) -> float:
-    if choice.step_time_s is None or choice.tokens_per_s is None or choice.goodput is None:
-        return math.inf
-    return {
-        "step_time": choice.step_time_s,
-        "time": 1 / (choice.tokens_per_s * choice.goodput),
-        "cost": choice.usd_per_million_tokens or 0.0,
-        "chips": float(choice.chips_used or choice.num_chips),
-    }[objective.minimize]
+# -- reasons
+# --------------------------------------------------------------------------------------------------
+
+
+def choice_reason(choices: Sequence[Choice], objective: Objective) -> str:
+    """Return why the first of the choices is the best: its figures beside those of the next that
+    keeps the limits as it does, and which clusters are refused or were not reached."""
+    best = choices[0]
+    answered = [choice for choice in choices if choice.refused is None]
+    keeping = [choice for choice in answered if choice.meets]
+    unreached = sum(map(_is_unreached, choices))
+    places = len(choices) - unreached
+    reason = f"where: {_best_choice_words(best, len(keeping), places, objective)}"
+    others = [choice for choice in keeping or answered if choice is not best]
+    if others:
+        reason += f"; then {_place_and_figures(others[0])}"
+        if _intervals_overlap(best, others[0], objective):
+            reason += " (within their 80% intervals either may be the better)"
+    refused = [
+        _place_words(choice)
+        for choice in choices
+        if choice.refused is not None and not _is_unreached(choice)
+    ]
+    if refused:
+        reason += f"; refused: {', '.join(refused)}"
+    if unreached:
+        plural = "s" if unreached > 1 else ""
+        reason += f"; time ran out before {unreached} other{plural}, of which any may be better"
+    return reason
+
+
+def _is_unreached(choice: Choice) -> bool:
+    """Say whether a choice has no figures for want of time."""
+    return choice.refused is not None and not choice.exact
+
+
+def _best_choice_words(best: Choice, keeping: int, places: int, objective: Objective) -> str:
+    """Return, in words, what makes a choice the best of so many `places`, of which so many are
+    `keeping` the limits."""
+    limit_words = {
+        name: f"{name} = {_format_plain(limit)}" for name, limit in _limits(objective).items()
+    }
+    limits = " and ".join(limit_words.values())
+    if not keeping:
+        shares = _limit_shares(best, objective)
+        broken = " and ".join(limit_words[name] for name, share in shares.items() if share > 1)
+        nearest = f"none of {places} places keeps {limits}; the nearest is " if places > 1 else ""
+        return f"{nearest}{_place_and_figures(best)}, which breaks {broken}"
+    if places == 1:
+        return _place_and_figures(best)
+    if limits and keeping == 1:
+        return f"only one of {places} places keeps {limits}: {_place_and_figures(best)}"
+    among = f"of {places} places"
+    if limits:
+        among = f"{keeping} of {places} places keep {limits}, and of those"
+    superlative = SUPERLATIVES[objective.minimize]
+    return f"{among} {_place_words(best)} has {superlative}: {_figures_words(best)}"
+
+
+def _place_and_figures(choice: Choice) -> str:
+    return f"{_place_words(choice)}: {_figures_words(choice)}"
+
+
+def _place_words(choice: Choice) -> str:
+    is_partly_used = choice.chips_used not in (None, choice.num_chips)
+    fewer = f"{choice.chips_used} of " if is_partly_used else ""
+    return f"{choice.name} ({fewer}{choice.num_chips} {choice.chip})"
+
+
+def _figures_words(choice: Choice) -> str:
+    words = [
+        f"{choice.step_time_s:.4g} s a step ({choice.step_time_low_s:.3g} to"
+        f" {choice.step_time_high_s:.3g})"
+    ]
+    figures = {"hours": choice.hours, "USD": choice.usd}
+    if choice.usd is None:
+        figures["USD per million tokens"] = choice.usd_per_million_tokens
+    words += [
+        f"{_format_plain(value)} {unit}" for unit, value in figures.items() if value is not None
+    ]
+    if (choice.goodput or 1.0) < _WORTH_SAYING_GOODPUT:
+        words.append(f"{choice.goodput:.3g} of the time kept")
+    return ", ".join(words)
+
+
+def _format_plain(value: float) -> str:
+    """Return a number with four digits, without an exponent where a person would write none."""
+    if not _LEAST_PLAIN <= value < _MOST_PLAIN:
+        return f"{value:.4g}"
+    decimals = 3 - math.floor(math.log10(value))
+    shown = f"{round(value, decimals):,.{max(decimals, 0)}f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
+def _intervals_overlap(best: Choice, other: Choice, objective: Objective) -> bool:
+    """Say whether, by their intervals of step time, the other may be as good as the best."""
+    depends_on_time = objective.minimize != "chips" and _minimized(best, objective) > 0
+    if not (depends_on_time and best.step_time_s and best.step_time_high_s and other.step_time_s):
+        return False
+    low, high = _interval_of_minimized(best, objective)
+    other_low, other_high = _interval_of_minimized(other, objective)
+    return other_low <= high and low <= other_high
+
+
+def _interval_of_minimized(choice: Choice, objective: Objective) -> tuple[float, float]:
+    """Return the interval of the figure that is minimised, in proportion to that of step time."""
+    per_second = _minimized(choice, objective) / (choice.step_time_s or math.inf)
+    low_s = choice.step_time_low_s or 0.0
+    high_s = choice.step_time_high_s or math.inf
+    return per_second * low_s, per_second * high_s

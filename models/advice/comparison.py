@@ -1,4 +1,4 @@
-"""Two layouts side by side: where the difference comes from, term by term."""
+"""A comparison puts two layouts side by side and says, term by term, where they differ."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from models.advice.candidate import Candidate, candidates
-from models.advice.safe_fit import avoiding
+from models.advice.safe_fit import solve_avoiding_oom
 from models.cost.step import predict
 from models.errors import Infeasible
 from models.layouts.complexity import TERM_WORDS
 from models.layouts.space import Space
-from models.prediction.prediction import on_host
+from models.prediction.prediction import Prediction, host_memory_note
 from models.search.branch_and_bound import search
 from models.search.infeasibility import blame, in_the_way
 from models.search.result import Goal, ShouldContinue, run_to_completion
@@ -23,13 +23,15 @@ from models.spec.layout import AXES, Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-_SAID = 0.005  # of a step: smaller differences are not worth a word
+_WORTH_NAMING = 0.005  # of a step
+_WORTH_NAMING_GIB = 0.05
+_MEMORY_TERMS_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`time` in seconds and `memory_gib`, by term: the first minus the second. `exact`: no search
-    was cut short."""
+    """Two candidates, and by term the `time` in seconds and the `memory_gib` of the first minus
+    those of the second. `exact` says that no search was cut short."""
 
     first: Candidate
     second: Candidate
@@ -49,112 +51,164 @@ def compare(
     first: Side,
     second: Side,
     should_continue: ShouldContinue = run_to_completion,
-    failed_gib: float = math.inf,
+    oom_gib: float = math.inf,
 ) -> Comparison:
-    """Raises Infeasible where constraints allow no layout that fits; layouts are taken as legal
-    (models.layouts.rules). `failed_gib`: with which a run like these has run out of memory;
-    constraints leave out what needs as much."""
+    """Return the comparison of two sides.
+
+    Layouts must be legal (models.layouts.rules). Of constraints the fastest layout is taken that
+    needs less memory than `oom_gib`, with which a run like these has run out. Raises Infeasible
+    where constraints allow no layout that fits.
+    """
     sides = {"first": first, "second": second}
-    found = [
-        _found(problem, profile, name, side, should_continue, failed_gib)
-        for name, side in sides.items()
-    ]
-    layouts = Layouts.concatenate([layouts for layouts, _ in found])
-    one, other = candidates(
-        predict(problem, layouts, profile.coefficients(problem.scopes)), profile
+    layouts = []
+    stopped = []
+    for name, side in sides.items():
+        layout, exact = _layout_of_side(problem, profile, name, side, should_continue, oom_gib)
+        layouts.append(layout)
+        if not exact:
+            stopped.append(name)
+    predictions = predict(
+        problem, Layouts.concatenate(layouts), profile.coefficients(problem.scopes)
     )
-    a, b = one.prediction, other.prediction
-    time = {name: value - b.time[name] for name, value in a.time.items()}
-    memory = {name: value - b.memory_gib[name] for name, value in a.memory_gib.items()}
-    late = [name for name, (_, exact) in zip(sides, found, strict=True) if not exact]
-    reasons = _reasons(one, other, time, memory)
-    if late:
-        reasons = (
-            f"the search was stopped: the {' and the '.join(late)} may be slower than it need be",
-            *reasons,
-        )
+    one, other = candidates(predictions, profile)
+    time = _difference(one.prediction.time, other.prediction.time)
+    memory_gib = _difference(one.prediction.memory_gib, other.prediction.memory_gib)
+    reasons = _reasons(one, other, time, memory_gib)
+    if stopped:
+        names = " and the ".join(stopped)
+        reasons.insert(0, f"the search was stopped: the {names} may be slower than it need be")
     return Comparison(
         first=one,
         second=other,
         time=time,
-        memory_gib=memory,
-        reasons=reasons,
-        exact=not late,
+        memory_gib=memory_gib,
+        reasons=tuple(reasons),
+        exact=not stopped,
     )
 
 
-def _found(
+def _layout_of_side(
     problem: Problem,
     profile: Profile,
     name: str,
     side: Side,
     should_continue: ShouldContinue,
-    failed_gib: float,
+    oom_gib: float,
 ) -> tuple[Layouts, bool]:
+    """Return the layout that a side stands for, as one row, and whether it is exact. `name` says
+    which side is at fault where there is none."""
     if isinstance(side, Layout):
         return Layouts.of([side]), True
     try:
-        answer = avoiding(
-            failed_gib,
+        answer = solve_avoiding_oom(
+            oom_gib,
             problem,
             side,
-            lambda heeded: search(Space(problem, heeded), profile, Goal(), should_continue),
+            lambda tighter: search(Space(problem, tighter), profile, Goal(), should_continue),
         )
     except NoLegalLayout as none:
         contradicted = in_the_way(Space(problem, side))
-        raise contradicted.prefixed(name) if contradicted else Infeasible(*blame(problem)) from none
+        if contradicted:
+            raise contradicted.prefixed(name) from none
+        raise Infeasible(*blame(problem)) from none
     return answer.layouts.take(np.array([0])), answer.certificate.exact
 
 
+def _difference(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:
+    return {name: value - second[name] for name, value in first.items()}
+
+
 def _reasons(
-    one: Candidate, other: Candidate, time: dict[str, float], memory: dict[str, float]
-) -> tuple[str, ...]:
-    a, b = one.prediction, other.prediction
-    if a.layout == b.layout:
-        return ("both are the same layout",)
-    ratio = a.step_time_s / b.step_time_s - 1
-    said = sorted(
-        ((v, k) for k, v in time.items() if abs(v) > _SAID * b.step_time_s),
-        key=lambda pair: -abs(pair[0]),
-    )
-    terms = (
-        ", ".join(f"{name} {seconds:+.3g} s" for seconds, name in said) or "little in any one term"
-    )
-    slower = "slower" if ratio > 0 else "faster"
-    reasons = [f"the first is {abs(ratio):.1%} {slower}: {terms}", _differing(a.layout, b.layout)]
-    if a.step_time_low_s <= b.step_time_high_s and b.step_time_low_s <= a.step_time_high_s:
+    one: Candidate, other: Candidate, time: dict[str, float], memory_gib: dict[str, float]
+) -> list[str]:
+    first = one.prediction
+    second = other.prediction
+    if first.layout == second.layout:
+        return ["both are the same layout"]
+    reasons = [
+        _time_reason(first, second, time),
+        _layout_differences(first.layout, second.layout),
+    ]
+    if _intervals_overlap(first, second):
         reasons.append(
             "their 80% intervals overlap, though much of what is uncertain is the same in both"
         )
-    more = a.needed_gib - b.needed_gib
-    largest = sorted(
-        ((v, k) for k, v in memory.items() if abs(v) >= 0.05), key=lambda pair: -abs(pair[0])
-    )[:3]
-    of = ": " + ", ".join(f"{name} {gib:+.1f}" for gib, name in largest) if largest else ""
-    reasons.append(f"the first needs {abs(more):.1f} GiB {'more' if more > 0 else 'less'}{of}")
-    reasons += [
-        f"the {name} does not fit: {p.needed_gib:.1f} of {p.usable_gib:.1f} GiB on stage"
-        f" {p.memory_stage}{on_host(p)}"
-        for name, p in (("first", a), ("second", b))
-        if not p.fits
+    reasons.append(_memory_reason(first, second, memory_gib))
+    reasons += _misfit_reasons({"first": first, "second": second})
+    reasons += _complexity_reasons("first", one, other)
+    reasons += _complexity_reasons("second", other, one)
+    return reasons
+
+
+def _time_reason(first: Prediction, second: Prediction, time: dict[str, float]) -> str:
+    ratio = first.step_time_s / second.step_time_s - 1
+    slower = "slower" if ratio > 0 else "faster"
+    named = [
+        f"{name} {seconds:+.3g} s"
+        for seconds, name in _largest_first(time)
+        if abs(seconds) > _WORTH_NAMING * second.step_time_s
     ]
-    only = [
-        sorted(x.complexity_terms.keys() - y.complexity_terms.keys())
-        for x, y in ((one, other), (other, one))
+    terms = ", ".join(named) or "little in any one term"
+    return f"the first is {abs(ratio):.1%} {slower}: {terms}"
+
+
+def _memory_reason(first: Prediction, second: Prediction, memory_gib: dict[str, float]) -> str:
+    difference_gib = first.needed_gib - second.needed_gib
+    more = "more" if difference_gib > 0 else "less"
+    named = [
+        f"{name} {gib:+.1f}"
+        for gib, name in _largest_first(memory_gib)
+        if abs(gib) >= _WORTH_NAMING_GIB
     ]
-    for name, terms_ in zip(("first", "second"), only, strict=True):
-        if terms_:
-            reasons.append(f"only the {name} has {', '.join(TERM_WORDS[term] for term in terms_)}")
-    return tuple(reasons)
+    terms = ": " + ", ".join(named[:_MEMORY_TERMS_NAMED]) if named else ""
+    return f"the first needs {abs(difference_gib):.1f} GiB {more}{terms}"
 
 
-def _differing(one: Layout, other: Layout) -> str:
-    pairs = [(f.name, getattr(one, f.name), getattr(other, f.name)) for f in fields(Layout)]
-    said = [f"{name} {_said(a)}, not {_said(b)}" for name, a, b in pairs if a != b]
-    return "the first has " + "; ".join(said)
+def _largest_first(differences: dict[str, float]) -> list[tuple[float, str]]:
+    """Return (difference, term), the largest by amount first."""
+    pairs = [(value, name) for name, value in differences.items()]
+    return sorted(pairs, key=lambda pair: -abs(pair[0]))
 
 
-def _said(value: object) -> str:
+def _intervals_overlap(first: Prediction, second: Prediction) -> bool:
+    return (
+        first.step_time_low_s <= second.step_time_high_s
+        and second.step_time_low_s <= first.step_time_high_s
+    )
+
+
+def _misfit_reasons(predictions: dict[str, Prediction]) -> list[str]:
+    return [
+        f"the {name} does not fit: {prediction.needed_gib:.1f} of {prediction.usable_gib:.1f} GiB"
+        f" on stage {prediction.memory_stage}{host_memory_note(prediction)}"
+        for name, prediction in predictions.items()
+        if not prediction.fits
+    ]
+
+
+def _complexity_reasons(name: str, one: Candidate, other: Candidate) -> list[str]:
+    """Return, in words, what makes only the named one complex."""
+    only = sorted(one.complexity_terms.keys() - other.complexity_terms.keys())
+    if not only:
+        return []
+    return [f"only the {name} has {', '.join(TERM_WORDS[term] for term in only)}"]
+
+
+def _layout_differences(one: Layout, other: Layout) -> str:
+    differences = []
+    for field in fields(Layout):
+        mine = getattr(one, field.name)
+        theirs = getattr(other, field.name)
+        if mine != theirs:
+            differences.append(f"{field.name} {_format_value(mine)}, not {_format_value(theirs)}")
+    return "the first has " + "; ".join(differences)
+
+
+def _format_value(value: object) -> str:
     if isinstance(value, tuple):
-        return (" < " if set(value) == set(AXES) else "+").join(value) or "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        is_order_of_axes = set(value) == set(AXES)
+        separator = " < " if is_order_of_axes else "+"
+        return separator.join(value) or "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

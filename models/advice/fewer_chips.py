@@ -1,10 +1,11 @@
-"""Fewer chips than there are: where no layout uses all of them, and where some stand in the way.
+"""Fewer chips than there are may be the answer: where no layout uses all of them, and where some
+stand in the way.
 
-A number of chips with few ways to divide it (a prime, ten thousand with a batch that does not share
-its factors) has no layout, or only poor ones. Products of the degrees that each axis may have say
-which smaller numbers have layouts, and in how many ways. Experts may divide 64 chips of a scale-up
-domain, and 72 badly. None of this says that a number is the fastest: what is answered is the
-fastest of those tried.
+A number of chips with few ways to divide it (a prime, or ten thousand with a batch that does not
+share its factors) has no layout, or only poor ones. Which smaller numbers have layouts, and in how
+many ways, is known from the products of the degrees that each axis may have. Whole scale-up domains
+are tried too, and parts of them: experts may divide 64 chips of a domain, and 72 badly. None of
+this says which number is the fastest. The answer is the fastest of those that were tried.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 
 from models.columns import Array
 from models.errors import Infeasible, Invalid, TooLarge
 from models.layouts.factors import divisors
-from models.layouts.rules import BY_NAME
+from models.layouts.rules import RULES_BY_NAME
 from models.layouts.space import Space, default_layouts
 from models.search.branch_and_bound import search, search_on
 from models.search.infeasibility import blame, contradiction, in_the_way, none_uses_all
@@ -31,12 +32,13 @@ from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-_TRIED = 12  # numbers of chips, where no layout uses all
-_LOOKED_AT = 6  # where some does, numbers that may be faster
-_AT_LEAST = 6  # where any is worth a try, of more than FEW devices and up to _SEVERAL
-_SEVERAL = 512
-FEW = 64
-"""Devices of which every number is worth a try, for searches are short, if any is."""
+_MAX_TRIED = 12  # numbers of chips, where no layout uses all
+_MAX_TRIED_FASTER = 6  # where some layout does: numbers that may be faster
+_LEAST_TRIED = 6  # of more than FEW_DEVICES up to _SEVERAL_DEVICES, where any is promising
+_SEVERAL_DEVICES = 512
+FEW_DEVICES = 64
+"""Up to so many devices searches are short, and every number of devices is tried, if any is
+promising."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,118 +58,10 @@ class FasterOnFewer:
     step_time_s: float
 
 
-def search_all_or_fewer(
-    space: Space,
-    profile: Profile,
-    goal: Goal,
-    should_continue: ShouldContinue,
-    known: Layouts | None = None,
-) -> tuple[Space, Answer, FewerChips | None]:
-    """The answer on all chips, of which some layouts may be `known`, or on fewer where no layout
-    uses all."""
-    try:
-        return space, search(space, profile, goal, should_continue, known), None
-    except NoLegalLayout:
-        return _on_fewer(space, profile, goal, should_continue)
-
-
-def _on_fewer(
-    space: Space, profile: Profile, goal: Goal, should_continue: ShouldContinue
-) -> tuple[Space, Answer, FewerChips]:
-    """The fastest answer of those tried; not exact where time ran out before all were.
-
-    Constraints that no layout on all chips can meet, where there are others, are refused instead,
-    saying on how many of the chips one can: fewer than asked for would hide the mistake, and might
-    be faster than the best on all.
-    """
-    problem, constraints = space.problem, space.constraints
-    ways = legal_counts(problem, constraints)
-    if error := in_the_way(space):
-        fewer = next(worth_a_try(space, ways), None)
-        raise (
-            error.with_detail(f"{fewer.problem.cluster.num_chips} of the chips have one")
-            if fewer
-            else error
-        )
-    rule, message = blame(problem)
-    tried = _promising(_tried(space, ways, _TRIED), ways)
-    best, failure, tried_all = fastest_space(tried, profile, goal, should_continue)
-    if best is None:
-        raise failure or _why_none(problem, constraints, message) or Infeasible(rule, message)
-    smaller, answer = best.space, best.answer
-    if best.goal != goal:
-        known = answer.layouts.take(np.array(answer.ranked[:1]))
-        answer = search_on(answer.ground, goal, should_continue, known)
-    used = smaller.problem.cluster.num_chips
-    text = f"{none_uses_all(problem, message)}; the answer uses {used}"
-    if not tried_all:
-        text += ", and time ran out before every other number that promises as much was tried"
-        answer = answer.inexact(problem.step_time_at_peak_s)
-    return smaller, answer, FewerChips(rule=rule, message=text, num_chips=used)
-
-
-def _promising(spaces: Iterable[Space], ways: Mapping[int, int]) -> list[Space]:
-    """What probably is the fastest first: the others are then looked through quickly."""
-
-    def promised(space: Space) -> float:
-        devices = space.problem.cluster.num_devices
-        return promise(devices, ways.get(devices, 0))
-
-    return sorted(spaces, key=promised, reverse=True)
-
-
-def promise(devices: int, ways: int) -> float:
-    """Many chips help, and so do many ways to divide them, ever less."""
-    return devices * math.log1p(ways)
-
-
-def _why_none(problem: Problem, constraints: Constraints, message: str) -> Infeasible | None:
-    """Where fewer chips have layouts, but none that the constraints allow; `message`: why not all
-    chips."""
-    if not constraints.allowed:
-        return None
-    free = Constraints()
-    unconstrained = next(worth_a_try(Space(problem, free), legal_counts(problem, free)), None)
-    if unconstrained is None:
-        return None
-    error = contradiction(unconstrained.problem, constraints)
-    return error.with_preface(f"{none_uses_all(problem, message)}, and of fewer")
-
-
-def faster_with_fewer(
-    space: Space, profile: Profile, seconds: float, should_continue: ShouldContinue
-) -> tuple[FasterOnFewer | None, bool]:
-    """A smaller number of chips, with more ways to divide it, on which a step takes less than
-    `seconds`; and whether there was time for all that are worth a try."""
-    best, tried_all = best_with_fewer(space, profile, seconds, should_continue)
-    if best is None:
-        return None, tried_all
-    chips = best.space.problem.cluster.num_chips
-    return FasterOnFewer(num_chips=chips, step_time_s=best.step_time_s), tried_all
-
-
-def best_with_fewer(
-    space: Space, profile: Profile, seconds: float, should_continue: ShouldContinue
-) -> tuple[Best | None, bool]:
-    """The answer on that number of chips, and whether there was time."""
-    ways, devices = (
-        legal_counts(space.problem, space.constraints),
-        space.problem.cluster.num_devices,
-    )
-    half = {count: many for count, many in ways.items() if devices <= 2 * count < 2 * devices}
-    of_domains = map(space.on, _of_domains(space.problem))
-    most = _LOOKED_AT if devices > FEW else _TRIED
-    rest = _tried(space, half, most, more_than=ways.get(devices, 0))
-    tried = {one.problem.cluster.num_devices: one for one in chain(of_domains, rest)}
-    best, _, tried_all = fastest_space(
-        _promising(tried.values(), ways), profile, Goal(faster_than=seconds), should_continue
-    )
-    return best, tried_all
-
-
 @dataclass(frozen=True, slots=True)
-class Best:
-    """The answer on the space with the fastest step, and the goal that it was searched for."""
+class FastestAnswer:
+    """The answer with the fastest step of those on several spaces, its space, and the goal that it
+    was searched for."""
 
     space: Space
     answer: Answer
@@ -178,20 +72,144 @@ class Best:
         return float(self.answer.times[0])
 
 
+# -- where no layout uses all chips
+# --------------------------------------------------------------------------------------------------
+
+
+def search_all_or_fewer(
+    space: Space,
+    profile: Profile,
+    goal: Goal,
+    should_continue: ShouldContinue,
+    known: Layouts | None = None,
+) -> tuple[Space, Answer, FewerChips | None]:
+    """Return the answer on all chips, of which some layouts may be `known`, or on fewer where no
+    layout uses all; the space that it is of; and why there are fewer, where there are."""
+    try:
+        return space, search(space, profile, goal, should_continue, known), None
+    except NoLegalLayout:
+        return _search_fewer(space, profile, goal, should_continue)
+
+
+def _search_fewer(
+    space: Space, profile: Profile, goal: Goal, should_continue: ShouldContinue
+) -> tuple[Space, Answer, FewerChips]:
+    """Return the fastest answer on fewer chips of those tried; it is not exact where time ran out
+    before all were.
+
+    Constraints that no layout on all chips can meet, where there are other layouts, are refused
+    instead, with a number of chips on which one can. An answer on fewer chips than asked for would
+    hide the mistake, and might be faster than the best on all.
+    """
+    problem = space.problem
+    factorizations = factorizations_by_devices(problem, space.constraints)
+    if error := in_the_way(space):
+        fewer = next(_promising_spaces(space, factorizations), None)
+        if fewer is None:
+            raise error
+        raise error.with_detail(f"{fewer.problem.cluster.num_chips} of the chips have one")
+    rule, message = blame(problem)
+    tried = _spaces_to_try(space, factorizations, _MAX_TRIED)
+    best, failure, tried_all = fastest_space(
+        _most_promising_first(tried, factorizations), profile, goal, should_continue
+    )
+    if best is None:
+        conflict = _contradiction_on_fewer(problem, space.constraints, message)
+        raise failure or conflict or Infeasible(rule, message)
+    answer = best.answer
+    if best.goal != goal:
+        # It was only searched for what is faster than another number of chips.
+        known = answer.layouts.take(np.array(answer.ranked[:1]))
+        answer = search_on(answer.ground, goal, should_continue, known)
+    used = best.space.problem.cluster.num_chips
+    text = f"{none_uses_all(problem, message)}; the answer uses {used}"
+    if not tried_all:
+        text += ", and time ran out before every other number that promises as much was tried"
+        answer = answer.inexact(problem.step_time_at_peak_s)
+    return best.space, answer, FewerChips(rule=rule, message=text, num_chips=used)
+
+
+def _contradiction_on_fewer(
+    problem: Problem, constraints: Constraints, message: str
+) -> Infeasible | None:
+    """Return what the constraints contradict on fewer chips, where those have layouts but none that
+    the constraints allow; None otherwise. `message` says why no layout uses all chips."""
+    if not constraints.allowed:
+        return None
+    free = Constraints()
+    factorizations = factorizations_by_devices(problem, free)
+    unconstrained = next(_promising_spaces(Space(problem, free), factorizations), None)
+    if unconstrained is None:
+        return None
+    error = contradiction(unconstrained.problem, constraints)
+    return error.with_preface(f"{none_uses_all(problem, message)}, and of fewer")
+
+
+# -- where fewer chips may be faster
+# --------------------------------------------------------------------------------------------------
+
+
+def find_faster_on_fewer(
+    space: Space, profile: Profile, seconds: float, should_continue: ShouldContinue
+) -> tuple[FasterOnFewer | None, bool]:
+    """Return a smaller number of chips on which a step takes less than `seconds`, if one was found,
+    and whether there was time for all that are worth a try."""
+    best, tried_all = fastest_on_fewer(space, profile, seconds, should_continue)
+    if best is None:
+        return None, tried_all
+    chips = best.space.problem.cluster.num_chips
+    return FasterOnFewer(num_chips=chips, step_time_s=best.step_time_s), tried_all
+
+
+def fastest_on_fewer(
+    space: Space, profile: Profile, seconds: float, should_continue: ShouldContinue
+) -> tuple[FastestAnswer | None, bool]:
+    """Return the fastest answer on fewer chips on which a step takes less than `seconds`, if one
+    was found, and whether there was time for all that are worth a try. At least half of the devices
+    are used, unless whole scale-up domains are fewer."""
+    devices = space.problem.cluster.num_devices
+    factorizations = factorizations_by_devices(space.problem, space.constraints)
+    upper_half = {
+        count: ways for count, ways in factorizations.items() if devices <= 2 * count < 2 * devices
+    }
+    most = _MAX_TRIED_FASTER if devices > FEW_DEVICES else _MAX_TRIED
+    better_divided = _spaces_to_try(
+        space, upper_half, most, more_than=factorizations.get(devices, 0)
+    )
+    whole_domains = [space.on_cluster(cluster) for cluster in _whole_domains(space.problem)]
+    by_devices = {
+        tried.problem.cluster.num_devices: tried for tried in (*whole_domains, *better_divided)
+    }
+    best, _, tried_all = fastest_space(
+        _most_promising_first(by_devices.values(), factorizations),
+        profile,
+        Goal(faster_than=seconds),
+        should_continue,
+    )
+    return best, tried_all
+
+
 def fastest_space(
     spaces: Iterable[Space], profile: Profile, goal: Goal, should_continue: ShouldContinue
-) -> tuple[Best | None, Infeasible | None, bool]:
-    """The best of some spaces, why the first that has layouts has none that fits, and whether there
-    was time for all. They are searched for the goal until there is an answer, then only for what is
-    faster than the best; one too large for a search is left out."""
-    best, failure, in_time = None, None, True
+) -> tuple[FastestAnswer | None, Infeasible | None, bool]:
+    """Return the fastest answer on some spaces, why the first that has layouts has none that fits,
+    and whether there was time for all spaces.
+
+    They are searched for the goal until there is an answer, and then only for what is faster than
+    the best so far. A space that is too large for a search is left out.
+    """
+    best = None
+    failure = None
+    in_time = True
     for space in spaces:
         in_time = should_continue()
-        if (best or np.isfinite(goal.faster_than)) and not in_time:
+        has_fallback = best is not None or np.isfinite(goal.faster_than)
+        if has_fallback and not in_time:
             break
         wanted = Goal(faster_than=best.step_time_s) if best else goal
         try:
-            best = Best(space, search(space, profile, wanted, should_continue), wanted)
+            answer = search(space, profile, wanted, should_continue)
+            best = FastestAnswer(space, answer, wanted)
         except (NoLegalLayout, NothingFaster, TooLarge):
             pass
         except Infeasible as error:
@@ -200,126 +218,180 @@ def fastest_space(
     return best, failure, in_time
 
 
-def worth_a_try(whole: Space, ways: Mapping[int, int], *, more_than: int = 0) -> Iterator[Space]:
-    """Of some `ways` to divide numbers of devices (legal_counts), those of whole chips that have
-    layouts and more ways than all larger ones, and than so many; from the largest down. Of few
-    devices all, where one has more than so many.
-    """
+# -- which numbers of chips are tried
+# --------------------------------------------------------------------------------------------------
+
+
+def _most_promising_first(
+    spaces: Iterable[Space], factorizations: Mapping[int, int]
+) -> list[Space]:
+    """Return the spaces in an order in which the fastest probably comes first: after it the others
+    are searched quickly."""
+
+    def promise_of_space(space: Space) -> float:
+        devices = space.problem.cluster.num_devices
+        return promise(devices, factorizations.get(devices, 0))
+
+    return sorted(spaces, key=promise_of_space, reverse=True)
+
+
+def promise(devices: int, ways: int) -> float:
+    """Return a score by which numbers of devices are tried: many devices help, and so do many ways
+    to divide them, but ever less."""
+    return devices * math.log1p(ways)
+
+
+def _promising_spaces(
+    whole: Space, factorizations: Mapping[int, int], *, more_than: int = 0
+) -> Iterator[Space]:
+    """Yield spaces on fewer chips, from the largest number down: those that have layouts, and can
+    be divided in more ways than all larger numbers and than `more_than`. Of few devices every
+    number is yielded that has layouts, if any can be divided in more ways than that."""
     cluster = whole.problem.cluster
-    every = cluster.num_devices <= FEW and max(ways.values(), default=0) > more_than
-    for count in sorted(ways, reverse=True):
-        if count % cluster.chip.devices_per_chip or not (every or ways[count] > more_than):
+    most_ways = max(factorizations.values(), default=0)
+    takes_every = cluster.num_devices <= FEW_DEVICES and most_ways > more_than
+    for count in sorted(factorizations, reverse=True):
+        if count % cluster.chip.devices_per_chip:
             continue
-        for space in map(whole.on, _within(cluster, np.array([count]))):
+        if not takes_every and factorizations[count] <= more_than:
+            continue
+        for smaller in _clusters_within(cluster, np.array([count])):
+            space = whole.on_cluster(smaller)
             if space.has_legal():
-                more_than = ways[count]
+                more_than = factorizations[count]
                 yield space
 
 
-def _tried(whole: Space, ways: Mapping[int, int], most: int, *, more_than: int = 0) -> list[Space]:
-    """The first that are worth a try, and of several devices, where these are little but not
-    nothing, what promises most beside them: 224 are fewer than 240 and divide in fewer ways, but
-    may divide into the stages that suit a model.
-    """
-    spaces, cluster = (
-        list(islice(worth_a_try(whole, ways, more_than=more_than), most)),
-        whole.problem.cluster,
-    )
-    if not (FEW < cluster.num_devices <= _SEVERAL and 0 < len(spaces) < _AT_LEAST):
+def _spaces_to_try(
+    whole: Space, factorizations: Mapping[int, int], most: int, *, more_than: int = 0
+) -> list[Space]:
+    """Return the first promising spaces. Where these are too few, but not none, and there are not
+    too many devices, add what promises most beside them: 224 are fewer than 240 and divide in fewer
+    ways, but may divide into the stages that suit a model."""
+    cluster = whole.problem.cluster
+    spaces = list(islice(_promising_spaces(whole, factorizations, more_than=more_than), most))
+    is_of_several = FEW_DEVICES < cluster.num_devices <= _SEVERAL_DEVICES
+    if not (is_of_several and 0 < len(spaces) < _LEAST_TRIED):
         return spaces
     known = {cluster.num_devices} | {space.problem.cluster.num_devices for space in spaces}
     others = sorted(
-        ways.keys() - known, key=lambda count: promise(count, ways[count]), reverse=True
+        factorizations.keys() - known,
+        key=lambda count: promise(count, factorizations[count]),
+        reverse=True,
     )
-    smaller = map(whole.on, _within(cluster, np.array(others, dtype=np.int64)))
-    return [
-        *spaces,
-        *islice((space for space in smaller if space.has_legal()), _AT_LEAST - len(spaces)),
-    ]
+    for smaller in _clusters_within(cluster, np.array(others, dtype=np.int64)):
+        space = whole.on_cluster(smaller)
+        if space.has_legal():
+            spaces.append(space)
+        if len(spaces) == _LEAST_TRIED:
+            break
+    return spaces
 
 
-def built(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
-    """The same with so many devices, where chips and slices allow it: of slices of a given shape
-    whole ones."""
-    per_chip = cluster.chip.devices_per_chip
-    for count in counts[counts % (per_chip * math.prod(cluster.torus_shape or ())) == 0].tolist():
-        try:
-            smaller = replace(
-                cluster.with_num_chips(count // per_chip), torus_shape=cluster.torus_shape
-            )
-            _ = smaller.dims
-        except Invalid:
-            continue
-        yield smaller
-
-
-def _within(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
-    """Those of its own chips: in no more scale-up domains than there are."""
-    return (smaller for smaller in built(cluster, counts) if _domains(smaller) <= _domains(cluster))
-
-
-def _domains(cluster: Cluster) -> int:
-    """How many it has, or has some of; none where it is a torus."""
-    return 0 if cluster.fabric.torus else -(-cluster.num_devices // cluster.scale_up_domain)
-
-
-def with_chips(problem: Problem, chips: int) -> Problem:
-    """The same on so many of its chips."""
-    (cluster,) = built(problem.cluster, np.array([chips * problem.cluster.chip.devices_per_chip]))
-    return replace(problem, cluster=cluster)
-
-
-def _of_domains(problem: Problem) -> list[Cluster]:
-    """Where chips stand outside whole scale-up domains, those within; and where experts divide a
-    domain by powers of two only, of whole ones the largest power of two: of 72 chips 64."""
+def _whole_domains(problem: Problem) -> list[Cluster]:
+    """Return clusters of whole scale-up domains, where some chips stand outside them; and, where
+    experts divide a domain by powers of two only, of as many domains the largest power of two
+    within each: of 72 chips 64."""
     cluster = problem.cluster
     if not cluster.dims or cluster.dims[0].kind == "ring":
         return []
     domain = max(cluster.dims[0].domain, 1)
     domains, outside = divmod(cluster.num_devices, domain)
-    parts = [domain] if outside else []
-    shared = {
+    devices_per_domain = [domain] if outside else []
+    if cluster.chips_per_domain is None and _experts_want_power_of_two(problem, domain):
+        devices_per_domain.append(1 << (domain.bit_length() - 1))
+    counts = {domains * devices for devices in devices_per_domain} - {0, cluster.num_devices}
+    return list(_clusters_within(cluster, np.array(sorted(counts, reverse=True), dtype=np.int64)))
+
+
+def _experts_want_power_of_two(problem: Problem, domain: int) -> bool:
+    """Say whether there are experts, and each kind divides a domain by powers of two only."""
+    common = {
         math.gcd(kind.moe.num_experts, domain) for kind in problem.architecture.kinds if kind.moe
     }
-    if (
-        shared
-        and cluster.chips_per_domain is None
-        and all(ranks & (ranks - 1) == 0 for ranks in shared)
-    ):
-        parts.append(1 << (domain.bit_length() - 1))
-    counts = {domains * part for part in parts} - {0, cluster.num_devices}
-    return list(_within(cluster, np.array(sorted(counts, reverse=True), dtype=np.int64)))
+    return bool(common) and all(ranks & (ranks - 1) == 0 for ranks in common)
 
 
-def legal_counts(problem: Problem, constraints: Constraints) -> dict[int, int]:
-    """Numbers of devices up to the cluster's, in order, and how many products of degrees each
-    is."""
-    most, allowed = problem.cluster.num_devices, constraints.allowed
-    counts, ways = np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64)
-    for axis, degrees in _degrees(problem).items():
-        degrees = degrees[np.isin(degrees, allowed[axis])] if axis in allowed else degrees
+# -- clusters of fewer chips
+# --------------------------------------------------------------------------------------------------
+
+
+def clusters_with_devices(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
+    """Yield the cluster with each of these numbers of devices that its chips and slices allow.
+    Slices of a given shape stay whole."""
+    per_chip = cluster.chip.devices_per_chip
+    slice_chips = math.prod(cluster.torus_shape or ())
+    for count in counts[counts % (per_chip * slice_chips) == 0].tolist():
+        try:
+            resized = replace(
+                cluster.with_num_chips(count // per_chip), torus_shape=cluster.torus_shape
+            )
+            _ = resized.dims  # raises Invalid where no slice has so many chips
+        except Invalid:
+            continue
+        yield resized
+
+
+def _clusters_within(cluster: Cluster, counts: Array) -> Iterator[Cluster]:
+    """Yield those of clusters_with_devices that are a part of the cluster: they stand in no more
+    scale-up domains than it does."""
+    domains = _domain_count(cluster)
+    for resized in clusters_with_devices(cluster, counts):
+        if _domain_count(resized) <= domains:
+            yield resized
+
+
+def _domain_count(cluster: Cluster) -> int:
+    """Return in how many scale-up domains the chips stand, whole or not; 0 for a torus."""
+    return 0 if cluster.fabric.torus else -(-cluster.num_devices // cluster.scale_up_domain)
+
+
+def problem_with_chips(problem: Problem, chips: int) -> Problem:
+    """Return the problem on so many of its chips, which they must allow."""
+    devices = chips * problem.cluster.chip.devices_per_chip
+    (cluster,) = clusters_with_devices(problem.cluster, np.array([devices]))
+    return replace(problem, cluster=cluster)
+
+
+# -- in how many ways devices can be divided
+# --------------------------------------------------------------------------------------------------
+
+
+def factorizations_by_devices(problem: Problem, constraints: Constraints) -> dict[int, int]:
+    """Return the numbers of devices, up to the cluster's and in ascending order, that are products
+    of degrees which each axis may have by itself, and how many such products each is."""
+    most = problem.cluster.num_devices
+    allowed = constraints.allowed
+    counts = np.ones(1, dtype=np.int64)
+    ways = np.ones(1, dtype=np.int64)
+    for axis, degrees in _degrees_by_axis(problem).items():
+        if axis in allowed:
+            degrees = degrees[np.isin(degrees, allowed[axis])]
         products = np.multiply.outer(counts, degrees)
         fits = products <= most
+        ways_of_products = np.broadcast_to(ways[:, None], fits.shape)[fits]
         counts, code = np.unique(products[fits], return_inverse=True)
-        ways = np.bincount(
-            code, np.broadcast_to(ways[:, None], fits.shape)[fits], len(counts)
-        ).astype(np.int64)
+        ways = np.bincount(code, ways_of_products, len(counts)).astype(np.int64)
     return dict(zip(counts.tolist(), ways.tolist(), strict=True))
 
 
-def _degrees(problem: Problem) -> dict[str, Array]:
-    """What each axis may have by itself."""
-    stack, layers = problem.stack, problem.architecture.num_layers
-    tp, cp, pp = (np.arange(1, most + 1) for most in (stack.max_tp, stack.max_cp, layers))
+def _degrees_by_axis(problem: Problem) -> dict[str, Array]:
+    """Return the degrees that each axis may have by itself, in ascending order."""
+    stack = problem.stack
+    layers = problem.architecture.num_layers
+    tp = np.arange(1, stack.max_tp + 1)
     for rule in ("tensor_divides_heads", "tensor_divides_widths", "whole_blocks"):
-        tp = tp[_obeyed(problem, rule, "tp", tp)]
+        tp = tp[_obeys_rule(problem, rule, "tp", tp)]
+    cp = np.arange(1, stack.max_cp + 1)
     for rule in ("sequence_divides", "context_divides_heads"):
-        cp = cp[_obeyed(problem, rule, "cp", cp)]
+        cp = cp[_obeys_rule(problem, rule, "cp", cp)]
+    pp = np.arange(1, layers + 1)
     if stack.partition == "even":
         pp = pp[layers % pp == 0]
     return {"tp": tp, "cp": cp, "pp": pp, "dp": np.array(divisors(problem.workload.global_batch))}
 
 
-def _obeyed(problem: Problem, rule: str, axis: str, degrees: Array) -> Array:
+def _obeys_rule(problem: Problem, rule: str, axis: str, degrees: Array) -> Array:
+    """Return which degrees of one axis obey a rule where all other axes are 1; shape (n,)."""
     rows = default_layouts(len(degrees)).with_columns(**{axis: degrees})
-    return np.asarray(BY_NAME[rule].test(problem, rows), dtype=bool)
+    return np.asarray(RULES_BY_NAME[rule].test(problem, rows), dtype=bool)

@@ -16,9 +16,9 @@ from functools import partial
 
 import numpy as np
 
-from models.advice.cluster_choice import BEST, Minimized, Objective, longest_step_s
-from models.advice.fewer_chips import built
-from models.advice.safe_fit import avoiding
+from models.advice.cluster_choice import SUPERLATIVES, Minimized, Objective, max_step_time_s
+from models.advice.fewer_chips import clusters_with_devices
+from models.advice.safe_fit import solve_avoiding_oom
 from models.columns import Array
 from models.errors import Infeasible, TooLarge
 from models.layouts.factors import divisors
@@ -35,7 +35,7 @@ _TRIED = 1024  # numbers of chips, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fewest:
+class FewestChips:
     """`num_chips` that keep the limits; None where no number that was tried does. Not `exact` where
     some were too large for a search, or time ran out before all were. `tried`: how many numbers up
     to `most` there were to try: divisors of a scale-up `domain`, and multiples of `unit`; all in
@@ -50,13 +50,13 @@ class Fewest:
     minimize: Minimized
 
     @property
-    def told(self) -> str:
+    def reason(self) -> str:
         parts = f"divisors of {self.domain} and " if self.domain > 1 else ""
         of = f"of {self.tried} numbers that were tried ({parts}multiples of {self.unit})"
         if self.num_chips is not None:
             but = "" if self.exact else ", but for some that are too large to search"
             better = (
-                f"; others may have {BEST[self.minimize]}: alternatives.num_chips compares those"
+                f"; others may have {SUPERLATIVES[self.minimize]}: alternatives.num_chips compares those"
                 " that it names"
             )
             more = "" if self.minimize == "chips" else better
@@ -80,14 +80,14 @@ def fewest_chips(
     objective: Objective,
     most: int,
     should_continue: ShouldContinue = run_to_completion,
-    failed_gib: float = math.inf,
-) -> Fewest:
+    oom_gib: float = math.inf,
+) -> FewestChips:
     """Of the problem's chips and links, up to `most`, whatever their number there. The objective
-    has tokens and a limit for them. `failed_gib`: with which a run like these has run out of
+    has tokens and a limit for them. `oom_gib`: with which a run like these has run out of
     memory."""
     sizes, unit = _sizes(problem, objective, most)
     domain = _domain(problem.cluster)
-    none = Fewest(
+    none = FewestChips(
         num_chips=None,
         most=most,
         tried=len(sizes),
@@ -100,13 +100,13 @@ def fewest_chips(
     for tried in (replace(problem, cluster=cluster) for cluster in sizes):
         if not should_continue():
             return none
-        fast = Goal(faster_than=math.nextafter(longest_step_s(tried, objective), math.inf))
+        fast = Goal(faster_than=math.nextafter(max_step_time_s(tried, objective), math.inf))
         try:
-            avoiding(
-                failed_gib,
+            solve_avoiding_oom(
+                oom_gib,
                 tried,
                 constraints,
-                partial(_found, tried, profile, fast, should_continue, failed_gib),
+                partial(_found, tried, profile, fast, should_continue, oom_gib),
             )
         except (NothingFaster, NoLegalLayout, Infeasible):
             continue
@@ -122,7 +122,7 @@ def _found(
     profile: Profile,
     goal: Goal,
     should_continue: ShouldContinue,
-    failed_gib: float,
+    oom_gib: float,
     constraints: Constraints,
 ) -> Answer:
     """Raises NothingFaster, or, where it may be for want of memory that is left alone, Infeasible
@@ -130,7 +130,7 @@ def _found(
     try:
         return search(Space(problem, constraints), profile, goal, should_continue)
     except NothingFaster:
-        if math.isfinite(failed_gib):
+        if math.isfinite(oom_gib):
             search(Space(problem, constraints), profile, Goal(), should_continue)
         raise
 
@@ -143,7 +143,7 @@ def _sizes(problem: Problem, objective: Objective, most: int) -> tuple[list[Clus
     able = [
         size
         for size in _whole(cluster, most)
-        if chip_s / size.num_chips <= longest_step_s(replace(problem, cluster=size), objective)
+        if chip_s / size.num_chips <= max_step_time_s(replace(problem, cluster=size), objective)
     ]
     apart = _unit(domain) << max(math.ceil(math.log2(max(len(able), 1) / _TRIED)), 0)
     return [
@@ -156,7 +156,9 @@ def _whole(cluster: Cluster, most: int) -> Iterator[Cluster]:
     domain = _domain(cluster)
     units: Array = np.arange(_unit(domain), most + 1, _unit(domain))
     parts = [part for part in divisors(domain) if part <= most]
-    return built(cluster, np.union1d(units, parts).astype(np.int64) * cluster.chip.devices_per_chip)
+    return clusters_with_devices(
+        cluster, np.union1d(units, parts).astype(np.int64) * cluster.chip.devices_per_chip
+    )
 
 
 def _domain(cluster: Cluster) -> int:

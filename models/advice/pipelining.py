@@ -1,5 +1,5 @@
-"""Is a pipeline needed? The best layouts without and with one, and where the difference comes
-from."""
+"""Pipelining answers whether a pipeline is needed: it compares the best layouts without and with
+one, and says where the difference comes from."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from models.spec.flops import model_flops
 from models.spec.layout import Layout
 
 _WORTH_NAMING = 0.1  # of the largest term
-_LEAST_REST = 0.005
+_LEAST_REST = 0.005  # of the largest term
 _WORTH_SAYING = 0.02  # of a step
 _WORDS = {True: "needed", False: "not needed", None: "not known"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """Whether data-parallel traffic can hide behind compute without a pipeline: it can where
+    """Whether data-parallel traffic can hide behind compute without a pipeline. It can where
 
         tokens · flops_per_token / flops_s  >=  bytes / bytes_s
 
-    All of a step and a device: `tokens` it computes, at `flops_s` (kernels only, as predicted);
-    `bytes` of parameters gathered and gradients reduced, at `bytes_s` of the data-parallel groups
-    (latencies included). `tokens_needed` makes both sides equal. The public scaling book states it
-    per layer (jax-ml/scaling-book, training.md).
+    All figures are of one step on one device. It computes `tokens`, at `flops_s` (of the kernels
+    alone, as predicted). It gathers parameters and reduces gradients, `bytes` in all, at the
+    `bytes_s` of the data-parallel groups, latencies included. `tokens_needed` makes both sides
+    equal. The public scaling book states the same per layer (jax-ml/scaling-book, training.md).
     """
 
     tokens: float
@@ -37,23 +37,26 @@ class Roofline:
     tokens_needed: float
 
 
-def is_needed(gap: float, tolerance: float) -> bool:
-    """A pipeline is needed where it is worth more than the tolerance: what every verdict, threshold
-    and frontier means.
+def is_pipeline_needed(gap: float, tolerance: float) -> bool:
+    """Say whether a pipeline is worth more than the tolerance. Every verdict, threshold and
+    frontier means this by "needed".
 
-    `gap` = time without / time with - 1 of the best layouts; infinite where only a pipeline will
-    do, -1 where none will.
+    `gap` is time without / time with - 1 of the best layouts: infinite where only layouts with a
+    pipeline fit, and -1 where only layouts without one do.
     """
     return gap > tolerance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipelining:
-    """The best layout without and with a pipeline. `gap` = time without / time with - 1; `split`:
-    where the difference comes from, seconds by term of the step, without minus with. `needed`
-    (is_needed) is None where a side is missing and that may be for the constraints, or for a search
-    that was stopped. `forbidden`: the stack's schedules that the recipe rules out with more than
-    one micro-batch."""
+    """The best layouts without and with a pipeline, and what follows.
+
+    `gap` is time without / time with - 1, and `split` says by term of the step where it comes from:
+    seconds without minus seconds with. `needed` is that of is_pipeline_needed; it is None where the
+    search was stopped, or where a side is missing and the constraints may be why. `forbidden` are
+    the schedules of the stack that the training recipe rules out when there is more than one
+    micro-batch.
+    """
 
     without: Candidate | None
     with_pp: Candidate | None
@@ -65,53 +68,63 @@ class Pipelining:
     roofline: Roofline | None = None
 
 
-def roofline(one: Predictions, candidate: Candidate) -> Roofline | None:
-    """Of one layout without a pipeline; None where nothing is data-parallel."""
-    problem, exposure = one.problem, Exposure(one.layouts, one.meshes)
-    seconds, size = _traffic(
-        exposure, candidate.prediction.layout, candidate.prediction.num_micro_batches
+def data_parallel_roofline(one: Predictions, candidate: Candidate) -> Roofline | None:
+    """Return the roofline of one layout without a pipeline, given as its only row and as a
+    candidate; None where nothing is data-parallel."""
+    problem = one.problem
+    exposure = Exposure(one.layouts, one.meshes)
+    prediction = candidate.prediction
+    traffic_s, traffic_bytes = _data_parallel_traffic(
+        exposure, prediction.layout, prediction.num_micro_batches
     )
-    if not seconds:
+    if not traffic_s:
         return None
     tokens = problem.workload.tokens / problem.cluster.num_devices
-    per_token = model_flops(problem.architecture, problem.workload) / problem.workload.tokens
-    computed = candidate.prediction.time["compute_s"]
-    flops_s = tokens * per_token / computed
+    step_flops = model_flops(problem.architecture, problem.workload)
+    flops_per_token = step_flops / problem.workload.tokens
+    flops_s = tokens * flops_per_token / prediction.time["compute_s"]
     return Roofline(
         tokens=tokens,
-        flops_per_token=per_token,
+        flops_per_token=flops_per_token,
         flops_s=flops_s,
-        bytes=size,
-        bytes_s=size / seconds,
-        tokens_needed=seconds * flops_s / per_token,
+        bytes=traffic_bytes,
+        bytes_s=traffic_bytes / traffic_s,
+        tokens_needed=traffic_s * flops_s / flops_per_token,
     )
 
 
-def _traffic(exposure: Exposure, layout: Layout, micro_batches: int) -> tuple[float, float]:
-    """(seconds, bytes) of data-parallel traffic in a step, nothing hidden."""
-    meshes, problem = exposure.meshes, exposure.problem
-    gathers = {0: 0, 1: 1, 2: 1, 3: micro_batches * (2 if layout.reshard else 1)}[layout.zero_stage]
+def _data_parallel_traffic(
+    exposure: Exposure, layout: Layout, micro_batches: int
+) -> tuple[float, float]:
+    """Return (seconds, bytes) of the data-parallel traffic of a step, with nothing hidden."""
+    if layout.dp * layout.cp == 1:
+        return 0.0, 0.0
+    problem = exposure.problem
+    meshes = exposure.meshes
+    gathers = _parameter_gathers(layout, micro_batches)
     reductions = micro_batches if layout.zero_stage >= 2 else 1
-    seconds = size = 0.0
+    all_reduces_gradients = problem.stack.all_reduces_gradients(layout.zero_stage)
+    bytes_per_parameter = gathers * problem.gather_bytes + reductions * problem.gradient_bytes
+    seconds = 0.0
+    size = 0.0
     for amount, traffic, part in zip(exposure.amounts, meshes.traffic, meshes.bytes, strict=True):
         parameters = float((part.dense + part.expert)[0])
-        reduced = float(
-            (
-                traffic.reduce
-                if problem.stack.all_reduces_gradients(layout.zero_stage)
-                else traffic.scatter
-            )[0]
-        )
-        seconds += amount * (gathers * float(traffic.gather[0]) + reductions * reduced)
-        size += (
-            amount
-            * parameters
-            * (gathers * problem.gather_bytes + reductions * problem.gradient_bytes)
-        )
-    return (seconds, size) if layout.dp * layout.cp > 1 else (0.0, 0.0)
+        reduction = traffic.reduce if all_reduces_gradients else traffic.scatter
+        gather_s = gathers * float(traffic.gather[0])
+        seconds += amount * (gather_s + reductions * float(reduction[0]))
+        size += amount * parameters * bytes_per_parameter
+    return seconds, size
 
 
-def pipelined(
+def _parameter_gathers(layout: Layout, micro_batches: int) -> int:
+    """Return how often a step gathers a parameter: under ZeRO 3 for every forward and, where it
+    was dropped in between, for every backward."""
+    if layout.zero_stage == 3:
+        return micro_batches * (2 if layout.reshard else 1)
+    return 0 if layout.zero_stage == 0 else 1
+
+
+def judge_pipelining(
     without: Candidate | None,
     with_pp: Candidate | None,
     *,
@@ -120,91 +133,107 @@ def pipelined(
     missing: tuple[bool, str] | None,
     forbidden: tuple[tuple[str, ...], str],
 ) -> Pipelining:
-    """`missing`: whether one of them is None whatever the constraints, and why; None where the
-    search was stopped. `forbidden`: schedules that the recipe rules out, and why."""
-    schedules, ruled_out = forbidden
+    """Return the verdict on the best candidates of both sides; `exact` says that the search was not
+    stopped.
+
+    Where a side has none, `missing` says whether that is so whatever the constraints, and why; it
+    is None where the search was stopped. `forbidden` are the schedules that the training recipe
+    rules out, and why.
+    """
+    gap = None
+    split: dict[str, float] = {}
     if without is None or with_pp is None:
-        is_so, why = missing or (False, "the search had found none when it was stopped")
-        needed, side = (
-            (without is None) if is_so else None,
-            "without" if without is None else "with",
+        whatever_the_constraints, why = missing or (
+            False,
+            "the search had found none when it was stopped",
         )
-        gap, split = None, dict[str, float]()
+        needed = without is None if whatever_the_constraints else None
+        side = "without" if without is None else "with"
         verdict = f"{_WORDS[needed]}: of layouts {side} a pipeline {why}"
     else:
+        with_time = with_pp.prediction.time
         split = {
-            name: value - with_pp.prediction.time[name]
-            for name, value in without.prediction.time.items()
+            name: seconds - with_time[name] for name, seconds in without.prediction.time.items()
         }
         gap = without.prediction.step_time_s / with_pp.prediction.step_time_s - 1
-        needed = is_needed(gap, tolerance) if exact else None
+        needed = is_pipeline_needed(gap, tolerance) if exact else None
         so_far = ":" if exact else ", for the search was stopped; so far"
-        verdict = f"{_WORDS[needed]}{so_far} {_worth(gap, tolerance, split)}"
+        verdict = f"{_WORDS[needed]}{so_far} {_worth_of_pipeline(gap, tolerance, split)}"
+    schedules, ruled_out = forbidden
+    if ruled_out:
+        verdict = f"{verdict}; {ruled_out}"
     return Pipelining(
         without=without,
         with_pp=with_pp,
         gap=gap,
         needed=needed,
         split=split,
-        verdict=f"{verdict}; {ruled_out}" if ruled_out else verdict,
+        verdict=verdict,
         forbidden=schedules,
     )
 
 
-def unhidden(found: Pipelining) -> list[str]:
-    """What the roofline says where traffic stays exposed: that it cannot hide; or, since a roofline
-    asks of all of a step, why it does not, though it could."""
+def exposed_traffic_reasons(found: Pipelining) -> list[str]:
+    """Return what the roofline says where data-parallel traffic stays exposed without a pipeline:
+    that it cannot hide, or why it does not although it could. A roofline compares whole steps, and
+    not all of a step is there to hide behind."""
     if found.roofline is None or found.without is None:
         return []
-    line, best = found.roofline, found.without.prediction
-    exposed, stage, m = best.time["data_s"], best.layout.zero_stage, best.num_micro_batches
-    if exposed < _WORTH_SAYING * best.step_time_s:
+    roofline = found.roofline
+    best = found.without.prediction
+    exposed_s = best.time["data_s"]
+    if exposed_s < _WORTH_SAYING * best.step_time_s:
         return []
-    told = (
-        f"roofline without a pipeline: {line.tokens:,.0f} tokens a device,"
-        f" {line.tokens_needed:,.0f} needed for data-parallel traffic to hide beside a whole step;"
-        f" {exposed:.3g} s is lost to it"
+    reason = (
+        f"roofline without a pipeline: {roofline.tokens:,.0f} tokens a device,"
+        f" {roofline.tokens_needed:,.0f} needed for data-parallel traffic to hide beside a whole"
+        f" step; {exposed_s:.3g} s is lost to it"
     )
-    if line.tokens < line.tokens_needed:
-        return [told]
-    beside = (
-        f"ZeRO {stage} moves it once a step, beside the first forward and the last backward of {m}"
-        " micro-batches"
-    )
-    partly = (
-        "a layer's compute hides no more than a share of its own time, and what it hides slows it"
-        " down"
-    )
-    return [f"{told} all the same: {beside if stage < 2 and m > 1 else partly}"]
+    if roofline.tokens < roofline.tokens_needed:
+        return [reason]
+    zero_stage = best.layout.zero_stage
+    micro_batches = best.num_micro_batches
+    if zero_stage < 2 and micro_batches > 1:
+        why = (
+            f"ZeRO {zero_stage} moves it once a step, beside the first forward and the last"
+            f" backward of {micro_batches} micro-batches"
+        )
+    else:
+        why = (
+            "a layer's compute hides no more than a share of its own time, and what it hides slows"
+            " it down"
+        )
+    return [f"{reason} all the same: {why}"]
 
 
-def _worth(gap: float, tolerance: float, split: dict[str, float]) -> str:
+def _worth_of_pipeline(gap: float, tolerance: float, split: dict[str, float]) -> str:
     if gap <= 0:
         return f"the best layout without a pipeline is {-gap:.1%} faster than the best with one"
-    beside = (
-        f"{'above' if is_needed(gap, tolerance) else 'within'} the tolerance of"
-        f" {100 * tolerance:g}%"
-    )
+    side = "above" if is_pipeline_needed(gap, tolerance) else "within"
     return (
-        f"worth {gap:.1%}, {beside}: without a pipeline a step takes"
-        f" {_seconds(sum(split.values()))}: {_summed(split)}"
+        f"worth {gap:.1%}, {side} the tolerance of {100 * tolerance:g}%: without a pipeline a step"
+        f" takes {_format_seconds(sum(split.values()))}: {_largest_terms(split)}"
     )
 
 
-def _summed(split: dict[str, float]) -> str:
-    """The terms that make up a difference, largest first; the small ones together."""
-    most = max(map(abs, split.values()))
+def _largest_terms(split: dict[str, float]) -> str:
+    """Return, in words, the terms that make up a difference, the highest first, and the sum of the
+    small ones."""
+    largest_s = max(map(abs, split.values()))
     named = {
-        term: seconds for term, seconds in split.items() if abs(seconds) >= _WORTH_NAMING * most
+        term: seconds
+        for term, seconds in split.items()
+        if abs(seconds) >= _WORTH_NAMING * largest_s
     }
-    parts = [
-        f"{term} {_seconds(named[term])}" for term in sorted(named, key=lambda term: -named[term])
+    terms = [
+        f"{term} {_format_seconds(named[term])}"
+        for term in sorted(named, key=lambda term: -named[term])
     ]
-    rest = sum(split.values()) - sum(named.values())
-    return ", ".join(
-        [*parts, *([f"the rest {_seconds(rest)}"] if abs(rest) > _LEAST_REST * most else [])]
-    )
+    rest_s = sum(split.values()) - sum(named.values())
+    if abs(rest_s) > _LEAST_REST * largest_s:
+        terms.append(f"the rest {_format_seconds(rest_s)}")
+    return ", ".join(terms)
 
 
-def _seconds(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return f"{seconds:+.3g} s"

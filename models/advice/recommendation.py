@@ -1,10 +1,10 @@
-"""The answer to "which layout?": the fastest, the simplest good one, what pipelining is worth, and
-why."""
+"""A recommendation answers "which layout?": the fastest one, the simplest good one, what pipelining
+is worth, and why."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,18 +13,29 @@ from models.advice.candidate import Candidate, candidates
 from models.advice.fewer_chips import (
     FasterOnFewer,
     FewerChips,
-    faster_with_fewer,
+    find_faster_on_fewer,
     search_all_or_fewer,
 )
-from models.advice.more_chips import with_enough_chips
-from models.advice.pipelining import Pipelining, pipelined, roofline, unhidden
-from models.advice.safe_fit import SURE, avoiding, fastest_sure, offloaded
+from models.advice.more_chips import add_enough_chips
+from models.advice.pipelining import (
+    Pipelining,
+    data_parallel_roofline,
+    exposed_traffic_reasons,
+    judge_pipelining,
+)
+from models.advice.safe_fit import (
+    SAFE_FIT_PROBABILITY,
+    fastest_safe_layout,
+    offload_knobs,
+    solve_avoiding_oom,
+)
 from models.columns import Array
+from models.cost.step import Predictions
 from models.errors import Infeasible, Invalid
 from models.layouts.complexity import TERM_WORDS
 from models.layouts.space import Space
-from models.prediction.coverage import DECISIVE
-from models.prediction.prediction import Prediction, on_host
+from models.prediction.coverage import DECISIVE_SHARE
+from models.prediction.prediction import Prediction, host_memory_note
 from models.search.infeasibility import forbidden_schedules, why_none
 from models.search.pareto import pareto_front, steps_of
 from models.search.result import Answer, Certificate, Goal, ShouldContinue, run_to_completion
@@ -33,9 +44,10 @@ from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-_MOST_WEIGHED = 20_000  # of the fastest, for free memory
-_ALL_BUT_SURE = 0.99
-_KNOB_OF = {
+_MAX_NEAR_FASTEST = 20_000  # layouts whose free memory is predicted for the front
+_SHOWN_AS_CERTAIN = 0.99  # a probability above it is shown as "more than 99%"
+_LEAST_EXPOSED_SHARE = 0.005  # of a step: smaller terms are not named
+_KNOB_OF_TERM = {
     "tensor_s": "tp",
     "context_s": "cp",
     "expert_s": "ep",
@@ -46,17 +58,20 @@ _KNOB_OF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """`problem` is the one answered: the question's, or with fewer chips where no layout uses all.
-    `simplest_gap`: what simplicity costs, time of the simplest / time of the fastest - 1.
-    `tried_fewer`: there was time for all numbers of chips that are worth a try, so that none of
-    these but `faster_on_fewer` is faster.
+    """The recommended layouts, and what there is to say of them.
 
-    `surer`: where the fastest may not fit, the fastest within the tolerance that all but surely
-    does.
+    `problem` is the one that is answered: the question's, or with fewer chips where no layout uses
+    all. `fastest` and `simplest` are the fastest layout and the simplest within the tolerance.
+    `surer` is given where the fastest may not fit: the fastest within the tolerance that fits with
+    SAFE_FIT_PROBABILITY. `ranked` are the fastest meshes within the tolerance, each with its best
+    policy.
 
-    `front`: layouts within the tolerance that no other beats in time, complexity and free memory
-    (in steps of 5% of the usable) at once, fastest first. Of all layouts in time and complexity; in
-    free memory of those that were evaluated.
+    `front` are layouts within the tolerance that no other beats in time, complexity and free memory
+    at once, fastest first. Free memory is counted in steps of 5% of the usable, and compared among
+    the layouts that were evaluated; time and complexity are compared among all.
+
+    `faster_on_fewer` names fewer chips on which a step takes less. `tried_fewer` says that there
+    was time to try all numbers of chips that are worth it.
     """
 
     problem: Problem
@@ -75,6 +90,7 @@ class Recommendation:
 
     @property
     def simplest_gap(self) -> float:
+        """What simplicity costs: time of the simplest / time of the fastest - 1."""
         return _slower_by(self.fastest, self.simplest)
 
 
@@ -86,188 +102,286 @@ def recommend(
     tolerance: float = 0.03,
     top: int = 5,
     should_continue: ShouldContinue = run_to_completion,
-    failed_gib: float = math.inf,
-    left_out_s: float = math.inf,
+    oom_gib: float = math.inf,
+    untried_bound_s: float = math.inf,
     known: Layouts | None = None,
 ) -> Recommendation:
-    """The fastest and the simplest good layout, of those that need less than `failed_gib`, with
-    which a run like these has run out of memory, if any does. `left_out_s`: what a step takes at
-    least on others of the chips that were asked about, where there was no time to try all. `known`:
-    layouts on all chips that were found before.
+    """Return the fastest layout, the simplest within the tolerance of it, and the `top` fastest
+    meshes within the tolerance.
 
-    `ranked` are the `top` fastest meshes within the tolerance, each with its best policy. Once
-    `should_continue` says no, the answer is the best so far, and its certificate not exact. Raises Infeasible
-    when no layout is legal on any number of chips, or none fits in memory.
+    Layouts that need as much memory as `oom_gib`, with which a run like these ran out, are left
+    out, unless no other fits. `known` are layouts on all chips that were found before: the search
+    starts from them. `untried_bound_s` is a lower bound of the step time on other arrangements of
+    the same chips that there was no time to try.
+
+    Once `should_continue` says no, the answer is the best so far, and its certificate not exact.
+    Raises Infeasible when no layout is legal on any number of chips, or none fits in memory.
     """
     if not 0 <= tolerance <= 1:
         raise Invalid("tolerance", tolerance, "must be between 0 and 1")
     goal = Goal(tolerance=tolerance, top=top, both_sides=True)
-    return avoiding(
-        failed_gib,
-        problem,
-        constraints or Constraints(),
-        lambda heeded: _found(
-            Space(problem, heeded), profile, goal, should_continue, left_out_s, known
-        ),
-    )
+
+    def recommend_within(tighter: Constraints) -> Recommendation:
+        space = Space(problem, tighter)
+        solved = _search(space, profile, goal, should_continue, known)
+        if math.isfinite(untried_bound_s):
+            solved = replace(solved, answer=solved.answer.inexact(untried_bound_s))
+        return _explain(solved, profile, tolerance, should_continue)
+
+    return solve_avoiding_oom(oom_gib, problem, constraints or Constraints(), recommend_within)
 
 
-def _found(
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    """The answer of a search, and the space that it is of: all chips, or `fewer_chips`."""
+
+    space: Space
+    answer: Answer
+    fewer_chips: FewerChips | None
+
+
+def _search(
     whole: Space,
     profile: Profile,
     goal: Goal,
     should_continue: ShouldContinue,
-    left_out_s: float,
     known: Layouts | None,
-) -> Recommendation:
-    """The answer in this space, as to memory by what is predicted."""
+) -> _Solved:
+    """Search the space, or fewer chips where no layout uses all. An error for want of memory names
+    how many chips would do."""
     try:
-        space, answer, fewer = search_all_or_fewer(whole, profile, goal, should_continue, known)
+        found = search_all_or_fewer(whole, profile, goal, should_continue, known)
     except Infeasible as error:
         if error.constraint != "memory":
             raise
-        raise with_enough_chips(
+        raise add_enough_chips(
             error, whole.problem, profile, whole.constraints, should_continue
         ) from None
-    if math.isfinite(left_out_s):
-        answer = answer.inexact(left_out_s)
-    problem, tolerance = space.problem, goal.tolerance
-    best = [row for row in (answer.without, answer.with_pp) if row is not None]
-    near = _near(answer, tolerance)
-    weighed = np.union1d(near, [answer.simplest, *best, *answer.ranked])
-    predictions = answer.ground.predict(answer.layouts.take(weighed))
-    front = _front(answer, near, predictions.needed_bytes[np.searchsorted(weighed, near)])
-    rows = list(dict.fromkeys([answer.simplest, *best, *answer.ranked, *front]))
-    shown = predictions.take(np.searchsorted(weighed, rows))
-    sure = fastest_sure(
-        answer, predictions, weighed, float(answer.times[0]) * (1 + tolerance), should_continue
-    )
-    if len(sure):
-        shown = answer.ground.predict(Layouts.concatenate([shown.layouts, sure]))
-    found = candidates(shown, profile)
-    chosen, surer = dict(zip(rows, found, strict=False)), found[-1] if len(sure) else None
-    fastest, simplest = chosen[answer.ranked[0]], chosen[answer.simplest]
-    pipelining = _pipelining(space, answer, chosen, tolerance)
-    if answer.without is not None:
-        without = predictions.take(np.searchsorted(weighed, [answer.without]))
-        pipelining = replace(pipelining, roofline=roofline(without, chosen[answer.without]))
-    seconds = float(answer.times[0])
-    faster, tried_fewer = (
-        (None, True) if fewer else faster_with_fewer(space, profile, seconds, should_continue)
-    )
+    return _Solved(*found)
+
+
+def _explain(
+    solved: _Solved, profile: Profile, tolerance: float, should_continue: ShouldContinue
+) -> Recommendation:
+    """Return the recommendation that an answer makes, with its reasons."""
+    answer = solved.answer
+    problem = solved.space.problem
+    shortlist = _shortlist(answer, profile, tolerance, should_continue)
+    pipelining = _pipelining(solved, shortlist, tolerance)
+    best_s = float(answer.times[0])
+    faster_on_fewer = None
+    tried_fewer = True
+    if solved.fewer_chips is None:
+        faster_on_fewer, tried_fewer = find_faster_on_fewer(
+            solved.space, profile, best_s, should_continue
+        )
     return Recommendation(
         problem=problem,
-        fastest=fastest,
-        simplest=simplest,
-        surer=surer,
-        ranked=tuple(chosen[row] for row in answer.ranked),
-        front=tuple(chosen[row] for row in front),
+        fastest=shortlist.fastest,
+        simplest=shortlist.simplest,
+        surer=shortlist.surer,
+        ranked=tuple(shortlist.candidates[row] for row in answer.ranked),
+        front=tuple(shortlist.candidates[row] for row in shortlist.front),
         certificate=answer.certificate,
         reasons=(
-            *_reasons(fastest, simplest, surer, tolerance, answer, pipelining, fewer),
-            *_standing_in_the_way(faster, tried_fewer, seconds, problem),
+            *_reasons(solved, shortlist, tolerance, pipelining),
+            *_fewer_chips_reasons(faster_on_fewer, tried_fewer, best_s, problem),
         ),
         chips_used=problem.cluster.num_chips,
-        fewer_chips=fewer,
-        faster_on_fewer=faster,
+        fewer_chips=solved.fewer_chips,
+        faster_on_fewer=faster_on_fewer,
         tried_fewer=tried_fewer,
         pipelining=pipelining,
     )
 
 
-def _pipelining(
-    space: Space, answer: Answer, chosen: Mapping[int, Candidate], tolerance: float
-) -> Pipelining:
-    """The verdict, by the candidates that rows of the answer are, and why a side has none."""
-    sides = [None if row is None else chosen[row] for row in (answer.without, answer.with_pp)]
-    exact = answer.certificate.exact
-    missing = why_none(space, piped=sides[0] is not None) if None in sides and exact else None
-    forbidden = forbidden_schedules(space.problem)
-    return pipelined(*sides, tolerance=tolerance, exact=exact, missing=missing, forbidden=forbidden)
+# -- which layouts are shown
+# --------------------------------------------------------------------------------------------------
 
 
-def _near(answer: Answer, tolerance: float) -> Array:
-    """Rows of what was evaluated within the tolerance."""
-    near = np.flatnonzero(answer.times <= answer.times[0] * (1 + tolerance))[:_MOST_WEIGHED]
-    return np.union1d(near, answer.front)
+@dataclass(frozen=True, slots=True)
+class _Shortlist:
+    """The layouts of an answer that are shown: `candidates` by their row in it, the rows of the
+    `front`, and the `surer` one. `without_pp` is the prediction of the best layout without a
+    pipeline, as one row."""
+
+    answer: Answer
+    candidates: Mapping[int, Candidate]
+    front: list[int]
+    surer: Candidate | None
+    without_pp: Predictions | None
+
+    @property
+    def fastest(self) -> Candidate:
+        return self.candidates[self.answer.ranked[0]]
+
+    @property
+    def simplest(self) -> Candidate:
+        return self.candidates[self.answer.simplest]
+
+
+def _shortlist(
+    answer: Answer, profile: Profile, tolerance: float, should_continue: ShouldContinue
+) -> _Shortlist:
+    limit_s = float(answer.times[0]) * (1 + tolerance)
+    best_of_sides = [row for row in (answer.without, answer.with_pp) if row is not None]
+    always_shown = [answer.simplest, *best_of_sides, *answer.ranked]
+    near = _rows_near_fastest(answer, tolerance)
+    predicted = np.union1d(near, always_shown)
+    predictions = answer.ground.predict(answer.layouts.take(predicted))
+
+    def of_rows(rows: Sequence[int] | Array) -> Array:
+        """Where rows of the answer are among the predictions."""
+        return np.searchsorted(predicted, rows)
+
+    front = _front(answer, near, predictions.needed_bytes[of_rows(near)])
+    rows = list(dict.fromkeys([*always_shown, *front]))
+    shown = predictions.take(of_rows(rows))
+    safe = fastest_safe_layout(answer, predictions, predicted, limit_s, should_continue)
+    if len(safe):
+        shown = answer.ground.predict(Layouts.concatenate([shown.layouts, safe]))
+    found = candidates(shown, profile)
+    return _Shortlist(
+        answer=answer,
+        candidates=dict(zip(rows, found, strict=False)),
+        front=front,
+        surer=found[-1] if len(safe) else None,
+        without_pp=(
+            None if answer.without is None else predictions.take(of_rows([answer.without]))
+        ),
+    )
+
+
+def _rows_near_fastest(answer: Answer, tolerance: float) -> Array:
+    """Return the rows within the tolerance of the fastest, up to a number, and the rows of the
+    answer's own front."""
+    near = np.flatnonzero(answer.times <= answer.times[0] * (1 + tolerance))
+    return np.union1d(near[:_MAX_NEAR_FASTEST], answer.front)
 
 
 def _front(answer: Answer, near: Array, needed_bytes: Array) -> list[int]:
-    usable = answer.ground.problem.cluster.usable_bytes
-    free = steps_of(usable - needed_bytes, usable)
-    return [
-        int(near[row]) for row in pareto_front(answer.times[near], answer.complexities[near], free)
-    ]
+    """Return the rows among those near the fastest that no other beats in time, complexity and free
+    memory."""
+    usable_bytes = answer.ground.problem.cluster.usable_bytes
+    free = steps_of(usable_bytes - needed_bytes, usable_bytes)
+    front = pareto_front(answer.times[near], answer.complexities[near], free)
+    return [int(near[row]) for row in front]
+
+
+def _pipelining(solved: _Solved, shortlist: _Shortlist, tolerance: float) -> Pipelining:
+    """Return the verdict on the best candidates without and with a pipeline, with the roofline of
+    the one without."""
+    answer = solved.answer
+    without = None if answer.without is None else shortlist.candidates[answer.without]
+    with_pp = None if answer.with_pp is None else shortlist.candidates[answer.with_pp]
+    exact = answer.certificate.exact
+    missing = None
+    if exact and (without is None or with_pp is None):
+        missing = why_none(solved.space, piped=without is not None)
+    pipelining = judge_pipelining(
+        without,
+        with_pp,
+        tolerance=tolerance,
+        exact=exact,
+        missing=missing,
+        forbidden=forbidden_schedules(solved.space.problem),
+    )
+    if without is None or shortlist.without_pp is None:
+        return pipelining
+    return replace(pipelining, roofline=data_parallel_roofline(shortlist.without_pp, without))
+
+
+# -- reasons
+# --------------------------------------------------------------------------------------------------
 
 
 def _reasons(
-    fastest: Candidate,
-    simplest: Candidate,
-    surer: Candidate | None,
-    tolerance: float,
-    answer: Answer,
-    pipelining: Pipelining,
-    fewer: FewerChips | None,
-) -> tuple[str, ...]:
-    best, time = fastest.prediction, fastest.prediction.time
-    compute = time["compute_s"] / best.step_time_s
+    solved: _Solved, shortlist: _Shortlist, tolerance: float, pipelining: Pipelining
+) -> list[str]:
+    certificate = solved.answer.certificate
+    fastest = shortlist.fastest
+    best = fastest.prediction
+    reasons = [_step_time_reason(best)]
+    reasons += _interleaving_reasons(best)
+    reasons.append(_simplest_reason(fastest, shortlist.simplest, tolerance))
+    reasons.append(f"pipelining: {pipelining.verdict}")
+    reasons += exposed_traffic_reasons(pipelining)
+    reasons.append(_memory_reason(best))
+    reasons += _unsafe_fit_reasons(best, shortlist.surer, certificate.exact)
+    reasons += _unsupported_reasons(best)
+    if solved.fewer_chips:
+        reasons.append(solved.fewer_chips.message)
+    if not certificate.exact:
+        none_faster = f"on these chips none is faster by more than {certificate.gap:.1%}"
+        reasons.append(f"the search was stopped: this is the best so far, and {none_faster}")
+    return reasons
+
+
+def _step_time_reason(best: Prediction) -> str:
+    compute = best.time["compute_s"] / best.step_time_s
     exposed = sorted(
-        ((v, k) for k, v in time.items() if k != "compute_s" and v > 0.005 * best.step_time_s),
+        (
+            (seconds, name)
+            for name, seconds in best.time.items()
+            if name != "compute_s" and seconds > _LEAST_EXPOSED_SHARE * best.step_time_s
+        ),
         reverse=True,
     )
-    lost = ", ".join(f"{name} {value / best.step_time_s:.1%}" for value, name in exposed)
-    seconds = (
+    rest = ", ".join(f"{name} {seconds / best.step_time_s:.1%}" for seconds, name in exposed)
+    step = (
         f"{best.step_time_s:.3g} s a step ({best.step_time_low_s:.3g} to"
         f" {best.step_time_high_s:.3g})"
     )
-    reasons = [
-        f"fastest: {best.layout.summary()}: {seconds}; compute is {compute:.0%} of it; the rest:"
-        f" {lost or 'little'}"
-    ]
-    if best.micro_batch_group not in (None, best.layout.pp):
-        groups = (
-            f"its {best.num_micro_batches} micro-batches pass each chunk in groups of"
-            f" {best.micro_batch_group}"
-        )
-        reasons.append(
-            f"{groups}, not of pp: a size to be set (microbatch_group_size_per_vp_stage of"
-            " Megatron-Core)"
-        )
-    if simplest.prediction.layout == best.layout:
-        reasons.append(f"it is also the simplest of the layouts within {tolerance:.0%}")
-    else:
-        cost = _slower_by(fastest, simplest)
-        dropped = sorted(fastest.complexity_terms.keys() - simplest.complexity_terms.keys())
-        without = f", without {', '.join(TERM_WORDS[name] for name in dropped)}" if dropped else ""
-        chance = simplest.prediction.fit_probability
-        unsure = "" if chance >= SURE else f"; it fits with a probability of {_percent(chance)}"
-        named = f"{simplest.prediction.layout.summary()}, {cost:.2%} slower{without}{unsure}"
-        reasons.append(f"simplest within {tolerance:.0%}: {named}")
-    reasons += [f"pipelining: {pipelining.verdict}", *unhidden(pipelining)]
-    reasons.append(
-        f"memory: {best.needed_gib:.1f} ({best.needed_low_gib:.1f} to {best.needed_high_gib:.1f})"
-        f" of {best.usable_gib:.1f} GiB on stage {best.memory_stage}{on_host(best)}: it fits with a"
-        f" probability of {_percent(best.fit_probability)}"
+    return (
+        f"fastest: {best.layout.summary()}: {step}; compute is {compute:.0%} of it; the rest:"
+        f" {rest or 'little'}"
     )
-    reasons += _fitting(best, surer, answer.certificate.exact)
-    reasons += _unsupported(best)
-    if fewer:
-        reasons.append(fewer.message)
-    if not answer.certificate.exact:
-        gap = answer.certificate.gap
-        none_faster = f"on these chips none is faster by more than {gap:.1%}"
-        reasons.append(f"the search was stopped: this is the best so far, and {none_faster}")
-    return tuple(reasons)
+
+
+def _interleaving_reasons(best: Prediction) -> list[str]:
+    """Say so where the group of an interleaved schedule is not pp, which frameworks assume."""
+    if best.micro_batch_group in (None, best.layout.pp):
+        return []
+    return [
+        f"its {best.num_micro_batches} micro-batches pass each chunk in groups of"
+        f" {best.micro_batch_group}, not of pp: a size to be set"
+        " (microbatch_group_size_per_vp_stage of Megatron-Core)"
+    ]
+
+
+def _simplest_reason(fastest: Candidate, simplest: Candidate, tolerance: float) -> str:
+    layout = simplest.prediction.layout
+    if layout == fastest.prediction.layout:
+        return f"it is also the simplest of the layouts within {tolerance:.0%}"
+    reason = (
+        f"simplest within {tolerance:.0%}: {layout.summary()},"
+        f" {_slower_by(fastest, simplest):.2%} slower"
+    )
+    dropped = sorted(fastest.complexity_terms.keys() - simplest.complexity_terms.keys())
+    if dropped:
+        reason += f", without {', '.join(TERM_WORDS[name] for name in dropped)}"
+    probability = simplest.prediction.fit_probability
+    if probability < SAFE_FIT_PROBABILITY:
+        reason += f"; it fits with a probability of {_percent(probability)}"
+    return reason
 
 
 def _slower_by(fastest: Candidate, other: Candidate) -> float:
-    """How much longer a step of another takes, relative to the fastest."""
+    """Return how much longer a step of the other takes, relative to the fastest."""
     return other.prediction.step_time_s / fastest.prediction.step_time_s - 1
 
 
-def _fitting(best: Prediction, surer: Candidate | None, exact: bool) -> list[str]:
-    """What to launch where the fastest may not fit."""
-    if best.fit_probability >= SURE:
+def _memory_reason(best: Prediction) -> str:
+    return (
+        f"memory: {best.needed_gib:.1f} ({best.needed_low_gib:.1f} to {best.needed_high_gib:.1f})"
+        f" of {best.usable_gib:.1f} GiB on stage {best.memory_stage}{host_memory_note(best)}: it"
+        f" fits with a probability of {_percent(best.fit_probability)}"
+    )
+
+
+def _unsafe_fit_reasons(best: Prediction, surer: Candidate | None, exact: bool) -> list[str]:
+    """Say what to launch instead where the fastest may not fit."""
+    if best.fit_probability >= SAFE_FIT_PROBABILITY:
         return []
     if surer is not None:
         other = surer.prediction
@@ -276,62 +390,66 @@ def _fitting(best: Prediction, surer: Candidate | None, exact: bool) -> list[str
             f"surer to fit ({_percent(other.fit_probability)}): {other.layout.summary()},"
             f" {cost:.2%} slower"
         ]
-    if best.needed_high_gib <= best.usable_gib:  # it is the host that may be too small
-        knobs = " and ".join(f"constraints.{knob} = false" for knob in offloaded(best))
+    if best.needed_high_gib <= best.usable_gib:  # so it is the host that may be too small
+        knobs = " and ".join(f"constraints.{knob} = false" for knob in offload_knobs(best))
         return [
             f"its host may be too small for what it offloads: {knobs} asks for the fastest layout"
             " without"
         ]
     nothing = "nothing" if exact else "nothing that was evaluated"
     return [
-        f"{nothing} within the tolerance fits with a probability of {SURE:.0%}:"
-        f" constraints.min_fit_probability = {SURE:g} asks for the fastest layout that does,"
-        " whatever it costs"
+        f"{nothing} within the tolerance fits with a probability of {SAFE_FIT_PROBABILITY:.0%}:"
+        f" constraints.min_fit_probability = {SAFE_FIT_PROBABILITY:g} asks for the fastest layout"
+        " that does, whatever it costs"
     ]
 
 
-def _unsupported(best: Prediction) -> list[str]:
-    """Of what decides the step, the terms that no run supports."""
-    terms = best.provenance.terms
-    unseen = [
+def _unsupported_reasons(best: Prediction) -> list[str]:
+    """Name the terms that decide the step and that no run supports."""
+    evidence = best.provenance.terms
+    least_s = DECISIVE_SHARE * best.step_time_s
+    unsupported = [
         name
         for name, seconds in best.time.items()
-        if seconds >= DECISIVE * best.step_time_s and terms[name].ground == "data_sheet"
+        if seconds >= least_s and evidence[name].ground == "data_sheet"
     ]
-    if not unseen:
+    if not unsupported:
         return []
-    knobs = dict.fromkeys(_KNOB_OF[name] for name in unseen if name in _KNOB_OF)
-    without = " and ".join(f"constraints.{knob} = 1" for knob in knobs)
-    asks = f"; {without} asks for the fastest layout without" if without else ""
-    return [
-        f"evidence: no run on such chips or this stack had {' or '.join(unseen)}, which rest on"
-        f" priors{asks}"
-    ]
+    reason = (
+        f"evidence: no run on such chips or this stack had {' or '.join(unsupported)}, which rest"
+        " on priors"
+    )
+    knobs = dict.fromkeys(_KNOB_OF_TERM[name] for name in unsupported if name in _KNOB_OF_TERM)
+    if knobs:
+        without = " and ".join(f"constraints.{knob} = 1" for knob in knobs)
+        reason += f"; {without} asks for the fastest layout without"
+    return [reason]
 
 
 def _percent(probability: float) -> str:
-    """Rounded down, so that what is shown as 90% is."""
-    return (
-        f"{math.floor(100 * probability)}%"
-        if probability <= _ALL_BUT_SURE
-        else f"more than {_ALL_BUT_SURE:.0%}"
-    )
+    """Return a probability in percent, rounded down, so that what is shown as 90% is at least
+    that."""
+    if probability > _SHOWN_AS_CERTAIN:
+        return f"more than {_SHOWN_AS_CERTAIN:.0%}"
+    return f"{math.floor(100 * probability)}%"
 
 
-def _standing_in_the_way(
-    faster: FasterOnFewer | None, tried_fewer: bool, seconds: float, problem: Problem
+def _fewer_chips_reasons(
+    faster: FasterOnFewer | None, tried_fewer: bool, best_s: float, problem: Problem
 ) -> list[str]:
-    """Where a number of chips divides in few ways, the job may be faster without some of them."""
+    """Say whether fewer chips would be faster, as may be where all divide in few ways, or that
+    there was no time to find out."""
+    if faster is None and tried_fewer:
+        return []
     if faster is None:
-        late = "time ran out before it was known whether the job is faster on fewer of the chips"
-        return [] if tried_fewer else [late]
-    times = f"{faster.step_time_s:.5g} s a step against {seconds:.5g} s"
-    knobs = [
-        "num_chips",
-        *["chips_per_domain"] * ((problem.cluster.chips_per_domain or 0) > faster.num_chips),
-    ]
-    other = " and ".join(f"cluster.{knob} = {faster.num_chips}" for knob in knobs)
+        return ["time ran out before it was known whether the job is faster on fewer of the chips"]
+    chips = faster.num_chips
+    knobs = ["num_chips"]
+    if (problem.cluster.chips_per_domain or 0) > chips:
+        knobs.append("chips_per_domain")
+    changes = " and ".join(f"cluster.{knob} = {chips}" for knob in knobs)
     return [
-        f"{faster.num_chips} chips would be faster: {times}; this answer, and whether it needs a"
-        f" pipeline, is of all chips: {other} asks for the other"
+        f"{chips} chips would be faster: {faster.step_time_s:.5g} s a step against {best_s:.5g} s;"
+        f" this answer, and whether it needs a pipeline, is of all chips: {changes} asks for the"
+        " other"
     ]

@@ -1,4 +1,5 @@
-"""What all but surely fits where the fastest may not, and constraints that leave nothing else."""
+"""Safe fit answers where memory is uncertain: the fastest layout that fits with a high probability,
+and layouts that need less memory than one that is known to have run out."""
 
 from __future__ import annotations
 
@@ -22,52 +23,59 @@ from models.spec.hardware import GIB
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 
-SURE = 0.9
-"""Probability to fit from which nothing surer is looked for: the upper end of an 80% interval
-fits."""
-ROUNDING = 1e-3
-Found = TypeVar("Found")
-_OFFLOADS = ("offload_activations", "offload_optimizer")
+SAFE_FIT_PROBABILITY = 0.9
+"""A layout that fits with at least this probability is safe: the upper end of the 80% interval of
+its memory is within what is usable."""
+_OOM_MARGIN_GIB = 1e-3  # so that the layout that ran out is itself left out, whatever is rounded
+_OFFLOAD_KNOBS = ("offload_activations", "offload_optimizer")
+
+Solution = TypeVar("Solution")
 
 
-def fastest_sure(
+def fastest_safe_layout(
     answer: Answer, near: Predictions, rows: Array, limit_s: float, should_continue: ShouldContinue
 ) -> Layouts:
-    """Where the fastest of the answer is not sure to fit, the fastest layout that is and takes no
-    more than `limit_s`, if there is one. `near`: predictions of `rows` of the answer, of which the
-    fastest that is sure leaves less to be searched for: only what recomputes more layers, where the
-    answer has all other layouts that are faster."""
-    sure = answer.ground.as_sure(SURE)
-    known = rows[sure.fits(near.memory, near.host_bytes)]
-    if 0 in known:
-        return answer.layouts.take(known[:0])
-    seconds = float(answer.times[known].min(initial=limit_s * ROUNDED))
-    faster = np.flatnonzero(answer.times < seconds)
-    complete = (
-        answer.certificate.exact and seconds <= answer.complete_s and np.isin(faster, rows).all()
+    """Return the fastest layout that is safe to fit and takes at most `limit_s`, as one row.
+    There is no row where the fastest of the answer is safe itself, or none is within the limit.
+
+    `near` are the predictions of `rows` of the answer. The fastest of these that is safe leaves
+    only what is faster to be searched for. Where the answer holds all layouts that are faster, but
+    for those that recompute more layers, only these are searched.
+    """
+    safe = answer.ground.at_fit_probability(SAFE_FIT_PROBABILITY)
+    safe_rows = rows[safe.fits(near.memory, near.host_bytes)]
+    if 0 in safe_rows:
+        return answer.layouts.take(safe_rows[:0])
+    seconds = float(answer.times[safe_rows].min(initial=limit_s * ROUNDED))
+    faster_rows = np.flatnonzero(answer.times < seconds)
+    has_all_faster = (
+        answer.certificate.exact
+        and seconds <= answer.complete_s
+        and np.isin(faster_rows, rows).all()
     )
-    left = sure.with_layers_open() if complete else sure
-    if left is not None:
+    tables = safe.with_layers_open() if has_all_faster else safe
+    if tables is not None:
         with suppress(NothingFaster, NoLegalLayout, Infeasible):
-            found = search_on(left, Goal(faster_than=seconds), should_continue)
+            found = search_on(tables, Goal(faster_than=seconds), should_continue)
             return found.layouts.take(np.array(found.ranked[:1]))
-    return answer.layouts.take(known[answer.times[known] == seconds][:1])
+    return answer.layouts.take(safe_rows[answer.times[safe_rows] == seconds][:1])
 
 
-def avoiding(
-    failed_gib: float,
+def solve_avoiding_oom(
+    oom_gib: float,
     problem: Problem,
     constraints: Constraints,
-    answer: Callable[[Constraints], Found],
-) -> Found:
-    """The answer among layouts that need less than a run like these has run out of memory with;
-    where none of those fits, as if nothing had failed."""
-    reserve = problem.cluster.usable_bytes / GIB - failed_gib + ROUNDING
-    if reserve > constraints.memory_reserve_gib:
+    solve: Callable[[Constraints], Solution],
+) -> Solution:
+    """Return the solution among layouts that need less than `oom_gib`, the least memory with which
+    a run like these ran out. Where none of those fits, solve as if no run had."""
+    reserve_gib = problem.cluster.usable_bytes / GIB - oom_gib + _OOM_MARGIN_GIB
+    if reserve_gib > constraints.memory_reserve_gib:
         with suppress(Infeasible):
-            return answer(replace(constraints, memory_reserve_gib=reserve))
-    return answer(constraints)
+            return solve(replace(constraints, memory_reserve_gib=reserve_gib))
+    return solve(constraints)
 
 
-def offloaded(best: Prediction) -> list[str]:
-    return [knob for knob in _OFFLOADS if getattr(best.layout, knob)]
+def offload_knobs(prediction: Prediction) -> list[str]:
+    """Return the names of the constraints that switch off what the layout offloads."""
+    return [knob for knob in _OFFLOAD_KNOBS if getattr(prediction.layout, knob)]

@@ -1,9 +1,10 @@
-"""Exact searches at many places: what the fabric, the cluster or the model could be.
+"""A sweep searches exactly at many places: what the fabric, the cluster or the model could be.
 
-Between other links the same layouts are legal and fit, and with faster ones none is slower, within
-_SLACK. So where the slowest links of a block of places have an answer, no place in it has one that
-takes longer at the fastest: all layouts that take no longer than that there are found in one
-search, and at every other place they have only to be predicted.
+Where only the speed of links differs, the same layouts are legal and fit, and with faster links no
+layout is slower, within _SLACK. So a block of such places needs few searches. The best layouts at
+its slowest links take a certain time there, and the best at any other place takes no longer than
+that. All layouts that take no longer at the fastest links are found in one search, and at every
+other place they have only to be predicted.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from itertools import product
 
 import numpy as np
 
-from models.advice.pipelining import is_needed
-from models.advice.safe_fit import avoiding
+from models.advice.pipelining import is_pipeline_needed
+from models.advice.safe_fit import solve_avoiding_oom
 from models.columns import Array
 from models.errors import Infeasible, Invalid, OutOfTime
 from models.layouts.space import Space
@@ -30,22 +31,29 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-LINKS = "scale_up", "scale_out"
-_SPREAD = 1.3  # of the times of a layout at the places of a block, less where that was too much
-# faster links make a layout slower by 0.1% at most (tests), where unlike stages take turns in being
-# last
+LINK_AXES = ("scale_up", "scale_out")
+
+# A block is searched as a whole where its best layouts gain less than this factor from its fastest
+# links. The factor falls where that left too many layouts.
+_WHOLE_BLOCK_SPEEDUP = 1.3
+
+# Faster links make a layout slower by 0.1% at most (tests): where unlike stages take turns in being
+# the last.
 _SLACK = 1.01
-_MOST = 100_000  # looked at for those that may be the best somewhere in a block
-_FEW = (
-    2_000  # predicted at every place; where there are more, the half of a block needs fewer of them
-)
+
+_MAX_LAYOUTS = 100_000  # of a block's possible winners: where there are more, it is halved
+_FEW_LAYOUTS = 2_000  # predicted at every place; with more, half of a block needs fewer of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """The best without and with a pipeline at one place; None where none is legal and fits,
-    `refused` why. `gap`: time without / time with - 1; infinite where only a pipeline will do, -1
-    where none will. `chips_per_domain`: of each switched scale-up domain, that they use."""
+    """The best layouts without and with a pipeline at one place of a grid, and their step times;
+    None where no layout is legal and fits.
+
+    `gap` is time without / time with - 1: infinite where only layouts with a pipeline fit, -1 where
+    only layouts without one do. `refused` says why there is neither. `chips_per_domain` is how many
+    chips of each switched scale-up domain are used.
+    """
 
     at: dict[str, float]
     without_s: float | None
@@ -64,13 +72,12 @@ class Point:
 
     def is_simple(self, tolerance: float) -> bool:
         """There are layouts, and no pipeline is needed."""
-        return self.gap is not None and not is_needed(self.gap, tolerance)
+        return self.gap is not None and not is_pipeline_needed(self.gap, tolerance)
 
     @classmethod
     def of(cls, at: Mapping[str, float], answer: Answer) -> Point:
-        rows = answer.without, answer.with_pp
-        without_s, with_s = (None if row is None else float(answer.times[row]) for row in rows)
-        without, with_pp = (None if row is None else answer.layouts[row] for row in rows)
+        without_s, without = _time_and_layout(answer, answer.without)
+        with_s, with_pp = _time_and_layout(answer, answer.with_pp)
         cluster = answer.ground.problem.cluster
         return cls(
             at=dict(at),
@@ -84,21 +91,33 @@ class Point:
         )
 
     @classmethod
-    def refusing(cls, at: Mapping[str, float], why: str, *, exact: bool) -> Point:
+    def unanswered(cls, at: Mapping[str, float], why: str, *, exact: bool) -> Point:
+        """Return a point without layouts. `exact` says that this is proved."""
         nothing = dict.fromkeys(("without_s", "with_s", "without", "with_pp", "gap"))
         return cls(at=dict(at), **nothing, exact=exact, refused=why)
 
+    @classmethod
+    def out_of_time(cls, at: Mapping[str, float]) -> Point:
+        return cls.unanswered(at, "time ran out before this point", exact=False)
 
-def _gap(without: float | None, with_pp: float | None) -> float:
-    if without is None:
-        return float("inf")
-    return -1.0 if with_pp is None else without / with_pp - 1
+
+def _time_and_layout(answer: Answer, row: int | None) -> tuple[float | None, Layout | None]:
+    if row is None:
+        return None, None
+    return float(answer.times[row]), answer.layouts[row]
+
+
+def _gap(without_s: float | None, with_s: float | None) -> float:
+    if without_s is None:
+        return math.inf
+    return -1.0 if with_s is None else without_s / with_s - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The places with the same `at`, and links so many times as fast: every combination of
-    `factors`, which ascend."""
+    """Places of a grid that differ only in the speed of links. They share the values `at`;
+    `factors` are how many times as fast the links of each axis are, in ascending order, and every
+    combination of them is a place."""
 
     at: dict[str, float]
     factors: dict[str, tuple[float, ...]]
@@ -108,32 +127,40 @@ class Block:
 
     @property
     def places(self) -> list[dict[str, float]]:
-        """From the slowest links to the fastest."""
+        """All places, from the slowest links to the fastest."""
         return [
             self.at | dict(zip(self.factors, values, strict=True))
             for values in product(*self.factors.values())
         ]
 
     @property
-    def ends(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Where links are slowest, and where they are fastest."""
-        first, *_, last = self.places
-        return first, last
+    def slowest(self) -> dict[str, float]:
+        return self.places[0]
 
-    def faster_along(self, axis: str) -> dict[str, float]:
-        """The slowest place, with the fastest links of one axis."""
-        return self.places[0] | {axis: self.factors[axis][-1]}
+    @property
+    def fastest(self) -> dict[str, float]:
+        return self.places[-1]
+
+    def slowest_but(self, axis: str) -> dict[str, float]:
+        """The place where the links of one axis are fastest, and all others slowest."""
+        return self.slowest | {axis: self.factors[axis][-1]}
+
+    @property
+    def longest_axis(self) -> str:
+        return max(self.factors, key=lambda axis: len(self.factors[axis]))
 
     def halves(self, axis: str) -> tuple[Block, Block]:
+        """The block in two along one axis: its slower links, and its faster ones."""
         values = self.factors[axis]
-        parts = values[: len(values) // 2], values[len(values) // 2 :]
-        slow, fast = (Block(self.at, self.factors | {axis: part}) for part in parts)
+        middle = len(values) // 2
+        slow = Block(self.at, self.factors | {axis: values[:middle]})
+        fast = Block(self.at, self.factors | {axis: values[middle:]})
         return slow, fast
 
 
 class FrontierSweep:
-    """Searches for both sides of pp = 1, one after the other, each with what of the one before
-    still holds."""
+    """Searches places of a grid for the best layouts without and with a pipeline, one place after
+    the other. Each search starts from what still holds of the one before."""
 
     def __init__(
         self,
@@ -141,175 +168,190 @@ class FrontierSweep:
         profile: Profile,
         constraints: Constraints,
         should_continue: ShouldContinue = run_to_completion,
-        failed_gib: float = math.inf,
+        oom_gib: float = math.inf,
     ) -> None:
-        self.problem, self.profile, self.constraints = problem, profile, constraints
-        self.should_continue, self.failed_gib = should_continue, failed_gib
-        self._before: Answer | None = None
-        self._spread = _SPREAD
+        """`oom_gib` is the memory with which a run like these ran out: layouts that need as much
+        are left out."""
+        self.problem = problem
+        self.profile = profile
+        self.constraints = constraints
+        self.should_continue = should_continue
+        self.oom_gib = oom_gib
+        self._previous: Answer | None = None
+        self._whole_block_speedup = _WHOLE_BLOCK_SPEEDUP
 
     def point(self, at: Mapping[str, float]) -> Point:
-        found = self._tried(at)
+        found = self._answer_or_refusal(at)
         return found if isinstance(found, Point) else Point.of(at, found)
 
     def is_simple(self, at: Mapping[str, float], tolerance: float) -> tuple[bool | None, bool]:
-        """Whether no pipeline is needed at a place, None where there are no layouts, and whether
-        that is proved. Where only links differ from a place that was searched, it is as the best
-        layouts there say, unless others that are fast enough say otherwise."""
-        problem, before = changed(self.problem, at), self._before
-        ground = before and before.ground.linked(problem)
-        if before and ground and before.without is not None and before.with_pp is not None:
-            without, with_pp = ground.predict(
-                before.layouts.take(_sides(before))
-            ).step_time_s.tolist()
-            simple = not is_needed(_gap(without, with_pp), tolerance)
-            slower = with_pp * (1 + tolerance), without / (1 + tolerance)
-            limits = np.where([simple, not simple], -np.inf, slower) * (1 + 1e-9)
-            if finds_any(ground, limits, self.should_continue) is False:
+        """Return whether no pipeline is needed at a place, None where there are no layouts, and
+        whether that is proved.
+
+        Where only links differ from the place before, the best layouts there give the verdict, and
+        a search has only to rule out that any other layout is fast enough to change it.
+        """
+        previous = self._previous
+        tables = previous and previous.ground.linked(problem_at(self.problem, at))
+        if previous and tables and previous.without is not None and previous.with_pp is not None:
+            best = previous.layouts.take(_best_rows(previous))
+            without_s, with_s = tables.predict(best).step_time_s.tolist()
+            simple = not is_pipeline_needed(_gap(without_s, with_s), tolerance)
+            # What the other side must stay above for the verdict to hold; the side that it favours
+            # may only get faster.
+            favoured = np.array([simple, not simple])
+            thresholds = with_s * (1 + tolerance), without_s / (1 + tolerance)
+            limits = np.where(favoured, -np.inf, thresholds) * (1 + 1e-9)
+            if finds_any(tables, limits, self.should_continue) is False:
                 return simple, True
         point = self.point(at)
-        return None if point.gap is None else point.is_simple(tolerance), point.exact
+        simple_or_unknown = None if point.gap is None else point.is_simple(tolerance)
+        return simple_or_unknown, point.exact
 
     def points(self, block: Block) -> Iterator[Point]:
-        """Of every place, in any order."""
+        """Yield the point of every place of a block, in any order."""
         first, *others = block.places
-        found = self._tried(first)
+        found = self._answer_or_refusal(first)
         point = found if isinstance(found, Point) else Point.of(first, found)
         yield point
         if isinstance(found, Answer) and point.exact:
-            yield from self._others(block, found)
-        elif point.exact:  # refused, which no links change
+            yield from self._points_but_slowest(block, found)
+        elif point.exact:  # a refusal that no links change
             yield from (replace(point, at=place) for place in others)
         else:
-            yield from map(late, others)
+            yield from map(Point.out_of_time, others)
 
-    def _others(self, block: Block, slowest: Answer) -> Iterator[Point]:
-        """Of all places but the one where links are slowest, whose answer is known; together, or by
-        halves."""
+    def _points_but_slowest(self, block: Block, slowest: Answer) -> Iterator[Point]:
+        """Yield the points of all places but the one with the slowest links, whose answer is given:
+        together where its layouts gain little from faster links, or else by halves."""
         first, *others = block.places
         if not (others and self.should_continue()):
-            yield from map(late, others)
+            yield from map(Point.out_of_time, others)
             return
-        axis, spread = max(
-            ((axis, self._gain(block, axis, slowest)) for axis in block.factors),
-            key=lambda one: one[1],
-        )
-        if spread < self._spread and len(others) > 1:
-            if every := self._every(block, slowest):
-                yield from (
-                    point for point in self._among(block, *every, slowest) if point.at != first
-                )
+        speedups = {axis: self._speedup(block, axis, slowest) for axis in block.factors}
+        axis = max(speedups, key=lambda axis: speedups[axis])
+        speedup = speedups[axis]
+        if speedup < self._whole_block_speedup and len(others) > 1:
+            if winners := self._possible_winners(block, slowest):
+                for point in self._points_among(block, *winners, slowest):
+                    if point.at != first:
+                        yield point
                 return
-            self._spread = 1 + (spread - 1) / 2
+            # That was too large a block: be more careful from now on.
+            self._whole_block_speedup = 1 + (speedup - 1) / 2
         slow, fast = block.halves(axis)
-        yield from self._others(slow, slowest)
-        yield from self.points(fast) if self.should_continue() else map(late, fast.places)
+        yield from self._points_but_slowest(slow, slowest)
+        if self.should_continue():
+            yield from self.points(fast)
+        else:
+            yield from map(Point.out_of_time, fast.places)
 
-    def _gain(self, block: Block, axis: str, slowest: Answer) -> float:
-        """By how much the best layouts are faster where links are fastest along an axis; less than
-        once where there is one factor."""
+    def _speedup(self, block: Block, axis: str, slowest: Answer) -> float:
+        """Return how many times as fast the best layouts are where the links of an axis are
+        fastest; 0 for an axis with one factor, which cannot be halved."""
         if len(block.factors[axis]) == 1:
             return 0.0
-        rows = _sides(slowest)
-        faster = self._times(slowest, block.faster_along(axis), slowest.layouts.take(rows))
-        return float((slowest.times[rows] / faster).max())
+        rows = _best_rows(slowest)
+        times = self._times(slowest, block.slowest_but(axis), slowest.layouts.take(rows))
+        return float((slowest.times[rows] / times).max())
 
-    def _every(self, block: Block, slowest: Answer) -> tuple[Layouts, Array] | None:
-        """All layouts that may be the best somewhere in a block, and how complex they are; None if
-        they are too many to find."""
-        rows = _sides(slowest)
+    def _possible_winners(self, block: Block, slowest: Answer) -> tuple[Layouts, Array] | None:
+        """Return all layouts that may be the best somewhere in a block, and their complexities;
+        None where there are more than _MAX_LAYOUTS to look at."""
+        rows = _best_rows(slowest)
         limits = _limits(slowest.layouts.pp[rows] > 1, slowest.times[rows])
-        return search_all(self._linked(slowest, block.ends[1]), limits, _MOST, self.should_continue)
+        tables = self._tables_at(block.fastest, slowest)
+        return search_all(tables, limits, _MAX_LAYOUTS, self.should_continue)
 
-    def _among(
+    def _points_among(
         self, block: Block, layouts: Layouts, complexities: Array, slowest: Answer
     ) -> Iterator[Point]:
-        """Of a block, among all layouts that may be the best there: fewer in its halves."""
-        if len(block) > 2 and len(layouts) > _FEW:
-            most, least = (self._times(slowest, place, layouts) for place in block.ends)
+        """Yield the points of a block, given all layouts that may be the best in it. Halves of it
+        have fewer of those."""
+        if len(block) > 2 and len(layouts) > _FEW_LAYOUTS:
+            longest_times = self._times(slowest, block.slowest, layouts)
+            shortest_times = self._times(slowest, block.fastest, layouts)
             piped = layouts.pp > 1
-            kept = least <= _limits(piped, most).take(piped.astype(int))
-            layouts, complexities = layouts.take(kept).materialised(), complexities[kept]
-            if len(layouts) > _FEW:
-                for half in block.halves(
-                    max(block.factors, key=lambda axis: len(block.factors[axis]))
-                ):
-                    yield from self._among(half, layouts, complexities, slowest)
+            limits = _limits(piped, longest_times)
+            kept = shortest_times <= limits.take(piped.astype(int))
+            layouts = layouts.take(kept).materialised()
+            complexities = complexities[kept]
+            if len(layouts) > _FEW_LAYOUTS:
+                for half in block.halves(block.longest_axis):
+                    yield from self._points_among(half, layouts, complexities, slowest)
                 return
         for place in block.places:
             if not self.should_continue():
-                yield late(place)
+                yield Point.out_of_time(place)
                 continue
-            held = Incumbent(Goal(both_sides=True))
-            held.add(layouts, self._times(slowest, place, layouts), complexities)
-            yield Point.of(place, held.answer(slowest.certificate, slowest.ground))
+            incumbent = Incumbent(Goal(both_sides=True))
+            incumbent.add(layouts, self._times(slowest, place, layouts), complexities)
+            yield Point.of(place, incumbent.answer(slowest.certificate, slowest.ground))
 
     def _times(self, answer: Answer, place: Mapping[str, float], layouts: Layouts) -> Array:
-        """Of a step, at a place where links are others than in an answer."""
-        return self._linked(answer, place).predict(layouts).step_time_s
+        """Return the step times of layouts at a place that differs from an answer's in its links;
+        shape (n,)."""
+        return self._tables_at(place, answer).predict(layouts).step_time_s
 
-    def _linked(self, answer: Answer, place: Mapping[str, float]) -> SearchTables:
-        """What an answer looked up, at a place with other links."""
-        ground = answer.ground.linked(changed(self.problem, place))
-        if ground is None:
+    def _tables_at(self, place: Mapping[str, float], answer: Answer) -> SearchTables:
+        """Return the search tables of an answer at a place that differs from it in its links."""
+        tables = answer.ground.linked(problem_at(self.problem, place))
+        if tables is None:
             raise ValueError(f"{place} differs in more than how fast links are")
-        return ground
+        return tables
 
-    def _tried(self, at: Mapping[str, float]) -> Answer | Point:
-        """The answer at a place, or that there is none."""
+    def _answer_or_refusal(self, at: Mapping[str, float]) -> Answer | Point:
+        """Return the answer at a place, or the point that says why there is none."""
         try:
-            problem = changed(self.problem, at)
+            problem = problem_at(self.problem, at)
             return self._answer(problem)
         except NoLegalLayout:
-            return Point.refusing(at, str(none_legal(Space(problem, self.constraints))), exact=True)
+            why = str(none_legal(Space(problem, self.constraints)))
+            return Point.unanswered(at, why, exact=True)
         except (Infeasible, Invalid) as error:
-            return Point.refusing(at, str(error), exact=not isinstance(error, OutOfTime))
+            return Point.unanswered(at, str(error), exact=not isinstance(error, OutOfTime))
 
     def _answer(self, problem: Problem) -> Answer:
-        """Between other links the same layouts are legal and fit; and larger domains may be filled
-        no further."""
-        goal, before = Goal(both_sides=True), self._before
-        ground = before and before.ground.linked(problem)
-        if before and ground:
-            if before.certificate.exact and problem.cluster.has_same_links(
-                before.ground.problem.cluster
-            ):
-                return before
-            answer = search_on(
-                ground, goal, self.should_continue, before.layouts.take(_sides(before))
-            )
+        """Return the answer to a problem: the one before where both have the same links (larger
+        domains may be filled no further), else a search that starts from its best layouts where
+        only links differ, else a search of its own."""
+        goal = Goal(both_sides=True)
+        previous = self._previous
+        tables = previous and previous.ground.linked(problem)
+        if previous and tables:
+            cluster = previous.ground.problem.cluster
+            if previous.certificate.exact and problem.cluster.has_same_links(cluster):
+                return previous
+            known = previous.layouts.take(_best_rows(previous))
+            answer = search_on(tables, goal, self.should_continue, known)
         else:
-            answer = avoiding(
-                self.failed_gib,
+            answer = solve_avoiding_oom(
+                self.oom_gib,
                 problem,
                 self.constraints,
-                lambda heeded: search(
-                    Space(problem, heeded), self.profile, goal, self.should_continue
+                lambda tighter: search(
+                    Space(problem, tighter), self.profile, goal, self.should_continue
                 ),
             )
-        self._before = answer
+        self._previous = answer
         return answer
 
 
 def _limits(piped: Array, times: Array) -> Array:
-    """What the best of each side takes where links are slowest, and slack; less than anything where
-    there is none."""
+    """Return what the best layout without and the best with a pipeline take where links are
+    slowest, and slack: nothing slower is the best anywhere. A side without layouts has the limit
+    -inf. `piped` says which of the layouts have a pipeline."""
     best = np.array([times[piped == side].min(initial=np.inf) for side in (False, True)])
     return np.where(np.isfinite(best), best * _SLACK, -np.inf)
 
 
-def _sides(answer: Answer) -> Array:
-    """Where the best without and with a pipeline are."""
+def _best_rows(answer: Answer) -> Array:
+    """Return the rows of the best layouts without and with a pipeline, of those there are."""
     return np.array([row for row in (answer.without, answer.with_pp) if row is not None])
 
 
-def late(place: Mapping[str, float]) -> Point:
-    """One that there was no time for."""
-    return Point.refusing(place, "time ran out before this point", exact=False)
-
-
-def changed(problem: Problem, at: Mapping[str, float]) -> Problem:
-    """The problem at a place of a grid."""
+def problem_at(problem: Problem, at: Mapping[str, float]) -> Problem:
+    """Return the problem at a place of a grid. Axes that the place does not name stay."""
     cluster = problem.cluster.with_changes(
         scale_up=at.get("scale_up", 1.0),
         scale_out=at.get("scale_out", 1.0),

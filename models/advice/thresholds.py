@@ -1,33 +1,34 @@
-"""How much bandwidth, or how large a domain, would change whether a pipeline is needed; by
-bisection."""
+"""Thresholds say how much bandwidth, or how large a domain, would change whether a pipeline is
+needed. They are found by doubling, halving and bisection."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from models.advice.sweep import FrontierSweep, Point
+from models.advice.sweep import FrontierSweep
 from models.search.result import ShouldContinue
 from models.spec.constraints import Constraints
+from models.spec.hardware import Cluster
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
 _FARTHEST = 16.0  # times as much, or as little
-_DOUBLED = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0), (8.0, _FARTHEST))
-_STEPS = [
-    step for a, b in _DOUBLED for step in ((a, b), (1 / a, 1 / b))
-]  # nearest first, each from the one before
-_CLOSE = 1.1  # bisected until both sides are within this factor
+_DOUBLINGS = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0), (8.0, _FARTHEST))
+_STEPS = [step for a, b in _DOUBLINGS for step in ((a, b), (1 / a, 1 / b))]
+"""Factors on what there is, from one tried to the next: the nearest first, up and down in turn."""
+_CLOSE = 1.1  # a bisection ends when both sides are within this factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """`axis` (models.advice.frontier.AXES); `needed`: with things as they are, `value`, a pipeline
-    is worth more than the tolerance. It is so up to `holds_at`, the last value before `changes_at`
-    that was tried, and no longer there; None if no doubling up to 16 times as much or as little
-    changes it, and `holds_at` is then `value`. Values are GB/s per chip, of a torus per link, or
-    chips in a domain. What a pipeline is worth need not grow all the way: a change between two that
-    were tried may be missed.
+    """Where along an `axis` (models.advice.frontier.AXES) the need of a pipeline changes.
+
+    `needed` says whether one is needed as things are, at `value`. That holds up to `holds_at`, the
+    last value before `changes_at` that was tried, and no longer at `changes_at`. If no doubling up
+    to 16 times as much or as little changes it, `changes_at` is None and `holds_at` is `value`.
+    Values are GB/s per chip (of a torus, per link) or chips in a domain. What a pipeline is worth
+    need not be monotonic: two changes between neighbours that were tried are missed.
     """
 
     axis: str
@@ -44,84 +45,106 @@ def thresholds(
     constraints: Constraints,
     tolerance: float,
     should_continue: ShouldContinue,
-    failed_gib: float = math.inf,
+    oom_gib: float = math.inf,
 ) -> list[Threshold]:
-    """For every axis that the fabric has; none where it is not known whether a pipeline is needed
-    as things are. `failed_gib`: with which a run like these has run out of memory."""
-    survey = FrontierSweep(problem, profile, constraints, should_continue, failed_gib)
-    here = survey.point({})
+    """Return a threshold for every axis that the fabric has; none where it is not known whether a
+    pipeline is needed as things are. Layouts that need as much memory as `oom_gib`, with which a
+    run like these ran out, are left out."""
+    sweep = FrontierSweep(problem, profile, constraints, should_continue, oom_gib)
+    here = sweep.point({})
     if not here.is_answered:
         return []
-    cluster, found = problem.cluster, []
-    rates = {dim.scale: dim.gb_s * cluster.chip.devices_per_chip for dim in reversed(cluster.dims)}
-    if (torus := cluster.fabric.torus) and "up" in rates:
-        rates["up"] = torus.gb_s_per_link  # not that of a package
+    needed = not here.is_simple(tolerance)
+    cluster = problem.cluster
+    found = []
+    gb_s = _bandwidths(cluster)
     for axis, scale in (("scale_up", "up"), ("scale_out", "out")):
-        if scale in rates:
-            found.append(_Asked(survey, tolerance, axis, rates[scale]).threshold(here))
+        if scale in gb_s:
+            found.append(
+                _ThresholdSearch(sweep, tolerance, needed, axis, gb_s[scale]).along_bandwidths()
+            )
     if cluster.fabric.domain is not None:
-        found.append(
-            _Asked(survey, tolerance, "domain", cluster.scale_up_domain_chips).domains(here)
-        )
+        chips = cluster.scale_up_domain_chips
+        found.append(_ThresholdSearch(sweep, tolerance, needed, "domain", chips).along_domains())
     return found
 
 
+def _bandwidths(cluster: Cluster) -> dict[str, float]:
+    """Return GB/s per chip of the innermost links within scale-up domains ("up") and between them
+    ("out"); of a torus, those of one link."""
+    devices = cluster.chip.devices_per_chip
+    gb_s: dict[str, float] = {dim.scale: dim.gb_s * devices for dim in reversed(cluster.dims)}
+    torus = cluster.fabric.torus
+    if torus and "up" in gb_s:
+        gb_s["up"] = torus.gb_s_per_link  # not that of a package
+    return gb_s
+
+
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    survey: FrontierSweep
+class _ThresholdSearch:
+    """Looks along one axis, from its `value`, for where it changes whether a pipeline is
+    `needed`."""
+
+    sweep: FrontierSweep
     tolerance: float
+    needed: bool
     axis: str
     value: float
 
-    def threshold(self, here: Point) -> Threshold:
-        needed = not here.is_simple(self.tolerance)
+    def along_bandwidths(self) -> Threshold:
+        """Try factors on the bandwidth, the nearest first, then bisect."""
         for holds, changes in _STEPS:
-            changed = self._changed(needed, changes)
+            changed = self._is_changed_at(changes)
             if changed is None:
-                return self._found(needed, self.value, None, exact=False)
+                return self._threshold(self.value, None, exact=False)
             if changed:
-                return self._bisected(needed, holds, changes)
-        return self._found(needed, self.value, None, exact=True)
+                return self._bisect(holds, changes)
+        return self._threshold(self.value, None, exact=True)
 
-    def _bisected(self, needed: bool, holds: float, changes: float) -> Threshold:
-        while wide := max(holds / changes, changes / holds) > _CLOSE:
+    def _bisect(self, holds: float, changes: float) -> Threshold:
+        exact = True
+        while max(holds / changes, changes / holds) > _CLOSE:
             middle = (holds * changes) ** 0.5
-            changed = self._changed(needed, middle)
+            changed = self._is_changed_at(middle)
             if changed is None:
+                exact = False
                 break
-            holds, changes = (holds, middle) if changed else (middle, changes)
-        return self._found(needed, holds * self.value, changes * self.value, exact=not wide)
+            if changed:
+                changes = middle
+            else:
+                holds = middle
+        return self._threshold(holds * self.value, changes * self.value, exact=exact)
 
-    def domains(self, here: Point) -> Threshold:
-        """Domains twice, four times … as large, then half and a quarter, until one changes it."""
-        needed = not here.is_simple(self.tolerance)
-        largest = min(self.survey.problem.cluster.num_chips, self.value * _FARTHEST)
+    def along_domains(self) -> Threshold:
+        """Try domains twice, four times … as large, then a half and a quarter …, until one changes
+        it."""
+        largest = min(self.sweep.problem.cluster.num_chips, self.value * _FARTHEST)
         least = max(self.value / _FARTHEST, 1)
         for factor in (2.0, 0.5):
-            size = holds = self.value
-            while least <= (size := int(size * factor)) <= largest:
-                changed = self._changed(needed, size)
+            holds = self.value
+            size = int(holds * factor)
+            while least <= size <= largest:
+                changed = self._is_changed_at(size)
                 if changed is None:
-                    return self._found(needed, self.value, None, exact=False)
+                    return self._threshold(self.value, None, exact=False)
                 if changed:
-                    return self._found(needed, holds, size, exact=True)
+                    return self._threshold(holds, size, exact=True)
                 holds = size
-        return self._found(needed, self.value, None, exact=True)
+                size = int(size * factor)
+        return self._threshold(self.value, None, exact=True)
 
-    def _changed(self, needed: bool, place: float) -> bool | None:
-        """Whether what is `needed` here is not so there, or the other way round; None where time
-        ran out before that was known."""
-        if not self.survey.should_continue():
+    def _is_changed_at(self, place: float) -> bool | None:
+        """Say whether the need of a pipeline is another at a place of the axis; None where time ran
+        out before that was known."""
+        if not self.sweep.should_continue():
             return None
-        simple, proved = self.survey.is_simple({self.axis: place}, self.tolerance)
-        return simple == needed if proved else None
+        simple, proved = self.sweep.is_simple({self.axis: place}, self.tolerance)
+        return simple == self.needed if proved else None
 
-    def _found(
-        self, needed: bool, holds_at: float, changes_at: float | None, *, exact: bool
-    ) -> Threshold:
+    def _threshold(self, holds_at: float, changes_at: float | None, *, exact: bool) -> Threshold:
         return Threshold(
             axis=self.axis,
-            needed=needed,
+            needed=self.needed,
             value=self.value,
             holds_at=holds_at,
             changes_at=changes_at,

@@ -1,8 +1,8 @@
 """Whether a series of residuals changed its level, and where: Pettitt's test, and again on either
-side of a change.
+side of each change that it finds (binary segmentation).
 
-Pettitt, A non-parametric approach to the change-point problem, Applied Statistics 28 (1979): it
-looks at ranks only, so that an outlier is one run and not a change.
+Pettitt, A non-parametric approach to the change-point problem, Applied Statistics 28 (1979). The
+test looks at ranks only, so that an outlier is one run and no change.
 """
 
 from __future__ import annotations
@@ -13,132 +13,140 @@ import numpy as np
 
 from models.columns import Array
 
-FEWEST = 6  # runs before and after a change, at least
-SIGNIFICANT = 0.01
-_POLISHED = 3
-_CLEARLY = (
-    0.5  # of a shift: closer together, runs of one level and another are told apart by chance
-)
+# Runs before and after a change, at least.
+MIN_RUNS = 6
+SIGNIFICANCE = 0.01
+_POLISH_ROUNDS = 3
+# A split by distances must be better than one by ranks by this share of the shift: closer together,
+# runs of one level and another are told apart by chance.
+_CLEAR_GAIN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The level differs by `shift` from the run at `index` on; `p_value`: how often chance alone
-    does as much."""
+    """A change of level: from the run at `index` on, residuals are higher by `shift`. `p_value` is
+    how often chance alone does as much."""
 
     index: int
     shift: float
     p_value: float
 
 
-def changes(residuals: Array, significant: float = SIGNIFICANT) -> list[Change]:
-    """Of residuals in order of time, the first change first; each with the shift from the level
-    before it to the next.
-
-    A split of the whole series lies badly where there are several changes: each is found again
-    between its neighbours, and left out if it is none there, until all stay.
-    """
+def level_changes(residuals: Array, significance: float = SIGNIFICANCE) -> list[Change]:
+    """The changes of level in residuals that are in order of time, the first change first. Each has
+    the shift from the level before it to the next."""
     residuals = np.asarray(residuals)
-    splits = _splits(residuals, 0, significant)
+    splits = _segmented(residuals, 0, significance)
+    # A split of the whole series lies badly where there are several changes. So each is found again
+    # between its neighbours, or left out if there is none, until all stay where they are.
     for _ in range(len(splits) + 1):
-        settled = _between_neighbours(residuals, splits, significant)
-        if settled == splits:
+        refined = _refined(residuals, splits, significance)
+        if refined == splits:
             break
-        splits = settled
-    return _shifts(residuals, splits)
+        splits = refined
+    return _changes_at(residuals, splits)
 
 
-def changes_among(residuals: Array, kinds: Array) -> list[Change]:
-    """The same of residuals of several kinds, which may each have a level of their own: that more
-    of one than of another are run is no change. Levels of kinds and of stretches of time in turn,
-    by medians (Tukey's median polish).
-    """
+def level_changes_among_kinds(residuals: Array, kinds: Array) -> list[Change]:
+    """The same where residuals of several kinds may each have a level of their own: that runs of
+    one kind become rarer is then no change. The levels of kinds and of stretches of time are taken
+    off in turn, as medians (Tukey's median polish)."""
     residuals = np.asarray(residuals)
-    found, of_time = list[Change](), np.zeros(len(residuals))
-    for _ in range(_POLISHED):
-        of_kind = _levels(residuals - of_time, kinds)
-        found = changes(residuals - of_kind)
-        stretch = np.searchsorted(
-            [change.index for change in found], np.arange(len(residuals)), side="right"
-        )
-        of_time = _medians(residuals - of_kind, stretch)
-    return found
+    changes = list[Change]()
+    level_of_time = np.zeros(len(residuals))
+    for _ in range(_POLISH_ROUNDS):
+        level_of_kind = _levels_of_kinds(residuals - level_of_time, kinds)
+        changes = level_changes(residuals - level_of_kind)
+        starts = [change.index for change in changes]
+        stretch = np.searchsorted(starts, np.arange(len(residuals)), side="right")
+        level_of_time = _group_medians(residuals - level_of_kind, stretch)
+    return changes
 
 
-def _levels(residuals: Array, kinds: Array) -> Array:
-    """The median of each run's kind, where it has enough runs, or of all others."""
+def _levels_of_kinds(residuals: Array, kinds: Array) -> Array:
+    """The median of each run's kind; kinds of too few runs are taken together."""
     names, code, counts = np.unique(kinds, return_inverse=True, return_counts=True)
-    return _medians(residuals, np.where(counts[code] < 2 * FEWEST, len(names), code))
+    return _group_medians(residuals, np.where(counts[code] < 2 * MIN_RUNS, len(names), code))
 
 
-def _medians(residuals: Array, groups: Array) -> Array:
-    level = np.empty(len(residuals))
+def _group_medians(residuals: Array, groups: Array) -> Array:
+    """The median of each run's group; shape (runs,)."""
+    medians = np.empty(len(residuals))
     for group in np.unique(groups):
-        level[groups == group] = np.median(residuals[groups == group])
-    return level
+        medians[groups == group] = np.median(residuals[groups == group])
+    return medians
 
 
-def _splits(residuals: Array, start: int, significant: float) -> list[int]:
+def _segmented(residuals: Array, start: int, significance: float) -> list[int]:
+    """Splits of a stretch that begins at the run `start`, by recursion into both sides."""
     at, p_value = _pettitt(residuals)
-    if p_value >= significant:
+    if p_value >= significance:
         return []
-    before, after = residuals[:at], residuals[at:]
-    return [
-        *_splits(before, start, significant),
-        start + at,
-        *_splits(after, start + at, significant),
-    ]
+    before = _segmented(residuals[:at], start, significance)
+    after = _segmented(residuals[at:], start + at, significance)
+    return [*before, start + at, *after]
 
 
-def _between_neighbours(residuals: Array, splits: list[int], significant: float) -> list[int]:
-    found: list[int] = []
+def _refined(residuals: Array, splits: list[int], significance: float) -> list[int]:
+    """Each split found again between the refined one before it and the next."""
+    refined: list[int] = []
     for end in [*splits[1:], len(residuals)][: len(splits)]:
-        start = found[-1] if found else 0
+        start = refined[-1] if refined else 0
         at, p_value = _pettitt(residuals[start:end])
-        if p_value < significant:
-            found.append(start + at)
-    return found
+        if p_value < significance:
+            refined.append(start + at)
+    return refined
 
 
-def _shifts(residuals: Array, splits: list[int]) -> list[Change]:
-    ends = [0, *splits, len(residuals)]
+def _changes_at(residuals: Array, splits: list[int]) -> list[Change]:
+    bounds = [0, *splits, len(residuals)]
     levels = [
-        float(np.median(residuals[a:b])) for a, b in zip(ends, ends[1:], strict=False) if b > a
+        float(np.median(residuals[start:end]))
+        for start, end in zip(bounds, bounds[1:], strict=False)
+        if end > start
     ]
-    return [
-        Change(at, levels[i + 1] - levels[i], _pettitt(residuals[ends[i] : ends[i + 2]])[1])
-        for i, at in enumerate(splits)
-    ]
+    changes = []
+    for i, at in enumerate(splits):
+        _, p_value = _pettitt(residuals[bounds[i] : bounds[i + 2]])
+        changes.append(Change(at, levels[i + 1] - levels[i], p_value))
+    return changes
 
 
 def _pettitt(residuals: Array) -> tuple[int, float]:
-    """The likeliest first run after a change, and the p-value of there being none: 1 of too few
-    runs."""
+    """The likeliest first run after a change, and Pettitt's approximate p-value of there being no
+    change: 1 where there are too few runs."""
     n = len(residuals)
-    if n < 2 * FEWEST:
+    if n < 2 * MIN_RUNS:
         return 0, 1.0
-    order = np.argsort(residuals, kind="stable")
-    rank = np.empty(n)
-    rank[order] = np.arange(1, n + 1)
-    for value in np.unique(residuals[_repeated(residuals)]):  # ties share their mean rank
-        rank[residuals == value] = rank[residuals == value].mean()
+    rank = _mean_ranks(residuals)
     count = np.arange(1, n)
-    distance = np.abs(2 * np.cumsum(rank)[:-1] - count * (n + 1))
-    allowed = (count >= FEWEST) & (count <= n - FEWEST)
-    at = int(np.argmax(np.where(allowed, distance, -1.0)))
-    p_value = 2 * float(np.exp(-6 * distance[at] ** 2 / (n**3 + n**2)))
-    return _between_levels(residuals, at + 1), min(p_value, 1.0)
+    statistic = np.abs(2 * np.cumsum(rank)[:-1] - count * (n + 1))
+    is_allowed = (count >= MIN_RUNS) & (count <= n - MIN_RUNS)
+    largest = int(np.argmax(np.where(is_allowed, statistic, -1.0)))
+    p_value = 2 * float(np.exp(-6 * statistic[largest] ** 2 / (n**3 + n**2)))
+    return _nearest_split(residuals, largest + 1), min(p_value, 1.0)
 
 
-def _between_levels(residuals: Array, at: int) -> int:
-    """The split that leaves runs closest to the levels on either side of one by ranks, which an odd
-    run may move; that one where it is hardly better."""
-    before, after = (float(np.median(side)) for side in np.split(residuals, [at]))
-    away = np.cumsum(np.abs(residuals - before) - np.abs(residuals - after))
-    best = FEWEST + int(np.argmin(away[FEWEST - 1 : len(residuals) - FEWEST]))
-    return best if away[at - 1] - away[best - 1] > _CLEARLY * abs(after - before) else at
+def _mean_ranks(residuals: Array) -> Array:
+    """Ranks from 1 on; ties share the mean of theirs."""
+    rank = np.empty(len(residuals))
+    rank[np.argsort(residuals, kind="stable")] = np.arange(1, len(residuals) + 1)
+    for value in np.unique(residuals[_is_repeated(residuals)]):
+        rank[residuals == value] = rank[residuals == value].mean()
+    return rank
 
 
-def _repeated(values: Array) -> Array:
+def _nearest_split(residuals: Array, at: int) -> int:
+    """The split that leaves runs closest to the levels on either side of the split `at`, which is
+    by ranks and may be moved by an odd run. Where it is hardly better, `at` itself."""
+    before = float(np.median(residuals[:at]))
+    after = float(np.median(residuals[at:]))
+    distance = np.cumsum(np.abs(residuals - before) - np.abs(residuals - after))
+    best = MIN_RUNS + int(np.argmin(distance[MIN_RUNS - 1 : len(residuals) - MIN_RUNS]))
+    gain = distance[at - 1] - distance[best - 1]
+    return best if gain > _CLEAR_GAIN * abs(after - before) else at
+
+
+def _is_repeated(values: Array) -> Array:
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray(counts[inverse] > 1)

@@ -1,9 +1,9 @@
-"""What tells the machines of one deployment from those that were published: offsets of their own,
-on top of all others.
+"""What tells the machines of one deployment, a fleet, from those that were published: offsets of
+their own, on top of all others.
 
 A fleet's chips are bought, cooled and wired its own way and its stacks are configured its own way.
-Reports first move the fleet's offsets (of everything, of a chip, of a stack, of the pair), and what
-is known of published runs only as far as those do not explain them.
+Reports move the fleet's offsets first (of everything, of a chip, of a stack, of a pair of both),
+and what is known of published runs only as far as those do not explain them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from models.spec.problem import Problem
 from models.spec.profile import Neighbourhood, Profile, Term, TermKey, is_of_fleet
 
 Scoped = TypeVar("Scoped", Term, Neighbourhood)
-DRIFT = 0.5  # of the spread that an offset begins with, from one calibration to the next
+# From one calibration to the next an offset may drift by this share of the spread it begins with.
+DRIFT_SHARE = 0.5
 
 
 @cache
@@ -29,27 +30,28 @@ def _data() -> dict[str, Any]:
     return data
 
 
-def _spreads() -> dict[str, dict[str, float]]:
+def _initial_spreads() -> dict[str, dict[str, float]]:
+    """The prior spread of a fleet's offset, by coefficient and kind of scope."""
     spreads: dict[str, dict[str, float]] = _data()["spreads"]
     return spreads
 
 
 def published_benchmarks() -> dict[str, Any]:
-    """By operation, generation, extent and size: seconds that were published over those that the
-    model says."""
+    """The seconds of published micro-benchmarks over those that the model says, by operation,
+    generation, extent and size."""
     benchmarks: dict[str, Any] = _data()["benchmarks"]
     return benchmarks
 
 
-def as_fleet(profile: Profile, problems: Iterable[Problem]) -> Profile:
-    """With an offset, at nothing, for every scope of the fleet that these problems are in and that
-    it lacks."""
+def with_fleet_offsets(profile: Profile, problems: Iterable[Problem]) -> Profile:
+    """The profile with an offset of mean zero for every scope of the fleet that these problems are
+    in and that it lacks."""
     scopes: defaultdict[str, set[str]] = defaultdict(set)
     for problem in problems:
         for kind, scope in problem.fleet_scopes.items():
             scopes[kind].add(scope)
     added: dict[TermKey, Term] = {}
-    for coefficient, spreads in _spreads().items():
+    for coefficient, spreads in _initial_spreads().items():
         for kind, spread in spreads.items():
             for scope in sorted(scopes[kind]):
                 term = Term(
@@ -64,36 +66,38 @@ def as_fleet(profile: Profile, problems: Iterable[Problem]) -> Profile:
     return profile.with_terms(added) if added else profile
 
 
-def drift(profile: Profile) -> dict[TermKey, float]:
-    """Variance by which the fleet's offsets may have changed since they were last learnt: machines
-    and software do."""
-    return {term.key: (DRIFT * spread) ** 2 for term, spread in _of_fleet(profile)}
+def drift_variance(profile: Profile) -> dict[TermKey, float]:
+    """The variance by which each of the fleet's offsets may have changed since it was last learnt:
+    machines and software do change."""
+    return {
+        term.key: (DRIFT_SHARE * spread) ** 2
+        for term, spread in _offsets_with_initial_spreads(profile)
+    }
 
 
-def _of_fleet(profile: Profile) -> Iterator[tuple[Term, float]]:
-    """Its terms, with the spread that they began with."""
+def _offsets_with_initial_spreads(profile: Profile) -> Iterator[tuple[Term, float]]:
     for term in profile.terms:
-        kind = _kind(term.scope)
+        kind = _fleet_scope_kind(term.scope)
         if kind is not None:
-            yield term, _spreads()[term.coefficient][kind]
+            yield term, _initial_spreads()[term.coefficient][kind]
 
 
-def _kind(scope: str) -> str | None:
+def _fleet_scope_kind(scope: str) -> str | None:
     if not is_of_fleet(scope):
         return None
     kind = scope.split(":")[1]
     return kind if kind in ("all", "chip", "stack") else "pair"
 
 
-def as_published(profile: Profile) -> Profile:
-    """As it describes the machines of others."""
+def without_fleet(profile: Profile) -> Profile:
+    """The profile as it describes published machines: without the fleet's offsets and spreads."""
     return replace(
         profile,
-        terms=_of_others(profile.terms),
-        neighbourhoods=_of_others(profile.neighbourhoods),
-        memory_neighbourhoods=_of_others(profile.memory_neighbourhoods),
+        terms=_not_of_fleet(profile.terms),
+        neighbourhoods=_not_of_fleet(profile.neighbourhoods),
+        memory_neighbourhoods=_not_of_fleet(profile.memory_neighbourhoods),
     )
 
 
-def _of_others(scoped: tuple[Scoped, ...]) -> tuple[Scoped, ...]:
+def _not_of_fleet(scoped: tuple[Scoped, ...]) -> tuple[Scoped, ...]:
     return tuple(one for one in scoped if not is_of_fleet(one.scope))

@@ -1,19 +1,20 @@
-"""Maximum a posteriori estimates of profile terms from logs of positive quantities.
+"""Maximum a posteriori (MAP) estimates of a profile's terms from measurements of positive
+quantities.
 
-With θ the terms on their unbounded scale, prior N(μ, P⁻¹), and r_i(θ) = log target_i - log
-predicted_i(θ), the estimate minimises (θ-μ)ᵀP(θ-μ) + Σ w_i ρ(r_i / s_i), ρ the Student-t loss with
-ν degrees of freedom: a run five spreads away pulls less than one that is two away. s_i is the noise
-of the run's source, estimated along the way. A target may be a bound (a run that ran out of memory
-needed at least the capacity): r_i is then zero on its good side. Of a fleet's own runs, whose
-memory may not have been measured, its loss is that of a logistic regression with as much noise, l =
-log(1 + exp(±r_i π / √3 s_i)), as 2c log(1 + l / c): ten that failed where the prediction just fits
-say more than that, and one that failed where it needs a fifth of what there is, for whatever
-reason, little. All runs of one sparse model may be off alike, which is integrated out
+θ are the terms on their unbounded scale, with the prior N(μ, P⁻¹), and r_i(θ) = log target_i - log
+predicted_i(θ) are the residuals. The estimate minimises (θ-μ)ᵀP(θ-μ) + Σ w_i ρ(r_i / s_i), where ρ
+is the Student-t loss and s_i the noise of the target's source, which is estimated along the way.
+
+Two kinds of targets are treated otherwise. A bound (a run that ran out of memory needed at least
+what the device has) has no residual on its right side; where the machines are new to the profile,
+whose memory may never have been measured, it has a logistic loss (models.calibration.losses). And
+all runs of one sparse model may be off alike, which is a random effect that is integrated out
 (models.calibration.random_effects).
 
-Gauss-Newton with Levenberg's damping and iterated reweighting; Jacobians by central differences,
-all terms of a problem's runs in one vectorised prediction. The posterior is Laplace's: the inverse
-of the weighted normal matrix.
+The method is Gauss-Newton with Levenberg's damping. Each step minimises the linearised problem by
+iteratively reweighted least squares (IRLS). Jacobians are central differences, for which all terms
+of a problem are shifted in one vectorised prediction. The posterior is Laplace's approximation: its
+covariance is the inverse of the weighted normal matrix.
 """
 
 from __future__ import annotations
@@ -24,27 +25,32 @@ from typing import Literal
 
 import numpy as np
 
+from models.calibration.losses import BoundLoss, student_t_loss, student_t_weight
 from models.calibration.posterior import Posterior
 from models.calibration.random_effects import RandomEffects
 from models.columns import Array
 from models.cost.step import Predictions, predict
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem, number_by_problem
-from models.spec.profile import Profile
+from models.spec.profile import Profile, TermKey
 
-DEGREES_OF_FREEDOM = 4.0
-_ITERATIONS = 14
-# rounds in which runs' weights and what their models have in common are found from each other
-_SETTLING = 4
-_REWEIGHTINGS = 12
-_STEP = 1e-3
-_CLOSE = 0.02  # prior spreads: a smaller move ends the search
-_POOLED = 10  # runs' worth of the common noise in each source's own
-
-_LOGISTIC = 3**0.5 / np.pi  # width of the logistic distribution of standard deviation 1
-_FAR, _TINY = 30.0, 1e-6
-# c of the loss of bounds: beyond some such widths a run is more likely to be of something else
-_GROSS = 3.0
+# Nearly all the time of a fit is in the Jacobian of each Gauss-Newton step; a published fit takes
+# every one of these, as its noise is estimated anew at each.
+_GAUSS_NEWTON_STEPS = 14
+_IRLS_STEPS = 12
+# Rounds in which the weights of runs and the effects of their models are found from each other.
+_EFFECT_ROUNDS = 4
+# A step shorter than this, in prior spreads of a term, ends an iteration: the posterior is many
+# times wider.
+_CONVERGED_SPREADS = 0.02
+# Of the central differences, on the unbounded scale. Predictions have kinks (a maximum of compute
+# and traffic, whole tiles), which a much smaller step would take for slopes.
+_DIFFERENCE = 1e-3
+# Each source's noise is pooled with the common one as if that had been seen in so many runs more.
+_NOISE_POOLING_RUNS = 10
+_LEAST_NOISE = 0.01
+# The standard deviation of a normal distribution over its median absolute deviation.
+_SPREAD_OVER_MEDIAN = 1.4826
 
 Side = Literal["equal", "at_least", "at_most"]
 _SIGNS: dict[Side, int] = {"equal": 0, "at_least": 1, "at_most": -1}
@@ -53,8 +59,11 @@ Quantity = Callable[[Predictions], Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What the `quantity` of a prediction is held against. `weight` scales its say; targets of one
-    `source` share a level of noise, those of one sparse `model` what is odd about it."""
+    """A measured `value`, or a bound on it, for the `quantity` of a prediction to meet.
+
+    `weight` is how many runs it counts for. Targets of one `source` share a level of noise, and
+    those of one sparse `model` a random effect.
+    """
 
     key: str
     problem: Problem
@@ -68,9 +77,12 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """Log predictions around `theta` and their Jacobian (rows, terms). `row` (runs,): of each run;
-    runs that are predicted alike share one, however many they are."""
+class Linearisation:
+    """Log predictions to first order around `theta`.
+
+    Runs that are predicted alike share a row, however many they are: `logs` (rows,) and `jacobian`
+    (rows, terms) hold the rows, and `row` (runs,) says which of them each run has.
+    """
 
     theta: Array
     logs: Array
@@ -79,33 +91,40 @@ class Linear:
 
     @property
     def predicted(self) -> Array:
-        """(runs,)"""
+        """The log prediction of each run at `theta`; shape (runs,)."""
         return np.asarray(self.logs[self.row])
 
-    def at(self, theta: Array) -> Linear:
+    def at(self, theta: Array) -> Linearisation:
+        """The same first-order predictions, moved to other terms."""
         return replace(self, theta=theta, logs=self.logs + self.jacobian @ (theta - self.theta))
 
-    def pull(self, force: Array) -> Array:
-        """On the terms, of a force on each run's log prediction."""
-        return np.asarray(self.jacobian.T @ self._of_rows(force))
+    def gradient(self, slope: Array) -> Array:
+        """Jᵀs: the slope of a sum over runs in each term, from its slope `slope` (runs,) in each
+        run's log prediction."""
+        return np.asarray(self.jacobian.T @ self._row_sums(slope))
 
-    def normal(self, say: Array) -> Array:
-        """JᵀSJ of all runs, for their weights."""
-        return np.asarray(self.jacobian.T @ (self._of_rows(say)[:, None] * self.jacobian))
+    def normal_matrix(self, irls_weight: Array) -> Array:
+        """JᵀSJ over all runs, where S holds their IRLS weights; shape (terms, terms)."""
+        row_weight = self._row_sums(irls_weight)
+        return np.asarray(self.jacobian.T @ (row_weight[:, None] * self.jacobian))
 
-    def variance(self, of_terms: Array) -> Array:
-        """Of each run's log prediction, from independent terms."""
-        return np.asarray((self.jacobian**2 @ of_terms)[self.row])
+    def prediction_variance(self, term_variance: Array) -> Array:
+        """The variance of each run's log prediction if the terms vary independently."""
+        return np.asarray((self.jacobian**2 @ term_variance)[self.row])
 
-    def _of_rows(self, of_runs: Array) -> Array:
-        return np.bincount(self.row, of_runs, len(self.logs))
+    def _row_sums(self, values: Array) -> Array:
+        return np.bincount(self.row, values, len(self.logs))
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """`spread` is the common residual spread, `noise` (runs,) that of each run's source."""
+    """The terms that a fit found, with predictions around them, and their posterior covariance.
 
-    linear: Linear
+    `spread` is the standard deviation of the residuals of all sources together and `noise` (runs,)
+    that of each run's source.
+    """
+
+    linear: Linearisation
     covariance: Array
     spread: float
     noise: Array
@@ -116,20 +135,23 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Targets of one quantity of one problem: which they are, the layouts among them, and which one
-    each has. `first`: the row of its first layout in a Jacobian."""
+class Batch:
+    """Targets of one quantity of one problem, which are predicted together.
+
+    `targets` are their indices and `layouts` the distinct layouts among them; `layout_index` says
+    which of those each target has. A Jacobian has a row for each layout, from `first_row` on.
+    """
 
     problem: Problem
     quantity: Quantity
-    runs: Array
+    targets: Array
     layouts: Layouts
-    code: Array
-    first: int
+    layout_index: Array
+    first_row: int
 
 
 class Fit:
-    """Targets, and the terms of the coefficients that their quantities depend on."""
+    """A set of targets and the terms of a profile that are to meet them."""
 
     def __init__(
         self,
@@ -139,268 +161,314 @@ class Fit:
         quantities: Mapping[str, Quantity],
         posterior: Posterior,
         *,
-        scatter: float | None = None,
-        caution: float = 1.0,
-        oddity: float = 0.0,
+        new_fleet_noise: float | None = None,
+        noise_inflation: float = 1.0,
+        random_effect_spread: float = 0.0,
     ) -> None:
-        """`scatter`: of machines that the profile has not seen, how unseen runs did; they may all
-        lie to one side of their predictions, which is no noise. `caution`: how many times as noisy
-        runs are taken to be where terms move towards them; how sure these then are is said without.
-        `oddity`: the spread of what all runs of a sparse model have in common."""
-        self.fresh = scatter is not None
-        self.scatter = profile.residual_spread if scatter is None else scatter
-        self.caution = caution
-        self.profile, self.targets, self.quantities = profile, targets, quantities
-        scopes, joint = (
-            {scope for t in targets for scope in ("all", *t.problem.scopes)},
-            {*posterior.keys},
+        """The terms are those of `coefficients`; `quantities` computes each target's quantity from
+        predictions.
+
+        Where the targets are of a new fleet, `new_fleet_noise` is how far runs of unseen machines
+        scatter. Noise then begins there and not at the residuals, which may all lie on one side: a
+        fleet that is slower than published ones is an offset to learn and no noise.
+        `noise_inflation` is how many times as noisy runs are taken to be where terms move towards
+        them; the posterior covariance is computed without it. `random_effect_spread` is the
+        standard deviation of what all runs of a sparse model have in common.
+        """
+        self.is_new_fleet = new_fleet_noise is not None
+        self.prior_noise = profile.residual_spread if new_fleet_noise is None else new_fleet_noise
+        self.noise_inflation = noise_inflation
+        self.profile = profile
+        self.targets = targets
+        self.quantities = quantities
+
+        # Terms that no target depends on move too if the prior knows them together with one of
+        # those that do.
+        scopes = {scope for target in targets for scope in ("all", *target.problem.scopes)}
+        joint = {*posterior.keys}
+        candidates = [term for term in profile.terms if term.coefficient in coefficients]
+        self.terms = [t for t in candidates if t.scope in scopes or t.key in joint]
+        self.terms_in_scope = [t for t in candidates if t.scope in scopes]
+        self.column = {term.key: i for i, term in enumerate(self.terms)}
+        self.prior_mean = np.array([term.mean for term in self.terms])
+        self.prior_spread = np.array([term.spread for term in self.terms])
+        self.prior_precision = posterior.precision_of(
+            [term.key for term in self.terms], self.prior_spread
         )
-        ours = [t for t in profile.terms if t.coefficient in coefficients]
-        self.terms = [t for t in ours if t.scope in scopes or t.key in joint]
-        self.concerned = [t for t in ours if t.scope in scopes]
-        self.position = {term.key: i for i, term in enumerate(self.terms)}
-        self.mean = np.array([term.mean for term in self.terms])
-        self.spread = np.array([term.spread for term in self.terms])
-        self.precision = posterior.of_terms([term.key for term in self.terms], self.spread)
-        self.value = np.log([t.value for t in targets])
-        self.weight = np.array([t.weight for t in targets])
-        self.source = np.unique([t.source for t in targets], return_inverse=True)[1]
-        self.sign = np.array([_SIGNS[t.side] for t in targets])
-        self.oddities = _oddities(targets, oddity)
-        self.groups = self._groups()
+
+        self.value = np.log([target.value for target in targets])
+        self.weight = np.array([target.weight for target in targets])
+        self.source = np.unique([target.source for target in targets], return_inverse=True)[1]
+        self.sign = np.array([_SIGNS[target.side] for target in targets])
+        self.random_effects = _random_effects(targets, random_effect_spread)
+        self.batches = self._batches()
         self.row = np.empty(len(targets), dtype=np.int64)
-        for group in self.groups:
-            self.row[group.runs] = group.first + group.code
+        for batch in self.batches:
+            self.row[batch.targets] = batch.first_row + batch.layout_index
 
-    def _groups(self) -> list[Group]:
-        """Targets of one problem are predicted together, and a layout that ran often once."""
+    def _batches(self) -> list[Batch]:
+        """Targets by problem and quantity; a layout that ran often is predicted once."""
         members: dict[tuple[int, str], list[int]] = {}
-        for i, number in enumerate(number_by_problem([target.problem for target in self.targets])):
+        for i, number in enumerate(number_by_problem([t.problem for t in self.targets])):
             members.setdefault((number, self.targets[i].quantity), []).append(i)
-        groups, first = list[Group](), 0
-        for (_, quantity), runs in members.items():
-            place: dict[Layout, int] = {}
-            code = [place.setdefault(self.targets[i].layout, len(place)) for i in runs]
-            problem, layouts = self.targets[runs[0]].problem, Layouts.of(list(place))
-            groups.append(
-                Group(
-                    problem,
-                    self.quantities[quantity],
-                    np.array(runs),
-                    layouts,
-                    np.array(code),
-                    first,
-                )
+        batches = list[Batch]()
+        first_row = 0
+        for (_, quantity), targets in members.items():
+            distinct: dict[Layout, int] = {}
+            index = [distinct.setdefault(self.targets[i].layout, len(distinct)) for i in targets]
+            batch = Batch(
+                problem=self.targets[targets[0]].problem,
+                quantity=self.quantities[quantity],
+                targets=np.array(targets),
+                layouts=Layouts.of(list(distinct)),
+                layout_index=np.array(index),
+                first_row=first_row,
             )
-            first += len(place)
-        return groups
+            batches.append(batch)
+            first_row += len(distinct)
+        return batches
 
-    def predicted(self, theta: Array, wanted: Array | None = None) -> Array:
-        """Log predictions under these terms, of the `wanted` targets (a mask) or all; the others
-        are NaN."""
+    def log_predictions(self, theta: Array, wanted: Array | None = None) -> Array:
+        """Log predictions under these terms of all targets, or of those in the mask `wanted`; the
+        others are NaN."""
         profile = self.with_terms(theta)
         result = np.full(len(self.targets), np.nan)
-        for group in self.groups:
-            mine = np.ones(len(group.runs), dtype=bool) if wanted is None else wanted[group.runs]
+        for batch in self.batches:
+            if wanted is None:
+                mine = np.ones(len(batch.targets), dtype=bool)
+            else:
+                mine = wanted[batch.targets]
             if mine.any():
-                coefficients = profile.coefficients(group.problem.scopes)
-                found = predict(group.problem, group.layouts, coefficients)
-                result[group.runs[mine]] = np.log(group.quantity(found))[group.code[mine]]
+                coefficients = profile.coefficients(batch.problem.scopes)
+                predictions = predict(batch.problem, batch.layouts, coefficients)
+                logs = np.log(batch.quantity(predictions))
+                result[batch.targets[mine]] = logs[batch.layout_index[mine]]
         return result
 
-    def linearised(self, theta: Array) -> Linear:
+    def linearise(self, theta: Array) -> Linearisation:
+        """Log predictions and their Jacobian at these terms."""
         profile = self.with_terms(theta)
         logs = np.empty(self.row.max(initial=-1) + 1)
         jacobian = np.zeros((len(logs), len(self.terms)))
-        for group in self.groups:
-            scopes, layouts = group.problem.scopes, group.layouts
-            active = [term for term in profile.terms_in(scopes) if term.key in self.position]
-            n, k = len(layouts), len(active)
-            offsets = {}
-            for j, term in enumerate(active):
-                shift = np.zeros((2 * k + 1, n))
-                shift[j], shift[k + j] = _STEP, -_STEP
-                offsets[term.key] = shift.ravel()
-            coefficients = profile.coefficients(scopes, offsets)
-            repeated = layouts.take(np.tile(np.arange(n), 2 * k + 1))
-            found = np.log(group.quantity(predict(group.problem, repeated, coefficients))).reshape(
-                2 * k + 1, n
-            )
-            mine, columns = (
-                slice(group.first, group.first + n),
-                [self.position[term.key] for term in active],
-            )
-            jacobian[mine, columns] = ((found[:k] - found[k : 2 * k]) / (2 * _STEP)).T
-            logs[mine] = found[-1]
-        return Linear(theta, logs, jacobian, self.row)
+        for batch in self.batches:
+            terms = [t for t in profile.terms_in(batch.problem.scopes) if t.key in self.column]
+            shifted = self._shifted_predictions(batch, profile, [term.key for term in terms])
+            k = len(terms)
+            rows = slice(batch.first_row, batch.first_row + len(batch.layouts))
+            columns = [self.column[term.key] for term in terms]
+            jacobian[rows, columns] = ((shifted[:k] - shifted[k : 2 * k]) / (2 * _DIFFERENCE)).T
+            logs[rows] = shifted[-1]
+        return Linearisation(theta, logs, jacobian, self.row)
+
+    def _shifted_predictions(
+        self, batch: Batch, profile: Profile, keys: Sequence[TermKey]
+    ) -> Array:
+        """Log predictions of a batch's layouts with each term shifted up, each shifted down, and
+        none shifted; shape (2 * terms + 1, layouts)."""
+        n, k = len(batch.layouts), len(keys)
+        offsets = {}
+        for j, key in enumerate(keys):
+            shift = np.zeros((2 * k + 1, n))
+            shift[j] = _DIFFERENCE
+            shift[k + j] = -_DIFFERENCE
+            offsets[key] = shift.ravel()
+        coefficients = profile.coefficients(batch.problem.scopes, offsets)
+        repeated = batch.layouts.take(np.tile(np.arange(n), 2 * k + 1))
+        predictions = predict(batch.problem, repeated, coefficients)
+        return np.asarray(np.log(batch.quantity(predictions)).reshape(2 * k + 1, n))
 
     def solve(self) -> Estimate:
-        """The estimate, from the profile's terms on."""
-        weight, linear, damping = self.weight, self.linearised(self.mean.copy()), 0.0
-        noise = np.full(len(self.targets), self.scatter)
-        for iteration in range(_ITERATIONS):
-            _, noise = self._noise(self._own(linear.predicted, weight, noise), weight)
-            if self.fresh and not iteration:
-                noise = np.full(len(self.targets), self.scatter)
-            noise = self.caution * noise
-            theta = self._minimum(linear, weight, noise, damping)
-            moved = self.linearised(theta)
+        """The estimate, searched for from the profile's own terms."""
+        weight = self.weight
+        linear = self.linearise(self.prior_mean.copy())
+        damping = 0.0
+        noise = np.full(len(self.targets), self.prior_noise)
+        for iteration in range(_GAUSS_NEWTON_STEPS):
+            _, noise = self._estimated_noise(self._residual(linear, weight, noise), weight)
+            if self.is_new_fleet and not iteration:
+                noise = np.full(len(self.targets), self.prior_noise)
+            noise = self.noise_inflation * noise
+            theta = self._linearised_minimum(linear, weight, noise, damping)
+            moved = self.linearise(theta)
             if self._loss(moved, weight, noise) > self._loss(linear, weight, noise) + 1e-9:
+                # The linearisation does not hold so far out: try again, nearer.
                 damping = max(4 * damping, 1.0)
                 continue
-            step, linear, damping = theta - linear.theta, moved, damping / 4
-            if damping < 1 and np.abs(step / self.spread).max(initial=0.0) < _CLOSE:
+            step = theta - linear.theta
+            linear = moved
+            damping = damping / 4
+            if damping < 1 and self._is_converged(step):
                 break
-        return self._estimate(linear, weight, noise)
+        return self._laplace(linear, weight, noise)
 
-    def reweighted(self, weight: Array, estimate: Estimate) -> Array:
-        """Terms of the estimate had the targets had these weights, to first order around it."""
-        _, noise = self._noise(self._own(estimate.linear.predicted, weight, estimate.noise), weight)
-        return self._minimum(estimate.linear, weight, self.caution * noise, 0.0)
+    def solve_reweighted(self, weight: Array, estimate: Estimate) -> Array:
+        """The terms that would have been estimated if the targets had had these weights, to first
+        order around an estimate."""
+        linear = estimate.linear
+        _, noise = self._estimated_noise(self._residual(linear, weight, estimate.noise), weight)
+        return self._linearised_minimum(linear, weight, self.noise_inflation * noise, 0.0)
 
     def without(self, dropped: Array, estimate: Estimate) -> Estimate:
-        """The estimate had the targets of a mask not been there, to first order around it."""
+        """The estimate from all targets but those in the mask `dropped`, to first order around
+        another."""
         weight = np.where(dropped, 0.0, self.weight)
-        theta = self.reweighted(weight, estimate)
-        linear = estimate.linear
-        return self._estimate(linear.at(theta), weight, estimate.noise)
+        theta = self.solve_reweighted(weight, estimate)
+        return self._laplace(estimate.linear.at(theta), weight, estimate.noise)
 
-    def left_out(self, labels: Array, estimate: Estimate) -> Array:
-        """Log predictions of every target by an estimate that saw none with its label."""
-        unseen = np.empty(len(self.targets))
-        for label in np.unique(labels):
-            mine = labels == label
-            weight = np.where(mine, 0.0, self.weight)
-            unseen[mine] = self.predicted(self.reweighted(weight, estimate), mine)[mine]
-        return unseen
+    def held_out_predictions(self, folds: Array, estimate: Estimate) -> Array:
+        """Cross-validation: log predictions of every target by an estimate that saw no target of
+        its fold; `folds` (targets,) numbers them."""
+        predicted = np.empty(len(self.targets))
+        for fold in np.unique(folds):
+            held_out = folds == fold
+            weight = np.where(held_out, 0.0, self.weight)
+            theta = self.solve_reweighted(weight, estimate)
+            predicted[held_out] = self.log_predictions(theta, held_out)[held_out]
+        return predicted
 
     def residual(self, predicted: Array) -> Array:
-        """Log target over prediction; zero on the good side of a one-sided target."""
-        away = self.value - predicted
-        return np.where(self.sign * away < 0, 0.0, away)
+        """The log of each target over its prediction; zero where a bound is kept."""
+        distance = self.value - predicted
+        return np.where(self.sign * distance < 0, 0.0, distance)
 
     def with_terms(self, theta: Array) -> Profile:
+        """The profile with the means of the fit's terms replaced."""
         changed = {t.key: replace(t, mean=float(v)) for t, v in zip(self.terms, theta, strict=True)}
         return self.profile.with_terms(changed)
 
-    def _minimum(self, linear: Linear, weight: Array, noise: Array, damping: float) -> Array:
-        """The minimum of the linearised problem at this noise."""
-        theta, damped = linear.theta, damping * np.diag(self.precision)
-        for _ in range(_REWEIGHTINGS):
+    def _is_converged(self, step: Array) -> bool:
+        largest = np.abs(step / self.prior_spread).max(initial=0.0)
+        return bool(largest < _CONVERGED_SPREADS)
+
+    def _linearised_minimum(
+        self, linear: Linearisation, weight: Array, noise: Array, damping: float
+    ) -> Array:
+        """The terms that minimise the linearised problem at this noise, by IRLS. Levenberg's
+        damping is in units of the prior: `damping` times its precision holds every term to where
+        the linearisation was made."""
+        theta = linear.theta
+        damped = damping * np.diag(self.prior_precision)
+        for _ in range(_IRLS_STEPS):
             predicted = linear.at(theta).predicted
-            common = self._common(predicted, weight, noise)
-            residual, say = self._pull(predicted + common, weight, noise)
-            residual = residual + common
-            normal = self.precision + np.diag(damped) + self._normal(linear, say)
-            pull = self.precision @ (theta - self.mean) + damped * (theta - linear.theta)
-            own = residual - self.oddities.common(residual, say)
-            step = np.linalg.solve(normal, linear.pull(say * own) - pull)
+            effect = self._model_effect(predicted, weight, noise)
+            residual, irls_weight = self._irls(predicted + effect, weight, noise)
+            residual = residual + effect
+            normal = (
+                self.prior_precision + np.diag(damped) + self._normal_matrix(linear, irls_weight)
+            )
+            prior = self.prior_precision @ (theta - self.prior_mean) + damped * (
+                theta - linear.theta
+            )
+            own = residual - self.random_effects.means(residual, irls_weight)
+            step = np.linalg.solve(normal, linear.gradient(irls_weight * own) - prior)
             theta = theta + step
-            if np.abs(step / self.spread).max(initial=0.0) < _CLOSE:
+            if self._is_converged(step):
                 break
         return np.asarray(theta)
 
-    def _common(self, predicted: Array, weight: Array, noise: Array) -> Array:
-        """What the runs of each one's model have in common, at the weights that they then have."""
-        common = np.zeros_like(predicted)
-        if not self.oddities.spread.any():
-            return common
+    def _model_effect(self, predicted: Array, weight: Array, noise: Array) -> Array:
+        """The random effect of each run's model, and the weights that the runs have with it taken
+        off, found from each other."""
+        effect = np.zeros_like(predicted)
+        if not self.random_effects.spread.any():
+            return effect
         residual = self.residual(predicted)
-        for _ in range(_SETTLING):
-            say = self._say(self.residual(predicted + common), weight, noise)
-            common = self.oddities.common(residual, say)
-        return common
+        for _ in range(_EFFECT_ROUNDS):
+            irls_weight = self._student_t_weight(self.residual(predicted + effect), weight, noise)
+            effect = self.random_effects.means(residual, irls_weight)
+        return effect
 
-    def _own(self, predicted: Array, weight: Array, noise: Array) -> Array:
-        """Residuals, less what their models have in common."""
-        return self.residual(predicted + self._common(predicted, weight, noise))
+    def _residual(self, linear: Linearisation, weight: Array, noise: Array) -> Array:
+        """Residuals less the random effects of their models."""
+        effect = self._model_effect(linear.predicted, weight, noise)
+        return self.residual(linear.predicted + effect)
 
-    def _normal(self, linear: Linear, say: Array) -> Array:
-        return linear.normal(say) - self.oddities.normal(linear.jacobian, linear.row, say)
+    def _normal_matrix(self, linear: Linearisation, irls_weight: Array) -> Array:
+        known = self.random_effects.lost_information(linear.jacobian, linear.row, irls_weight)
+        return linear.normal_matrix(irls_weight) - known
 
-    def _pull(self, predicted: Array, weight: Array, noise: Array) -> tuple[Array, Array]:
-        """Residuals, and weights of their squares, that have the minimum of the losses; of bounds
-        such that no step goes too far (Jaakkola & Jordan 2000, doi:10.1023/A:1008932416310)."""
+    def _irls(self, predicted: Array, weight: Array, noise: Array) -> tuple[Array, Array]:
+        """The residuals and the weights of their squares whose weighted least squares have the
+        minimum of the losses."""
         residual = self.residual(predicted)
-        say = self._say(residual, weight, noise)
-        if not self.fresh:
-            return residual, say
-        width = noise * _LOGISTIC
-        wrong, share, pull = self._beyond_bound(predicted, width)
-        curve = np.where(
-            wrong > _TINY, np.tanh(wrong / 2) / (2 * np.maximum(wrong, _TINY)), share * (1 - share)
+        irls_weight = self._student_t_weight(residual, weight, noise)
+        if not self.is_new_fleet:
+            return residual, irls_weight
+        bound = self._bound_loss(predicted, noise)
+        is_value = self.sign == 0
+        return (
+            np.where(is_value, residual, bound.irls_residual()),
+            np.where(is_value, irls_weight, bound.irls_weight(weight)),
         )
-        residual = np.where(self.sign == 0, residual, self.sign * width * share / curve)
-        return residual, np.where(self.sign == 0, say, weight * pull * curve / width**2)
 
-    def _say(self, residual: Array, weight: Array, noise: Array) -> Array:
-        """Weights of the squared residuals that have the Student-t loss's minimum."""
-        idle = (self.sign != 0) & (residual == 0)
-        nu = DEGREES_OF_FREEDOM
-        return np.where(idle, 0.0, weight * (nu + 1) / (nu + (residual / noise) ** 2) / noise**2)
+    def _student_t_weight(self, residual: Array, weight: Array, noise: Array) -> Array:
+        """IRLS weights of the Student-t loss; none where a bound is kept."""
+        is_kept = (self.sign != 0) & (residual == 0)
+        return np.where(is_kept, 0.0, student_t_weight(residual, weight, noise))
 
-    def _beyond_bound(self, predicted: Array, width: Array) -> tuple[Array, Array, Array]:
-        """How far a prediction is on the wrong side of a bound, in widths; how likely it makes the
-        side on which the run was not; and what is left of the run's pull so far out."""
-        wrong = np.clip(self.sign * (self.value - predicted) / width, -_FAR, _FAR)
-        return wrong, 1 / (1 + np.exp(-wrong)), 1 / (1 + np.logaddexp(0.0, wrong) / _GROSS)
+    def _bound_loss(self, predicted: Array, noise: Array) -> BoundLoss:
+        return BoundLoss.of(self.sign, self.value - predicted, noise)
 
     def _information(self, predicted: Array, weight: Array, noise: Array) -> Array:
-        """Of each target about its prediction: what it weighs, but of a bound the curvature of its
-        loss."""
-        say = self._say(self.residual(predicted), weight, noise)
-        if not self.fresh:
-            return say
-        width = noise * _LOGISTIC
-        _, share, pull = self._beyond_bound(predicted, width)
-        return np.where(self.sign == 0, say, weight * pull * share * (1 - share) / width**2)
+        """What each target tells of its log prediction: its IRLS weight, or the curvature of the
+        loss of a bound."""
+        irls_weight = self._student_t_weight(self.residual(predicted), weight, noise)
+        if not self.is_new_fleet:
+            return irls_weight
+        curvature = self._bound_loss(predicted, noise).information(weight)
+        return np.where(self.sign == 0, irls_weight, curvature)
 
-    def _loss(self, linear: Linear, weight: Array, noise: Array) -> float:
-        common = self._common(linear.predicted, weight, noise)
-        nu, residual = DEGREES_OF_FREEDOM, self.residual(linear.predicted + common)
-        data = (nu + 1) * np.log1p((residual / noise) ** 2 / nu)
-        if self.fresh:
-            wrong, _, _ = self._beyond_bound(linear.predicted, noise * _LOGISTIC)
-            far = 2 * _GROSS * np.log1p(np.logaddexp(0.0, wrong) / _GROSS)
-            data = np.where(self.sign == 0, data, far)
-        away = linear.theta - self.mean
-        prior = away @ self.precision @ away + self.oddities.loss(common)
+    def _loss(self, linear: Linearisation, weight: Array, noise: Array) -> float:
+        """Twice the negative log posterior, up to a constant."""
+        effect = self._model_effect(linear.predicted, weight, noise)
+        data = student_t_loss(self.residual(linear.predicted + effect), noise)
+        if self.is_new_fleet:
+            bounds = self._bound_loss(linear.predicted, noise).loss()
+            data = np.where(self.sign == 0, data, bounds)
+        away = linear.theta - self.prior_mean
+        prior = away @ self.prior_precision @ away + self.random_effects.loss(effect)
         return float((weight * data).sum() + prior)
 
-    def _noise(self, residual: Array, weight: Array) -> tuple[float, Array]:
-        """Spread of all residuals, and of each source's own, by median absolute deviation."""
+    def _estimated_noise(self, residual: Array, weight: Array) -> tuple[float, Array]:
+        """The spread of all residuals, and (runs,) that of each run's source. Both are median
+        absolute deviations, which outliers do not widen; each source's is pooled with the common
+        one, and that with the prior noise. Bounds tell nothing of noise."""
         used = (weight > 0) & (self.sign == 0)
-        spread = max(_pooled(residual[used], weight[used], self.scatter), 0.01)
+        spread = max(_pooled_spread(residual[used], weight[used], self.prior_noise), _LEAST_NOISE)
         noise = np.full(len(residual), spread)
         for source in np.unique(self.source[used]):
             mine = used & (self.source == source)
-            noise[self.source == source] = max(_pooled(residual[mine], weight[mine], spread), 0.01)
+            own = _pooled_spread(residual[mine], weight[mine], spread)
+            noise[self.source == source] = max(own, _LEAST_NOISE)
         return spread, noise
 
-    def _estimate(self, linear: Linear, weight: Array, noise: Array) -> Estimate:
-        """`noise` to begin with."""
-        common = self._common(linear.predicted, weight, noise)
-        spread, noise = self._noise(self.residual(linear.predicted + common), weight)
-        information = self._information(linear.predicted + common, weight, noise)
-        normal = self.precision + self._normal(linear, information)
+    def _laplace(self, linear: Linearisation, weight: Array, noise: Array) -> Estimate:
+        """The estimate at a linearisation's terms, with Laplace's covariance. Random effects are
+        found at `noise`; the noise that the estimate has is made of the residuals without them."""
+        effect = self._model_effect(linear.predicted, weight, noise)
+        spread, noise = self._estimated_noise(self.residual(linear.predicted + effect), weight)
+        information = self._information(linear.predicted + effect, weight, noise)
+        normal = self.prior_precision + self._normal_matrix(linear, information)
         return Estimate(linear, np.linalg.inv(normal), spread, noise)
 
 
-def _oddities(targets: Sequence[Target], spread: float) -> RandomEffects:
-    """Sparse models of a name may be; all others are as they seem."""
-    names, model = np.unique([t.model for t in targets], return_inverse=True)
-    sparse = np.zeros(len(names), dtype=bool)
-    sparse[model] = [bool(t.model) and t.problem.architecture.is_moe for t in targets]
-    return RandomEffects(model, np.where(sparse, spread, 0.0))
+def _random_effects(targets: Sequence[Target], spread: float) -> RandomEffects:
+    """One effect for each named model, with this spread for sparse ones and none for dense ones."""
+    names, model = np.unique([target.model for target in targets], return_inverse=True)
+    is_sparse = np.zeros(len(names), dtype=bool)
+    is_sparse[model] = [bool(t.model) and t.problem.architecture.is_moe for t in targets]
+    return RandomEffects(model, np.where(is_sparse, spread, 0.0))
 
 
-def _pooled(residual: Array, weight: Array, prior: float) -> float:
-    """Spread of residuals that count for so much each, held to a prior spread as if it were _POOLED
-    more."""
+def _pooled_spread(residual: Array, weight: Array, prior: float) -> float:
+    """The spread of weighted residuals, from their weighted median absolute deviation, pooled with
+    a `prior` spread as if that had been seen in _NOISE_POOLING_RUNS more."""
     if not len(residual):
         return prior
     away = np.abs(residual)
-    order, runs = np.argsort(away, kind="stable"), float(weight.sum())
+    order = np.argsort(away, kind="stable")
+    runs = float(weight.sum())
     middle = order[np.searchsorted(np.cumsum(weight[order]), runs / 2)]
-    typical = 1.4826 * float(away[middle])
-    return float(np.sqrt((runs * typical**2 + _POOLED * prior**2) / (runs + _POOLED)))
+    spread = _SPREAD_OVER_MEDIAN * float(away[middle])
+    pooled = runs * spread**2 + _NOISE_POOLING_RUNS * prior**2
+    return float(np.sqrt(pooled / (runs + _NOISE_POOLING_RUNS)))

@@ -1,9 +1,10 @@
-"""Parts of a step on their own, as micro-benchmarks measure them, and what a measurement says of a
-coefficient.
+"""What micro-benchmarks of collectives and of matrix products (GEMMs) say of a profile's
+coefficients.
 
-A coefficient stands for what training achieves, not for what a benchmark does. So a benchmark is
-held against what was published of the same benchmark (the priors rest on that): by how much this
-machine's figure differs, on the coefficient's unbounded scale, is what the fleet's offset is told.
+A coefficient stands for what training achieves, which is less than a benchmark does. So a benchmark
+is held against what was published of the same benchmark, on which the priors rest. By how much this
+machine differs from the published ones, on the coefficient's unbounded scale, is the offset that
+the fleet's own coefficient is expected to have.
 """
 
 from __future__ import annotations
@@ -26,23 +27,34 @@ from models.spec.problem import Problem
 from models.spec.profile import Coefficients, to_natural, to_unbounded
 
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
-LARGE_BYTES = 2**26  # from here on bandwidth decides
-SMALL_BYTES = 2**16  # up to here latency does
-LARGE_FLOPS = 1e12  # a product whose tail and launch count for little
-_RATES = {"fp8": "gemm_8", "int8": "gemm_8", "fp4": "gemm_4"}
-_WIDEST = 6.0  # on the unbounded scale
-FARTHEST = 5.9  # beyond it no machine is from another: the search ran against its end
-_MOST = 0.99  # of a rate: what is faster goes other ways, as reductions within switches do
+Size = Literal["small", "large"]
+
+# From here on a collective's time is bandwidth, and up to here it is latency.
+LARGE_BYTES = 2**26
+SMALL_BYTES = 2**16
+# A product so large that its tail and its launch count for little.
+LARGE_FLOPS = 1e12
+_GEMM_COEFFICIENTS = {"fp8": "gemm_8", "int8": "gemm_8", "fp4": "gemm_4"}
+# Offsets are searched for within this distance, on the unbounded scale.
+_SEARCH_RANGE = 6.0
+# No machine is so far from another: an offset beyond is the end of the search, and no finding.
+MAX_OFFSET = 5.9
+# The best rate, as a fraction, that an offset may explain. What is faster takes other ways, as
+# reductions within switches do.
+_BEST_RATE = 0.99
+# Within this ratio a measurement is no faster than the best rate.
 _AS_FAST = 1.01
-_HALVINGS = 50
+# Bisections of the search range: it is then as narrow as a float allows.
+_BISECTIONS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
-    """A collective of several sizes over all devices of the problem's cluster.
+class CollectiveTimings:
+    """Measured seconds of one collective at several sizes, over all devices of the problem's
+    cluster.
 
-    Sizes count as nccl-tests prints them: the bytes of the whole vector, which each rank holds a
-    part of where it is gathered or scattered; what each rank sends to the next one.
+    Sizes are in bytes, as nccl-tests prints them: of the whole vector, of which each rank holds a
+    part before a gather or after a scatter; of what each rank sends to the next, for send_recv.
     """
 
     problem: Problem
@@ -52,8 +64,9 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Products:
-    """Matrix products m x k by k x n of one format on one device of the problem's cluster."""
+class GemmTimings:
+    """Measured seconds of matrix products m x k by k x n of one number format, on one device of the
+    problem's cluster."""
 
     problem: Problem
     m: Array
@@ -65,146 +78,171 @@ class Products:
     def flops(self) -> Array:
         return 2.0 * self.m * self.n * self.k
 
+    def where(self, wanted: Array) -> GemmTimings:
+        """The products in a mask."""
+        return GemmTimings(
+            self.problem, self.m[wanted], self.n[wanted], self.k[wanted], self.seconds[wanted]
+        )
 
-def sweep_seconds(sweep: Sweep, c: Coefficients) -> Array:
-    cluster = sweep.problem.cluster
+
+def collective_seconds(timings: CollectiveTimings, c: Coefficients) -> Array:
+    """Predicted seconds of each size."""
+    cluster = timings.problem.cluster
     group = groups(cluster, Layouts.of([Layout(dp_shard=cluster.num_devices)])).dp_shard.table
     network = Network(cluster.dims, c)
-    cost: dict[Operation, Callable[[], Cost]] = {
+    costs: dict[Operation, Callable[[], Cost]] = {
         "all_reduce": lambda: network.reduce(group),
         "all_gather": lambda: network.gather(group),
         "reduce_scatter": lambda: network.gather(group),
         "all_to_all": lambda: network.all_to_all(group),
         "send_recv": lambda: network.send(group),
     }
-    found = cost[sweep.operation]()
-    handshake = c.send_s if sweep.operation == "send_recv" else 0.0
-    return np.asarray(found.byte_s * sweep.sizes + found.latency_s + handshake)
+    cost = costs[timings.operation]()
+    handshake = c.send_s if timings.operation == "send_recv" else 0.0
+    return np.asarray(cost.byte_s * timings.sizes + cost.latency_s + handshake)
 
 
-def product_seconds(products: Products, c: Coefficients) -> Array:
-    return np.asarray(
-        Kernels(products.problem, c).linear(products.m, products.k, products.n).forward
-    )
+def gemm_seconds(timings: GemmTimings, c: Coefficients) -> Array:
+    """Predicted seconds of each product."""
+    kernels = Kernels(timings.problem, c)
+    return np.asarray(kernels.linear(timings.m, timings.k, timings.n).forward)
 
 
-def published_seconds(sweep: Sweep, published: Coefficients) -> Array:
-    """What published benchmarks of the operation took; NaN where none tells, as between small sizes
-    and large ones."""
-    ratios = {which: _published(sweep, which) for which in ("small", "large")}
-    small, large = (np.nan if ratio is None else ratio for ratio in ratios.values())
-    ratio = np.where(
-        sweep.sizes >= LARGE_BYTES, large, np.where(sweep.sizes <= SMALL_BYTES, small, np.nan)
-    )
-    return np.asarray(sweep_seconds(sweep, published) * ratio)
+def published_collective_seconds(timings: CollectiveTimings, published: Coefficients) -> Array:
+    """What published benchmarks of the operation took at each size; NaN where none was published,
+    and between small and large sizes."""
+    small = _published_ratio(timings, "small")
+    large = _published_ratio(timings, "large")
+    ratio = np.full(len(timings.sizes), np.nan)
+    if small is not None:
+        ratio[timings.sizes <= SMALL_BYTES] = small
+    if large is not None:
+        ratio[timings.sizes >= LARGE_BYTES] = large
+    return np.asarray(collective_seconds(timings, published) * ratio)
 
 
-def offsets(sweep: Sweep, published: Coefficients) -> dict[str, float]:
+def collective_offsets(timings: CollectiveTimings, published: Coefficients) -> dict[str, float]:
     """By coefficient, how far this machine lies from the published ones, on the unbounded scale:
-    the bandwidth from large messages, the latency of a collective from small ones."""
-    large, small = (
-        sweep.sizes >= LARGE_BYTES,
-        (sweep.sizes <= SMALL_BYTES) & (sweep.operation != "send_recv"),
-    )
-    found: dict[str, float] = {}
-    for name, which, mine in ((_deciding(sweep), "large", large), ("collective_s", "small", small)):
-        if mine.any():
-            part = replace(
-                sweep,
-                sizes=sweep.sizes[mine],
-                seconds=sweep.seconds[mine] / _published_over_model(sweep, which),
-            )
-            offset = _solved(name, published, partial(sweep_seconds, part), part.seconds)
-            if (
-                which == "large" or abs(offset) < FARTHEST
-            ):  # a latency may lie elsewhere than in the call
-                found[name] = offset
-    return found
+    the bandwidth from large messages, and the latency of a collective from small ones."""
+    offsets: dict[str, float] = {}
+    is_large = timings.sizes >= LARGE_BYTES
+    if is_large.any():
+        name = _bandwidth_coefficient(timings)
+        offsets[name] = _collective_offset(timings, "large", is_large, name, published)
+    is_small = timings.sizes <= SMALL_BYTES
+    if is_small.any() and timings.operation != "send_recv":
+        offset = _collective_offset(timings, "small", is_small, "collective_s", published)
+        if abs(offset) < MAX_OFFSET:  # else the latency lies elsewhere than in the call
+            offsets["collective_s"] = offset
+    return offsets
 
 
-def _deciding(sweep: Sweep) -> str:
-    if sweep.operation == "all_to_all":
+def _collective_offset(
+    timings: CollectiveTimings, size: Size, wanted: Array, name: str, published: Coefficients
+) -> float:
+    measured = timings.seconds[wanted] / _published_ratio_or_1(timings, size)
+    part = replace(timings, sizes=timings.sizes[wanted], seconds=measured)
+    return _solve_offset(name, published, partial(collective_seconds, part), measured)
+
+
+def _bandwidth_coefficient(timings: CollectiveTimings) -> str:
+    if timings.operation == "all_to_all":
         return "alltoall"
-    return "scaleout" if _beyond(sweep) else "scaleup"
+    return "scaleout" if _spans_domains(timings) else "scaleup"
 
 
-def _beyond(sweep: Sweep) -> bool:
-    return any(dim.scale == "out" for dim in sweep.problem.cluster.dims)
+def _spans_domains(timings: CollectiveTimings) -> bool:
+    return any(dim.scale == "out" for dim in timings.problem.cluster.dims)
 
 
-def _published_over_model(sweep: Sweep, which: str) -> float:
-    """1 where there are none."""
-    ratio = _published(sweep, which)
+def _published_ratio_or_1(timings: CollectiveTimings, size: Size) -> float:
+    ratio = _published_ratio(timings, size)
     return 1.0 if ratio is None else ratio
 
 
-def _published(sweep: Sweep, which: str) -> float | None:
-    """What published benchmarks of the operation took over what the model says of them, if there
-    are any."""
-    where = "several domains" if _beyond(sweep) else "one domain"
-    by_generation = published_benchmarks().get(sweep.operation, {})
-    return by_generation.get(sweep.problem.cluster.chip.generation, {}).get(where, {}).get(which)
+def _published_ratio(timings: CollectiveTimings, size: Size) -> float | None:
+    """How many times as long published benchmarks of the operation took as the model says of them;
+    None where none was published."""
+    where = "several domains" if _spans_domains(timings) else "one domain"
+    by_generation = published_benchmarks().get(timings.operation, {})
+    by_extent = by_generation.get(timings.problem.cluster.chip.generation, {})
+    return by_extent.get(where, {}).get(size)
 
 
-def offsets_of_products(products: Sequence[Products], published: Coefficients) -> dict[str, float]:
-    """The same of products; formats that run at one rate tell it together."""
-    alike = defaultdict[str, list[Products]](list)
-    for each in products:
-        if (mine := each.flops >= LARGE_FLOPS).any():
-            taken = (value[mine] for value in (each.m, each.n, each.k, each.seconds))
-            name = _RATES.get(each.problem.workload.number_format.gemm, "gemm_16")
-            alike[name].append(Products(each.problem, *taken))
-    return {name: _of_rate(name, large, published) for name, large in alike.items()}
+def gemm_offsets(timings: Sequence[GemmTimings], published: Coefficients) -> dict[str, float]:
+    """By coefficient, how far this chip's rates lie from the published ones, on the unbounded
+    scale. Formats that run at one rate are taken together; small products tell nothing of it."""
+    by_coefficient = defaultdict[str, list[GemmTimings]](list)
+    for each in timings:
+        is_large = each.flops >= LARGE_FLOPS
+        if is_large.any():
+            number_format = each.problem.workload.number_format.gemm
+            name = _GEMM_COEFFICIENTS.get(number_format, "gemm_16")
+            by_coefficient[name].append(each.where(is_large))
+    return {name: _gemm_offset(name, large, published) for name, large in by_coefficient.items()}
 
 
-def _of_rate(name: str, products: Sequence[Products], published: Coefficients) -> float:
+def _gemm_offset(name: str, timings: Sequence[GemmTimings], published: Coefficients) -> float:
     def seconds(c: Coefficients) -> Array:
-        return np.concatenate([product_seconds(each, c) for each in products])
+        return np.concatenate([gemm_seconds(each, c) for each in timings])
 
-    return _solved(name, published, seconds, np.concatenate([each.seconds for each in products]))
+    measured = np.concatenate([each.seconds for each in timings])
+    return _solve_offset(name, published, seconds, measured)
 
 
-def _solved(
+def _solve_offset(
     name: str, published: Coefficients, seconds: Callable[[Coefficients], Array], measured: Array
 ) -> float:
-    """The offset at which the model takes as long as was measured, typically; at most _WIDEST
-    either way. Of a rate that nearest to none that is as fast as any, where the measurement is
-    faster still: something else decides there."""
-    centre, rising = to_unbounded(name, float(getattr(published, name))), name.endswith("_s")
-    low, high = -_WIDEST, _WIDEST if rising else max(to_unbounded(name, _MOST) - centre, 0.0)
+    """The offset of a coefficient at which the model takes as long as was measured, in the median;
+    by bisection within _SEARCH_RANGE.
 
-    def with_offset(offset: float) -> Array:
+    A measurement may be faster than the best rate allows, because something else decides there.
+    Many offsets are then as good as that rate, and the one nearest to none is taken.
+    """
+    is_time = name.endswith("_s")  # larger is slower; rates are the other way round
+    centre = to_unbounded(name, float(getattr(published, name)))
+    low = -_SEARCH_RANGE
+    high = _SEARCH_RANGE if is_time else max(to_unbounded(name, _BEST_RATE) - centre, 0.0)
+
+    def seconds_at(offset: float) -> Array:
         return seconds(replace(published, **{name: to_natural(name, centre + offset)}))
 
-    def slower_than(limit: Array, offset: float) -> bool:
-        return float(np.median(np.log(with_offset(offset) / limit))) > 0
+    def is_slower(offset: float, limit: Array) -> bool:
+        return float(np.median(np.log(seconds_at(offset) / limit))) > 0
 
-    if not rising and slower_than(measured / _AS_FAST, high):
-        measured, low = with_offset(high) * _AS_FAST, 0.0
-    for _ in range(_HALVINGS):
+    if not is_time and is_slower(high, measured / _AS_FAST):
+        measured = seconds_at(high) * _AS_FAST
+        low = 0.0
+    for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        slower = slower_than(measured, middle)
-        low, high = (low, middle) if slower == rising else (middle, high)
+        if is_slower(middle, measured) == is_time:
+            high = middle
+        else:
+            low = middle
     return (low + high) / 2
 
 
-def left_over(part: Sweep | Products, found: Mapping[str, float], published: Coefficients) -> float:
-    """How many times longer the model still takes than was measured, typically, of what is
-    large."""
-    c = replace(published, **targets(found, published))
-    if isinstance(part, Sweep):
-        large, seconds = (
-            part.sizes >= LARGE_BYTES,
-            sweep_seconds(part, c) * _published_over_model(part, "large"),
-        )
+def remaining_slowdown(
+    timings: CollectiveTimings | GemmTimings, offsets: Mapping[str, float], published: Coefficients
+) -> float:
+    """How many times longer than measured the model takes even with these offsets, in the median of
+    large messages or products; 1 where there are none."""
+    c = replace(published, **coefficients_with_offsets(published, offsets))
+    if isinstance(timings, CollectiveTimings):
+        is_large = timings.sizes >= LARGE_BYTES
+        seconds = collective_seconds(timings, c) * _published_ratio_or_1(timings, "large")
     else:
-        large, seconds = part.flops >= LARGE_FLOPS, product_seconds(part, c)
-    return float(np.median((seconds / part.seconds)[large])) if large.any() else 1.0
+        is_large = timings.flops >= LARGE_FLOPS
+        seconds = gemm_seconds(timings, c)
+    if not is_large.any():
+        return 1.0
+    return float(np.median((seconds / timings.seconds)[is_large]))
 
 
-def targets(found: Mapping[str, float], trained: Coefficients) -> dict[str, float]:
-    """The coefficients that training should achieve on a machine so far from the published ones."""
+def coefficients_with_offsets(c: Coefficients, offsets: Mapping[str, float]) -> dict[str, float]:
+    """The values of those coefficients that have an offset, with it added on the unbounded scale:
+    what training should achieve on a machine so far from the published ones."""
     return {
-        name: float(to_natural(name, to_unbounded(name, float(getattr(trained, name))) + offset))
-        for name, offset in found.items()
+        name: float(to_natural(name, to_unbounded(name, float(getattr(c, name))) + offset))
+        for name, offset in offsets.items()
     }

@@ -1,7 +1,7 @@
 """What is known of a profile's terms together: the precision of their joint posterior.
 
 Marginal spreads alone forget that a sum is known better than its parts. A stack's runs fix the
-common term plus the stack's offset; with the precision kept, runs of another stack move the common
+common term plus the stack's offset. With the precision kept, runs of another stack move the common
 term and this stack's offset against each other, and leave their sum where it was.
 """
 
@@ -22,15 +22,15 @@ from models.spec.profile import TermKey
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
-    """`precision` (k, k) of the terms `keys`, on their unbounded scale; terms that are not among
-    them are independent, with the spread that the profile says."""
+    """The `precision` (k, k) of the terms `keys`, on their unbounded scale. Terms that are not
+    among them are independent, with the spread that the profile says."""
 
     keys: tuple[TermKey, ...]
     precision: Array
 
     @classmethod
-    def nothing(cls) -> Posterior:
-        """Every term is independent."""
+    def independent(cls) -> Posterior:
+        """The posterior in which every term is independent."""
         return cls((), np.zeros((0, 0)))
 
     @classmethod
@@ -39,42 +39,40 @@ class Posterior:
         return cls(tuple(keys), (precision + precision.T) / 2)
 
     def joined(self, other: Posterior) -> Posterior:
-        """Of two sets of terms that say nothing of each other."""
+        """The posterior of the terms of both, where those of one say nothing of the other's."""
         n = len(self.keys)
         precision = np.zeros((n + len(other.keys),) * 2)
-        precision[:n, :n], precision[n:, n:] = self.precision, other.precision
+        precision[:n, :n] = self.precision
+        precision[n:, n:] = other.precision
         return Posterior(self.keys + other.keys, precision)
 
-    def loosened(self, variance: Mapping[TermKey, float]) -> Posterior:
-        """With so much variance added to terms that may have changed since."""
+    def with_added_variance(self, variance: Mapping[TermKey, float]) -> Posterior:
+        """The posterior of terms that may have changed since, each by so much variance."""
         if not variance.keys() & {*self.keys}:
             return self
-        covariance = np.linalg.inv(self.precision) + np.diag(
-            [variance.get(key, 0.0) for key in self.keys]
-        )
-        return Posterior.of(self.keys, covariance)
+        added = np.diag([variance.get(key, 0.0) for key in self.keys])
+        return Posterior.of(self.keys, np.linalg.inv(self.precision) + added)
 
-    def of_terms(self, keys: Sequence[TermKey], spread: Array) -> Array:
-        """The precision (n, n) of these terms, in their order, the marginal spread for those that
-        are not here.
-
-        Terms that are here and not asked for are integrated out.
-        """
+    def precision_of(self, keys: Sequence[TermKey], spread: Array) -> Array:
+        """The precision (n, n) of these terms, in their order. Terms that are not in the posterior
+        have their `spread` (n,); terms of the posterior that are not asked for are integrated
+        out."""
         position = {key: i for i, key in enumerate(keys)}
-        found = np.diag(1 / spread**2)
+        result = np.diag(1 / spread**2)
         kept = [i for i, key in enumerate(self.keys) if key in position]
         if not kept:
-            return found
-        mine = self.precision
+            return result
+        precision = self.precision
         if len(kept) < len(self.keys):
-            mine = np.linalg.inv(np.linalg.inv(mine)[np.ix_(kept, kept)])
-        here = [position[self.keys[i]] for i in kept]
-        found[np.ix_(here, here)] = mine
-        return found
+            precision = np.linalg.inv(np.linalg.inv(precision)[np.ix_(kept, kept)])
+        places = [position[self.keys[i]] for i in kept]
+        result[np.ix_(places, places)] = precision
+        return result
 
     def to_json(self) -> dict[str, Any]:
-        """The lower Cholesky factor, row by row, as little-endian 32-bit floats in base64: rounded,
-        it is still one."""
+        """The lower Cholesky factor, row by row, as little-endian 32-bit floats in base64. Its
+        product with its transpose stays positive definite when the factor is rounded; a rounded
+        precision might not."""
         rows = np.tril_indices(len(self.keys))
         factor = np.linalg.cholesky(self.precision)[rows] if self.keys else np.zeros(0)
         return {
@@ -91,5 +89,5 @@ class Posterior:
 
 
 def shipped_posterior() -> Posterior:
-    """Of the shipped profile (data/posterior.json)."""
+    """The joint posterior of the shipped profile (data/posterior.json)."""
     return Posterior.from_json(json.loads((files("models") / "data/posterior.json").read_text()))

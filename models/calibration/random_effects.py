@@ -1,10 +1,12 @@
-"""What all runs of one model have in common that no term of a fit explains, integrated out of it.
+"""Random effects: what all runs of one model have in common that no term of a fit explains,
+integrated out of the fit.
 
-Residuals are r = J (θ - θ₀) + z + noise, with z ~ N(0, σ²) the same for all runs of a model.
-However many they are, they then tell one thing of how fast its kernels are, and everything of how
-its layouts differ. With S the weights of the runs' squared residuals, z is on average Σ S r / (Σ S
-+ σ⁻²) over the model's runs, and integrating it out takes (Σ S J)ᵀ (Σ S J) / (Σ S + σ⁻²) off the
-normal matrix (Robinson 1991, doi:10.1214/ss/1177011926).
+Residuals are r = J (θ - θ₀) + z + noise, where z ~ N(0, σ²) is the same for all runs of a model.
+However many runs a model has, together they then count as one measurement of how fast its kernels
+are, but each of them tells how its layouts differ. With S the IRLS weights of the runs, the
+posterior mean of z is Σ S r / (Σ S + σ⁻²), summed over the model's runs, and integrating z out
+takes (Σ S J)ᵀ (Σ S J) / (Σ S + σ⁻²) off the normal matrix (Robinson 1991,
+doi:10.1214/ss/1177011926).
 """
 
 from __future__ import annotations
@@ -18,37 +20,37 @@ from models.columns import Array
 
 @dataclass(frozen=True)
 class RandomEffects:
-    """`model` (runs,): whose each run is, numbered from 0; `spread` (models,): σ, 0 of models that
-    are as they seem."""
+    """One normally distributed effect for each model: `model` (runs,) is the index of each run's
+    model, and `spread` (models,) the standard deviation σ of each effect, 0 for a model without."""
 
     model: Array
     spread: Array
 
-    def _kept(self, say: Array) -> Array:
-        """(models,): 1 / (Σ S + σ⁻²)."""
-        variance = self.spread**2
-        return np.asarray(
-            variance / (variance * np.bincount(self.model, say, len(self.spread)) + 1)
-        )
+    def means(self, residual: Array, irls_weight: Array) -> Array:
+        """The posterior mean of the effect of each run's model; shape (runs,)."""
+        sums = np.bincount(self.model, irls_weight * residual, len(self.spread))
+        return np.asarray((sums * self._variances(irls_weight))[self.model])
 
-    def common(self, residual: Array, say: Array) -> Array:
-        """(runs,): z of each run's model."""
-        return np.asarray(
-            (np.bincount(self.model, say * residual, len(self.spread)) * self._kept(say))[
-                self.model
-            ]
-        )
+    def lost_information(self, jacobian: Array, row: Array, irls_weight: Array) -> Array:
+        """What not knowing the effects takes off the normal matrix JᵀSJ; shape (terms, terms).
+        `row` (runs,) is each run's row of the Jacobian."""
+        has_effect = self.spread[self.model] > 0
+        weight_of_rows = np.zeros((len(self.spread), len(jacobian)))
+        cells = self.model[has_effect], row[has_effect]
+        np.add.at(weight_of_rows, cells, irls_weight[has_effect])
+        sums = weight_of_rows @ jacobian
+        return np.asarray(sums.T @ (sums * self._variances(irls_weight)[:, None]))
 
-    def normal(self, jacobian: Array, row: Array, say: Array) -> Array:
-        """What knowing no z takes off JᵀSJ; `row` (runs,): of the Jacobian, of each run."""
-        odd, whose = self.spread[self.model] > 0, np.zeros((len(self.spread), len(jacobian)))
-        np.add.at(whose, (self.model[odd], row[odd]), say[odd])
-        sums = whose @ jacobian
-        return np.asarray(sums.T @ (sums * self._kept(say)[:, None]))
-
-    def loss(self, common: Array) -> float:
-        """-2 log of the prior of z, (runs,)."""
+    def loss(self, effect: Array) -> float:
+        """-2 log of the prior density of the effects, up to a constant. `effect` (runs,) is that of
+        each run's model."""
         models, first = np.unique(self.model, return_index=True)
         spread = self.spread[models]
-        odd = spread > 0
-        return float(((common[first][odd] / spread[odd]) ** 2).sum())
+        has_effect = spread > 0
+        return float(((effect[first][has_effect] / spread[has_effect]) ** 2).sum())
+
+    def _variances(self, irls_weight: Array) -> Array:
+        """The posterior variance 1 / (Σ S + σ⁻²) of each effect; shape (models,)."""
+        variance = self.spread**2
+        precision = np.bincount(self.model, irls_weight, len(self.spread))
+        return np.asarray(variance / (variance * precision + 1))

@@ -1,10 +1,10 @@
-"""Why a run was slower or faster than predicted: the parts that were measured first, then the term
-that differs most in the likely worlds.
+"""Why a run was slower or faster than predicted: first the parts of its step that were measured,
+then the term that is the likeliest to make up the rest.
 
-A measured part accounts for so much of the gap as it differs from its prediction. For the rest,
-worlds are draws of the profile's coefficients. Each is weighted by how close the terms that were
-not measured come to what is left of the step; the answer is the one of these terms whose weighted
-mean lies farthest from the prediction, on the side of the rest.
+A measured part accounts for as much of the gap as it differs from its prediction. For the rest, the
+profile's coefficients are drawn from what is known of them (importance sampling): each draw is
+weighted by how close the terms that were not measured come to what is left of the step, and the
+answer is the term whose weighted mean lies farthest from its prediction, on the side of the rest.
 """
 
 from __future__ import annotations
@@ -23,16 +23,21 @@ from models.spec.profile import Profile
 
 COMMUNICATION = ("tensor_s", "context_s", "expert_s", "data_s", "pipeline_s")
 _DRAWS = 400
-_CLOSE = 0.05  # of log time: worlds this near count as the measured one
-_LIKELY = (0.01, 0.99)
-_BEYOND = 1.5
+# Of log time: the bandwidth of the kernel that weights draws around the measured time.
+_BANDWIDTH = 0.05
+# A time is likely enough for a suspect within these quantiles of the draws, or up to this factor
+# beyond them.
+_LIKELY_QUANTILES = (0.01, 0.99)
+_TAIL_FACTOR = 1.5
+# Keeps logarithms finite where measured parts leave nothing of a step.
 _LEAST_S = 1e-9
-_REST = 0.1  # of the gap: less needs no explanation
+# Of the gap: a rest below it needs no explanation.
+_SMALL_REST = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A term of the breakdown, and the seconds of a step by which it probably differs from its
+    """A term of the breakdown, and by how many seconds of a step it probably differs from its
     prediction."""
 
     term: str
@@ -40,9 +45,9 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """By how many seconds a measured part differs from its prediction, and the term that makes most
-    of it, if several may."""
+class MeasuredPart:
+    """By how many seconds a measured part of a step differs from its prediction. `term` is the one
+    that probably makes most of the difference, for a part of several terms."""
 
     name: str
     excess_s: float
@@ -51,31 +56,33 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Seconds of a step, above 0 where the run was slower: the `gap`, the measured `parts` of it,
-    and the `rest`.
+    """The gap between a measured and a predicted step time in seconds, above 0 where the run was
+    slower, with the measured parts of it and the rest.
 
-    `suspect` is of the rest: None where there is none worth a name (`settled`) or none that is at
-    all likely.
+    `suspect` is for the rest: None where the rest needs no explanation (`is_explained`), or where
+    no term is at all likely to make up so much.
     """
 
     gap_s: float
-    parts: tuple[Part, ...]
+    parts: tuple[MeasuredPart, ...]
     rest_s: float
     suspect: Suspect | None
 
     @property
-    def settled(self) -> bool:
-        return bool(self.parts) and abs(self.rest_s) <= _REST * abs(self.gap_s)
+    def is_explained(self) -> bool:
+        """Whether the measured parts make up nearly all of the gap."""
+        return bool(self.parts) and abs(self.rest_s) <= _SMALL_REST * abs(self.gap_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Worlds:
-    """Times of one layout under draws of the coefficients; the first is the prediction itself."""
+class TermDraws:
+    """Seconds of each term of one layout's step under draws of the coefficients, (draws,) each; the
+    first draw is the prediction itself."""
 
     terms: dict[str, Array]
 
     @classmethod
-    def of(cls, problem: Problem, layout: Layout, profile: Profile) -> Worlds:
+    def of(cls, problem: Problem, layout: Layout, profile: Profile) -> TermDraws:
         generator = np.random.default_rng(0)
         known = profile.with_unmet_scopes(problem.scopes)
         draws = {
@@ -84,8 +91,9 @@ class Worlds:
         }
         for draw in draws.values():
             draw[0] = 0.0
-        many = Layouts.of([layout]).take(np.zeros(_DRAWS, dtype=np.int64))
-        return cls(predict(problem, many, known.coefficients(problem.scopes, draws)).time)
+        repeated = Layouts.of([layout]).take(np.zeros(_DRAWS, dtype=np.int64))
+        coefficients = known.coefficients(problem.scopes, draws)
+        return cls(predict(problem, repeated, coefficients).time)
 
     def diagnosis(
         self,
@@ -93,64 +101,73 @@ class Worlds:
         exposed: float | None = None,
         imbalance: Mapping[str, float] | None = None,
     ) -> Diagnosis:
-        """Of a run that took so long. `exposed`: its communication that no compute hid, in seconds;
-        `imbalance`: by how much its experts out of balance lengthen each term."""
-        parts = list[Part]()
-        open_ = self.terms
+        """The diagnosis of a run that took so long. `exposed` is its communication that no compute
+        hid, in seconds, and `imbalance` by how many seconds its experts being out of balance
+        lengthens each term; None where they were not measured."""
+        parts = list[MeasuredPart]()
+        unmeasured = self.terms
         if exposed is not None:
-            open_, traffic = _divided(self.terms)
-            excess = exposed - float(exposed_s(traffic)[0])
-            parts.append(Part("exposed communication", excess, _likeliest(traffic, excess).term))
+            unmeasured, communication = _split_communication(self.terms)
+            excess = exposed - float(exposed_s(communication)[0])
+            term = _likeliest(communication, excess).term
+            parts.append(MeasuredPart("exposed communication", excess, term))
         if imbalance is not None:
-            parts.append(Part("expert imbalance", sum(imbalance[term] for term in open_)))
+            excess = sum(imbalance[term] for term in unmeasured)
+            parts.append(MeasuredPart("expert imbalance", excess))
         gap = step_time_s - float(total(self.terms.values())[0])
         rest = gap - sum(part.excess_s for part in parts)
-        found = Diagnosis(gap, tuple(parts), rest, None)
-        likely = not found.settled and _is_likely(open_, rest)
-        return replace(found, suspect=_likeliest(open_, rest)) if likely else found
+        diagnosis = Diagnosis(gap, tuple(parts), rest, None)
+        if diagnosis.is_explained or not _is_likely(unmeasured, rest):
+            return diagnosis
+        return replace(diagnosis, suspect=_likeliest(unmeasured, rest))
 
 
-def _divided(terms: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Terms other than of communication, and those."""
-    others = {name: part for name, part in terms.items() if name not in COMMUNICATION}
+def _split_communication(
+    terms: Mapping[str, Array],
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The terms that are not of communication, and those that are."""
+    others = {name: seconds for name, seconds in terms.items() if name not in COMMUNICATION}
     return others, {name: terms[name] for name in COMMUNICATION}
 
 
 def _is_likely(terms: Mapping[str, Array], excess_s: float) -> bool:
-    """Whether these terms take so much more than predicted in any world that is at all likely."""
+    """Whether these terms together take so much more than predicted in any draw that is at all
+    likely."""
     together = total(terms.values())
-    low, high = np.quantile(together, _LIKELY)
-    return bool(low / _BEYOND <= together[0] + excess_s <= high * _BEYOND)
+    low, high = np.quantile(together, _LIKELY_QUANTILES)
+    return bool(low / _TAIL_FACTOR <= together[0] + excess_s <= high * _TAIL_FACTOR)
 
 
 def _likeliest(terms: Mapping[str, Array], excess_s: float) -> Suspect:
-    """Which of these terms, that together take so much more than predicted, differs most, on the
-    side of that."""
+    """Which of these terms, that together take so much more than predicted, differs most from its
+    prediction, on the side of the excess."""
     together = np.asarray(total(terms.values()))
     took = max(float(together[0]) + excess_s, _LEAST_S)
-    away = np.abs(np.log(np.maximum(together, _LEAST_S) / took)) / _CLOSE
-    weight = np.exp(-0.5 * (away**2 - (away**2).min()))
+    distance = np.abs(np.log(np.maximum(together, _LEAST_S) / took)) / _BANDWIDTH
+    # Less the nearest, as all draws may be so far off that each weight would be 0.
+    weight = np.exp(-0.5 * (distance**2 - (distance**2).min()))
     weight /= weight.sum()
-    excess = {name: float(weight @ part - part[0]) for name, part in terms.items()}
+    excess = {name: float(weight @ seconds - seconds[0]) for name, seconds in terms.items()}
     term = max(excess, key=lambda name: excess[name] if excess_s > 0 else -excess[name])
     return Suspect(term, excess[term])
 
 
-def lengthened(
+def imbalance_excess_s(
     problem: Problem, layout: Layout, profile: Profile, imbalance: float
 ) -> dict[str, float] | None:
-    """Seconds that each term takes more than predicted with experts so far out of balance: tokens
-    of the busiest of the expert-parallel devices over their mean, less 1. None where no imbalance
-    is predicted."""
+    """By how many seconds each term grows beyond its prediction with experts so far out of balance.
+    `imbalance` is the tokens of the busiest of the expert-parallel devices over their mean, less 1.
+    None where no imbalance is predicted."""
     measured = deviation(problem, layout.ep, imbalance)
     if measured is None:
         return None
     known = profile.coefficients(problem.scopes)
-    found = replace(known, imbalance=measured)
-    before, after = (predict(problem, Layouts.of([layout]), each).time for each in (known, found))
-    return {term: float(after[term][0] - before[term][0]) for term in before}
+    layouts = Layouts.of([layout])
+    predicted = predict(problem, layouts, known).time
+    unbalanced = predict(problem, layouts, replace(known, imbalance=measured)).time
+    return {term: float(unbalanced[term][0] - predicted[term][0]) for term in predicted}
 
 
 def exposed_s(time: Mapping[str, Array]) -> Array:
-    """Communication that no compute hides, of the terms of a step."""
+    """Seconds of communication that no compute hides, from the terms of a step."""
     return np.asarray(total(time[name] for name in COMMUNICATION))

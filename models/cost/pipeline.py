@@ -8,17 +8,22 @@ embedding and the head, and for 97% of random stages of equal chunks; others are
 layers of one kind follow each other. A V and DualPipe fill and drain the pipeline with the mean of
 the other stages, or with those of the other half (docs/model.md has how near that is).
 
-schedule      idle time of stage s, besides m (F+B) of work                       source afab
-ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)                       GPipe, arXiv 1811.06965 1f1b
-what one_f_one_b of models.cost.makespan takes less m (F+B): with equal  arXiv 2006.09503 stages
-(p-1)(F+B) interleaved   the same of its interleaved: with equal stages (p-1)(F+B)/v         arXiv
-2104.04473 §2.2 zero_bubble   the same of its zero_bubble: with equal stages, m >= p and W at
-arXiv 2401.10241 table 2 (ZB-H1) most F and B-W (p-1)(F+B-2W); as many micro-batches in flight on
-every stage as on the first zero_bubble_v the longest path of its zero_bubble_v, of chunks that take
-what     ScheduleZBVZeroBubble of PyTorch those of the other stages take in the mean
-(torch.distributed.pipelining) dualpipe      with F, I and W of all the other stages of a half and
-F1 their  arXiv 2412.19437 table 2 mean F, max(2F, F+I - F1) + max(I-W, 0): with equal ones and F =
-I (p/2-1)(F+B + B-3W)
+Idle seconds of stage s, besides m (F+B) of work, by schedule:
+
+afab            ΣF + (m-1) max F + ΣB + (m-1) max B - m (F+B)
+                GPipe, arXiv 1811.06965
+1f1b            what one_f_one_b of models.cost.makespan takes, less m (F+B);
+                with equal stages (p-1)(F+B); arXiv 2006.09503
+interleaved     the same of interleaved there; with equal stages (p-1)(F+B)/v;
+                arXiv 2104.04473 §2.2
+zero_bubble     the same of zero_bubble there, with as many micro-batches in flight on every stage
+                as on the first; with equal stages, m >= p and W at most F and B-W (p-1)(F+B-2W);
+                arXiv 2401.10241 table 2 (ZB-H1)
+zero_bubble_v   the longest path of zero_bubble_v there, of chunks that take what those of the other
+                stages take in the mean; ScheduleZBVZeroBubble of torch.distributed.pipelining
+dualpipe        max(2F, F+I-F1) + max(I-W, 0), with F, I and W of all the other stages of a half and
+                F1 their mean F; with equal stages and F = I it is (p/2-1)(F+B + B-3W);
+                arXiv 2412.19437 table 2
 """
 
 from __future__ import annotations

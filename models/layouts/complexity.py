@@ -2,7 +2,7 @@
 
 Fewer axes in use is simpler. Pipelining costs most (schedules, uneven stages, bubbles, awkward
 losses), then expert parallelism across scale-up domains, then tensor parallelism; offload and full
-recompute cost something. The points only order layouts: a difference of ten means nothing more than
+recompute cost something. Points only order layouts: a difference of ten means no more than
 "simpler".
 """
 
@@ -37,7 +37,7 @@ POINTS: dict[str, int] = {
     "placement": 4,  # axes in another order than tp < cp < dp < pp
     "torus_block": 4,
 }
-
+"""The points of each reason why a layout is not the simplest one."""
 
 TERM_WORDS: dict[str, str] = {
     "pipeline": "a pipeline",
@@ -60,44 +60,53 @@ TERM_WORDS: dict[str, str] = {
     "placement": "axes in an unusual order",
     "torus_block": "blocks of a torus",
 }
-"""What has the points of each reason."""
+"""Each reason for points in words, as answers name it."""
 
 
 def complexity_terms(problem: Problem, layouts: Layouts) -> dict[str, Array]:
-    """Points by reason, arrays of shape (n,)."""
+    """Points of each of n layouts by the reason for them, arrays of shape (n,)."""
     placed = groups(problem.cluster, layouts)
-    held = _of_degrees(layouts) | _of_placement(problem, layouts, placed) | _of_policy(layouts)
+    counts = (
+        _degree_counts(layouts)
+        | _placement_counts(problem, layouts, placed)
+        | _policy_counts(layouts)
+    )
     return {
-        name: points * np.asarray(held[name], dtype=np.int64) for name, points in POINTS.items()
+        name: points * np.asarray(counts[name], dtype=np.int64) for name, points in POINTS.items()
     }
 
 
 def complexity(problem: Problem, layouts: Layouts) -> Array:
+    """All points of each of n layouts, (n,): the fewer, the simpler."""
     return np.sum(list(complexity_terms(problem, layouts).values()), axis=0)
 
 
 def points_of_degrees(layouts: Layouts) -> Array:
-    """The part that the degrees of a mesh decide; no layout on it has less."""
-    return _points(_of_degrees(layouts))
+    """The points that the degrees of a mesh decide; no layout on it has fewer."""
+    return _points(_degree_counts(layouts))
 
 
 def points_of_mesh(problem: Problem, layouts: Layouts, placed: Groups) -> Array:
-    """The part that degrees and placement decide; no policy has less."""
-    return _points(_of_degrees(layouts) | _of_placement(problem, layouts, placed))
+    """The points that degrees and placement decide; no layout on the placed mesh has fewer."""
+    return _points(_degree_counts(layouts) | _placement_counts(problem, layouts, placed))
 
 
 def points_of_policy(layouts: Layouts) -> Array:
-    """The rest."""
-    return _points(_of_policy(layouts))
+    """The points that neither degrees nor placement decide: schedule, sharding, memory."""
+    return _points(_policy_counts(layouts))
 
 
-def _points(held: dict[str, Array]) -> Array:
+def _points(counts: dict[str, Array]) -> Array:
     return np.sum(
-        [POINTS[name] * np.asarray(value, dtype=np.int64) for name, value in held.items()], axis=0
+        [POINTS[name] * np.asarray(count, dtype=np.int64) for name, count in counts.items()],
+        axis=0,
     )
 
 
-def _of_degrees(x: Layouts) -> dict[str, Array]:
+# Below, how often a layout has each reason: true or false for all but the depth of a pipeline.
+
+
+def _degree_counts(x: Layouts) -> dict[str, Array]:
     return {
         "pipeline": x.pp > 1,
         "pipeline_depth": np.maximum(np.ceil(np.log2(x.pp)) - 1, 0),
@@ -109,7 +118,7 @@ def _of_degrees(x: Layouts) -> dict[str, Array]:
     }
 
 
-def _of_placement(problem: Problem, x: Layouts, placed: Groups) -> dict[str, Array]:
+def _placement_counts(problem: Problem, x: Layouts, placed: Groups) -> dict[str, Array]:
     def crosses(axis: SharedRows[Group]) -> Array:
         return axis.per_row(axis.table.crosses(problem.cluster.scale_out_mask))
 
@@ -121,7 +130,7 @@ def _of_placement(problem: Problem, x: Layouts, placed: Groups) -> dict[str, Arr
     }
 
 
-def _of_policy(x: Layouts) -> dict[str, Array]:
+def _policy_counts(x: Layouts) -> dict[str, Array]:
     return {
         "pipeline_schedule": (x.pp > 1) & (x.schedule != ONE_F_ONE_B) & (x.schedule != AFAB),
         "pipeline_partition": (x.pp > 1) & x.balanced,

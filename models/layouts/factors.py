@@ -1,4 +1,4 @@
-"""Divisors and ordered factorisations."""
+"""Divisors of a number, and the ways to write it as a product."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from models.columns import Array
 
 
 def divisors(n: int) -> list[int]:
+    """In ascending order."""
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
     return small + [n // d for d in reversed(small) if d * d != n]
 
 
 def ordered_factorisations(n: int, parts: int) -> int:
-    """Ways to write n as an ordered product of `parts` factors: a product of binomials over its
-    prime powers."""
-    count, rest, prime = 1, n, 2
+    """In how many ways n is an ordered product of `parts` factors.
+
+    The factors share out each prime power p^k of n independently, in C(k + parts - 1, parts - 1)
+    ways: the result is the product of these binomial coefficients.
+    """
+    count = 1
+    rest = n
+    prime = 2
     while rest > 1:
         power = 0
         while rest % prime == 0:
             rest //= prime
             power += 1
+        # The binomial coefficient, as a product over (parts - 1)!.
         for i in range(parts - 1):
             count = count * (power + i + 1)
         divisor = 1
@@ -28,15 +35,17 @@ def ordered_factorisations(n: int, parts: int) -> int:
             divisor *= i + 1
         count //= divisor
         prime += 1
-        if prime * prime > rest > 1:
+        if prime * prime > rest > 1:  # what is left is a prime itself
             prime = rest
     return count
 
 
 def factorisations(n: int, parts: int) -> Array:
-    """Ordered factorisations of n, (any number, parts)."""
-    factors, found = np.array(divisors(n)), np.array([[n]])
+    """Every ordered product of `parts` factors that is n; shape (ways, parts)."""
+    factors = np.array(divisors(n))
+    found = np.array([[n]])
     for _ in range(parts - 1):
+        # Split the last column into a factor and what it leaves.
         row, factor = np.nonzero(found[:, -1:] % factors == 0)
         rest = found[row, -1] // factors[factor]
         found = np.column_stack([found[row, :-1], factors[factor], rest])

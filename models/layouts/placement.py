@@ -1,10 +1,10 @@
 """Mesh axes on the fabric: which links each axis of a layout crosses.
 
-Devices are numbered from the inside of the cluster outwards, along the dims of a torus in any
-order, and a placement lays the axes over those numbers, innermost first. An axis of degree d whose
-neighbours are s numbers apart spans s·d; within a domain of D devices it keeps gcd(s·d, D) / s of
-its members together in the worst group, exactly all of them when s·d divides D. That one rule
-covers nested levels, ragged domains (groups of 16 on racks of 72) and the dims of a torus.
+Devices are numbered from the inside of the cluster outwards (models.spec.device_order), and a
+placement lays the axes over those numbers, innermost first. An axis of degree d whose neighbours
+are s numbers apart spans s·d numbers. Within a domain of D devices it keeps gcd(s·d, D) / s of its
+members together in the worst group: all of them when s·d divides D. This one rule covers nested
+levels, domains that groups do not divide (groups of 16 on racks of 72) and the dims of a torus.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ _TP, _CP, _SHARD, _REPLICATE, _PP = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The devices of one axis (or product of axes): `members[d]` of them are joined by dim d, for
-    each of n groups; shape (dims, n). `stride[d]`: how many groups share a link of dim d, if it is
-    a ring. `whole` (n,): no group straddles a domain. `degree` (n,): all members."""
+    """n communication groups: the devices that one axis, or a product of axes, joins."""
 
     members: Array
+    """(dims, n): how many members each dim of the cluster joins."""
     stride: Array
+    """(dims, n): how many groups share a link of a dim, where the dim is a ring."""
     whole: Array
+    """(n,): whether no group straddles a domain."""
     degree: Array
+    """(n,): the number of all members."""
 
     @classmethod
     def of(cls, members: Array, stride: Array, whole: Array) -> Group:
@@ -51,7 +53,7 @@ class Group:
         return Group(members, stride, self.whole.take(rows), self.degree.take(rows))
 
     def split(self, ends: Array) -> list[Group]:
-        """The groups up to each of these ends, from the end before it."""
+        """The groups in parts: those up to each of these ends, from the end before it."""
         columns = (
             np.split(of, ends[:-1], axis=-1)
             for of in (self.members, self.stride, self.whole, self.degree)
@@ -63,13 +65,13 @@ class Group:
         return np.any((self.members > 1) & dims[:, None], axis=0)
 
     def covers(self, device_orders: DeviceOrders) -> Array:
-        """Whether members are all those on every dim that joins several, within what the axes
-        inside leave."""
+        """(n,): whether on every dim that joins several members they are all that the axes inside
+        leave of it."""
         lengths = device_orders.lengths[:, None]
         return np.all((self.members == 1) | (self.members * self.stride == lengths), axis=0)
 
     def __mul__(self, other: Group) -> Group:
-        """Of two axes together, as dense on a dim as the denser of those that use it."""
+        """The groups of two axes together. On a dim that both use, the smaller stride counts."""
         stride = np.minimum(self.stride, other.stride)
         stride = np.where(
             self.members == 1, other.stride, np.where(other.members == 1, self.stride, stride)
@@ -79,11 +81,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Groups(Columns):
-    """The communication groups of n layouts on a cluster, those of each axis in a table: few are
-    different.
+    """The communication groups of n layouts on a cluster, by axis. Few groups of an axis are
+    different, and so they lie in a table that the layouts share.
 
-    `sharding` is dp_shard with cp, over which parameters are sharded; `replicas` that with
-    dp_replicate, which hold the same parameters where nothing is sharded.
+    `edp` is expert data parallelism. `sharding` joins dp_shard and cp, over which parameters are
+    sharded; `replicas` joins those with dp_replicate: the devices that hold the same parameters
+    where nothing is sharded.
     """
 
     tp: SharedRows[Group]
@@ -98,19 +101,20 @@ class Groups(Columns):
     replicas: SharedRows[Group]
 
     def times(self, count: int) -> Groups:
-        """So often one after the other, each time with entries of their own."""
-        return Groups(*(_times(getattr(self, name), count) for name in self.__slots__))
+        """These groups `count` times one after the other, each time with table entries of their
+        own."""
+        return Groups(*(_repeated(getattr(self, name), count) for name in self.__slots__))
 
 
-def _times(axis: SharedRows[Group], count: int) -> SharedRows[Group]:
+def _repeated(axis: SharedRows[Group], count: int) -> SharedRows[Group]:
     entries = len(axis.table.whole)
     codes = np.add.outer(np.arange(count) * entries, axis.code).ravel()
     return SharedRows(axis.table.take(np.tile(np.arange(entries), count)), codes)
 
 
 def groups(cluster: Cluster, layouts: Layouts, *, shared: bool = True) -> Groups:
-    """Every axis of every layout on the cluster's dims; unless `shared`, with a table entry for
-    every layout."""
+    """The groups of every axis of every layout. Unless `shared`, every layout has table entries of
+    its own."""
     if not shared:
         return groups_of_meshes(cluster, layouts, shared=False)
     first, code = distinct(
@@ -120,14 +124,14 @@ def groups(cluster: Cluster, layouts: Layouts, *, shared: bool = True) -> Groups
 
 
 def groups_of_meshes(cluster: Cluster, meshes: Layouts, *, shared: bool = True) -> Groups:
-    """Those of meshes that all differ."""
+    """What :func:`groups` gives for meshes that all differ."""
     x = meshes
     degrees = (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp)
     strides = _strides(degrees, x.placement)
     inside_pp = strides[_PP]
     expert = [
         (stride * np.where(stride >= inside_pp, x.pp, 1), degree)
-        for stride, degree in _over_stage(x).values()
+        for stride, degree in _expert_strides_and_degrees(x).values()
     ]
     filled = (
         filling_code(x.torus_axes, x.torus_block)
@@ -139,33 +143,37 @@ def groups_of_meshes(cluster: Cluster, meshes: Layouts, *, shared: bool = True) 
 
 
 def closest_groups(cluster: Cluster, layouts: Layouts) -> Groups:
-    """Every axis as if it were the innermost one, those of experts of a stage: on switched levels
-    no placement joins more of its members.
+    """The groups of every axis as if it were the innermost one, and those of the expert axes as if
+    their stage were. On switched levels no placement keeps more of their members together.
 
-    With stride s an axis keeps gcd(s·d, D)/s members in a domain; that is at most gcd(d, D), since
-    gcd(s·d, D) divides s·gcd(d, D).
+    With stride s an axis keeps gcd(s·d, D)/s members in a domain of D devices. That is at most
+    gcd(d, D), since gcd(s·d, D) divides s·gcd(d, D).
     """
     x = layouts
     near = np.ones_like(x.pp)
     dense = [(near, degree, near) for degree in (x.tp, x.cp, x.dp_shard, x.dp_replicate, x.pp)]
-    expert = [(stride, degree, x.pp) for stride, degree in _over_stage(x).values()]
+    expert = [(stride, degree, x.pp) for stride, degree in _expert_strides_and_degrees(x).values()]
     return _groups(cluster.device_orders, [*dense, *expert], np.zeros_like(x.pp))
 
 
 def innermost_group(cluster: Cluster, degrees: Array) -> Group:
-    """Innermost axes of these degrees."""
+    """The groups of innermost axes of these degrees."""
     return _group(cluster.device_orders, np.ones_like(degrees), degrees)
 
 
 def expert_groups_beside_pipeline(
     cluster: Cluster, meshes: Layouts, closest: Groups, filled: Array
 ) -> dict[str, Group]:
-    """Of the closest groups of these meshes, all that those of expert axes may be: of every entry
-    of their tables the group with the pipeline's axis outside, then of every entry that with it
-    inside, in each of these fillings of a torus."""
+    """All groups that the expert axes of these meshes may have, by axis.
+
+    They come in the order of the entries in the tables of `closest`, the closest groups of the
+    meshes: in the first filling of a torus those with the pipeline's axis outside the stage, then
+    those with it inside, then in the next filling. `filled` holds the fillings as rows of (order,
+    block).
+    """
     found, device_orders = {}, cluster.device_orders
     fillings = np.repeat(filling_code(*filled.T), 2)
-    for name, (stride, degree) in _over_stage(meshes).items():
+    for name, (stride, degree) in _expert_strides_and_degrees(meshes).items():
         first, _ = distinct(getattr(closest, name).code)
         near, far = stride[first], stride[first] * meshes.pp[first]
         strides = np.tile(np.concatenate([near, far]), len(fillings) // 2)
@@ -174,28 +182,30 @@ def expert_groups_beside_pipeline(
     return found
 
 
-def _over_stage(x: Layouts) -> dict[str, tuple[Array, Array]]:
-    """Stride and degree of the expert axes. They fold over the devices of one pipeline stage,
-    innermost first: etp, ep, then expert data parallel. Those are numbered without the pipeline's
-    axis; crossing it multiplies the distance by pp."""
+def _expert_strides_and_degrees(x: Layouts) -> dict[str, tuple[Array, Array]]:
+    """Stride and degree of each expert axis. The axes fold over the devices of one pipeline stage,
+    innermost first: etp, ep, then expert data parallelism. A stage is numbered here without the
+    pipeline's axis: where an axis crosses that, its stride is pp times as large."""
     routed = x.etp * x.ep
     stage = x.dp_replicate * x.dp_shard * x.cp * x.tp
-    replicas = np.maximum(_sharing(x, stage) // routed, 1)
+    replicas = np.maximum(_devices_sharing_experts(x, stage) // routed, 1)
     return {"ep": (x.etp, x.ep), "etp": (np.ones_like(x.etp), x.etp), "edp": (routed, replicas)}
 
 
 def _strides(degrees: Sequence[Array], placement: Array) -> Array:
-    """Numbers between neighbours on each axis, (axes, n): the product of the degrees inside it."""
-    degree, order, row = np.stack(degrees), _ORDERS[placement].T, np.arange(len(placement))
-    strides, inside = np.empty_like(degree), np.ones_like(placement)
-    for axis in order:
+    """How far apart neighbours on each axis are, (axes, n): the product of the degrees inside."""
+    degree = np.stack(degrees)
+    row = np.arange(len(placement))
+    strides = np.empty_like(degree)
+    inside = np.ones_like(placement)
+    for axis in _ORDERS[placement].T:
         strides[axis, row] = inside
         inside = inside * degree[axis, row]
     return strides
 
 
-def _sharing(x: Layouts, stage: Array) -> Array:
-    """Devices of a stage over which an expert's parameters are sharded."""
+def _devices_sharing_experts(x: Layouts, stage: Array) -> Array:
+    """How many devices of a stage an expert's parameters are sharded over."""
     return np.where(x.dp_shard > 1, stage // x.dp_replicate, stage)
 
 
@@ -206,8 +216,8 @@ def _groups(
     *,
     shared: bool = True,
 ) -> Groups:
-    """From stride, degree and what else tells groups apart, of each axis in the order of Groups;
-    `filled`: the filling of a torus."""
+    """The groups of axes that are given in the order of the fields of Groups, each as its stride,
+    its degree and whatever else tells its groups apart. `filled` (n,) is the filling of a torus."""
 
     def alike(*columns: Array) -> tuple[Array, Array]:
         return distinct(*columns) if shared else all_distinct(len(columns[0]))
@@ -250,9 +260,9 @@ def _groups(
 
 
 def _distinct_entries(table: Group, axis: Array) -> tuple[Array, Array]:
-    """Of groups, by the axis of each, one for all of an axis that join their members by the same
-    links, and are whole or not: fillings of a torus may come to that. In order of the axes, and
-    which of them each is."""
+    """The positions of groups that differ, in order of their axes, and for each of all groups which
+    of those it is. Groups of an axis are alike where they join their members by the same links and
+    are whole or not: in different fillings of a torus they may be."""
     links = np.where(table.members > 1, table.stride, 1)
     columns = np.concatenate([axis[None], table.members, links, table.whole[None]])
     _, first, entry = np.unique(columns, axis=1, return_index=True, return_inverse=True)
@@ -260,9 +270,9 @@ def _distinct_entries(table: Group, axis: Array) -> tuple[Array, Array]:
 
 
 def groups_of_every_stride(cluster: Cluster, degree: Array, filled: Array) -> tuple[Group, int]:
-    """Groups of these degrees with every distance between neighbours that an axis may have, in each
-    of these fillings of a torus, the degrees of each in a row; and how many there are of each
-    degree."""
+    """The groups of these degrees with every stride that an axis may have, in each of these
+    fillings of a torus, and how many there are of each degree. Those of one filling and stride
+    stand in a row, in the order of the degrees."""
     n, device_orders = cluster.num_devices, cluster.device_orders
     fillings = filling_code(*filled.T)
     filled, stride, degrees = (
@@ -278,17 +288,17 @@ def groups_of_every_stride(cluster: Cluster, degree: Array, filled: Array) -> tu
 def _group(
     device_orders: DeviceOrders, stride: Array, degree: Array, filled: Array | None = None
 ) -> Group:
+    """The groups of axes with these strides and degrees, in these fillings of a torus."""
     if filled is None or not filled.any():
-        domains = device_orders.usual[:, None]
-        return Group.of(*_places(domains, stride, degree), _is_whole(domains, stride, degree))
+        domains = device_orders.default_domains[:, None]
+        members, stride_in_dim = _members_and_strides(domains, stride, degree)
+        return Group.of(members, stride_in_dim, _is_whole(domains, stride, degree))
     domains = device_orders.domains[filled].T
     whole = _is_whole(domains, stride, degree)
-    members, stride = _places(domains, stride, degree)
-    dims, steps, row = (
-        device_orders.dims[filled].T,
-        device_orders.steps[filled].T,
-        np.arange(len(filled)),
-    )
+    members, stride = _members_and_strides(domains, stride, degree)
+    dims = device_orders.dims[filled].T
+    steps = device_orders.strides[filled].T
+    row = np.arange(len(filled))
     of_dim = np.ones((2, len(device_orders.lengths), len(row)))
     for dim, joined, apart in zip(dims[::-1], members[::-1], (steps * stride)[::-1], strict=True):
         of_dim[0, dim, row] *= joined
@@ -297,13 +307,14 @@ def _group(
 
 
 def _is_whole(domains: Array, stride: Array, degree: Array) -> Array:
-    """Whether both the axis and what lies inside it cover whole domains, or divide them."""
+    """(n,): whether both an axis and what lies inside it cover whole domains, or divide them."""
     spans = (stride[None, :], (stride * degree)[None, :])
     return np.all([(span % domains == 0) | (domains % span == 0) for span in spans], axis=(0, 1))
 
 
-def _places(domains: Array, stride: Array, degree: Array) -> tuple[Array, Array]:
-    """How many members each place joins, from the inside out, and how far apart they are there."""
+def _members_and_strides(domains: Array, stride: Array, degree: Array) -> tuple[Array, Array]:
+    """For each of the nested domains: how many members it joins of those that the domain inside it
+    keeps together, and how far apart these are, counted in domains inside it; (domains, n)."""
     span = stride * degree
     together = np.maximum(np.gcd(span[None, :], domains) // stride[None, :], 1)
     together[-1] = degree  # the last joins everything

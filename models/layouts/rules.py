@@ -1,9 +1,9 @@
-"""What makes a layout legal: each rule has a name, a vectorised test and a message with the values
-put in.
+"""The rules that make a layout legal: each has a name, a vectorised test and a message.
 
-A rule is a fact of the arithmetic (degrees multiply to the devices), of the model (heads divide
-over tp), of a framework (its source named) or of the stack's data. The search counts what each rule
-refuses; a prediction of a single layout fails with the first rule's message.
+A rule states a fact of the arithmetic (the degrees multiply to the number of devices), of the model
+(tensor parallelism divides the heads), of a framework (whose source its docstring names) or of the
+stack's data. The search counts how many layouts each rule refuses; a prediction of a single layout
+fails with the message of the first rule that it breaks, which has the layout's values in it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ from models.spec.recompute import FULL, MODULES, NONE, RECOMPUTE, STACK_SELECTIV
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`test` is true where a layout obeys. `message` says, for one that does not, what the rule
-    asks."""
+    """One rule of legality; `field` is the dotted path of the value that an error blames.
+
+    `test` gives an array of truth values, one for each of n layouts: true where the layout obeys.
+    `message` says what the rule asks of a layout that breaks it.
+    """
 
     name: str
     field: str
@@ -45,26 +48,54 @@ class Rule:
     message: Callable[[Problem, Layout], str]
 
 
+# Below, `p` is the problem and `x` the layout, or layouts, to be judged.
+
+
+def _every(x: Layouts) -> Array:
+    """True for each of the layouts: the rule does not concern this problem."""
+    return np.ones(len(x), dtype=bool)
+
+
+# -- the mesh, and what it divides
+
+
 def _mesh_fills_cluster(p: Problem, x: Layouts) -> Array:
     return x.num_devices == p.cluster.num_devices
 
 
-def _filling(p: Problem, x: Layout) -> str:
-    """What dp_shard would do, if any."""
+def _mesh_message(p: Problem, x: Layout) -> str:
     shard, rest = divmod(p.cluster.num_devices * x.dp_shard, x.num_devices)
-    return "" if rest else f": dp_shard({shard}) would"
+    would_fill = "" if rest else f": dp_shard({shard}) would"
+    return (
+        f"pp({x.pp}) * dp_replicate({x.dp_replicate}) * dp_shard({x.dp_shard}) * cp({x.cp})"
+        f" * tp({x.tp}) = {x.num_devices}, must equal the cluster's {p.cluster.num_devices}"
+        f" devices{would_fill}"
+    )
 
 
-def _heads(p: Problem, x: Layouts) -> Array:
-    ok = np.ones(len(x), dtype=bool)
+def _tensor_divides_heads(p: Problem, x: Layouts) -> Array:
+    ok = _every(x)
     for layer in p.architecture.kinds:
         a = layer.attention
-        beyond = (x.tp % a.num_kv_heads == 0) & p.stack.replicates_kv_heads
-        ok &= (a.num_heads % x.tp == 0) & ((a.num_kv_heads % x.tp == 0) | beyond)
+        repeats_heads = (x.tp % a.num_kv_heads == 0) & p.stack.replicates_kv_heads
+        ok &= (a.num_heads % x.tp == 0) & ((a.num_kv_heads % x.tp == 0) | repeats_heads)
     return ok
 
 
-def _widths(p: Problem, x: Layouts) -> Array:
+def _heads_message(p: Problem, x: Layout) -> str:
+    attention = p.architecture.kinds[0].attention
+    must = (
+        "divide or be a multiple of"
+        if p.stack.replicates_kv_heads
+        else f"stack {p.stack.id} repeats none: divide"
+    )
+    return (
+        f"tp({x.tp}) must divide the {attention.num_heads} attention heads, and {must} the"
+        f" {attention.num_kv_heads} key-value heads"
+    )
+
+
+def _tensor_divides_widths(p: Problem, x: Layouts) -> Array:
     ok = p.architecture.hidden_size % x.tp == 0
     for layer in p.architecture.kinds:
         if layer.dense:
@@ -74,22 +105,34 @@ def _widths(p: Problem, x: Layouts) -> Array:
     return ok
 
 
-def _blocks(p: Problem, x: Layouts) -> Array:
-    """Experts' tokens are padded, their weights are not."""
+def _widths_message(p: Problem, x: Layout) -> str:
+    return (
+        f"tp({x.tp}) must divide hidden_size({p.architecture.hidden_size}) and the dense"
+        f" intermediate sizes, etp({x.etp}) the expert intermediate size"
+    )
+
+
+def _weights_are_whole_blocks(p: Problem, x: Layouts) -> Array:
+    """Sides of a device's weights are multiples of the number format's block, where kernels refuse
+    others. The number of tokens of an expert is not tested: tokens are padded, weights are not."""
     block = p.workload.number_format.block if p.stack.whole_blocks else 1
     if block == 1:
-        return np.ones(len(x), dtype=bool)
-    return np.all([(side + np.zeros(len(x))) % block == 0 for side in _sides(p, x)], axis=0)
+        return _every(x)
+    sides = [side + np.zeros(len(x)) for side in _weight_sides(p, x)]
+    return np.all([side % block == 0 for side in sides], axis=0)
 
 
-def _sides(p: Problem, x: Layouts) -> list[Array | float]:
-    """Sides of the weights of layers on a device, of those projections too that it computes at
-    once."""
+def _weight_sides(p: Problem, x: Layouts) -> list[Array | float]:
+    """The sides of the weight matrices of layers on one device. Projections that a device computes
+    in one product (queries, keys and values) count as one matrix."""
     hidden = p.architecture.hidden_size
-    sides: list[Array | float] = [hidden, *([hidden / x.tp] if p.architecture.mtp_layers else [])]
+    sides: list[Array | float] = [hidden]
+    if p.architecture.mtp_layers:
+        sides.append(hidden / x.tp)
     for layer in p.architecture.kinds:
         a = layer.attention
-        queries, values = a.num_heads * a.head_dim / x.tp, a.num_heads * a.v_head_dim / x.tp
+        queries = a.num_heads * a.head_dim / x.tp
+        values = a.num_heads * a.v_head_dim / x.tp
         if a.kv_lora_rank is None:
             sides += [queries + a.kv_dim * a.kv_share(x.tp), values]
         else:
@@ -100,17 +143,33 @@ def _sides(p: Problem, x: Layouts) -> list[Array | float]:
     return sides
 
 
-def _experts(p: Problem, x: Layouts) -> Array:
+def _blocks_message(p: Problem, x: Layout) -> str:
+    return (
+        f"stack {p.stack.id} needs widths that are multiples of"
+        f" {p.workload.number_format.block} under {p.workload.precision}, on every device:"
+        f" hidden_size({p.architecture.hidden_size}), of attention and dense layers over"
+        f" tp({x.tp}), of experts over etp({x.etp})"
+    )
+
+
+def _expert_parallel_divides_experts(p: Problem, x: Layouts) -> Array:
     counts = [layer.moe.num_experts for layer in p.architecture.kinds if layer.moe]
     if not counts:
         return (x.ep == 1) & (x.etp == 1)
     return np.all([count % x.ep == 0 for count in counts], axis=0)
 
 
-def _fold(p: Problem, x: Layouts) -> Array:
-    """torchtitan parallel_dims.py: ep folds over dp_shard, cp and tp; plain Megatron over all of
-    dp; MaxText base.yml: over fsdp or context, with what is within an expert sharded over
-    tensor."""
+def _experts_message(p: Problem, x: Layout) -> str:
+    return f"ep({x.ep}) must divide the number of experts, and ep and etp be 1 in a dense model"
+
+
+def _experts_fold(p: Problem, x: Layouts) -> Array:
+    """The expert axes divide the product of the dense axes that they fold over.
+
+    In torchtitan (parallel_dims.py) these are dp_shard, cp and tp; in plain Megatron-Core all of
+    data parallelism too; in MaxText (base.yml) fsdp or context, with the inside of an expert
+    sharded over tensor.
+    """
     if p.stack.expert_folding == "beside_tensor":
         return (x.dp_shard * x.cp % x.ep == 0) & ((x.etp == x.tp) | (not p.experts_keep_tensor))
     dense = x.dp_shard * x.cp * x.tp
@@ -119,70 +178,86 @@ def _fold(p: Problem, x: Layouts) -> Array:
     return dense % (x.ep * x.etp) == 0
 
 
-def _causal_chunks(x: Layouts) -> Array:
-    return np.where(x.cp > 1, 2 * x.cp, 1)
-
-
-def _sequence(p: Problem, x: Layouts) -> Array:
-    """Megatron arguments.py: seq % (2·cp) == 0, for balanced causal chunks."""
-    return p.workload.seq_len % _causal_chunks(x) == 0
-
-
-def _sequence_over_tensor(p: Problem, x: Layouts) -> Array:
-    """Sequence parallelism shards every chunk over tp too."""
-    return p.workload.seq_len % (_causal_chunks(x) * np.where(x.sequence_parallel, x.tp, 1)) == 0
-
-
-def _beyond_heads(p: Problem) -> str:
-    """What tp may be with more devices than key-value heads."""
+def _folding_message(p: Problem, x: Layout) -> str:
+    if p.stack.expert_folding == "beside_tensor":
+        return (
+            f"stack {p.stack.id} shards experts over tp: etp({x.etp}) must be tp({x.tp}), and"
+            f" ep({x.ep}) divide dp_shard({x.dp_shard}) * cp({x.cp})"
+        )
+    replicas = " (times dp_replicate without sharding)" if p.stack.expert_folding == "all" else ""
     return (
-        "divide or be a multiple of"
-        if p.stack.replicates_kv_heads
-        else f"stack {p.stack.id} repeats none: divide"
+        f"etp({x.etp}) * ep({x.ep}) must divide dp_shard({x.dp_shard}) * cp({x.cp}) * tp({x.tp})"
+        f"{replicas}"
     )
 
 
-def _ties(p: Problem, x: Layouts) -> Array:
-    return (x.pp == 1) | p.stack.ties_in_pipeline | (not p.architecture.tie_word_embeddings)
+def _sequence_divides_into_chunks(p: Problem, x: Layouts) -> Array:
+    return p.workload.seq_len % _sequence_chunks(x) == 0
 
 
-def _multi_token_prediction(p: Problem, x: Layouts) -> Array:
-    free = not (p.stack.mtp_alone and p.architecture.mtp_layers)
-    return ((x.pp == 1) & (x.cp == 1)) | free
+def _sequence_chunks(x: Layouts) -> Array:
+    """Chunks of a sequence under context parallelism: each rank has one from the front and one from
+    the back, so that causal attention is balanced (Megatron arguments.py: seq % (2·cp) == 0)."""
+    return np.where(x.cp > 1, 2 * x.cp, 1)
 
 
-def _heads_over_cp(p: Problem, x: Layouts) -> Array:
+def _sequence_message(p: Problem, x: Layout) -> str:
+    return f"seq_len({p.workload.seq_len}) must be a multiple of 2*cp({x.cp})"
+
+
+def _chunks_divide_over_tensor(p: Problem, x: Layouts) -> Array:
+    """Sequence parallelism shards every chunk over tp too."""
+    return p.workload.seq_len % (_sequence_chunks(x) * np.where(x.sequence_parallel, x.tp, 1)) == 0
+
+
+def _chunks_message(p: Problem, x: Layout) -> str:
+    chunks = f"2*cp({x.cp}) times " if x.cp > 1 else ""
+    return (
+        f"seq_len({p.workload.seq_len}) must be a multiple of {chunks}tp({x.tp}) with sequence"
+        " parallelism"
+    )
+
+
+def _context_divides_heads(p: Problem, x: Layouts) -> Array:
+    """Ulysses exchanges heads for tokens, and so needs a head for every rank of cp and tp."""
     if p.stack.context != "ulysses":
-        return np.ones(len(x), dtype=bool)
+        return _every(x)
     heads = min(layer.attention.num_heads for layer in p.architecture.kinds)
     return heads % (x.cp * x.tp) == 0
 
 
-def _batch(p: Problem, x: Layouts) -> Array:
+def _context_message(p: Problem, x: Layout) -> str:
+    return (
+        f"cp({x.cp}) * tp({x.tp}) must divide the attention heads: {p.stack.id} exchanges heads for"
+        " tokens"
+    )
+
+
+def _batch_divides(p: Problem, x: Layouts) -> Array:
     return p.workload.global_batch % (x.dp * x.micro_batch) == 0
 
 
-def _accumulation(p: Problem, x: Layouts) -> Array:
-    at_once = p.workload.precision == "fp8" and p.cluster.chip.vendor in p.stack.fp8_at_once_on
-    return (x.pp > 1) | (x.num_micro_batches(p.workload.global_batch) <= 1) | (not at_once)
+def _batch_message(p: Problem, x: Layout) -> str:
+    return (
+        f"global_batch({p.workload.global_batch}) must be a multiple of dp({x.dp}) *"
+        f" micro_batch({x.micro_batch})"
+    )
 
 
-def _layers(p: Problem, x: Layouts) -> Array:
-    chunks = x.pp * x.virtual_stages
-    layers = p.architecture.num_layers
-    ends = 2 * (
-        x.schedule == INTERLEAVED
-    )  # which may be chunks by themselves (models.cost.stage_partition)
-    return np.where(x.balanced, chunks <= layers + ends, layers % chunks == 0)
+# -- the pipeline
 
 
-def _partition_offered(p: Problem, x: Layouts) -> Array:
-    if p.stack.splits_by_threshold:
-        return x.balanced == (x.pp > 1)
-    return ~x.balanced | ((x.pp > 1) & (p.stack.partition == "balanced"))
+def _schedule_offered(p: Problem, x: Layouts) -> Array:
+    offered = [SCHEDULES.index(name) for name in p.stack.schedules]
+    return np.isin(x.schedule, offered) | ((x.pp == 1) & np.isin(x.schedule, (ONE_F_ONE_B, AFAB)))
 
 
-def _schedule_shape(p: Problem, x: Layouts) -> Array:
+def _schedule_message(p: Problem, x: Layout) -> str:
+    return f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}"
+
+
+def _schedule_has_its_shape(p: Problem, x: Layouts) -> Array:
+    """Each schedule has as many virtual stages, stages and micro-batches as it is made for."""
     m = x.num_micro_batches(p.workload.global_batch)
     single = (x.pp == 1) & np.isin(x.schedule, (ONE_F_ONE_B, AFAB)) & (x.virtual_stages == 1)
     interleaved = (x.virtual_stages >= 2) & (m >= x.pp)
@@ -205,23 +280,19 @@ def _schedule_shape(p: Problem, x: Layouts) -> Array:
     return np.where(x.pp == 1, single, piped & (x.virtual_stages <= p.stack.max_virtual_stages))
 
 
-_NEEDS = {
+_SCHEDULE_NEEDS = {
     "interleaved": (
         "virtual_stages from 2, and micro-batches in groups as the stack makes them: {groups}"
     ),
     "zero_bubble_v": "virtual_stages(2)",
     "dualpipe": "virtual_stages(1), an even pp and an even number of at least 2*pp micro-batches",
 }
-
-
-_GROUPS = {
+_INTERLEAVED_GROUPS = {
     "any": "pp of them or more",
     "equal": "pp of them or more, and a multiple of how often pp goes into their number",
     "stages": "a multiple of pp",
 }
-
-
-_PLAIN = {
+_PLAIN_MICRO_BATCHES = {
     "any": "",
     "stages": " and at least pp micro-batches",
     "multiple": " and a multiple of pp micro-batches",
@@ -238,48 +309,179 @@ def _shape_message(p: Problem, x: Layout) -> str:
             f" {x.virtual_stages}"
         )
     m = max(p.workload.global_batch // (x.dp * x.micro_batch), 1)
-    needs = _NEEDS.get(x.schedule, f"virtual_stages(1){_PLAIN[p.stack.plain_micro_batches]}")
-    needs = needs.format(groups=_GROUPS[p.stack.micro_batch_groups])
+    plain = f"virtual_stages(1){_PLAIN_MICRO_BATCHES[p.stack.plain_micro_batches]}"
+    needs = _SCHEDULE_NEEDS.get(x.schedule, plain)
+    needs = needs.format(groups=_INTERLEAVED_GROUPS[p.stack.micro_batch_groups])
     return (
         f"{x.schedule} needs {needs}; got virtual_stages({x.virtual_stages}) and {m} micro-batches"
         f" with pp({x.pp})"
     )
 
 
-def _schedule_offered(p: Problem, x: Layouts) -> Array:
-    offered = [SCHEDULES.index(name) for name in p.stack.schedules]
-    return np.isin(x.schedule, offered) | ((x.pp == 1) & np.isin(x.schedule, (ONE_F_ONE_B, AFAB)))
+def _layers_divide_into_chunks(p: Problem, x: Layouts) -> Array:
+    chunks = x.pp * x.virtual_stages
+    layers = p.architecture.num_layers
+    # The embedding and the head may be chunks by themselves (models.cost.stage_partition).
+    ends = 2 * (x.schedule == INTERLEAVED)
+    return np.where(x.balanced, chunks <= layers + ends, layers % chunks == 0)
 
 
-def _balancing(p: Problem, x: Layouts) -> Array:
-    if (
-        not p.architecture.is_moe
-        or p.workload.load_balancing != "global_batch_loss"
-        or p.stack.running_balance
-    ):
-        return np.ones_like(x.pp, dtype=bool)
+def _layers_message(p: Problem, x: Layout) -> str:
+    if not x.balanced and x.pp * x.virtual_stages <= p.architecture.num_layers:
+        number = "the same number"
+    elif x.schedule == "interleaved":
+        number = "but the first and last at least one"
+    else:
+        number = "at least one on average"
+    return (
+        f"{p.architecture.num_layers} layers must give each of pp({x.pp}) *"
+        f" virtual_stages({x.virtual_stages}) chunks {number}"
+    )
+
+
+def _tied_embedding_allowed(p: Problem, x: Layouts) -> Array:
+    return (x.pp == 1) | p.stack.ties_in_pipeline | (not p.architecture.tie_word_embeddings)
+
+
+def _tie_message(p: Problem, x: Layout) -> str:
+    return (
+        f"stack {p.stack.id} has no pipeline for a model that ties its embedding to its head"
+        " (tie_word_embeddings)"
+    )
+
+
+def _mtp_offered(p: Problem, x: Layouts) -> Array:
+    anywhere = not (p.stack.mtp_alone and p.architecture.mtp_layers)
+    return ((x.pp == 1) & (x.cp == 1)) | anywhere
+
+
+def _mtp_message(p: Problem, x: Layout) -> str:
+    return (
+        f"stack {p.stack.id} has multi-token prediction without pipeline and context parallelism"
+        f" only; got pp({x.pp}), cp({x.cp}); mtp_layers 0 leaves it out"
+    )
+
+
+def _gradients_accumulate(p: Problem, x: Layouts) -> Array:
+    at_once = p.workload.precision == "fp8" and p.cluster.chip.vendor in p.stack.fp8_at_once_on
+    return (x.pp > 1) | (x.num_micro_batches(p.workload.global_batch) <= 1) | (not at_once)
+
+
+def _accumulate_message(p: Problem, x: Layout) -> str:
+    return (
+        f"stack {p.stack.id} accumulates no gradients in fp8 on chips of {p.cluster.chip.vendor}:"
+        f" without a pipeline micro_batch({x.micro_batch}) must be all of a rank's"
+        f" {p.workload.global_batch // x.dp} sequences"
+    )
+
+
+def _partition_offered(p: Problem, x: Layouts) -> Array:
+    if p.stack.splits_by_threshold:
+        return x.balanced == (x.pp > 1)
+    return ~x.balanced | ((x.pp > 1) & (p.stack.partition == "balanced"))
+
+
+def _partition_message(p: Problem, x: Layout) -> str:
+    if x.pp == 1:
+        return "an uneven split needs pp > 1"
+    split = "by their cost" if p.stack.splits_by_threshold else "evenly only"
+    return f"stack {p.stack.id} splits layers {split}"
+
+
+def _forwards_first(p: Problem, x: Layouts) -> Array:
+    """An auxiliary loss over the global batch is known only after the forward of every micro-batch,
+    unless the stack keeps running statistics for it."""
+    over_global_batch = p.workload.load_balancing == "global_batch_loss"
+    if not p.architecture.is_moe or not over_global_batch or p.stack.running_balance:
+        return _every(x)
     return (x.schedule == AFAB) | (x.num_micro_batches(p.workload.global_batch) == 1)
 
 
-def _sharding_shape(p: Problem, x: Layouts) -> Array:
+def _balancing_message(p: Problem, x: Layout) -> str:
+    lacks_schedule = x.pp > 1 and "afab" not in p.stack.schedules
+    return (
+        f"load_balancing({p.workload.load_balancing}), an auxiliary loss over the global batch,"
+        " needs every forward before the first backward: one micro-batch, or the"
+        " all-forward-all-backward schedule (afab)"
+        f"{f', which stack {p.stack.id} lacks' if lacks_schedule else ''}"
+    )
+
+
+# -- sharding of parameters, gradients and optimizer states
+
+
+def _zero_stage_matches_degrees(p: Problem, x: Layouts) -> Array:
     plain = (x.zero_stage == 0) & (x.dp_shard == 1)
     sharded = (x.zero_stage > 0) & ((x.dp_shard > 1) | (x.dp_replicate == 1))
     return plain | sharded
 
 
-def _sharding_offered(p: Problem, x: Layouts) -> Array:
-    hybrid = (
-        (x.dp_replicate == 1) | (x.dp_shard == 1) | np.isin(x.zero_stage, p.stack.hybrid_stages)
+def _zero_stage_message(p: Problem, x: Layout) -> str:
+    return (
+        f"zero_stage({x.zero_stage}) with dp_shard({x.dp_shard}), dp_replicate({x.dp_replicate}):"
+        " stage 0 replicates (dp_shard 1), stages 1 to 3 shard (dp_shard above 1, or no data"
+        " parallelism)"
     )
-    return np.isin(x.zero_stage, p.stack.zero_stages) & hybrid
 
 
-def _muon(p: Problem, x: Layouts) -> Array:
+def _zero_stage_offered(p: Problem, x: Layouts) -> Array:
+    is_hybrid = (x.dp_replicate > 1) & (x.dp_shard > 1)
+    hybrid_is_offered = ~is_hybrid | np.isin(x.zero_stage, p.stack.hybrid_stages)
+    return np.isin(x.zero_stage, p.stack.zero_stages) & hybrid_is_offered
+
+
+def _zero_stages_message(p: Problem, x: Layout) -> str:
+    beside_replicas = ""
+    if x.dp_replicate > 1 and x.dp_shard > 1:
+        hybrid = ", ".join(map(str, p.stack.hybrid_stages)) or "none"
+        beside_replicas = f", and beside replicas {hybrid}"
+    return (
+        f"stack {p.stack.id} offers ZeRO stages {', '.join(map(str, p.stack.zero_stages))}"
+        f"{beside_replicas}; got {x.zero_stage}"
+    )
+
+
+def _muon_goes_with_zero_stage(p: Problem, x: Layouts) -> Array:
     return np.isin(x.zero_stage, p.stack.muon_stages) | (p.workload.optimizer != "muon")
+
+
+def _muon_message(p: Problem, x: Layout) -> str:
+    stages = ", ".join(map(str, p.stack.muon_stages))
+    return f"stack {p.stack.id} has Muon with ZeRO stages {stages}, not {x.zero_stage}"
+
+
+def _zero_in_pipeline(p: Problem, x: Layouts) -> Array:
+    return (x.zero_stage <= p.stack.max_zero_in_pipeline) | (x.pp == 1)
+
+
+def _zero_pipeline_message(p: Problem, x: Layout) -> str:
+    return (
+        f"stack {p.stack.id} has ZeRO up to {p.stack.max_zero_in_pipeline} beside a pipeline, not"
+        f" {x.zero_stage}"
+    )
+
+
+def _zero_with_experts(p: Problem, x: Layouts) -> Array:
+    return (x.zero_stage <= 2) | (x.ep == 1) | (x.cp == 1) | (not p.stack.experts_alone)
+
+
+def _zero_experts_message(p: Problem, x: Layout) -> str:
+    return (
+        f"stack {p.stack.id} has ZeRO 3 with ep({x.ep}) only without context parallelism; got"
+        f" cp({x.cp})"
+    )
 
 
 def _reshard_offered(p: Problem, x: Layouts) -> Array:
     return (x.zero_stage < 3) | np.isin(x.reshard, p.stack.reshard)
+
+
+def _reshard_message(p: Problem, x: Layout) -> str:
+    offered = ", ".join(str(value).lower() for value in p.stack.reshard)
+    return f"stack {p.stack.id} offers reshard after forward: {offered}"
+
+
+# -- the other degrees
 
 
 def _degrees_offered(p: Problem, x: Layouts) -> Array:
@@ -289,48 +491,93 @@ def _degrees_offered(p: Problem, x: Layouts) -> Array:
     return pp & (x.tp <= s.max_tp) & (x.cp <= s.max_cp) & (x.ep <= s.max_ep) & etp
 
 
-def _sequence_parallel_offered(p: Problem, x: Layouts) -> Array:
+def _degrees_message(p: Problem, x: Layout) -> str:
+    s = p.stack
+    limits = f"stack {s.id} has tp up to {s.max_tp}, cp up to {s.max_cp}, ep up to {s.max_ep}"
+    if x.pp > s.max_pp:
+        limits += f", pp up to {s.max_pp}"
+    if not s.context_in_pipeline:
+        limits += ", and cp 1 beside a pipeline"
+    if not s.expert_tensor_parallel:
+        limits += ", and etp 1 only"
+    return f"{limits}; got pp({x.pp}), tp({x.tp}), cp({x.cp}), ep({x.ep}), etp({x.etp})"
+
+
+def _sp_offered(p: Problem, x: Layouts) -> Array:
     with_tp = np.isin(x.sequence_parallel, p.stack.sequence_parallel)
     return np.where(x.tp > 1, with_tp, ~x.sequence_parallel)
 
 
-def _moe_sequence_parallel(p: Problem, x: Layouts) -> Array:
+def _sp_message(p: Problem, x: Layout) -> str:
+    offered = " or ".join("on" if value else "off" for value in p.stack.sequence_parallel)
+    return f"sequence parallelism goes with tp > 1; stack {p.stack.id} then has it {offered}"
+
+
+def _moe_has_sp(p: Problem, x: Layouts) -> Array:
     """Megatron moe_layer.py: MoE with tensor parallelism trains only with sequence parallelism."""
+    return (x.tp == 1) | x.sequence_parallel if p.architecture.is_moe else _every(x)
+
+
+def _moe_sp_message(p: Problem, x: Layout) -> str:
+    never = f", which stack {p.stack.id} does not have: tp must be 1"
     return (
-        (x.tp == 1) | x.sequence_parallel if p.architecture.is_moe else np.ones(len(x), dtype=bool)
+        f"experts with tp({x.tp}) > 1 need sequence_parallel"
+        f"{'' if True in p.stack.sequence_parallel else never}"
     )
+
+
+# -- recompute and offload
 
 
 def _recompute_offered(p: Problem, x: Layouts) -> Array:
-    selective = (x.recompute != NONE) & (x.recompute != FULL)
-    name = np.where(
-        selective,
-        RECOMPUTE.index("selective"),
-        np.where(x.recompute == FULL, RECOMPUTE.index("full"), 0),
+    is_selective = (x.recompute != NONE) & (x.recompute != FULL)
+    kind = np.select(
+        [is_selective, x.recompute == FULL],
+        [RECOMPUTE.index("selective"), RECOMPUTE.index("full")],
+        RECOMPUTE.index("none"),
     )
-    return np.isin(name, [RECOMPUTE.index(offered) for offered in p.stack.recompute])
+    return np.isin(kind, [RECOMPUTE.index(offered) for offered in p.stack.recompute])
+
+
+def _recompute_message(p: Problem, x: Layout) -> str:
+    return f"stack {p.stack.id} recomputes {', '.join(p.stack.recompute)}, not {x.recompute}"
+
+
+_ALL_MODULES = STACK_SELECTIVE - 1  # a bit for every module (models.spec.recompute)
 
 
 def _modules_offered(p: Problem, x: Layouts) -> Array:
-    others = (STACK_SELECTIVE - 1) & ~policy_code("selective", p.stack.recomputable_modules)
+    others = _ALL_MODULES & ~policy_code("selective", p.stack.recomputable_modules)
     return (x.recompute & others) == 0
+
+
+def _modules_message(p: Problem, x: Layout) -> str:
+    return (
+        f"stack {p.stack.id} recomputes the modules {', '.join(p.stack.recomputable_modules)}, not"
+        f" all of {', '.join(x.recompute_modules)}"
+    )
 
 
 def _modules_exist(p: Problem, x: Layouts) -> Array:
     nowhere = [name for name in MODULES if not p.has_module(name)]
-    return (x.recompute & policy_code("selective", nowhere) & (STACK_SELECTIVE - 1)) == 0
+    return (x.recompute & policy_code("selective", nowhere) & _ALL_MODULES) == 0
 
 
-def _recompute_layers(p: Problem, x: Layouts) -> Array:
-    """Of chunks that are all as long: how many layers of unequal ones are recomputed, no share of a
-    stage says."""
+def _missing_modules_message(p: Problem, x: Layout) -> str:
+    nowhere = ", ".join(name for name in x.recompute_modules if not p.has_module(name))
+    return f"no layer of {p.architecture.name} has {nowhere}"
+
+
+def _layers_fit(p: Problem, x: Layouts) -> Array:
+    """A number of layers is meant for chunks of equal length: for unequal ones it would not say
+    which share of a stage is recomputed."""
     fewer = x.recompute_layers * x.pp * x.virtual_stages < p.architecture.num_layers
     return (x.recompute_layers == 0) | (
         p.stack.recompute_layers & fewer & ~x.balanced & ~x.offload_activations
     )
 
 
-def _layers_message(p: Problem, x: Layout) -> str:
+def _num_layers_message(p: Problem, x: Layout) -> str:
     if not p.stack.recompute_layers:
         return f"stack {p.stack.id} recomputes all layers (0) or none"
     if x.offload_activations:
@@ -351,20 +598,22 @@ def _layers_message(p: Problem, x: Layout) -> str:
 
 
 def _offload_offered(p: Problem, x: Layouts) -> Array:
-    beside = (x.recompute == NONE) | (not p.stack.offload_alone)
-    activations = ~x.offload_activations | (("activations" in p.stack.offload) & beside)
-    on_host = (
-        "optimizer" in p.stack.offload and p.workload.optimizer != "muon"
-    )  # whose products a host is too slow for
+    goes_with_recompute = (x.recompute == NONE) | (not p.stack.offload_alone)
+    activations = ~x.offload_activations | (
+        ("activations" in p.stack.offload) & goes_with_recompute
+    )
+    # A host is too slow for the matrix products of Muon.
+    on_host = "optimizer" in p.stack.offload and p.workload.optimizer != "muon"
     return activations & (~x.offload_optimizer | on_host)
 
 
-def _sharding_in_pipeline(p: Problem, x: Layouts) -> Array:
-    return (x.zero_stage <= p.stack.max_zero_in_pipeline) | (x.pp == 1)
-
-
-def _sharding_beside_experts(p: Problem, x: Layouts) -> Array:
-    return (x.zero_stage <= 2) | (x.ep == 1) | (x.cp == 1) | (not p.stack.experts_alone)
+def _offload_message(p: Problem, x: Layout) -> str:
+    offered = f"stack {p.stack.id} offloads {', '.join(p.stack.offload) or 'nothing'}"
+    if p.stack.offload_alone:
+        offered += ", activations without recompute only"
+    if p.workload.optimizer == "muon":
+        offered += ", and no optimizer that is muon"
+    return offered
 
 
 def _offload_sharded(p: Problem, x: Layouts) -> Array:
@@ -373,165 +622,151 @@ def _offload_sharded(p: Problem, x: Layouts) -> Array:
     return ~x.offload_optimizer | (x.zero_stage > 0)
 
 
+def _unsharded_message(p: Problem, x: Layout) -> str:
+    return (
+        "optimizer states go to the host as the shards of ZeRO 1 to 3, which one device may have"
+        " too; got zero_stage(0)"
+    )
+
+
 def _offload_in_pipeline(p: Problem, x: Layouts) -> Array:
     return ~x.offload_activations | (x.pp == 1) | (not p.stack.offload_alone)
 
 
-def _torus(p: Problem, x: Layouts) -> Array:
-    return fits_torus(p, groups(p.cluster, x))
+def _pipelined_message(p: Problem, x: Layout) -> str:
+    return f"stack {p.stack.id} offloads activations without a pipeline only"
 
 
-def _torus_axes(p: Problem, x: Layouts) -> Array:
+# -- the placement on the fabric
+
+
+def _placement_offered(p: Problem, x: Layouts) -> Array:
+    return np.asarray(offered_orders(p.stack.placements)[active_axes(x), x.placement])
+
+
+def _placement_message(p: Problem, x: Layout) -> str:
+    offered = " or ".join(" < ".join(order) for order in p.stack.placements)
+    return f"stack {p.stack.id} orders ranks {offered}, not {' < '.join(x.placement)}"
+
+
+def equal_data_parallel(p: Problem, x: Layouts) -> Array:
+    """Where the stack asks for it, a pipeline that is not the outermost axis needs as many
+    data-parallel ranks for experts as for the rest of the model."""
+    if not p.stack.equal_data_parallel:
+        return _every(x)
+    devices_of_expert = x.ep * x.etp if p.architecture.is_moe else x.tp
+    is_outermost = pipeline_outermost()[active_axes(x), x.placement]
+    return (x.pp == 1) | is_outermost | (devices_of_expert == x.tp * x.cp)
+
+
+def _equal_dp_message(p: Problem, x: Layout) -> str:
+    return (
+        f"stack {p.stack.id} puts pp inside data parallelism only where ep·etp is tp·cp ="
+        f" {x.tp * x.cp} (without experts: cp = 1)"
+    )
+
+
+def _torus_axes_have_torus(p: Problem, x: Layouts) -> Array:
     return np.asarray((x.torus_axes == 0) | (p.cluster.fabric.torus is not None))
 
 
-def _torus_block(p: Problem, x: Layouts) -> Array:
+def _torus_axes_message(p: Problem, x: Layout) -> str:
+    return f"orders the dims of a torus, which {p.cluster.fabric.id} is not: leave it out"
+
+
+def _block_divides_torus(p: Problem, x: Layouts) -> Array:
     shape = p.cluster.slice_shape or (1,)
     fits = [(length <= x.torus_block) | (length % x.torus_block == 0) for length in shape]
     return np.all(fits, axis=0) & ((x.torus_block == 1) | (p.cluster.fabric.torus is not None))
 
 
-def _placement(p: Problem, x: Layouts) -> Array:
-    return np.asarray(offered_orders(p.stack.placements)[active_axes(x), x.placement])
-
-
-def equal_data_parallel(p: Problem, x: Layouts) -> Array:
-    if not p.stack.equal_data_parallel:
-        return np.ones(len(x), dtype=bool)
-    of_experts = x.ep * x.etp if p.architecture.is_moe else x.tp
+def _block_message(p: Problem, x: Layout) -> str:
+    if not p.cluster.slice_shape:
+        return f"is a block of a torus, which {p.cluster.fabric.id} is not: leave it out"
     return (
-        (x.pp == 1)
-        | pipeline_outermost()[active_axes(x), x.placement]
-        | (of_experts == x.tp * x.cp)
+        f"torus_block({x.torus_block}) must divide every longer dim of the torus of"
+        f" {'x'.join(map(str, p.cluster.slice_shape))}"
     )
 
 
+def _placement_fits_torus(p: Problem, x: Layouts) -> Array:
+    return fits_torus(p, groups(p.cluster, x))
+
+
 def fits_torus(p: Problem, g: Groups) -> Array:
-    """An axis on a torus covers whole lines of it or divides one, so that its ring closes on real
-    links."""
+    """Whether every axis covers whole lines of a torus or divides one, so that its ring closes on
+    real links; true of any placement on a fabric that is no torus."""
     if p.cluster.fabric.torus is None:
         return np.ones(len(g.tp.code), dtype=bool)
     axes = (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep)
     return np.asarray(np.all([axis.per_row(axis.table.whole) for axis in axes], axis=0))
 
 
+def _torus_message(p: Problem, x: Layout) -> str:
+    blocks = f" in blocks of {x.torus_block}" if x.torus_block > 1 else ""
+    return (
+        f"placed {' < '.join(x.placement)} on a torus of"
+        f" {'x'.join(map(str, p.cluster.slice_shape))}, filled along"
+        f" {', '.join(x.torus_axes)}{blocks}, every axis must divide a torus dim or cover whole"
+        " dims"
+    )
+
+
 RULES: tuple[Rule, ...] = (
-    Rule("mesh_fills_cluster", "layout", _mesh_fills_cluster, lambda p, x: (
-        f"pp({x.pp}) * dp_replicate({x.dp_replicate}) * dp_shard({x.dp_shard}) * cp({x.cp}) * tp({x.tp}) = "
-        f"{x.num_devices}, must equal the cluster's {p.cluster.num_devices} devices{_filling(p, x)}")),
-    Rule("tensor_divides_heads", "layout.tp", _heads, lambda p, x: (
-        f"tp({x.tp}) must divide the {p.architecture.kinds[0].attention.num_heads} attention heads, and "
-        f"{_beyond_heads(p)} the {p.architecture.kinds[0].attention.num_kv_heads} key-value heads")),
-    Rule("tensor_divides_widths", "layout.tp", _widths, lambda p, x: (
-        f"tp({x.tp}) must divide hidden_size({p.architecture.hidden_size}) and the dense intermediate sizes, "
-        f"etp({x.etp}) the expert intermediate size")),
-    Rule("whole_blocks", "layout.tp", _blocks, lambda p, x: (
-        f"stack {p.stack.id} needs widths that are multiples of {p.workload.number_format.block} under "
-        f"{p.workload.precision}, on every device: hidden_size({p.architecture.hidden_size}), of attention and dense "
-        f"layers over tp({x.tp}), of experts over etp({x.etp})")),
-    Rule("experts_divide", "layout.ep", _experts, lambda p, x: (
-        f"ep({x.ep}) must divide the number of experts, and ep and etp be 1 in a dense model")),
-    Rule("experts_fold_over_dense_axes", "layout.ep", _fold, lambda p, x: (
-        f"stack {p.stack.id} shards experts over tp: etp({x.etp}) must be tp({x.tp}), and ep({x.ep}) divide "
-        f"dp_shard({x.dp_shard}) * cp({x.cp})" if p.stack.expert_folding == "beside_tensor" else
-        f"etp({x.etp}) * ep({x.ep}) must divide dp_shard({x.dp_shard}) * cp({x.cp}) * tp({x.tp})"
-        + (" (times dp_replicate without sharding)" if p.stack.expert_folding == "all" else ""))),
-    Rule("sequence_divides", "layout.cp", _sequence, lambda p, x: (
-        f"seq_len({p.workload.seq_len}) must be a multiple of 2*cp({x.cp})")),
-    Rule("sequence_divides_over_tensor", "layout.tp", _sequence_over_tensor, lambda p, x: (
-        f"seq_len({p.workload.seq_len}) must be a multiple of " + f"2*cp({x.cp}) times " * (x.cp > 1)
-        + f"tp({x.tp}) with sequence parallelism")),
-    Rule("context_divides_heads", "layout.cp", _heads_over_cp, lambda p, x: (
-        f"cp({x.cp}) * tp({x.tp}) must divide the attention heads: {p.stack.id} exchanges heads for tokens")),
-    Rule("batch_divides", "layout.micro_batch", _batch, lambda p, x: (
-        f"global_batch({p.workload.global_batch}) must be a multiple of dp({x.dp}) * micro_batch({x.micro_batch})")),
-    Rule("schedule_offered", "layout.schedule", _schedule_offered, lambda p, x: (
-        f"stack {p.stack.id} runs {', '.join(p.stack.schedules)}, not {x.schedule}")),
-    Rule("schedule_shape", "layout.schedule", _schedule_shape, _shape_message),
-    Rule("layers_divide", "layout.pp", _layers, lambda p, x: (
-        f"{p.architecture.num_layers} layers must give each of pp({x.pp}) * virtual_stages({x.virtual_stages}) chunks "
-        + ("the same number" if not x.balanced and x.pp * x.virtual_stages <= p.architecture.num_layers
-            else "but the first and last at least one" if x.schedule == "interleaved" else "at least one on average"))),
-    Rule("tied_embedding_in_pipeline", "layout.pp", _ties, lambda p, x: (
-        f"stack {p.stack.id} has no pipeline for a model that ties its embedding to its head (tie_word_embeddings)")),
-    Rule("mtp_offered", "layout.pp", _multi_token_prediction, lambda p, x: (
-        f"stack {p.stack.id} has multi-token prediction without pipeline and context parallelism only; got "
-        f"pp({x.pp}), cp({x.cp}); mtp_layers 0 leaves it out")),
-    Rule("accumulation_offered", "layout.micro_batch", _accumulation, lambda p, x: (
-        f"stack {p.stack.id} accumulates no gradients in fp8 on chips of {p.cluster.chip.vendor}: without a pipeline "
-        f"micro_batch({x.micro_batch}) must be all of a rank's {p.workload.global_batch // x.dp} sequences")),
-    Rule("partition_offered", "layout.balanced", _partition_offered, lambda p, x: (
-        "an uneven split needs pp > 1" if x.pp == 1 else f"stack {p.stack.id} splits layers "
-        + ("by their cost" if p.stack.splits_by_threshold else "evenly only"))),
-    Rule("balancing_needs_all_forwards_first", "layout.schedule", _balancing, lambda p, x: (
-        f"load_balancing({p.workload.load_balancing}), an auxiliary loss over the global batch, needs every forward "
-        "before the first backward: one micro-batch, or the all-forward-all-backward schedule (afab)"
-        + (f", which stack {p.stack.id} lacks" if x.pp > 1 and "afab" not in p.stack.schedules else ""))),
-    Rule("sharding_shape", "layout.zero_stage", _sharding_shape, lambda p, x: (
-        f"zero_stage({x.zero_stage}) with dp_shard({x.dp_shard}), dp_replicate({x.dp_replicate}): stage 0 replicates "
-        "(dp_shard 1), stages 1 to 3 shard (dp_shard above 1, or no data parallelism)")),
-    Rule("sharding_offered", "layout.zero_stage", _sharding_offered, lambda p, x: (
-        f"stack {p.stack.id} offers ZeRO stages {', '.join(map(str, p.stack.zero_stages))}"
-        + (f", and beside replicas {', '.join(map(str, p.stack.hybrid_stages)) or 'none'}"
-           if x.dp_replicate > 1 and x.dp_shard > 1 else "") + f"; got {x.zero_stage}")),
-    Rule("muon_offered", "layout.zero_stage", _muon, lambda p, x: (
-        f"stack {p.stack.id} has Muon with ZeRO stages {', '.join(map(str, p.stack.muon_stages))}, "
-        f"not {x.zero_stage}")),
-    Rule("sharding_in_pipeline", "layout.zero_stage", _sharding_in_pipeline, lambda p, x: (
-        f"stack {p.stack.id} has ZeRO up to {p.stack.max_zero_in_pipeline} beside a pipeline, not {x.zero_stage}")),
-    Rule("sharding_beside_experts", "layout.zero_stage", _sharding_beside_experts, lambda p, x: (
-        f"stack {p.stack.id} has ZeRO 3 with ep({x.ep}) only without context parallelism; got cp({x.cp})")),
-    Rule("reshard_offered", "layout.reshard", _reshard_offered, lambda p, x: (
-        f"stack {p.stack.id} offers reshard after forward: {', '.join(str(v).lower() for v in p.stack.reshard)}")),
-    Rule("degrees_offered", "layout", _degrees_offered, lambda p, x: (
-        f"stack {p.stack.id} has tp up to {p.stack.max_tp}, cp up to {p.stack.max_cp}, ep up to {p.stack.max_ep}"
-        + (f", pp up to {p.stack.max_pp}" if x.pp > p.stack.max_pp else "")
-        + ("" if p.stack.context_in_pipeline else ", and cp 1 beside a pipeline")
-        + ("" if p.stack.expert_tensor_parallel else ", and etp 1 only")
-        + f"; got pp({x.pp}), tp({x.tp}), cp({x.cp}), ep({x.ep}), etp({x.etp})")),
-    Rule("sequence_parallel_offered", "layout.sequence_parallel", _sequence_parallel_offered, lambda p, x: (
-        f"sequence parallelism goes with tp > 1; stack {p.stack.id} then has it "
-        + " or ".join("on" if value else "off" for value in p.stack.sequence_parallel))),
-    Rule("moe_needs_sequence_parallel", "layout.sequence_parallel", _moe_sequence_parallel, lambda p, x: (
-        f"experts with tp({x.tp}) > 1 need sequence_parallel"
-        + ("" if True in p.stack.sequence_parallel else f", which stack {p.stack.id} does not have: tp must be 1"))),
-    Rule("recompute_offered", "layout.recompute", _recompute_offered, lambda p, x: (
-        f"stack {p.stack.id} recomputes {', '.join(p.stack.recompute)}, not {x.recompute}")),
-    Rule("modules_offered", "layout.recompute_modules", _modules_offered, lambda p, x: (
-        f"stack {p.stack.id} recomputes the modules {', '.join(p.stack.recomputable_modules)}, "
-        f"not all of {', '.join(x.recompute_modules)}")),
-    Rule("modules_exist", "layout.recompute_modules", _modules_exist, lambda p, x: (
-        f"no layer of {p.architecture.name} has {', '.join(m for m in x.recompute_modules if not p.has_module(m))}")),
-    Rule("recompute_layers_offered", "layout.recompute_layers", _recompute_layers, _layers_message),
-    Rule("offload_offered", "layout", _offload_offered, lambda p, x: (
-        f"stack {p.stack.id} offloads {', '.join(p.stack.offload) or 'nothing'}"
-        f"{', activations without recompute only' if p.stack.offload_alone else ''}"
-        f"{', and no optimizer that is muon' if p.workload.optimizer == 'muon' else ''}")),
-    Rule("offload_needs_sharding", "layout.offload_optimizer", _offload_sharded, lambda p, x: (
-        "optimizer states go to the host as the shards of ZeRO 1 to 3, which one device may have too; got zero_stage(0)"
-        )),
-    Rule("offload_in_pipeline", "layout.offload_activations", _offload_in_pipeline, lambda p, x: (
-        f"stack {p.stack.id} offloads activations without a pipeline only")),
-    Rule("placement_offered", "layout.placement", _placement, lambda p, x: (
-        f"stack {p.stack.id} orders ranks {' or '.join(' < '.join(order) for order in p.stack.placements)}, "
-        f"not {' < '.join(x.placement)}")),
-    Rule("equal_data_parallel", "layout.placement", equal_data_parallel, lambda p, x: (
-        f"stack {p.stack.id} puts pp inside data parallelism only where ep·etp is tp·cp = {x.tp * x.cp} "
-        "(without experts: cp = 1)")),
-    Rule("torus_axes_exist", "layout.torus_axes", _torus_axes, lambda p, x: (
-        f"orders the dims of a torus, which {p.cluster.fabric.id} is not: leave it out")),
-    Rule("block_divides_torus", "layout.torus_block", _torus_block, lambda p, x: (
-        f"torus_block({x.torus_block}) must divide every longer dim of the torus of "
-        f"{'x'.join(map(str, p.cluster.slice_shape))}" if p.cluster.slice_shape else
-        f"is a block of a torus, which {p.cluster.fabric.id} is not: leave it out")),
-    Rule("placement_fits_torus", "layout.placement", _torus, lambda p, x: (
-        f"placed {' < '.join(x.placement)} on a torus of {'x'.join(map(str, p.cluster.slice_shape))}, filled along "
-        f"{', '.join(x.torus_axes)}{f' in blocks of {x.torus_block}' if x.torus_block > 1 else ''}, every axis must "
-        "divide a torus dim or cover whole dims")),
-)  # fmt: skip
+    Rule("mesh_fills_cluster", "layout", _mesh_fills_cluster, _mesh_message),
+    Rule("tensor_divides_heads", "layout.tp", _tensor_divides_heads, _heads_message),
+    Rule("tensor_divides_widths", "layout.tp", _tensor_divides_widths, _widths_message),
+    Rule("whole_blocks", "layout.tp", _weights_are_whole_blocks, _blocks_message),
+    Rule("experts_divide", "layout.ep", _expert_parallel_divides_experts, _experts_message),
+    Rule("experts_fold_over_dense_axes", "layout.ep", _experts_fold, _folding_message),
+    Rule("sequence_divides", "layout.cp", _sequence_divides_into_chunks, _sequence_message),
+    Rule("sequence_divides_over_tensor", "layout.tp", _chunks_divide_over_tensor, _chunks_message),
+    Rule("context_divides_heads", "layout.cp", _context_divides_heads, _context_message),
+    Rule("batch_divides", "layout.micro_batch", _batch_divides, _batch_message),
+    Rule("schedule_offered", "layout.schedule", _schedule_offered, _schedule_message),
+    Rule("schedule_shape", "layout.schedule", _schedule_has_its_shape, _shape_message),
+    Rule("layers_divide", "layout.pp", _layers_divide_into_chunks, _layers_message),
+    Rule("tied_embedding_in_pipeline", "layout.pp", _tied_embedding_allowed, _tie_message),
+    Rule("mtp_offered", "layout.pp", _mtp_offered, _mtp_message),
+    Rule("accumulation_offered", "layout.micro_batch", _gradients_accumulate, _accumulate_message),
+    Rule("partition_offered", "layout.balanced", _partition_offered, _partition_message),
+    Rule(
+        "balancing_needs_all_forwards_first", "layout.schedule", _forwards_first, _balancing_message
+    ),
+    Rule("sharding_shape", "layout.zero_stage", _zero_stage_matches_degrees, _zero_stage_message),
+    Rule("sharding_offered", "layout.zero_stage", _zero_stage_offered, _zero_stages_message),
+    Rule("muon_offered", "layout.zero_stage", _muon_goes_with_zero_stage, _muon_message),
+    Rule("sharding_in_pipeline", "layout.zero_stage", _zero_in_pipeline, _zero_pipeline_message),
+    Rule("sharding_beside_experts", "layout.zero_stage", _zero_with_experts, _zero_experts_message),
+    Rule("reshard_offered", "layout.reshard", _reshard_offered, _reshard_message),
+    Rule("degrees_offered", "layout", _degrees_offered, _degrees_message),
+    Rule("sequence_parallel_offered", "layout.sequence_parallel", _sp_offered, _sp_message),
+    Rule("moe_needs_sequence_parallel", "layout.sequence_parallel", _moe_has_sp, _moe_sp_message),
+    Rule("recompute_offered", "layout.recompute", _recompute_offered, _recompute_message),
+    Rule("modules_offered", "layout.recompute_modules", _modules_offered, _modules_message),
+    Rule("modules_exist", "layout.recompute_modules", _modules_exist, _missing_modules_message),
+    Rule("recompute_layers_offered", "layout.recompute_layers", _layers_fit, _num_layers_message),
+    Rule("offload_offered", "layout", _offload_offered, _offload_message),
+    Rule(
+        "offload_needs_sharding", "layout.offload_optimizer", _offload_sharded, _unsharded_message
+    ),
+    Rule(
+        "offload_in_pipeline",
+        "layout.offload_activations",
+        _offload_in_pipeline,
+        _pipelined_message,
+    ),
+    Rule("placement_offered", "layout.placement", _placement_offered, _placement_message),
+    Rule("equal_data_parallel", "layout.placement", equal_data_parallel, _equal_dp_message),
+    Rule("torus_axes_exist", "layout.torus_axes", _torus_axes_have_torus, _torus_axes_message),
+    Rule("block_divides_torus", "layout.torus_block", _block_divides_torus, _block_message),
+    Rule("placement_fits_torus", "layout.placement", _placement_fits_torus, _torus_message),
+)
+"""Every rule, in the order in which a layout is held against them: errors name the first that is
+broken."""
 
 
-BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
+RULES_BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
 
 
 def first_broken(problem: Problem, layouts: Layouts) -> Array:

@@ -1,13 +1,17 @@
-"""The space of layouts: every factorisation of the devices over the axes, times every knob, in four
-levels.
+"""The space of layouts: every factorisation of the devices over the axes, times every knob.
 
-trunk    pp, tp, cp, sequence parallelism and micro-batch; what is left of the devices is data
-parallelism core     a trunk with the expert degrees ep and etp mesh     a core with dp split into
-dp_replicate and dp_shard, and with a placement of the axes on the fabric layout   a mesh with a
-policy: schedule (and partition), sharding, and what saves memory (recompute, offload)
+The search goes through it in four levels, each of which fixes more than the one before:
 
-Each level is decided by the rules that need no more than it has; what a refused row would still
-have grown to is counted against the rule that refused it.
+    trunk    pp, tp, cp, sequence parallelism and micro-batch; the rest of the devices is data
+             parallelism, not yet divided
+    core     a trunk with the expert degrees ep and etp
+    mesh     a core with dp divided into dp_replicate and dp_shard, and with a placement of the axes
+             on the fabric
+    layout   a mesh with a policy: a schedule (with virtual stages and partition), a sharding (ZeRO
+             stage and reshard), and a memory policy (recompute and offload)
+
+A rule is tested on the first level that has all it needs to know. The layouts that a refused row
+would have grown to are counted against the rule that refused it.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from models.columns import Array, distinct, expand_ranges, growing_slices
 from models.errors import Invalid, TooLarge
 from models.layouts.factors import divisors, factorisations, ordered_factorisations
 from models.layouts.placement import Groups, groups_of_meshes
-from models.layouts.rules import BY_NAME, equal_data_parallel, fits_torus
+from models.layouts.rules import RULES_BY_NAME, equal_data_parallel, fits_torus
 from models.spec.constraints import Constraints
 from models.spec.hardware import Cluster
 from models.spec.layout import (
@@ -43,42 +47,62 @@ from models.spec.problem import Problem
 from models.spec.recompute import FULL, decode_policy
 
 MAX_TRUNKS = 1_000_000  # held at a time
-_DEGREE_RULES = ("degrees_offered", "tensor_divides_heads", "tensor_divides_widths", "whole_blocks",
-                 "sequence_divides", "sequence_divides_over_tensor", "context_divides_heads",
-                 "sequence_parallel_offered", "moe_needs_sequence_parallel",
-                 "tied_embedding_in_pipeline",
-                 "mtp_offered", "batch_divides")  # fmt: skip
+_DEGREE_RULES = (
+    "degrees_offered",
+    "tensor_divides_heads",
+    "tensor_divides_widths",
+    "whole_blocks",
+    "sequence_divides",
+    "sequence_divides_over_tensor",
+    "context_divides_heads",
+    "sequence_parallel_offered",
+    "moe_needs_sequence_parallel",
+    "tied_embedding_in_pipeline",
+    "mtp_offered",
+    "batch_divides",
+)
 _EXPERT_RULES = ("degrees_offered", "experts_divide", "tensor_divides_widths", "whole_blocks")
-SCHEDULE_RULES = ("schedule_offered", "schedule_shape", "partition_offered", "layers_divide",
-                  "balancing_needs_all_forwards_first", "accumulation_offered")  # fmt: skip
+SCHEDULE_RULES = (
+    "schedule_offered",
+    "schedule_shape",
+    "partition_offered",
+    "layers_divide",
+    "balancing_needs_all_forwards_first",
+    "accumulation_offered",
+)
 _SHARDING_RULES = ("sharding_offered", "reshard_offered", "muon_offered")
-_VARIANT_RULES = ("sharding_offered", "sharding_shape", "sharding_in_pipeline",
-                  "sharding_beside_experts",
-                  "offload_in_pipeline", "offload_needs_sharding")  # fmt: skip
+_VARIANT_RULES = (
+    "sharding_offered",
+    "sharding_shape",
+    "sharding_in_pipeline",
+    "sharding_beside_experts",
+    "offload_in_pipeline",
+    "offload_needs_sharding",
+)
 
 
 @dataclass(frozen=True)
 class Policies:
-    """The three parts of a policy, each as layouts that differ in its knobs only.
-
-    A saver stands for `counts` (savers,) layouts, which differ in how many layers they recompute:
-    of one where that is `open` the least number that fits is taken, since every more layer only
-    adds work.
-    """
+    """The three parts of a policy, each as layouts that differ in the knobs of that part only."""
 
     schedules: Layouts
     shardings: Layouts
     memory_policies: Layouts
     counts: Array
+    """(memory policies,): how many layouts a memory policy stands for, which differ in how many
+    layers they recompute."""
     open: Array
+    """(memory policies,): whether the number of layers is left open. The search takes the least
+    number that fits, since every layer more only adds work."""
 
     def __len__(self) -> int:
         return len(self.schedules) * len(self.shardings) * int(self.counts.sum())
 
     @property
     def variants(self) -> Layouts:
-        """Every sharding with every saver, those of a sharding in a row."""
-        z, r = len(self.shardings), len(self.memory_policies)
+        """Every sharding with every memory policy, those of one sharding in a row."""
+        z = len(self.shardings)
+        r = len(self.memory_policies)
         memory_policies = self.memory_policies.take(np.tile(np.arange(r), z))
         return memory_policies.with_columns(
             **{name: np.repeat(getattr(self.shardings, name), r) for name in SHARDING_KNOBS}
@@ -99,44 +123,49 @@ POLICY_KNOBS = SCHEDULE_KNOBS + SHARDING_KNOBS + MEMORY_POLICY_KNOBS
 
 @dataclass(frozen=True)
 class Trunks:
-    """`rows`: trunks, data parallelism undivided (dp_shard); `chains`: which have as many stages
-    and micro-batches; of each chain, both, and the first of SCHEDULE_RULES that it `breaks`
-    (chains, schedules), or -1."""
+    """The legal trunks, and the *chains* that they are of: trunks with as many stages and as many
+    micro-batches are one chain, since schedules ask for no more."""
 
     rows: Layouts
+    """The trunks; all of data parallelism stands in dp_shard."""
     chains: Array
+    """(trunks,): the chain of each trunk."""
     pp: Array
+    """(chains,): the number of stages."""
     micro_batches: Array
+    """(chains,): how many micro-batches a rank runs in one step."""
     breaks: Array
+    """(chains, schedules): the first of SCHEDULE_RULES that is broken, as an index, or -1."""
 
     @property
     def legal(self) -> Array:
-        """(chains, schedules)."""
+        """(chains, schedules): whether no schedule rule is broken."""
         return np.asarray(self.breaks < 0)
 
 
 @dataclass(frozen=True)
 class Space:
-    """The layouts of a problem. `cardinality` names the knobs and how many values each has."""
+    """The layouts of a problem, within a caller's constraints."""
 
     problem: Problem
     constraints: Constraints
 
     def with_links_of(self, problem: Problem) -> Space:
-        """The same for a problem with other links between its chips, which is nothing to what is
-        legal."""
+        """The same space for a problem that differs in the links between its chips only, which no
+        rule asks for: what has been worked out is kept."""
         other = copy(self)
         object.__setattr__(other, "problem", problem)
         return other
 
-    def on(self, cluster: Cluster) -> Space:
-        """The same for another number of chips, which is nothing to the policies."""
+    def on_cluster(self, cluster: Cluster) -> Space:
+        """The space for another number of chips, which the policies do not depend on."""
         other = Space(replace(self.problem, cluster=cluster), self.constraints)
         other.__dict__.update(policies=self.policies, offered=self.offered)
         return other
 
     @cached_property
     def cardinality(self) -> dict[str, int]:
+        """How many values each knob has, before any rule."""
         n = self.problem.cluster.num_devices
         return {
             "mesh": ordered_factorisations(n, len(AXES)),
@@ -153,25 +182,25 @@ class Space:
 
     @cached_property
     def fillings(self) -> Array:
-        """Of a torus, as rows of (order, block): those that differ and that the constraints
-        allow."""
+        """The fillings of a torus that differ and that the constraints allow, as rows of (order,
+        block)."""
         return self.problem.cluster.device_orders.fillings_with_blocks(
             self.constraints.allowed.get("torus_block", TORUS_BLOCKS)
         )
 
     @property
     def has_torus_choice(self) -> bool:
-        """In other ways than the usual one."""
+        """Whether a torus may be filled in other ways than the default one."""
         return not (len(self.fillings) == 1 and self.fillings[0].tolist() == [0, 1])
 
     @property
     def placements(self) -> int:
-        """Of a mesh on the fabric, before any rule."""
+        """How many placements a mesh has on the fabric, before any rule."""
         return self.cardinality["placement"] * self.cardinality["torus_filling"]
 
     @property
     def allowed_placements(self) -> int:
-        """By the constraints."""
+        """How many of those placements the constraints allow."""
         return self.cardinality["placement"] * len(self.fillings)
 
     @property
@@ -183,11 +212,10 @@ class Space:
         return size
 
     # -- policies
-    # ----------------------------------------------------------------------------------------------
 
     @cached_property
     def policies(self) -> Policies:
-        """Every combination of the knobs that are not the mesh's."""
+        """The values of all knobs that are not the mesh's, before any rule."""
         most = max(self.problem.stack.max_virtual_stages, 2)
         pairs = [(z, r) for z in range(4) for r in ((True, False) if z == 3 else (True,))]
         asked = self.constraints.allowed.get("recompute_modules")
@@ -210,15 +238,16 @@ class Space:
             Layouts.of(Layout(zero_stage=z, reshard=r) for z, r in pairs),
             memory_policies,
             np.where(memory_policies.recompute == FULL, self.problem.architecture.num_layers, 1),
-            self._open(memory_policies),
+            self._has_open_layers(memory_policies),
         )
 
     def _require_modules(self, asked: tuple[str, ...]) -> None:
-        """Raise Invalid where the stack cannot recompute these, or no layer has one: to recompute
-        something else, or nothing, would not be what was asked."""
+        """Raise Invalid where the stack cannot recompute these modules, or where no layer has one
+        of them: to recompute something else, or nothing, would not be what was asked."""
         layout = Layout(recompute="selective", recompute_modules=asked)
         for rule in (
-            BY_NAME[name] for name in ("recompute_offered", "modules_offered", "modules_exist")
+            RULES_BY_NAME[name]
+            for name in ("recompute_offered", "modules_offered", "modules_exist")
         ):
             if not rule.test(self.problem, Layouts.of([layout]))[0]:
                 raise Invalid(
@@ -227,8 +256,8 @@ class Space:
 
     @cached_property
     def offered(self) -> tuple[Policies, Counter[str]]:
-        """Policies that the constraints and the stack allow on some mesh, and by what the others
-        were refused: how many policies each refusal takes from every mesh."""
+        """The policies that the constraints and the stack allow on some mesh, and how many policies
+        of every mesh each constraint and rule refuses."""
         refused: Counter[str] = Counter()
         every = self.policies
         rest = len(every.shardings) * int(every.counts.sum())
@@ -238,21 +267,26 @@ class Space:
         shardings = self._ruled(shardings, _SHARDING_RULES, refused, rest)
         rest = len(schedules) * len(shardings)
         kept, counts = np.arange(len(every.memory_policies)), every.counts
-        for name, left in self._memory_policies_left(every.memory_policies):
+        for name, left in self._counts_left(every.memory_policies):
             left = np.minimum(left[kept], counts)
             refused[name] += int((counts - left).sum()) * rest
             kept, counts = kept[left > 0], left[left > 0]
-        first = self._without_twins(every.memory_policies.take(kept))
+        first = self._is_undominated(every.memory_policies.take(kept))
         refused["dominated"] += int(counts[~first].sum()) * rest
         memory_policies = every.memory_policies.take(kept[first])
         return Policies(
-            schedules, shardings, memory_policies, counts[first], self._open(memory_policies)
+            schedules,
+            shardings,
+            memory_policies,
+            counts[first],
+            self._has_open_layers(memory_policies),
         ), +refused
 
     @cached_property
     def recompute_layers(self) -> Array:
-        """How many layers of a chunk an open saver may recompute, in ascending order; "all" is the
-        model's. Who names full recompute and no number means all."""
+        """How many layers of a chunk an open memory policy may recompute, in ascending order; the
+        number of all layers of the model means all. A caller who asks for full recompute and gives
+        no number means all."""
         layers, allowed = self.problem.architecture.num_layers, self.constraints.allowed
         numbers = allowed.get("recompute_layers", (0,) if "recompute" in allowed else range(layers))
         return np.array(sorted({n or layers for n in numbers if n < layers}), dtype=np.int64)
@@ -261,8 +295,9 @@ class Space:
     def may_recompute_all(self) -> bool:
         return bool((self.recompute_layers == self.problem.architecture.num_layers).any())
 
-    def _memory_policies_left(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
-        """By refusal, how many of the layouts that each saver stands for it leaves."""
+    def _counts_left(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
+        """For each constraint and rule, how many of the layouts that a memory policy stands for it
+        leaves."""
         n = self.problem.architecture.num_layers
         every = np.full(len(memory_policies), n)
         for knob in ("recompute", "offload_activations", "offload_optimizer"):
@@ -275,14 +310,18 @@ class Space:
         for name in ("recompute_offered", "modules_offered", "modules_exist", "offload_offered"):
             yield (
                 name,
-                every * np.asarray(BY_NAME[name].test(self.problem, memory_policies), dtype=bool),
+                every
+                * np.asarray(RULES_BY_NAME[name].test(self.problem, memory_policies), dtype=bool),
             )
         yield (
             "recompute_layers_offered",
-            np.where(self._open(memory_policies) | ~full, every, int(self.may_recompute_all)),
+            np.where(
+                self._has_open_layers(memory_policies) | ~full, every, int(self.may_recompute_all)
+            ),
         )
 
-    def _open(self, memory_policies: Layouts) -> Array:
+    def _has_open_layers(self, memory_policies: Layouts) -> Array:
+        """Whether a memory policy leaves open how many layers are recomputed."""
         fewer = (
             self.problem.stack.recompute_layers
             and self.recompute_layers.min(initial=self.problem.architecture.num_layers)
@@ -290,9 +329,9 @@ class Space:
         )
         return (memory_policies.recompute == FULL) & ~memory_policies.offload_activations & fewer
 
-    def _without_twins(self, memory_policies: Layouts) -> Array:
-        """Which to keep, where others keep and offload the same and compute no more again, for the
-        model at hand."""
+    def _is_undominated(self, memory_policies: Layouts) -> Array:
+        """Which memory policies to keep: those beside which no other keeps and offloads the same of
+        this model and computes less again."""
         keeps_nothing = set() if self.problem.materialises_scores else {"attention"}
         kinds = self.problem.architecture.kinds
         done = [
@@ -316,7 +355,7 @@ class Space:
         return np.array([not any(beats(a, b) for a in rows if a != b) for b in rows], dtype=bool)
 
     def legal_variants(self, policies: Policies) -> Array:
-        """(16, shardings·savers): of every class of meshes."""
+        """Which variants are legal on meshes of each class; (16, shardings·memory policies)."""
         variants = policies.variants
         kind, variant = np.indices((16, len(variants))).reshape(2, -1)
         degrees = {
@@ -326,7 +365,9 @@ class Space:
         }
         degrees |= dict.fromkeys(("ep", "cp"), 1 + kind // 8)
         rows = variants.take(variant).with_columns(**degrees)
-        legal = np.all([BY_NAME[name].test(self.problem, rows) for name in _VARIANT_RULES], axis=0)
+        legal = np.all(
+            [RULES_BY_NAME[name].test(self.problem, rows) for name in _VARIANT_RULES], axis=0
+        )
         return np.asarray(legal.reshape(16, -1))
 
     @cached_property
@@ -334,12 +375,11 @@ class Space:
         return np.asarray(self.legal_variants(self.offered[0]).any(axis=1))
 
     # -- trunks
-    # ----------------------------------------------------------------------------------------------
 
     @cached_property
     def trunks(self) -> tuple[Trunks, Counter[str]]:
-        """The legal trunks, and the layouts thrown out so far by rule. Refuses before growing to
-        more than one search may hold."""
+        """The legal trunks, and how many layouts each rule has refused so far. Raises TooLarge
+        before there are more trunks than one search may hold."""
         rejected: Counter[str] = Counter()
         c = self.cardinality
         below = c["ep"] * c["etp"] * self.placements * c["schedule"] * c["sharding"] * c["saving"]
@@ -362,7 +402,7 @@ class Space:
         return Trunks(rows.take(usable), chains, rows.pp[first], m[first], breaks[some]), rejected
 
     def splits(self, rows: Layouts) -> Array:
-        """Ways to divide dp into dp_replicate and dp_shard."""
+        """In how many ways the dp of each row can be divided into dp_replicate and dp_shard."""
         degrees, code = np.unique(rows.dp, return_inverse=True)
         return np.asarray(
             np.array([len(divisors(int(d))) for d in degrees], dtype=np.int64)[code.ravel()]
@@ -381,7 +421,7 @@ class Space:
         weights, left = self.splits(rows) * below, np.ones(len(rows), dtype=bool)
         knobs = ("pp", "dp", "cp", "tp", "sequence_parallel")
         tests = [(f"constraints.{knob}", self._allowed(rows, knob)) for knob in knobs]
-        tests += [(name, BY_NAME[name].test(self.problem, rows)) for name in _DEGREE_RULES]
+        tests += [(name, RULES_BY_NAME[name].test(self.problem, rows)) for name in _DEGREE_RULES]
         for name, ok in tests:
             ok = np.asarray(ok, dtype=bool)
             rejected[name] += int(weights[left & ~ok].sum())
@@ -404,8 +444,8 @@ class Space:
         return grown.take(allowed)
 
     def _broken_by_schedules(self, chains: Layouts) -> Array:
-        """The first of SCHEDULE_RULES that chains break under each schedule that is offered, or -1,
-        (chains, schedules): legality asks for no more than the stages and the micro-batches."""
+        """The first of SCHEDULE_RULES that each chain breaks under each offered schedule, or -1;
+        (chains, schedules)."""
         schedules, below = self.offered[0].schedules, np.arange(len(chains))[:, None]
         rows = chains.take(below).with_columns(
             **{name: getattr(schedules, name) for name in SCHEDULE_KNOBS}
@@ -413,16 +453,16 @@ class Space:
         breaks = np.full((len(chains), len(schedules)), -1)
         for i, name in enumerate(SCHEDULE_RULES):
             breaks[
-                (breaks < 0) & ~np.asarray(BY_NAME[name].test(self.problem, rows), dtype=bool)
+                (breaks < 0) & ~np.asarray(RULES_BY_NAME[name].test(self.problem, rows), dtype=bool)
             ] = i
         return breaks
 
     # -- cores
-    # ----------------------------------------------------------------------------------------------
 
     @cached_property
     def experts(self) -> tuple[Layouts, Counter[str]]:
-        """Legal (ep, etp), other fields neutral, and how many pairs each rule refuses."""
+        """The legal pairs of ep and etp, as layouts that are default in all else, and how many
+        pairs each rule refuses."""
         pairs = np.array(list(product(self._expert_degrees, self._expert_tensor_degrees)))
         rows = default_layouts(len(pairs)).with_columns(ep=pairs[:, 0], etp=pairs[:, 1])
         refused: Counter[str] = Counter()
@@ -446,11 +486,10 @@ class Space:
         return divisors(self.problem.workload.global_batch)
 
     # -- meshes
-    # ----------------------------------------------------------------------------------------------
 
     def split(self, cores: Layouts) -> tuple[Layouts, Array]:
-        """Cores with dp divided into dp_replicate and dp_shard in every legal way, and the core of
-        each."""
+        """The meshes that cores become when dp is divided into dp_replicate and dp_shard in every
+        legal way, and the core of each."""
         dp, code = np.unique(cores.dp, return_inverse=True)
         tables = [np.array(divisors(int(d))) for d in dp]
         counts = np.array([len(table) for table in tables])
@@ -460,7 +499,7 @@ class Space:
         shard = np.concatenate(tables)[row]
         rows = rows.with_columns(dp_shard=shard, dp_replicate=rows.dp // shard)
         ok = np.asarray(
-            BY_NAME["experts_fold_over_dense_axes"].test(self.problem, rows), dtype=bool
+            RULES_BY_NAME["experts_fold_over_dense_axes"].test(self.problem, rows), dtype=bool
         )
         ok &= self._with_legal_variants[variant_row(rows)]
         for knob in ("dp_replicate", "dp_shard"):
@@ -468,9 +507,9 @@ class Space:
         return rows.take(ok), parent[ok]
 
     def placed(self, meshes: Layouts) -> tuple[Layouts, Array, Groups]:
-        """Meshes, in the filling of a torus that they have, under every placement of the stack that
-        puts some axis on other links, the first of those that do not; the mesh and the groups of
-        each."""
+        """Meshes under every legal placement that the stack offers, with the mesh and the groups of
+        each. Of placements that put every axis on the same links the first stands for all. The
+        filling of a torus stays as the meshes have it."""
         pattern = active_axes(meshes)
         start, count, orders = _orders(self.problem.stack.placements)
         parent, row = expand_ranges(start[pattern], count[pattern])
@@ -479,18 +518,17 @@ class Space:
         legal = np.flatnonzero(
             fits_torus(self.problem, g) & equal_data_parallel(self.problem, rows)
         )
+        # Of equal rows `distinct` names the last that it meets: backwards, that is the first.
+        backwards = legal[::-1]
         codes = [
-            axis.code[legal[::-1]]
+            axis.code[backwards]
             for axis in (g.tp, g.cp, g.dp_shard, g.dp_replicate, g.pp, g.ep, g.etp, g.edp)
         ]
-        first, _ = distinct(
-            parent[legal[::-1]], *codes
-        )  # of equal ones `distinct` names the last it meets
-        kept = np.sort(legal[::-1][first])
+        first, _ = distinct(parent[backwards], *codes)
+        kept = np.sort(backwards[first])
         return rows.take(kept), parent[kept], g.take(kept)
 
     # -- refusals
-    # ----------------------------------------------------------------------------------------------
 
     def _allowed(self, rows: Layouts, knob: str) -> Array:
         allowed = self.constraints.allowed.get(knob)
@@ -519,15 +557,15 @@ class Space:
         self, rows: Layouts, names: Sequence[str], refused: Counter[str], weight: int
     ) -> Layouts:
         for name in names:
-            ok = np.asarray(BY_NAME[name].test(self.problem, rows), dtype=bool)
+            ok = np.asarray(RULES_BY_NAME[name].test(self.problem, rows), dtype=bool)
             if not ok.all():
                 refused[name] += int((~ok).sum()) * weight
                 rows = rows.take(ok)
         return rows
 
     def has_legal(self, *, piped: bool | None = None) -> bool:
-        """Whether any layout, or any with or without a pipeline, is legal; on a torus, under the
-        placement in the order of the axes."""
+        """Whether any layout is legal, or any with or without a pipeline (`piped`). On a torus only
+        the placement in the order of the axes is looked at."""
         trunks = self.trunks[0].rows
         if piped is not None:
             trunks = trunks.take((trunks.pp > 1) == piped)
@@ -541,8 +579,8 @@ class Space:
 
 
 def first_refusals(breaks: Array, meshes: Array) -> Counter[str]:
-    """How many meshes with a schedule each rule refuses, as the first that they break: of chains
-    that have so many `meshes` and break what they do (Trunks.breaks)."""
+    """How many meshes with a schedule each rule refuses, as the first that they break. `breaks` are
+    those of chains (Trunks.breaks), `meshes` (chains,) the number of meshes of each."""
     of = [int(((breaks == i).sum(axis=1) * meshes).sum()) for i in range(len(SCHEDULE_RULES))]
     return +Counter(dict(zip(SCHEDULE_RULES, of, strict=True)))
 
@@ -553,13 +591,14 @@ def _with_experts(rows: Layouts, experts: Layouts, one: int) -> Layouts:
 
 
 def variant_row(rows: Layouts) -> Array:
-    """Which row of Space.legal_variants a mesh has: by whether ep and cp, pp, dp_shard,
-    dp_replicate are above 1."""
+    """The row of Space.legal_variants for each mesh. It is decided by whether pp, dp_shard,
+    dp_replicate, and ep and cp together, are above 1."""
     both = (rows.ep > 1) & (rows.cp > 1)
     return 8 * both + 4 * (rows.pp > 1) + 2 * (rows.dp_shard > 1) + (rows.dp_replicate > 1)
 
 
 def default_layouts(rows: int) -> Layouts:
+    """So many layouts with the default of every knob."""
     return _ONE.take(np.zeros(rows, dtype=np.int64))
 
 
@@ -576,8 +615,8 @@ def _schedules(most_virtual_stages: int) -> Layouts:
 
 @cache
 def _orders(offered: tuple[tuple[str, ...], ...]) -> tuple[Array, Array, Array]:
-    """(start, count, codes): for every set of active axes, as bits, the first placement of each of
-    their orders."""
+    """(start, count, codes): for every set of active axes, as bits, where its placements start
+    among `codes` and how many it has: the first placement of each order of these axes."""
     codes = [
         np.unique(alike[own])
         for alike, own in zip(equivalent_placements(), offered_orders(offered), strict=True)

@@ -1,16 +1,16 @@
-"""What a prediction rests on: which of its terms the runs behind the profile exercised, where, and
-how far they reach.
+"""Coverage says what a prediction rests on: which of its terms the runs behind the profile
+exercised, where those runs were, and between which sizes and degrees they lie.
 
-A term is *measured* where runs on the same chip and stack exercised it, *inherited* where only runs
-of the chip's generation or of the stack did (compute: of the generation), and otherwise rests on
-the *data sheet* and the priors (data/priors.json). A run exercises a term that takes at least SHARE
-of what was measured of it.
+A term is *measured* where runs on the same chip and stack exercised it. It is *inherited* where
+only runs on the chip's generation, or of the stack, did; for compute only the generation counts.
+Otherwise it rests on the *data sheet* and the priors (data/priors.json). A run exercises a term
+that takes at least EXERCISED_SHARE of the time, or of the memory, that was measured.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,44 +22,52 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import Profile, QuantityRange, TermCoverage
 
-SHARE = 0.02
-DECISIVE = 0.05  # of the step: terms of which the weakest grades the whole
+EXERCISED_SHARE = 0.02
+DECISIVE_SHARE = 0.05  # of the step: the weakest of the terms above it grades the prediction
 
-_OF_CHIPS = (
-    "compute_s",
-    "recompute_s",
-)  # of which runs of a stack on other generations of chips say nothing
-Ground = Literal["measured", "inherited", "data_sheet"]
-_STRENGTH: tuple[Ground, ...] = ("measured", "inherited", "data_sheet")
+# What runs of a stack on another generation of chips say nothing of.
+_COMPUTE_TERMS = ("compute_s", "recompute_s")
+
+EvidenceLevel = Literal["measured", "inherited", "data_sheet"]
+_FROM_STRONGEST: tuple[EvidenceLevel, ...] = ("measured", "inherited", "data_sheet")
+
+_EVERYWHERE = "all"  # the scope of the ranges of all runs
+
+_RangeKey = tuple[str, str]  # a quantity and a scope
+_Ranges = dict[_RangeKey, tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Basis:
-    """The ground of one term, and the `runs` that make it; `scope` is where those ran."""
+class TermEvidence:
+    """What one term rests on: the kind of evidence, the scope of the runs behind it, and how many
+    there are."""
 
-    ground: Ground
+    ground: EvidenceLevel
     scope: str
     runs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """`grade`: the weakest ground among the terms that decide the step. `outside`: where no run has
-    been."""
+    """What a prediction rests on, by the name of the term.
 
-    grade: Ground
-    terms: Mapping[str, Basis]
+    `grade` is the weakest evidence among the terms that decide the step. `outside` names, in
+    words, where the prediction extrapolates beyond every run.
+    """
+
+    grade: EvidenceLevel
+    terms: Mapping[str, TermEvidence]
     outside: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """A run behind a profile: whether its step time and its memory were measured."""
+class MeasuredRun:
+    """A run behind a profile, and which of its step time and its memory were measured."""
 
     problem: Problem
     layout: Layout
-    timed: bool
-    weighed: bool
+    has_step_time: bool
+    has_memory: bool
 
 
 def provenance(
@@ -69,92 +77,112 @@ def provenance(
     memory: Mapping[str, float],
     profile: Profile,
 ) -> Provenance:
-    """Of a prediction with these terms; those that are zero have no ground."""
+    """Return what a prediction with these terms of time and memory rests on. Terms that are zero
+    are left out."""
     terms = {
-        name: _basis(name, problem, profile)
+        name: _term_evidence(name, problem, profile)
         for name, value in {**time, **memory}.items()
         if value > 0
     }
-    step = sum(time.values())
-    decisive = [terms[name].ground for name, value in time.items() if value >= DECISIVE * step]
+    step_time_s = sum(time.values())
+    decisive = [
+        terms[name].ground
+        for name, seconds in time.items()
+        if seconds >= DECISIVE_SHARE * step_time_s
+    ]
     return Provenance(
-        grade=max(decisive, key=_STRENGTH.index),
+        grade=max(decisive, key=_FROM_STRONGEST.index),
         terms=terms,
-        outside=tuple(_outside(problem, layout, profile)),
+        outside=tuple(_extrapolations(problem, layout, profile)),
     )
 
 
-def _basis(term: str, problem: Problem, profile: Profile) -> Basis:
-    here, generation, stack = _scopes(problem)
-    runs, relatives = (
-        profile.runs_by_term,
-        [generation] if term in _OF_CHIPS else [generation, stack],
-    )
-    if count := runs.get((term, here)):
-        return Basis(ground="measured", scope=here, runs=count)
-    most = max(relatives, key=lambda scope: runs.get((term, scope), 0))
-    if count := runs.get((term, most)):
-        return Basis(ground="inherited", scope=most, runs=count)
-    return Basis(ground="data_sheet", scope="none", runs=0)
+def _term_evidence(term: str, problem: Problem, profile: Profile) -> TermEvidence:
+    runs = profile.runs_by_term
+    chip_and_stack = _chip_and_stack_scope(problem)
+    if count := runs.get((term, chip_and_stack)):
+        return TermEvidence(ground="measured", scope=chip_and_stack, runs=count)
+    relatives = [_generation_scope(problem)]
+    if term not in _COMPUTE_TERMS:
+        relatives.append(_stack_scope(problem))
+    best_known = max(relatives, key=lambda scope: runs.get((term, scope), 0))
+    if count := runs.get((term, best_known)):
+        return TermEvidence(ground="inherited", scope=best_known, runs=count)
+    return TermEvidence(ground="data_sheet", scope="none", runs=0)
 
 
-def is_outside(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
-    """Whether some quantity of each lies where no run has been, or none on the generation; shape
-    (n,)."""
-    found = np.full(len(layouts), not _is_known(problem, profile))
+def extrapolates(problem: Problem, layouts: Layouts, profile: Profile) -> Array:
+    """Return for each layout whether some quantity lies outside the range of all runs, or of those
+    on the chip's generation; shape (n,). Where no run is on the generation, all do."""
+    result = np.full(len(layouts), not _has_runs_on_generation(problem, profile))
     for name, value in quantities(problem, layouts).items():
-        for scope in ("all", _scopes(problem)[1]):
+        for scope in (_EVERYWHERE, _generation_scope(problem)):
             span = profile.range_of.get((name, scope))
             if span is not None:
-                found |= np.asarray((value < span.low) | (value > span.high))
-    return found
+                result |= np.asarray((value < span.low) | (value > span.high))
+    return result
 
 
-def _outside(problem: Problem, layout: Layout, profile: Profile) -> Iterable[str]:
-    """Quantities beyond those of every run, or of every run on the generation."""
-    generation = f"generation:{problem.cluster.chip.generation}"
-    if not _is_known(problem, profile):
-        yield f"no run behind the profile is on {problem.cluster.chip.generation} chips"
-    stack = f"stack:{problem.stack.calibrated_as}/"
-    kinds = {
-        one.scope.removeprefix(stack)
-        for one in profile.neighbourhoods
-        if one.scope.startswith(stack)
-    }
-    if kinds and problem.density not in kinds:
+def _extrapolations(problem: Problem, layout: Layout, profile: Profile) -> Iterator[str]:
+    """Yield, in words, how the question lies outside what the runs behind the profile were."""
+    generation = problem.cluster.chip.generation
+    if not _has_runs_on_generation(problem, profile):
+        yield f"no run behind the profile is on {generation} chips"
+    densities = _densities_of_stack(problem, profile)
+    if densities and problem.density not in densities:
         yield (
             f"no run of stack {problem.stack.id} behind the profile is of a {problem.density} model"
         )
+    scopes = {
+        _EVERYWHERE: "any run",
+        _generation_scope(problem): f"any run on {generation}",
+    }
     for name, value in quantities(problem, layout).items():
-        for scope, where in (
-            ("all", "any run"),
-            (generation, f"any run on {problem.cluster.chip.generation}"),
-        ):
+        for scope, runs in scopes.items():
             span = profile.range_of.get((name, scope))
-            if span is not None and not span.low <= value <= span.high:
-                bound = span.high if value > span.high else span.low
-                yield (
-                    f"{name} = {value:g} is {'beyond' if value > span.high else 'below'} the"
-                    f" {bound:g} of {where}"
-                )
-                break
+            if span is None or span.low <= value <= span.high:
+                continue
+            if value > span.high:
+                yield f"{name} = {value:g} is beyond the {span.high:g} of {runs}"
+            else:
+                yield f"{name} = {value:g} is below the {span.low:g} of {runs}"
+            break  # beyond all runs is beyond those on the generation too
 
 
-def _is_known(problem: Problem, profile: Profile) -> bool:
-    """Whether some run was on the chip's generation; of a profile without runs that is not
-    asked."""
-    return not profile.spans or any(span.scope == _scopes(problem)[1] for span in profile.spans)
+def _densities_of_stack(problem: Problem, profile: Profile) -> set[str]:
+    """Return the kinds of model, dense or sparse, of which the profile has runs of this stack."""
+    prefix = f"{_stack_scope(problem)}/"
+    return {
+        neighbourhood.scope.removeprefix(prefix)
+        for neighbourhood in profile.neighbourhoods
+        if neighbourhood.scope.startswith(prefix)
+    }
 
 
-def _scopes(problem: Problem) -> tuple[str, str, str]:
-    """Narrowest first."""
-    stack, chip = f"stack:{problem.stack.calibrated_as}", problem.cluster.chip
-    return f"chip:{chip.id}/{stack}", f"generation:{chip.generation}", stack
+def _has_runs_on_generation(problem: Problem, profile: Profile) -> bool:
+    """Say whether some run was on the chip's generation. A profile without any run is not held to
+    that: its priors are wide as they are."""
+    generation = _generation_scope(problem)
+    return not profile.spans or any(span.scope == generation for span in profile.spans)
+
+
+def _chip_and_stack_scope(problem: Problem) -> str:
+    return f"chip:{problem.cluster.chip.id}/{_stack_scope(problem)}"
+
+
+def _generation_scope(problem: Problem) -> str:
+    return f"generation:{problem.cluster.chip.generation}"
+
+
+def _stack_scope(problem: Problem) -> str:
+    return f"stack:{problem.stack.calibrated_as}"
 
 
 def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
-    """What runs are told apart by: a number each, or of several layouts an array."""
-    workload, parameters = problem.workload, problem.architecture.parameters
+    """Return the sizes and degrees by which runs are told apart, by name: numbers for one layout;
+    for several, those of the layout are arrays of shape (n,)."""
+    workload = problem.workload
+    parameters = problem.architecture.parameters
     degrees = {name: getattr(layout, name) for name in ("tp", "pp", "cp", "ep")}
     return {
         "chips": float(problem.cluster.num_chips),
@@ -166,57 +194,59 @@ def quantities(problem: Problem, layout: Layout | Layouts) -> dict[str, Any]:
     }
 
 
-def having_seen(profile: Profile, runs: Sequence[Ran]) -> Profile:
-    """The profile, with what these runs exercise under it and how far they reach added to what it
-    had seen."""
-    seen = Counter(profile.runs_by_term)
-    spans = {key: (span.low, span.high) for key, span in profile.range_of.items()}
-    for alike in _by_problem(runs):
-        problem = alike[0].problem
-        for term, count in _exercised(problem, alike, profile).items():
-            for scope in _scopes(problem):
-                seen[term, scope] += count
-        for layout in {run.layout for run in alike if run.timed}:
-            _stretch(spans, problem, layout)
-    return replace(
-        profile,
-        seen=tuple(
-            TermCoverage(term=term, scope=scope, runs=count)
-            for (term, scope), count in sorted(seen.items())
-            if count
-        ),
-        spans=tuple(
-            QuantityRange(quantity=n, scope=s, low=low, high=high)
-            for (n, s), (low, high) in sorted(spans.items())
-        ),
+def with_coverage(profile: Profile, runs: Sequence[MeasuredRun]) -> Profile:
+    """Return the profile with these runs added to its coverage: the terms that they exercise, as
+    the profile predicts them, and the ranges of their quantities."""
+    counts = Counter(profile.runs_by_term)
+    ranges = {key: (span.low, span.high) for key, span in profile.range_of.items()}
+    for same_problem in _runs_by_problem(runs):
+        problem = same_problem[0].problem
+        scopes = (_chip_and_stack_scope(problem), _generation_scope(problem), _stack_scope(problem))
+        for term, count in _exercising_runs(problem, same_problem, profile).items():
+            for scope in scopes:
+                counts[term, scope] += count
+        for layout in {run.layout for run in same_problem if run.has_step_time}:
+            _widen(ranges, problem, layout)
+    seen = tuple(
+        TermCoverage(term=term, scope=scope, runs=count)
+        for (term, scope), count in sorted(counts.items())
+        if count
     )
+    spans = tuple(
+        QuantityRange(quantity=quantity, scope=scope, low=low, high=high)
+        for (quantity, scope), (low, high) in sorted(ranges.items())
+    )
+    return replace(profile, seen=seen, spans=spans)
 
 
-def _by_problem(runs: Sequence[Ran]) -> Iterable[list[Ran]]:
-    together: dict[int, list[Ran]] = {}
+def _runs_by_problem(runs: Sequence[MeasuredRun]) -> Iterable[list[MeasuredRun]]:
+    groups: dict[int, list[MeasuredRun]] = {}
     for number, run in zip(number_by_problem(run.problem for run in runs), runs, strict=True):
-        together.setdefault(number, []).append(run)
-    return together.values()
+        groups.setdefault(number, []).append(run)
+    return groups.values()
 
 
-def _exercised(problem: Problem, runs: Sequence[Ran], profile: Profile) -> dict[str, int]:
-    """How many of the runs exercise each term."""
-    found = predict(
-        problem, Layouts.of([run.layout for run in runs]), profile.coefficients(problem.scopes)
-    )
-    timed, weighed = np.array([run.timed for run in runs]), np.array([run.weighed for run in runs])
-    time = {name: timed & (part >= SHARE * found.step_time_s) for name, part in found.time.items()}
+def _exercising_runs(
+    problem: Problem, runs: Sequence[MeasuredRun], profile: Profile
+) -> dict[str, int]:
+    """Return for each term how many of the runs of one problem exercise it."""
+    layouts = Layouts.of([run.layout for run in runs])
+    predicted = predict(problem, layouts, profile.coefficients(problem.scopes))
+    has_step_time = np.array([run.has_step_time for run in runs])
+    has_memory = np.array([run.has_memory for run in runs])
+    least_s = EXERCISED_SHARE * predicted.step_time_s
+    least_bytes = EXERCISED_SHARE * predicted.needed_bytes
+    time = {name: has_step_time & (value >= least_s) for name, value in predicted.time.items()}
     memory = {
-        in_gib(name): weighed & (part >= SHARE * found.needed_bytes)
-        for name, part in found.memory.items()
+        in_gib(name): has_memory & (value >= least_bytes)
+        for name, value in predicted.memory.items()
     }
     return {name: int(exercised.sum()) for name, exercised in {**time, **memory}.items()}
 
 
-def _stretch(
-    spans: dict[tuple[str, str], tuple[float, float]], problem: Problem, layout: Layout
-) -> None:
+def _widen(ranges: _Ranges, problem: Problem, layout: Layout) -> None:
+    """Widen the ranges, in place, to include the quantities of a run."""
     for name, value in quantities(problem, layout).items():
-        for scope in ("all", _scopes(problem)[1]):
-            low, high = spans.get((name, scope), (value, value))
-            spans[name, scope] = min(low, value), max(high, value)
+        for scope in (_EVERYWHERE, _generation_scope(problem)):
+            low, high = ranges.get((name, scope), (value, value))
+            ranges[name, scope] = (min(low, value), max(high, value))

@@ -1,8 +1,9 @@
-"""Which runs are like a question, and by how much.
+"""Nearest runs finds the runs that are most like a question, to be shown beside a prediction. No
+prediction is made from them.
 
-The distance orders runs to show beside a prediction; no prediction is made from it. What another
-chip, generation, stack or kind of model counts is in proportion to how far residuals then lie apart
-(a variogram of residuals that saw neither run's source, docs/experiments.md). Sizes and degrees
+The distance between two runs is a sum over the traits in which they differ. Another chip,
+generation, stack or kind of model counts in proportion to how far apart the residuals of such runs
+lie (a variogram of residuals that saw neither run's source, docs/experiments.md). Sizes and degrees
 explain next to nothing of the residuals and count only because people compare by them.
 """
 
@@ -18,26 +19,27 @@ from models.columns import Array
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 
-KINDS: dict[str, float] = {
+KIND_DISTANCES: dict[str, float] = {
     "stack": 1.5,
     "sparse": 1.25,
     "generation": 1.0,
     "chip": 0.5,
     "precision": 0.5,
 }
-"""What a difference counts; another generation is another chip too."""
-DOUBLING = 0.25
-"""What a factor of two counts, of any size or degree."""
-SIZES = (
+"""The distance that a difference in each trait adds. Another generation is another chip too, so
+that the two add up."""
+DISTANCE_PER_DOUBLING = 0.25
+"""The distance that a factor of two adds, for each of SIZE_TRAITS."""
+SIZE_TRAITS = (
     "parameters", "active_parameters", "num_chips", "seq_len", "tokens_per_step", "tp", "pp", "cp",
     "ep",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traits:
-    """What makes runs alike. Of a question, None where it leaves something open: that counts for
-    nothing."""
+class RunTraits:
+    """What runs are compared by. In a question a trait that is left open is None, and adds nothing
+    to the distance."""
 
     chip: str | None = None
     generation: str | None = None
@@ -55,7 +57,7 @@ class Traits:
     ep: int | None = None
 
     @classmethod
-    def of(cls, problem: Problem, layout: Layout) -> Traits:
+    def of(cls, problem: Problem, layout: Layout) -> RunTraits:
         chip, parameters = problem.cluster.chip, problem.architecture.parameters
         return cls(
             chip=chip.id,
@@ -74,32 +76,33 @@ class Traits:
             ep=layout.ep,
         )
 
-    def differing(self, other: Traits) -> dict[str, tuple[Any, Any]]:
-        """What is stated here and not the same there."""
-        mine, theirs = asdict(self), asdict(other)
+    def differences_from(self, other: RunTraits) -> dict[str, tuple[Any, Any]]:
+        """Return by name the traits that are stated here and differ there, as (here, there)."""
+        theirs = asdict(other)
         return {
             name: (value, theirs[name])
-            for name, value in mine.items()
+            for name, value in asdict(self).items()
             if value not in (None, theirs[name])
         }
 
 
-class Library:
-    """Traits of many runs, as columns."""
+class RunIndex:
+    """The traits of many runs, as a column each, so that all distances are found at once."""
 
-    def __init__(self, traits: Sequence[Traits]) -> None:
+    def __init__(self, runs: Sequence[RunTraits]) -> None:
         self._columns = {
-            f.name: np.array([getattr(one, f.name) for one in traits]) for f in fields(Traits)
+            field.name: np.array([getattr(run, field.name) for run in runs])
+            for field in fields(RunTraits)
         }
-        self._size = len(traits)
+        self._size = len(runs)
 
-    def distances(self, wanted: Traits) -> Array:
-        """Of every run from what is wanted, in the order given."""
+    def distances(self, wanted: RunTraits) -> Array:
+        """Return the distance of every run from the wanted traits, in the order of the runs."""
         total = np.zeros(self._size)
-        for name, worth in KINDS.items():
+        for name, distance in KIND_DISTANCES.items():
             if (value := getattr(wanted, name)) is not None:
-                total += worth * (self._columns[name] != value)
-        for name in SIZES:
+                total += distance * (self._columns[name] != value)
+        for name in SIZE_TRAITS:
             if (value := getattr(wanted, name)) is not None:
-                total += DOUBLING * np.abs(np.log2(self._columns[name] / value))
+                total += DISTANCE_PER_DOUBLING * np.abs(np.log2(self._columns[name] / value))
         return total

@@ -1,10 +1,10 @@
-"""A step as it passes: which stage computes what when, by running its schedule operation by
-operation.
+"""A timeline shows which stage of a pipeline computes what, and when, during one step. It runs the
+schedule operation by operation.
 
 The closed forms of models.cost.pipeline give the length of a step at once; here every forward,
-backward and weight gradient has its place. Where stages differ the two may differ; under 1F1B,
-ZB-H1 and with all forwards first only by sends, of which the closed form counts those of 1F1B's
-longest path.
+backward and weight gradient has its place. Where stages are unequal the two lengths may differ.
+Under 1F1B, ZB-H1 and all-forward-all-backward they differ only by sends, of which the closed form
+counts those on the longest path of 1F1B.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-MOST_OPERATIONS = 20_000
-MOST_NEEDED = 60_000  # for a schedule's fewest micro-batches
-_AFTER = ("optimizer_s", "fixed_s", "jitter_s")
+MAX_OPERATIONS = 20_000  # shown, unless a schedule needs more for its fewest micro-batches
+MAX_REQUIRED_OPERATIONS = 60_000  # of those: a layout that needs more has no timeline
+_KINDS_OF_OPERATION = 3  # forward, backward, weight gradient
+# What is left of a step once the pipeline has drained.
+_AFTER_PIPELINE = ("optimizer_s", "fixed_s", "jitter_s")
+_NAMES = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +47,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """`events` by stage and time. `micro_batches` of the step's `of_micro_batches` are shown.
-    `pipeline_s`: from the first operation to the last; `closed_form_s` says the same of the
-    prediction where all micro-batches are shown."""
+    """The events of a step, by stage and then by time.
+
+    `micro_batches` of the step's `of_micro_batches` are shown. `pipeline_s` is the time from the
+    first operation to the last. `closed_form_s` is the prediction's own figure for that; it is None
+    unless all micro-batches are shown.
+    """
 
     events: tuple[Event, ...]
     stages: int
@@ -60,105 +66,131 @@ class Timeline:
 def timeline(
     problem: Problem, profile: Profile, layout: Layout, micro_batches: int | None = None
 ) -> Timeline:
-    """Of the first micro-batches: about as many as are asked for and make at most MOST_OPERATIONS,
-    or the fewest that the schedule needs. Raises Invalid where those make more than MOST_NEEDED."""
+    """Return the timeline of the first micro-batches of a step.
+
+    About as many are shown as are asked for, or all, if they make at most MAX_OPERATIONS; and never
+    fewer than the schedule needs. Raises Invalid where those make more than
+    MAX_REQUIRED_OPERATIONS.
+    """
     rows = Layouts.of([layout])
     predicted = predict(problem, rows, profile.coefficients(problem.scopes))
-    time = {name: float(value[0]) for name, value in predicted.time.items()}
-    every = int(rows.num_micro_batches(problem.workload.global_batch)[0])
-    each = layout.pp * layout.virtual_stages * 3
-    most = MOST_OPERATIONS // each
-    shown = max(min(every, micro_batches or every, most), 1)
-    least, whole = {"dualpipe": (2 * layout.pp, 2), "interleaved": (layout.pp, 1)}.get(
-        layout.schedule, (1, 1)
-    )
-    shown = min(max(shown // whole * whole, least), every)
-    if shown * each > MOST_NEEDED:
-        rule = (
-            f"makes a timeline of {shown * each} operations for {shown} micro-batches, above"
-            f" {MOST_NEEDED}"
-        )
-        raise Invalid("layout.pp", layout.pp, rule)
-    stages = partitions(problem, rows)
-    once = float(Combiner(rows, predicted.meshes, stages.table.take(stages.code)).once_s[0])
-    seconds = _seconds(problem, rows, predicted.meshes)
-    done = run(layout, shown, seconds)
+    time = {name: float(seconds[0]) for name, seconds in predicted.time.items()}
+    of_micro_batches = int(rows.num_micro_batches(problem.workload.global_batch)[0])
+    shown = _micro_batches_shown(layout, of_micro_batches, micro_batches)
+    partition = partitions(problem, rows)
+    stages = partition.table.take(partition.code)
+    data_parallel_s = float(Combiner(rows, predicted.meshes, stages).once_s[0])
+    operations = run(layout, shown, _operation_seconds(problem, rows, predicted.meshes))
     events = [
         Event(
             stage=stage,
-            name=_NAMES[op.kind],
+            name=_NAMES[operation.kind],
             start_s=start,
             end_s=end,
-            micro_batch=op.micro_batch,
-            chunk=op.chunk,
+            micro_batch=operation.micro_batch,
+            chunk=operation.chunk,
         )
-        for (op, stage), (start, end) in done.items()
+        for (operation, stage), (start, end) in operations.items()
     ]
-    ends = max(event.end_s for event in events)
-    events += _after(layout.pp, ends, {"data_s": once, **{name: time[name] for name in _AFTER}})
+    pipeline_s = max(event.end_s for event in events)
+    after = {"data_s": data_parallel_s, **{name: time[name] for name in _AFTER_PIPELINE}}
+    events += _events_after_pipeline(layout.pp, pipeline_s, after)
     events.sort(key=lambda event: (event.stage, event.start_s, event.end_s))
+    closed_form_s = None
+    if shown == of_micro_batches:
+        in_pipeline = [seconds for name, seconds in time.items() if name not in _AFTER_PIPELINE]
+        closed_form_s = sum(in_pipeline) - data_parallel_s
     return Timeline(
         events=tuple(events),
         stages=layout.pp,
         micro_batches=shown,
-        of_micro_batches=every,
-        pipeline_s=ends,
-        closed_form_s=(
-            sum(v for k, v in time.items() if k not in _AFTER) - once if shown == every else None
-        ),
+        of_micro_batches=of_micro_batches,
+        pipeline_s=pipeline_s,
+        closed_form_s=closed_form_s,
         step_time_s=float(predicted.step_time_s[0]),
     )
 
 
-_NAMES = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
+def _micro_batches_shown(layout: Layout, of_micro_batches: int, wanted: int | None) -> int:
+    operations_each = layout.pp * layout.virtual_stages * _KINDS_OF_OPERATION
+    affordable = MAX_OPERATIONS // operations_each
+    shown = max(min(of_micro_batches, wanted or of_micro_batches, affordable), 1)
+    least, multiple = _required_micro_batches(layout)
+    shown = min(max(shown // multiple * multiple, least), of_micro_batches)
+    operations = shown * operations_each
+    if operations > MAX_REQUIRED_OPERATIONS:
+        rule = (
+            f"makes a timeline of {operations} operations for {shown} micro-batches, above"
+            f" {MAX_REQUIRED_OPERATIONS}"
+        )
+        raise Invalid("layout.pp", layout.pp, rule)
+    return shown
 
 
-def _after(stages: int, start: float, time: dict[str, float]) -> Iterator[Event]:
-    """What is left of a step once the pipeline has drained."""
+def _required_micro_batches(layout: Layout) -> tuple[int, int]:
+    """Return the fewest micro-batches that the schedule runs with, and the number of which they
+    must be a multiple."""
+    if layout.schedule == "dualpipe":  # sends micro-batches in pairs, one from either end
+        return 2 * layout.pp, 2
+    if layout.schedule == "interleaved":
+        return layout.pp, 1
+    return 1, 1
+
+
+def _events_after_pipeline(stages: int, start: float, time: dict[str, float]) -> Iterator[Event]:
+    """Yield what every stage does, one after the other, once the pipeline has drained at
+    `start`."""
     for name, seconds in time.items():
         if seconds > 0:
-            yield from (
-                Event(
-                    stage=stage, name=name.removesuffix("_s"), start_s=start, end_s=start + seconds
-                )
-                for stage in range(stages)
-            )
-            start += seconds
+            end = start + seconds
+            for stage in range(stages):
+                yield Event(stage=stage, name=name.removesuffix("_s"), start_s=start, end_s=end)
+            start = end
 
 
 # -- durations
 # --------------------------------------------------------------------------------------------------
 
 
-def _seconds(problem: Problem, rows: Layouts, meshes: MeshCosts) -> dict[str, Array]:
-    """Of a micro-batch on each chunk, by kind of operation, with what it exposes there."""
-    exposure, held = Exposure(rows, meshes), _held(problem, rows)
-    parts = [(float(p.forward[0]), float(p.both[0])) for p in exposure.parts]
-    weight = [float(seconds[0]) for seconds in exposure.weights()]
+def _operation_seconds(problem: Problem, rows: Layouts, meshes: MeshCosts) -> dict[str, Array]:
+    """Return by kind of operation what one micro-batch takes on each chunk, with the communication
+    that it leaves exposed there; each of shape (chunks,)."""
+    exposure = Exposure(rows, meshes)
+    parts_of_chunks = _parts_of_chunks(problem, rows)
+    forward_s = [float(part.forward[0]) for part in exposure.parts]
+    both_s = [float(part.both[0]) for part in exposure.parts]
+    weights_s = [float(seconds[0]) for seconds in exposure.weights()]
     passes = 2 * int(exposure.micro_batches[0]) * int(rows.virtual_stages[0])
-    sends = float(np.ravel(exposure.sends())[0]) / passes
-    forward = np.array([sum(parts[i][0] for i in chunk) for chunk in held])
-    both = np.array([sum(parts[i][1] for i in chunk) for chunk in held])
-    weights = np.maximum([sum(weight[i] for i in chunk) for chunk in held], 0.0)
-    return {"F": forward + sends, "B": both - forward + sends, "W": weights}
+    send_s = float(np.ravel(exposure.sends())[0]) / passes
+    forward = np.array([sum(forward_s[part] for part in chunk) for chunk in parts_of_chunks])
+    both = np.array([sum(both_s[part] for part in chunk) for chunk in parts_of_chunks])
+    weights = np.array([sum(weights_s[part] for part in chunk) for chunk in parts_of_chunks])
+    return {
+        "F": forward + send_s,
+        "B": both - forward + send_s,
+        "W": np.maximum(weights, 0.0),
+    }
 
 
-def _held(problem: Problem, layouts: Layouts) -> list[list[int]]:
-    """The parts of each chunk of one layout: kinds of its layers, and the ends of the model
-    (models.cost.overlap)."""
-    held, ends = layers_of_chunks(problem, layouts)[0], len(problem.architecture.kinds)
-    held[0].append(ends)
-    held[-1] += [problem.architecture.layer_runs[-1][0]] * problem.architecture.mtp_layers + [
-        ends + 1
-    ]
-    return held
+def _parts_of_chunks(problem: Problem, layouts: Layouts) -> list[list[int]]:
+    """Return the parts that each chunk of one layout holds, as numbers: the kinds of its layers,
+    and beyond those the two ends of the model (models.cost.overlap)."""
+    architecture = problem.architecture
+    embedding = len(architecture.kinds)
+    head = embedding + 1
+    last_kind = architecture.layer_runs[-1][0]
+    chunks = layers_of_chunks(problem, layouts)[0]
+    chunks[0].append(embedding)
+    chunks[-1] += [last_kind] * architecture.mtp_layers + [head]
+    return chunks
 
 
 def chrome_trace(
-    found: Timeline, name: Callable[[int], str] = "stage {}".format
+    found: Timeline, stage_name: Callable[[int], str] = "stage {}".format
 ) -> dict[str, object]:
-    """For chrome://tracing and Perfetto: the Trace Event Format, microseconds, a thread for every
-    stage. Viewers show the name of the process, which is how much of the step is drawn."""
+    """Return the timeline in the Trace Event Format, for chrome://tracing and Perfetto: times in
+    microseconds, and a thread for every stage. Viewers show the name of the process, so it says how
+    much of the step is drawn."""
     drawn = f"{found.micro_batches} of {found.of_micro_batches} micro-batches of a step"
     events: list[dict[str, object]] = [
         {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": drawn}},
@@ -168,26 +200,28 @@ def chrome_trace(
                 "name": "thread_name",
                 "pid": 0,
                 "tid": stage,
-                "args": {"name": name(stage)},
+                "args": {"name": stage_name(stage)},
             }
             for stage in range(found.stages)
         ),
     ]
     for event in found.events:
-        which = {"micro_batch": event.micro_batch, "chunk": event.chunk}
+        numbers = {"micro_batch": event.micro_batch, "chunk": event.chunk}
         events.append(
             {
                 "ph": "X",
-                "name": (
-                    event.name if event.micro_batch is None else f"{event.name} {event.micro_batch}"
-                ),
+                "name": _event_label(event),
                 "cat": event.name,
                 "pid": 0,
                 "tid": event.stage,
                 "ts": event.start_s * 1e6,
                 "dur": (event.end_s - event.start_s) * 1e6,
-                "args": {name: value for name, value in which.items() if value is not None},
+                "args": {name: value for name, value in numbers.items() if value is not None},
             }
         )
     shown = {"micro_batches": found.micro_batches, "of_micro_batches": found.of_micro_batches}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": shown}
+
+
+def _event_label(event: Event) -> str:
+    return event.name if event.micro_batch is None else f"{event.name} {event.micro_batch}"

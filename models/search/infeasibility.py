@@ -12,7 +12,7 @@ import numpy as np
 
 from models.errors import Infeasible, Invalid
 from models.layouts.factors import factorisations
-from models.layouts.rules import BY_NAME, RULES
+from models.layouts.rules import RULES_BY_NAME, RULES
 from models.layouts.space import POLICY_KNOBS, Space, default_layouts
 from models.spec.constraints import Constraints
 from models.spec.layout import SCHEDULES, Layout, Layouts
@@ -117,7 +117,7 @@ def why_none(space: Space, *, piped: bool) -> tuple[bool, str]:
 def forbidden_schedules(problem: Problem) -> tuple[tuple[str, ...], str]:
     """Which of a stack's pipeline schedules the recipe rules out with more than one micro-batch,
     and why."""
-    rule, stack = BY_NAME["balancing_needs_all_forwards_first"], problem.stack
+    rule, stack = RULES_BY_NAME["balancing_needs_all_forwards_first"], problem.stack
     layouts = [Layout(pp=2, schedule=name) for name in stack.schedules]
     allowed = np.broadcast_to(rule.test(problem, Layouts.of(layouts)), len(layouts))
     ruled_out = [layout for layout, legal in zip(layouts, allowed, strict=True) if not legal]

@@ -98,7 +98,7 @@ class SearchTables:
             self.problem, self.policies.schedules, *pipelines, legal, self.shards.weights
         )
 
-    def as_sure(self, probability: float) -> SearchTables:
+    def at_fit_probability(self, probability: float) -> SearchTables:
         """The same where layouts have to fit with that probability, which is nothing to what is
         legal and costs."""
         other = copy(self)

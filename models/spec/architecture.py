@@ -1,8 +1,8 @@
 """The transformer: its layers, their shapes and their parameters.
 
-An :class:`Architecture` is one list of layers. Every foreign spelling (layer_types, periods,
-pattern strings) is normalised to that list when it is read, so nothing downstream asks "which
-layers are dense?".
+An :class:`Architecture` is one list of layers. Every way in which configs write down which layers
+are of what kind (layer_types, periods, pattern strings) is turned into that list when it is read,
+so that nothing downstream asks "which layers are dense?".
 """
 
 from __future__ import annotations
@@ -21,29 +21,33 @@ MAX_LAYERS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Causal self-attention: multi-head, grouped-query or multi-head latent (MLA, when
-    `kv_lora_rank` is set).
-
-    For MLA `head_dim` is the whole query-key dim (no-rope + rope) and `num_kv_heads` equals
-    `num_heads`. `window`: a query sees at most this many keys, the last ones (sliding) or those of
-    its chunk (`chunked`). `qk_norm` shares one weight of `head_dim` among the heads, or has one per
-    head when `qk_norm_all_heads` is set.
-    """
+    """Causal self-attention: multi-head, grouped-query, or multi-head latent (MLA, DeepSeek-V2,
+    arXiv 2405.04434), which it is where `kv_lora_rank` is set."""
 
     num_heads: int
     num_kv_heads: int
+    """As many as `num_heads` for MLA, which expands the latent to keys and values of every head."""
     head_dim: int
+    """Elements of a query or a key of one head; for MLA with and without rotary position."""
     v_head_dim: int
+    """Elements of a value of one head."""
     q_lora_rank: int | None = None
+    """Elements of the latent that queries are made from; None where they have no latent."""
     kv_lora_rank: int | None = None
+    """Elements of the latent that keys and values are made from."""
     rope_head_dim: int = 0
+    """For MLA, how many elements of `head_dim` have a rotary position."""
     window: int | None = None
+    """A query sees at most this many keys: the last ones or, if `chunked`, those of its chunk."""
     chunked: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: bool = False
+    """Queries and keys are normalised, with one weight of `head_dim` that all heads share, or one
+    for each head if `qk_norm_all_heads`."""
     qk_norm_all_heads: bool = False
     sinks: bool = False
+    """Every head has a learned logit that attention may go to instead of a key (gpt-oss)."""
 
     @property
     def kv_dim(self) -> int:
@@ -51,7 +55,8 @@ class Attention:
         return self.num_kv_heads * (self.head_dim + self.v_head_dim)
 
     def kv_share(self, tp: Array) -> Array:
-        """Of the key-value heads on a device: at least one, repeated where tp exceeds them."""
+        """The share of all key-value heads that a device has: 1/tp, but at least one head, which is
+        repeated on several devices where tp exceeds their number."""
         return np.maximum(1 / tp, 1 / self.num_kv_heads)
 
     @property
@@ -59,18 +64,16 @@ class Attention:
         return self.kv_lora_rank is not None
 
     def projections(self, hidden_size: int) -> list[tuple[str, int, int]]:
-        """The weight matrices as (name, in, out); together with biases and norms they are the
-        parameters."""
-        q_dim, v_dim = self.num_heads * self.head_dim, self.num_heads * self.v_head_dim
+        """The weight matrices as (name, elements in, elements out)."""
+        q_dim = self.num_heads * self.head_dim
+        v_dim = self.num_heads * self.v_head_dim
         output = ("o", v_dim, hidden_size)
         if self.kv_lora_rank is None:
             return [("q", hidden_size, q_dim), ("kv", hidden_size, self.kv_dim), output]
         rank = self.kv_lora_rank
-        query = (
-            [("q", hidden_size, q_dim)]
-            if self.q_lora_rank is None
-            else [("q_down", hidden_size, self.q_lora_rank), ("q_up", self.q_lora_rank, q_dim)]
-        )
+        query = [("q", hidden_size, q_dim)]
+        if self.q_lora_rank is not None:
+            query = [("q_down", hidden_size, self.q_lora_rank), ("q_up", self.q_lora_rank, q_dim)]
         nope_and_value = self.num_heads * (self.head_dim - self.rope_head_dim + self.v_head_dim)
         return [
             *query,
@@ -89,15 +92,14 @@ class Attention:
         if self.kv_lora_rank is not None:  # RMSNorm on each latent
             total += self.kv_lora_rank + (self.q_lora_rank or 0)
         if self.qk_norm:
-            total += (
-                self.num_heads + self.num_kv_heads if self.qk_norm_all_heads else 2
-            ) * self.head_dim
+            norms = self.num_heads + self.num_kv_heads if self.qk_norm_all_heads else 2
+            total += norms * self.head_dim
         return total + (self.num_heads if self.sinks else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mlp:
-    """A dense feed-forward block; gated (SwiGLU, GeGLU: three matrices) or plain (two)."""
+    """A dense feed-forward block: gated (SwiGLU, GeGLU; three matrices) or plain (two)."""
 
     intermediate_size: int
     gated: bool = True
@@ -114,39 +116,49 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moe:
-    """A mixture of experts: a router, `num_experts` routed experts, and a shared expert every token
-    visits.
-
-    `selection_bias`: the per-expert bias of DeepSeek's auxiliary-loss-free balancing. It is updated
-    by rule, not by gradient; checkpoints carry it, `transformers` counts it as a buffer, and so it
-    is not a parameter. A token's experts are of `groups_per_token` of `num_groups` groups, each of
-    which holds as many in a row (as DeepSeek-V2's are, arXiv 2405.04434 §2.2.2).
-    """
+    """A mixture of experts: a router, `num_experts` routed experts, and a shared expert that every
+    token visits, if it has a size."""
 
     num_experts: int
     experts_per_token: int
     intermediate_size: int
+    """Of each routed expert."""
     shared_intermediate_size: int = 0
+    """Of the shared expert; 0 where there is none."""
     gated: bool = True
     bias: bool = False
+    """Every expert has biases."""
     router_bias: bool = False
     shared_gate: bool = False
+    """What the shared expert puts out is multiplied with a gate of the token."""
     selection_bias: bool = False
+    """The router adds a bias for each expert when it selects them: DeepSeek's balancing without an
+    auxiliary loss. The bias is updated by a rule, not by a gradient. Checkpoints carry it and
+    `transformers` counts it as a buffer, and so it is not counted as a parameter."""
     num_groups: int = 1
+    """Experts are divided into this many groups, each of the same number of experts in a row
+    (DeepSeek-V2, arXiv 2405.04434 §2.2.2)."""
     groups_per_token: int = 1
+    """All experts of a token come from this many groups."""
 
     def domains_in_reach(self, domains: Array) -> Array:
-        """Of so many domains that hold as many experts each, how many the groups of a token lie in,
-        on average."""
+        """In how many domains the groups of a token lie on average, where the experts are divided
+        evenly over `domains` domains."""
         if self.groups_per_token == self.num_groups:
             return domains
-        apart = np.maximum(domains / self.num_groups, 1.0)  # domains that a group lies in
-        together = np.maximum(self.num_groups / domains, 1.0)  # groups in a domain
-        missed = np.ones_like(apart)  # by all groups of a token, drawn one after the other
+        domains_per_group = np.maximum(domains / self.num_groups, 1.0)
+        groups_per_domain = np.maximum(self.num_groups / domains, 1.0)
+        # The probability that a domain holds none of the groups, which are drawn without
+        # replacement.
+        missed = np.ones_like(domains_per_group)
         for drawn in range(self.groups_per_token):
             left = self.num_groups - drawn
-            missed = missed * np.clip((left - together) / left, 0.0, 1.0)
-        return np.where(together > 1, domains * (1 - missed), self.groups_per_token * apart)
+            missed = missed * np.clip((left - groups_per_domain) / left, 0.0, 1.0)
+        return np.where(
+            groups_per_domain > 1,
+            domains * (1 - missed),
+            self.groups_per_token * domains_per_group,
+        )
 
     @property
     def expert(self) -> Mlp:
@@ -169,25 +181,28 @@ class Moe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One transformer layer. `num_norms` counts the norms on the residual stream, two of which
-    stand before attention and feed-forward network, or behind them (`post_norms`); `parallel`:
-    attention and the feed-forward network read the same stream, and their outputs are added up
-    before they are reduced."""
+    """One transformer layer: attention and a feed-forward network on a residual stream."""
 
     attention: Attention
     feed_forward: Mlp | Moe
     num_norms: int = 2
+    """Norms on the residual stream. Two stand before attention and the feed-forward network."""
     post_norms: bool = False
+    """The two stand behind attention and the feed-forward network instead."""
     norm_bias: bool = False
     parallel: bool = False
+    """Attention and the feed-forward network read the same stream, and their outputs are added up
+    before they are reduced over tensor parallelism."""
 
     @property
     def dense(self) -> Mlp | None:
+        """The block that every token visits: the feed-forward network of a dense layer, the shared
+        expert of a sparse one."""
         return self.feed_forward if isinstance(self.feed_forward, Mlp) else self.feed_forward.shared
 
     @property
     def norm_follows(self) -> bool:
-        """Whether what the feed-forward network gives is normalised before it is added."""
+        """Whether the output of the feed-forward network is normalised before it is added."""
         return self.post_norms or self.num_norms > 2
 
     @property
@@ -202,56 +217,54 @@ class Layer:
         return self.num_norms * hidden_size * (2 if self.norm_bias else 1)
 
     def replicated_parameters(self, hidden_size: int) -> int:
-        """Those that every tensor-parallel rank has whole: norms, routers, and the down-projections
-        of MLA."""
+        """The parameters that every tensor-parallel rank has whole: norms, routers, and the
+        down-projections of MLA."""
         whole = self._norm_parameters(hidden_size)
-        whole += sum(
-            i * o
-            for name, i, o in self.attention.projections(hidden_size)
-            if name.endswith("_down")
-        )
+        for name, n_in, n_out in self.attention.projections(hidden_size):
+            whole += n_in * n_out if name.endswith("_down") else 0
         whole += (self.attention.kv_lora_rank or 0) + (self.attention.q_lora_rank or 0)
         return whole + (hidden_size * self.moe.num_experts if self.moe else 0)
 
     def orthogonalisation_flops(self, hidden_size: int) -> tuple[float, float]:
-        """Of five Newton-Schulz steps (Muon, arXiv 2502.16982 §2.2), per parameter outside and
-        inside routed experts.
+        """FLOPs of Muon's orthogonalisation, for each parameter outside and for each inside routed
+        experts: five Newton-Schulz steps (arXiv 2502.16982 §2.2).
 
-        A step on m x n, m <= n, is X X^T, its square, and their product with X: 4 m² n + 2 m³
-        FLOPs.
+        A step on an m x n matrix X, m <= n, computes X X^T, its square, and the product of both
+        with X: 4 m² n + 2 m³ FLOPs.
         """
         matrices = [(n_in, n_out) for _, n_in, n_out in self.attention.projections(hidden_size)]
         if self.dense:
             matrices += [(hidden_size, self.dense.intermediate_size)] * self.dense.matrices
         inside = [(hidden_size, self.moe.intermediate_size)] if self.moe else []
-        return _newton_schulz(matrices), _newton_schulz(inside)
+        return _newton_schulz_flops(matrices), _newton_schulz_flops(inside)
 
 
-def _newton_schulz(matrices: list[tuple[int, int]]) -> float:
+def _newton_schulz_flops(matrices: list[tuple[int, int]]) -> float:
+    """FLOPs of five steps on each of these matrices, for each of their parameters."""
     flops = sum(5 * (4 * min(m) ** 2 * max(m) + 2 * min(m) ** 3) for m in matrices)
     return flops / max(sum(a * b for a, b in matrices), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterCount:
-    """Parameters by part. `total` leaves multi-token-prediction layers out, as model cards and
-    transformers do.
-
-    `active` is what one token visits: all but the routed experts it is not sent to.
-    """
+    """Numbers of parameters by part of the model."""
 
     total: int
+    """Without the modules of multi-token prediction, as model cards and transformers count."""
     embedding: int
     lm_head: int
     experts: int
+    """Of routed experts."""
     active: int
+    """What one token visits: all but the routed experts that it is not sent to."""
     mtp: int
+    """Of the modules of multi-token prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A decoder-only transformer. `lm_head_bias`, `learned_positions` and `final_norm_bias` exist
-    for old families."""
+    """A decoder-only transformer. `learned_positions`, `lm_head_bias` and `final_norm_bias` are for
+    old model families."""
 
     name: str
     hidden_size: int
@@ -259,7 +272,9 @@ class Architecture:
     layers: tuple[Layer, ...]
     tie_word_embeddings: bool = False
     mtp_layers: int = 0
+    """Modules of multi-token prediction, each with a layer like the last."""
     learned_positions: int = 0
+    """Positions that have a learned embedding; 0 where positions are rotary or absent."""
     lm_head_bias: bool = False
     final_norm_bias: bool = False
 
@@ -274,7 +289,7 @@ class Architecture:
 
     @cached_property
     def layer_runs(self) -> tuple[tuple[int, int], ...]:
-        """The layer list run-length encoded: (index into `kinds`, how many in a row)."""
+        """The layers run-length encoded: (index into `kinds`, how many in a row)."""
         index = {kind: i for i, kind in enumerate(self.kinds)}
         return tuple(
             (kind, len(list(run))) for kind, run in groupby(index[layer] for layer in self.layers)
@@ -290,7 +305,8 @@ class Architecture:
 
     @cached_property
     def trained_layers_per_kind(self) -> tuple[int, ...]:
-        """The same with those of multi-token prediction, which are as the last layer is."""
+        """How many layers are of each of `kinds`, with those of multi-token prediction, which are
+        like the last layer."""
         last = self.layer_runs[-1][0]
         return tuple(
             count + self.mtp_layers * (kind == last)
@@ -299,13 +315,12 @@ class Architecture:
 
     @property
     def trained_part_counts(self) -> list[float]:
-        """Of every part of the model: of its layers as many of each kind, of the embedding and of
-        the head one."""
+        """How often each part of the model occurs: a layer of each of `kinds`, then the embedding
+        and the head, which occur once."""
         return [*self.trained_layers_per_kind, 1.0, 1.0]
 
     def part_has_experts(self, part: int) -> bool:
-        """Whether a part of the model does: a kind of layer, or after them the embedding or the
-        head."""
+        """Whether a part has routed experts; parts are numbered as in `trained_part_counts`."""
         return part < len(self.kinds) and self.kinds[part].moe is not None
 
     @property
@@ -313,32 +328,27 @@ class Architecture:
         return any(layer.moe for layer in self.kinds)
 
     def with_depth_scaled(self, times: float) -> Architecture:
-        """So many times as deep, kinds of layers in their order and proportion."""
+        """An architecture that is `times` times as deep, its kinds of layers in the same order and
+        proportion. Raises Invalid above MAX_LAYERS."""
         have = len(self.layers)
         wanted = max(round(times * have), 1)
         if wanted > MAX_LAYERS:
-            raise Invalid(
-                "layers",
-                times,
-                f"makes {wanted} layers of {have}; a model has at most {MAX_LAYERS}",
-            )
+            rule = f"makes {wanted} layers of {have}; a model has at most {MAX_LAYERS}"
+            raise Invalid("layers", times, rule)
         return replace(self, layers=tuple(self.layers[i * have // wanted] for i in range(wanted)))
 
     @cached_property
     def parameters(self) -> ParameterCount:
         h = self.hidden_size
-        counted = list(zip(self.kinds, self.layers_per_kind, strict=True))
-        body = sum(count * layer.parameters(h) for layer, count in counted)
-        experts = sum(
-            count * layer.moe.expert_parameters(h) for layer, count in counted if layer.moe
-        )
-        idle = sum(
-            count
-            * (layer.moe.num_experts - layer.moe.experts_per_token)
-            * layer.moe.expert.parameters(h)
-            for layer, count in counted
-            if layer.moe
-        )
+        body = 0
+        experts = 0
+        inactive = 0
+        for layer, count in zip(self.kinds, self.layers_per_kind, strict=True):
+            body += count * layer.parameters(h)
+            if moe := layer.moe:
+                experts += count * moe.expert_parameters(h)
+                unvisited = moe.num_experts - moe.experts_per_token
+                inactive += count * unvisited * moe.expert.parameters(h)
         embedding = (self.vocab_size + self.learned_positions) * h
         lm_head = 0 if self.tie_word_embeddings else self.vocab_size * h
         lm_head += self.vocab_size if self.lm_head_bias else 0
@@ -348,18 +358,15 @@ class Architecture:
             embedding=embedding,
             lm_head=lm_head,
             experts=experts,
-            active=total - idle,
+            active=total - inactive,
             mtp=self.mtp_layers * self.mtp_parameters,
         )
 
     @property
     def mtp_parameters(self) -> int:
-        """One multi-token-prediction module: a layer like the last, a 2h→h projection and three
-        norms.
-
-        DeepSeek-V3 report (arXiv 2412.19437) §2.2: embedding and output head are shared with the
-        main model.
-        """
+        """Parameters of one module of multi-token prediction: a layer like the last, a projection
+        from 2h to h and three norms. It shares embedding and head with the main model (DeepSeek-V3,
+        arXiv 2412.19437 §2.2)."""
         h = self.hidden_size
         return self.layers[-1].parameters(h) + 2 * h * h + 3 * h
 
@@ -389,9 +396,13 @@ class Architecture:
         moe: MoeShape | None = None,
         mtp_layers: int = 0,
     ) -> Architecture:
-        """An architecture from the fields people write down. `full_attention_period` n: every n-th
-        layer is full. The output projection of attention has a bias where the others have one,
-        unless said otherwise; blocks are parallel where a layer has one norm."""
+        """An architecture from the fields that people write down.
+
+        With a `sliding_window`, every `full_attention_period`-th layer has full attention instead;
+        none has if that is not given. Unless given, the output projection of attention has a bias
+        where the others have one and there is no MLA, and blocks are parallel where a layer has one
+        norm. Raises Invalid where fields contradict each other.
+        """
         attention = _attention(
             hidden_size,
             num_attention_heads,
@@ -407,27 +418,22 @@ class Architecture:
             raise Invalid("full_attention_period", full_attention_period, "needs sliding_window")
         dense = Mlp(intermediate_size=intermediate_size, gated=gated_mlp)
         if chunked_attention and sliding_window is None:
-            raise Invalid(
-                "chunked_attention",
-                chunked_attention,
-                "needs sliding_window, the length of a chunk",
-            )
+            rule = "needs sliding_window, the length of a chunk"
+            raise Invalid("chunked_attention", chunked_attention, rule)
+        local = attention
+        if sliding_window is not None:
+            local = replace(attention, window=sliding_window, chunked=chunked_attention)
         parallel = num_norms == 1 if parallel_blocks is None else parallel_blocks
         layers = []
         for index in range(num_layers):
-            full = sliding_window is None or (
-                full_attention_period and (index + 1) % full_attention_period == 0
+            is_full = full_attention_period and (index + 1) % full_attention_period == 0
+            layer = Layer(
+                attention=attention if is_full else local,
+                feed_forward=moe.block(gated_mlp) if moe and moe.covers(index) else dense,
+                num_norms=num_norms,
+                parallel=parallel,
             )
-            local = (
-                attention
-                if full
-                else replace(attention, window=sliding_window, chunked=chunked_attention)
-            )
-            sparse = moe is not None and moe.covers(index)
-            mlp = moe.block(gated_mlp) if moe and sparse else dense
-            layers.append(
-                Layer(attention=local, feed_forward=mlp, num_norms=num_norms, parallel=parallel)
-            )
+            layers.append(layer)
         return cls(
             name=name,
             hidden_size=hidden_size,
@@ -440,7 +446,8 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlaShape:
-    """Multi-head latent attention as configs write it down (DeepSeek-V2, arXiv 2405.04434)."""
+    """The fields of multi-head latent attention, as configs write them down (DeepSeek-V2, arXiv
+    2405.04434)."""
 
     kv_lora_rank: int
     qk_nope_head_dim: int
@@ -451,12 +458,11 @@ class MlaShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeShape:
-    """Which layers are sparse and how: the first `first_k_dense` are dense, then every
-    `moe_layer_freq`-th is sparse.
+    """Which layers are sparse and how, as configs write it down.
 
-    With `moe_layer_freq` n > 1 the last layer of each group of n is the sparse one (Llama-4
-    Maverick, n = 2). `bias`: of the router and of every expert (gpt-oss). `num_groups`,
-    `groups_per_token`: as of Moe, all unless given.
+    The first `first_k_dense` layers are dense. Of the others the last of every `moe_layer_freq` in
+    a row is sparse (every second one in Llama-4 Maverick). `bias` is that of the router and of
+    every expert (gpt-oss). `groups_per_token` is all groups unless given.
     """
 
     num_experts: int
@@ -471,9 +477,11 @@ class MoeShape:
     groups_per_token: int | None = None
 
     def covers(self, index: int) -> bool:
+        """Whether the layer of this index, counted from 0, is sparse."""
         return index >= self.first_k_dense and (index + 1) % self.moe_layer_freq == 0
 
     def block(self, gated: bool) -> Moe:
+        """The feed-forward network of a sparse layer."""
         shared = self.shared_expert_intermediate_size
         if shared is None:
             shared = self.num_shared_experts * self.moe_intermediate_size
@@ -519,12 +527,9 @@ def _attention(
             "num_key_value_heads", kv_heads, f"must divide num_attention_heads = {num_heads}"
         )
     if head_dim is None and hidden_size % num_heads:
-        raise Invalid(
-            "head_dim",
-            None,
-            f"must be given: hidden_size / num_attention_heads = {hidden_size}/{num_heads} is not"
-            " whole",
-        )
+        quotient = f"{hidden_size}/{num_heads}"
+        rule = f"must be given: hidden_size / num_attention_heads = {quotient} is not whole"
+        raise Invalid("head_dim", None, rule)
     dim = hidden_size // num_heads if head_dim is None else head_dim
     return Attention(
         num_heads=num_heads,

@@ -29,10 +29,12 @@ BOOLEAN_KNOBS = (
     "offload_activations",
     "offload_optimizer",
 )
-KNOB_CHOICES: dict[str, tuple[Any, ...]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE,
-                                      "zero_stage": (0, 1, 2, 3),
-                                      "torus_block": TORUS_BLOCKS}  # fmt: skip
-EVEN_CHANCE, MAX_FIT_PROBABILITY = 0.5, 0.99
+KNOB_CHOICES: dict[str, tuple[Any, ...]] = {
+    "schedule": SCHEDULES,
+    "recompute": RECOMPUTE,
+    "zero_stage": (0, 1, 2, 3),
+    "torus_block": TORUS_BLOCKS,
+}
 KNOBS = (
     *WHOLE_NUMBER_KNOBS,
     *BOOLEAN_KNOBS,
@@ -40,45 +42,30 @@ KNOBS = (
     "recompute_modules",
     "recompute_layers",
 )
+EVEN_CHANCE = 0.5  # that a layout fits whose predicted memory is just what there is
+MAX_FIT_PROBABILITY = 0.99
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
-    """`allowed[knob]` lists the values a knob may take; knobs not named are free. "dp" is
-    dp_replicate·dp_shard. "recompute_modules" lists the modules that selective recompute takes, all
-    of them together.
-
-    `min_fit_probability`: that a layout fits, of which even chances are what the memory predicted
-    for it has.
-    """
+    """What a caller asks of a layout."""
 
     allowed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """The values that a knob may take, by knob; a knob that is not named is free. "dp" is
+    dp_replicate·dp_shard. "recompute_modules" lists the modules that selective recompute takes, all
+    of them together."""
     memory_reserve_gib: float = 0.0
+    """Memory of every device to leave free, in GiB."""
     min_fit_probability: float = EVEN_CHANCE
+    """The least probability that a layout fits into memory, given how uncertain its predicted
+    memory is."""
 
     def __post_init__(self) -> None:
         for knob, values in self.allowed.items():
-            where = f"constraints.{knob}"
             if knob not in KNOBS:
                 raise UnknownName("constraints", knob, KNOBS)
-            if not values:
-                raise Invalid(where, values, "must allow at least one value")
-            if knob in WHOLE_NUMBER_KNOBS and not all(
-                isinstance(v, int) and v >= 1 for v in values
-            ):
-                raise Invalid(where, values, "must be whole numbers from 1")
-            if knob in BOOLEAN_KNOBS and not all(isinstance(v, bool) for v in values):
-                raise Invalid(where, values, "must be true or false")
-            if knob in KNOB_CHOICES and not set(values) <= set(KNOB_CHOICES[knob]):
-                raise Invalid(
-                    where, values, f"must be among {', '.join(map(str, KNOB_CHOICES[knob]))}"
-                )
-            if knob == "recompute_modules" and not set(values) <= set(MODULES):
-                raise Invalid(where, values, f"must be among {', '.join(MODULES)}")
-            if knob == "recompute_layers" and not all(
-                isinstance(v, int) and v >= 0 for v in values
-            ):
-                raise Invalid(where, values, "must be whole numbers from 1, or 0 for all")
+            if rule := _broken_rule(knob, values):
+                raise Invalid(f"constraints.{knob}", values, rule)
         self._check_recompute()
         if not 0 <= self.memory_reserve_gib < float("inf"):
             raise Invalid(
@@ -89,13 +76,11 @@ class Constraints:
             raise Invalid("constraints.min_fit_probability", self.min_fit_probability, rule)
 
     def _check_recompute(self) -> None:
-        """Modules are for selective recompute and a number of layers for full: not where those are
-        ruled out."""
+        """Raise Invalid where modules are asked for though selective recompute is ruled out, or a
+        number of layers though full recompute is."""
         recompute = self.allowed.get("recompute", RECOMPUTE)
-        layers, modules = (
-            self.allowed.get("recompute_layers", (0,)),
-            self.allowed.get("recompute_modules"),
-        )
+        layers = self.allowed.get("recompute_layers", (0,))
+        modules = self.allowed.get("recompute_modules")
         if 0 not in layers and "full" not in recompute:
             rule = f'go with recompute "full"; constraints.recompute allows {", ".join(recompute)}'
             raise Invalid("constraints.recompute_layers", layers, rule)
@@ -104,3 +89,20 @@ class Constraints:
                 'go with recompute "selective", which the other constraints on recompute rule out'
             )
             raise Invalid("constraints.recompute_modules", modules, rule)
+
+
+def _broken_rule(knob: str, values: tuple[Any, ...]) -> str | None:
+    """What the values of a knob must be, where they are not; None where they are."""
+    if not values:
+        return "must allow at least one value"
+    if knob in WHOLE_NUMBER_KNOBS:
+        positive = all(isinstance(value, int) and value >= 1 for value in values)
+        return None if positive else "must be whole numbers from 1"
+    if knob in BOOLEAN_KNOBS:
+        boolean = all(isinstance(value, bool) for value in values)
+        return None if boolean else "must be true or false"
+    if knob == "recompute_layers":
+        whole = all(isinstance(value, int) and value >= 0 for value in values)
+        return None if whole else "must be whole numbers from 1, or 0 for all"
+    choices: tuple[Any, ...] = MODULES if knob == "recompute_modules" else KNOB_CHOICES[knob]
+    return None if set(values) <= set(choices) else f"must be among {', '.join(map(str, choices))}"

@@ -1,5 +1,9 @@
-"""How the devices of a cluster are numbered: from the inside outwards, and on a torus along its
-dims in any order, through one block of it after the other."""
+"""How the devices of a cluster are numbered.
+
+Numbers grow from the inside of the cluster outwards. A torus can be filled in several ways: along
+its dims in any order, and through one block of it after the other. Together, the order of the dims
+and the length of the blocks are a *filling* of the torus.
+"""
 
 from __future__ import annotations
 
@@ -12,38 +16,45 @@ import numpy as np
 from models.columns import Array
 from models.spec.layout import TORUS_AXES, TORUS_BLOCKS
 
-Piece = tuple[int, int, int]  # a dim, how many devices along it, and the distance between them
+Step = tuple[int, int, int]
+"""The dim that a step goes along, how many devices it joins, and how far apart they are."""
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceOrders:
-    """For every filling of a torus, the order of its dims times the length of blocks
-    (models.spec.layout), the places from the inside out: `domains` (fillings, places), how many
-    devices the places so far join; `dims` and `steps` (fillings, places), along which dim of the
-    cluster, and how far apart neighbours are. `fillings`: those that are whole, as rows of (order,
-    block), the usual one first, and the `kinds` of them that are alike. `usual` (dims,): the
-    domains of the cluster's dims; `lengths` (dims,): how many of the next smaller ones each
-    joins."""
+    """The order of a cluster's devices under every filling of its torus.
+
+    A filling takes the devices in *steps* from the inside out, each along one dim of the cluster.
+    The rows of `domains`, `dims` and `strides` are all fillings, in the order of
+    :func:`filling_code`.
+    """
 
     domains: Array
+    """(fillings, steps): how many devices the steps so far join."""
     dims: Array
-    steps: Array
+    """(fillings, steps): the dim of the cluster that a step goes along."""
+    strides: Array
+    """(fillings, steps): how far apart along their dim the devices are that a step joins."""
     fillings: Array
+    """(n, 2): the fillings whose blocks divide the torus, as rows of (order of the dims, length of
+    blocks), the default first."""
     kinds: Array
-    usual: Array
+    """(n,): a number for each of `fillings`, the same for those that are alike."""
+    default_domains: Array
+    """(dims,): how many devices each dim of the cluster joins with those inside it."""
     lengths: Array
+    """(dims,): how many of the next smaller domains each dim joins."""
 
     @cached_property
     def distinct_fillings(self) -> Array:
-        """Of fillings that are alike the first, as rows of (order, block)."""
+        """The first of all fillings that are alike, as rows of (order, block)."""
         return self.fillings_with_blocks(TORUS_BLOCKS)
 
     def fillings_with_blocks(self, blocks: Collection[int]) -> Array:
-        """The same of those with blocks of these lengths."""
+        """The distinct fillings among those with blocks of these lengths."""
         rows = np.flatnonzero(np.isin(self.fillings[:, 1], list(blocks)))
-        rows = rows[
-            np.argsort(self.fillings[rows, 1], kind="stable")
-        ]  # the simplest of those that are alike
+        # Of those that are alike the one with the smallest blocks, the simplest, comes first.
+        rows = rows[np.argsort(self.fillings[rows, 1], kind="stable")]
         _, first = np.unique(self.kinds[rows], return_index=True)
         return np.asarray(self.fillings[rows[np.sort(first)]])
 
@@ -53,42 +64,49 @@ class DeviceOrders:
 
     @classmethod
     def of(cls, domains: Sequence[int], rings: Mapping[str, tuple[int, bool]]) -> DeviceOrders:
-        """From the domains of a cluster's dims, and of those that are rings, by name, where they
-        stand and whether they close."""
+        """The orders of a cluster.
+
+        `domains` are the devices that each dim joins with those inside it. `rings` says of the dims
+        of a torus, by name, where they stand among the dims and whether they close.
+        """
         lengths = [domain // inside for domain, inside in zip(domains, [1, *domains], strict=False)]
-        closes, places = dict(rings.values()), list[list[Piece]]()
-        whole, kinds = list[tuple[int, int]](), list[tuple[tuple[int, int, bool], ...]]()
+        closes = dict(rings.values())
+        steps = list[list[Step]]()
+        fillings = list[tuple[int, int]]()
+        kinds = list[tuple[tuple[int, int, bool], ...]]()
         for code, order in enumerate(TORUS_AXES):
             along = [rings[name][0] for name in order if name in rings]
             for block in TORUS_BLOCKS:
-                pieces = list(_pieces(lengths, along, block))
-                places.append(pieces)
+                taken = list(_steps(lengths, along, block))
+                steps.append(taken)
                 divides = all(lengths[dim] <= block or lengths[dim] % block == 0 for dim in along)
-                if divides and (rings or not whole):
-                    whole.append((code, block))
-                    several = [(dim, number) for dim, number, _ in pieces if number > 1]
+                if divides and (rings or not fillings):
+                    fillings.append((code, block))
+                    # Fillings are alike where their steps join as many devices along dims of the
+                    # same length that both close, or both do not.
                     kinds.append(
                         tuple(
                             (lengths[dim], number, closes.get(dim, False))
-                            for dim, number in several
+                            for dim, number, _ in taken
+                            if number > 1
                         )
                     )
-        dims, numbers, steps = np.moveaxis(np.array(places, dtype=np.int64), 2, 0)
+        dims, numbers, strides = np.moveaxis(np.array(steps, dtype=np.int64), 2, 0)
         number_of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
         return cls(
-            np.cumprod(numbers, axis=1),
-            dims,
-            steps,
-            np.array(whole),
-            np.array([number_of[kind] for kind in kinds]),
-            np.array(domains, dtype=np.int64),
-            np.array(lengths),
+            domains=np.cumprod(numbers, axis=1),
+            dims=dims,
+            strides=strides,
+            fillings=np.array(fillings),
+            kinds=np.array([number_of[kind] for kind in kinds]),
+            default_domains=np.array(domains, dtype=np.int64),
+            lengths=np.array(lengths),
         )
 
 
-def _pieces(lengths: Sequence[int], along: Sequence[int], block: int) -> Iterator[Piece]:
-    """Of every dim from the inside out; those of a torus within a block, then from block to
-    block."""
+def _steps(lengths: Sequence[int], along: Sequence[int], block: int) -> Iterator[Step]:
+    """The steps from the inside out. The dims of a torus (`along`, in their order) come together,
+    where its innermost dim stands: first within a block, then from block to block."""
     for dim, length in enumerate(lengths):
         if dim not in along:
             yield dim, length, 1
@@ -101,5 +119,6 @@ def _pieces(lengths: Sequence[int], along: Sequence[int], block: int) -> Iterato
 
 
 def filling_code(torus_axes: Array, torus_block: Array) -> Array:
-    """The codes of orders and lengths of blocks as one."""
+    """The number of a filling: its row in DeviceOrders.domains. `torus_axes` are codes of the order
+    of the dims, `torus_block` lengths of blocks."""
     return torus_axes * len(TORUS_BLOCKS) + np.searchsorted(TORUS_BLOCKS, torus_block)

@@ -1,9 +1,9 @@
 """Profiles: what the data sheets do not say, as coefficients with a mean and a spread.
 
 A coefficient lives on an unbounded scale (the log of a positive number, the log-odds of a fraction)
-and is the sum of the *terms* that apply: one for everything ("all") and offsets for narrower scopes
-("generation:hopper", "chip:h200-sxm-141gb", "stack:megatron", …). A scope without runs has no term
-or a term at its prior, and so inherits from the wider one.
+and is the sum of the *terms* that apply to a problem: one for everything ("all") and offsets for
+narrower *scopes* ("generation:hopper", "chip:h200-sxm-141gb", "stack:megatron", …). A scope without
+runs has no term, or a term at its prior, and so inherits from the wider one.
 """
 
 from __future__ import annotations
@@ -23,203 +23,134 @@ from models.errors import Invalid, UnknownName
 
 Number = float | Array
 TermKey = tuple[str, str]
-"""Coefficient and scope of a term."""
+"""The coefficient and the scope of a term."""
 FLEET = "fleet"
-"""Begins the scopes of one deployment's machines (models.calibration.fleet_effects)."""
-# half of a central 80% interval of a normal distribution, in standard deviations
+"""The kind of the scopes of one deployment's machines (models.calibration.fleet_effects)."""
 Z80 = 1.2815515655446004
+"""Half of the central 80% interval of a normal distribution, in standard deviations."""
 
 
 def is_of_fleet(scope: str) -> bool:
     return scope.startswith(f"{FLEET}:")
 
 
-def _coefficient(kind: str, unit: str, doc: str, scopes: str) -> Any:
-    return field(metadata={"kind": kind, "unit": unit, "doc": doc, "scopes": tuple(scopes.split())})
+def _fraction(scopes: str) -> Any:
+    """A field between 0 and 1; `scopes` are the kinds of scopes that it may differ between."""
+    return field(metadata={"kind": "fraction", "scopes": tuple(scopes.split())})
+
+
+def _positive(scopes: str) -> Any:
+    """A field above 0; `scopes` are the kinds of scopes that it may differ between."""
+    return field(metadata={"kind": "positive", "scopes": tuple(scopes.split())})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coefficients:
     """The coefficients of one (chip, fabric, stack), or arrays of them (draws from the posterior).
 
-    `kernel_age`: years between the newest software of all and the newest that ran on the chip's
-    generation; of kernels younger than that nothing is known.
+    The docstring of each field says what it measures and in which unit.
     """
 
-    gemm_16: Number = _coefficient(
-        "fraction",
-        "of dense peak",
-        "large 16-bit matrix multiplications",
-        "generation chip stack fleet",
-    )
-    gemm_8: Number = _coefficient(
-        "fraction",
-        "of dense peak",
-        "large 8-bit matrix multiplications",
-        "generation chip stack fleet",
-    )
-    gemm_4: Number = _coefficient(
-        "fraction",
-        "of dense peak",
-        "large 4-bit matrix multiplications",
-        "generation chip stack fleet",
-    )
-    gemm_tail_waves: Number = _coefficient(
-        "positive", "waves", "tiles lost at the end of a matrix multiplication", "generation"
-    )
-    grouped_gemm: Number = _coefficient(
-        "fraction", "of a plain GEMM's rate", "grouped GEMM of experts", "generation stack"
-    )
-    expert_serialisation: Number = _coefficient(
-        "fraction",
-        "of the experts of a device",
-        "that run one after the other, each with a tail of its own",
-        "stack",
-    )
-    attention: Number = _coefficient(
-        "fraction",
-        "of dense 16-bit peak",
-        "attention kernel, long sequence, head dim 128",
-        "kernel generation chip",
-    )
-    narrow_heads: Number = _coefficient(
-        "positive", "exponent", "of a head's dim over 128, in the rate of attention", "kernel"
-    )
-    memory: Number = _coefficient(
-        "fraction", "of memory bandwidth", "memory-bound kernels", "generation chip"
-    )
-    elementwise_traffic: Number = _coefficient(
-        "positive",
-        "of the counted bytes",
-        "traffic of norms, activations, residuals",
-        "fusion stack",
-    )
-    routing_traffic: Number = _coefficient(
-        "positive",
-        "of the counted bytes",
-        "traffic of permuting tokens for their experts and back",
-        "stack",
-    )
-    bias_traffic: Number = _coefficient(
-        "positive",
-        "reads and writes",
-        "of what experts put out, to add their biases",
-        "generation stack",
-    )
-    launch_s: Number = _coefficient("positive", "s", "host time of a kernel launch", "launch stack")
-    expert_launch_s: Number = _coefficient(
-        "positive", "s", "host time of a launch for one expert", "launch stack"
-    )
-    routing_launches: Number = _coefficient(
-        "positive",
-        "launches",
-        "of routing, dispatch and combination in a sparse layer's forward",
-        "routing generation stack",
-    )
-    ageing: Number = _coefficient(
-        "positive", "a year", "kernels are slower in older software", "stack"
-    )
-    routing_ageing: Number = _coefficient(
-        "positive", "a year", "permuting tokens is slower in older software", "stack"
-    )
-    launch_ageing: Number = _coefficient(
-        "positive", "a year", "launches are dearer in older software", "stack"
-    )
-    compute_overhead: Number = _coefficient(
-        "positive",
-        "of counted compute",
-        "sustained clock, gaps, all that kernels do not explain",
-        "steps stack chip fleet",
-    )
-    scaleup: Number = _coefficient(
-        "fraction", "of link rate", "collectives in the scale-up domain", "generation fleet"
-    )
-    scaleout: Number = _coefficient(
-        "fraction", "of NIC rate", "collectives beyond it", "generation stack fleet"
-    )
-    alltoall: Number = _coefficient(
-        "fraction", "of the ring rate", "all-to-all", "generation stack fleet"
-    )
-    collective_s: Number = _coefficient(
-        "positive", "s", "fixed cost of a collective call", "generation stack fleet"
-    )
-    scaleup_hop_s: Number = _coefficient(
-        "positive", "s", "latency of a hop of a ring in the domain", "generation"
-    )
-    scaleout_hop_s: Number = _coefficient(
-        "positive", "s", "latency of a hop between domains", "generation stack fabric"
-    )
-    ring_step_s: Number = _coefficient(
-        "positive", "s", "that a step of a ring takes at least where it leaves the domain", "fabric"
-    )
-    stall_s: Number = _coefficient(
-        "positive",
-        "s",
-        "host time of a hop of a tensor-parallel collective beside pipeline sends",
-        "stack fabric",
-    )
-    send_s: Number = _coefficient(
-        "positive", "s", "handshake of a send between pipeline stages", "stack"
-    )
-    tensor_overlap: Number = _coefficient(
-        "fraction", "of TP traffic", "hidden where the stack overlaps it", "stack"
-    )
-    data_overlap: Number = _coefficient(
-        "fraction", "of the compute window", "that can hide DP traffic", "stack"
-    )
-    expert_prefetch: Number = _coefficient(
-        "fraction",
-        "of the gather of expert weights",
-        "that can hide: kernels of their own wait for all of them",
-        "stack",
-    )
-    expert_overlap: Number = _coefficient(
-        "fraction", "of EP traffic", "hidden where the stack overlaps it", "stack"
-    )
-    context_overlap: Number = _coefficient(
-        "fraction", "of attention time", "that can hide CP traffic", "stack"
-    )
-    pipeline_overlap: Number = _coefficient(
-        "fraction", "of PP sends", "hidden where the stack overlaps them", "stack"
-    )
-    interference: Number = _coefficient(
-        "fraction",
-        "of hidden traffic",
-        "by which it slows the compute it hides behind",
-        "generation",
-    )
-    imbalance: Number = _coefficient(
-        "positive",
-        "of the mean",
-        "standard deviation of experts' shares of tokens, natural routing",
-        "stack",
-    )
-    step_fixed_s: Number = _coefficient("positive", "s", "host work once a step", "stack")
-    jitter: Number = _coefficient(
-        "positive", "of step time", "per doubling of devices beyond a node", "stack"
-    )
-    slow_node_s: Number = _coefficient(
-        "positive",
-        "s",
-        "a node in trouble delays every send and receipt of jobs that leave out no node",
-        "fabric",
-    )
-    host_gb_s: Number = _coefficient(
-        "positive", "GB/s", "device to host memory, for offload", "generation chip"
-    )
-    activation_memory: Number = _coefficient(
-        "positive", "of counted bytes", "activations as allocated", "stack fleet"
-    )
-    logit_memory: Number = _coefficient(
-        "positive", "of counted bytes", "logits and their gradient", "stack"
-    )
-    fragmentation: Number = _coefficient(
-        "positive", "of allocated bytes", "reserved beyond them", "stack fleet"
-    )
-    context_gib: Number = _coefficient(
-        "positive", "GiB", "runtime, libraries, communication buffers", "generation stack fleet"
-    )
+    gemm_16: Number = _fraction("generation chip stack fleet")
+    """Rate of large 16-bit matrix multiplications, as a fraction of the dense peak."""
+    gemm_8: Number = _fraction("generation chip stack fleet")
+    """Rate of large 8-bit matrix multiplications, as a fraction of the dense peak."""
+    gemm_4: Number = _fraction("generation chip stack fleet")
+    """Rate of large 4-bit matrix multiplications, as a fraction of the dense peak."""
+    gemm_tail_waves: Number = _positive("generation")
+    """Time lost at the end of a matrix multiplication, in waves of tiles over the whole chip."""
+    grouped_gemm: Number = _fraction("generation stack")
+    """Rate of the grouped GEMM of experts, as a fraction of a plain GEMM's."""
+    expert_serialisation: Number = _fraction("stack")
+    """Fraction of the experts of a device that run one after the other, each with a tail of its
+    own."""
+    attention: Number = _fraction("kernel generation chip")
+    """Rate of the attention kernel on long sequences with a head dim of 128, as a fraction of the
+    dense 16-bit peak."""
+    narrow_heads: Number = _positive("kernel")
+    """Exponent of (head dim / 128) in the rate of attention with narrower heads."""
+    memory: Number = _fraction("generation chip")
+    """Rate of memory-bound kernels, as a fraction of the memory bandwidth."""
+    elementwise_traffic: Number = _positive("fusion stack")
+    """Memory traffic of norms, activations and residuals, as a multiple of the counted bytes."""
+    routing_traffic: Number = _positive("stack")
+    """Memory traffic of permuting tokens for their experts and back, as a multiple of the counted
+    bytes."""
+    bias_traffic: Number = _positive("generation stack")
+    """How many times the outputs of experts are read or written to add their biases."""
+    launch_s: Number = _positive("launch stack")
+    """Host time of a kernel launch, in seconds."""
+    expert_launch_s: Number = _positive("launch stack")
+    """Host time of a launch for one expert, in seconds."""
+    routing_launches: Number = _positive("routing generation stack")
+    """Launches for routing, dispatch and combination in the forward of a sparse layer."""
+    ageing: Number = _positive("stack")
+    """How much slower kernels are in older software: growth of the log of their time, per year."""
+    routing_ageing: Number = _positive("stack")
+    """The same of permuting tokens, per year."""
+    launch_ageing: Number = _positive("stack")
+    """The same of launches, per year."""
+    compute_overhead: Number = _positive("steps stack chip fleet")
+    """Compute time as a multiple of what is counted: sustained clock, gaps, and all else that
+    kernels do not explain."""
+    scaleup: Number = _fraction("generation fleet")
+    """Bandwidth of collectives within the scale-up domain, as a fraction of the link rate."""
+    scaleout: Number = _fraction("generation stack fleet")
+    """Bandwidth of collectives beyond the domain, as a fraction of the NIC rate."""
+    alltoall: Number = _fraction("generation stack fleet")
+    """Bandwidth of all-to-alls, as a fraction of a ring's."""
+    collective_s: Number = _positive("generation stack fleet")
+    """Fixed cost of a collective call, in seconds."""
+    scaleup_hop_s: Number = _positive("generation")
+    """Latency of a hop of a ring within the domain, in seconds."""
+    scaleout_hop_s: Number = _positive("generation stack fabric")
+    """Latency of a hop between domains, in seconds."""
+    ring_step_s: Number = _positive("fabric")
+    """The least time that a step takes of a ring that leaves the domain, in seconds."""
+    stall_s: Number = _positive("stack fabric")
+    """Host time of a hop of a tensor-parallel collective beside pipeline sends, in seconds."""
+    send_s: Number = _positive("stack")
+    """Handshake of a send between pipeline stages, in seconds."""
+    tensor_overlap: Number = _fraction("stack")
+    """Fraction of tensor-parallel traffic that is hidden where the stack overlaps it."""
+    data_overlap: Number = _fraction("stack")
+    """Fraction of the compute window that can hide data-parallel traffic."""
+    expert_prefetch: Number = _fraction("stack")
+    """Fraction of the gather of expert weights that can be hidden; the rest is waited for by
+    kernels that need the weights of all experts."""
+    expert_overlap: Number = _fraction("stack")
+    """Fraction of expert-parallel traffic that is hidden where the stack overlaps it."""
+    context_overlap: Number = _fraction("stack")
+    """Fraction of attention time that can hide context-parallel traffic."""
+    pipeline_overlap: Number = _fraction("stack")
+    """Fraction of pipeline sends that is hidden where the stack overlaps them."""
+    interference: Number = _fraction("generation")
+    """By how much hidden traffic slows the compute that it hides behind, as a fraction of the
+    traffic's time."""
+    imbalance: Number = _positive("stack")
+    """Standard deviation of the experts' shares of tokens under natural routing, as a fraction of
+    their mean."""
+    step_fixed_s: Number = _positive("stack")
+    """Host work once a step, in seconds."""
+    jitter: Number = _positive("stack")
+    """Time lost to stragglers, as a fraction of the step time for every doubling of the devices
+    beyond one node."""
+    slow_node_s: Number = _positive("fabric")
+    """Delay of every send and receipt in jobs that leave out no node, and so not the one that is in
+    trouble, in seconds."""
+    host_gb_s: Number = _positive("generation chip")
+    """Bandwidth between a device and host memory, for offload, in GB/s."""
+    activation_memory: Number = _positive("stack fleet")
+    """Memory of activations as allocated, as a multiple of the counted bytes."""
+    logit_memory: Number = _positive("stack")
+    """Memory of logits and their gradient, as a multiple of the counted bytes."""
+    fragmentation: Number = _positive("stack fleet")
+    """Memory reserved beyond what is allocated, as a fraction of the allocated bytes."""
+    context_gib: Number = _positive("generation stack fleet")
+    """Memory of runtime, libraries and communication buffers, in GiB."""
     kernel_age: Number = 0.0
+    """Not fitted: years between the newest software of all and the newest that ran on the chip's
+    generation. Nothing is known of kernels younger than that."""
 
 
 _FITTED = [f for f in fields(Coefficients) if f.metadata]
@@ -228,16 +159,18 @@ MEMORY_COEFFICIENTS = frozenset(
     {"activation_memory", "logit_memory", "fragmentation", "context_gib"}
 )
 SCOPES: dict[str, tuple[str, ...]] = {f.name: f.metadata["scopes"] for f in _FITTED}
+"""The kinds of scopes that each coefficient may differ between, besides "all"."""
 
 
 def to_unbounded(name: str, value: float) -> float:
-    """Log of a positive coefficient, log-odds of a fraction."""
+    """The log of a positive coefficient, the log-odds of a fraction."""
     if KINDS[name] == "fraction":
         return math.log(value / (1 - value))
     return math.log(value)
 
 
 def to_natural(name: str, value: Any) -> Any:
+    """The inverse of :func:`to_unbounded`, of a number or an array."""
     if KINDS[name] == "fraction":
         return 1 / (1 + np.exp(-value))
     return np.exp(value)
@@ -245,8 +178,8 @@ def to_natural(name: str, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """`mean` and `spread` (standard deviation) on the unbounded scale; `runs`: how many runs
-    informed it."""
+    """What a scope adds to a coefficient, on the unbounded scale: `mean`, and `spread` as a
+    standard deviation. `runs` is the number of runs that informed it."""
 
     coefficient: str
     scope: str
@@ -269,19 +202,18 @@ class Term:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether no run says anything of it. What tells one fleet from others is part of how far
-        runs scatter."""
+        """Whether no run says anything of it. Terms of a fleet are never unknown: what tells one
+        fleet from others is part of how far runs scatter."""
         return not self.runs and not is_of_fleet(self.scope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbourhood:
-    """How far runs of one kind lay from what a fit without their model, chip and stack had
-    predicted.
+    """How far runs of one kind lay from what a fit without their model, chip and stack predicted.
 
-    `spread`: standard deviation, with the same central 80%, of log step time or of the log of
-    memory reserved; `unidentified`: the part of it that the terms make of which no run says
-    anything; `runs`: how many it rests on.
+    `spread` is a standard deviation of log step time, or of the log of reserved memory: that of the
+    normal distribution with the same central 80%. `unidentified` is the part of it that comes from
+    terms of which no run says anything. `runs` is how many runs it rests on.
     """
 
     scope: str
@@ -290,7 +222,7 @@ class Neighbourhood:
     runs: int
 
     def with_variance(self, unidentified: float) -> float:
-        """The spread of a prediction on which terms without runs have this variance."""
+        """The spread of a prediction whose terms without runs have this variance."""
         return math.sqrt(self.spread**2 + max(unidentified - self.unidentified**2, 0.0))
 
 
@@ -316,7 +248,8 @@ class QuantityRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestSoftware:
-    """The date, in years, of the newest software among the published runs of a scope."""
+    """The date of the newest software among the published runs of a scope, as a year with a
+    fraction."""
 
     scope: str
     year: float
@@ -324,26 +257,26 @@ class NewestSoftware:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """An immutable set of terms. `residual_spread`: what the model leaves unexplained, of log step
-    time.
-
-    `beyond`: how many times wider predictions are where no run on the chip's generation has been
-    (models.prediction.coverage). `software_year`: date of the newest software the terms describe;
-    Stack.age_years counts back from it. `newest`: of the software that ran on each generation of
-    chips.
-    """
+    """An immutable set of terms, with what the runs behind them say of its reach."""
 
     id: str
     terms: tuple[Term, ...]
     residual_spread: float
+    """What the model leaves unexplained: a standard deviation of log step time."""
     made_by: str
     software_year: float
+    """The date of the newest software that the terms describe; Stack.age_years counts back from
+    it."""
     unseen_widening: float = 1.0
+    """How many times wider intervals are where no run on the chip's generation has been
+    (models.prediction.coverage)."""
     neighbourhoods: tuple[Neighbourhood, ...] = ()
+    """Of step time."""
     memory_neighbourhoods: tuple[Neighbourhood, ...] = ()
     seen: tuple[TermCoverage, ...] = ()
     spans: tuple[QuantityRange, ...] = ()
     newest: tuple[NewestSoftware, ...] = ()
+    """The newest software that ran on each generation of chips."""
     version: int = 1
 
     @cached_property
@@ -352,7 +285,7 @@ class Profile:
 
     @cached_property
     def runs_by_term(self) -> dict[tuple[str, str], int]:
-        """By term and scope."""
+        """How many runs exercised a term of the breakdown, by term and scope."""
         return {(one.term, one.scope): one.runs for one in self.seen}
 
     @cached_property
@@ -370,12 +303,12 @@ class Profile:
         )
 
     def neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
-        """Of step time: the narrowest known of these, widest first; of a profile without any, its
-        residual spread."""
+        """The neighbourhood of step time of the narrowest scope that has one; `scopes` come widest
+        first. Where none has one, it is the residual spread."""
         return self._narrowest(self.neighbourhoods, scopes)
 
     def memory_neighbourhood(self, scopes: Sequence[str]) -> Neighbourhood:
-        """Of memory."""
+        """The same of memory."""
         return self._narrowest(self.memory_neighbourhoods, scopes)
 
     def _narrowest(
@@ -386,13 +319,13 @@ class Profile:
         return next((known[scope] for scope in reversed(scopes) if scope in known), none)
 
     def terms_in(self, scopes: Iterable[str]) -> list[Term]:
-        """The terms of the scopes of a problem ("all" always applies)."""
+        """The terms that apply to a problem with these scopes; those of "all" always do."""
         wanted = {"all", *scopes}
         return [term for term in self.terms if term.scope in wanted]
 
     def with_unmet_scopes(self, scopes: Iterable[str]) -> Profile:
-        """With offsets of unknown size for a chip, generation or stack that it has never met, as
-        wide as those of known ones without runs."""
+        """The profile with a term for every chip, generation or stack of `scopes` that it has never
+        met: an offset of unknown size, as wide as those of known ones without runs."""
         known = {term.scope for term in self.terms}
         added = {}
         for scope in set(scopes) - known:
@@ -401,10 +334,9 @@ class Profile:
                 continue
             alike = [term for term in self.terms if term.scope.startswith(f"{kind}:")]
             for name in {term.coefficient for term in alike}:
-                of_kind = [term for term in alike if term.coefficient == name]
-                spread = max(
-                    term.spread for term in ([t for t in of_kind if not t.runs] or of_kind)
-                )
+                of_coefficient = [term for term in alike if term.coefficient == name]
+                without_runs = [term for term in of_coefficient if not term.runs]
+                spread = max(term.spread for term in without_runs or of_coefficient)
                 term = Term(
                     coefficient=name, scope=scope, mean=0.0, spread=spread, source="never met"
                 )
@@ -414,8 +346,8 @@ class Profile:
     def coefficients(
         self, scopes: Sequence[str], offsets: Mapping[TermKey, Array] | None = None
     ) -> Coefficients:
-        """Resolved for a problem's scopes; `offsets` adds to single terms (finite differences,
-        draws)."""
+        """The coefficients of a problem with these scopes. `offsets` are added to single terms, for
+        finite differences and draws."""
         sums: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
         for term in self.terms_in(scopes):
             sums[term.coefficient] = sums[term.coefficient] + term.mean
@@ -425,7 +357,7 @@ class Profile:
         return Coefficients(**natural, kernel_age=self.kernel_age(scopes))
 
     def with_terms(self, changed: Mapping[TermKey, Term], **fields_: Any) -> Profile:
-        """A copy with these terms replaced or added."""
+        """A copy with these terms replaced or added, and other fields as given."""
         merged = {**self.by_key, **changed}
         return replace(self, terms=tuple(merged.values()), **fields_)
 
@@ -447,11 +379,11 @@ class Profile:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Profile:
-        """Coefficients that there were not when it was written are as measurements of parts have
-        them."""
+        """Read what `to_json` wrote. Coefficients that did not exist when the profile was written
+        get the terms of the shipped priors. Raises Invalid where a coefficient has none."""
         terms = tuple(Term(**term) for term in data["terms"])
         missing = KINDS.keys() - {term.coefficient for term in terms if term.scope == "all"}
-        terms += tuple(term for term in _measured() if term.coefficient in missing)
+        terms += tuple(term for term in _prior_terms() if term.coefficient in missing)
         if unknown := missing - {term.coefficient for term in terms}:
             raise Invalid(
                 "profile.terms", sorted(unknown), "every coefficient needs a term of scope 'all'"
@@ -475,7 +407,8 @@ class Profile:
 
 
 @cache
-def _measured() -> tuple[Term, ...]:
+def _prior_terms() -> tuple[Term, ...]:
+    """The terms that measurements of single parts suggest (data/priors.json)."""
     terms = json.loads((files("models") / "data/priors.json").read_text())["terms"]
     return tuple(Term(**term) for term in terms)
 

@@ -1,11 +1,12 @@
-"""What backward computes again instead of keeping it from forward.
+"""Recompute: what backward computes again instead of keeping it from forward.
 
-Nothing, some modules of every layer, or layers as a whole; of those all, or the first few of each
-chunk of layers. Modules have the names of Megatron-Core's `--recompute-modules`
-(megatron/core/transformer/transformer_config.py); `mlp_act` is the activation function of a dense
-MLP, and `alternate_mm` every second matrix product outside the experts, which torchtitan's
-operator-level policy does not save (torchtitan/distributed/activation_checkpoint.py). A policy is
-one number in arrays: a bit for every module.
+A policy recomputes nothing, some modules of every layer ("selective"), or layers as a whole
+("full"), of which all or the first few of each chunk. Modules have the names of Megatron-Core's
+`--recompute-modules` (megatron/core/transformer/transformer_config.py), with two more: `mlp_act` is
+the activation function of a dense MLP, and `alternate_mm` every second matrix product outside the
+experts, which torchtitan's operator-level policy does not save
+(torchtitan/distributed/activation_checkpoint.py). In arrays, a policy is one number with a bit for
+every module.
 """
 
 from __future__ import annotations
@@ -17,13 +18,19 @@ from models.spec.architecture import Layer
 
 RECOMPUTE = ("none", "selective", "full")
 MODULES = (
-    "layernorm", "mlp_act", "moe_act", "core_attn", "mla_up_proj", "mlp", "shared_experts", "moe",
+    "layernorm",
+    "mlp_act",
+    "moe_act",
+    "core_attn",
+    "mla_up_proj",
+    "mlp",
+    "shared_experts",
+    "moe",
     "alternate_mm",
-)  # fmt: skip
+)
 NONE = 0
-STACK_SELECTIVE = 1 << len(
-    MODULES
-)  # selective, of the modules that the stack takes unless told otherwise
+STACK_SELECTIVE = 1 << len(MODULES)
+"""Selective recompute of the modules that the stack takes unless told otherwise."""
 FULL = 2 * STACK_SELECTIVE
 
 PIECES = (
@@ -37,26 +44,28 @@ PIECES = (
     "dense_half",
     "experts",
 )
-"""What a layer's forward consists of where it can be computed again by itself: `up` and `ends` are
-projections of attention (of MLA; of keys and of the output), `dense_half` the products of an MLP
-that `alternate_mm` leaves out."""
+"""The pieces of a layer's forward that can be computed again by themselves. `up` are the
+up-projections of MLA and `ends` the projections of keys and of the output, both of attention;
+`dense_half` are the products of an MLP that `alternate_mm` does not save."""
 LAST = "last"
-"""The last product of a dense feed-forward network, which compilers leave out where nothing of
-backward needs it."""
+"""The last product of a dense feed-forward network, which compilers leave out where backward needs
+nothing of it."""
 _INPUTS = "inputs"
-"""What tensor parallelism gathers for the products that `alternate_mm` leaves out: traffic, and no
-work."""
+"""What tensor parallelism gathers for the products that `alternate_mm` does not save: traffic, and
+no work."""
 
 
 def policy_code(recompute: str, modules: Collection[str] = ()) -> int:
-    """The number of a policy."""
+    """The number of a policy; `modules` are those of selective recompute, the stack's own where
+    none is named."""
     if recompute == "selective" and modules:
         return sum(1 << MODULES.index(name) for name in set(modules))
     return {"none": NONE, "selective": STACK_SELECTIVE, "full": FULL}[recompute]
 
 
 def decode_policy(number: int) -> tuple[str, tuple[str, ...]]:
-    """Its name, and the modules where they are not the stack's own."""
+    """The name of the policy with this number, and its modules where they are not the stack's
+    own."""
     if number in (NONE, STACK_SELECTIVE, FULL):
         return {NONE: "none", STACK_SELECTIVE: "selective", FULL: "full"}[number], ()
     return "selective", tuple(name for bit, name in enumerate(MODULES) if number >> bit & 1)
@@ -64,21 +73,24 @@ def decode_policy(number: int) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Recomputed:
-    """What of a layer is done again: all of it, or some pieces. `skips_last`: less the last product
-    of a dense network (Problem.leaves_last), which would bring `unsent_share` of forward's
-    tensor-parallel traffic."""
+    """What of a layer is computed again: the whole of it, or some pieces."""
 
     whole: bool
     pieces: frozenset[str]
     skips_last: bool = False
+    """The last product of a dense network is not (Problem.skips_last_product)."""
     unsent_share: float = 0.0
+    """The share of forward's tensor-parallel traffic that this last product would have brought."""
 
     @property
     def tensor(self) -> float:
-        """Of forward's tensor-parallel traffic: each of two blocks gathers and scatters. That of
-        one goes with the feed-forward network; products of `alternate_mm` gather again what they
-        read in both, of which nothing is scattered again
-        (torchtitan/distributed/activation_checkpoint.py saves what reduce_scatter_tensor gave)."""
+        """The share of forward's tensor-parallel traffic that recompute brings again.
+
+        In forward each of two blocks gathers and scatters: four quarters. Two of them go with the
+        feed-forward network. The products of `alternate_mm` gather again what they read in both
+        blocks, and scatter nothing again, since what reduce_scatter_tensor gave is saved
+        (torchtitan/distributed/activation_checkpoint.py).
+        """
         if self.whole:
             return 1.0 - self.unsent_share
         network = bool(self.pieces & {"dense", "experts"})
@@ -87,22 +99,27 @@ class Recomputed:
 
     @property
     def context(self) -> float:
+        """The share of forward's context-parallel traffic."""
         return 1.0 if self.whole or "attention" in self.pieces else 0.0
 
     @property
     def expert(self) -> float:
+        """The share of forward's expert-parallel traffic."""
         return 1.0 if self.whole or "experts" in self.pieces else 0.0
 
 
 def recomputed(number: int, layer: Layer) -> Recomputed:
-    """By a policy with its modules named."""
+    """What of a layer a policy recomputes. Its modules are named: STACK_SELECTIVE is for
+    Problem.recomputed to resolve."""
     pieces: set[str] = set()
-    for module in decode_policy(number)[1]:
+    _, modules = decode_policy(number)
+    for module in modules:
         pieces |= _pieces(module, layer)
     return Recomputed(number == FULL, frozenset(pieces))
 
 
 def _pieces(module: str, layer: Layer) -> set[str]:
+    """The pieces of a layer that a module consists of; none where the layer lacks the module."""
     dense = {"dense", "dense_half", "dense_act"} if layer.dense else set()
     if module in ("mlp", "shared_experts", "moe"):
         if (module == "mlp") == (layer.moe is not None):

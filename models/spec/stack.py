@@ -1,6 +1,6 @@
 """The software that runs a layout: what it can schedule, shard, overlap and recompute.
 
-A stack is data (data/stacks.json); "what if this stack could…" is `dataclasses.replace`.
+A stack is data (data/stacks.json). To ask "what if this stack could…", replace a field of it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,6 @@ Kernel = Literal[
     "flash4",
     "splash",
 ]
-VENDORS = (
-    "nvidia",
-    "amd",
-    "intel",
-    "google",
-    "aws",
-    "huawei",
-)  # of other vendors' chips nothing is known
 KERNELS: tuple[str, ...] = (
     "unfused",
     "fused_softmax",
@@ -44,201 +36,237 @@ KERNELS: tuple[str, ...] = (
     "flash4",
     "splash",
 )
-_PYTORCH = {"volta": "fused_softmax", "blackwell": "cudnn", "tpu": "splash"}
-_PICKED = {
-    "auto": {**_PYTORCH, "hopper": "cudnn"},
-    "pytorch": _PYTORCH,
-    "triton": {**_PYTORCH, "ampere": "flash1"},
+VENDORS = ("nvidia", "amd", "intel", "google", "aws", "huawei")
+"""The vendors of whose chips it is known which software runs on them."""
+
+_PYTORCH_KERNELS = {"volta": "fused_softmax", "blackwell": "cudnn", "tpu": "splash"}
+_KERNELS_PICKED = {
+    "auto": {**_PYTORCH_KERNELS, "hopper": "cudnn"},
+    "pytorch": _PYTORCH_KERNELS,
+    "triton": {**_PYTORCH_KERNELS, "ampere": "flash1"},
 }
-"""By the generation of the chip; FlashAttention-2 on others."""
-_RUNS_ON: dict[str, tuple[str, ...]] = {
+"""For software that picks its kernel by the chip: which one on which generation of chips. On other
+generations it is FlashAttention-2."""
+_KERNEL_GENERATIONS: dict[str, tuple[str, ...]] = {
     "flash3": ("hopper",),
     "flash4": ("hopper", "blackwell"),
     "cudnn": ("ampere", "ada", "hopper", "blackwell"),
     "splash": ("tpu",),
 }
-"""The generations that a kernel is written for; other kernels run wherever somebody ported them."""
-_HAS_OWN = ("tpu", "volta")  # generations that FlashAttention does not run on
-_KNOWN = {*_HAS_OWN, *(name for names in _RUNS_ON.values() for name in names)}
+"""The generations that a kernel is written for. Kernels that are not listed run wherever somebody
+ported them."""
+_WITHOUT_FLASH = ("tpu", "volta")  # generations that FlashAttention does not run on
+_KNOWN_GENERATIONS = {
+    *_WITHOUT_FLASH,
+    *(name for names in _KERNEL_GENERATIONS.values() for name in names),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """What one training stack can do.
+    """What one training stack can do, and what it does unless told otherwise.
 
-    vendors                 whose chips it runs on; none named: any schedules               pipeline
-    schedules it runs (names of models.spec.layout.SCHEDULES) max_virtual_stages      most model
-    chunks a device may hold; 1: no interleaving micro_batch_groups      of what sizes interleaving
-    passes them through a chunk: "stages": pp each; "equal": as many each, pp or more; "any": pp or
-    more each plain_micro_batches     how many of them schedules without virtual stages need:
-    "stages": pp or more (PyTorch's PipelineScheduleSingle); "multiple": a multiple of pp (MaxText
-    configs/types.py) partition               "even": layers must divide over the stages;
-    "balanced": any contiguous split; "threshold": every stage takes layers until the cost of all so
-    far passes its share zero_stages             which of ZeRO 0 (plain data parallel) to 3 (FSDP)
-    it offers reshard                 after forward, FSDP drops gathered parameters (True), keeps
-    them (False), or either placements              orders of the mesh axes over ranks that it has,
-    innermost first; none given: any equal_data_parallel     a pipeline inside data parallelism
-    needs as many data-parallel ranks for experts as for the rest (Megatron-Core parallel_state.py)
-    hybrid_stages           ZeRO stages in which it may shard over a part of the data-parallel chips
-    and replicate over the rest max_pp, max_tp, max_cp, max_ep  largest degree; 1: the axis does not
-    exist here experts_alone           ZeRO 3 goes with expert parallelism only without context
-    parallelism (DeepSpeed engine.py, _validate_zero3_moe_compatibility) context_in_pipeline     a
-    pipeline goes with context parallelism max_zero_in_pipeline    the highest ZeRO stage that goes
-    with a pipeline mtp_alone               a model's multi-token prediction goes with neither of
-    the two (torchtitan models/deepseek_v3/mtp.py) muon_stages             ZeRO stages that Muon
-    goes with, which works on whole matrices fp8_at_once_on          vendors on whose chips fp8 goes
-    with one micro-batch only outside a pipeline (MaxText configs/types.py) replicates_kv_heads
-    tp may exceed the key and value heads, each then on several ranks sequence_parallel       with
-    tp > 1, norms and residuals are sharded too: always, never or either context                 how
-    attention sees other chunks: "ring", "allgather" or "ulysses" expert_tensor_parallel  etp may
-    differ from 1 expert_folding          dense axes that expert parallelism may fold over: "all",
-    "shard" (not dp_replicate), or "beside_tensor" (dp_shard and cp; experts are sharded over tp as
-    the rest is: etp = tp) dispatcher              "alltoall": a copy per chosen expert;
-    "deduplicated": one per domain it is sent to; "allgather": every token to every expert's chip
-    deduplicated_since      the year it began to send one per domain; a copy per expert before
-    node_limit              a token is routed to at most this many scale-up domains (DeepSeek-V3
-    §2.1.2: 4) overlap_*               whether the traffic of that axis runs beside compute
-    overlap_tensor_not_in   formats of GEMMs in which tensor-parallel traffic does not overlap_zero1
-    with data parallelism beside compute, what ZeRO 1 scatters and gathers once a step is too
-    overlap_expert_since    the year that all-to-alls of experts began to run beside another
-    micro-batch overlap_switches        what it has to be told for that, where it does not by itself
-    recompute, offload      policies it offers; `default_recompute` is on unless told otherwise
-    offload_alone           activations go to the host only without a pipeline and without recompute
-    (Megatron-Core transformer_config.py) selective               modules that it recomputes
-    together (models.spec.recompute.MODULES), its own choice first recompute_modules       others
-    that it can be told to recompute recomputes_last         of a layer that is computed again its
-    last product is too, of which backward needs nothing (torch/utils/checkpoint.py stops early, and
-    compilers leave it out) recompute_layers        may recompute the first few layers of a stage
-    only gather_unit             what FSDP gathers at a time: a layer, or (XLA) a weight matrix
-    gradient_bytes          an element of the accumulated gradient, in memory and on the wire
-    gather_bytes            an element of a gathered parameter on the wire; 0: the GEMM operand
-    format. fp32 training moves four bytes whatever these say whole_gradients         ZeRO 1
-    all-reduces gradients, where others scatter what each device will update whole_blocks
-    what a device has of a weight in a format below 16 bits has sides that are multiples of the
-    format's block, or kernels refuse it (Transformer Engine pytorch/utils.py and
-    pytorch/tensor/mxfp8_tensor.py); others pad it or leave it in 16 bits keeps_operands
-    beside parameters in use there are their copies in the format of GEMMs, as they are and
-    transposed (Transformer Engine's weight cache, without --fp8-param-gather) parameter_shards
-    ZeRO 3 keeps shards of the parameters in use beside the fp32 ones (Rajbhandari et al., arXiv
-    1910.02054 §5: 16 bytes of states a parameter), which others gather from shards
-    how ZeRO 3 keeps a layer: its tensors "in_place"; "flat", as views of one tensor whose gradients
-    are joined, and cast where they are sent wider (FullyShardedDataParallel); or "each", copied out
-    of what was gathered and into what is reduced (fully_shard,
-    torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py) parallel_loss           with tp > 1
-    the loss works on each device's part of the vocabulary, not on gathered logits loss
-    what makes loss and gradient of logits: one "fused" kernel, PyTorch's cross_entropy "compiled",
-    its several kernels ("pytorch"), or one for every operation ("stepwise") loss_since
-    the year that began; it was `earlier_loss` before loss_chunks             parts of a micro-batch
-    that head and loss work on one after the other loss_chunks_since       the year that began; all
-    at once before keeps_logits            a pipeline's last stage keeps those of all micro-batches
-    until a step ends keeps_logits_until      the year that ended low_precision_activations   inputs
-    of activation functions are kept in the GEMM format (DeepSeek-V3 §3.3.3) fused
-    norms, activations and rotary are fused kernels (hand-written or compiled) fused_norm
-    norms are, even where the others are not launch                  "eager", "compiled" or "graph":
-    what a kernel launch costs the host captures_experts        steps of sparse models are captured
-    as graphs, whatever `launch` is captures_experts_since  the year that began experts_at_once
-    one grouped kernel multiplies for all experts of a device, and a loop launches none for each
-    fused_routing           router, permutations and dispatch are a few fused kernels
-    attention_kernel        a kernel, or who picks it by the chip: "auto" takes the fastest,
-    "pytorch" what eager PyTorch does: FlashAttention-2 before Blackwell (torchtitan
-    models/attention.py), "triton" on Ampere a Triton kernel as fast as FlashAttention's first
-    version flash_since             the year its default attention became a flash kernel; a fused
-    softmax before fastest_since           the year it became the fastest that PyTorch has ("auto");
-    what PyTorch picks before one_sequence_since      the year its pipelines' micro-batches became
-    one sequence unless told otherwise; before, there were as many of them as stages usual_seq_len
-    tokens of a sequence that it trains on unless told otherwise usual_sequences         sequences a
-    device, likewise; all of a device's at once, without accumulating gradients usual_sharding
-    of parameters (ZeRO 3), likewise: over the devices of a "slice", replicated over slices
-    age_years               how far behind the newest software that profiles were fitted to like
-    the stack that it is but for what is said here, and whose coefficients it shares
-    ties_in_pipeline        a pipeline may have its first and last stage share the embedding of a
-    model that ties it running_balance         keeps running statistics for a global-batch balancing
-    loss, so that it constrains nothing
+    Fields that end in `_since` or `_until` are years with a fraction; :meth:`as_of` gives the stack
+    as it was before them. Bytes are bytes of one element.
     """
 
     id: str
     name: str
     schedules: tuple[str, ...]
+    """The pipeline schedules it runs, by their names in models.spec.layout.SCHEDULES."""
     zero_stages: tuple[int, ...]
+    """Which of ZeRO 0 (plain data parallelism) to 3 (FSDP) it offers."""
     aliases: tuple[str, ...] = ()
     vendors: tuple[str, ...] = ()
+    """The vendors on whose chips it runs; on any where none is named."""
     max_virtual_stages: int = 1
+    """The most model chunks that a device may hold; 1 means no interleaving."""
     micro_batch_groups: Literal["stages", "equal", "any"] = "stages"
+    """In what groups the interleaved schedule passes micro-batches through a chunk: of exactly pp
+    ("stages"), of equal size from pp up ("equal"), or of any sizes from pp up ("any")."""
     plain_micro_batches: Literal["any", "stages", "multiple"] = "any"
+    """How many micro-batches schedules without virtual stages need: any number, pp or more
+    ("stages", PyTorch's PipelineScheduleSingle), or a multiple of pp ("multiple", MaxText
+    configs/types.py)."""
     partition: Literal["even", "balanced", "threshold"] = "even"
+    """How it splits layers over stages: into equal numbers ("even"), into any contiguous stages
+    ("balanced"), or so that each stage takes layers until the cost of all layers so far passes its
+    share ("threshold")."""
     reshard: tuple[bool, ...] = (True,)
+    """Whether FSDP drops gathered parameters after forward (True), keeps them (False), or can do
+    either."""
     placements: tuple[tuple[str, ...], ...] = ()
+    """The orders of the mesh axes over ranks that it offers, innermost first; any order where none
+    is named."""
     equal_data_parallel: bool = False
+    """A pipeline inside data parallelism needs as many data-parallel ranks for experts as for the
+    rest of the model (Megatron-Core parallel_state.py)."""
     hybrid_stages: tuple[int, ...] = ()
+    """The ZeRO stages in which it may shard over a part of the data-parallel ranks and replicate
+    over the rest."""
     max_pp: int = MAX_CHIPS
+    """The largest pipeline degree. In this and the next three fields, 1 means that the stack does
+    not have the axis."""
     max_tp: int = 1
     max_cp: int = 1
     max_ep: int = 1
     experts_alone: bool = False
+    """ZeRO 3 goes with expert parallelism only where there is no context parallelism (DeepSpeed
+    engine.py, _validate_zero3_moe_compatibility)."""
     context_in_pipeline: bool = True
+    """A pipeline goes with context parallelism."""
     max_zero_in_pipeline: int = 3
+    """The highest ZeRO stage that goes with a pipeline."""
     mtp_alone: bool = False
+    """Multi-token prediction goes neither with a pipeline nor with context parallelism (torchtitan
+    models/deepseek_v3/mtp.py)."""
     muon_stages: tuple[int, ...] = (0, 1, 2, 3)
+    """The ZeRO stages that go with Muon, which works on whole matrices."""
     fp8_at_once_on: tuple[str, ...] = ()
+    """The vendors on whose chips fp8 without a pipeline allows one micro-batch only (MaxText
+    configs/types.py)."""
     replicates_kv_heads: bool = True
+    """tp may exceed the number of key-value heads, each of which is then on several ranks."""
     sequence_parallel: tuple[bool, ...] = (False,)
+    """With tp > 1, whether norms and residuals are sharded over tp too: always, never or either."""
     context: Literal["ring", "allgather", "ulysses"] = "ring"
+    """How attention under context parallelism sees the other chunks of a sequence."""
     expert_tensor_parallel: bool = False
+    """etp may differ from 1."""
     expert_folding: Literal["all", "shard", "beside_tensor"] = "all"
+    """The dense axes that expert parallelism may fold over: "all"; "shard", all but dp_replicate;
+    or "beside_tensor", dp_shard and cp, where experts are sharded over tp like the rest of the
+    model (etp = tp)."""
     dispatcher: Literal["alltoall", "deduplicated", "allgather"] = "alltoall"
+    """What tokens are sent as: a copy for each chosen expert ("alltoall"), one for each domain that
+    holds some of them ("deduplicated"), or every token to the chips of every expert
+    ("allgather")."""
     deduplicated_since: float | None = None
+    """When its dispatcher became "deduplicated"; before, it was "alltoall"."""
     node_limit: int | None = None
+    """A token is routed to at most this many scale-up domains (4 in DeepSeek-V3, §2.1.2)."""
     overlap_data: bool = True
+    """Data-parallel traffic runs beside compute; the following fields say so of other traffic."""
     overlap_zero1: bool = True
+    """Where data-parallel traffic overlaps, so does what ZeRO 1 scatters and gathers once a
+    step."""
     overlap_tensor: bool = False
     overlap_tensor_not_in: tuple[str, ...] = ()
+    """The precisions in which tensor-parallel traffic does not overlap after all."""
     overlap_expert: bool = False
     overlap_expert_since: float | None = None
+    """When the all-to-alls of experts began to run beside another micro-batch."""
     overlap_pipeline: bool = True
     overlap_switches: tuple[str, ...] = ()
+    """The switches that turn `overlap_expert` on, where it is not on by default."""
     recompute: tuple[str, ...] = ("none", "selective", "full")
+    """The recompute policies it offers."""
     default_recompute: str = "none"
+    """The policy that is on unless told otherwise."""
     selective: tuple[tuple[str, ...], ...] = (("layernorm", "mlp_act", "moe_act", "mla_up_proj"),)
+    """Sets of modules (models.spec.recompute.MODULES) that it recomputes together, its own choice
+    first."""
     recompute_modules: tuple[str, ...] = ()
+    """Other modules that it can be told to recompute."""
     recomputes_last: bool = True
+    """Recompute of a layer repeats its last matrix product too, though backward needs nothing of
+    it. torch/utils/checkpoint.py stops before it, and compilers leave it out."""
     recompute_layers: bool = False
+    """It can recompute the first few layers of a chunk only."""
     offload: tuple[str, ...] = ()
+    """What it can keep in host memory: "activations", "optimizer"."""
     offload_alone: bool = False
+    """Activations go to the host only without a pipeline and without recompute (Megatron-Core
+    transformer_config.py)."""
     attention_kernel: Kernel = "auto"
+    """A kernel, or who picks it by the chip: "auto" takes the fastest; "pytorch" what eager PyTorch
+    takes, FlashAttention-2 before Blackwell (torchtitan models/attention.py); "triton", on Ampere,
+    a Triton kernel as fast as FlashAttention's first version."""
     gather_unit: Literal["layer", "matrix"] = "layer"
+    """What FSDP gathers at a time: a layer or, with XLA, a weight matrix."""
     gradient_bytes: float = 4
+    """Bytes of an accumulated gradient, in memory and on the wire. In fp32 training these and the
+    bytes of a gathered parameter are 4, whatever is said here."""
     gather_bytes: float = 2
+    """Bytes of a gathered parameter on the wire; 0 means the operand format of GEMMs."""
     whole_gradients: bool = False
+    """ZeRO 1 all-reduces gradients, where other stacks reduce-scatter what each device updates."""
     whole_blocks: bool = False
+    """In formats below 16 bits, kernels refuse weights whose sides on a device are no multiples of
+    the format's block (Transformer Engine pytorch/utils.py, pytorch/tensor/mxfp8_tensor.py). Other
+    stacks pad such weights or leave them in 16 bits."""
     keeps_operands: bool = False
+    """Beside the parameters in use it keeps copies of them in the format of GEMMs, as they are and
+    transposed (the weight cache of Transformer Engine, without --fp8-param-gather)."""
     parameter_shards: bool = False
+    """ZeRO 3 keeps shards of the parameters in use beside the fp32 ones (Rajbhandari et al., arXiv
+    1910.02054 §5: 16 bytes of states a parameter), where other stacks gather from the fp32 ones."""
     shards: Literal["in_place", "flat", "each"] = "in_place"
+    """How ZeRO 3 keeps the tensors of a layer: "in_place"; "flat", as views of one tensor whose
+    gradients are joined, and cast where they are sent wider (FullyShardedDataParallel); or "each",
+    copied out of what was gathered and into what is reduced (fully_shard,
+    torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
     parallel_loss: bool = True
+    """With tp > 1 the loss works on each device's part of the vocabulary, not on gathered
+    logits."""
     loss: Literal["fused", "compiled", "pytorch", "stepwise"] = "fused"
+    """What computes the loss and the gradient of logits: one kernel ("fused"), PyTorch's
+    cross_entropy compiled ("compiled") or as its several kernels ("pytorch"), or a kernel for every
+    operation ("stepwise")."""
     loss_since: float | None = None
+    """When `loss` became what it is; before, it was `earlier_loss`."""
     loss_chunks: int = 1
+    """Into how many parts of a micro-batch head and loss are divided, one worked on at a time."""
     loss_chunks_since: float | None = None
+    """When that began; before, a micro-batch was worked on at once."""
     keeps_logits: bool = False
+    """The last stage of a pipeline keeps the logits of all micro-batches until the step ends."""
     keeps_logits_until: float | None = None
+    """When that ended."""
     earlier_loss: Literal["pytorch", "stepwise"] = "pytorch"
     low_precision_activations: bool = False
+    """Inputs of activation functions are kept in the format of GEMMs (DeepSeek-V3 §3.3.3)."""
     fused: bool = True
+    """Norms, activations and rotary embeddings are fused kernels, hand-written or compiled."""
     fused_norm: bool = False
+    """Norms are fused kernels, even where the other operations are not."""
     launch: Literal["eager", "compiled", "graph"] = "eager"
+    """How kernels are launched, which decides what a launch costs the host."""
     captures_experts: bool = False
+    """Steps of sparse models are captured as graphs, whatever `launch` is."""
     captures_experts_since: float | None = None
+    """When that began."""
     experts_at_once: bool = False
+    """One grouped kernel multiplies for all experts of a device; otherwise a loop launches one for
+    each expert."""
     fused_routing: bool = False
+    """Router, permutations and dispatch are a few fused kernels."""
     flash_since: float | None = None
+    """When its default attention became a flash kernel; before, it was a fused softmax."""
     fastest_since: float | None = None
+    """When its default attention became "auto"; before, it was "pytorch"."""
     one_sequence_since: float | None = None
+    """When the micro-batches of its pipelines became one sequence unless told otherwise; before,
+    there were as many micro-batches as stages."""
     usual_seq_len: int | None = None
+    """Tokens of a sequence, unless told otherwise."""
     usual_sequences: int | None = None
+    """Sequences of a device, unless told otherwise: all in one micro-batch, without gradient
+    accumulation."""
     usual_sharding: Literal["slice"] | None = None
+    """How ZeRO 3 shards parameters unless told otherwise: "slice" means over the devices of a
+    slice, replicated over slices."""
     age_years: float = 0.0
+    """How much older it is than the newest software that profiles were fitted to."""
     ties_in_pipeline: bool = True
+    """In a pipeline, the first and the last stage can share the embedding of a model that ties it
+    to its head."""
     running_balance: bool = False
+    """It keeps running statistics for a load-balancing loss over the global batch, which then
+    constrains no schedule."""
     like: str | None = None
+    """The stack that this one equals except for what is said here, and whose coefficients it
+    shares."""
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -256,13 +284,13 @@ class Stack:
             raise Invalid(
                 "stack.placements", self.placements, f"must be orders of all of {', '.join(AXES)}"
             )
-        if self.attention_kernel not in (*_PICKED, *KERNELS):
-            rule = f"must be one of {', '.join((*_PICKED, *KERNELS))}"
+        kernels = (*_KERNELS_PICKED, *KERNELS)
+        if self.attention_kernel not in kernels:
+            rule = f"must be one of {', '.join(kernels)}"
             raise Invalid("stack.attention_kernel", self.attention_kernel, rule)
 
     def as_of(self, year: float) -> Stack:
-        """With the attention, the loss, the launches, the overlap and the dispatcher that it had
-        then."""
+        """The stack with the attention, loss, launches, overlap and dispatcher it had that year."""
         earlier: tuple[tuple[float | None, str, Any], ...] = (
             (self.flash_since, "attention_kernel", "fused_softmax"),
             (self.fastest_since, "attention_kernel", "pytorch"),
@@ -278,7 +306,7 @@ class Stack:
 
     @property
     def calibrated_as(self) -> str:
-        """What coefficients call it, and runs on others that are alike."""
+        """The id of the stack whose coefficients it shares; its own where it is like no other."""
         return self.like or self.id
 
     def all_reduces_gradients(self, zero_stage: Any) -> Any:
@@ -287,31 +315,30 @@ class Stack:
 
     @property
     def recomputable_modules(self) -> tuple[str, ...]:
-        """Those that it can recompute."""
-        mine = {name for names in (*self.selective, self.recompute_modules) for name in names}
-        return tuple(name for name in MODULES if name in mine)
+        """Every module that it can recompute, in the order of MODULES."""
+        names = {name for modules in (*self.selective, self.recompute_modules) for name in modules}
+        return tuple(name for name in MODULES if name in names)
 
     @property
     def splits_by_threshold(self) -> bool:
         return self.partition == "threshold"
 
     def missing_kernel_reason(self, generation: str, vendor: str) -> str | None:
-        """Why its attention kernel does not run on a chip of a generation; on chips of vendors and
-        generations that nothing is known of all do."""
+        """Why its attention kernel does not run on chips of a generation; None where it does.
+
+        Any kernel is taken to run on chips of a vendor or generation of which nothing is known.
+        """
         kernel = self.kernel_on(generation)
-        runs_on = _RUNS_ON.get(kernel)
-        if (
-            runs_on
-            and generation not in runs_on
-            and (vendor not in ("nvidia", "google") or generation in _KNOWN)
-        ):
+        runs_on = _KERNEL_GENERATIONS.get(kernel)
+        is_known = vendor not in ("nvidia", "google") or generation in _KNOWN_GENERATIONS
+        if runs_on and generation not in runs_on and is_known:
             return f"runs on chips of {' and '.join(runs_on)} only, not of {generation}"
-        if kernel in ("flash1", "flash2") and generation in _HAS_OWN:
-            return f"does not run on chips of {generation}: {_PYTORCH[generation]} does"
+        if kernel in ("flash1", "flash2") and generation in _WITHOUT_FLASH:
+            return f"does not run on chips of {generation}: {_PYTORCH_KERNELS[generation]} does"
         return None
 
     def kernel_on(self, generation: str) -> str:
-        """The attention kernel this stack picks on a chip generation."""
-        if self.attention_kernel not in _PICKED:
+        """The attention kernel that this stack picks on chips of a generation."""
+        if self.attention_kernel not in _KERNELS_PICKED:
             return self.attention_kernel
-        return _PICKED[self.attention_kernel].get(generation, "flash2")
+        return _KERNELS_PICKED[self.attention_kernel].get(generation, "flash2")

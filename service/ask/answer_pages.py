@@ -1,4 +1,4 @@
-"""Answers that are kept, in brief, a page at a time."""
+"""Lists stored answers in brief, a page at a time."""
 
 from __future__ import annotations
 
@@ -13,51 +13,57 @@ from service.store import Store
 from service.store.cursors import read_cursor, write_cursor
 from service.store.tables import PredictionRow, RecommendationRow
 
-_OF_THE_FASTEST = ("layout", "step_time_s", "mfu", "fit_probability")
+_FASTEST_FIGURES = ("layout", "step_time_s", "mfu", "fit_probability")
 
 
-def brief(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What lists show of an answer: the question and, of a recommendation, what came of it."""
-    asked = {"request": {name: document["request"][name] for name in Question.model_fields}}
+def answer_brief(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What lists show of an answer: its question and, of a recommendation, the fastest layout."""
+    request = {name: document["request"][name] for name in Question.model_fields}
     if "fastest" not in document:
-        return asked
-    best = document["fastest"]["prediction"]
-    of_all = {"chips_used": document["chips_used"], "exact": document["certificate"]["exact"]}
+        return {"request": request}
+    result = {
+        "chips_used": document["chips_used"],
+        "exact": document["certificate"]["exact"],
+    }
     if faster := document.get("faster_on_fewer"):
-        of_all["faster_on"] = faster["num_chips"]
-    return {**asked, "result": {**of_all, **{name: best[name] for name in _OF_THE_FASTEST}}}
+        result["faster_on"] = faster["num_chips"]
+    prediction = document["fastest"]["prediction"]
+    result |= {name: prediction[name] for name in _FASTEST_FIGURES}
+    return {"request": request, "result": result}
 
 
 def answer_page(
     store: Store, kind: type[PredictionRow | RecommendationRow], query: CatalogQuery
 ) -> dict[str, Any]:
-    before = None if query.cursor is None else read_cursor(kind.__tablename__, query.cursor)
+    """A page of the answers of a kind, newest first, and the cursor of the next page."""
+    table = kind.__tablename__
+    before = None if query.cursor is None else read_cursor(table, query.cursor)
     with store.reading() as rows:
+        # One more than asked for tells whether there is a next page.
         found = rows.answers.briefs(kind, query.limit + 1, before)
     page = found[: query.limit]
-    following = write_cursor(kind.__tablename__, page[-1].id) if len(found) > query.limit else None
-    return {"items": [_item(kind.__tablename__, row) for row in page], "next": following}
+    following = write_cursor(table, page[-1].id) if len(found) > query.limit else None
+    return {"items": [_page_item(table, row) for row in page], "next": following}
 
 
-def _item(kind: str, row: Any) -> dict[str, Any]:
-    """`brief` is empty where an earlier release wrote beside this one."""
-    shown = AnswerSummary(
+def _page_item(table: str, row: Any) -> dict[str, Any]:
+    """One answer of a page. Its brief is empty if an earlier release of the service, still running
+    beside this one, has written it."""
+    item = AnswerSummary(
         id=row.id,
         created_at=row.created_at,
-        location=f"/v1/{kind}/{row.id}",
+        location=f"/v1/{table}/{row.id}",
         profile=ProfileUsed(id=row.profile_id, version=row.profile_version),
         request=row.brief.get("request", {}),
     ).model_dump(mode="json")
-    return (
-        shown
-        if kind == PredictionRow.__tablename__
-        else {**shown, "result": _result(row.brief.get("result"))}
-    )
+    if table == RecommendationRow.__tablename__:
+        item["result"] = _recommendation_result(row.brief.get("result"))
+    return item
 
 
-def _result(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if found is None:
+def _recommendation_result(result: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if result is None:
         return None
-    figures = {name: value for name, value in found.items() if name != "layout"}
-    summary = LayoutFields.summary(found["layout"])
+    figures = {name: value for name, value in result.items() if name != "layout"}
+    summary = LayoutFields.summary(result["layout"])
     return RecommendationResult(**figures, layout_summary=summary).model_dump(mode="json")

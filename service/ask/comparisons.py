@@ -22,7 +22,7 @@ from service.resolve.answer_basis import grounds
 from service.resolve.assumptions import empty_chunk_assumptions, layout_assumptions
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import ResolvedQuestion, Resolver
-from service.runtime.deadline import Deadline, nobody
+from service.runtime.deadline import Deadline, no_client
 from service.schemas.comparison import ComparisonAnswer, ComparisonRequest, Side
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import OutOfMemoryRun
@@ -48,7 +48,7 @@ class Comparisons:
         self._store = store
 
     def compare(
-        self, request: ComparisonRequest, require_client: Callable[[], None] = nobody
+        self, request: ComparisonRequest, require_client: Callable[[], None] = no_client
     ) -> dict[str, Any]:
         resolved = self._resolve(request)
         deadline = Deadline(request.time_limit_s, require_client)

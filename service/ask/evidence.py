@@ -1,4 +1,4 @@
-"""Published runs beside what is asked: the nearest, with what is predicted of them."""
+"""Finds the published runs nearest to a question or an answer, with what is predicted of them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from models.calibration.fleet_effects import as_published
-from models.prediction.nearest_runs import Library, Traits
+from models.calibration.fleet_effects import without_fleet
+from models.prediction.nearest_runs import RunIndex, RunTraits
 from models.prediction.prediction import predict_layouts
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.identifiers import digest
 from service.resolve.answered_layout import (
-    AnsweredLayout,
     layout_of_prediction,
     layout_of_recommendation,
 )
-from service.resolve.measurements import log_ratio, mfu_of, within
+from service.resolve.measurements import is_within_interval, log_ratio, mfu_of
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import Resolver
 from service.runtime.lru_cache import LruCache
@@ -40,12 +39,18 @@ from service.schemas.evidence import (
 from service.schemas.prediction import ByConvention, ProfileUsed
 from service.store import Rows, Store
 
-SHOWN = 3
+MAX_SHOWN = 3
+"""Runs beside an answer."""
+
+_RUN_FIELDS = {"id", "source", "family", "trust", "date", "assumed", "outcome"}
+_QUESTION_FIELDS = {"model", "cluster", "workload", "stack"}
 
 
 def seed(store: Store) -> None:
-    """Put the shipped runs into a database that has none, or another release's; of several
-    processes one does."""
+    """Store the shipped runs, unless the database has those of this release already.
+
+    Of several processes that start together, one does.
+    """
     text = (files("models") / "data/runs.jsonl").read_text()
     release = digest(text)
     with store.writing() as rows:
@@ -55,46 +60,49 @@ def seed(store: Store) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shelf:
-    """The runs of a release. `kinds`: source, model and chip of each; `fitted`: which of them
-    ran."""
+class _RunIndex:
+    """The runs of a release, in one order in every list."""
 
     ids: list[str]
-    kinds: list[tuple[str, str, str]]
-    fitted: list[bool]
-    library: Library
+    families: list[tuple[str, str, str]]
+    """Source, model and chip: of the runs that share all three, one is shown beside an answer."""
+    has_run: list[bool]
+    """False where a run was published as out of memory or failed."""
+    library: RunIndex
 
     @classmethod
-    def of(cls, runs: Sequence[PublishedRun]) -> _Shelf:
+    def of(cls, runs: Sequence[PublishedRun]) -> _RunIndex:
         return cls(
             ids=[run.id for run in runs],
-            kinds=[(run.source.title, run.model.name, run.chip) for run in runs],
-            fitted=[run.outcome == "ok" for run in runs],
-            library=Library([run.traits() for run in runs]),
+            families=[(run.source.title, run.model.name, run.chip) for run in runs],
+            has_run=[run.outcome == "ok" for run in runs],
+            library=RunIndex([run.traits() for run in runs]),
         )
 
-    def order(self, wanted: Traits) -> list[tuple[int, float]]:
-        """Every run and its distance, the nearest first."""
+    def by_distance(self, wanted: RunTraits) -> list[tuple[int, float]]:
+        """The index of every run and its distance, the nearest first."""
         distances = self.library.distances(wanted)
         return [(int(i), float(distances[i])) for i in np.argsort(distances, kind="stable")]
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _NearRun:
     run: PublishedRun
     problem: Problem
+    """What the run trained, on what."""
     distance: float
 
     @classmethod
     def of(
         cls, rows: Rows, resolver: Resolver, id_: str, distance: float, profile: Profile
-    ) -> _Found:
+    ) -> _NearRun:
         run = PublishedRun.model_validate(rows.evidence.get(id_))
-        return cls(run, resolver.resolve(run.question(profile.software_year)).problem, distance)
+        question = run.question(profile.software_year)
+        return cls(run, resolver.resolve(question).problem, distance)
 
 
-_shelves = LruCache[str | None, _Shelf](1)
-"""By release, which is the same in every database."""
+_indexes = LruCache[str | None, _RunIndex](1)
+"""By release: one has the same runs in every database."""
 
 
 class Evidence:
@@ -102,64 +110,72 @@ class Evidence:
         self._store = store
 
     def nearest(self, query: EvidenceQuery, asker: Store) -> dict[str, Any]:
-        """To an answer that the asker's store has, or to what the query names."""
+        """The runs nearest to an answer in the asker's own store, or to what the query names."""
         with asker.reading() as rows:
-            profile, resolver = as_published(active_profile(rows)), Resolver(rows)
-            wanted, shelf = _wanted(rows, query), self._current(rows)
-            nearest = shelf.order(wanted)[: query.limit]
-            found = [
-                _Found.of(rows, resolver, shelf.ids[i], distance, profile)
-                for i, distance in nearest
+            profile = without_fleet(active_profile(rows))
+            resolver = Resolver(rows)
+            wanted = _query_traits(rows, query)
+            index = _run_index(rows)
+            nearest = [
+                _NearRun.of(rows, resolver, index.ids[i], distance, profile)
+                for i, distance in index.by_distance(wanted)[: query.limit]
             ]
-        items = [_answer(one, profile, wanted) for one in found]
+        items = [_evidence_answer(near, profile, wanted) for near in nearest]
         used = ProfileUsed(id=profile.id, version=profile.version)
-        return EvidenceList(items=items, profile=used, runs=len(shelf.ids)).model_dump(mode="json")
+        return EvidenceList(items=items, profile=used, runs=len(index.ids)).model_dump(mode="json")
 
-    def beside(self, problem: Problem, layout: Layout, profile: Profile) -> list[EvidenceShown]:
-        """The nearest runs, one of each model, chip and source."""
-        wanted, theirs, found = (
-            Traits.of(problem, layout),
-            as_published(profile),
-            dict[tuple[str, str, str], _Found](),
-        )
+    def nearest_to_layout(
+        self, problem: Problem, layout: Layout, profile: Profile
+    ) -> list[EvidenceShown]:
+        """The nearest runs that did run, one of each model, chip and source."""
+        wanted = RunTraits.of(problem, layout)
+        published = without_fleet(profile)
+        nearest = dict[tuple[str, str, str], _NearRun]()
         with self._store.reading() as rows:
-            resolver, shelf = Resolver(rows), self._current(rows)
-            for i, distance in shelf.order(wanted):
-                if len(found) == SHOWN:
+            resolver = Resolver(rows)
+            index = _run_index(rows)
+            for i, distance in index.by_distance(wanted):
+                if len(nearest) == MAX_SHOWN:
                     break
-                if shelf.fitted[i] and shelf.kinds[i] not in found:
-                    found[shelf.kinds[i]] = _Found.of(
-                        rows, resolver, shelf.ids[i], distance, theirs
-                    )
-        return [EvidenceShown.of(_answer(one, theirs, wanted)) for one in found.values()]
-
-    def _current(self, rows: Rows) -> _Shelf:
-        release = rows.evidence.release()
-        known = _shelves.get_many([release])
-        if not known:
-            known = {
-                release: _Shelf.of(
-                    [PublishedRun.model_validate(document) for document in rows.evidence.all()]
-                )
-            }
-            _shelves.put_many(known)
-        return known[release]
+                family = index.families[i]
+                if index.has_run[i] and family not in nearest:
+                    nearest[family] = _NearRun.of(rows, resolver, index.ids[i], distance, published)
+        return [
+            EvidenceShown.of(_evidence_answer(near, published, wanted)) for near in nearest.values()
+        ]
 
 
-def _wanted(rows: Rows, query: EvidenceQuery) -> Traits:
+def _run_index(rows: Rows) -> _RunIndex:
+    """The runs that the database has, read once for each release."""
+    release = rows.evidence.release()
+    known = _indexes.get_many([release])
+    if not known:
+        runs = [PublishedRun.model_validate(document) for document in rows.evidence.all()]
+        known = {release: _RunIndex.of(runs)}
+        _indexes.put_many(known)
+    return known[release]
+
+
+def _query_traits(rows: Rows, query: EvidenceQuery) -> RunTraits:
+    """The traits of the answer that the query names, or those that it states."""
     resolver = Resolver(rows)
     if query.prediction_id is not None:
-        return _traits(resolver, layout_of_prediction(rows, query.prediction_id, query.rank))
-    if query.recommendation_id is not None:
-        return _traits(
-            resolver, layout_of_recommendation(rows, query.recommendation_id, query.rank)
-        )
-    tokens = query.seq_len * query.global_batch if query.seq_len and query.global_batch else None
+        answered = layout_of_prediction(rows, query.prediction_id, query.rank)
+    elif query.recommendation_id is not None:
+        answered = layout_of_recommendation(rows, query.recommendation_id, query.rank)
+    else:
+        return _stated_traits(resolver, query)
+    return RunTraits.of(resolver.resolve(answered.question).problem, answered.layout.build())
+
+
+def _stated_traits(resolver: Resolver, query: EvidenceQuery) -> RunTraits:
     stated: dict[str, Any] = {
         "precision": query.precision,
         "seq_len": query.seq_len,
-        "tokens_per_step": tokens,
+        "num_chips": query.num_chips,
     }
+    if query.seq_len and query.global_batch:
+        stated["tokens_per_step"] = query.seq_len * query.global_batch
     if query.model is not None:
         architecture = resolver.architecture(query.model).value
         count = architecture.parameters
@@ -168,11 +184,9 @@ def _wanted(rows: Rows, query: EvidenceQuery) -> Traits:
             "active_parameters": count.active,
             "sparse": architecture.is_moe,
         }
-    stated["num_chips"] = query.num_chips
     if query.cluster is not None:
-        chip, _, size = resolver.cluster_parts(
-            ClusterPreset(preset=query.cluster, num_chips=query.num_chips)
-        )
+        preset = ClusterPreset(preset=query.cluster, num_chips=query.num_chips)
+        chip, _, size = resolver.cluster_parts(preset)
         stated |= {
             "chip": chip.value.id,
             "generation": chip.value.generation,
@@ -180,46 +194,41 @@ def _wanted(rows: Rows, query: EvidenceQuery) -> Traits:
         }
     if query.stack is not None:
         stated["stack"] = resolver.stack(query.stack).value.calibrated_as
-    return Traits(**stated)
+    return RunTraits(**stated)
 
 
-def _traits(resolver: Resolver, subject: AnsweredLayout) -> Traits:
-    return Traits.of(resolver.resolve(subject.question).problem, subject.layout.build())
-
-
-def _answer(found: _Found, profile: Profile, wanted: Traits) -> EvidenceAnswer:
-    run, problem = found.run, found.problem
-    predicted = predict_layouts(problem, [run.layout.build()], profile)[0]
-    differs = wanted.differing(run.traits())
+def _evidence_answer(near: _NearRun, profile: Profile, wanted: RunTraits) -> EvidenceAnswer:
+    """The run, what sets it apart from what is wanted, and how well it is predicted."""
+    run = near.run
+    predicted = predict_layouts(near.problem, [run.layout.build()], profile)[0]
+    differences = wanted.differences_from(run.traits())
     return EvidenceAnswer(
-        **run.model_dump(
-            mode="json", include={"id", "source", "family", "trust", "date", "assumed", "outcome"}
-        ),
-        **run.model_dump(
-            mode="json", include={"model", "cluster", "workload", "stack"}, exclude_unset=True
-        ),
+        **run.model_dump(mode="json", include=_RUN_FIELDS),
+        **run.model_dump(mode="json", include=_QUESTION_FIELDS, exclude_unset=True),
         layout=run.layout,
-        distance=found.distance,
+        distance=near.distance,
         differs={
-            name: Difference(asked=asked, run=theirs) for name, (asked, theirs) in differs.items()
+            name: Difference(asked=asked, run=of_run)
+            for name, (asked, of_run) in differences.items()
         },
-        measured=_measured(run, problem),
+        measured=_measured(run, near.problem),
         predicted=PredictedRun.model_validate(
             {name: getattr(predicted, name) for name in PredictedRun.model_fields}
         ),
         residual=log_ratio(run.step_time_s, predicted.step_time_s),
-        within_interval=within(run.step_time_s, predicted),
+        within_interval=is_within_interval(run.step_time_s, predicted),
         fit_verdict_agrees=predicted.fits == (run.outcome == "ok"),
     )
 
 
 def _measured(run: PublishedRun, problem: Problem) -> MeasuredRun:
     step = run.step_time_s
+    tokens_per_s_per_chip = None
+    if step:
+        tokens_per_s_per_chip = problem.workload.tokens / step / problem.cluster.num_chips
     return MeasuredRun(
         step_time_s=step,
-        tokens_per_s_per_chip=problem.workload.tokens / step / problem.cluster.num_chips
-        if step
-        else None,
+        tokens_per_s_per_chip=tokens_per_s_per_chip,
         mfu=ByConvention.model_validate(mfu_of(problem, step)) if step else None,
         converted=run.converted,
         memory_gib=run.memory_gib,

@@ -13,7 +13,7 @@ from service.ask.oom_history import least_failed_gib, left_out_reasons, out_of_m
 from service.resolve.answer_basis import grounds
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import ResolvedQuestion, Resolver
-from service.runtime.deadline import Deadline, nobody
+from service.runtime.deadline import Deadline, no_client
 from service.schemas.frontier import CrossingAnswer, FrontierAnswer, FrontierRequest, PointAnswer
 from service.schemas.prediction import OutOfMemoryRun
 from service.store import Store
@@ -24,7 +24,7 @@ class Frontiers:
         self._store = store
 
     def draw(
-        self, request: FrontierRequest, require_client: Callable[[], None] = nobody
+        self, request: FrontierRequest, require_client: Callable[[], None] = no_client
     ) -> dict[str, Any]:
         with self._store.reading() as rows:
             resolved = Resolver(rows).resolve(request)

@@ -12,7 +12,7 @@ from models.prediction.prediction import predict_layouts
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.ask.answer_pages import answer_page, brief
+from service.ask.answer_pages import answer_brief, answer_page
 from service.ask.oom_history import oom_warnings, out_of_memory_runs
 from service.errors import Refused
 from service.resolve.answer_basis import basis
@@ -141,7 +141,7 @@ def _save(rows: Rows, answer: PredictionAnswer) -> CreatedResource:
         created_at=answer.created_at,
         profile_id=answer.profile.id,
         profile_version=answer.profile.version,
-        brief=brief(document),
+        brief=answer_brief(document),
         document=document,
     )
     rows.answers.add(row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from models.advice.allocation import Allocation
-from models.advice.cluster_choice import Choice, Objective, told
+from models.advice.cluster_choice import Choice, Objective, choice_reason
 from service.resolve.assumptions import empty_chunk_assumptions
 from service.schemas.objective import ObjectiveFields
 from service.schemas.prediction import PredictedLayout
@@ -19,7 +19,7 @@ def cluster_reasons(
     if not choices:
         return []
     best = choices[0]
-    reasons = [told(choices, objective), *fewest_chips_reasons]
+    reasons = [choice_reason(choices, objective), *fewest_chips_reasons]
     if best.all_chips_s is not None:
         unused = best.num_chips - (best.chips_used or 0)
         reasons.append(

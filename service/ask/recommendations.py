@@ -8,9 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from models.advice.allocation import Allocation, allocate
-from models.advice.cluster_choice import Choice, Objective, choose, none_fits, settled
-from models.advice.fewer_chips import with_chips
-from models.advice.fewest_chips import Fewest, fewest_chips
+from models.advice.cluster_choice import (
+    Choice,
+    Objective,
+    no_cluster_fits,
+    rank_clusters,
+    with_recommendation,
+)
+from models.advice.fewer_chips import problem_with_chips
+from models.advice.fewest_chips import FewestChips, fewest_chips
 from models.advice.recommendation import Recommendation, recommend
 from models.advice.thresholds import Threshold, thresholds
 from models.errors import Infeasible
@@ -18,7 +24,7 @@ from models.spec.constraints import Constraints
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Profile
-from service.ask.answer_pages import answer_page, brief
+from service.ask.answer_pages import answer_brief, answer_page
 from service.ask.evidence import Evidence
 from service.ask.oom_history import (
     least_failed_gib,
@@ -37,7 +43,7 @@ from service.resolve.assumptions import leaf_switch_assumptions
 from service.resolve.candidate_clusters import OWN_CLUSTER, CandidateClusters, resolve_candidates
 from service.resolve.profiles import requested_profile
 from service.resolve.resolution import Resolver
-from service.runtime.deadline import Deadline, nobody
+from service.runtime.deadline import Deadline, no_client
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.allocation import AllocationAnswer
 from service.schemas.catalog import CatalogQuery
@@ -102,7 +108,7 @@ class Recommendations:
         self._evidence = evidence
 
     def recommend(
-        self, request: RecommendationRequest, require_client: Callable[[], None] = nobody
+        self, request: RecommendationRequest, require_client: Callable[[], None] = no_client
     ) -> SaveRows:
         resolved = self._resolve(request, require_client)
         solution = self._solve(resolved)
@@ -143,7 +149,7 @@ class Recommendations:
             # The search had more time for the best cluster than the comparison: its figures count.
             best = target.choices[0]
             problem = asked.candidates.resolved[target.name].problem
-            settled_best = settled(best, problem, asked.objective, found)
+            settled_best = with_recommendation(best, problem, asked.objective, found)
             target = replace(target, choices=[settled_best, *target.choices[1:]])
         wants_thresholds = "thresholds" in asked.request.include
         return _Solution(
@@ -160,12 +166,12 @@ class Recommendations:
         name = choices[0].name if choices else OWN_CLUSTER
         problem = asked.candidates.resolved[name].problem
         if choices and choices[0].all_chips_s is not None:
-            problem = with_chips(problem, choices[0].chips_used or choices[0].num_chips)
+            problem = problem_with_chips(problem, choices[0].chips_used or choices[0].num_chips)
         allocation = None
         if asked.request.allocation is not None:
             nodes = asked.request.allocation.build()
             allocation = allocate(
-                problem, asked.profile, asked.constraints, nodes, asked.deadline.most()
+                problem, asked.profile, asked.constraints, nodes, asked.deadline.three_quarters()
             )
             problem = replace(problem, cluster=allocation.cluster)
         return _Target(name, problem, choices, fewest_chips_reasons, allocation)
@@ -175,44 +181,38 @@ class Recommendations:
 
         Both are empty where the request asks about one cluster and names no objective.
         """
-        request, candidates = asked.request, asked.candidates
-        if not {"alternatives", "objective"} & request.model_fields_set:
+        if not {"alternatives", "objective"} & asked.request.model_fields_set:
             return [], []
-        deadline = asked.deadline.most()
+        candidates = asked.candidates
+        deadline = asked.deadline.three_quarters()
         fewest_chips_reasons = list[str]()
 
-        def failed_gib(problem: Problem) -> float:
+        def oom_gib(problem: Problem) -> float:
             return least_failed_gib(out_of_memory_runs(self._store, problem, asked.profile))
 
         def cluster_of_fewest_chips() -> dict[str, Problem]:
-            if (most_chips := request.alternatives.up_to_chips) is None:
+            max_chips = asked.request.alternatives.up_to_chips
+            if max_chips is None:
                 return {}
             own = candidates.resolved[OWN_CLUSTER].problem
-            fewest = fewest_chips(
-                own,
-                asked.profile,
-                asked.constraints,
-                asked.objective,
-                most_chips,
-                deadline,
-                failed_gib(own),
-            )
-            fewest_chips_reasons.append(fewest.told)
+            goal = (asked.profile, asked.constraints, asked.objective)
+            fewest = fewest_chips(own, *goal, max_chips, deadline, oom_gib(own))
+            fewest_chips_reasons.append(fewest.reason)
             return self._add_fewest_chips(candidates, fewest)
 
-        choices = choose(
+        choices = rank_clusters(
             {name: resolved.problem for name, resolved in candidates.resolved.items()},
             asked.profile,
             asked.constraints,
             asked.objective,
             deadline,
-            failed_gib,
+            oom_gib,
             cluster_of_fewest_chips,
         )
         return [*choices, *candidates.refused], fewest_chips_reasons
 
     def _add_fewest_chips(
-        self, candidates: CandidateClusters, fewest: Fewest
+        self, candidates: CandidateClusters, fewest: FewestChips
     ) -> dict[str, Problem]:
         """The fewest chips as one more candidate, by its name, unless none were found or they are a
         candidate already."""
@@ -230,15 +230,12 @@ class Recommendations:
 
     def _explain(self, asked: _ResolvedRequest, solution: _Solution) -> RecommendationAnswer:
         """The answer document: the layouts, with reasons, assumptions and evidence."""
-        found, target = solution.found, solution.target
-        members = _found_members(found)
+        found = solution.found
+        target = solution.target
+        members = _found_members(found, solution.thresholds)
         advised = _advised_layouts(members["fastest"], members["simplest"])
         members["reasons"] = _reasons(asked, solution, advised)
-        if solution.thresholds is not None:
-            members["pipelining"].thresholds = [
-                ThresholdAnswer.of(threshold) for threshold in solution.thresholds
-            ]
-        evidence = self._evidence.beside(
+        evidence = self._evidence.nearest_to_layout(
             found.problem, found.fastest.prediction.layout, asked.profile
         )
         question = asked.candidates.questions[target.name]
@@ -272,14 +269,14 @@ def _search_layouts(
             tolerance=asked.request.tolerance,
             top=asked.request.top,
             should_continue=asked.deadline,
-            failed_gib=least_failed_gib(failed),
-            left_out_s=math.inf if allocation is None else allocation.left_out_s,
+            oom_gib=least_failed_gib(failed),
+            untried_bound_s=math.inf if allocation is None else allocation.untried_bound_s,
             known=_known_layouts(target),
         )
     except Infeasible as error:
         choices = target.choices
         if len(choices) > 1 and all(choice.refused for choice in choices):
-            raise none_fits(choices, error) from None
+            raise no_cluster_fits(choices, error) from None
         raise error from None
 
 
@@ -298,7 +295,7 @@ def _search_thresholds(
     """None of them where it is not known whether a pipeline is needed."""
     deadline = asked.deadline
     if "time_limit_s" not in asked.request.model_fields_set:
-        deadline = deadline.within(_THRESHOLDS_S)
+        deadline = deadline.at_most(_THRESHOLDS_S)
     if found.pipelining.needed is None:
         return []
     return thresholds(
@@ -315,7 +312,8 @@ def _reasons(
     asked: _ResolvedRequest, solution: _Solution, advised: dict[str, PredictedLayout]
 ) -> list[str]:
     """What to beware of first, then why this cluster, these layouts and these chips."""
-    found, target = solution.found, solution.target
+    found = solution.found
+    target = solution.target
     needed_gib = found.fastest.prediction.needed_gib
     reasons = [
         *oom_warnings(advised, solution.failed),
@@ -390,9 +388,14 @@ def _alternatives_form(
     return form
 
 
-def _found_members(found: Recommendation) -> dict[str, Any]:
+def _found_members(
+    found: Recommendation, found_thresholds: list[Threshold] | None
+) -> dict[str, Any]:
     """The members of the answer that say what was found."""
     usd_per_hour = found.problem.cluster.usd_per_hour
+    pipelining = PipeliningAnswer.of(found.pipelining, usd_per_hour)
+    if found_thresholds is not None:
+        pipelining.thresholds = [ThresholdAnswer.of(one) for one in found_thresholds]
     return {
         "fastest": CandidateAnswer.of(found.fastest, usd_per_hour),
         "simplest": CandidateAnswer.of(found.simplest, usd_per_hour),
@@ -405,7 +408,7 @@ def _found_members(found: Recommendation) -> dict[str, Any]:
         "faster_on_fewer": FasterOnFewerAnswer.of(found.faster_on_fewer)
         if found.faster_on_fewer
         else None,
-        "pipelining": PipeliningAnswer.of(found.pipelining, usd_per_hour),
+        "pipelining": pipelining,
         "certificate": CertificateAnswer.of(found.certificate),
     }
 
@@ -417,7 +420,7 @@ def _save(rows: Rows, answer: RecommendationAnswer) -> CreatedResource:
         created_at=answer.created_at,
         profile_id=answer.profile.id,
         profile_version=answer.profile.version,
-        brief=brief(document),
+        brief=answer_brief(document),
         document=document,
     )
     rows.answers.add(row)

@@ -1,4 +1,4 @@
-"""The layouts of an earlier answer as timelines."""
+"""Draws the layouts of earlier answers as timelines."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Timelines:
         )
 
     def _draw(
-        self, query: TimelineQuery, answered: Callable[[Rows], StoredLayout]
+        self, query: TimelineQuery, find_layout: Callable[[Rows], StoredLayout]
     ) -> dict[str, Any]:
         with self._store.reading() as rows:
-            subject = answered(rows)
-            profile = requested_profile(rows, ProfileWanted(**subject.profile.model_dump()))
-            problem = Resolver(rows).resolve(subject.question).problem
-        layout = subject.layout.build()
+            answered = find_layout(rows)
+            profile = requested_profile(rows, ProfileWanted(**answered.profile.model_dump()))
+            problem = Resolver(rows).resolve(answered.question).problem
+        layout = answered.layout.build()
         require_legal(problem, layout)  # an answer may be older than a rule
-        found = timeline(problem, profile, layout, query.micro_batches)
+        drawn = timeline(problem, profile, layout, query.micro_batches)
         if query.format == "chrome":
-            return chrome_trace(found)
-        return TimelineAnswer.of(found, subject.profile).model_dump(mode="json")
+            return chrome_trace(drawn)
+        return TimelineAnswer.of(drawn, answered.profile).model_dump(mode="json")

@@ -1,2 +1,2 @@
-"""Foreign dialects, one a file: readers of other tools' model configs and training logs, writers of
-launch configs."""
+"""Formats of other tools, one a module: readers of Hugging Face configs, training logs, benchmark
+outputs and tables of published runs."""

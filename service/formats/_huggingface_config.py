@@ -1,5 +1,5 @@
-"""A config.json as read: every access says which type and range a key must have, and names the key
-that breaks it."""
+"""Typed access to a config.json. Every access says which type and range a key must have, and errors
+name the key that breaks this."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from models.errors import Invalid, Unsupported
 
 MAX_LAYERS = 1024
 MAX_SIZE = 2**24
-_SHOWN_CHARACTERS = 80
-_SHOWN_INTEGER = 2**63
+_MAX_SHOWN_CHARACTERS = 80
+_MAX_SHOWN_INTEGER = 2**63
 
 
 @dataclass(frozen=True)
 class Config:
-    """One JSON object of a config. `path` leads to it; `respelled` maps our key to the one its
-    family uses.
-
-    A `default` is what an absent or null key settles to; without one the key is required.
-    """
+    """One JSON object of a config. An absent or null key has the value of `default`; where an
+    access gives none, the key is required."""
 
     values: Mapping[str, object]
     model_type: str
     name: str = ""
+    """Of the architecture."""
     path: str = ""
+    """Leads from the whole config to this object, with a dot at its end."""
     respelled: Mapping[str, str] = field(default_factory=dict)
+    """From a common key to the one that this family uses."""
 
     def key(self, key: str) -> str:
+        """The key as this config spells it."""
         native = self.respelled.get(key, key)
         return key if native not in self.values and key in self.values else native
 
@@ -46,7 +47,7 @@ class Config:
         return replace(self, respelled=keys)
 
     def assuming(self, **absent: object) -> Config:
-        """The config with these values for keys that are not written at all."""
+        """The config with these values for keys that are not written at all. A null stays."""
         return replace(self, values={**absent, **self.values})
 
     def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
@@ -56,7 +57,7 @@ class Config:
         return self._whole(key, default, 0, most)
 
     def null(self, key: str) -> bool:
-        """Whether the key is written as null, which is a statement where its absence is none."""
+        """Whether the key is written as null. In some families that means more than its absence."""
         return self.key(key) in self.values and self.get(key) is None
 
     def size_or_none(self, key: str) -> int | None:
@@ -76,7 +77,7 @@ class Config:
         return [_word(where, value) for where, value in self._items(key, length)]
 
     def switches(self, key: str, length: int) -> list[bool]:
-        """A list of `length` zeros and ones; empty where the key is absent."""
+        """A list of `length` zeros and ones as truth values; empty where the key is absent."""
         return [_whole(where, value, 0, 1) == 1 for where, value in self._items(key, length)]
 
     def indices(self, key: str, length: int) -> set[int]:
@@ -90,8 +91,8 @@ class Config:
         return replace(self, values=value, path=f"{self.where(key)}.", respelled={})
 
     def refuse(self, key: str, missing: str, value: bool = True) -> None:
-        """Stop where the key switches on (or off) something so that the cost model does not
-        describe the rest."""
+        """Raises Unsupported where the key has this value, with which the model needs what the cost
+        model does not describe; `missing` says what."""
         if self.flag(key, not value) is value:
             raise Unsupported(self.where(key), value, missing)
 
@@ -124,17 +125,17 @@ class Config:
 
 
 def shown(value: object) -> object:
-    """The value if it is short and plain, else what it is: an error must print, whatever it is
-    about."""
+    """The value if it is short and plain, else a description of it, so that an error prints
+    whatever it is about."""
     if isinstance(value, str):
-        return value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…"
+        return value if len(value) <= _MAX_SHOWN_CHARACTERS else value[:_MAX_SHOWN_CHARACTERS] + "…"
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, list):
         return f"a list of {len(value)}"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if isinstance(value, int) and abs(value) > _SHOWN_INTEGER:
+    if isinstance(value, int) and abs(value) > _MAX_SHOWN_INTEGER:
         return f"an integer of {value.bit_length()} bits"
     return value
 

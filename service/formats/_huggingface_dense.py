@@ -12,87 +12,104 @@ from service.formats._huggingface_parts import (
     FULL,
     SLIDING,
     attention,
+    attention_layers,
     decoder,
-    every,
-    from_layer,
-    gated,
-    layered,
+    full_every,
+    gated_mlp,
     num_heads,
     num_layers,
-    plain,
-    stating_windows,
-    throughout,
+    plain_mlp,
+    require_stated_windows,
+    windows_from_layer,
+    windows_in_all_layers,
 )
 
 
 def llama(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", False))
-    return decoder(cfg, layered(cfg, block), gated(cfg, cfg.flag("mlp_bias", False)))
+    return decoder(cfg, attention_layers(cfg, block), gated_mlp(cfg, cfg.flag("mlp_bias", False)))
 
 
 def arcee(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", False))
-    return decoder(cfg, layered(cfg, block), plain(cfg, cfg.flag("mlp_bias", False)))
+    return decoder(cfg, attention_layers(cfg, block), plain_mlp(cfg, cfg.flag("mlp_bias", False)))
 
 
 def nemotron(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", False))
     return decoder(
-        cfg, layered(cfg, block), plain(cfg, cfg.flag("mlp_bias", False)), norm_bias=True
+        cfg,
+        attention_layers(cfg, block),
+        plain_mlp(cfg, cfg.flag("mlp_bias", False)),
+        norm_bias=True,
     )
 
 
 def internlm2(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("bias"))
-    return decoder(cfg, layered(cfg, block), gated(cfg))
+    return decoder(cfg, attention_layers(cfg, block), gated_mlp(cfg))
 
 
 def exaone(cfg: Config) -> Architecture:
     cfg = cfg.respell(num_hidden_layers="num_layers")
     tied = cfg.flag("tie_word_embeddings")
     return decoder(
-        cfg, layered(cfg, attention(cfg, kv_default=num_heads(cfg))), gated(cfg), tied=tied
+        cfg,
+        attention_layers(cfg, attention(cfg, kv_default=num_heads(cfg))),
+        gated_mlp(cfg),
+        tied=tied,
     )
 
 
 def smollm3(cfg: Config) -> Architecture:
-    cfg = stating_windows(cfg)
+    cfg = require_stated_windows(cfg)
     block = attention(cfg, bias=cfg.flag("attention_bias", False))
-    return decoder(cfg, layered(cfg, block), gated(cfg, cfg.flag("mlp_bias", False)), tied=True)
+    return decoder(
+        cfg, attention_layers(cfg, block), gated_mlp(cfg, cfg.flag("mlp_bias", False)), tied=True
+    )
 
 
 def seed_oss(cfg: Config) -> Architecture:
-    bias, output_bias = cfg.flag("attention_bias", True), cfg.flag("attention_out_bias", False)
+    bias = cfg.flag("attention_bias", True)
+    output_bias = cfg.flag("attention_out_bias", False)
     block = attention(cfg, bias=bias, output_bias=output_bias)
-    return decoder(cfg, layered(cfg, block), gated(cfg, cfg.flag("mlp_bias", False)))
+    return decoder(cfg, attention_layers(cfg, block), gated_mlp(cfg, cfg.flag("mlp_bias", False)))
 
 
 def ernie(cfg: Config) -> Architecture:
     bias = cfg.flag("use_bias", False)
     block = attention(cfg, head_dim=cfg.size("head_dim"), bias=bias)
-    return decoder(cfg, layered(cfg, block), gated(cfg, bias), tied=True)
+    return decoder(cfg, attention_layers(cfg, block), gated_mlp(cfg, bias), tied=True)
 
 
 def mistral(cfg: Config) -> Architecture:
     """An absent sliding_window means Mistral 7B's; null means none."""
     cfg = cfg.assuming(sliding_window=4096)
-    return decoder(cfg, layered(cfg, attention(cfg), throughout(cfg)), gated(cfg))
+    return decoder(
+        cfg, attention_layers(cfg, attention(cfg), windows_in_all_layers(cfg)), gated_mlp(cfg)
+    )
 
 
 def ministral3(cfg: Config) -> Architecture:
-    return decoder(cfg, layered(cfg, attention(cfg), throughout(cfg)), gated(cfg))
+    return decoder(
+        cfg, attention_layers(cfg, attention(cfg), windows_in_all_layers(cfg)), gated_mlp(cfg)
+    )
 
 
 def phi3(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg))
-    return decoder(cfg, layered(cfg, block, throughout(cfg)), gated(cfg))
+    return decoder(cfg, attention_layers(cfg, block, windows_in_all_layers(cfg)), gated_mlp(cfg))
 
 
 def starcoder2(cfg: Config) -> Architecture:
     bias = cfg.flag("use_bias", True)
     block = attention(cfg, bias=bias)
     return decoder(
-        cfg, layered(cfg, block, throughout(cfg)), plain(cfg, bias), tied=True, norm_bias=True
+        cfg,
+        attention_layers(cfg, block, windows_in_all_layers(cfg)),
+        plain_mlp(cfg, bias),
+        tied=True,
+        norm_bias=True,
     )
 
 
@@ -100,7 +117,7 @@ def qwen2(cfg: Config) -> Architecture:
     """Queries, keys and values always have biases; no key says so."""
     cfg = cfg.assuming(use_sliding_window=False)
     block = attention(cfg, bias=True, output_bias=False)
-    return decoder(cfg, layered(cfg, block, from_layer(cfg)), gated(cfg))
+    return decoder(cfg, attention_layers(cfg, block, windows_from_layer(cfg)), gated_mlp(cfg))
 
 
 def qwen3(cfg: Config) -> Architecture:
@@ -108,35 +125,39 @@ def qwen3(cfg: Config) -> Architecture:
     block = attention(
         cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True
     )
-    return decoder(cfg, layered(cfg, block, from_layer(cfg)), gated(cfg))
+    return decoder(cfg, attention_layers(cfg, block, windows_from_layer(cfg)), gated_mlp(cfg))
 
 
 def gemma(cfg: Config) -> Architecture:
     block = attention(cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False))
-    return decoder(cfg, layered(cfg, block), gated(cfg), tied=True)
+    return decoder(cfg, attention_layers(cfg, block), gated_mlp(cfg), tied=True)
 
 
 def gemma2(cfg: Config) -> Architecture:
     block = attention(cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False))
-    return decoder(cfg, layered(cfg, block, every(2)), gated(cfg), tied=True, num_norms=4)
+    return decoder(
+        cfg, attention_layers(cfg, block, full_every(2)), gated_mlp(cfg), tied=True, num_norms=4
+    )
 
 
 def gemma3(cfg: Config) -> Architecture:
     block = attention(
         cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True
     )
-    windows = every(cfg.size("sliding_window_pattern", 6))
-    return decoder(cfg, layered(cfg, block, windows), gated(cfg), tied=True, num_norms=4)
+    windows = full_every(cfg.size("sliding_window_pattern", 6))
+    return decoder(
+        cfg, attention_layers(cfg, block, windows), gated_mlp(cfg), tied=True, num_norms=4
+    )
 
 
 def glm(cfg: Config) -> Architecture:
     block = attention(cfg, bias=cfg.flag("attention_bias", True), output_bias=False)
-    return decoder(cfg, layered(cfg, block), gated(cfg))
+    return decoder(cfg, attention_layers(cfg, block), gated_mlp(cfg))
 
 
 def glm4(cfg: Config) -> Architecture:
     block = attention(cfg, bias=cfg.flag("attention_bias", True), output_bias=False)
-    return decoder(cfg, layered(cfg, block), gated(cfg), num_norms=4)
+    return decoder(cfg, attention_layers(cfg, block), gated_mlp(cfg), num_norms=4)
 
 
 def olmo2(cfg: Config) -> Architecture:
@@ -147,8 +168,8 @@ def olmo2(cfg: Config) -> Architecture:
         qk_norm=True,
         qk_norm_all_heads=True,
     )
-    windows = every(4) if cfg.model_type == "olmo3" else None
-    return decoder(cfg, layered(cfg, block, windows), gated(cfg), post_norms=True)
+    windows = full_every(4) if cfg.model_type == "olmo3" else None
+    return decoder(cfg, attention_layers(cfg, block, windows), gated_mlp(cfg), post_norms=True)
 
 
 def cohere(cfg: Config) -> Architecture:
@@ -160,14 +181,21 @@ def cohere(cfg: Config) -> Architecture:
         qk_norm=cfg.flag("use_qk_norm", False),
         qk_norm_all_heads=True,
     )
-    return decoder(cfg, layered(cfg, block), gated(cfg), tied=True, num_norms=1, parallel=True)
+    return decoder(
+        cfg, attention_layers(cfg, block), gated_mlp(cfg), tied=True, num_norms=1, parallel=True
+    )
 
 
 def cohere2(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", False))
-    windows = every(cfg.size("sliding_window_pattern", 4))
+    windows = full_every(cfg.size("sliding_window_pattern", 4))
     return decoder(
-        cfg, layered(cfg, block, windows), gated(cfg), tied=True, num_norms=1, parallel=True
+        cfg,
+        attention_layers(cfg, block, windows),
+        gated_mlp(cfg),
+        tied=True,
+        num_norms=1,
+        parallel=True,
     )
 
 
@@ -182,8 +210,8 @@ def stablelm(cfg: Config) -> Architecture:
     parallel = cfg.flag("use_parallel_residual", False)
     return decoder(
         cfg,
-        layered(cfg, block),
-        gated(cfg),
+        attention_layers(cfg, block),
+        gated_mlp(cfg),
         num_norms=1 if parallel else 2,
         norm_bias=True,
         parallel=parallel,
@@ -198,8 +226,8 @@ def phi(cfg: Config) -> Architecture:
     return replace(
         decoder(
             cfg,
-            layered(cfg, block),
-            plain(cfg, bias=True),
+            attention_layers(cfg, block),
+            plain_mlp(cfg, bias=True),
             num_norms=1,
             norm_bias=True,
             parallel=True,
@@ -217,21 +245,21 @@ def gpt2(cfg: Config) -> Architecture:
         max_position_embeddings="n_positions",
     )
     block = attention(cfg, kv_default=num_heads(cfg), bias=True)
-    mlp = plain(cfg, bias=True, default=4 * cfg.size("hidden_size"))
+    mlp = plain_mlp(cfg, bias=True, default=4 * cfg.size("hidden_size"))
     return replace(
-        decoder(cfg, layered(cfg, block), mlp, tied=True, norm_bias=True),
+        decoder(cfg, attention_layers(cfg, block), mlp, tied=True, norm_bias=True),
         learned_positions=cfg.size("max_position_embeddings"),
     )
 
 
 def gpt_bigcode(cfg: Config) -> Architecture:
-    """GPT-2 with one key-value head, unless told otherwise."""
+    """GPT-2 with one key-value head, unless `multi_query` is false."""
     shared = cfg.flag("multi_query", True)
     return gpt2(replace(cfg, values={**cfg.values, "num_key_value_heads": 1}) if shared else cfg)
 
 
 def gpt_neo(cfg: Config) -> Architecture:
-    """Of attention only the output has biases; `attention_layers` says which layers see a
+    """In attention only the output has a bias. `attention_layers` says which layers see a
     window."""
     cfg = cfg.respell(
         num_hidden_layers="num_layers",
@@ -244,8 +272,10 @@ def gpt_neo(cfg: Config) -> Architecture:
     if not set(kinds) <= {"global", "local"}:
         raise cfg.invalid("attention_layers", "must be made of global and local")
     block = attention(cfg, kv_default=num_heads(cfg), output_bias=True)
-    blocks = layered(cfg, block, lambda index: SLIDING if kinds[index] == "local" else FULL)
-    mlp = plain(cfg, bias=True, default=4 * cfg.size("hidden_size"))
+    blocks = attention_layers(
+        cfg, block, lambda index: SLIDING if kinds[index] == "local" else FULL
+    )
+    mlp = plain_mlp(cfg, bias=True, default=4 * cfg.size("hidden_size"))
     return replace(
         decoder(cfg, blocks, mlp, tied=True, norm_bias=True),
         learned_positions=cfg.size("max_position_embeddings"),
@@ -259,9 +289,11 @@ def gptj(cfg: Config) -> Architecture:
         num_attention_heads="n_head",
         intermediate_size="n_inner",
     )
-    mlp = plain(cfg, bias=True, default=4 * cfg.size("hidden_size"))
+    mlp = plain_mlp(cfg, bias=True, default=4 * cfg.size("hidden_size"))
     block = attention(cfg, kv_default=num_heads(cfg))
-    found = decoder(cfg, layered(cfg, block), mlp, num_norms=1, norm_bias=True, parallel=True)
+    found = decoder(
+        cfg, attention_layers(cfg, block), mlp, num_norms=1, norm_bias=True, parallel=True
+    )
     return replace(found, lm_head_bias=True)
 
 
@@ -269,12 +301,16 @@ def gpt_neox(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", True))
     parallel = cfg.flag("use_parallel_residual", True)
     return decoder(
-        cfg, layered(cfg, block), plain(cfg, bias=True), norm_bias=True, parallel=parallel
+        cfg,
+        attention_layers(cfg, block),
+        plain_mlp(cfg, bias=True),
+        norm_bias=True,
+        parallel=parallel,
     )
 
 
 def opt(cfg: Config) -> Architecture:
-    """Positions are learned, and offset by two rows."""
+    """Positions are learned, in a table with two rows more than there are positions."""
     hidden = cfg.size("hidden_size")
     if cfg.size("word_embed_proj_dim", hidden) != hidden:
         raise Unsupported(
@@ -287,7 +323,7 @@ def opt(cfg: Config) -> Architecture:
     bias = cfg.flag("enable_bias", True)
     block = attention(cfg, kv_default=num_heads(cfg), bias=bias)
     return replace(
-        decoder(cfg, layered(cfg, block), plain(cfg, bias), tied=True, norm_bias=True),
+        decoder(cfg, attention_layers(cfg, block), plain_mlp(cfg, bias), tied=True, norm_bias=True),
         learned_positions=cfg.size("max_position_embeddings") + 2,
     )
 
@@ -295,15 +331,18 @@ def opt(cfg: Config) -> Architecture:
 def falcon(cfg: Config) -> Architecture:
     """Falcon 7B (one key-value head, one norm a layer), the new decoder of 40B and 180B, and the RW
     variants."""
-    new, parallel = cfg.flag("new_decoder_architecture"), cfg.flag("parallel_attn")
+    is_new = cfg.flag("new_decoder_architecture")
+    parallel = cfg.flag("parallel_attn")
     cfg = cfg.respell(num_key_value_heads="num_kv_heads", intermediate_size="ffn_hidden_size")
-    if cfg.flag("multi_query") and not new:
+    if cfg.flag("multi_query") and not is_new:
         cfg = replace(cfg, values={**cfg.values, "num_kv_heads": 1})
     bias = cfg.flag("bias")
     block = attention(cfg, kv_default=num_heads(cfg), bias=bias)
-    mlp = plain(cfg, bias, default=4 * cfg.size("hidden_size"))
-    norms = cfg.size("num_ln_in_parallel_attn", 2 if new else 1, most=2) if parallel else 2
-    stack = layered(cfg, block)
+    mlp = plain_mlp(cfg, bias, default=4 * cfg.size("hidden_size"))
+    norms = 2
+    if parallel:
+        norms = cfg.size("num_ln_in_parallel_attn", 2 if is_new else 1, most=2)
+    stack = attention_layers(cfg, block)
     return decoder(cfg, stack, mlp, tied=True, num_norms=norms, norm_bias=True, parallel=parallel)
 
 
@@ -316,12 +355,12 @@ def mpt(cfg: Config) -> Architecture:
         hidden_size="d_model", num_hidden_layers="n_layers", num_attention_heads="n_heads"
     )
     hidden = cfg.size("hidden_size")
-    mlp = plain(cfg, default=hidden * cfg.size("expansion_ratio", most=64))
+    mlp = plain_mlp(cfg, default=hidden * cfg.size("expansion_ratio", most=64))
     multi_query = inner.word("attn_type", "multihead_attention") == "multiquery_attention"
     cfg = cfg.assuming(
         num_key_value_heads=inner.size("kv_n_heads", 1 if multi_query else num_heads(cfg))
     )
-    return decoder(cfg, layered(cfg, attention(cfg)), mlp, tied=True)
+    return decoder(cfg, attention_layers(cfg, attention(cfg)), mlp, tied=True)
 
 
 READERS: Mapping[str, Callable[[Config], Architecture]] = {

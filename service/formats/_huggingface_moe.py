@@ -11,32 +11,34 @@ from service.formats._huggingface_config import MAX_LAYERS, Config
 from service.formats._huggingface_parts import (
     CHUNKED,
     FULL,
-    after_dense,
     attention,
+    attention_layers,
     decoder,
-    every,
+    deepseek_sparse_layers,
     experts,
-    from_layer,
-    layered,
-    mixed,
+    feed_forward_layers,
+    full_every,
     num_heads,
     num_layers,
-    num_shared,
-    stating_windows,
-    throughout,
+    num_shared_experts,
+    require_stated_windows,
+    windows_from_layer,
+    windows_in_all_layers,
 )
 
 
 def mixtral(cfg: Config) -> Architecture:
-    """`intermediate_size` is one expert's."""
+    """`intermediate_size` is that of one expert."""
     moe = experts(cfg, count="num_local_experts", width="intermediate_size")
-    return decoder(cfg, layered(cfg, attention(cfg), throughout(cfg)), moe)
+    return decoder(cfg, attention_layers(cfg, attention(cfg), windows_in_all_layers(cfg)), moe)
 
 
 def granitemoe(cfg: Config) -> Architecture:
     block = attention(cfg, kv_default=num_heads(cfg), bias=cfg.flag("attention_bias", False))
     return decoder(
-        cfg, layered(cfg, block), experts(cfg, count="num_local_experts", width="intermediate_size")
+        cfg,
+        attention_layers(cfg, block),
+        experts(cfg, count="num_local_experts", width="intermediate_size"),
     )
 
 
@@ -48,47 +50,51 @@ def olmoe(cfg: Config) -> Architecture:
         qk_norm=True,
         qk_norm_all_heads=True,
     )
-    return decoder(cfg, layered(cfg, block), experts(cfg, width="intermediate_size"))
+    return decoder(cfg, attention_layers(cfg, block), experts(cfg, width="intermediate_size"))
 
 
 def dbrx(cfg: Config) -> Architecture:
-    """Attention and experts have objects of their own, whose tie_word_embeddings mean nothing."""
-    inner, ffn = cfg.inner("attn_config"), cfg.inner("ffn_config")
+    """Attention and experts have objects of their own. The tie_word_embeddings in those mean
+    nothing."""
+    attention_config = cfg.inner("attn_config")
+    ffn_config = cfg.inner("ffn_config")
     cfg = cfg.respell(
         hidden_size="d_model", num_hidden_layers="n_layers", num_attention_heads="n_heads"
     )
-    cfg = cfg.assuming(num_key_value_heads=inner.size("kv_n_heads"))
-    moe = experts(ffn, count="moe_num_experts", top_k="moe_top_k", width="ffn_hidden_size")
-    return decoder(cfg, layered(cfg, attention(cfg)), moe)
+    cfg = cfg.assuming(num_key_value_heads=attention_config.size("kv_n_heads"))
+    moe = experts(ffn_config, count="moe_num_experts", top_k="moe_top_k", width="ffn_hidden_size")
+    return decoder(cfg, attention_layers(cfg, attention(cfg)), moe)
 
 
 def qwen2_moe(cfg: Config) -> Architecture:
     """The shared expert has a width of its own and a gate."""
-    cfg = stating_windows(cfg)
+    cfg = require_stated_windows(cfg)
     block = attention(cfg, bias=cfg.flag("qkv_bias", True), output_bias=False)
     moe = replace(
         experts(cfg),
         shared_intermediate_size=cfg.size("shared_expert_intermediate_size"),
         shared_gate=True,
     )
-    return decoder(cfg, layered(cfg, block), mixed(cfg, _qwen_sparse(cfg), moe))
+    return decoder(
+        cfg, attention_layers(cfg, block), feed_forward_layers(cfg, _qwen_sparse(cfg), moe)
+    )
 
 
 def qwen3_moe(cfg: Config) -> Architecture:
-    """transformers 5 writes num_local_experts for num_experts."""
-    cfg = stating_windows(cfg).respell(num_local_experts="num_experts")
+    """Transformers 5 writes num_local_experts for num_experts."""
+    cfg = require_stated_windows(cfg).respell(num_local_experts="num_experts")
     block = attention(
         cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True
     )
     moe = experts(cfg, count="num_local_experts")
-    return decoder(cfg, layered(cfg, block), mixed(cfg, _qwen_sparse(cfg), moe))
+    return decoder(
+        cfg, attention_layers(cfg, block), feed_forward_layers(cfg, _qwen_sparse(cfg), moe)
+    )
 
 
 def _qwen_sparse(cfg: Config) -> Callable[[int], bool]:
-    dense, step = (
-        cfg.indices("mlp_only_layers", num_layers(cfg)),
-        cfg.size("decoder_sparse_step", 1),
-    )
+    dense = cfg.indices("mlp_only_layers", num_layers(cfg))
+    step = cfg.size("decoder_sparse_step", 1)
     return lambda index: index not in dense and (index + 1) % step == 0
 
 
@@ -101,7 +107,9 @@ def gpt_oss(cfg: Config) -> Architecture:
     moe = experts(
         cfg, count="num_local_experts", top_k="experts_per_token", width="intermediate_size"
     )
-    return decoder(cfg, layered(cfg, block, every(2)), replace(moe, bias=True, router_bias=True))
+    return decoder(
+        cfg, attention_layers(cfg, block, full_every(2)), replace(moe, bias=True, router_bias=True)
+    )
 
 
 def deepseek_v2(cfg: Config) -> Architecture:
@@ -118,17 +126,20 @@ def _deepseek(cfg: Config, selection_bias: bool) -> Architecture:
     moe = experts(
         cfg,
         count="n_routed_experts",
-        shared=num_shared(cfg),
+        shared=num_shared_experts(cfg),
         selection_bias=selection_bias,
     )
-    model = decoder(cfg, layered(cfg, _latent_attention(cfg)), mixed(cfg, after_dense(cfg), moe))
-    return _with_mtp(cfg, model)
+    attentions = attention_layers(cfg, _latent_attention(cfg))
+    feed_forward = feed_forward_layers(cfg, deepseek_sparse_layers(cfg), moe)
+    return _with_mtp(cfg, decoder(cfg, attentions, feed_forward))
 
 
 def _latent_attention(cfg: Config) -> Attention:
-    """Of the keys a config also has, `head_dim` and `num_key_value_heads` mean nothing here."""
+    """Multi-head latent attention. A config has `head_dim` and `num_key_value_heads` too, which
+    mean nothing here."""
     cfg.refuse("attention_bias", "biases of the down-projections of latent attention")
-    rope, heads = cfg.size("qk_rope_head_dim"), num_heads(cfg)
+    rope = cfg.size("qk_rope_head_dim")
+    heads = num_heads(cfg)
     return Attention(
         num_heads=heads,
         num_kv_heads=heads,
@@ -141,38 +152,47 @@ def _latent_attention(cfg: Config) -> Attention:
 
 
 def _with_mtp(cfg: Config, model: Architecture) -> Architecture:
-    """Multi-token-prediction layers stand beside the stack; newer files spell them
-    num_mtp_layers."""
+    """The model with the multi-token-prediction layers that stand beside the stack. Newer files
+    call their number num_mtp_layers."""
     cfg = cfg.respell(num_nextn_predict_layers="num_mtp_layers")
     return replace(model, mtp_layers=cfg.count("num_nextn_predict_layers", 0, most=MAX_LAYERS))
 
 
 def glm4_moe(cfg: Config) -> Architecture:
-    bias, qk_norm = cfg.flag("attention_bias", False), cfg.flag("use_qk_norm", False)
+    bias = cfg.flag("attention_bias", False)
+    qk_norm = cfg.flag("use_qk_norm", False)
     block = attention(cfg, bias=bias, output_bias=False, qk_norm=qk_norm)
-    moe = experts(cfg, count="n_routed_experts", shared=num_shared(cfg), selection_bias=True)
-    return _with_mtp(cfg, decoder(cfg, layered(cfg, block), mixed(cfg, after_dense(cfg), moe)))
+    moe = experts(
+        cfg, count="n_routed_experts", shared=num_shared_experts(cfg), selection_bias=True
+    )
+    attentions = attention_layers(cfg, block)
+    feed_forward = feed_forward_layers(cfg, deepseek_sparse_layers(cfg), moe)
+    return _with_mtp(cfg, decoder(cfg, attentions, feed_forward))
 
 
 def dots1(cfg: Config) -> Architecture:
     block = attention(cfg, bias=cfg.flag("attention_bias", False), qk_norm=True)
-    moe = experts(cfg, count="n_routed_experts", shared=num_shared(cfg), selection_bias=True)
-    return decoder(cfg, layered(cfg, block, from_layer(cfg)), mixed(cfg, after_dense(cfg), moe))
+    moe = experts(
+        cfg, count="n_routed_experts", shared=num_shared_experts(cfg), selection_bias=True
+    )
+    attentions = attention_layers(cfg, block, windows_from_layer(cfg))
+    feed_forward = feed_forward_layers(cfg, deepseek_sparse_layers(cfg), moe)
+    return decoder(cfg, attentions, feed_forward)
 
 
 def llama4(cfg: Config) -> Architecture:
-    """One shared expert is implied; `intermediate_size` is an expert's, `intermediate_size_mlp` a
-    dense layer's.
+    """One shared expert is implied. `intermediate_size` is that of an expert,
+    `intermediate_size_mlp` that of a dense layer.
 
-    The layers with rotary embedding are the chunked ones. The norms on queries and keys have no
-    weights.
+    The layers with rotary embedding are the ones with chunked attention. The norms on queries and
+    keys have no weights.
     """
     block = attention(cfg, bias=cfg.flag("attention_bias", False))
     moe = experts(cfg, count="num_local_experts", width="intermediate_size", shared=1)
     return decoder(
         cfg,
-        layered(cfg, block, _llama4_kind(cfg)),
-        mixed(cfg, _llama4_sparse(cfg), moe, _llama4_dense),
+        attention_layers(cfg, block, _llama4_kind(cfg)),
+        feed_forward_layers(cfg, _llama4_sparse(cfg), moe, _llama4_dense),
     )
 
 
@@ -197,30 +217,33 @@ def _llama4_dense(cfg: Config) -> Mlp:
 
 
 def ernie_moe(cfg: Config) -> Architecture:
-    """Sparse from moe_layer_start_index to moe_layer_end_index (-1: the last), every
-    moe_layer_interval-th."""
+    """From layer moe_layer_start_index to layer moe_layer_end_index (-1: the last) every
+    moe_layer_interval-th is sparse."""
     cfg.refuse("use_bias", "biases of the dense layers alone")
     last = num_layers(cfg) - 1
-    end = (
-        last
-        if cfg.get("moe_layer_end_index") in (None, -1)
-        else cfg.count("moe_layer_end_index", most=last)
-    )
-    start, interval = cfg.count("moe_layer_start_index"), cfg.size("moe_layer_interval", 1)
+    end = last
+    if cfg.get("moe_layer_end_index") not in (None, -1):
+        end = cfg.count("moe_layer_end_index", most=last)
+    start = cfg.count("moe_layer_start_index")
+    interval = cfg.size("moe_layer_interval", 1)
     moe = experts(
         cfg,
         count="moe_num_experts",
         top_k="moe_k",
-        shared=num_shared(cfg, "moe_num_shared_experts"),
+        shared=num_shared_experts(cfg, "moe_num_shared_experts"),
         selection_bias=True,
     )
-    blocks = mixed(cfg, lambda index: start <= index <= end and (index + 1) % interval == 0, moe)
-    return decoder(cfg, layered(cfg, attention(cfg)), blocks, tied=True)
+
+    def is_sparse(index: int) -> bool:
+        return start <= index <= end and (index + 1) % interval == 0
+
+    feed_forward = feed_forward_layers(cfg, is_sparse, moe)
+    return decoder(cfg, attention_layers(cfg, attention(cfg)), feed_forward, tied=True)
 
 
 def minimax_m2(cfg: Config) -> Architecture:
-    """Without the multi-token prediction that its published file switches on and transformers
-    leaves out."""
+    """The published file switches on a multi-token prediction that transformers leaves out: such a
+    config is refused."""
     modules = cfg.count("num_mtp_modules", 0)
     if cfg.flag("use_mtp", modules > 0):
         missing = (
@@ -239,7 +262,7 @@ def minimax_m2(cfg: Config) -> Architecture:
         )
     block = attention(cfg, qk_norm=cfg.flag("use_qk_norm", True), qk_norm_all_heads=True)
     moe = experts(cfg, count="num_local_experts", width="intermediate_size", selection_bias=True)
-    return decoder(cfg, layered(cfg, block), moe)
+    return decoder(cfg, attention_layers(cfg, block), moe)
 
 
 def hunyuan_v3(cfg: Config) -> Architecture:
@@ -248,12 +271,16 @@ def hunyuan_v3(cfg: Config) -> Architecture:
     block = attention(
         cfg, head_dim=cfg.size("head_dim"), bias=cfg.flag("attention_bias", False), qk_norm=True
     )
-    moe = experts(cfg, shared=num_shared(cfg, "num_shared_experts"), selection_bias=True)
+    moe = experts(cfg, shared=num_shared_experts(cfg, "num_shared_experts"), selection_bias=True)
     kinds = cfg.words("mlp_layer_types", num_layers(cfg))
     if not set(kinds) <= {"dense", "sparse"}:
         raise cfg.invalid("mlp_layer_types", "must be made of dense and sparse")
-    blocks = mixed(cfg, lambda index: kinds[index] == "sparse" if kinds else index > 0, moe)
-    return _with_mtp(cfg, decoder(cfg, layered(cfg, block), blocks))
+
+    def is_sparse(index: int) -> bool:
+        return kinds[index] == "sparse" if kinds else index > 0
+
+    feed_forward = feed_forward_layers(cfg, is_sparse, moe)
+    return _with_mtp(cfg, decoder(cfg, attention_layers(cfg, block), feed_forward))
 
 
 READERS: Mapping[str, Callable[[Config], Architecture]] = {

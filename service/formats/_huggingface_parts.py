@@ -1,5 +1,5 @@
-"""What the families of Hugging Face configs have in common: attention, windows, experts, the stack
-of layers."""
+"""The parts that readers of Hugging Face families share: attention, windows, MLPs, experts and the
+stack of layers."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def attention(
     qk_norm_all_heads: bool = False,
     sinks: bool = False,
 ) -> Attention:
-    """Multi-head or grouped-query attention. `head_dim` defaults to the config's own, else to
-    hidden / heads.
+    """Multi-head or grouped-query attention.
 
-    `bias` is that of the queries, keys and values, and of the output too unless `output_bias` says
-    otherwise.
+    `kv_default` is the number of key-value heads where the config does not say; `head_dim` defaults
+    to the config's own, or else to hidden_size / num_attention_heads. `bias` is that of queries,
+    keys and values, and of the output too unless `output_bias` says otherwise.
     """
     heads = num_heads(cfg)
     kv_heads = cfg.size("num_key_value_heads", kv_default)
@@ -73,66 +73,66 @@ def _head_dim(cfg: Config, heads: int) -> int:
     return hidden // heads
 
 
-def layered(
+def attention_layers(
     cfg: Config, block: Attention, kind: Callable[[int], str] | None = None
 ) -> list[Attention]:
-    """The attention of every layer: by `layer_types` if the config has it, else by the family's
-    `kind` of an index.
+    """The attention of every layer. Its kind is that of `layer_types` if the config has that key,
+    or else what the family's `kind` returns for the index of the layer.
 
     `use_sliding_window: false` switches all windows off, whatever else is written.
     """
     count = num_layers(cfg)
-    kinds = cfg.words("layer_types", count) or [
-        kind(index) if kind else FULL for index in range(count)
-    ]
-    blocks = {kind: _windowed(cfg, block, kind) for kind in dict.fromkeys(kinds)}
+    kinds = cfg.words("layer_types", count)
+    if not kinds:
+        kinds = [kind(index) if kind else FULL for index in range(count)]
+    blocks = {kind: _attention_of_kind(cfg, block, kind) for kind in dict.fromkeys(kinds)}
     return [blocks[kind] for kind in kinds]
 
 
-def _windowed(cfg: Config, block: Attention, kind: str) -> Attention:
+def _attention_of_kind(cfg: Config, block: Attention, kind: str) -> Attention:
     if kind != FULL and kind not in _WINDOW_KEYS:
         raise Unsupported(cfg.where("layer_types"), shown(kind), "layers of this kind")
-    if kind == FULL or not _windows_on(cfg):
+    if kind == FULL or not _has_windows(cfg):
         return block
     return replace(block, window=cfg.size(_WINDOW_KEYS[kind]), chunked=kind == CHUNKED)
 
 
-def _windows_on(cfg: Config) -> bool:
+def _has_windows(cfg: Config) -> bool:
     return cfg.flag("use_sliding_window", True)
 
 
-def every(period: int) -> Callable[[int], str]:
-    """Every `period`-th layer sees everything, those between them a window."""
+def full_every(period: int) -> Callable[[int], str]:
+    """Every `period`-th layer sees the whole sequence, and the others a window."""
     return lambda index: SLIDING if (index + 1) % period else FULL
 
 
-def throughout(cfg: Config) -> Callable[[int], str]:
-    """All layers slide, if there is a window at all."""
+def windows_in_all_layers(cfg: Config) -> Callable[[int], str]:
+    """All layers have a sliding window, if the config has one at all."""
     return lambda _: FULL if cfg.get("sliding_window") is None else SLIDING
 
 
-def from_layer(cfg: Config) -> Callable[[int], str] | None:
-    """Layers from `max_window_layers` on slide, if there is a window at all."""
-    if not _windows_on(cfg) or cfg.size_or_none("sliding_window") is None:
+def windows_from_layer(cfg: Config) -> Callable[[int], str] | None:
+    """Layers from `max_window_layers` on have a sliding window, if the config has one at all."""
+    if not _has_windows(cfg) or cfg.size_or_none("sliding_window") is None:
         return None
     first = cfg.count("max_window_layers")
     return lambda index: SLIDING if index >= first else FULL
 
 
-def stating_windows(cfg: Config) -> Config:
-    """A config without windows, or one whose layer_types says where they are: transformers' rules
-    for it changed."""
+def require_stated_windows(cfg: Config) -> Config:
+    """The config, which must be without windows unless its layer_types say where they are: the
+    rules of transformers for this family changed over time."""
     cfg = cfg.assuming(use_sliding_window=False)
-    if _windows_on(cfg) and not cfg.get("layer_types"):
+    if _has_windows(cfg) and not cfg.get("layer_types"):
         raise cfg.missing("layer_types")
     return cfg
 
 
-def gated(cfg: Config, bias: bool = False) -> Mlp:
+def gated_mlp(cfg: Config, bias: bool = False) -> Mlp:
     return Mlp(intermediate_size=cfg.size("intermediate_size"), bias=bias)
 
 
-def plain(cfg: Config, bias: bool = False, default: int | None = None) -> Mlp:
+def plain_mlp(cfg: Config, bias: bool = False, default: int | None = None) -> Mlp:
     return Mlp(intermediate_size=cfg.size("intermediate_size", default), gated=False, bias=bias)
 
 
@@ -145,8 +145,10 @@ def experts(
     shared: int = 0,
     selection_bias: bool = False,
 ) -> Moe:
-    """Routed experts by the family's keys, and a shared expert of `shared` such widths."""
-    num_experts, per_token = cfg.size(count), cfg.size(top_k)
+    """Routed experts by the keys of the family, and a shared expert that is `shared` times as wide
+    as one of them."""
+    num_experts = cfg.size(count)
+    per_token = cfg.size(top_k)
     if per_token > num_experts:
         raise cfg.invalid(top_k, f"must be at most {cfg.where(count)} = {num_experts}")
     num_groups, chosen = _groups(cfg, num_experts, per_token)
@@ -162,10 +164,11 @@ def experts(
 
 
 def _groups(cfg: Config, num_experts: int, per_token: int) -> tuple[int, int]:
-    """Of experts, and of how many of them a token's are."""
+    """The number of groups of experts, and of how many groups a token's experts are."""
     if cfg.null("n_group") or cfg.null("topk_group"):
         return 1, 1
-    groups, chosen = cfg.size("n_group", 1), cfg.size("topk_group", 1)
+    groups = cfg.size("n_group", 1)
+    chosen = cfg.size("topk_group", 1)
     if num_experts % groups:
         raise cfg.invalid("n_group", f"must divide {num_experts} experts")
     if chosen > groups or per_token > chosen * (num_experts // groups):
@@ -175,29 +178,28 @@ def _groups(cfg: Config, num_experts: int, per_token: int) -> tuple[int, int]:
     return groups, chosen
 
 
-def num_shared(cfg: Config, key: str = "n_shared_experts") -> int:
+def num_shared_experts(cfg: Config, key: str = "n_shared_experts") -> int:
     return 0 if cfg.null(key) else cfg.count(key, most=MAX_LAYERS)
 
 
-def mixed(
-    cfg: Config, sparse: Callable[[int], bool], moe: Moe, dense: Callable[[Config], Mlp] = gated
+def feed_forward_layers(
+    cfg: Config, sparse: Callable[[int], bool], moe: Moe, dense: Callable[[Config], Mlp] = gated_mlp
 ) -> list[Mlp | Moe]:
-    """Experts in the layers that `sparse` picks, in the others the dense MLP: its keys are read
-    only if needed."""
-    picked = [sparse(index) for index in range(num_layers(cfg))]
-    mlp = moe if all(picked) else dense(cfg)
-    return [moe if pick else mlp for pick in picked]
+    """The feed-forward part of each layer: experts where `sparse` says so of its index, and the
+    dense MLP elsewhere. The keys of the MLP are read only if a layer has one."""
+    is_sparse = [sparse(index) for index in range(num_layers(cfg))]
+    mlp = moe if all(is_sparse) else dense(cfg)
+    return [moe if sparse_layer else mlp for sparse_layer in is_sparse]
 
 
-def after_dense(cfg: Config) -> Callable[[int], bool]:
-    """DeepSeek's rule: sparse from `first_k_dense_replace` on, where `moe_layer_freq` (a period or
-    a list) says so."""
-    count, first = num_layers(cfg), cfg.count("first_k_dense_replace")
-    chosen = (
-        cfg.switches("moe_layer_freq", count) if isinstance(cfg.get("moe_layer_freq"), list) else []
-    )
-    if chosen:
-        return lambda index: index >= first and chosen[index]
+def deepseek_sparse_layers(cfg: Config) -> Callable[[int], bool]:
+    """DeepSeek's rule: layers from `first_k_dense_replace` on are sparse, where `moe_layer_freq` (a
+    period or a list) says so."""
+    first = cfg.count("first_k_dense_replace")
+    if isinstance(cfg.get("moe_layer_freq"), list):
+        switches = cfg.switches("moe_layer_freq", num_layers(cfg))
+        if switches:
+            return lambda index: index >= first and switches[index]
     period = cfg.size("moe_layer_freq", 1)
     return lambda index: index >= first and index % period == 0
 
@@ -213,11 +215,13 @@ def decoder(
     parallel: bool = False,
     post_norms: bool = False,
 ) -> Architecture:
-    """The stack; `tied` is what the family means by an absent tie_word_embeddings, `parallel`:
-    attention and MLP run side by side; `post_norms`: each is followed by its norm."""
-    blocks = (
-        [feed_forward] * len(attentions) if isinstance(feed_forward, (Mlp, Moe)) else feed_forward
-    )
+    """The whole architecture.
+
+    `tied` is what the family means by an absent tie_word_embeddings. With `parallel` attention and
+    MLP run side by side; with `post_norms` each is followed by its norm.
+    """
+    if isinstance(feed_forward, (Mlp, Moe)):
+        feed_forward = [feed_forward] * len(attentions)
     norms: dict[str, Any] = {
         "num_norms": num_norms,
         "norm_bias": norm_bias,
@@ -225,7 +229,7 @@ def decoder(
     }
     layers = (
         Layer(attention=block, feed_forward=mlp, parallel=parallel, **norms)
-        for block, mlp in zip(attentions, blocks, strict=True)
+        for block, mlp in zip(attentions, feed_forward, strict=True)
     )
     return Architecture(
         name=cfg.name,

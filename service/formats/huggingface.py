@@ -1,9 +1,18 @@
-"""Hugging Face `config.json`: the layers of a decoder-only language model, read as its own family
-means them.
+"""Reads a Hugging Face `config.json` of a decoder-only language model: its layers, as the model's
+own family means them.
 
-Nothing is guessed: a `model_type` no reader knows is refused, and so is a config that lacks a key
-its family needs. A class default of transformers stands in only where an absent key has that one
-meaning. Of a multimodal model the text tower is read; its vision tower is left out.
+Nothing is guessed. A `model_type` that no reader knows is refused, and so is a config that lacks a
+key its family needs. A class default of transformers stands in only where an absent key has that
+one meaning. Of a multimodal model the text tower is read, and its vision tower is left out.
+
+To add a family, read its modelling code in transformers, then
+1. write a function from Config to Architecture in `_huggingface_dense` or `_huggingface_moe`, out
+   of the parts in `_huggingface_parts` (`qwen3` is a short example), and enter it in READERS there
+   under its `model_type`;
+2. for a multimodal model, enter its outer `model_type` in WRAPPERS here;
+3. call `cfg.refuse` for every switch that adds what the cost model does not describe, and test that
+   a published config gives the published number of parameters.
+A family that the cost model cannot describe goes into _UNSUPPORTED_LAYERS, with what is missing.
 """
 
 from __future__ import annotations
@@ -21,14 +30,12 @@ FAMILIES = {**_huggingface_dense.READERS, **_huggingface_moe.READERS}
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A multimodal config around a text tower.
-
-    `text_type` is the tower's model_type where the tower does not say; `omitted` are the keys that
-    its published files leave out because they equal the class default.
-    """
+    """A multimodal config around that of a text tower."""
 
     text_type: str | None = None
+    """The tower's model_type, where the tower itself does not say."""
     omitted: Mapping[str, object] = field(default_factory=dict)
+    """Keys that published files leave out because they equal the class default."""
 
 
 WRAPPERS = {
@@ -55,7 +62,7 @@ WRAPPERS = {
 }
 _TEXT_TOWERS = ("text_config", "language_config", "llm_config")
 
-_MISSING = {
+_UNSUPPORTED_LAYERS = {
     "linear attention (gated delta net) layers": (
         "qwen3_next qwen3_5 qwen3_5_text qwen3_5_moe qwen3_5_moe_text olmo_hybrid bailing_hybrid"
     ),
@@ -100,11 +107,12 @@ _MISSING = {
 }
 UNSUPPORTED = {
     model_type: missing
-    for missing, model_types in _MISSING.items()
+    for missing, model_types in _UNSUPPORTED_LAYERS.items()
     for model_type in model_types.split()
 }
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-_OF_OTHERS = {
+"""What the cost model lacks for each family that it cannot describe, by model_type."""
+_EXPERT_COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_UNSUPPORTED_KEYS = {
     "index_topk": "sparse attention chosen by an indexer",
     "linear_attn_config": "linear attention layers",
     "linear_num_value_heads": "linear attention layers",
@@ -113,7 +121,7 @@ _OF_OTHERS = {
     "lora_rank": "low-rank adapters",
     "hc_mult": "hyper-connections",
 }
-"""Keys by which configs of other families add what no family here has."""
+"""Keys by which a config adds what no family here has."""
 _NOT_A_DECODER = {
     "is_encoder_decoder": "cross-attention (an encoder-decoder)",
     "add_cross_attention": "cross-attention",
@@ -122,24 +130,25 @@ _NOT_A_DECODER = {
 
 
 def is_multimodal(config: Mapping[str, object]) -> bool:
-    """Whether `read` leaves towers other than that of text out."""
+    """Whether `read` leaves out towers other than that of text."""
     return config.get("model_type") in WRAPPERS
 
 
 def read(config: Mapping[str, object], name: str | None = None) -> Architecture:
-    """The architecture a config.json describes; `name` defaults to the config's own, else to its
-    model_type."""
+    """The architecture that a config.json describes. Its name is `name`, or else the config's own,
+    or else its model_type. Raises Invalid, UnknownName or Unsupported, each with the key."""
     text = _text_tower(config)
     for key, missing in _NOT_A_DECODER.items():
         text.refuse(key, missing)
-    for key, missing in _OF_OTHERS.items():
+    for key, missing in _UNSUPPORTED_KEYS.items():
         if value := text.get(key):
             raise Unsupported(text.where(key), shown(value), missing)
     if text.model_type in _huggingface_dense.READERS:
         _require_dense(text)
-    own = config.get("_name_or_path")
-    default = own if isinstance(own, str) and own else text.model_type
-    return FAMILIES[text.model_type](text.named(name or default))
+    own_name = config.get("_name_or_path")
+    default = own_name if isinstance(own_name, str) and own_name else text.model_type
+    read_family = FAMILIES[text.model_type]
+    return read_family(text.named(name or default))
 
 
 def is_quantized(config: Mapping[str, object]) -> bool:
@@ -153,7 +162,8 @@ def is_quantized(config: Mapping[str, object]) -> bool:
 
 
 def _require_dense(text: Config) -> None:
-    for key in _EXPERTS:
+    """Raises Unsupported where a config of a dense family has experts."""
+    for key in _EXPERT_COUNT_KEYS:
         if (count := text.get(key)) is not None and count not in (0, 1):
             raise Unsupported(
                 text.where(key), shown(count), f"experts in the dense family {text.model_type}"
@@ -161,15 +171,17 @@ def _require_dense(text: Config) -> None:
 
 
 def _text_tower(config: Mapping[str, object]) -> Config:
+    """The config of the language model, which is the whole unless the model is multimodal."""
     outer_type = _model_type(config, "model_type", {*FAMILIES, *WRAPPERS})
     if outer_type not in WRAPPERS:
         return Config(config, outer_type)
-    wrapper, outer = WRAPPERS[outer_type], Config(config, outer_type)
+    wrapper = WRAPPERS[outer_type]
+    outer = Config(config, outer_type)
     key = next((key for key in _TEXT_TOWERS if config.get(key) is not None), _TEXT_TOWERS[0])
     if wrapper.text_type and config.get(key) is None and "hidden_size" in config:
-        # older files have the text tower's fields beside the object of the vision's
-        inside = {name: value for name, value in config.items() if name != "vision_config"}
-        return Config({**inside, "model_type": wrapper.text_type}, wrapper.text_type)
+        # Older files have the fields of the text tower beside the object of the vision tower.
+        text_fields = {name: value for name, value in config.items() if name != "vision_config"}
+        return Config({**text_fields, "model_type": wrapper.text_type}, wrapper.text_type)
     values = {"model_type": wrapper.text_type, **wrapper.omitted, **outer.inner(key).values}
     if outer.get("tie_word_embeddings") is not None:
         values["tie_word_embeddings"] = outer.flag("tie_word_embeddings")

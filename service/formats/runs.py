@@ -96,7 +96,9 @@ def read(row: Row, software_year: float) -> Run:
 def _read(row: Row, software_year: float) -> Run:
     assumed: list[str] = []
     training = row["training"]
-    architecture = catalogue.with_known_biases(Architecture.from_shape(name="run", **shape(row["model"])))
+    architecture = catalogue.with_known_biases(
+        Architecture.from_shape(name="run", **shape(row["model"]))
+    )
     cluster = _cluster(row["cluster"])
     stack = replace(_stack(row, cluster, assumed), age_years=_age(row, software_year, assumed))
     degrees = _degrees(training, cluster, architecture, stack, assumed)

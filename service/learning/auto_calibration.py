@@ -15,7 +15,7 @@ from models.errors import DomainError
 from service.errors import NothingToLearn, ServiceError, StillRunning
 from service.learning.calibrations import Calibrations
 from service.runtime.admission import AdmissionControl
-from service.runtime.idempotency import IdempotentCreation, IdempotencyKey
+from service.runtime.idempotency import IdempotencyKey, IdempotentCreation
 from service.schemas.profile import CalibrationRequest, Policy
 from service.store import Rows, Store
 from service.store.reports import ReportFilter

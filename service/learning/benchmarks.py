@@ -1,4 +1,5 @@
-"""Micro-benchmarks beside what the models say of them."""
+"""Micro-benchmarks (collectives and matrix products): stored beside what the models predict of
+them, and learnt from."""
 
 from __future__ import annotations
 
@@ -11,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from models.calibration.calibrate import Observation
 from models.calibration.microbenchmarks import (
-    FARTHEST,
-    Products,
-    Sweep,
-    left_over,
-    offsets,
-    offsets_of_products,
-    product_seconds,
-    published_seconds,
-    sweep_seconds,
-    targets,
+    MAX_OFFSET,
+    CollectiveTimings,
+    GemmTimings,
+    coefficients_with_offsets,
+    collective_offsets,
+    collective_seconds,
+    gemm_offsets,
+    gemm_seconds,
+    published_collective_seconds,
+    remaining_slowdown,
 )
+from models.calibration.observation import Observation
 from models.calibration.priors import priors
 from models.columns import Array
 from models.errors import Invalid
@@ -33,7 +34,7 @@ from models.spec.profile import Coefficients, Profile
 from models.spec.workload import Precision
 from service.formats import nccl_tests
 from service.identifiers import new_id
-from service.json_pointers import instead_of
+from service.json_pointers import relocate_errors
 from service.resolve.profiles import active_profile
 from service.resolve.resolution import Resolver
 from service.runtime.idempotency import CreatedResource, SaveRows
@@ -45,36 +46,34 @@ from service.store import Rows, Store
 from service.store.cursors import read_cursor, write_cursor
 from service.store.tables import BenchmarkRow
 
-_MODEL_OF_CHIP = re.compile(r"\b(?:G?[HBAV]\d{2,3}|MI\d{3}X?)")
-_IN_SWITCHES = 2.2
-"""A switch that reduces halves what an all-reduce sends over its links (SHARP, NVLS); so much
-faster may one be."""
-_MODEL = "llama-3-8b"
-"""Collectives and products are of no model; a question needs one."""
+_CHIP_MODEL = re.compile(r"\b(?:G?[HBAV]\d{2,3}|MI\d{3}X?)")
+_MOST_SPEEDUP = 2.2
+"""How many times faster than the links allow a collective may be. A switch that reduces (SHARP,
+NVLS) halves what an all-reduce sends over its links."""
+_PLACEHOLDER_MODEL = "llama-3-8b"
+"""A question needs a model, though collectives and matrix products belong to none."""
 
 
 class Benchmarks:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    @instead_of("workload.precision", "precision")
-    def take(self, submission: BenchmarkSubmission, received: str) -> SaveRows:
-        table = (
-            None
-            if submission.nccl_tests is None
-            else nccl_tests.read(submission.nccl_tests, submission.operation)
-        )
+    @relocate_errors("workload.precision", "precision")
+    def prepare(self, submission: BenchmarkSubmission, received: str) -> SaveRows:
+        table = None
+        if submission.nccl_tests is not None:
+            table = nccl_tests.read(submission.nccl_tests, submission.operation)
         with self._store.reading() as rows:
             profile = active_profile(rows)
             question = _question(rows, submission, table)
             resolved = Resolver(rows).resolve(question)
         problem = resolved.problem
         published = priors().coefficients(problem.scopes)
-        told = (
-            _of_products(problem, submission, published)
-            if table is None
-            else _of_sweep(problem, table, published)
-        )
+        if table is None:
+            compared = _compare_gemms(problem, submission, published)
+        else:
+            compared = _compare_collective(problem, table, published)
+        errors = [abs(point.predicted_s / point.measured_s - 1) for point in compared.points]
         now = datetime.now(UTC)
         answer = BenchmarkAnswer(
             id=new_id(),
@@ -86,12 +85,10 @@ class Benchmarks:
             chip=problem.cluster.chip.id,
             num_chips=problem.cluster.num_chips,
             profile=ProfileUsed(id=profile.id, version=profile.version),
-            points=told.points,
+            points=compared.points,
             unread=0 if table is None else table.unread,
-            median_abs_error=median(
-                abs(point.predicted_s / point.measured_s - 1) for point in told.points
-            ),
-            offsets=told.offsets,
+            median_abs_error=median(errors),
+            offsets=compared.offsets,
         )
         return lambda rows: _save(rows, answer, resolved.request, problem, received)
 
@@ -103,41 +100,46 @@ class Benchmarks:
     def page(self, query: CatalogQuery) -> dict[str, Any]:
         before = None if query.cursor is None else read_cursor("benchmarks", query.cursor)
         with self._store.reading() as rows:
+            # one more than the page has shows whether there is another page
             found = rows.benchmarks.newest(query.limit + 1, before)
         page = found[: query.limit]
         following = write_cursor("benchmarks", page[-1].id) if len(found) > query.limit else None
-        short = [
+        items = [
             {name: value for name, value in row.document.items() if name != "points"}
             for row in page
         ]
-        return {"items": short, "next": following}
+        return {"items": items, "next": following}
 
 
 def benchmark_observation(resolver: Resolver, row: BenchmarkRow, profile: Profile) -> Observation:
-    """What a benchmark tells a calibration of this profile. Raises DomainError where it no longer
-    means anything."""
+    """The benchmark as a calibration of this profile takes it. Raises DomainError where the
+    catalogue no longer has what it is about."""
     problem = resolver.resolve(Question.model_validate(row.question)).problem
-    told = targets(row.document["offsets"], profile.coefficients(problem.scopes))
+    coefficients = coefficients_with_offsets(
+        profile.coefficients(problem.scopes), row.document["offsets"]
+    )
     source = f"{row.tenant or row.document['source'] or ''}/benchmarks"
     return Observation(
-        key=row.id, problem=problem, layout=Layout(), coefficients=told, source=source
+        key=row.id, problem=problem, layout=Layout(), coefficients=coefficients, source=source
     )
 
 
 def _question(
     rows: Rows, submission: BenchmarkSubmission, table: nccl_tests.Table | None
 ) -> Question:
+    """A question about the cluster of the benchmark. Products run on one chip; a collective runs on
+    as many ranks as its table lists, where the request does not say how many chips there are."""
     cluster = submission.cluster
     ranks = 1 if table is None else table.ranks
     if table is None or (cluster.num_chips is None and cluster.torus_shape is None and ranks):
         _, _, size = Resolver(rows).cluster_parts(cluster)
-        wanted = size.num_chips if table is not None and size.num_chips else ranks
+        num_chips = size.num_chips if table is not None and size.num_chips else ranks
         cluster = cluster.model_copy(
-            update={"num_chips": wanted, "torus_shape": None, "chips_per_domain": None}
+            update={"num_chips": num_chips, "torus_shape": None, "chips_per_domain": None}
         )
     return Question.model_validate(
         {
-            "model": _MODEL,
+            "model": _PLACEHOLDER_MODEL,
             "cluster": cluster,
             "workload": {"seq_len": 4096, "global_batch": 1, "precision": submission.precision},
             "stack": submission.stack,
@@ -146,23 +148,27 @@ def _question(
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What was measured beside what the models say, and by how much the machine differs from
-    published ones."""
+class _Comparison:
+    """The measured points beside what the models say of them, and by coefficient how far the
+    machine lies from published ones."""
 
     points: list[BenchmarkPoint]
     offsets: dict[str, float]
 
 
-def _of_sweep(problem: Problem, table: nccl_tests.Table, published: Coefficients) -> _Told:
-    sweep = _sweep(problem, table)
-    found = offsets(sweep, published)
-    _require_possible(found, left_over(sweep, found, published), "nccl_tests")
+def _compare_collective(
+    problem: Problem, table: nccl_tests.Table, published: Coefficients
+) -> _Comparison:
+    timings = _collective_timings(problem, table)
+    machine_offsets = collective_offsets(timings, published)
+    _require_possible(
+        machine_offsets, remaining_slowdown(timings, machine_offsets, published), "nccl_tests"
+    )
     columns = (
-        sweep.sizes,
-        sweep.seconds,
-        sweep_seconds(sweep, published),
-        published_seconds(sweep, published),
+        timings.sizes,
+        timings.seconds,
+        collective_seconds(timings, published),
+        published_collective_seconds(timings, published),
     )
     points = [
         BenchmarkPoint(
@@ -176,86 +182,93 @@ def _of_sweep(problem: Problem, table: nccl_tests.Table, published: Coefficients
             *(column.tolist() for column in columns), strict=True
         )
     ]
-    return _Told(points, found)
+    return _Comparison(points, machine_offsets)
 
 
-def _sweep(problem: Problem, table: nccl_tests.Table) -> Sweep:
+def _collective_timings(problem: Problem, table: nccl_tests.Table) -> CollectiveTimings:
     devices = problem.cluster.num_devices
     if devices < 2:
         raise Invalid(
             "cluster.num_chips", problem.cluster.num_chips, "must be more than one for a collective"
         )
-    _require_named(problem, table)
+    _require_named_chip(problem, table)
     if table.ranks is not None and table.ranks != devices:
         rule = f"has {devices} devices, and the output lists {table.ranks} ranks"
         raise Invalid("cluster.num_chips", problem.cluster.num_chips, rule)
-    return Sweep(problem, table.operation, np.array(table.sizes), np.array(table.seconds))
+    return CollectiveTimings(
+        problem, table.operation, np.array(table.sizes), np.array(table.seconds)
+    )
 
 
-def _require_named(problem: Problem, table: nccl_tests.Table) -> None:
-    """The devices that the output lists are of the cluster's chip, as far as either name tells."""
+def _require_named_chip(problem: Problem, table: nccl_tests.Table) -> None:
+    """Refuse output that lists devices of another chip than the cluster's, as far as their names
+    tell."""
     chip = problem.cluster.chip
+    expected = _CHIP_MODEL.search(f"{chip.id} {chip.name}".upper())
     for device in table.devices:
-        told = _MODEL_OF_CHIP.search(device.upper())
-        mine = _MODEL_OF_CHIP.search(f"{chip.id} {chip.name}".upper())
-        if told and mine and told[0] != mine[0]:
+        listed = _CHIP_MODEL.search(device.upper())
+        if listed and expected and listed[0] != expected[0]:
             raise Invalid("cluster", None, f"has {chip.id}, and the output lists {device}")
 
 
-def _require_possible(found: dict[str, float], left: float, field: str) -> None:
-    """`left`: how many times longer it would take at the best rates."""
+def _require_possible(machine_offsets: dict[str, float], times_longer: float, field: str) -> None:
+    """Refuse measurements that no machine makes. `times_longer` says how many times longer the
+    model takes than was measured, even with the offsets."""
     limits, check = {
         "nccl_tests": ("the links of the cluster", "cluster"),
         "gemms": ("the chip", "unit"),
     }[field]
-    refused = {name: "slower" for name, offset in found.items() if abs(offset) >= FARTHEST}
-    if left > _IN_SWITCHES:
-        refused = dict.fromkeys(found, "faster")
-    for name, way in refused.items():
+    refused = {
+        name: "slower" for name, offset in machine_offsets.items() if abs(offset) >= MAX_OFFSET
+    }
+    if times_longer > _MOST_SPEEDUP:
+        refused = dict.fromkeys(machine_offsets, "faster")
+    for name, direction in refused.items():
         rule = (
-            f"is so much {way} than {limits} would have it that no {name} explains it; check the"
-            f" {check}"
+            f"is so much {direction} than {limits} would have it that no {name} explains it; check"
+            f" the {check}"
         )
         raise Invalid(field, None, rule)
 
 
-def _of_products(
+def _compare_gemms(
     problem: Problem, submission: BenchmarkSubmission, published: Coefficients
-) -> _Told:
-    """Products of one format together, each in the place that it came in."""
-    places, products, points = (
-        defaultdict[Precision, list[int]](list),
-        list[Products](),
-        dict[int, BenchmarkPoint](),
-    )
-    for place, gemm in enumerate(submission.gemms or []):
-        places[gemm.dtype or submission.precision].append(place)
-    for dtype, mine in places.items():
-        each = _products(problem, submission, dtype, mine)
-        products.append(each)
-        points |= zip(mine, _points(each, dtype, product_seconds(each, published)), strict=True)
-    found = offsets_of_products(products, published)
-    _require_possible(found, max(left_over(each, found, published) for each in products), "gemms")
-    return _Told([points[place] for place in sorted(points)], found)
+) -> _Comparison:
+    """Products of one number format are compared together, and answered in the order in which they
+    came."""
+    positions_by_format: defaultdict[Precision, list[int]] = defaultdict(list)
+    for position, gemm in enumerate(submission.gemms or []):
+        positions_by_format[gemm.dtype or submission.precision].append(position)
+    products: list[GemmTimings] = []
+    points: dict[int, BenchmarkPoint] = {}
+    for dtype, positions in positions_by_format.items():
+        of_format = _gemm_timings(problem, submission, dtype, positions)
+        products.append(of_format)
+        compared = _points(of_format, dtype, gemm_seconds(of_format, published))
+        points |= zip(positions, compared, strict=True)
+    machine_offsets = gemm_offsets(products, published)
+    times_longer = max(remaining_slowdown(each, machine_offsets, published) for each in products)
+    _require_possible(machine_offsets, times_longer, "gemms")
+    return _Comparison([points[position] for position in sorted(points)], machine_offsets)
 
 
-def _products(
-    problem: Problem, submission: BenchmarkSubmission, dtype: Precision, places: list[int]
-) -> Products:
-    gemms = [(submission.gemms or [])[place] for place in places]
-    field = "precision" if gemms[0].dtype is None else f"gemms[{places[0]}].dtype"
-    with instead_of("workload.precision", field):
+def _gemm_timings(
+    problem: Problem, submission: BenchmarkSubmission, dtype: Precision, positions: list[int]
+) -> GemmTimings:
+    gemms = [(submission.gemms or [])[position] for position in positions]
+    field = "precision" if gemms[0].dtype is None else f"gemms[{positions[0]}].dtype"
+    with relocate_errors("workload.precision", field):
         problem = replace(problem, workload=replace(problem.workload, precision=dtype))
         peak = problem.cluster.peak_flops(problem.workload.number_format.gemm) / 1e12
     m, n, k = (np.array([float(getattr(gemm, dim)) for gemm in gemms]) for dim in ("m", "n", "k"))
     tflops = np.array([gemm.tflops for gemm in gemms])
     for index in np.flatnonzero(tflops > peak):
         rule = f"is above the {peak:g} TFLOP/s of the data sheet in {dtype}; check the unit"
-        raise Invalid(f"gemms[{places[index]}].tflops", float(tflops[index]), rule)
-    return Products(problem, m, n, k, 2 * m * n * k / (tflops * 1e12))
+        raise Invalid(f"gemms[{positions[index]}].tflops", float(tflops[index]), rule)
+    return GemmTimings(problem, m, n, k, 2 * m * n * k / (tflops * 1e12))
 
 
-def _points(products: Products, dtype: Precision, predicted: Array) -> list[BenchmarkPoint]:
+def _points(products: GemmTimings, dtype: Precision, predicted: Array) -> list[BenchmarkPoint]:
     columns = products.m, products.n, products.k, products.seconds, predicted
     return [
         BenchmarkPoint(

@@ -10,8 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from models.calibration.calibrate import Calibration, Observation, Unseen, by_source, calibrate
-from models.calibration.fleet_effects import as_fleet, drift
+from models.calibration.calibrate import Calibration, calibrate
+from models.calibration.cross_validation import ProfileComparison
+from models.calibration.fleet_effects import drift_variance, with_fleet_offsets
+from models.calibration.observation import Observation, with_limited_sources
 from models.calibration.posterior import Posterior
 from models.errors import DomainError
 from models.spec.profile import Profile
@@ -68,13 +70,13 @@ class _CalibrationInput:
         new version replaces. What the active version says of memory is not worked out."""
         if self.base.version == self.active.version:
             return calibration
-        unseen = calibration.unseen
-        if unseen is not None:
+        held_out = calibration.held_out
+        if held_out is not None:
             timed = [run for run in self.runs if run.step_time_s is not None]
-            timed.sort(key=lambda run: run.report_id)  # the order of `unseen`
+            timed.sort(key=lambda run: run.report_id)  # the order of `held_out`
             residuals = log_residuals(timed, Profile.from_json(self.active.content))
-            unseen = replace(unseen, before=unseen.measured - residuals)
-        return replace(calibration, unseen=unseen, unseen_memory=None)
+            held_out = replace(held_out, before=held_out.measured - residuals)
+        return replace(calibration, held_out=held_out, held_out_memory=None)
 
     def learnt(self) -> dict[str, Any]:
         """What a version made from this input has learnt: the number of reports, and the ids by
@@ -149,7 +151,9 @@ def _save(rows: Rows, id_: str, made: _NewVersion) -> CreatedResource:
     row = add_version(rows, made.profile, "calibrated", made.posterior, made.document, made.learnt)
     if made.promoted and not rows.profiles.activate(id_, row.version, made.revision + 1):
         raise Conflict("The profile changed while the calibration ran; look at it and try again.")
-    return CreatedResource(f"/v1/profiles/{id_}/versions/{row.version}", version_document(rows, row))
+    return CreatedResource(
+        f"/v1/profiles/{id_}/versions/{row.version}", version_document(rows, row)
+    )
 
 
 def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion | _NothingNew:
@@ -181,11 +185,11 @@ def learn(store: Store, id_: str, request: CalibrationRequest) -> _NewVersion | 
 
 def _fitted(given: _CalibrationInput) -> Calibration:
     problems = {one.problem for one in given.observations}
-    profile = as_fleet(Profile.from_json(given.base.content), problems)
+    profile = with_fleet_offsets(Profile.from_json(given.base.content), problems)
     # hardware and software change with time, so that what was learnt long ago is less sure
-    posterior = given.posterior.loosened(drift(profile))
+    posterior = given.posterior.with_added_variance(drift_variance(profile))
     made_by = f"calibration on {len(given.runs)} reports and {len(given.benchmark_ids)} benchmarks"
-    return calibrate(profile, by_source(given.observations), made_by, posterior)
+    return calibrate(profile, with_limited_sources(given.observations), made_by, posterior)
 
 
 def _calibration_input(
@@ -211,7 +215,7 @@ def _calibration_input(
     return _CalibrationInput(
         base=base,
         active=active,
-        posterior=Posterior.from_json(posterior) if posterior else Posterior.nothing(),
+        posterior=Posterior.from_json(posterior) if posterior else Posterior.independent(),
         revision=profile.revision,
         policy=Policy.model_validate(profile.policy),
         runs=runs,
@@ -237,15 +241,18 @@ def _benchmark_observations(
 
 
 def _calibration_answer(
-    fitted: Calibration, given: _CalibrationInput, published: Unseen | None, promotion: Promotion
+    fitted: Calibration,
+    given: _CalibrationInput,
+    published: ProfileComparison | None,
+    promotion: Promotion,
 ) -> CalibrationAnswer:
     return CalibrationAnswer.model_validate(
         {
             "based_on": given.base.version,
             "window": given.window(),
             "promotion": promotion,
-            "unseen": _errors(fitted.unseen),
-            "unseen_memory": _errors(fitted.unseen_memory),
+            "unseen": _errors(fitted.held_out),
+            "unseen_memory": _errors(fitted.held_out_memory),
             "published": _errors(published),
             "observations": len(given.runs),
             "moved": [asdict(moved) for moved in fitted.moved],
@@ -262,16 +269,16 @@ def _calibration_answer(
     )
 
 
-def _errors(unseen: Unseen | None) -> dict[str, Any] | None:
-    if unseen is None:
+def _errors(held_out: ProfileComparison | None) -> dict[str, Any] | None:
+    if held_out is None:
         return None
     return {
-        "runs": len(unseen.measured),
-        "error_before": unseen.error_before,
-        "error_after": unseen.error_after,
-        "coverage": unseen.coverage,
+        "runs": len(held_out.measured),
+        "error_before": held_out.error_before,
+        "error_after": held_out.error_after,
+        "coverage": held_out.coverage,
         "kinds": [
             {"kind": kind, "runs": runs, "error_before": before, "error_after": after}
-            for kind, (runs, before, after) in unseen.by_kind.items()
+            for kind, (runs, before, after) in held_out.by_kind.items()
         ],
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from models.calibration.drift import FEWEST, Change, changes_among
+from models.calibration.drift import MIN_RUNS, Change, level_changes_among_kinds
 from models.spec.profile import Profile
 from service.learning.model_families import family_of
 from service.resolve.observations import log_residuals
@@ -85,7 +85,9 @@ def _series(kind: Kind, residuals: list[_Residual]) -> DriftSeries:
     runs = [one.run for one in residuals]
     values = np.array([one.value for one in residuals])
     questions = np.array([one.question for one in residuals])
-    changes = [_change_answer(runs, change) for change in changes_among(values, questions)]
+    changes = [
+        _change_answer(runs, change) for change in level_changes_among_kinds(values, questions)
+    ]
     chip, fabric, stack, family = kind
     return DriftSeries(
         chip=chip,
@@ -111,8 +113,10 @@ def _change_answer(runs: Sequence[StoredRun], change: Change) -> ChangeAnswer:
 
 
 def _sentence(what: str, changes: Sequence[ChangeAnswer], runs: int) -> str:
-    if runs < 2 * FEWEST:
-        return f"{what}: {runs} run{'s' * (runs != 1)}, and it takes {2 * FEWEST} to tell a change"
+    if runs < 2 * MIN_RUNS:
+        return (
+            f"{what}: {runs} run{'s' * (runs != 1)}, and it takes {2 * MIN_RUNS} to tell a change"
+        )
     if not changes:
         return f"{what}: no change in {runs} runs"
     last = changes[-1]

@@ -9,8 +9,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from models.calibration.calibrate import JUDGED, Calibration, Unseen
-from models.calibration.fleet_effects import as_published
+from models.calibration.calibrate import Calibration
+from models.calibration.cross_validation import MIN_RUNS_TO_JUDGE, ProfileComparison
+from models.calibration.fleet_effects import without_fleet
 from models.columns import Array
 from models.cost.step import predict
 from models.spec.layout import Layouts
@@ -44,13 +45,15 @@ _samples = LruCache[tuple[str | None, float], _Sample](1)
 software that a profile describes."""
 
 
-def compare_on_published_runs(store: Store, before: Profile, after: Profile) -> Unseen | None:
+def compare_on_published_runs(
+    store: Store, before: Profile, after: Profile
+) -> ProfileComparison | None:
     """Errors of two profiles on a few published runs of each chip and stack, which show what a
     calibration does to everybody else's machines. None where there are no published runs."""
     sample = _published_sample(store, after.software_year)
     if not sample.runs:
         return None
-    profiles = [as_published(before), as_published(after)]
+    profiles = [without_fleet(before), without_fleet(after)]
     times_before, times_after = _log_times(sample, profiles)
     spreads = [
         profiles[1].neighbourhood(problem.neighbourhood_scopes).spread
@@ -60,7 +63,7 @@ def compare_on_published_runs(store: Store, before: Profile, after: Profile) -> 
         (f"chip:{problem.cluster.chip.id}", f"stack:{problem.stack.calibrated_as}")
         for problem in sample.problems
     ]
-    return Unseen(
+    return ProfileComparison(
         measured=np.log([run.step_time_s or np.nan for run in sample.runs]),
         before=times_before,
         after=times_after,
@@ -86,7 +89,7 @@ def _published_sample(store: Store, software_year: float) -> _Sample:
 
 def compare_on_latest_runs(
     store: Store, profile_id: str, before: Profile, after: Profile
-) -> Unseen | None:
+) -> ProfileComparison | None:
     """Errors of two profiles on the last runs of each tenant or source. They show whether the
     reports of one are learnt at the cost of another. None where nobody measured a step time."""
     wanted = ReportFilter(profile_id=profile_id, measured=True)
@@ -98,7 +101,7 @@ def compare_on_latest_runs(
         return None
     measured = np.log([run.step_time_s or np.nan for run in runs])
     spreads = [after.neighbourhood(run.problem.neighbourhood_scopes).spread for run in runs]
-    return Unseen(
+    return ProfileComparison(
         measured=measured,
         before=measured - log_residuals(runs, before),
         after=measured - log_residuals(runs, after),
@@ -110,8 +113,8 @@ def compare_on_latest_runs(
 def judge(
     policy: Policy,
     calibration: Calibration,
-    published: Unseen | None,
-    latest_by_source: Unseen | None = None,
+    published: ProfileComparison | None,
+    latest_by_source: ProfileComparison | None = None,
     *,
     requested: bool,
 ) -> Promotion:
@@ -127,21 +130,26 @@ def judge(
             f"{outliers} of {calibration.observations} reports are outliers: no coefficient"
             " explains them"
         )
-    candidates = {"step times": calibration.unseen, "peaks of memory": calibration.unseen_memory}
-    errors = {what: unseen for what, unseen in candidates.items() if unseen is not None}
+    candidates = {
+        "step times": calibration.held_out,
+        "peaks of memory": calibration.held_out_memory,
+    }
+    errors = {what: held_out for what, held_out in candidates.items() if held_out is not None}
     if not errors:
-        rule = f"fewer than {JUDGED} measured step times, or peaks of memory"
+        rule = f"fewer than {MIN_RUNS_TO_JUDGE} measured step times, or peaks of memory"
         return _not_promoted(f"{rule}: its error on runs that it did not see is unknown")
     change = "on runs that it did not see " + " and ".join(
-        f"the error of {what} goes from {unseen.error_before:.1%} to {unseen.error_after:.1%}"
-        for what, unseen in errors.items()
+        f"the error of {what} goes from {held_out.error_before:.1%} to {held_out.error_after:.1%}"
+        for what, held_out in errors.items()
     )
-    if all(unseen.error_after > unseen.error_before - _LEAST_FALL for unseen in errors.values()):
+    if all(
+        held_out.error_after > held_out.error_before - _LEAST_FALL for held_out in errors.values()
+    ):
         least = f"{100 * _LEAST_FALL:g} percentage points"
         return _not_promoted(f"{change}, which is no fall of {least} or more")
     if policy.mode == "manual" and not requested:
         return _not_promoted(f"{change}; the policy is manual: a person activates it")
-    compared = {f"{what} of unseen reports": unseen for what, unseen in errors.items()}
+    compared = {f"{what} of unseen reports": held_out for what, held_out in errors.items()}
     if published:
         compared["step times of published runs"] = published
     growth = _growth_for_a_source(latest_by_source, policy.margin) or _growth_of_a_kind(
@@ -155,7 +163,7 @@ def judge(
     )
 
 
-def _growth_for_a_source(latest: Unseen | None, margin: float) -> str | None:
+def _growth_for_a_source(latest: ProfileComparison | None, margin: float) -> str | None:
     """The first source whose error grows by more than the margin, in words that do not name it."""
     if latest is None:
         return None
@@ -168,12 +176,12 @@ def _growth_for_a_source(latest: Unseen | None, margin: float) -> str | None:
     return None
 
 
-def _growth_of_a_kind(compared: Mapping[str, Unseen], margin: float) -> str | None:
+def _growth_of_a_kind(compared: Mapping[str, ProfileComparison], margin: float) -> str | None:
     """The first of some errors, of all runs or of a kind of them, that grows by more than the
     margin."""
-    for what, unseen in compared.items():
-        overall = len(unseen.measured), unseen.error_before, unseen.error_after
-        by_kind = {f" of {kind}": errors for kind, errors in unseen.by_kind.items()}
+    for what, held_out in compared.items():
+        overall = len(held_out.measured), held_out.error_before, held_out.error_after
+        by_kind = {f" of {kind}": errors for kind, errors in held_out.by_kind.items()}
         for kind, (runs, before, after) in {"": overall, **by_kind}.items():
             if after > before + margin:
                 return f"the error on {runs} {what}{kind} grows from {before:.1%} to {after:.1%}"

@@ -1,5 +1,5 @@
-"""Many reports in one request: each is taken or refused by itself, unless all or nothing is asked
-for."""
+"""Many reports in one request. Each is stored or refused by itself, unless the request asks for all
+or nothing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from models.errors import DomainError, Invalid
 from service.errors import MalformedBody, Refused
-from service.field_violations import FieldViolation, given, of_refusal
-from service.learning.report_ingestion import taken
-from service.learning.reports import location
+from service.field_violations import FieldViolation, submitted_value, violations_of
+from service.learning.report_ingestion import ingest_reports
+from service.learning.reports import report_location
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.runtime.process_pool import ProcessPool
 from service.schemas.report import BatchAnswer, BatchItem, ItemError, ReportBatch, ReportSubmission
@@ -21,78 +21,85 @@ from service.store import Rows, Store
 from service.store.arrivals import RowValues
 from service.web.json_text import parse
 
-_MOST_ERRORS = 5  # of one report
+_MAX_ERRORS = 5  # shown of one report
+
+Outcome = RowValues | list[FieldViolation]
+"""The row to store for a report, or what is wrong with the report."""
 
 
 class ReportBatches:
     def __init__(self, store: Store, worker: ProcessPool) -> None:
-        self._store, self._worker = store, worker
+        self._store = store
+        self._worker = worker
 
-    def take(self, batch: ReportBatch) -> SaveRows:
-        outcomes = self._worker.run(self._store, len(batch.reports), outcomes_of, batch.reports)
+    def prepare(self, batch: ReportBatch) -> SaveRows:
+        outcomes = self._worker.run(self._store, len(batch.reports), batch_outcomes, batch.reports)
         refused = [outcome for outcome in outcomes if isinstance(outcome, list)]
         if refused and (batch.all_or_nothing or len(refused) == len(outcomes)):
-            raise Refused([_invalid(fault) for faults in refused for fault in faults])
+            violations = [violation for report in refused for violation in report]
+            raise Refused([Invalid(one.field, one.value, one.rule) for one in violations])
         return lambda rows: _save(rows, outcomes)
 
 
-def outcomes_of(store: Store, texts: Sequence[str]) -> list[RowValues | list[FieldViolation]]:
-    """What to store of each report, or what is wrong with it."""
-    outcomes: dict[int, RowValues | list[FieldViolation]] = {}
+def batch_outcomes(store: Store, texts: Sequence[str]) -> list[Outcome]:
+    """The outcome of each report of a batch, given as JSON texts."""
+    outcomes: dict[int, Outcome] = {}
     reports: dict[int, Any] = {}
-    readable: dict[int, ReportSubmission] = {}
+    submissions: dict[int, ReportSubmission] = {}
     for index, text in enumerate(texts):
         try:
             reports[index] = parse(text)
-            readable[index] = ReportSubmission.model_validate(reports[index])
+            submissions[index] = ReportSubmission.model_validate(reports[index])
         except (ValidationError, DomainError, MalformedBody) as error:
-            outcomes[index] = _faults(index, error, reports.get(index))
-    found = taken(store, [(submission, texts[index]) for index, submission in readable.items()])
-    for index, outcome in zip(readable, found, strict=True):
-        outcomes[index] = (
-            _faults(index, outcome, reports[index]) if isinstance(outcome, Exception) else outcome
-        )
+            outcomes[index] = _violations(index, error, reports.get(index))
+    ingested = ingest_reports(
+        store, [(submission, texts[index]) for index, submission in submissions.items()]
+    )
+    for index, outcome in zip(submissions, ingested, strict=True):
+        if isinstance(outcome, Exception):
+            outcomes[index] = _violations(index, outcome, reports[index])
+        else:
+            outcomes[index] = outcome
     return [outcomes[index] for index in range(len(texts))]
 
 
-def _faults(index: int, error: Exception, report: Any) -> list[FieldViolation]:
-    """With the values as the report has them."""
-    found = of_refusal(error, [], ReportSubmission, most=_MOST_ERRORS)
+def _violations(index: int, error: Exception, report: Any) -> list[FieldViolation]:
+    """What the error says of the report at this index of the batch, with values as the report has
+    them."""
     return [
         replace(
-            fault,
-            location=["reports", index, *fault.location],
-            value=given(report, fault.location, fault.value),
+            violation,
+            location=["reports", index, *violation.location],
+            value=submitted_value(report, violation.location, violation.value),
         )
-        for fault in found
+        for violation in violations_of(error, [], ReportSubmission, limit=_MAX_ERRORS)
     ]
 
 
-def _invalid(fault: FieldViolation) -> Invalid:
-    return Invalid(fault.field, fault.value, fault.rule)
-
-
-def _save(rows: Rows, outcomes: Sequence[RowValues | list[FieldViolation]]) -> CreatedResource:
+def _save(rows: Rows, outcomes: Sequence[Outcome]) -> CreatedResource:
     stored = rows.reports.add(outcome for outcome in outcomes if isinstance(outcome, dict))
-    each = iter(stored)
+    remaining = iter(stored)
     items = [
-        _item(i, next(each) if isinstance(outcome, dict) else outcome)
-        for i, outcome in enumerate(outcomes)
+        _refused_item(index, outcome)
+        if isinstance(outcome, list)
+        else _stored_item(index, next(remaining))
+        for index, outcome in enumerate(outcomes)
     ]
     answer = BatchAnswer(accepted=len(stored), refused=len(outcomes) - len(stored), items=items)
     return CreatedResource("/v1/reports", answer.model_dump(mode="json"))
 
 
-def _item(index: int, outcome: RowValues | list[FieldViolation]) -> BatchItem:
-    if isinstance(outcome, list):
-        return BatchItem(
-            index=index, errors=[ItemError.model_validate(fault.entry()) for fault in outcome]
-        )
+def _refused_item(index: int, violations: Sequence[FieldViolation]) -> BatchItem:
+    errors = [ItemError.model_validate(violation.entry()) for violation in violations]
+    return BatchItem(index=index, errors=errors)
+
+
+def _stored_item(index: int, report: RowValues) -> BatchItem:
     return BatchItem(
         index=index,
-        id=outcome["id"],
-        location=location(outcome["id"]),
-        residual=outcome["residual"],
-        within_interval=outcome["within_interval"],
-        flag=outcome["document"]["flag"],
+        id=report["id"],
+        location=report_location(report["id"]),
+        residual=report["residual"],
+        within_interval=report["within_interval"],
+        flag=report["document"]["flag"],
     )

@@ -1,4 +1,5 @@
-"""Reports as they come in: each resolved, those of one problem predicted together, and answered."""
+"""Reports as they come in: each is resolved to a run, runs of one question are predicted together,
+and each is set beside its prediction."""
 
 from __future__ import annotations
 
@@ -32,145 +33,154 @@ from service.store import Rows, Store
 from service.store.arrivals import RowValues
 
 Refusal = DomainError | ServiceError
-_CLOCKS_DIFFER = timedelta(days=1)
-_SHARED = 2  # times the memory of a device: a run that failed may have had some of the host's too
+
+_MAX_CLOCK_SKEW = timedelta(days=1)
+_MOST_DEVICE_MEMORIES = 2
+"""Of memory that a failed run had, in memories of a device: it may have had some of the host's."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A submission and the question that it answers; `open_` is the layout as it was given, `key`
-    tells questions apart."""
+class _ReportedRun:
+    """A submission, and the question and layout that its run is of."""
 
     submission: ReportSubmission
     received: str
+    """The submission's text as it was received."""
     subject: AnsweredLayout
-    open_: LayoutFields
+    """The layout with every knob that the submission left open settled by the stack."""
+    given_layout: LayoutFields
+    """The layout as it was submitted."""
     layout: Layout
     resolved: ResolvedQuestion
-    key: str
+    question_key: str
+    """Equal for equal questions."""
 
     @property
     def problem(self) -> Problem:
         return self.resolved.problem
 
 
-def taken(
+def ingest_reports(
     store: Store, submissions: Sequence[tuple[ReportSubmission, str]]
 ) -> list[RowValues | Refusal]:
-    """What to store of each submission with its text as received, or why it is refused."""
+    """The row to store for each submission, or why it is refused. Each submission comes with its
+    text as it was received."""
     outcomes: dict[int, RowValues | Refusal] = {}
     with store.reading() as rows:
-        intake = _Intake(rows, active_profile(rows))
-        asked = intake.asked(submissions, outcomes)
-    intake.answer(asked, outcomes)
+        ingestion = _Ingestion(rows, active_profile(rows))
+        runs = ingestion.resolve(submissions, outcomes)
+    ingestion.answer(runs, outcomes)
     return [outcomes[i] for i in range(len(submissions))]
 
 
-class _Intake:
-    """Of one moment: the catalogue and the profile as they are now. Questions and layouts that come
-    again are worked out once."""
+class _Ingestion:
+    """Takes in reports under the catalogue and the profile of one moment. Questions and layouts
+    that come again are worked out once.
+
+    Runs and outcomes are both kept by the position of their submission.
+    """
 
     def __init__(self, rows: Rows, profile: Profile) -> None:
-        self._rows, self._profile = rows, profile
+        self._rows = rows
+        self._profile = profile
         self._resolver = Resolver(rows)
         self._subjects: dict[
             tuple[str | None, str | None, int | None, str | None], AnsweredLayout
         ] = {}
         self._resolved: dict[str, ResolvedQuestion] = {}
-        self._predicted: dict[tuple[str, Layout], Prediction] = {}
-        self._gaps: dict[tuple[str, Layout], ResidualAttribution] = {}
+        self._predictions: dict[tuple[str, Layout], Prediction] = {}
+        self._attributions: dict[tuple[str, Layout], ResidualAttribution] = {}
 
-    def asked(
+    def resolve(
         self,
         submissions: Sequence[tuple[ReportSubmission, str]],
         outcomes: dict[int, RowValues | Refusal],
-    ) -> dict[int, _Asked]:
-        """All that is read."""
-        asked: dict[int, _Asked] = {}
+    ) -> dict[int, _ReportedRun]:
+        """The runs of the submissions. Everything that is read from the store is read here."""
+        runs: dict[int, _ReportedRun] = {}
         for i, (submission, received) in enumerate(submissions):
-            with _refused(outcomes, i):
-                asked[i] = self._ask(submission, received)
-        return asked
+            with _refusal_as_outcome(outcomes, i):
+                runs[i] = self._run(submission, received)
+        return runs
 
-    def answer(self, asked: dict[int, _Asked], outcomes: dict[int, RowValues | Refusal]) -> None:
-        """All that is computed, outside of any transaction."""
-        for i in self._illegal(asked):
-            with _refused(outcomes, i):
-                one = asked.pop(i)
-                require_all_legal(
-                    one.problem, {one.subject.field: one.layout}, {one.subject.field: one.open_}
-                )
-        self._predict(asked)
-        for i, one in asked.items():
-            with _refused(outcomes, i):
-                outcomes[i] = self._row(one)
+    def answer(
+        self, runs: dict[int, _ReportedRun], outcomes: dict[int, RowValues | Refusal]
+    ) -> None:
+        """Predict the runs and add the row of each to the outcomes. This takes long, so it needs no
+        transaction."""
+        for i in self._illegal(runs):
+            run = runs.pop(i)
+            field = run.subject.field
+            with _refusal_as_outcome(outcomes, i):
+                require_all_legal(run.problem, {field: run.layout}, {field: run.given_layout})
+        self._predict(runs)
+        for i, run in runs.items():
+            with _refusal_as_outcome(outcomes, i):
+                outcomes[i] = self._row(run)
 
-    def _ask(self, submission: ReportSubmission, received: str) -> _Asked:
-        subject = _as_old_as_measured(
-            submission, self._subject(submission), self._profile.software_year
-        )
-        key = subject.question.model_dump_json()
+    def _run(self, submission: ReportSubmission, received: str) -> _ReportedRun:
+        given = self._subject(submission)
+        given = _with_software_age(given, submission, self._profile.software_year)
+        key = given.question.model_dump_json()
         if key not in self._resolved:
-            self._resolved[key] = self._resolver.resolve(subject.question)
-        resolved, open_ = self._resolved[key], subject.layout
-        settled = open_.settled(resolved.problem)
-        subject = replace(subject, layout=settled)
-        return _Asked(submission, received, subject, open_, settled.build(), resolved, key)
+            self._resolved[key] = self._resolver.resolve(given.question)
+        resolved = self._resolved[key]
+        layout = given.layout.settled(resolved.problem)
+        return _ReportedRun(
+            submission=submission,
+            received=received,
+            subject=replace(given, layout=layout),
+            given_layout=given.layout,
+            layout=layout.build(),
+            resolved=resolved,
+            question_key=key,
+        )
 
     def _subject(self, submission: ReportSubmission) -> AnsweredLayout:
-        key = (
+        link = (
             submission.prediction_id,
             submission.recommendation_id,
             submission.rank,
             submission.choice,
         )
-        if key not in self._subjects or not any(key):
-            self._subjects[key] = layout_of_report(self._rows, submission)
-        return self._subjects[key]
+        if link not in self._subjects or not any(link):
+            self._subjects[link] = layout_of_report(self._rows, submission)
+        return self._subjects[link]
 
-    def _illegal(self, asked: Mapping[int, _Asked]) -> list[int]:
-        found: list[int] = []
-        for members in _by_question(asked):
-            broken = first_broken(
-                asked[members[0]].problem, Layouts.of([asked[i].layout for i in members])
-            )
-            found += [i for i, rule in zip(members, broken, strict=True) if rule >= 0]
-        return found
+    def _illegal(self, runs: Mapping[int, _ReportedRun]) -> list[int]:
+        """The positions of the runs whose layout breaks a rule."""
+        illegal: list[int] = []
+        for positions in _positions_by_question(runs):
+            problem = runs[positions[0]].problem
+            broken = first_broken(problem, Layouts.of([runs[i].layout for i in positions]))
+            illegal += [i for i, rule in zip(positions, broken, strict=True) if rule >= 0]
+        return illegal
 
-    def _predict(self, asked: Mapping[int, _Asked]) -> None:
-        """Every layout once."""
-        for members in _by_question(asked):
-            first = asked[members[0]]
-            layouts = list(dict.fromkeys(asked[i].layout for i in members))
+    def _predict(self, runs: Mapping[int, _ReportedRun]) -> None:
+        """Predict each different layout of a question once, and those of one question together."""
+        for positions in _positions_by_question(runs):
+            first = runs[positions[0]]
+            layouts = list(dict.fromkeys(runs[i].layout for i in positions))
             predictions = predict_layouts(first.problem, layouts, self._profile)
-            self._predicted |= {
-                (first.key, x): p for x, p in zip(layouts, predictions, strict=True)
-            }
+            for layout, prediction in zip(layouts, predictions, strict=True):
+                self._predictions[first.question_key, layout] = prediction
 
-    def _row(self, asked: _Asked) -> RowValues:
-        submission, resolved = asked.submission, asked.resolved
-        prediction = self._predicted[asked.key, asked.layout]
-        _require_stage(submission, prediction.layout.pp)
-        _require_room(submission, asked.problem)
+    def _row(self, run: _ReportedRun) -> RowValues:
+        submission = run.submission
+        prediction = self._predictions[run.question_key, run.layout]
+        _require_existing_stage(submission, prediction.layout.pp)
+        _require_possible_memory(submission, run.problem)
         _require_past(submission)
-        answer = self._answer(asked, prediction)
-        answer.assumptions.extend(
-            software_date_assumptions(submission, asked.subject.question.stack)
-        )
-        answer.assumptions.extend(
-            layout_assumptions(
-                asked.subject.field, asked.open_, asked.subject.layout, asked.problem
-            )
-        )
+        answer = self._answer(run, prediction)
         document = answer.model_dump(mode="json")
         return {
             "measured_at": answer.measured_at,
             "source": answer.source,
             "outcome": answer.outcome,
-            "chip": asked.problem.cluster.chip.id,
-            "fabric": resolved.used.fabric.name,
-            "stack": asked.problem.stack.id,
-            "architecture": asked.problem.architecture.name,
+            "chip": run.problem.cluster.chip.id,
+            "fabric": run.resolved.used.fabric.name,
+            "stack": run.problem.stack.id,
+            "architecture": run.problem.architecture.name,
             "profile_id": answer.profile.id,
             "profile_version": answer.profile.version,
             "prediction_id": answer.prediction_id,
@@ -180,103 +190,114 @@ class _Intake:
             "predicted_step_time_s": answer.prediction.step_time_s,
             "residual": answer.residual,
             "within_interval": answer.within_interval,
-            "submission": asked.received,
+            "submission": run.received,
             "document": document,
             "run_hash": run_hash(document["request"]),
         }
 
-    def _answer(self, asked: _Asked, prediction: Prediction) -> ReportAnswer:
-        submission, subject = asked.submission, asked.subject
-        measured = None
+    def _answer(self, run: _ReportedRun, prediction: Prediction) -> ReportAnswer:
+        submission = run.submission
+        subject = run.subject
+        speed = None
+        step_time_s = None
         if submission.measured:
-            measured = measurements.speed(
-                asked.problem, submission.measured, prediction.step_time_s
+            speed = measurements.measured_speed(
+                run.problem, submission.measured, prediction.step_time_s
             )
-        step = measured.step_time_s if measured else None
-        within, parts = measurements.within(step, prediction), None
-        if submission.parts and step is not None:
-            parts = measurements.parts(asked.problem, submission.parts, step, prediction)
-        answer = ReportAnswer(
+            step_time_s = speed.step_time_s
+        parts = None
+        if submission.parts and step_time_s is not None:
+            parts = measurements.compare_parts(
+                run.problem, submission.parts, step_time_s, prediction
+            )
+        memory = None
+        if submission.memory:
+            memory = measurements.compare_memory(submission.memory, prediction)
+        within_interval = measurements.is_within_interval(step_time_s, prediction)
+        rests_on = basis(subject.question, run.resolved, self._profile)
+        rests_on["request"]["layout"] = subject.layout.model_dump(mode="json")
+        rests_on["assumptions"] += [
+            *software_date_assumptions(submission, subject.question.stack),
+            *layout_assumptions(subject.field, run.given_layout, subject.layout, run.problem),
+        ]
+        return ReportAnswer(
             outcome=submission.outcome,
             prediction_id=submission.prediction_id,
             recommendation_id=submission.recommendation_id,
             rank=subject.rank,
             choice=submission.choice,
             prediction=PredictedLayout.of(prediction),
-            measured=measured,
-            residual=measurements.log_ratio(step, prediction.step_time_s),
-            within_interval=within,
-            memory=(
-                measurements.memory(submission.memory, prediction) if submission.memory else None
-            ),
+            measured=speed,
+            residual=measurements.log_ratio(step_time_s, prediction.step_time_s),
+            within_interval=within_interval,
+            memory=memory,
             failure=submission.failure,
             parts=parts,
-            fit_verdict_agrees=_fit_verdict_agrees(submission.outcome, step, prediction),
+            fit_verdict_agrees=_fit_verdict_agrees(submission.outcome, step_time_s, prediction),
             measured_at=submission.measured_at or datetime.now(UTC),
             source=submission.source,
-            flag=self._flag(asked, prediction, step, within),
-            **basis(subject.question, asked.resolved, self._profile),
+            flag=self._flag(run, prediction, step_time_s, within_interval),
+            **rests_on,
         )
-        answer.request["layout"] = subject.layout.model_dump(mode="json")
-        return answer
 
     def _flag(
-        self, asked: _Asked, prediction: Prediction, step_time_s: float | None, within: bool | None
+        self,
+        run: _ReportedRun,
+        prediction: Prediction,
+        step_time_s: float | None,
+        within_interval: bool | None,
     ) -> str | None:
-        """What the prediction did not foresee."""
-        if asked.submission.outcome == "out_of_memory" and prediction.fits:
+        """A sentence about what the prediction did not foresee, if there is anything."""
+        if run.submission.outcome == "out_of_memory" and prediction.fits:
             needed = f"{prediction.needed_gib:.1f} of {prediction.usable_gib:.1f} GiB"
             return (
                 f"ran out of memory, {needed} expected: to fit had a probability of"
                 f" {prediction.fit_probability:.0%}"
             )
-        if step_time_s is None or within:
+        if step_time_s is None or within_interval:
             return None
-        return self._gap(asked, prediction, step_time_s)
-
-    def _gap(self, asked: _Asked, prediction: Prediction, step_time_s: float) -> str:
-        key = asked.key, asked.layout
-        if key not in self._gaps:
-            self._gaps[key] = ResidualAttribution(asked.problem, asked.layout, self._profile)
-        return self._gaps[key].described(prediction, step_time_s, asked.submission.parts)
+        key = run.question_key, run.layout
+        if key not in self._attributions:
+            self._attributions[key] = ResidualAttribution(run.problem, run.layout, self._profile)
+        return self._attributions[key].sentence(prediction, step_time_s, run.submission.parts)
 
 
 @contextmanager
-def _refused(outcomes: dict[int, RowValues | Refusal], i: int) -> Iterator[None]:
-    """What is wrong with a submission is its outcome, and no other's."""
+def _refusal_as_outcome(outcomes: dict[int, RowValues | Refusal], i: int) -> Iterator[None]:
+    """Make a refusal within the block the outcome of this submission, and of no other."""
     try:
         yield
     except (DomainError, ServiceError) as refusal:
         outcomes[i] = refusal
 
 
-def software_age(at: datetime, software_year: float) -> float:
-    """Years, to the month."""
+def software_age_years(at: datetime, software_year: float) -> float:
+    """How many years older the software of a run is than the newest that the profile describes. The
+    date counts to the month, so that runs of one question stay together."""
     return round(age_years(f"{at:%Y-%m}", software_year), 2)
 
 
-def _as_old_as_measured(
-    submission: ReportSubmission, subject: AnsweredLayout, software_year: float
+def _with_software_age(
+    subject: AnsweredLayout, submission: ReportSubmission, software_year: float
 ) -> AnsweredLayout:
-    """What a report is linked to has its software already; to the month, so that runs of one
-    question stay together."""
+    """The subject with software as old as the measurement. What a report is linked to has its
+    software already."""
     if submission.is_linked or submission.measured_at is None:
         return subject
-    years = software_age(submission.measured_at, software_year)
-    question = subject.question
-    return replace(
-        subject, question=question.model_copy(update={"stack": aged(question.stack, years)})
-    )
+    years = software_age_years(submission.measured_at, software_year)
+    stack = aged(subject.question.stack, years)
+    return replace(subject, question=subject.question.model_copy(update={"stack": stack}))
 
 
-def _by_question(asked: Mapping[int, _Asked]) -> list[list[int]]:
-    together: dict[str, list[int]] = {}
-    for i, one in asked.items():
-        together.setdefault(one.key, []).append(i)
-    return [*together.values()]
+def _positions_by_question(runs: Mapping[int, _ReportedRun]) -> list[list[int]]:
+    """The positions of the runs, those of one question together."""
+    by_key: dict[str, list[int]] = {}
+    for i, run in runs.items():
+        by_key.setdefault(run.question_key, []).append(i)
+    return [*by_key.values()]
 
 
-def _require_stage(submission: ReportSubmission, pp: int) -> None:
+def _require_existing_stage(submission: ReportSubmission, pp: int) -> None:
     for field, part in (("failure", submission.failure), ("memory", submission.memory)):
         if part is not None and part.stage is not None and part.stage >= pp:
             raise Invalid(
@@ -284,39 +305,37 @@ def _require_stage(submission: ReportSubmission, pp: int) -> None:
             )
 
 
-def _require_room(submission: ReportSubmission, problem: Problem) -> None:
-    """A run that did fit took no more than the device has; one that did not had no absurd
-    amount."""
+def _require_possible_memory(submission: ReportSubmission, problem: Problem) -> None:
+    """Refuse a run that fitted but took more memory than a device has, and one that failed but had
+    an absurd amount."""
     chip = problem.cluster.chip
-    most = chip.memory_gb / chip.devices_per_chip
-    for name in ("allocated_gib", "reserved_gib"):
-        taken = getattr(submission.memory, name) if submission.memory else None
-        if taken is not None and taken > most and submission.outcome in ("ok", "aborted"):
-            raise Invalid(
-                f"memory.{name}", taken, f"must not exceed the {most:g} GB of a device of {chip.id}"
-            )
-    had = submission.failure.peak_gib if submission.failure else None
-    if had is not None and had > _SHARED * most:
+    device_gb = chip.memory_gb / chip.devices_per_chip
+    if submission.memory is not None and submission.outcome in ("ok", "aborted"):
+        for name in ("allocated_gib", "reserved_gib"):
+            used = getattr(submission.memory, name)
+            if used is not None and used > device_gb:
+                rule = f"must not exceed the {device_gb:g} GB of a device of {chip.id}"
+                raise Invalid(f"memory.{name}", used, rule)
+    peak = submission.failure.peak_gib if submission.failure else None
+    if peak is not None and peak > _MOST_DEVICE_MEMORIES * device_gb:
         rule = (
-            f"must not exceed {_SHARED} times the {most:g} GB of a device of {chip.id}; check the"
-            " unit"
+            f"must not exceed {_MOST_DEVICE_MEMORIES} times the {device_gb:g} GB of a device of"
+            f" {chip.id}; check the unit"
         )
-        raise Invalid("failure.peak_gib", had, rule)
+        raise Invalid("failure.peak_gib", peak, rule)
 
 
 def _require_past(submission: ReportSubmission) -> None:
-    if (
-        submission.measured_at is not None
-        and submission.measured_at > datetime.now(UTC) + _CLOCKS_DIFFER
-    ):
-        raise Invalid("measured_at", submission.measured_at.isoformat(), "lies in the future")
+    measured_at = submission.measured_at
+    if measured_at is not None and measured_at > datetime.now(UTC) + _MAX_CLOCK_SKEW:
+        raise Invalid("measured_at", measured_at.isoformat(), "lies in the future")
 
 
 def _fit_verdict_agrees(
     outcome: str, step_time_s: float | None, prediction: Prediction
 ) -> bool | None:
-    """Nothing shows whether a run would have fitted that failed for other reasons, or was stopped,
-    before a step was measured."""
+    """Whether the run shows the prediction's `fits` to be right. It is None for a run that crashed
+    or was stopped before a step was measured, which shows nothing."""
     if outcome in ("crashed", "aborted") and step_time_s is None:
         return None
     return prediction.fits == (outcome != "out_of_memory")

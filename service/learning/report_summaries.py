@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from service.learning.model_families import family_of
-from service.learning.reports import wanted_of
+from service.learning.reports import report_filter
 from service.schemas.report import ReportFilterQuery
 from service.schemas.summary import ReportSummary, ResidualStatistics
 from service.store import Store
@@ -40,7 +40,7 @@ class ReportSummaries:
         """
         tallies = defaultdict[tuple[str, ...], _Tally](_Tally)
         with self._store.reading() as rows:
-            for report in rows.reports.briefs(wanted_of(rows, query)):
+            for report in rows.reports.briefs(report_filter(rows, query)):
                 tallies[tuple(key(report) for key in _KEYS.values())].add(report)
         by = {name: _grouped(tallies, position) for position, name in enumerate(_KEYS)}
         overall = _statistics([*tallies.values()])

@@ -1,4 +1,4 @@
-"""Reports as lines of a table."""
+"""Reports as lines of a CSV table."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def cells(row: ReportRow) -> list[Any]:
+def table_cells(row: ReportRow) -> list[Any]:
+    """The values of a report in the order of COLUMNS."""
     document = row.document
-    request, predicted = document["request"], document["prediction"]
-    workload, measured = request["workload"], document["measured"] or {}
-    found = {
+    request = document["request"]
+    workload = request["workload"]
+    predicted = document["prediction"]
+    measured = document["measured"] or {}
+    memory = document["memory"] or {}
+    values = {
         **{name: getattr(row, name) for name in COLUMNS if hasattr(row, name)},
         "created_at": row.created_at.isoformat(),
         "measured_at": row.measured_at.isoformat(),
@@ -36,7 +40,7 @@ def cells(row: ReportRow) -> list[Any]:
         "precision": workload["precision"],
         "predicted_low_s": predicted["step_time_low_s"],
         "predicted_high_s": predicted["step_time_high_s"],
-        "reserved_gib": (document["memory"] or {}).get("reserved_gib"),
+        "reserved_gib": memory.get("reserved_gib"),
         "predicted_reserved_gib": predicted["reserved_gib"],
         "predicted_fits": predicted["fits"],
         "flag": document.get("flag"),
@@ -46,19 +50,17 @@ def cells(row: ReportRow) -> list[Any]:
         "mfu_causal": measured.get("mfu", {}).get("causal"),
         "predicted_mfu_causal": predicted["mfu"]["causal"],
     }
-    return [found[name] for name in COLUMNS]
+    return [values[name] for name in COLUMNS]
 
 
 def csv_line(values: Iterable[Any]) -> str:
     out = io.StringIO()
-    csv.writer(out, lineterminator="\r\n").writerow([_inert(value) for value in values])
+    csv.writer(out, lineterminator="\r\n").writerow([_escaped(value) for value in values])
     return out.getvalue()
 
 
-def _inert(value: Any) -> Any:
-    """Text that a spreadsheet would run as a formula is quoted by an apostrophe."""
-    return (
-        f"'{value}"
-        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-        else value
-    )
+def _escaped(value: Any) -> Any:
+    """The value; a text that a spreadsheet would run as a formula begins with an apostrophe."""
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{value}"
+    return value

@@ -1,5 +1,5 @@
-"""The reports of a batch as they were written: each is kept so, and what is wrong with one is no
-other's fault."""
+"""The reports of a batch as texts. Each is stored as it was written, and a mistake in one does not
+affect the others."""
 
 from __future__ import annotations
 
@@ -15,53 +15,56 @@ from service.web.json_text import TOKENS, parse, require_few_containers
 _NAME = "reports"
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _LIST = re.compile(r"[ \t\n\r]*+:[ \t\n\r]*+\[")
-_spans = json.JSONDecoder(parse_int=str, parse_float=str)
-"""Tells where a value ends; what it is, is read later."""
+_span_decoder = json.JSONDecoder(parse_int=str, parse_float=str)
+"""Finds where a value ends. The value itself is read later, so numbers need no conversion."""
 
 
 def parse_batch(text: str) -> Any:
-    """The value of a JSON text (service.web.json_text), in which the items of `reports` are texts
-    of their own."""
-    start = _opening(text)
+    """The value of a JSON text (service.web.json_text), but with the items of `reports` left as
+    JSON texts."""
+    start = _reports_start(text)
     if start is None:
         return parse(text)
     require_few_containers(text)
     try:
         texts, end = _items(text, start)
     except json.JSONDecodeError:
-        return parse(text)  # which says what is wrong
+        return parse(text)  # raises an error that says what is wrong
     around = parse(text[:start] + " " * (end - start) + text[end:])
     return {**around, _NAME: texts}
 
 
-def _opening(text: str) -> int | None:
-    """Where the list of reports begins, behind its bracket."""
+def _reports_start(text: str) -> int | None:
+    """The position after the bracket that opens the list of reports, if there is one."""
     depth = 0
     for token in TOKENS.finditer(text):
         if token[0] in "{[":
             depth += 1
         elif token[0] in "}]":
             depth -= 1
-        elif depth == 1 and (opened := _LIST.match(text, token.end())) and _is_name(token[0]):
-            return opened.end()
+        elif depth == 1:
+            bracket = _LIST.match(text, token.end())
+            if bracket is not None and _is_name(token[0]):
+                return bracket.end()
     return None
 
 
-def _is_name(written: str) -> bool:
+def _is_name(token: str) -> bool:
     try:
-        return bool(json.loads(written) == _NAME)
+        return bool(json.loads(token) == _NAME)
     except json.JSONDecodeError:
         return False
 
 
 def _items(text: str, at: int) -> tuple[list[str], int]:
-    """Each, and where the bracket behind the last is."""
+    """The text of each item of the list that begins here, and the position of the bracket that
+    closes the list."""
     texts: list[str] = []
     at = _past_space(text, at)
     if text[at : at + 1] == "]":
         return texts, at
     while True:
-        end = _end(text, at)
+        end = _value_end(text, at)
         texts.append(text[at:end])
         if len(texts) > MAX_BATCH_REPORTS:
             raise Refused([Invalid(_NAME, None, f"must be at most {MAX_BATCH_REPORTS} at once")])
@@ -78,10 +81,11 @@ def _past_space(text: str, at: int) -> int:
     return at if space is None else space.end()
 
 
-def _end(text: str, at: int) -> int:
-    """Of the value that begins here; of one that nests too deep to be read, by its brackets."""
+def _value_end(text: str, at: int) -> int:
+    """The position after the value that begins here. A value that is nested too deeply to be
+    decoded is measured by its brackets."""
     try:
-        return _spans.raw_decode(text, at)[1]
+        return _span_decoder.raw_decode(text, at)[1]
     except RecursionError:
         depth = 0
         for token in TOKENS.finditer(text, at):

@@ -1,4 +1,4 @@
-"""Take in what was measured, beside what is predicted of it."""
+"""Reports of what was measured: stored beside a prediction, listed, and withdrawn."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Literal
 from models.errors import Invalid, UnknownName
 from models.spec import catalogue
 from service.errors import PreconditionFailed
-from service.learning.report_ingestion import taken
-from service.learning.report_table import COLUMNS, cells, csv_line
+from service.learning.report_ingestion import ingest_reports
+from service.learning.report_table import COLUMNS, csv_line, table_cells
 from service.resolve.resolution import SHIPPED_NAMES, normalized_name
 from service.runtime.idempotency import CreatedResource, SaveRows
 from service.schemas.catalog import Kind
@@ -22,83 +22,85 @@ from service.store.cursors import read_cursor, write_cursor
 from service.store.reports import ReportFilter
 from service.store.tables import ReportRow
 
-_PAGE = 500
+_ROWS_PER_QUERY = 500
 
 
 class Reports:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def take(self, submission: ReportSubmission, received: str) -> SaveRows:
-        (outcome,) = taken(self._store, [(submission, received)])
+    def prepare(self, submission: ReportSubmission, received: str) -> SaveRows:
+        (outcome,) = ingest_reports(self._store, [(submission, received)])
         if isinstance(outcome, Exception):
             raise outcome
         return lambda rows: _save(rows, outcome)
 
     def get(self, id_: str) -> tuple[dict[str, Any], str]:
-        """The report and its ETag."""
+        """The report with its submission, and its ETag."""
         with self._store.reading() as rows:
             row = rows.reports.get(id_)
-            return {**document_of(row), "submission": row.submission}, etag(row)
+            return {**current_document(row), "submission": row.submission}, etag(row)
 
     def withdraw(self, id_: str, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
-        """For good. Whoever withdraws it again wants what is so already, whatever state was
-        `seen`."""
+        """Withdraw a report for good, if its ETag is among those `seen`. To withdraw it again
+        changes nothing, whatever was seen."""
         with self._store.writing() as rows:
             row = rows.reports.get_for_update(id_)
             if row.withdrawn_at is None:
                 if not {"*", etag(row)} & {*seen}:
                     raise PreconditionFailed(etag(row))
                 row.withdrawn_at = datetime.now(UTC)
-        return document_of(row), etag(row)
+        return current_document(row), etag(row)
 
     def page(self, query: ReportQuery) -> dict[str, Any]:
         before = None if query.cursor is None else read_cursor("reports", query.cursor)
         with self._store.reading() as rows:
-            found = rows.reports.newest(_listed(rows, query), query.limit + 1, before)
-        page = found[: query.limit]
-        following = write_cursor("reports", page[-1].id) if len(found) > query.limit else None
-        return {"items": [document_of(row) for row in page], "next": following}
+            # one more than the page has shows whether there is another page
+            reports = rows.reports.newest(_list_filter(rows, query), query.limit + 1, before)
+        page = reports[: query.limit]
+        following = write_cursor("reports", page[-1].id) if len(reports) > query.limit else None
+        return {"items": [current_document(row) for row in page], "next": following}
 
-    def lines(self, query: ReportQuery) -> Iterator[str]:
-        """CSV (RFC 4180) of every report, newest first."""
+    def csv_lines(self, query: ReportQuery) -> Iterator[str]:
+        """The lines of a CSV table (RFC 4180) of all reports that the query selects, newest
+        first. A name that nothing has is refused before the first line."""
         with self._store.reading() as rows:
-            wanted = _listed(rows, query)
-        return self._lines(wanted)
+            wanted = _list_filter(rows, query)
+        return self._csv_lines(wanted)
 
-    def _lines(self, wanted: ReportFilter) -> Iterator[str]:
+    def _csv_lines(self, wanted: ReportFilter) -> Iterator[str]:
         yield csv_line(COLUMNS)
         before: str | None = None
         while True:
             with self._store.reading() as rows:
-                found = rows.reports.newest(wanted, _PAGE, before)
-            for row in found:
-                yield csv_line(cells(row))
-            if len(found) < _PAGE:
+                reports = rows.reports.newest(wanted, _ROWS_PER_QUERY, before)
+            for row in reports:
+                yield csv_line(table_cells(row))
+            if len(reports) < _ROWS_PER_QUERY:
                 return
-            before = found[-1].id
+            before = reports[-1].id
 
 
 def etag(row: ReportRow) -> str:
-    """A report changes once at most."""
+    """The ETag of a report, which changes once at most: when the report is withdrawn."""
     return f'"reports/{row.id}{"-withdrawn" if row.withdrawn_at else ""}"'
 
 
-def document_of(row: ReportRow) -> dict[str, Any]:
-    """As it is now."""
+def current_document(row: ReportRow) -> dict[str, Any]:
+    """The report as it was answered, and whether it has been withdrawn since."""
     at = row.withdrawn_at
     return {**row.document, "withdrawn_at": at and at.isoformat().replace("+00:00", "Z")}
 
 
-def _listed(rows: Rows, query: ReportQuery) -> ReportFilter:
-    return replace(wanted_of(rows, query), include_withdrawn=query.include_withdrawn)
+def _list_filter(rows: Rows, query: ReportQuery) -> ReportFilter:
+    return replace(report_filter(rows, query), include_withdrawn=query.include_withdrawn)
 
 
-def wanted_of(rows: Rows, query: ReportFilterQuery) -> ReportFilter:
+def report_filter(rows: Rows, query: ReportFilterQuery) -> ReportFilter:
     return ReportFilter(
-        chip=_canonical(rows, "chip", query.chip),
-        stack=_canonical(rows, "stack", query.stack),
-        architecture=_canonical(rows, "architecture", query.architecture),
+        chip=_stored_name(rows, "chip", query.chip),
+        stack=_stored_name(rows, "stack", query.stack),
+        architecture=_stored_name(rows, "architecture", query.architecture),
         outcome=query.outcome,
         profile_version=query.profile_version,
         since=query.since,
@@ -107,27 +109,32 @@ def wanted_of(rows: Rows, query: ReportFilterQuery) -> ReportFilter:
 
 
 _Column = Literal["chip", "stack", "architecture"]
-_FIND: dict[_Column, tuple[Kind, Callable[[str], str]]] = {
+_CATALOGUES: dict[_Column, tuple[Kind, Callable[[str], str]]] = {
     "chip": ("chips", lambda name: catalogue.chip(name).id),
     "stack": ("stacks", lambda name: catalogue.stack(name).id),
     "architecture": ("architectures", lambda name: catalogue.architecture(name).name),
 }
+"""For each column, the kind of catalogue entry that it names, and how to find a shipped one."""
 
 
-def _canonical(rows: Rows, column: _Column, name: str | None) -> str | None:
-    """What reports call a thing that goes by this name or alias; unregistered ones go by what
-    reports said."""
+def _stored_name(rows: Rows, column: _Column, name: str | None) -> str | None:
+    """The name under which reports are stored of what goes by this name or alias. Things that the
+    service does not ship are stored under the name that they have in the catalogue or in reports.
+
+    Raises Invalid for a name with a version, and UnknownName for one that nothing has.
+    """
     if name is None:
         return None
-    kind, find = _FIND[column]
+    kind, find_shipped = _CATALOGUES[column]
     try:
-        return find(name)
+        return find_shipped(name)
     except UnknownName:
         own = {*rows.catalog.names(kind), *rows.reports.names(column)}
-    for known in (name, normalized_name(name)):
-        if known in own:
-            return known
-    if {bare := name.partition("@")[0], normalized_name(bare)} & own:
+    for spelling in (name, normalized_name(name)):
+        if spelling in own:
+            return spelling
+    without_version = name.partition("@")[0]
+    if {without_version, normalized_name(without_version)} & own:
         raise Invalid(
             column,
             name,
@@ -138,8 +145,8 @@ def _canonical(rows: Rows, column: _Column, name: str | None) -> str | None:
 
 def _save(rows: Rows, report: RowValues) -> CreatedResource:
     (stored,) = rows.reports.add([report])
-    return CreatedResource(location(stored["id"]), stored["document"])
+    return CreatedResource(report_location(stored["id"]), stored["document"])
 
 
-def location(id_: str) -> str:
+def report_location(id_: str) -> str:
     return f"/v1/reports/{id_}"

@@ -1,10 +1,15 @@
-"""Why a run took another time than predicted, in words."""
+"""Why a run took another time than predicted, as a sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from models.calibration.residual_diagnosis import Diagnosis, Part, Worlds, lengthened
+from models.calibration.residual_diagnosis import (
+    Diagnosis,
+    MeasuredPart,
+    TermDraws,
+    imbalance_excess_s,
+)
 from models.cost.step import TIME_TERMS
 from models.prediction.prediction import Prediction
 from models.spec.layout import Layout
@@ -12,63 +17,73 @@ from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.schemas.report import MeasuredParts
 
-_BEYOND = (
+_NO_EXPLANATION = (
     "no coefficient explains so large a gap; check the measurement, and that this layout is"
     " what ran"
 )
 
 
 class ResidualAttribution:
-    """Of runs of one layout."""
+    """Explains the residuals of runs of one layout. What is the same for all of them is worked out
+    once."""
 
     def __init__(self, problem: Problem, layout: Layout, profile: Profile) -> None:
-        self._ran = problem, layout, profile
-        self._worlds = Worlds.of(problem, layout, profile)
+        self._problem = problem
+        self._layout = layout
+        self._profile = profile
+        self._term_draws = TermDraws.of(problem, layout, profile)
 
-    def described(
+    def sentence(
         self, prediction: Prediction, step_time_s: float, parts: MeasuredParts | None
     ) -> str:
-        """What was expected, what of the gap was measured, and which term would explain the rest
-        with the least surprise."""
-        mfu = prediction.mfu["causal"] * prediction.step_time_s
-        low, high, measured = (
-            f"{mfu / step:.1%}"
-            for step in (prediction.step_time_high_s, prediction.step_time_low_s, step_time_s)
-        )
-        why = "; ".join(_reasons(self._diagnosis(step_time_s, parts)))
-        return f"measured {measured} MFU (causal), {low} to {high} expected: {why}"
+        """What was measured and expected, how much of the gap the measured parts account for, and
+        the term that would explain the rest with the least surprise."""
+        mfu_seconds = prediction.mfu["causal"] * prediction.step_time_s
+        measured = f"{mfu_seconds / step_time_s:.1%}"
+        low = f"{mfu_seconds / prediction.step_time_high_s:.1%}"
+        high = f"{mfu_seconds / prediction.step_time_low_s:.1%}"
+        reasons = "; ".join(_reasons(self._diagnosis(step_time_s, parts)))
+        return f"measured {measured} MFU (causal), {low} to {high} expected: {reasons}"
 
     def _diagnosis(self, step_time_s: float, parts: MeasuredParts | None) -> Diagnosis:
-        exposed, imbalance = (
-            (parts.exposed_communication_s, parts.expert_imbalance) if parts else (None, None)
-        )
-        lengthening = None if imbalance is None else lengthened(*self._ran, imbalance)
-        return self._worlds.diagnosis(step_time_s, exposed, lengthening)
+        if parts is None:
+            return self._term_draws.diagnosis(step_time_s)
+        lengthening = None
+        if parts.expert_imbalance is not None:
+            lengthening = imbalance_excess_s(
+                self._problem, self._layout, self._profile, parts.expert_imbalance
+            )
+        return self._term_draws.diagnosis(step_time_s, parts.exposed_communication_s, lengthening)
 
 
-def _reasons(found: Diagnosis) -> Iterator[str]:
-    for part in found.parts:
-        yield f"{part.name}, as measured, {_share(part, found.gap_s)}"
-    if found.settled:
+def _reasons(diagnosis: Diagnosis) -> Iterator[str]:
+    gap_s = diagnosis.gap_s
+    for part in diagnosis.parts:
+        yield f"{part.name}, as measured, {_account(part, gap_s)}"
+    if diagnosis.is_explained:
         return
-    if found.suspect is None:
-        yield _BEYOND
+    suspect = diagnosis.suspect
+    if suspect is None:
+        yield _NO_EXPLANATION
         return
-    what, of = ("the rest", "") if found.parts else ("the gap", f" of the {_seconds(found.gap_s)}")
-    yield (
-        f"{what} looks like {TIME_TERMS[found.suspect.term]} ({_more(found.suspect.excess_s)}{of})"
-    )
+    term = TIME_TERMS[suspect.term]
+    excess = _more_or_less(suspect.excess_s)
+    if diagnosis.parts:
+        yield f"the rest looks like {term} ({excess})"
+    else:
+        yield f"the gap looks like {term} ({excess} of the {_seconds(gap_s)})"
 
 
-def _share(part: Part, gap_s: float) -> str:
+def _account(part: MeasuredPart, gap_s: float) -> str:
+    """What the part accounts for of the gap: nothing, where it differs the other way."""
     gap = f"of the gap of {_seconds(gap_s)}"
     if part.excess_s * gap_s <= 0:
-        return f"accounts for none {gap} ({_more(part.excess_s)} than predicted)"
+        return f"accounts for none {gap} ({_more_or_less(part.excess_s)} than predicted)"
     mostly = f" (most likely {TIME_TERMS[part.term]})" if part.term else ""
     return f"accounts for {_seconds(part.excess_s)} {gap}{mostly}"
 
 
-def _more(seconds: float) -> str:
+def _more_or_less(seconds: float) -> str:
     return f"{_seconds(seconds)} {'more' if seconds > 0 else 'less'}"
 
 

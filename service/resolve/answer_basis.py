@@ -1,4 +1,5 @@
-"""What every answer says beside its numbers: profile, catalogue entries and conventions."""
+"""What every answer says beside its numbers: the request as it was understood, the profile, the
+catalogue entries, conventions and assumptions."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ _MFU = {
 
 
 def basis(question: Question, resolved: ResolvedQuestion, profile: Profile) -> dict[str, Any]:
-    """The members of service.schemas.prediction.Basis."""
+    """The members of service.schemas.prediction.Basis: an answer that is stored has an id too."""
     return {"id": new_id(), "created_at": datetime.now(UTC), **grounds(question, resolved, profile)}
 
 
 def grounds(question: Question, resolved: ResolvedQuestion, profile: Profile) -> dict[str, Any]:
     """The members of service.schemas.prediction.Grounds."""
     return {
-        "request": {**resolved.request, **_pinned(question)},
+        "request": {**resolved.request, **_requested_profile(question)},
         "profile": ProfileUsed(id=profile.id, version=profile.version),
         "catalogue": resolved.used,
         "conventions": conventions(resolved.problem),
@@ -35,13 +36,14 @@ def grounds(question: Question, resolved: ResolvedQuestion, profile: Profile) ->
     }
 
 
-def _pinned(question: Question) -> dict[str, Any]:
-    wanted = question.profile if isinstance(question, PinnedQuestion) else None
-    return {} if wanted is None else {"profile": wanted.model_dump()}
+def _requested_profile(question: Question) -> dict[str, Any]:
+    requested = question.profile if isinstance(question, PinnedQuestion) else None
+    return {} if requested is None else {"profile": requested.model_dump()}
 
 
 def conventions(problem: Problem) -> Conventions:
-    chip, gemm = problem.cluster.chip, problem.workload.number_format.gemm
+    chip = problem.cluster.chip
+    gemm = problem.workload.number_format.gemm
     return Conventions(
         mfu=_MFU,
         mfu_peak=MfuPeak(

@@ -1,4 +1,5 @@
-"""A layout of an earlier answer, with the question that it answered."""
+"""Finds the layout that a request means when it names an earlier answer, and the question that the
+layout answered."""
 
 from __future__ import annotations
 
@@ -15,55 +16,65 @@ from service.store import Rows
 
 @dataclass(frozen=True, slots=True)
 class AnsweredLayout:
-    """What ran: `field` is where the submission names the layout, `rank` which one of what it is
-    linked to."""
+    """A layout and the question that it is an answer to."""
 
     question: Question
     layout: LayoutFields
     field: str
+    """The field of the request that names the layout."""
     rank: int | None
+    """Which of the layouts of an earlier answer it is, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredLayout(AnsweredLayout):
-    """A layout of an answer, and what that was predicted with."""
+    """A layout of a stored answer, with the profile that it was predicted with."""
 
     profile: ProfileUsed
 
 
 def layout_of_prediction(rows: Rows, id_: str, rank: int | None) -> StoredLayout:
+    """The layout of a stored prediction; raises Invalid where it has several and `rank` is None."""
     document = rows.answers.prediction(id_).document
     layouts = [item["layout"] for item in document["layouts"]]
     if len(layouts) > 1 and rank is None:
         raise Invalid("rank", None, f"is required: the prediction is of {len(layouts)} layouts")
-    return _linked(document, layouts, rank or 1)
+    return _layout_at_rank(document, layouts, rank or 1)
 
 
 def layout_of_recommendation(
     rows: Rows, id_: str, rank: int | None, choice: str | None = None
 ) -> StoredLayout:
+    """A ranked layout of a stored recommendation, the first if `rank` is None, or the layout that
+    it has under a name such as "simplest"."""
     document = rows.answers.recommendation(id_).document
     document["request"].update(best_cluster_and_stack(document))
-    ranked = [one["prediction"]["layout"] for one in document["ranked"]]
+    ranked = [candidate["prediction"]["layout"] for candidate in document["ranked"]]
     if choice is None:
-        return _linked(document, ranked, rank or 1)
+        return _layout_at_rank(document, ranked, rank or 1)
     if document[choice] is None:
         raise Invalid("choice", choice, "is not among those of the recommendation")
     layout = document[choice]["prediction"]["layout"]
-    place = ranked.index(layout) + 1 if layout in ranked else None
-    return replace(_linked(document, [layout], 1), field="choice", rank=place)
+    rank_of_choice = ranked.index(layout) + 1 if layout in ranked else None
+    chosen = _layout_at_rank(document, [layout], 1)
+    return replace(chosen, field="choice", rank=rank_of_choice)
 
 
 def best_cluster_and_stack(recommendation: dict[str, Any]) -> dict[str, Any]:
-    """What a recommendation is for: of several places the best, with its stack, and as many of its
-    chips as are used."""
-    (best, *_), asked = recommendation.get("choices") or [{}], recommendation["request"]
-    cluster = {**best.get("cluster", asked["cluster"]), "num_chips": recommendation["chips_used"]}
-    return {"cluster": cluster, "stack": best.get("stack", asked["stack"])}
+    """Where the layouts of a recommendation run, as a request writes it: the best of the candidate
+    clusters, with its stack and as many of its chips as are used."""
+    request = recommendation["request"]
+    choices = recommendation.get("choices")
+    best = choices[0] if choices else {}
+    cluster = best.get("cluster", request["cluster"])
+    return {
+        "cluster": {**cluster, "num_chips": recommendation["chips_used"]},
+        "stack": best.get("stack", request["stack"]),
+    }
 
 
 def layout_of_report(rows: Rows, report: Ran) -> AnsweredLayout:
-    """What a report names, or describes itself."""
+    """What was run: the layout of the answer that a report names, or that it describes itself."""
     if report.prediction_id is not None:
         return layout_of_prediction(rows, report.prediction_id, report.rank)
     if report.recommendation_id is not None:
@@ -73,14 +84,16 @@ def layout_of_report(rows: Rows, report: Ran) -> AnsweredLayout:
     return AnsweredLayout(report.question(), report.layout, "layout", None)
 
 
-def _linked(document: dict[str, Any], layouts: list[dict[str, Any]], rank: int) -> StoredLayout:
+def _layout_at_rank(
+    document: dict[str, Any], layouts: list[dict[str, Any]], rank: int
+) -> StoredLayout:
     if rank > len(layouts):
         raise Invalid("rank", rank, f"must be at most {len(layouts)}")
-    asked = {name: document["request"][name] for name in Question.model_fields}
-    question, layout = (
-        Question.model_validate(asked),
-        LayoutFields.model_validate(layouts[rank - 1]),
-    )
+    question = {name: document["request"][name] for name in Question.model_fields}
     return StoredLayout(
-        question, layout, "rank", rank, ProfileUsed.model_validate(document["profile"])
+        question=Question.model_validate(question),
+        layout=LayoutFields.model_validate(layouts[rank - 1]),
+        field="rank",
+        rank=rank,
+        profile=ProfileUsed.model_validate(document["profile"]),
     )

@@ -1,5 +1,5 @@
-"""What a request left open and the service settled, and where the models know less than it may
-seem."""
+"""Says in words what a request left open and the service settled, and where the models know less
+than it may seem."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from models.advice.allocation import Allocation, Node
 from models.cost.compute import OLDEST_YEARS
-from models.spec.hardware import Chip
+from models.spec.hardware import Chip, Torus
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 from service.resolve.resolution import ResolvedQuestion
@@ -24,39 +24,48 @@ from service.schemas.workload import WorkloadFields
 _DATA_SHEET_MEMORY = {"google", "aws"}
 """Vendors who do not publish what their runtime leaves of the memory."""
 
-_PARTS = {"mi250x-gcd": "a GCD, half of an MI250X", "pvc-tile-64gb": "a tile, half of a Max 1550"}
+_SOLD_IN_PARTS = {
+    "mi250x-gcd": "a GCD, half of an MI250X",
+    "pvc-tile-64gb": "a tile, half of a Max 1550",
+}
 """What num_chips counts where it is not what the vendor sells as one."""
 
-_WORTH_SAYING_S = 0.01
+_NOTICEABLE_S = 0.01  # of a step: a shorter wait for a slow node is not worth a line
 
-_FOR_EXPERTS = ("load_balancing", "routing")
-_NOT_LATENT = ("num_key_value_heads", "head_dim")
+_EXPERT_FIELDS = ("load_balancing", "routing")
+"""Fields of a workload that only a model with experts reads."""
+
+_HEAD_FIELDS = ("num_key_value_heads", "head_dim")
+"""Fields of a shape that multi-head latent attention (MLA) does not read."""
 
 
 def assumptions(question: Question, resolved: ResolvedQuestion, profile: Profile) -> list[str]:
+    """What is assumed about a question, whatever is asked about it, one sentence each."""
     problem = resolved.problem
-    shipped = resolved.used.chip.source == "shipped"
     return [
-        *_defaults(question.workload),
-        *_without_effect(question.workload, problem),
-        *_of_the_shape(question.model, problem),
-        *_software(problem, profile),
+        *_workload_defaults(question.workload),
+        *_unused_workload_fields(question.workload, problem),
+        *_unused_shape_fields(question.model, problem),
+        *_software_age(problem, profile),
         *_text_tower(resolved),
-        *_quantized(resolved),
-        *_number_format(problem),
-        *_of_the_cluster(question, resolved),
+        *_quantized_weights(resolved),
+        *_tf32(problem),
+        *_torus(resolved),
+        *_scale_up_domain(question, problem),
+        *_unused_cluster_fields(question, problem),
+        *_links(problem),
         *_price(resolved),
         *_slow_node(problem, profile),
         *chip_assumptions(problem.cluster.chip, profile),
-        *(_of_a_shipped_chip(problem.cluster.chip) if shipped else ()),
-        _kernel(resolved),
+        *_shipped_chip(resolved),
+        _attention_kernel(resolved),
         _overlap(problem),
-        _gradients(resolved),
+        _gradient_format(resolved),
     ]
 
 
 def chip_assumptions(chip: Chip, profile: Profile) -> list[str]:
-    """Also said when a chip is registered."""
+    """What is assumed about a chip, in any question and when it is registered."""
     if any(term.scope == f"generation:{chip.generation}" for term in profile.terms):
         return []
     return [f"generation {chip.generation!r} is uncalibrated: coefficients of the generic family"]
@@ -65,36 +74,39 @@ def chip_assumptions(chip: Chip, profile: Profile) -> list[str]:
 def layout_assumptions(
     name: str, given: LayoutFields, settled: LayoutFields, problem: Problem
 ) -> list[str]:
-    """Knobs that the stack settled, and one whose default is another in launchers."""
-    changed = [
-        knob for knob in LayoutFields.model_fields if getattr(given, knob) != getattr(settled, knob)
-    ]
-    lines = [f"{name}.{knob} is {getattr(settled, knob)}: the stack's own" for knob in changed]
+    """The knobs that the stack settled, and one whose default is another in launchers.
+
+    `name` is where the layout stands in the request, `given` what it is there.
+    """
+    lines = list[str]()
+    for knob in LayoutFields.model_fields:
+        value = getattr(settled, knob)
+        if getattr(given, knob) != value:
+            lines.append(f"{name}.{knob} is {value}: the stack's own")
     if settled.pp > 1 and "balanced" not in given.model_fields_set and not settled.balanced:
         lines.append(
             f"{name}.balanced is False: as many layers on every stage, as the stack has it where"
             " they divide"
         )
-    sparse = problem.architecture.is_moe and problem.stack.expert_tensor_parallel
-    if sparse and "etp" not in given.model_fields_set and settled.tp > settled.etp == 1:
+    has_etp = problem.architecture.is_moe and problem.stack.expert_tensor_parallel
+    if has_etp and "etp" not in given.model_fields_set and settled.tp > settled.etp == 1:
         like = f"Megatron-LM, told nothing, cuts them like the rest (etp = {settled.tp})"
         lines.append(f"{name}.etp is 1, experts are whole: {like}")
     return lines
 
 
-def empty_chunk_assumptions(name: str, found: PredictedLayout) -> list[str]:
-    """Of a split that leaves some without a layer."""
-    if 0 not in found.layers_per_chunk:
+def empty_chunk_assumptions(name: str, prediction: PredictedLayout) -> list[str]:
+    """What a launcher must be told where the split leaves a chunk of a stage without a layer."""
+    if 0 not in prediction.layers_per_chunk:
         return []
-    told = (
-        "a launcher that does not split so by itself is told (Megatron-Core:"
-        " pipeline_model_parallel_layout)"
-    )
-    return [f"{name} has a chunk without layers (layers_per_chunk): {told}"]
+    return [
+        f"{name} has a chunk without layers (layers_per_chunk): a launcher that does not split so"
+        " by itself is told (Megatron-Core: pipeline_model_parallel_layout)"
+    ]
 
 
 def software_date_assumptions(report: Ran, settled: StackForm) -> list[str]:
-    """How old the software of a run is, where only its date tells."""
+    """How old the software of a run is taken to be, where only the date of the run tells."""
     if report.is_linked or settled == report.stack or isinstance(settled, str):
         return []
     return [
@@ -104,61 +116,66 @@ def software_date_assumptions(report: Ran, settled: StackForm) -> list[str]:
 
 
 def leaf_switch_assumptions(allocation: Allocation, nodes: Iterable[Node]) -> list[str]:
-    """Where switches hold other numbers of chips than the fabric has below one."""
-    leaves, cluster = {node.name: node.leaf for node in nodes}, allocation.cluster
-    held = Counter[str]()
+    """That traffic is priced by the leaf switches of the fabric, where those of the nodes join
+    another number of chips."""
+    cluster = allocation.cluster
+    leaf_of_node = {node.name: node.leaf for node in nodes}
+    chips_per_leaf = Counter[str]()
     for host in allocation.hosts:
-        held[leaves[host.node]] += host.chips
+        chips_per_leaf[leaf_of_node[host.node]] += host.chips
     outer = next((dim for dim in cluster.dims if dim.scale == "out"), None)
-    if outer is None or not any(held):
+    if outer is None or not any(chips_per_leaf):
         return []
-    priced, least, most = (
-        outer.domain // cluster.chip.devices_per_chip,
-        min(held.values()),
-        max(held.values()),
-    )
+    priced = outer.domain // cluster.chip.devices_per_chip
+    least = min(chips_per_leaf.values())
+    most = max(chips_per_leaf.values())
     if least == most == priced:
         return []
-    said = f"{least} to {most}" if least < most else f"{most}"
-    alike = f"as if {outer.name} joined {priced} chips everywhere"
+    held = f"{least} to {most}" if least < most else f"{most}"
     return [
-        f"leaves order ranks only: they hold {said} of the chips in use, and traffic is priced"
-        f" {alike}"
+        f"leaves order ranks only: they hold {held} of the chips in use, and traffic is priced"
+        f" as if {outer.name} joined {priced} chips everywhere"
     ]
 
 
-def _defaults(workload: WorkloadFields) -> list[str]:
-    open_ = [name for name in WorkloadFields.model_fields if name not in workload.model_fields_set]
-    return [
-        f"workload.{name} is {getattr(workload, name)}" for name in open_ if name != "token_budget"
+def _workload_defaults(workload: WorkloadFields) -> list[str]:
+    left_out = [
+        name
+        for name in WorkloadFields.model_fields
+        if name not in workload.model_fields_set and name != "token_budget"
     ]
+    return [f"workload.{name} is {getattr(workload, name)}" for name in left_out]
 
 
-def _without_effect(workload: WorkloadFields, problem: Problem) -> list[str]:
-    given = workload.model_fields_set
-    dense = () if problem.architecture.is_moe else [name for name in _FOR_EXPERTS if name in given]
-    lines = [f"workload.{name} has no effect: the model has no experts" for name in dense]
+def _unused_workload_fields(workload: WorkloadFields, problem: Problem) -> list[str]:
+    lines = list[str]()
+    if not problem.architecture.is_moe:
+        given = [name for name in _EXPERT_FIELDS if name in workload.model_fields_set]
+        lines += [f"workload.{name} has no effect: the model has no experts" for name in given]
     if workload.token_budget is not None:
         lines.append("workload.token_budget has no effect on the prediction of a step")
     return lines
 
 
-def _of_the_shape(model: object, problem: Problem) -> list[str]:
-    """Fields of an explicit shape that others take the place of."""
+def _unused_shape_fields(model: object, problem: Problem) -> list[str]:
+    """Fields of an explicit shape that other fields take the place of."""
     if not isinstance(model, ShapeFields):
         return []
-    latent = [name for name in _NOT_LATENT if model.mla and name in model.model_fields_set]
-    lines = [f"model.{name} has no effect: model.mla says what heads are" for name in latent]
+    lines = list[str]()
+    if model.mla:
+        given = [name for name in _HEAD_FIELDS if name in model.model_fields_set]
+        lines += [f"model.{name} has no effect: model.mla says what heads are" for name in given]
     if not any(layer.dense for layer in problem.architecture.kinds):
         lines.append("model.intermediate_size has no effect: every layer is sparse")
     return lines
 
 
-def _software(problem: Problem, profile: Profile) -> list[str]:
-    """Predictions are of the newest software unless told otherwise: extrapolated where runs are
-    older."""
-    age, generation = problem.stack.age_years, problem.cluster.chip.generation
-    lines = []
+def _software_age(problem: Problem, profile: Profile) -> list[str]:
+    """How old the software is taken to be: the newest, unless the request says otherwise, even
+    where all runs on such chips are older."""
+    age = problem.stack.age_years
+    generation = problem.cluster.chip.generation
+    lines = list[str]()
     if not age:
         newest = _month(profile.software_year)
         lines.append(
@@ -170,8 +187,9 @@ def _software(problem: Problem, profile: Profile) -> list[str]:
             f"stack.age_years = {age:g} counts as {OLDEST_YEARS:g}: older software came with other"
             " chips"
         )
-    if (kernels := profile.kernel_age(problem.scopes)) > age:
-        known = _month(profile.software_year - kernels)
+    kernel_age = profile.kernel_age(problem.scopes)
+    if kernel_age > age:
+        known = _month(profile.software_year - kernel_age)
         lines.append(
             f"kernels are as fast as those of {known}: no published run on {generation} chips has"
             " newer ones"
@@ -180,37 +198,32 @@ def _software(problem: Problem, profile: Profile) -> list[str]:
 
 
 def _month(year: float) -> str:
-    whole, part = divmod(year, 1)
-    return f"{int(whole)}-{int(part * 12) + 1:02d}"
+    whole, fraction = divmod(year, 1)
+    return f"{int(whole)}-{int(fraction * 12) + 1:02d}"
 
 
 def _slow_node(problem: Problem, profile: Profile) -> list[str]:
-    """Of a cluster whose published runs on all of it waited."""
+    """That a job on all of a cluster waits for a node in trouble, as published ones did."""
     if not problem.cluster.fills_fabric:
         return []
-    slow = float(profile.coefficients(problem.scopes).slow_node_s)
-    if slow < _WORTH_SAYING_S:
+    wait_s = float(profile.coefficients(problem.scopes).slow_node_s)
+    if wait_s < _NOTICEABLE_S:
         return []
-    of_it = (
-        f"in jobs that leave out no node of {problem.cluster.fabric.id} every send and receipt of a"
-        " stage takes"
-    )
     return [
-        f"{of_it} {slow:.2g} s longer, for a node in trouble, as in published runs on all of it (in"
-        " jitter_s)"
+        f"in jobs that leave out no node of {problem.cluster.fabric.id} every send and receipt of a"
+        f" stage takes {wait_s:.2g} s longer, for a node in trouble, as in published runs on all of"
+        " it (in jitter_s)"
     ]
 
 
 def _text_tower(resolved: ResolvedQuestion) -> list[str]:
     used = resolved.used.architecture
-    return (
-        [f"of {used.name} only the text tower counts: vision parameters are left out"]
-        if used.text_tower
-        else []
-    )
+    if not used.text_tower:
+        return []
+    return [f"of {used.name} only the text tower counts: vision parameters are left out"]
 
 
-def _quantized(resolved: ResolvedQuestion) -> list[str]:
+def _quantized_weights(resolved: ResolvedQuestion) -> list[str]:
     if not resolved.quantized:
         return []
     precision = resolved.problem.workload.precision
@@ -219,58 +232,93 @@ def _quantized(resolved: ResolvedQuestion) -> list[str]:
     ]
 
 
-def _of_the_cluster(question: Question, resolved: ResolvedQuestion) -> list[str]:
+def _tf32(problem: Problem) -> list[str]:
+    workload = problem.workload
+    if workload.number_format.gemm != "tf32":
+        return []
+    return [f"matrix products of {workload.precision} run in TF32, where the chip has it"]
+
+
+def _torus(resolved: ResolvedQuestion) -> list[str]:
+    """The shape of the torus that is taken, and how it is joined."""
     cluster = resolved.problem.cluster
-    said = question.cluster.model_fields_set
-    lines = []
-    if (
-        cluster.slice_shape and "torus_shape" not in resolved.request["cluster"]
-    ):  # which a name may say too
-        lines.append(
-            f"cluster.torus_shape is {'x'.join(map(str, cluster.slice_shape))}, the most cubic"
-            " slice"
-        )
-    torus = cluster.fabric.torus
-    if torus and cluster.torus_shape and not torus.is_slice(cluster.torus_shape):
-        line = (
-            f"cluster.torus_shape = {list(cluster.torus_shape)} is no slice that is offered by name"
-        )
-        if (chips := math.prod(cluster.torus_shape)) > torus.max_chips:
-            line += (
-                f": its {chips} chips are taken for one torus, where the largest has"
-                f" {torus.max_chips}"
+    lines = list[str]()
+    # The pinned request has the shape also where the name of a slice says it.
+    if cluster.slice_shape and "torus_shape" not in resolved.request["cluster"]:
+        shape = "x".join(map(str, cluster.slice_shape))
+        lines.append(f"cluster.torus_shape is {shape}, the most cubic slice")
+    if cluster.torus_shape:
+        lines += _unnamed_slice(cluster.torus_shape, cluster.fabric.torus)
+        open_dims = [str(length) for length, wraps in cluster.wraps if length > 1 and not wraps]
+        if open_dims:
+            lines.append(
+                f"the ends of the torus' dims of {' and '.join(open_dims)} are not joined: they are"
+                " lines"
             )
-        lines.append(line)
-    open_ = [str(length) for length, wraps in cluster.wraps if length > 1 and not wraps]
-    if cluster.torus_shape and open_:
-        lines.append(
-            f"the ends of the torus' dims of {' and '.join(open_)} are not joined: they are lines"
-        )
-    if cluster.slice_shape and (slices := cluster.num_chips // math.prod(cluster.slice_shape)) > 1:
-        lines.append(f"the cluster is {slices} slices, joined by the network")
-    if not cluster.slice_shape:
-        chips = cluster.scale_up_domain_chips
-        rest = cluster.num_chips % chips if cluster.num_chips > chips else 0
-        if rest or "chips_per_domain" not in said:
-            partly = f"; the last domain holds {rest}" if rest else ""
-            lines.append(f"cluster.chips_per_domain is {chips}{partly}")
-    joined = not cluster.scale_out_mask.any()
-    if "scale_out_gb_s" in said and joined:
-        lines.append("cluster.scale_out_gb_s has no effect: the scale-up links join all chips")
-    if "levels" in said and cluster.slice_shape and joined:
-        lines.append("cluster.levels has no effect: one slice of the torus holds all chips")
-    if (devices := cluster.chip.devices_per_chip) > 1:
-        lines.append(
-            f"a chip has {devices} devices: degrees multiply to {cluster.num_devices} devices"
-        )
-    lines += [
-        f"{dim.name} joins {dim.domain} devices at {dim.gb_s:g} GB/s each" for dim in cluster.dims
-    ]
+    if cluster.slice_shape:
+        slices = cluster.num_chips // math.prod(cluster.slice_shape)
+        if slices > 1:
+            lines.append(f"the cluster is {slices} slices, joined by the network")
     return lines
 
 
-def _of_a_shipped_chip(chip: Chip) -> list[str]:
-    lines = []
+def _unnamed_slice(shape: tuple[int, ...], torus: Torus | None) -> list[str]:
+    if torus is None or torus.is_slice(shape):
+        return []
+    line = f"cluster.torus_shape = {list(shape)} is no slice that is offered by name"
+    chips = math.prod(shape)
+    if chips > torus.max_chips:
+        line += (
+            f": its {chips} chips are taken for one torus, where the largest has {torus.max_chips}"
+        )
+    return [line]
+
+
+def _scale_up_domain(question: Question, problem: Problem) -> list[str]:
+    cluster = problem.cluster
+    if cluster.slice_shape:
+        return []
+    chips = cluster.scale_up_domain_chips
+    rest = cluster.num_chips % chips if cluster.num_chips > chips else 0
+    if not rest and "chips_per_domain" in question.cluster.model_fields_set:
+        return []
+    last_domain = f"; the last domain holds {rest}" if rest else ""
+    return [f"cluster.chips_per_domain is {chips}{last_domain}"]
+
+
+def _unused_cluster_fields(question: Question, problem: Problem) -> list[str]:
+    given = question.cluster.model_fields_set
+    cluster = problem.cluster
+    if cluster.scale_out_mask.any():
+        return []
+    lines = list[str]()
+    if "scale_out_gb_s" in given:
+        lines.append("cluster.scale_out_gb_s has no effect: the scale-up links join all chips")
+    if "levels" in given and cluster.slice_shape:
+        lines.append("cluster.levels has no effect: one slice of the torus holds all chips")
+    return lines
+
+
+def _links(problem: Problem) -> list[str]:
+    """What joins how many devices, from the innermost links outwards."""
+    cluster = problem.cluster
+    lines = list[str]()
+    devices = cluster.chip.devices_per_chip
+    if devices > 1:
+        lines.append(
+            f"a chip has {devices} devices: degrees multiply to {cluster.num_devices} devices"
+        )
+    for dim in cluster.dims:
+        lines.append(f"{dim.name} joins {dim.domain} devices at {dim.gb_s:g} GB/s each")
+    return lines
+
+
+def _shipped_chip(resolved: ResolvedQuestion) -> list[str]:
+    """What the catalogue does not know of a chip that it ships."""
+    if resolved.used.chip.source != "shipped":
+        return []
+    chip = resolved.problem.cluster.chip
+    lines = list[str]()
     if chip.vendor in _DATA_SHEET_MEMORY:
         lines.append(
             f"usable memory is nominal: all {chip.usable_memory_gib:g} GiB of the data sheet"
@@ -279,74 +327,56 @@ def _of_a_shipped_chip(chip: Chip) -> list[str]:
         lines.append(
             f"host memory of {chip.id} is not known: what is offloaded is not held against it"
         )
-    if chip.id in _PARTS:
-        lines.append(f"cluster.num_chips counts {chip.id}: each is {_PARTS[chip.id]}")
+    if chip.id in _SOLD_IN_PARTS:
+        lines.append(f"cluster.num_chips counts {chip.id}: each is {_SOLD_IN_PARTS[chip.id]}")
     return lines
 
 
-def _number_format(problem: Problem) -> list[str]:
-    workload = problem.workload
-    is_tf32 = workload.number_format.gemm == "tf32"
-    return (
-        [f"matrix products of {workload.precision} run in TF32, where the chip has it"]
-        if is_tf32
-        else []
-    )
-
-
 def _price(resolved: ResolvedQuestion) -> list[str]:
-    """Of the chip, where neither cluster nor objective name another."""
-    chip, used = resolved.problem.cluster.chip, resolved.used.chip
+    """The price of the chip, where neither the cluster nor the objective names one."""
+    chip = resolved.problem.cluster.chip
+    used = resolved.used.chip
     if chip.usd_per_chip_hour is None or "usd_per_chip_hour" in resolved.request["cluster"]:
         return []
-    where = {"shipped": "the catalogue", "registered": "its catalogue entry"}.get(
-        used.source, "the request"
-    )
+    sources = {"shipped": "the catalogue", "registered": "its catalogue entry"}
+    source = sources.get(used.source, "the request")
     return [
-        f"a chip of {used.name} costs {chip.usd_per_chip_hour:g} USD an hour, as {where} has it"
+        f"a chip of {used.name} costs {chip.usd_per_chip_hour:g} USD an hour, as {source} has it"
     ]
 
 
-def _gradients(resolved: ResolvedQuestion) -> str:
+def _gradient_format(resolved: ResolvedQuestion) -> str:
     problem = resolved.problem
-    whose = (
-        "the request says"
-        if "gradient_bytes" in resolved.used.stack.changes
-        else f"{problem.stack.id} does"
-    )
     if problem.gradient_bytes > problem.stack.gradient_bytes:
-        whose = f"workload.precision = {problem.workload.precision} has them"
-    return f"gradients are kept and reduced in {problem.gradient_bytes:g} bytes each, as {whose}"
+        reason = f"workload.precision = {problem.workload.precision} has them"
+    elif "gradient_bytes" in resolved.used.stack.changes:
+        reason = "the request says"
+    else:
+        reason = f"{problem.stack.id} does"
+    return f"gradients are kept and reduced in {problem.gradient_bytes:g} bytes each, as {reason}"
 
 
 def _overlap(problem: Problem) -> str:
     stack = problem.stack
-    hidden = [
-        axis
-        for axis in ("data", "tensor", "expert", "pipeline")
-        if getattr(stack, f"overlap_{axis}")
-    ]
+    axes = ("data", "tensor", "expert", "pipeline")
+    hidden = [axis for axis in axes if getattr(stack, f"overlap_{axis}")]
     if stack.overlap_tensor and not problem.overlaps_tensor:
         hidden.remove("tensor")
     if not hidden:
         return f"no traffic runs beside compute: {stack.id} has it so"
-    told = (
-        f" when it is told to ({', '.join(stack.overlap_switches)})"
-        if stack.overlap_switches
-        else ""
-    )
+    line = f"{stack.id} hides traffic beside compute"
+    if stack.overlap_switches:
+        line += f" when it is told to ({', '.join(stack.overlap_switches)})"
+    if not stack.overlap_zero1:
+        line += ", but not what ZeRO 1 moves once a step (stack.overlap_zero1)"
     knobs = ", ".join(f"stack.overlap_{axis}" for axis in hidden)
-    apart = (
-        ""
-        if stack.overlap_zero1
-        else ", but not what ZeRO 1 moves once a step (stack.overlap_zero1)"
-    )
-    return f"{stack.id} hides traffic beside compute{told}{apart}: {knobs} = false where it is off"
+    return f"{line}: {knobs} = false where it is off"
 
 
-def _kernel(resolved: ResolvedQuestion) -> str:
+def _attention_kernel(resolved: ResolvedQuestion) -> str:
     problem = resolved.problem
-    whose = f"what {problem.stack.id} picks on {problem.cluster.chip.generation}"
     if resolved.used.stack.changes.get("attention_kernel") == problem.kernel:
-        whose = "as the request says"
-    return f"attention runs on {problem.kernel}, {whose}"
+        reason = "as the request says"
+    else:
+        reason = f"what {problem.stack.id} picks on {problem.cluster.chip.generation}"
+    return f"attention runs on {problem.kernel}, {reason}"

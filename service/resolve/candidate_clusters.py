@@ -8,7 +8,7 @@ from typing import Any
 
 from models.advice.cluster_choice import Choice
 from models.errors import Invalid, UnknownName
-from service.json_pointers import instead_of
+from service.json_pointers import relocate_errors
 from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.schemas.recommendation import RecommendationRequest
 
@@ -52,8 +52,8 @@ class CandidateClusters:
             resolved = resolver.resolve(question, price)
             _require_precision(resolved)
         except Invalid as error:
-            of_the_chip = error.field in _CHIP_DEPENDENT_FIELDS
-            if name == OWN_CLUSTER or not of_the_chip or isinstance(error, UnknownName):
+            depends_on_chip = error.field in _CHIP_DEPENDENT_FIELDS
+            if name == OWN_CLUSTER or not depends_on_chip or isinstance(error, UnknownName):
                 raise
             refused = Choice(
                 name=name,
@@ -75,7 +75,7 @@ class CandidateClusters:
         if question.cluster.chips_per_domain:
             changes["chips_per_domain"] = min(question.cluster.chips_per_domain, num_chips)
         cluster = question.cluster.model_copy(update=changes)
-        with instead_of("cluster.num_chips", name):
+        with relocate_errors("cluster.num_chips", name):
             self.add(resolver, name, question.model_copy(update={"cluster": cluster}))
 
 
@@ -90,7 +90,7 @@ def resolve_candidates(resolver: Resolver, request: RecommendationRequest) -> Ca
     candidates = CandidateClusters()
     _add_own_cluster(candidates, resolver, request)
     for name, question in _questions_elsewhere(request):
-        with instead_of("cluster", name), instead_of("stack", f"{name}.stack"):
+        with relocate_errors("cluster", name), relocate_errors("stack", f"{name}.stack"):
             candidates.add(resolver, name, question)
     counts = {candidates.resolved[OWN_CLUSTER].problem.cluster.num_chips}
     for i, num_chips in enumerate(request.alternatives.num_chips):
@@ -108,7 +108,7 @@ def _add_own_cluster(
         return
     # The allocation says how many chips there are, so it is what an error about them is about.
     cluster = request.cluster.model_copy(update={"num_chips": request.allocation.chips})
-    with instead_of("cluster.num_chips", "allocation"):
+    with relocate_errors("cluster.num_chips", "allocation"):
         candidates.add(resolver, OWN_CLUSTER, request.model_copy(update={"cluster": cluster}))
 
 

@@ -1,4 +1,4 @@
-"""The catalogue: shipped entries, and versions of those that users register."""
+"""Lists the catalogue, shipped entries and registered ones, and registers new versions."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ from service.store import Rows, Store
 from service.store.cursors import read_cursor, write_cursor
 from service.store.tables import CatalogRow
 
-_OTHER: dict[OwnKind, OwnKind] = {"chips": "clusters", "clusters": "chips"}
-"""What a preset may name as well: a name is of one kind."""
-_INDEX: dict[Kind, Any] = {
+_SHARES_NAMES_WITH: dict[OwnKind, OwnKind] = {"chips": "clusters", "clusters": "chips"}
+"""A preset may name a chip or a cluster, so that no name may be of both."""
+
+_SHIPPED_VALUES: dict[Kind, Any] = {
     "chips": catalogue.chips,
     "clusters": catalogue.fabrics,
     "architectures": catalogue.architectures,
@@ -46,47 +47,49 @@ class Catalog:
         self._store = store
 
     def page(self, kind: Kind, query: CatalogQuery) -> dict[str, Any]:
-        """By name; of registered entries the latest version."""
+        """A page of the entries of a kind, by name; of registered ones the latest version."""
         after = "" if query.cursor is None else read_cursor(f"catalog/{kind}", query.cursor)
-        shipped = _shipped(kind)
+        shipped = _shipped_entries(kind)
         with self._store.reading() as rows:
-            names = sorted(name for name in {*shipped, *rows.catalog.names(kind)} if name > after)
-            wanted = names[: query.limit]
-            own = {
-                row.name: row
-                for row in rows.catalog.latest(kind, [n for n in wanted if n not in shipped])
-            }
+            names = sorted({*shipped, *rows.catalog.names(kind)})
+            rest = [name for name in names if name > after]
+            page = rest[: query.limit]
+            latest = rows.catalog.latest(kind, [name for name in page if name not in shipped])
+            registered = {row.name: row for row in latest}
             items = [
-                _own_entry(rows, own[name]) if name in own else shipped[name] for name in wanted
+                _registered_entry(rows, registered[name]) if name in registered else shipped[name]
+                for name in page
             ]
-        following = (
-            write_cursor(f"catalog/{kind}", wanted[-1]) if len(names) > len(wanted) else None
-        )
+        has_more = len(rest) > len(page)
+        following = write_cursor(f"catalog/{kind}", page[-1]) if has_more else None
         return {"items": [item.model_dump(mode="json") for item in items], "next": following}
 
     def get(self, kind: Kind, name: str) -> dict[str, Any]:
         with self._store.reading() as rows:
             row = rows.catalog.named(kind, normalized_name(name))
             if row is not None:
-                return _own_entry(rows, row).model_dump(mode="json")
-        for entry in _shipped(kind).values():
+                return _registered_entry(rows, row).model_dump(mode="json")
+        for entry in _shipped_entries(kind).values():
             if normalized_name(name) in map(normalized_name, (entry.name, *entry.aliases)):
                 return entry.model_dump(mode="json")
         raise NotFound(f"entry among the {kind}", name)
 
     def register(self, kind: OwnKind, entry: Entry) -> SaveRows:
-        """A new name, or one more version of it."""
-        reserved = {
-            *SHIPPED_NAMES[kind](),
-            *(SHIPPED_NAMES["clusters"]() if kind == "chips" else ()),
-        }
+        """Register a new name, or a new version of a registered one.
+
+        Raises NameReserved for names that ship or mean a TPU slice, and NameTaken for a chip named
+        like a cluster, or the reverse.
+        """
+        reserved = {*SHIPPED_NAMES[kind]()}
+        if kind == "chips":
+            reserved |= {*SHIPPED_NAMES["clusters"]()}
         if entry.name in map(normalized_name, reserved) or is_slice_name(entry.name):
             raise NameReserved(kind, entry.name)
         with self._store.reading() as rows:
-            content = _content(Resolver(rows), entry)
+            content = _stored_content(Resolver(rows), entry)
 
         def save(rows: Rows) -> CreatedResource:
-            other = _OTHER.get(kind)
+            other = _SHARES_NAMES_WITH.get(kind)
             rows.lock(f"catalog:{'presets' if other else kind}:{entry.name}")
             if other and rows.catalog.find(other, entry.name, None):
                 raise NameTaken(other, entry.name)
@@ -100,14 +103,15 @@ class Catalog:
                 entry=content,
             )
             rows.catalog.add(row)
-            document = _own_entry(rows, row).model_dump(mode="json")
+            document = _registered_entry(rows, row).model_dump(mode="json")
             return CreatedResource(f"/v1/catalog/{kind}/{entry.name}@{version}", document)
 
         return save
 
 
-def _content(resolver: Resolver, entry: Entry) -> dict[str, Any]:
-    """What is kept of an entry: as posted, with the chip of a cluster pinned to its version."""
+def _stored_content(resolver: Resolver, entry: Entry) -> dict[str, Any]:
+    """An entry as it was posted, with the chip of a cluster pinned to its version; raises Invalid
+    where the models cannot build it."""
     content = entry.model_dump(mode="json", exclude_unset=True, exclude={"name"})
     if isinstance(entry, ChipEntry):
         resolver.chip(entry.chip, "chip")
@@ -121,7 +125,7 @@ def _content(resolver: Resolver, entry: Entry) -> dict[str, Any]:
     return content
 
 
-def _own_entry(rows: Rows, row: CatalogRow) -> CatalogEntry:
+def _registered_entry(rows: Rows, row: CatalogRow) -> CatalogEntry:
     return CatalogEntry(
         kind=row.kind,
         name=row.name,
@@ -131,19 +135,19 @@ def _own_entry(rows: Rows, row: CatalogRow) -> CatalogEntry:
         created_at=row.created_at,
         aliases=[],
         given=row.entry,
-        resolved=_resolved(Resolver(rows), row),
-        assumptions=_assumptions(rows, row),
+        resolved=_resolved_values(Resolver(rows), row),
+        assumptions=_entry_assumptions(rows, row),
     )
 
 
-def _assumptions(rows: Rows, row: CatalogRow) -> list[str]:
+def _entry_assumptions(rows: Rows, row: CatalogRow) -> list[str]:
     if row.kind == "architectures":
         return []
     chip, _, _ = Resolver(rows).cluster_parts(ClusterPreset(preset=pinned_name(row)))
     return chip_assumptions(chip.value, active_profile(rows))
 
 
-def _resolved(resolver: Resolver, row: CatalogRow) -> dict[str, Any]:
+def _resolved_values(resolver: Resolver, row: CatalogRow) -> dict[str, Any]:
     name = pinned_name(row)
     if row.kind == "chips":
         return _describe(resolver.chip(name, "chip").value)
@@ -154,12 +158,12 @@ def _resolved(resolver: Resolver, row: CatalogRow) -> dict[str, Any]:
     return {"chip": chip.value.id, **_describe(fabric.value), **fixed}
 
 
-def _shipped(kind: Kind) -> dict[str, CatalogEntry]:
-    """By id, with every alias of it."""
-    index: Mapping[str, Any] = _INDEX[kind]()
+def _shipped_entries(kind: Kind) -> dict[str, CatalogEntry]:
+    """The shipped entries of a kind by id, each with its aliases."""
+    index: Mapping[str, Any] = _SHIPPED_VALUES[kind]()
     names: dict[str, list[str]] = {}
     for name, value in index.items():
-        names.setdefault(_id(value), []).append(name)
+        names.setdefault(_entry_id(value), []).append(name)
     return {
         id_: _shipped_entry(kind, id_, aliases, index[aliases[0]]) for id_, aliases in names.items()
     }
@@ -183,7 +187,7 @@ def _shipped_entry(kind: Kind, id_: str, names: list[str], value: Any) -> Catalo
     )
 
 
-def _id(value: Chip | Fabric | Architecture | Stack) -> str:
+def _entry_id(value: Chip | Fabric | Architecture | Stack) -> str:
     return value.name if isinstance(value, Architecture) else value.id
 
 

@@ -1,5 +1,9 @@
-"""What a version of a profile, which is for all, shows a tenant of what others reported: no report,
-no chip that only they have described, and not when they measured."""
+"""Keeps what one tenant reported from the others.
+
+All tenants share the versions of a profile, which are learnt from everybody's reports. What a
+tenant is shown of a version leaves out the reports of others, the chips that only others have
+described, and when others measured.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,11 @@ Document = dict[str, Any]
 
 
 class Disclosure:
-    """To the one whose rows these are."""
+    """What may be shown to the tenant whose rows these are."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._chips = {
+        self._known_chips = {
             *(chip.id for chip in catalogue.chips().values()),
             *rows.reports.names("chip"),
         }
@@ -27,26 +31,31 @@ class Disclosure:
         return [term for term in terms if self._may_name(term["scope"])]
 
     def calibration(self, document: Document) -> Document:
-        named = [*document["outliers"], *(one["report"] for one in document["unusable"])]
-        mine, judged = self._rows.reports.existing_ids(named), {}
-        for name in ("unseen", "unseen_memory", "published"):
-            found = document.get(name)
-            judged[name] = found and {
-                **found,
-                "kinds": [kind for kind in found["kinds"] if self._may_name(kind["kind"])],
-            }
+        reports = [*document["outliers"], *(one["report"] for one in document["unusable"])]
+        own = self._rows.reports.existing_ids(reports)
         return {
             **document,
-            **judged,
+            **self._errors_by_kind(document),
             "window": {**document["window"], "first": None, "last": None},
-            "promotion": {**document["promotion"], "reason": self._reason(document)},
+            "promotion": {**document["promotion"], "reason": self._promotion_reason(document)},
             "moved": self.terms(document["moved"]),
             "unidentified": self.terms(document["unidentified"]),
-            "outliers": [id_ for id_ in document["outliers"] if id_ in mine],
-            "unusable": [one for one in document["unusable"] if one["report"] in mine],
+            "outliers": [id_ for id_ in document["outliers"] if id_ in own],
+            "unusable": [one for one in document["unusable"] if one["report"] in own],
         }
 
-    def _reason(self, document: Document) -> str:
+    def _errors_by_kind(self, document: Document) -> Document:
+        """The errors on unseen and published runs, for the kinds of run that may be named."""
+        errors = dict[str, Any]()
+        for name in ("unseen", "unseen_memory", "published"):
+            found = document.get(name)
+            if found:
+                kinds = [kind for kind in found["kinds"] if self._may_name(kind["kind"])]
+                found = {**found, "kinds": kinds}
+            errors[name] = found
+        return errors
+
+    def _promotion_reason(self, document: Document) -> str:
         reason: str = document["promotion"]["reason"]
         judged = [found for name in ("unseen", "unseen_memory") if (found := document.get(name))]
         kinds = [kind["kind"] for found in judged for kind in found["kinds"]]
@@ -55,8 +64,10 @@ class Disclosure:
         return reason
 
     def _may_name(self, scope: str) -> bool:
+        """Whether the tenant knows the chip that a scope names, if any: a scope names one as
+        "chip:NAME", or as the first of a pair, "CHIP/STACK"."""
         kind, _, name = scope.removeprefix(f"{FLEET}:").partition(":")
         chip, pair, _ = kind.partition("/")
         if kind == "chip":
-            return name in self._chips
-        return not pair or chip in self._chips
+            return name in self._known_chips
+        return not pair or chip in self._known_chips

@@ -1,4 +1,5 @@
-"""A measured speed in every form, and a measured memory beside the predicted one."""
+"""Measurements of a run: its speed in every form, and its memory and parts beside what was
+predicted."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from models.errors import Invalid
 from models.prediction.prediction import Prediction
 from models.spec.flops import AttentionCount, model_flops, step_time_from_throughput
 from models.spec.problem import Problem
-from service.json_pointers import instead_of
+from service.json_pointers import relocate_errors
 from service.schemas.report import (
     Measured,
     MeasuredMemory,
@@ -23,17 +24,20 @@ from service.schemas.report import (
 
 Form = Literal["step_time_s", "tokens_per_s", "tokens_per_s_per_chip", "tflops_per_chip", "mfu"]
 
-SHORTEST_S, LONGEST_S = 1e-6, 1e7
-_SLOWEST = 500  # times the predicted step: milliseconds for seconds are a thousand
+SHORTEST_STEP_S = 1e-6
+LONGEST_STEP_S = 1e7
+_MOST_TIMES_PREDICTED = 500  # a step given in milliseconds for seconds is a thousand times as long
 _COUNTS: tuple[AttentionCount, ...] = ("causal", "full")
 
 
-def speed(problem: Problem, measured: Measured, predicted_s: float) -> MeasuredSpeed:
+def measured_speed(problem: Problem, measured: Measured, predicted_s: float) -> MeasuredSpeed:
+    """The measured speed in every form. Raises Invalid for one that no run can have, which is most
+    often given in another unit."""
     form, step, conversion = _step_time(problem, measured)
     given = getattr(measured, form)
-    if not SHORTEST_S <= step <= LONGEST_S:
+    if not SHORTEST_STEP_S <= step <= LONGEST_STEP_S:
         raise Invalid(f"measured.{form}", given, f"means a step of {step:.3g} s, which no run has")
-    if step > _SLOWEST * predicted_s:
+    if step > _MOST_TIMES_PREDICTED * predicted_s:
         rule = (
             f"means a step of {step:.3g} s and {step / predicted_s:.0f} times the predicted one;"
             " check the unit"
@@ -58,53 +62,52 @@ def speed(problem: Problem, measured: Measured, predicted_s: float) -> MeasuredS
 
 
 def mfu_of(problem: Problem, step_time_s: float) -> dict[str, float]:
-    """By convention, of the peak in the format of the matrix multiplications."""
-    peak = (
-        problem.cluster.chip.peak_flops(problem.workload.number_format.gemm)
-        * problem.cluster.num_chips
-    )
+    """Model FLOPs utilization of a step by the convention of counting attention, as a share of the
+    peak in the format of the matrix multiplications."""
+    gemm_format = problem.workload.number_format.gemm
+    peak = problem.cluster.chip.peak_flops(gemm_format) * problem.cluster.num_chips
     return {
         count: model_flops(problem.architecture, problem.workload, count) / step_time_s / peak
         for count in _COUNTS
     }
 
 
-def memory(measured: MeasuredMemory, prediction: Prediction) -> MemoryComparison:
-    fullest = measured.stage in (None, prediction.memory_stage)
+def compare_memory(measured: MeasuredMemory, prediction: Prediction) -> MemoryComparison:
+    """The measured memory beside the predicted one. Residuals are of the fullest stage only, which
+    is the one that is predicted."""
+    allocated_residual = None
+    reserved_residual = None
+    if measured.stage in (None, prediction.memory_stage):
+        allocated_residual = log_ratio(measured.allocated_gib, prediction.allocated_gib)
+        reserved_residual = log_ratio(measured.reserved_gib, prediction.reserved_gib)
     return MemoryComparison(
         **measured.model_dump(),
-        allocated_residual=(
-            log_ratio(measured.allocated_gib, prediction.allocated_gib) if fullest else None
-        ),
-        reserved_residual=(
-            log_ratio(measured.reserved_gib, prediction.reserved_gib) if fullest else None
-        ),
+        allocated_residual=allocated_residual,
+        reserved_residual=reserved_residual,
     )
 
 
-def parts(
+def compare_parts(
     problem: Problem, measured: MeasuredParts, step_time_s: float, prediction: Prediction
 ) -> PartsComparison:
-    if (
-        measured.exposed_communication_s is not None
-        and measured.exposed_communication_s > step_time_s
-    ):
+    """The measured parts of a step beside the predicted ones. Raises Invalid for a part that the
+    run cannot have."""
+    exposed_s = measured.exposed_communication_s
+    if exposed_s is not None and exposed_s > step_time_s:
         rule = f"must not exceed the step that it is part of, {step_time_s:.3g} s"
-        raise Invalid("parts.exposed_communication_s", measured.exposed_communication_s, rule)
+        raise Invalid("parts.exposed_communication_s", exposed_s, rule)
     if measured.expert_imbalance is not None and not problem.architecture.is_moe:
         rule = f"is of experts, and {problem.architecture.name} has none"
         raise Invalid("parts.expert_imbalance", measured.expert_imbalance, rule)
-    exposed = sum(prediction.time[name] for name in COMMUNICATION)
-    return PartsComparison(**measured.model_dump(), predicted_exposed_communication_s=exposed)
+    predicted_s = sum(prediction.time[name] for name in COMMUNICATION)
+    return PartsComparison(**measured.model_dump(), predicted_exposed_communication_s=predicted_s)
 
 
-def within(step_time_s: float | None, prediction: Prediction) -> bool | None:
-    """Whether a measured step time lies in the predicted interval."""
-    return (
-        None
-        if step_time_s is None
-        else prediction.step_time_low_s <= step_time_s <= prediction.step_time_high_s
-    )
+def is_within_interval(step_time_s: float | None, prediction: Prediction) -> bool | None:
+    """Whether a measured step time lies in the predicted interval; None where none was measured."""
+    if step_time_s is None:
+        return None
+    return prediction.step_time_low_s <= step_time_s <= prediction.step_time_high_s
 
 
 def log_ratio(measured: float | None, predicted: float) -> float | None:
@@ -112,31 +115,37 @@ def log_ratio(measured: float | None, predicted: float) -> float | None:
 
 
 def _step_time(problem: Problem, measured: Measured) -> tuple[Form, float, str]:
-    """The form that was given, the step time it means, and how it follows."""
-    tokens, chips = problem.workload.tokens, problem.cluster.num_chips
-    if (step := measured.step_time_s) is not None:
-        return "step_time_s", step, "as given"
-    if (rate := measured.tokens_per_s) is not None:
+    """The form that was given, the step time that it means, and a text of how it follows."""
+    tokens = problem.workload.tokens
+    chips = problem.cluster.num_chips
+    if measured.step_time_s is not None:
+        return "step_time_s", measured.step_time_s, "as given"
+    if measured.tokens_per_s is not None:
+        rate = measured.tokens_per_s
         return "tokens_per_s", tokens / rate, f"{tokens} tokens of a step / {rate:g} tokens/s"
-    if (rate := measured.tokens_per_s_per_chip) is not None:
-        how = f"{tokens} tokens of a step / ({rate:g} tokens/s of a chip * {chips} chips)"
-        return "tokens_per_s_per_chip", tokens / (rate * chips), how
-    if (done := measured.tflops_per_chip) is not None:
-        return "tflops_per_chip", *_from_tflops(
-            problem, done.value, done.attention, f"{done.value:g} TFLOP/s"
-        )
-    if measured.mfu is None:
-        raise Invalid("measured", None, "is empty")
-    mfu, peak = measured.mfu, _peak_tflops(problem, measured.mfu)
-    return "mfu", *_from_tflops(
-        problem, mfu.value * peak, mfu.attention, f"{mfu.value:g} * {peak:g} TFLOP/s"
-    )
+    if measured.tokens_per_s_per_chip is not None:
+        rate = measured.tokens_per_s_per_chip
+        conversion = f"{tokens} tokens of a step / ({rate:g} tokens/s of a chip * {chips} chips)"
+        return "tokens_per_s_per_chip", tokens / (rate * chips), conversion
+    if measured.tflops_per_chip is not None:
+        done = measured.tflops_per_chip
+        written = f"{done.value:g} TFLOP/s"
+        step, conversion = _from_tflops(problem, done.value, done.attention, written)
+        return "tflops_per_chip", step, conversion
+    if measured.mfu is not None:
+        mfu = measured.mfu
+        peak = _peak_tflops(problem, mfu)
+        written = f"{mfu.value:g} * {peak:g} TFLOP/s"
+        step, conversion = _from_tflops(problem, mfu.value * peak, mfu.attention, written)
+        return "mfu", step, conversion
+    raise Invalid("measured", None, "is empty")
 
 
 def _from_tflops(
     problem: Problem, tflops: float, attention: AttentionCount, written: str
 ) -> tuple[float, str]:
-    """Of a chip."""
+    """The step time that so many TFLOP/s of a chip mean, and how it follows from the rate as it is
+    `written`."""
     chips = problem.cluster.num_chips
     step = step_time_from_throughput(
         tflops * 1e12, chips, problem.architecture, problem.workload, attention
@@ -150,5 +159,5 @@ def _peak_tflops(problem: Problem, mfu: MeasuredMfu) -> float:
     if mfu.peak_tflops is not None:
         return mfu.peak_tflops
     dtype = mfu.peak_dtype or problem.workload.number_format.gemm
-    with instead_of("workload.precision", "measured.mfu.peak_dtype"):
+    with relocate_errors("workload.precision", "measured.mfu.peak_dtype"):
         return problem.cluster.chip.peak_flops(dtype) / 1e12

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from models.calibration.calibrate import Observation
+from models.calibration.observation import Observation
 from models.columns import Array
 from models.cost.compute import deviation
 from models.cost.step import Predictions, predict

@@ -1,4 +1,5 @@
-"""Profiles: seeded from what ships, read by every prediction, activated and rolled back."""
+"""Stores versions of profiles: seeds the shipped one, finds the one to predict with, and activates
+another."""
 
 from __future__ import annotations
 
@@ -26,20 +27,21 @@ from service.schemas.question import ProfileWanted
 from service.store import Rows, Store
 from service.store.tables import ProfileRow, ProfileVersionRow
 
-DEFAULT = "default"
+DEFAULT_PROFILE = "default"
 
 
 def seed(store: Store) -> None:
-    """Put the shipped profile into a database that lacks it; of several processes one does.
+    """Store the shipped profile, unless the database has it.
 
-    Where a release ships another one it becomes a new version, active if a shipped version was.
+    The profile of another release becomes a new version, which is activated if a shipped version
+    was active. Of several processes that start together, one does this.
     """
     shipped = shipped_profile()
     with store.writing() as rows:
         rows.lock(f"profile:{shipped.id}")
         profile = rows.profiles.find(shipped.id)
         if profile is None:
-            install(rows, shipped, shipped_posterior())
+            install_profile(rows, shipped, shipped_posterior())
             return
         if rows.profiles.latest(shipped.id, "shipped").content_hash == _content_hash(shipped):
             return
@@ -49,8 +51,8 @@ def seed(store: Store) -> None:
             rows.profiles.activate(shipped.id, row.version, rows.profiles.revision(shipped.id))
 
 
-def install(rows: Rows, profile: Profile, posterior: Posterior) -> None:
-    """As the first version of a profile that is not there yet."""
+def install_profile(rows: Rows, profile: Profile, posterior: Posterior) -> None:
+    """Store a profile that the database lacks, with this as its first and active version."""
     rows.profiles.add(
         ProfileRow(id=profile.id, active_version=1, revision=0, policy=Policy().model_dump())
     )
@@ -58,27 +60,30 @@ def install(rows: Rows, profile: Profile, posterior: Posterior) -> None:
 
 
 def active_profile(rows: Rows) -> Profile:
-    return profile_version(rows, DEFAULT, None)
+    """The version that predictions use unless a request names another."""
+    return profile_version(rows, DEFAULT_PROFILE, None)
 
 
 def profile_version(rows: Rows, id_: str, version: int | None) -> Profile:
-    """The version, or the active one of the profile."""
+    """A version of the profile; the active one if `version` is None."""
     row = rows.profiles.active(id_) if version is None else rows.profiles.version(id_, version)
     return Profile.from_json(row.content)
 
 
-def requested_profile(rows: Rows, wanted: ProfileWanted | None) -> Profile:
-    """The version a request names, or the active one."""
-    if wanted is None:
+def requested_profile(rows: Rows, requested: ProfileWanted | None) -> Profile:
+    """The version that a request names, or the active one; raises Invalid if there is none such."""
+    if requested is None:
         return active_profile(rows)
-    if rows.profiles.find(wanted.id) is None:
-        raise UnknownName("profile.id", wanted.id, [profile.id for profile in rows.profiles.all()])
+    if rows.profiles.find(requested.id) is None:
+        known = [profile.id for profile in rows.profiles.all()]
+        raise UnknownName("profile.id", requested.id, known)
     try:
-        return Profile.from_json(rows.profiles.version(wanted.id, wanted.version).content)
+        row = rows.profiles.version(requested.id, requested.version)
     except NotFound:
-        last = rows.profiles.latest(wanted.id).version
-        rule = f"profile {wanted.id} has no such version; it has 1 to {last}"
-        raise Invalid("profile.version", wanted.version, rule) from None
+        last = rows.profiles.latest(requested.id).version
+        rule = f"profile {requested.id} has no such version; it has 1 to {last}"
+        raise Invalid("profile.version", requested.version, rule) from None
+    return Profile.from_json(row.content)
 
 
 class Profiles:
@@ -100,33 +105,32 @@ class Profiles:
         with self._store.reading() as rows:
             return version_document(rows, rows.profiles.version(id_, version))
 
-    def activate(self, id_: str, version: int, seen: Sequence[str]) -> tuple[dict[str, Any], str]:
-        """Make predictions use this version, if the profile's ETag is among those `seen` (or "*"
-        is).
+    def activate(self, id_: str, version: int, etags: Sequence[str]) -> tuple[dict[str, Any], str]:
+        """Make predictions use this version; returns the profile and its new ETag.
 
-        Who rolls back does not want the same reports learnt and promoted once more: from there on a
-        person activates.
+        Raises PreconditionFailed unless the profile's ETag, or "*", is among `etags`.
         """
         with self._store.writing() as rows:
             profile = rows.profiles.get(id_)
             rows.profiles.version(id_, version)
-            policy = (
-                {**profile.policy, "mode": "manual"}
-                if version < profile.active_version
-                else profile.policy
-            )
-            if not _is_seen(profile, seen) or not rows.profiles.activate(
+            policy = profile.policy
+            if version < profile.active_version:
+                # Whoever rolls back does not want the same reports learnt and promoted once more:
+                # from now on a person activates.
+                policy = {**policy, "mode": "manual"}
+            if not _etag_matches(profile, etags) or not rows.profiles.activate(
                 id_, version, profile.revision, policy
             ):
                 raise PreconditionFailed(etag(profile))
         return self.get(id_)
 
     def set_policy(
-        self, id_: str, policy: Policy, seen: Sequence[str]
+        self, id_: str, policy: Policy, etags: Sequence[str]
     ) -> tuple[dict[str, Any], str]:
+        """Change how versions are promoted; with `etags` as in `activate`."""
         with self._store.writing() as rows:
             profile = rows.profiles.get(id_)
-            if not _is_seen(profile, seen) or not rows.profiles.set_policy(
+            if not _etag_matches(profile, etags) or not rows.profiles.set_policy(
                 id_, policy.model_dump(), profile.revision
             ):
                 raise PreconditionFailed(etag(profile))
@@ -137,8 +141,8 @@ def etag(profile: ProfileRow) -> str:
     return f'"{profile.id}-{profile.revision}"'
 
 
-def _is_seen(profile: ProfileRow, seen: Sequence[str]) -> bool:
-    return "*" in seen or etag(profile) in seen
+def _etag_matches(profile: ProfileRow, etags: Sequence[str]) -> bool:
+    return "*" in etags or etag(profile) in etags
 
 
 def add_version(
@@ -192,32 +196,30 @@ def _profile_answer(rows: Rows, profile: ProfileRow) -> ProfileAnswer:
     )
 
 
-def _summary(row: ProfileVersionRow) -> VersionSummary:
-    made_by = row.content["made_by"]
+def _version_summary(row: ProfileVersionRow) -> VersionSummary:
     return VersionSummary.model_validate(
         {
             "version": row.version,
             "created_at": row.created_at,
             "origin": row.origin,
-            "made_by": made_by,
+            "made_by": row.content["made_by"],
         }
     )
 
 
 def version_document(rows: Rows, row: ProfileVersionRow) -> dict[str, Any]:
-    """A version as the one who asks may see it."""
-    calibration, terms = row.calibration, row.content["terms"]
+    """A version of a profile, as much of it as the owner of `rows` may see."""
+    calibration = row.calibration
+    terms = row.content["terms"]
     if not rows.sees_all:
         disclosure = Disclosure(rows)
-        calibration, terms = (
-            calibration and disclosure.calibration(calibration),
-            disclosure.terms(terms),
-        )
+        calibration = disclosure.calibration(calibration) if calibration else calibration
+        terms = disclosure.terms(terms)
     answer = ProfileVersionAnswer(
         id=row.profile_id,
         residual_spread=row.content["residual_spread"],
         terms=terms,
         calibration=CalibrationAnswer.model_validate(calibration) if calibration else None,
-        **_summary(row).model_dump(),
+        **_version_summary(row).model_dump(),
     )
     return answer.model_dump(mode="json")

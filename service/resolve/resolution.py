@@ -19,7 +19,7 @@ from models.spec.hardware import Chip, Cluster, Fabric
 from models.spec.problem import Problem
 from models.spec.stack import Stack
 from service.formats import huggingface
-from service.json_pointers import instead_of, under
+from service.json_pointers import prefix_errors, relocate_errors
 from service.resolve.tpu_slices import expand_slice_name
 from service.schemas.architecture import HuggingFaceConfig, OwnModel, ShapeFields
 from service.schemas.catalog import Kind
@@ -273,7 +273,7 @@ class Resolver:
     def fabric(self, fields: ClusterFields) -> tuple[ResolvedPart[Chip], ResolvedPart[Fabric]]:
         """The chip and the fabric of a cluster that the request describes."""
         chip = self.chip(fields.chip, "cluster.chip")
-        with instead_of("levels", "cluster.levels"):
+        with relocate_errors("levels", "cluster.levels"):
             fabric = fields.fabric(chip.value)
         is_own_fabric = fields.levels is None and fields.torus is None
         used = chip.used if is_own_fabric else EntryUsed(name=fabric.id, source="given")
@@ -379,7 +379,7 @@ def _registered_architecture(row: CatalogRow) -> tuple[DescribedModel, Architect
 
 
 def _build_architecture(form: DescribedModel) -> Architecture:
-    with under("model"):
+    with prefix_errors("model"):
         built = form.build()
         if len(built.name) > MAX_NAME_LENGTH:
             built = replace(built, name=built.name[:MAX_NAME_LENGTH])

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.routes import examples
 from service.routes.dependencies import CreationDep, RawBody, ResourceId, ServicesDep, require_scope
-from service.routes.pages import page
+from service.routes.pages import page_response
 from service.schemas.benchmark import (
     BenchmarkAnswer,
     BenchmarkPage,
@@ -19,7 +19,7 @@ from service.schemas.benchmark import (
 )
 from service.schemas.catalog import CatalogQuery
 from service.web import responses
-from service.web.etags import immutable
+from service.web.etags import immutable_response
 from service.web.json_body import JsonRoute
 
 router = APIRouter(
@@ -46,7 +46,7 @@ async def create_benchmark(
     """What collectives or matrix products achieve on a cluster: nccl-tests output as it is, or a
     table of products. The next calibration learns from it."""
     return await run_in_threadpool(
-        creation.respond, lambda: services.benchmarks.take(body, raw_body)
+        creation.respond, lambda: services.benchmarks.prepare(body, raw_body)
     )
 
 
@@ -57,7 +57,7 @@ def list_benchmarks(
     query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> JSONResponse:
     """Newest first."""
-    return page(request, services.benchmarks.page(query))
+    return page_response(request, services.benchmarks.page(query))
 
 
 @router.get(
@@ -69,4 +69,4 @@ def list_benchmarks(
 )
 def get_benchmark(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
     """A benchmark, and the submission as it was received."""
-    return immutable(request, services.benchmarks.get(id_))
+    return immutable_response(request, services.benchmarks.get(id_))

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from service.routes import examples
 from service.routes.dependencies import CreationDep, ServicesDep, require_scope
-from service.routes.pages import page
+from service.routes.pages import page_response
 from service.schemas.catalog import (
     ArchitectureEntry,
     CatalogEntry,
@@ -36,7 +36,7 @@ def list_entries(
     kind: Kind, query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> JSONResponse:
     """Shipped and registered entries by name."""
-    return page(request, services.catalog.page(kind, query))
+    return page_response(request, services.catalog.page(kind, query))
 
 
 @router.get("/{kind}/{name:path}", operation_id="getCatalogEntry", response_model=CatalogEntry)

@@ -1,4 +1,4 @@
-"""Lists: the next page is linked in the body and in the header (RFC 8288)."""
+"""Pages of lists. The next page is named in the body, and linked in the header (RFC 8288)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 
 
-def page(request: Request, document: dict[str, Any]) -> JSONResponse:
+def page_response(request: Request, document: dict[str, Any]) -> JSONResponse:
     if document["next"] is None:
         return JSONResponse(document)
-    following = request.url.include_query_params(cursor=document["next"])
+    next_url = request.url.include_query_params(cursor=document["next"])
     return JSONResponse(
-        document, headers={"Link": f'<{following.path}?{following.query}>; rel="next"'}
+        document, headers={"Link": f'<{next_url.path}?{next_url.query}>; rel="next"'}
     )

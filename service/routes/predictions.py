@@ -10,12 +10,12 @@ from starlette.concurrency import run_in_threadpool
 
 from service.routes import examples
 from service.routes.dependencies import CreationDep, ResourceId, ServicesDep, require_scope
-from service.routes.pages import page
+from service.routes.pages import page_response
 from service.schemas.catalog import CatalogQuery
 from service.schemas.prediction import AnswerPage, PredictionAnswer, PredictionRequest
 from service.schemas.timeline import ChromeTrace, TimelineAnswer, TimelineQuery
 from service.web import responses
-from service.web.etags import immutable
+from service.web.etags import immutable_response
 from service.web.json_body import JsonRoute
 
 _MAX_UNADMITTED_LAYOUTS = 100
@@ -52,7 +52,7 @@ def list_predictions(
     query: Annotated[CatalogQuery, Query()], request: Request, services: ServicesDep
 ) -> JSONResponse:
     """Newest first, each with its question; the answer lies at `location`."""
-    return page(request, services.predictions.page(query))
+    return page_response(request, services.predictions.page(query))
 
 
 @router.get(
@@ -64,7 +64,7 @@ def list_predictions(
 )
 def get_prediction(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
     """A prediction as it was answered."""
-    return immutable(request, services.predictions.get(id_))
+    return immutable_response(request, services.predictions.get(id_))
 
 
 @router.get(

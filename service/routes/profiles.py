@@ -17,7 +17,7 @@ from service.routes.dependencies import (
     VersionNumber,
     require_scope,
 )
-from service.routes.pages import page
+from service.routes.pages import page_response
 from service.schemas.profile import (
     CalibrationRequest,
     Policy,
@@ -27,7 +27,7 @@ from service.schemas.profile import (
 )
 from service.schemas.summary import DriftAnswer, DriftQuery, ReplayAnswer, ReplayRequest
 from service.web import responses
-from service.web.etags import immutable, required_tags, tagged
+from service.web.etags import conditional_response, immutable_response, parse_if_match
 from service.web.json_body import JsonRoute
 
 _IF_MATCH = responses.if_match(
@@ -40,7 +40,7 @@ def _if_match_tags(
 ) -> list[str]:
     if if_match is None:
         raise PreconditionRequired
-    return required_tags(if_match)
+    return parse_if_match(if_match)
 
 
 IfMatchTags = Annotated[list[str], Depends(_if_match_tags)]
@@ -54,7 +54,7 @@ router = APIRouter(prefix="/v1/profiles", tags=["profiles"], route_class=JsonRou
 @router.get("", operation_id="listProfiles", response_model=ProfilePage)
 def list_profiles(request: Request, services: ServicesDep) -> JSONResponse:
     """Every profile with its versions."""
-    return page(request, services.profiles.page())
+    return page_response(request, services.profiles.page())
 
 
 @router.get(
@@ -66,7 +66,7 @@ def list_profiles(request: Request, services: ServicesDep) -> JSONResponse:
 )
 def get_profile(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
     """A profile; its ETag is what activation asks for."""
-    return tagged(request, *services.profiles.get(id_))
+    return conditional_response(request, *services.profiles.get(id_))
 
 
 @router.get(
@@ -80,7 +80,7 @@ def get_profile_version(
     id_: ResourceId, version: VersionNumber, request: Request, services: ServicesDep
 ) -> Response:
     """The coefficients of a version and, where reports made it, what they moved."""
-    return immutable(request, services.profiles.version(id_, version))
+    return immutable_response(request, services.profiles.version(id_, version))
 
 
 @router.post(

@@ -9,13 +9,13 @@ from fastapi.responses import JSONResponse
 
 from service.routes import examples
 from service.routes.dependencies import CreationDep, ResourceId, ServicesDep, require_scope
-from service.routes.pages import page
+from service.routes.pages import page_response
 from service.schemas.catalog import CatalogQuery
 from service.schemas.prediction import RecommendationPage
 from service.schemas.recommendation import RecommendationAnswer, RecommendationRequest
 from service.schemas.timeline import ChromeTrace, RecommendationTimelineQuery, TimelineAnswer
 from service.web import responses
-from service.web.etags import immutable
+from service.web.etags import immutable_response
 from service.web.json_body import JsonRoute
 
 router = APIRouter(
@@ -60,7 +60,7 @@ def list_recommendations(
 ) -> JSONResponse:
     """Newest first, each with its question and its fastest layout in brief; the answer lies at
     `location`."""
-    return page(request, services.recommendations.page(query))
+    return page_response(request, services.recommendations.page(query))
 
 
 @router.get(
@@ -72,7 +72,7 @@ def list_recommendations(
 )
 def get_recommendation(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
     """A recommendation as it was answered."""
-    return immutable(request, services.recommendations.get(id_))
+    return immutable_response(request, services.recommendations.get(id_))
 
 
 @router.get(

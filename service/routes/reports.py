@@ -12,7 +12,7 @@ from service.learning.report_table import COLUMNS
 from service.learning.report_texts import parse_batch
 from service.routes import examples
 from service.routes.dependencies import CreationDep, RawBody, ResourceId, ServicesDep, require_scope
-from service.routes.pages import page
+from service.routes.pages import page_response
 from service.schemas.report import (
     BatchAnswer,
     LogAnswer,
@@ -27,7 +27,7 @@ from service.schemas.report import (
 )
 from service.schemas.summary import ReportSummary
 from service.web import responses
-from service.web.etags import required_tags, tagged
+from service.web.etags import conditional_response, parse_if_match
 from service.web.json_body import LARGE, JsonRoute
 
 _IF_MATCH = responses.if_match(
@@ -73,9 +73,11 @@ async def create_report(
     reports."""
     if isinstance(body, ReportBatch):
         return await creation.respond_when_admitted(
-            lambda _: services.report_batches.take(body), services.report_admission
+            lambda _: services.report_batches.prepare(body), services.report_admission
         )
-    return await run_in_threadpool(creation.respond, lambda: services.reports.take(body, raw_body))
+    return await run_in_threadpool(
+        creation.respond, lambda: services.reports.prepare(body, raw_body)
+    )
 
 
 @router.post(
@@ -95,10 +97,10 @@ async def create_report_from_log(
     bytes make one report: sent again, they are answered with it."""
     if len(raw_body) > LARGE:
         return await creation.respond_when_admitted(
-            lambda _: services.report_logs.take(body, raw_body), services.report_admission
+            lambda _: services.report_logs.prepare(body, raw_body), services.report_admission
         )
     return await run_in_threadpool(
-        creation.respond, lambda: services.report_logs.take(body, raw_body)
+        creation.respond, lambda: services.report_logs.prepare(body, raw_body)
     )
 
 
@@ -110,9 +112,9 @@ def list_reports(
     if query.format == "csv":
         headers = {"Content-Disposition": "attachment; filename=reports.csv"}
         return StreamingResponse(
-            services.reports.lines(query), media_type="text/csv", headers=headers
+            services.reports.csv_lines(query), media_type="text/csv", headers=headers
         )
-    return page(request, services.reports.page(query))
+    return page_response(request, services.reports.page(query))
 
 
 @router.get("/summary", operation_id="summariseReports", response_model=ReportSummary)
@@ -132,7 +134,7 @@ def summarise_reports(
 )
 def get_report(id_: ResourceId, request: Request, services: ServicesDep) -> Response:
     """A report, and the submission as it was received."""
-    return tagged(request, *services.reports.get(id_))
+    return conditional_response(request, *services.reports.get(id_))
 
 
 @router.delete(
@@ -151,6 +153,6 @@ def withdraw_report(
     calibration, drift, summary or prediction looks at it. Profile versions that learnt from it stay
     as they are; a calibration `from_scratch` makes one that did not."""
     document, etag = services.reports.withdraw(
-        id_, ["*"] if if_match is None else required_tags(if_match)
+        id_, ["*"] if if_match is None else parse_if_match(if_match)
     )
     return JSONResponse(document, headers={"ETag": etag})

@@ -1,5 +1,5 @@
-"""What is freed goes back to the system: glibc keeps what a large search held, hundreds of MiB, for
-the next one."""
+"""Returns freed memory to the system. Without it glibc keeps the hundreds of MiB that a large
+search has freed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def trim() -> None:
-    """Give back what nothing holds, where the C library can (malloc_trim(3))."""
+    """Gives free memory back where the C library has malloc_trim(3), and does nothing elsewhere."""
     if _MALLOC_TRIM is not None:
         _MALLOC_TRIM(0)
 

@@ -1,5 +1,5 @@
-"""Other processes, for what computes long and is in no hurry: requests beside it keep their own
-core."""
+"""Worker processes for what computes long and is in no hurry, so that requests keep a core of their
+own."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ from threadpoolctl import threadpool_limits
 from service.store import Store, database
 
 MAX_INLINE_REPORTS = 200
-_NICENESS = 5
-_PROCESSES = 2  # a calibration, and a batch beside it
-_LOOK_S = 1.0
+"""A task about no more reports than this runs in the calling thread, where it starts at once."""
+
+_NICENESS = 5  # so that requests go first
+_PROCESSES = 2  # a calibration, and a batch of reports beside it
+_PARENT_POLL_S = 1.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class ProcessPool:
-    """Tasks read a store of their own that sees as much as the one given, and what they take and
-    return is pickled. Processes start when they are first needed; what is small is done here, where
-    it starts at once."""
+    """Runs tasks in worker processes, which start when they are first needed.
+
+    Each task reads a store of its own, which sees as much as the one given. Its arguments and its
+    result are pickled.
+    """
 
     def __init__(self, database_url: str) -> None:
         self._url = database_url
-        self._pool: ProcessPoolExecutor | None = None
+        self._executor: ProcessPoolExecutor | None = None
         self._lock = threading.Lock()
 
     def run(
@@ -44,66 +48,72 @@ class ProcessPool:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """The task's answer; `size` counts the reports that it is about. A process that was killed
-        is replaced once."""
+        """The result of the task; `size` is the number of reports that it is about. If a worker was
+        killed the task is tried once more, with new workers."""
         if size <= MAX_INLINE_REPORTS:
             return task(store, *args, **kwargs)
-        whose = store.tenant, store.sees_all
-        there: Callable[[], T] = partial(_in_store, self._url, whose, task, *args, **kwargs)
-        pool = self._ready()
+        visibility = store.tenant, store.sees_all
+        job: Callable[[], T] = partial(
+            _run_with_own_store, self._url, visibility, task, *args, **kwargs
+        )
+        executor = self._running_executor()
         try:
-            return pool.submit(there).result()
+            return executor.submit(job).result()
         except BrokenProcessPool:
-            self._drop(pool)
-            return self._ready().submit(there).result()
+            self._discard(executor)
+            return self._running_executor().submit(job).result()
 
     def close(self) -> None:
         with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
+            executor = self._executor
+            self._executor = None
+        if executor is not None:
+            executor.shutdown(cancel_futures=True)
 
-    def _drop(self, broken: ProcessPoolExecutor) -> None:
-        """Unless another thread has replaced it already."""
+    def _discard(self, broken: ProcessPoolExecutor) -> None:
+        """Drops a broken executor, unless another thread has replaced it already."""
         with self._lock:
-            if self._pool is broken:
-                self._pool = None
+            if self._executor is broken:
+                self._executor = None
         broken.shutdown(wait=False)
 
-    def _ready(self) -> ProcessPoolExecutor:
+    def _running_executor(self) -> ProcessPoolExecutor:
         with self._lock:
-            if self._pool is None:
-                self._pool = ProcessPoolExecutor(
-                    _PROCESSES, get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
+            if self._executor is None:
+                self._executor = ProcessPoolExecutor(
+                    _PROCESSES,
+                    get_context("spawn"),
+                    initializer=_initialize_worker,
+                    initargs=(os.getpid(),),
                 )
-            return self._pool
+            return self._executor
 
 
-def _begin(parent: int) -> None:
-    """Requests go first; and nobody works for a server that was killed."""
+def _initialize_worker(parent: int) -> None:
     os.nice(_NICENESS)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
 
 
-def _end_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
+    """Ends this worker once the server has ended, so that none works for a server that was
+    killed."""
     while os.getppid() == parent:
-        time.sleep(_LOOK_S)
+        time.sleep(_PARENT_POLL_S)
     os._exit(1)
 
 
-def _in_store(
+def _run_with_own_store(
     database_url: str,
-    whose: tuple[str | None, bool],
+    visibility: tuple[str | None, bool],
     task: Callable[..., T],
     *args: object,
     **kwargs: object,
 ) -> T:
-    tenant, sees_all = whose
+    tenant, sees_all = visibility
     store = Store(database.connect(database_url), tenant, sees_all=sees_all)
     try:
-        with threadpool_limits(
-            1, user_api="blas"
-        ):  # loaded with the task; requests keep their core
+        # The limit is set here, once the task has loaded the library that it is for.
+        with threadpool_limits(1, user_api="blas"):
             return task(store, *args, **kwargs)
     finally:
         store.close()

@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, RootModel, Tag, model_validator
 from models.errors import Invalid
 from models.spec.architecture import MAX_LAYERS, Architecture, MlaShape, MoeShape
 from service.formats import huggingface
-from service.json_pointers import TAG
+from service.json_pointers import TAG_PREFIX
 from service.schemas.wire import UNNAMED, Name, Size, Wire
 
 _MARKS_OF_A_CONFIG = {"model_type", "architectures", "text_config", "language_config", "llm_config"}
@@ -135,21 +135,21 @@ def is_config(value: object) -> bool:
 
 def _form(value: object) -> str:
     if isinstance(value, (str, RootModel)):
-        return f"{TAG}name" if isinstance(value, str) else f"{TAG}config"
+        return f"{TAG_PREFIX}name" if isinstance(value, str) else f"{TAG_PREFIX}config"
     if not isinstance(value, (Mapping, ShapeFields)):
-        return f"{TAG}name"
-    return f"{TAG}config" if is_config(value) else f"{TAG}shape"
+        return f"{TAG_PREFIX}name"
+    return f"{TAG_PREFIX}config" if is_config(value) else f"{TAG_PREFIX}shape"
 
 
 Model = Annotated[
-    Annotated[Name, Tag(f"{TAG}name")]
-    | Annotated[HuggingFaceConfig, Tag(f"{TAG}config")]
-    | Annotated[ShapeFields, Tag(f"{TAG}shape")],
+    Annotated[Name, Tag(f"{TAG_PREFIX}name")]
+    | Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")]
+    | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
     Discriminator(_form),
 ]
 
 OwnModel = Annotated[
-    Annotated[HuggingFaceConfig, Tag(f"{TAG}config")] | Annotated[ShapeFields, Tag(f"{TAG}shape")],
+    Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")] | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
     Discriminator(_form),
 ]
 """A model that names nothing."""

@@ -21,7 +21,7 @@ from pydantic import (
 from models.errors import Invalid
 from models.spec.catalogue import chip_from
 from models.spec.hardware import Chip, Cluster, Fabric, Level, Torus
-from service.json_pointers import TAG
+from service.json_pointers import TAG_PREFIX
 from service.schemas.wire import UNNAMED, BandwidthGbS, Degree, Label, Name, Wire
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"]
@@ -114,11 +114,11 @@ class ChipFields(Wire):
 
 
 def _form_of_chip(value: object) -> str:
-    return f"{TAG}fields" if isinstance(value, (Mapping, ChipFields)) else f"{TAG}name"
+    return f"{TAG_PREFIX}fields" if isinstance(value, (Mapping, ChipFields)) else f"{TAG_PREFIX}name"
 
 
 ChipForm = Annotated[
-    Annotated[Name, Tag(f"{TAG}name")] | Annotated[ChipFields, Tag(f"{TAG}fields")],
+    Annotated[Name, Tag(f"{TAG_PREFIX}name")] | Annotated[ChipFields, Tag(f"{TAG_PREFIX}fields")],
     Discriminator(_form_of_chip),
 ]
 
@@ -232,7 +232,7 @@ def form_of_cluster(value: object) -> str:
         and "preset" not in value
         and bool({"chip", "levels", "torus"} & value.keys())
     )
-    return f"{TAG}fields" if described or isinstance(value, ClusterFields) else f"{TAG}preset"
+    return f"{TAG_PREFIX}fields" if described or isinstance(value, ClusterFields) else f"{TAG_PREFIX}preset"
 
 
 def no_name(value: object) -> object:
@@ -244,7 +244,7 @@ def no_name(value: object) -> object:
 
 
 ClusterForm = Annotated[
-    Annotated[ClusterPreset, Tag(f"{TAG}preset")] | Annotated[ClusterFields, Tag(f"{TAG}fields")],
+    Annotated[ClusterPreset, Tag(f"{TAG_PREFIX}preset")] | Annotated[ClusterFields, Tag(f"{TAG_PREFIX}fields")],
     Discriminator(form_of_cluster),
     BeforeValidator(no_name),
 ]

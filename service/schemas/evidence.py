@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from models.errors import Invalid
-from models.prediction.nearest_runs import Traits
+from models.prediction.nearest_runs import RunTraits
 from models.spec import catalogue
 from models.spec.workload import Precision
 from service.formats.runs import age_years
@@ -63,9 +63,9 @@ class PublishedRun(Wire):
             return catalogue.fabric_chip(self.cluster.preset)
         return str(self.cluster.chip)
 
-    def traits(self) -> Traits:
+    def traits(self) -> RunTraits:
         layout, workload, cluster = self.layout, self.workload, self.cluster
-        return Traits(
+        return RunTraits(
             chip=self.chip,
             generation=catalogue.chip(self.chip).generation,
             stack=catalogue.stack(self.stack.name).calibrated_as,

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from models.advice.cluster_choice import Choice, Objective
-from models.prediction.coverage import Ground
-from service.json_pointers import TAG
+from models.prediction.coverage import EvidenceLevel
+from service.json_pointers import TAG_PREFIX
 from service.schemas.cluster import ClusterFields, ClusterPreset, form_of_cluster, no_name
 from service.schemas.stack import StackForm
 from service.schemas.wire import Degree, Document, Wire
@@ -48,7 +48,7 @@ class OtherCluster(ClusterFields):
 
 
 OtherForm = Annotated[
-    Annotated[OtherPreset, Tag(f"{TAG}preset")] | Annotated[OtherCluster, Tag(f"{TAG}fields")],
+    Annotated[OtherPreset, Tag(f"{TAG_PREFIX}preset")] | Annotated[OtherCluster, Tag(f"{TAG_PREFIX}fields")],
     Discriminator(form_of_cluster),
     BeforeValidator(no_name),
 ]
@@ -89,7 +89,7 @@ class ChoiceAnswer(Document):
     step_time_low_s: float | None = None
     """With `step_time_high_s` its 80% interval."""
     step_time_high_s: float | None = None
-    grade: Ground | None = None
+    grade: EvidenceLevel | None = None
     """What its prediction rests on, by the weakest of the terms that decide it."""
     tokens_per_s: float | None
     """While it trains."""

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, Field, WithJsonSchema, model_validator
 
 from models.cost.step import MEMORY_TERMS, TIME_TERMS, in_gib
 from models.errors import Invalid
-from models.prediction.coverage import Ground
+from models.prediction.coverage import EvidenceLevel
 from models.prediction.prediction import Prediction
 from service.schemas.layout import LayoutFields
 from service.schemas.question import PinnedQuestion
@@ -61,7 +61,7 @@ class ByConvention(Document):
 
 
 class TermBasis(Document):
-    ground: Ground
+    ground: EvidenceLevel
     """"measured" on this chip and stack, "inherited" from the chip's generation or the stack, or
     "data_sheet": no run of either exercised it."""
     scope: str
@@ -72,7 +72,7 @@ class TermBasis(Document):
 class ProvenanceAnswer(Document):
     """What the prediction rests on."""
 
-    grade: Ground
+    grade: EvidenceLevel
     """The weakest ground among the terms that make at least a twentieth of the step."""
     terms: dict[str, TermBasis]
     """Of every term of `time` and `memory_gib` that is not zero."""

@@ -10,7 +10,7 @@ from pydantic import AwareDatetime, Discriminator, Field, StringConstraints, Tag
 from models.errors import Invalid
 from models.spec.flops import AttentionCount
 from service.formats.logs import Framework, Unit
-from service.json_pointers import TAG
+from service.json_pointers import TAG_PREFIX
 from service.schemas.architecture import Model
 from service.schemas.cluster import ClusterForm, Dtype, Tflops
 from service.schemas.layout import LayoutFields
@@ -238,11 +238,11 @@ class ReportBatch(Wire):
 
 def _form(value: object) -> str:
     many = isinstance(value, ReportBatch) or (isinstance(value, Mapping) and "reports" in value)
-    return f"{TAG}batch" if many else f"{TAG}report"
+    return f"{TAG_PREFIX}batch" if many else f"{TAG_PREFIX}report"
 
 
 Reported = Annotated[
-    Annotated[ReportSubmission, Tag(f"{TAG}report")] | Annotated[ReportBatch, Tag(f"{TAG}batch")],
+    Annotated[ReportSubmission, Tag(f"{TAG_PREFIX}report")] | Annotated[ReportBatch, Tag(f"{TAG_PREFIX}batch")],
     Discriminator(_form),
 ]
 

@@ -13,7 +13,7 @@ from models.spec.catalogue import as_tuples
 from models.spec.profile import shipped_profile
 from models.spec.stack import Kernel, Stack
 from models.spec.workload import Precision
-from service.json_pointers import TAG
+from service.json_pointers import TAG_PREFIX
 from service.schemas.layout import Modules, Placement, Recompute, Schedule, ZeroStage
 from service.schemas.wire import Degree, Name, Wire
 
@@ -136,11 +136,11 @@ class StackFields(Wire):
 
 
 def _form(value: object) -> str:
-    return f"{TAG}fields" if isinstance(value, (Mapping, StackFields)) else f"{TAG}name"
+    return f"{TAG_PREFIX}fields" if isinstance(value, (Mapping, StackFields)) else f"{TAG_PREFIX}name"
 
 
 StackForm = Annotated[
-    Annotated[Name, Tag(f"{TAG}name")] | Annotated[StackFields, Tag(f"{TAG}fields")],
+    Annotated[Name, Tag(f"{TAG_PREFIX}name")] | Annotated[StackFields, Tag(f"{TAG_PREFIX}fields")],
     Discriminator(_form),
 ]
 

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from models.errors import Invalid
-from service.json_pointers import TAG
+from service.json_pointers import TAG_PREFIX
 
 
 class Wire(BaseModel):
@@ -94,13 +94,13 @@ BandwidthGbS = Annotated[float, Field(ge=1e-3, le=1e6)]
 
 
 def _count(value: object) -> str:
-    return f"{TAG}list" if isinstance(value, list) else f"{TAG}one"
+    return f"{TAG_PREFIX}list" if isinstance(value, list) else f"{TAG_PREFIX}one"
 
 
 Value = TypeVar("Value")
 OneOrMany = Annotated[
-    Annotated[Value, Tag(f"{TAG}one")]
-    | Annotated[list[Value], Field(min_length=1, max_length=64), Tag(f"{TAG}list")],
+    Annotated[Value, Tag(f"{TAG_PREFIX}one")]
+    | Annotated[list[Value], Field(min_length=1, max_length=64), Tag(f"{TAG_PREFIX}list")],
     Discriminator(_count),
 ]
 """A value, or a list of the values that are allowed."""

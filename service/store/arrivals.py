@@ -4,8 +4,8 @@ nothing.
 A calibration remembers an id up to which it has learnt everything. This holds only if no row with
 an earlier id appears later. So a writer holds a shared lock from before it makes an id until its
 rows are visible, and a calibration takes the same lock exclusively for a moment. A row that is not
-visible after that moment has its id still to come, and gets a later one. On SQLite, transactions that
-write wait for each other anyway.
+visible after that moment has its id still to come, and gets a later one. On SQLite, transactions
+that write wait for each other anyway.
 """
 
 from __future__ import annotations

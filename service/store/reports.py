@@ -159,7 +159,8 @@ class Reports:
         return [LastReport(*row) for row in self._session.execute(query)]
 
     def by_ids(self, ids: Sequence[str]) -> Sequence[ReportRow]:
-        """The reports with these ids, of which there may be few. An id of no report is ignored."""
+        """The reports with these ids, which must fit one query (_IDS_PER_QUERY). An id of no report
+        is ignored."""
         if not ids:
             return []
         return self._session.scalars(select(ReportRow).where(ReportRow.id.in_(ids))).all()

@@ -1,8 +1,9 @@
-"""Carry published runs over into the project's own form: the evidence that answers show.
+"""Writes published runs in the project's own form, as the evidence that answers show.
 
 `python -m service.tools.carry_runs --runs FILE --out models/data/runs.jsonl`
 
-Runs that cannot be expressed, and failures that are not known to be of memory, are left out.
+FILE holds one run a line, as JSON. Runs that the models cannot express are left out, and so are
+failures that are not known to be of memory.
 """
 
 from __future__ import annotations
@@ -28,31 +29,32 @@ from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
 from service.schemas.stack import StackFields
 from service.schemas.workload import WorkloadFields
-from service.tools.fit_profile import choose
+from service.tools.fit_profile import choose_layout
 
 
-def carried(rows: Iterable[dict[str, Any]], profile: Profile) -> Iterator[dict[str, Any]]:
-    """service.schemas.evidence.PublishedRun of every row that is one."""
-    named: Counter[str] = Counter()
+def published_runs(rows: Iterable[dict[str, Any]], profile: Profile) -> Iterator[dict[str, Any]]:
+    """The document of every row that is not left out (service.schemas.evidence.PublishedRun)."""
+    times_seen: Counter[str] = Counter()
     for row in rows:
         if row["outcome"] != "ok" and row["failure"] != "out_of_memory":
             continue
         try:
             run = runs.read(row, profile.software_year)
-            layout = choose(run, profile)
+            layout = choose_layout(run, profile)
         except DomainError:
             continue
         if run.step_time_s is not None or row["outcome"] != "ok":
-            named[row["id"]] += 1
-            yield _carried(row, run, layout) | {"id": _numbered(row["id"], named[row["id"]])}
+            times_seen[row["id"]] += 1
+            unique_id = _unique_id(row["id"], times_seen[row["id"]])
+            yield _document(row, run, layout) | {"id": unique_id}
 
 
-def _numbered(id_: str, nth: int) -> str:
-    """Of runs that share an id, the second and further ones get a number."""
+def _unique_id(id_: str, nth: int) -> str:
+    """The id of the nth of the runs that share one: the second and further ones get a number."""
     return id_ if nth == 1 else f"{id_}~{nth}"
 
 
-def _carried(row: dict[str, Any], run: runs.Run, layout: Layout) -> dict[str, Any]:
+def _document(row: dict[str, Any], run: runs.Run, layout: Layout) -> dict[str, Any]:
     problem = run.problem
     document = {
         "id": row["id"],
@@ -73,29 +75,27 @@ def _carried(row: dict[str, Any], run: runs.Run, layout: Layout) -> dict[str, An
         "parameters": problem.architecture.parameters.total,
         "active_parameters": problem.architecture.parameters.active,
     }
-    return _stated(document)
+    return _without_nulls(document)
 
 
-def _stated(values: dict[str, Any]) -> dict[str, Any]:
-    """Without what is null, down to the shapes of attention and experts."""
-    whole = {
+def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
+    """The values that are not null, dataclasses among them as dictionaries; recursively."""
+    plain = {
         name: asdict(value) if hasattr(value, "__dataclass_fields__") else value
         for name, value in values.items()
     }
     return {
-        name: _stated(value) if isinstance(value, dict) else value
-        for name, value in whole.items()
+        name: _without_nulls(value) if isinstance(value, dict) else value
+        for name, value in plain.items()
         if value is not None
     }
 
 
 def _model(model: dict[str, Any]) -> dict[str, Any]:
-    shape = _stated(runs.shape(model))
-    usual = {name: field.default for name, field in ShapeFields.model_fields.items()}
-    return {
-        "name": model["name"],
-        **{name: value for name, value in shape.items() if value != usual[name]},
-    }
+    shape = _without_nulls(runs.shape(model))
+    defaults = {name: field.default for name, field in ShapeFields.model_fields.items()}
+    changed = {name: value for name, value in shape.items() if value != defaults[name]}
+    return {"name": model["name"], **changed}
 
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:
@@ -105,21 +105,23 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
         return {"preset": cluster.fabric.id, "num_chips": cluster.num_chips}
     document: dict[str, Any] = {"chip": cluster.chip.id, "num_chips": cluster.num_chips}
     if cluster.fabric.torus is not None:
-        return document | ({"torus_shape": [*cluster.torus_shape]} if cluster.torus_shape else {})
-    levels = [_stated(asdict(level)) for level in cluster.fabric.levels]
+        if cluster.torus_shape:
+            document["torus_shape"] = [*cluster.torus_shape]
+        return document
+    levels = [_without_nulls(asdict(level)) for level in cluster.fabric.levels]
     for level in levels:
-        del level["scale"]  # the innermost is up, the others are out
+        del level["scale"]  # it follows from the order: the innermost is up, the others are out
     return document | {"levels": levels}
 
 
 def _workload(workload: Workload) -> dict[str, Any]:
-    usual = {name: field.default for name, field in WorkloadFields.model_fields.items()}
-    return {name: value for name, value in asdict(workload).items() if value != usual[name]}
+    defaults = {name: field.default for name, field in WorkloadFields.model_fields.items()}
+    return {name: value for name, value in asdict(workload).items() if value != defaults[name]}
 
 
 def _stack(stack: Stack) -> dict[str, Any]:
-    """What the run shows of its build beyond the catalogue's stack; its age follows from the
-    date."""
+    """The name of the catalogue's stack, and the fields in which the run's build differs from it.
+    Its age is left out, as it follows from the date."""
     base = asdict(catalogue.stack(stack.id))
     known = StackFields.model_fields.keys() - {"age_years"}
     changes = {
@@ -131,7 +133,8 @@ def _stack(stack: Stack) -> dict[str, Any]:
 
 
 def _layout(layout: Layout) -> dict[str, Any]:
-    """With what a stack would settle otherwise, were it left out."""
+    """The layout's fields that differ from their defaults, and those that a stack would decide if
+    they were left out."""
     fields = LayoutFields.of(layout)
     return {
         **{name: getattr(fields, name) for name in DEFAULTED_KNOBS},
@@ -146,7 +149,10 @@ def main() -> None:
     arguments = parser.parse_args()
     with arguments.runs.open() as lines:
         rows = [json.loads(line) for line in lines]
-    documents = [json.dumps(one, separators=(",", ":")) for one in carried(rows, shipped_profile())]
+    documents = [
+        json.dumps(document, separators=(",", ":"))
+        for document in published_runs(rows, shipped_profile())
+    ]
     arguments.out.write_text("\n".join(documents) + "\n")
 
 

@@ -2,9 +2,10 @@
 
 `python -m service.tools.fit_profile --runs FILE --out models/data`
 
-The prior is models/data/priors.json, hardware measurements with their sources, plus an offset of
-mean zero for every generation, chip and stack a coefficient may vary with. Families are weighted so
-that a large sweep counts like a mid-sized one, and rows their source is less sure of count less.
+FILE holds one run a line, as JSON. The prior is made of hardware measurements with their sources
+(models/data/priors.json), plus an offset of mean zero for every generation, chip and stack that a
+coefficient may vary with. Runs are weighted so that a large family of runs counts like a mid-sized
+one, and runs of which their source is less sure count less.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from models.calibration.calibrate import Calibration, Observation, calibrate
+from models.calibration.calibrate import Calibration, calibrate
+from models.calibration.observation import Observation
 from models.calibration.priors import priors
 from models.cost.step import predict
 from models.errors import DomainError, Invalid
@@ -31,26 +33,28 @@ from models.spec.problem import Problem
 from models.spec.profile import NewestSoftware, Profile
 from service.formats import runs
 
-FAMILY_WEIGHT = 60.0  # no family counts for more runs than this
-MODEL_WEIGHT = (
-    8.0  # nor any model on one stack within it: what is odd about a model shows on every chip
-)
-TRUST = {"A": 1.0, "B": 0.7, "C": 0.3, "D": 0.3}
-OPEN_QUESTION = 0.1  # of its say has a run of which the source leaves open what it trained on
+# No family counts for more runs than this.
+FAMILY_WEIGHT = 60.0
+# Nor does any model on one stack within a family: what is odd about a model shows on every chip.
+MODEL_WEIGHT = 8.0
+TRUST_WEIGHT = {"A": 1.0, "B": 0.7, "C": 0.3, "D": 0.3}
+# Share of the weight of a run whose source does not say how long or how many its sequences were.
+UNSTATED_WORKLOAD_WEIGHT = 0.1
+_MADE_BY = "fit to published runs (service.tools.fit_profile)"
 
-
-_SHAPE = (
+_SHAPE_FIELDS = (
     "num_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
     "head_dim", "vocab_size", "moe", "mla",
 )  # fmt: skip
 
 
-def choose(run: runs.Run, profile: Profile) -> Layout:
-    """The fastest that fits under the first recompute policy, or under any where that never does;
-    what needs least memory if none does. A stack that takes all sequences of a device at once takes
-    as many as fit, or else all.
+def choose_layout(run: runs.Run, profile: Profile) -> Layout:
+    """The layout that a run probably had, of those that its source leaves open.
 
-    The measurement plays no part.
+    That is the fastest one that fits under the first recompute policy, or under any policy where
+    none fits under the first, or else the one that needs least memory. A stack that takes all
+    sequences of a device at once takes as many as fit, or all if none do. What the run measured
+    plays no part.
     """
     layouts = Layouts.of(run.alternatives)
     broken = first_broken(run.problem, layouts)
@@ -60,124 +64,127 @@ def choose(run: runs.Run, profile: Profile) -> Layout:
     layouts = layouts.take(broken < 0)
     if len(layouts) == 1:
         return layouts[0]
-    found = predict(run.problem, layouts, profile.coefficients(run.problem.scopes))
-    fits = found.fits()
+    predictions = predict(run.problem, layouts, profile.coefficients(run.problem.scopes))
+    fits = predictions.fits()
     if run.problem.stack.usual_sequences and (layouts.pp == 1).all():
         most = layouts.micro_batch[fits].max() if fits.any() else layouts.micro_batch.max()
         kept = np.flatnonzero(layouts.micro_batch == most)
-        layouts, found, fits = layouts.take(kept), found.take(kept), fits[kept]
+        layouts = layouts.take(kept)
+        predictions = predictions.take(kept)
+        fits = fits[kept]
     if not fits.any():
-        return layouts[int(np.argmin(found.needed_bytes))]
-    first = fits & (layouts.recompute == layouts.recompute[0])
-    return layouts[
-        int(np.argmin(np.where(first if first.any() else fits, found.step_time_s, np.inf)))
-    ]
+        return layouts[int(np.argmin(predictions.needed_bytes))]
+    fits_under_first_policy = fits & (layouts.recompute == layouts.recompute[0])
+    wanted = fits_under_first_policy if fits_under_first_policy.any() else fits
+    return layouts[int(np.argmin(np.where(wanted, predictions.step_time_s, np.inf)))]
 
 
 def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Observation]:
-    """The rows that can be expressed and say something, weighted by family, model and trust.
-
-    A run that failed says something only where the source gives memory as the reason.
-    """
+    """The rows that the models can express and that say something, weighted by family, model and
+    trust. A run that failed says something only where its source gives memory as the reason."""
     kept = [row for row in rows if row["outcome"] == "ok" or row["failure"] == "out_of_memory"]
-    models = Counter(_model(row) for row in kept)
-    share = {key: min(1.0, MODEL_WEIGHT / count) for key, count in models.items()}
-    sizes: defaultdict[str, float] = defaultdict(float)
-    for row in kept:
-        sizes[row["family"]] += share[_model(row)]
+    weights = _weights(kept)
+    # One object for equal problems, so that their runs are predicted together.
     shared: dict[Problem, Problem] = {}
     result = []
-    for row in kept:
+    for row, weight in zip(kept, weights, strict=True):
         try:
             run = runs.read(row, profile.software_year)
-            layout = choose(run, profile)
+            layout = choose_layout(run, profile)
         except DomainError:
             continue
-        weight = (
-            TRUST[row["trust"]]
-            * share[_model(row)]
-            * min(1.0, FAMILY_WEIGHT / sizes[row["family"]])
-        )
-        weight *= OPEN_QUESTION if {"seq_len", "global_batch"} & {*run.assumed} else 1.0
+        if {"seq_len", "global_batch"} & {*run.assumed}:
+            weight *= UNSTATED_WORKLOAD_WEIGHT
         result.append(
             Observation(
                 key=row["id"],
-                problem=_shared(shared, run.problem),
+                problem=shared.setdefault(run.problem, run.problem),
                 layout=layout,
                 step_time_s=run.step_time_s,
                 memory_bytes=run.memory_bytes,
                 out_of_memory=row["outcome"] != "ok",
                 weight=weight,
                 source=row["family"],
-                group=group(row),
-                model=json.dumps(shape(row), sort_keys=True),
+                group=group_key(row),
+                model=json.dumps(model_shape(row), sort_keys=True),
             )
         )
     return result
 
 
-def group(row: dict[str, Any]) -> str:
-    """Model shape, chip and stack of a row, whatever its source: what generalises must generalise
-    to another one."""
-    return json.dumps([shape(row), row["cluster"]["chip"], row["stack"]], sort_keys=True)
+def _weights(rows: Sequence[dict[str, Any]]) -> list[float]:
+    """How many runs each row counts for, by trust, by model within its family, and by family."""
+    counts = Counter(_model_key(row) for row in rows)
+    model_weight = {key: min(1.0, MODEL_WEIGHT / count) for key, count in counts.items()}
+    family_size: defaultdict[str, float] = defaultdict(float)
+    for row in rows:
+        family_size[row["family"]] += model_weight[_model_key(row)]
+    return [
+        TRUST_WEIGHT[row["trust"]]
+        * model_weight[_model_key(row)]
+        * min(1.0, FAMILY_WEIGHT / family_size[row["family"]])
+        for row in rows
+    ]
 
 
-def _model(row: dict[str, Any]) -> str:
-    return json.dumps([row["family"], shape(row), row["stack"]], sort_keys=True)
+def group_key(row: dict[str, Any]) -> str:
+    """The model shape, chip and stack of a row. Its source is left out, so that cross-validation
+    holds out runs of the same thing by all sources together."""
+    return json.dumps([model_shape(row), row["cluster"]["chip"], row["stack"]], sort_keys=True)
 
 
-def shape(row: dict[str, Any]) -> dict[str, Any]:
-    """What tells models apart whatever they are called."""
-    return {key: row["model"].get(key) for key in _SHAPE}
+def _model_key(row: dict[str, Any]) -> str:
+    return json.dumps([row["family"], model_shape(row), row["stack"]], sort_keys=True)
 
 
-def _shared(known: dict[Any, Problem], problem: Problem) -> Problem:
-    """One object for equal problems, so that their runs are predicted together."""
-    return known.setdefault(problem, problem)
+def model_shape(row: dict[str, Any]) -> dict[str, Any]:
+    """The fields that tell models apart whatever they are called."""
+    return {key: row["model"].get(key) for key in _SHAPE_FIELDS}
 
 
 def fit(rows: Sequence[dict[str, Any]]) -> Calibration:
-    """What a run leaves open is as the fit would have it, and not its prior: it is chosen again
-    under a first fit."""
-    prior, made_by = priors(), "fit to published runs (service.tools.fit_profile)"
-    first = calibrate(prior, observations(rows, prior), made_by, grouped=True)
+    """Fits the profile to published runs, twice. Layouts that a source leaves open are first chosen
+    by predictions of the prior, and then by those of the first fit."""
+    prior = priors()
+    first = calibrate(prior, observations(rows, prior), _MADE_BY, published=True)
     observed = observations(rows, first.profile)
-    found = calibrate(prior, observed, made_by, grouped=True)
-    found = replace(
-        found, profile=replace(found.profile, newest=newest(rows, observed, prior.software_year))
-    )
+    fitted = calibrate(prior, observed, _MADE_BY, published=True)
+    newest = newest_software(rows, observed, prior.software_year)
+    fitted = replace(fitted, profile=replace(fitted.profile, newest=newest))
     sys.stderr.write(
-        f"{found.observations} runs, {len(found.moved)} of {len(prior.terms)} terms identified,"
-        f" median error {found.error_before:.1%} -> {found.error_after:.1%}, {len(found.outliers)}"
-        " outliers\n"
+        f"{fitted.observations} runs, {len(fitted.moved)} of {len(prior.terms)} terms identified,"
+        f" median error {fitted.error_before:.1%} -> {fitted.error_after:.1%},"
+        f" {len(fitted.outliers)} outliers\n"
     )
-    return found
+    return fitted
 
 
-def newest(
+def newest_software(
     rows: Iterable[dict[str, Any]], observed: Iterable[Observation], software_year: float
 ) -> tuple[NewestSoftware, ...]:
-    """The newest software that was timed on each generation of chips; runs without a date do not
-    tell."""
+    """The date of the newest software that was timed on each generation of chips. Runs without a
+    date do not tell."""
     dated = {row["id"] for row in rows if row.get("date")}
     years: dict[str, float] = {}
     for one in observed:
         if one.step_time_s is not None and one.key in dated:
             scope = f"generation:{one.problem.cluster.chip.generation}"
             years[scope] = max(software_year - one.problem.stack.age_years, years.get(scope, 0.0))
-    return tuple(NewestSoftware(scope=scope, year=round(year, 3)) for scope, year in sorted(years.items()))
+    return tuple(
+        NewestSoftware(scope=scope, year=round(year, 3)) for scope, year in sorted(years.items())
+    )
 
 
-def written(found: Calibration) -> tuple[str, str]:
-    """The profile and its joint posterior as data files."""
-    content = found.profile.to_json()
+def data_files(fitted: Calibration) -> tuple[str, str]:
+    """The text of profile.json and of posterior.json."""
+    content = fitted.profile.to_json()
     content["terms"] = [
         {**t, "mean": round(t["mean"], 4), "spread": round(t["spread"], 4)}
         for t in content["terms"]
     ]
     return (
         json.dumps(content, indent=1) + "\n",
-        json.dumps(found.posterior.to_json(), indent=1) + "\n",
+        json.dumps(fitted.posterior.to_json(), indent=1) + "\n",
     )
 
 
@@ -189,9 +196,10 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     with arguments.runs.open() as lines, threadpool_limits(1, user_api="blas"):
-        found = fit([json.loads(line) for line in lines])
-    for name, text in zip(("profile.json", "posterior.json"), written(found), strict=True):
-        (arguments.out / name).write_text(text)
+        fitted = fit([json.loads(line) for line in lines])
+    profile, posterior = data_files(fitted)
+    (arguments.out / "profile.json").write_text(profile)
+    (arguments.out / "posterior.json").write_text(posterior)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whose key a request carries, before anything of it is read."""
+"""Finds out who sends a request, by its API key, before any of its body is read."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.api_keys import ANYONE, caller_of
 from service.errors import ServiceError
 from service.store import Store
-from service.web.problems import of_service_error
+from service.web.problems import service_error_response
 
 GUARDED = "/v1"
-"""Health, documentation and the meaning of problems are for everybody."""
+"""The paths that need a key begin so. Health, documentation and the meaning of problems are for
+everybody."""
 
 
 class Authentication:
+    """Middleware that puts the caller into `state` of the scope."""
+
     def __init__(self, app: ASGIApp, store: Store, required: bool) -> None:
         self.app, self.store, self.required = app, store, required
 
@@ -23,10 +26,12 @@ class Authentication:
         if scope["type"] == "http":
             scope["state"]["caller"] = ANYONE
             if self.required and scope["path"].startswith(GUARDED):
-                given = Headers(scope=scope).getlist("authorization")
+                authorization = Headers(scope=scope).getlist("authorization")
                 try:
-                    scope["state"]["caller"] = await run_in_threadpool(caller_of, self.store, given)
+                    scope["state"]["caller"] = await run_in_threadpool(
+                        caller_of, self.store, authorization
+                    )
                 except ServiceError as error:
-                    await of_service_error(scope, error)(scope, receive, send)
+                    await service_error_response(scope, error)(scope, receive, send)
                     return
         await self.app(scope, receive, send)

@@ -10,34 +10,36 @@ from fastapi.responses import JSONResponse
 
 from service.errors import BadHeader
 
-_ONE = r'(?:W/)?"[^"\s]*"'
-_TAG = re.compile(rf"{_ONE}|\*")
-_TAGS = re.compile(rf"[ \t]*(?:\*|{_ONE}(?:[ \t]*,[ \t]*{_ONE})*)[ \t]*")
+_ENTITY_TAG = r'(?:W/)?"[^"\s]*"'
+_TAG_OR_STAR = re.compile(rf"{_ENTITY_TAG}|\*")
+_HEADER = re.compile(rf"[ \t]*(?:\*|{_ENTITY_TAG}(?:[ \t]*,[ \t]*{_ENTITY_TAG})*)[ \t]*")
 
 
-def tags(header: str) -> list[str]:
+def parse_entity_tags(header: str) -> list[str]:
     """The entity tags of an If-Match or If-None-Match header."""
-    return _TAG.findall(header)
+    return _TAG_OR_STAR.findall(header)
 
 
-def required_tags(if_match: str) -> list[str]:
-    """The tags of a header that guards a change: what cannot be read guards nothing, so it is
-    refused."""
-    if not _TAGS.fullmatch(if_match):
+def parse_if_match(if_match: str) -> list[str]:
+    """The entity tags of an If-Match header. Raises BadHeader where it cannot be read, because it
+    would then not guard the change that it comes with."""
+    if not _HEADER.fullmatch(if_match):
         raise BadHeader(
             "If-Match", 'must be * or a list of ETags, each in double quotes, such as "default-3"'
         )
-    return tags(if_match)
+    return parse_entity_tags(if_match)
 
 
-def tagged(request: Request, document: dict[str, Any], etag: str) -> Response:
-    """The document with its ETag, or 304 where the client has it. If-None-Match compares weakly."""
-    seen = [tag.removeprefix("W/") for tag in tags(request.headers.get("if-none-match", ""))]
+def conditional_response(request: Request, document: dict[str, Any], etag: str) -> Response:
+    """The document with its ETag, or 304 where If-None-Match says that the client has it. That
+    comparison is weak (RFC 9110 §13.1.2)."""
+    if_none_match = request.headers.get("if-none-match", "")
+    seen = [tag.removeprefix("W/") for tag in parse_entity_tags(if_none_match)]
     if etag in seen or "*" in seen:
         return Response(status_code=304, headers={"ETag": etag})
     return JSONResponse(document, headers={"ETag": etag})
 
 
-def immutable(request: Request, document: dict[str, Any]) -> Response:
-    """A document that never changes once it lies at its address: the address identifies it."""
-    return tagged(request, document, f'"{request.url.path.rsplit("/v1/", 1)[-1]}"')
+def immutable_response(request: Request, document: dict[str, Any]) -> Response:
+    """A response with a document that never changes, so that its address serves as its ETag."""
+    return conditional_response(request, document, f'"{request.url.path.rsplit("/v1/", 1)[-1]}"')

@@ -1,4 +1,4 @@
-"""HEAD, wherever GET is: the same answer without its body (RFC 9110 §9.3.2)."""
+"""Answers HEAD wherever there is a GET: with the same headers and no body (RFC 9110 §9.3.2)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class HeadAsGet:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def bodiless(message: Message) -> None:
-            await send(
-                {**message, "body": b""} if message["type"] == "http.response.body" else message
-            )
+        async def send_without_body(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
 
         if scope["type"] == "http" and scope["method"] == "HEAD":
-            await self.app({**scope, "method": "GET"}, receive, bodiless)
+            await self.app({**scope, "method": "GET"}, receive, send_without_body)
         else:
             await self.app(scope, receive, send)

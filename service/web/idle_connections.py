@@ -1,5 +1,10 @@
-"""Connections of clients, which end where no request comes on them: uvicorn waits for the head of
-one forever."""
+"""Closes connections on which no request arrives.
+
+uvicorn's `timeout_keep_alive` starts only after an answer: for the first request of a connection,
+and for the rest of a head that has begun, it waits forever, and no option of uvicorn changes that.
+A client could so hold as many connections as it likes. Slow bodies are the business of
+`service.web.limits`.
+"""
 
 from __future__ import annotations
 
@@ -11,31 +16,32 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class Connection(H11Protocol):
-    """Closed unless the head of a request is there `head_wait_s` after it was opened, or after the
-    first byte that follows an answer; how long it may then be idle uvicorn knows."""
+    """A connection that is closed unless the head of a request is complete within `head_wait_s`
+    seconds: after the connection was opened, or after the first byte that follows an answer. How
+    long it may be idle between an answer and that byte is uvicorn's `timeout_keep_alive`."""
 
     head_wait_s = 30.0
-    _too_late: asyncio.TimerHandle | None = None
+    _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._wait()
+        self._start_timer()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
-            self._wait_no_longer()
-        elif self._too_late is None:
-            self._wait()
+            self._stop_timer()
+        elif self._head_timer is None:
+            self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._wait_no_longer()
+        self._stop_timer()
         super().connection_lost(exc)
 
-    def _wait(self) -> None:
-        self._too_late = self.loop.call_later(self.head_wait_s, self.timeout_keep_alive_handler)
+    def _start_timer(self) -> None:
+        self._head_timer = self.loop.call_later(self.head_wait_s, self.timeout_keep_alive_handler)
 
-    def _wait_no_longer(self) -> None:
-        if self._too_late is not None:
-            self._too_late.cancel()
-            self._too_late = None
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

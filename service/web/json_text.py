@@ -1,4 +1,5 @@
-"""JSON texts, read strictly: nothing a parser guesses and nothing a database cannot store."""
+"""JSON texts, read strictly: nothing is guessed, and nothing is let in that a database cannot
+store."""
 
 from __future__ import annotations
 
@@ -11,45 +12,47 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.errors import MalformedBody, Unreadable
-from service.field_violations import shown
+from service.field_violations import echoed_value
 from service.schemas.architecture import is_config
 
 MAX_DEPTH = 64
 MAX_MEMBERS = 100_000
-"""Of all objects together: each that no schema knows costs an entry in an error that is made on the
-event loop."""
+"""Of all objects together. Each member that no schema knows costs an entry in an error, which is
+made on the event loop."""
 MAX_OWN_MEMBERS = 20_000
 """Of one object."""
 MAX_CONTAINERS = 1_000_000
-"""Brackets that open one: each takes 30 times its bytes of memory."""
-_MOST_EXACT = 2**53
-"""Up to which a 64-bit float tells neighbouring integers apart."""
-_SHOWN = 40  # digits of a number, and characters of a text before the one that is refused
+"""Arrays and objects. Each takes about 30 times as much memory as its brackets take bytes."""
+_MAX_EXACT_INTEGER = 2**53
+"""Up to here a 64-bit float tells neighbouring integers apart."""
+_SHOWN_CHARACTERS = 40
+"""How much an error shows of a number, and of a text in front of the character it refuses."""
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 STRINGS = re.compile(_STRING, re.DOTALL)
 TOKENS = re.compile(rf"{_STRING}|[\[\]{{}}]", re.DOTALL)
 """Strings, and the brackets around and between them."""
-_UNSTORABLE = re.compile(r"[\0\ud800-\udfff]")
+_UNSTORABLE_CHARACTER = re.compile(r"[\0\ud800-\udfff]")
 
 
-class NonFinite(str):
-    """NaN or Infinity as it was written: no JSON, but what Python puts into a Hugging Face
-    config.json.
+class NonFiniteNumber(str):
+    """NaN or Infinity as it was written. Neither is JSON, but Python writes both into the
+    config.json of Hugging Face models.
 
-    Kept as text, because no database stores it as a number and no reader of such a config needs its
-    value.
+    It is kept as text, because no database stores it as a number and no reader of such a config
+    needs its value.
     """
 
 
 @dataclass(frozen=True, slots=True)
-class _Wrong:
-    """In the place of a value that is refused, until it is known where that is."""
+class _Rejected:
+    """Stands in the parsed tree for a value that is refused. The parser's hooks know the value but
+    not its location, which a walk through the tree finds afterwards."""
 
     value: object
     rule: str
 
 
-def decoded(body: bytes) -> str:
+def decode_utf8(body: bytes) -> str:
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -59,11 +62,11 @@ def decoded(body: bytes) -> str:
 
 
 def parse(text: str) -> Any:
-    """The value of a JSON text (RFC 8259), without repeated names, NUL characters or lone
-    surrogates.
+    """The value of a JSON text (RFC 8259). Raises MalformedBody or Unreadable.
 
-    NaN and Infinity are read as NonFinite in a config.json given as `model`, and refused everywhere
-    else.
+    Refused are names that an object has twice, NUL characters, lone surrogates, and whatever is
+    above the limits of this module. NaN and Infinity are read as NonFiniteNumber in a config.json
+    that is given as `model`, and refused everywhere else.
     """
     require_few_containers(text)
     try:
@@ -74,122 +77,141 @@ def parse(text: str) -> Any:
         raise MalformedBody(
             f"The body is not JSON: {error.msg} at character {error.pos}."
         ) from None
-    if not _is_plain(value) and (wrong := next(_wrong(value, ()), None)):
-        raise wrong
+    # Most bodies pass the cheap look at everything; only others are walked through with locations.
+    if not _is_acceptable(value):
+        rejection = next(_rejections(value, ()), None)
+        if rejection is not None:
+            raise rejection
     return value
 
 
 def require_few_containers(text: str) -> None:
-    if _opened(text) > MAX_CONTAINERS and _opened(STRINGS.sub("", text)) > MAX_CONTAINERS:
+    """Raises Unreadable where a text opens more than MAX_CONTAINERS arrays and objects. Strings are
+    taken out only where the brackets within them could make a difference."""
+    if _count_brackets(text) <= MAX_CONTAINERS:
+        return
+    if _count_brackets(STRINGS.sub("", text)) > MAX_CONTAINERS:
         raise Unreadable(f"opens more than {MAX_CONTAINERS} arrays and objects")
 
 
-def _opened(text: str) -> int:
+def _count_brackets(text: str) -> int:
     return text.count("[") + text.count("{")
 
 
 _TOO_DEEP = f"nests deeper than {MAX_DEPTH} levels"
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether nothing is in it that may have to be refused."""
-    level, members, plain = [value], 0, True
+def _is_acceptable(value: Any) -> bool:
+    """Whether nothing in the value may have to be refused. Goes through it level by level, and
+    raises Unreadable where there are too many levels or members."""
+    level = [value]
+    members = 0
+    acceptable = True
     for _ in range(MAX_DEPTH):
         inner: list[Any] = []
         for item in level:
             if isinstance(item, str):
-                plain = (
-                    plain and not isinstance(item, NonFinite) and _UNSTORABLE.search(item) is None
-                )
+                if isinstance(item, NonFiniteNumber) or _UNSTORABLE_CHARACTER.search(item):
+                    acceptable = False
             elif isinstance(item, dict):
                 members += len(item)
                 inner += item.keys()
                 inner += item.values()
             elif isinstance(item, list):
                 inner += item
-            elif isinstance(item, _Wrong):
-                plain = False
+            elif isinstance(item, _Rejected):
+                acceptable = False
         if not inner:
             if members > MAX_MEMBERS:
                 raise Unreadable(f"holds objects of more than {MAX_MEMBERS} members together")
-            return plain
+            return acceptable
         level = inner
     raise Unreadable(_TOO_DEEP)
 
 
-def _wrong(
+def _rejections(
     value: Any, location: tuple[str | int, ...], *, finite: bool = True
 ) -> Iterator[Unreadable]:
-    """What is refused, and where it is."""
-    if isinstance(value, _Wrong):
+    """An error for each value that is refused, with its location. `finite`: NaN and Infinity are
+    among those."""
+    if isinstance(value, _Rejected):
         yield Unreadable(value.rule, value.value, location)
-    elif isinstance(value, NonFinite):
+    elif isinstance(value, NonFiniteNumber):
         if finite:
             yield Unreadable("is not JSON, whose numbers are finite", str(value), location)
     elif isinstance(value, str):
-        if found := _UNSTORABLE.search(value):
+        if found := _UNSTORABLE_CHARACTER.search(value):
             rule = (
                 f"holds a NUL character or half a surrogate pair at its character {found.start()}"
             )
-            yield Unreadable(rule, _escaped(value[max(found.start() - _SHOWN, 0) :]), location)
+            first_shown = max(found.start() - _SHOWN_CHARACTERS, 0)
+            yield Unreadable(rule, _escaped(value[first_shown:]), location)
     elif isinstance(value, dict):
-        yield from _wrong_in(
-            value, location, finite=finite and not (location == ("model",) and is_config(value))
-        )
+        is_model_config = location == ("model",) and is_config(value)
+        yield from _rejections_in_object(value, location, finite=finite and not is_model_config)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _wrong(item, (*location, index), finite=finite)
+            yield from _rejections(item, (*location, index), finite=finite)
 
 
-def _wrong_in(
+def _rejections_in_object(
     value: Mapping[str, Any], location: tuple[str | int, ...], *, finite: bool
 ) -> Iterator[Unreadable]:
     for name, item in value.items():
-        if _UNSTORABLE.search(name):
+        if _UNSTORABLE_CHARACTER.search(name):
             rule = "is a name with a NUL character or half a surrogate pair"
             yield Unreadable(rule, _escaped(name), location)
         else:
-            yield from _wrong(item, (*location, name), finite=finite)
+            yield from _rejections(item, (*location, name), finite=finite)
 
 
 def _escaped(text: str) -> object:
-    """As JSON writes it in ASCII, which every reader and database takes."""
-    return shown(json.dumps(text)[1:-1])
+    """The text as JSON writes it in ASCII, which every reader and database takes."""
+    return echoed_value(json.dumps(text)[1:-1])
 
 
-def _integer(literal: str) -> int | _Wrong:
+def _parse_integer(literal: str) -> int | _Rejected:
     try:
         return int(literal)
     except ValueError:
-        return _Wrong(f"{literal[:_SHOWN]}…", "is an integer of more digits than the service reads")
+        rule = "is an integer of more digits than the service reads"
+        return _Rejected(f"{literal[:_SHOWN_CHARACTERS]}…", rule)
 
 
-def _number(literal: str) -> float | _Wrong:
-    """What has no fraction is an integer, however it is written (JSON Schema 2020-12, validation
-    §6.1.1)."""
+def _parse_number(literal: str) -> float | _Rejected:
+    """A number without a fraction is an integer, however it is written (JSON Schema 2020-12,
+    validation §6.1.1)."""
     value = float(literal)
     if math.isinf(value):
-        return _Wrong(literal[:_SHOWN], "is beyond the range of a 64-bit float")
-    return int(value) if value.is_integer() and abs(value) <= _MOST_EXACT else value
+        return _Rejected(literal[:_SHOWN_CHARACTERS], "is beyond the range of a 64-bit float")
+    return int(value) if value.is_integer() and abs(value) <= _MAX_EXACT_INTEGER else value
 
 
-def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any] | _Wrong:
+def _object_without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any] | _Rejected:
     if len(pairs) > MAX_OWN_MEMBERS:
-        return _Wrong(f"an object with {len(pairs)} members", f"has more than {MAX_OWN_MEMBERS}")
+        return _Rejected(f"an object with {len(pairs)} members", f"has more than {MAX_OWN_MEMBERS}")
     value = dict(pairs)
     if len(value) < len(pairs):
         times = Counter(name for name, _ in pairs)
-        value |= {name: _twice(value[name]) for name, count in times.items() if count > 1}
+        value |= {name: _repeated_name(value[name]) for name, count in times.items() if count > 1}
     return value
 
 
-def _twice(item: Any) -> _Wrong:
+def _repeated_name(item: Any) -> _Rejected:
+    """Refuses a name that an object has twice; `item` is the last value it has there."""
     rule = "is given twice in one object"
-    if isinstance(item, (dict, list)):
-        return _Wrong("an object" if isinstance(item, dict) else "an array", rule)
-    return _Wrong(_escaped(item) if isinstance(item, str) else getattr(item, "value", item), rule)
+    if isinstance(item, dict):
+        return _Rejected("an object", rule)
+    if isinstance(item, list):
+        return _Rejected("an array", rule)
+    if isinstance(item, _Rejected):
+        return _Rejected(item.value, rule)
+    return _Rejected(_escaped(item) if isinstance(item, str) else item, rule)
 
 
 _decoder = json.JSONDecoder(
-    parse_constant=NonFinite, parse_float=_number, parse_int=_integer, object_pairs_hook=_unique
+    parse_constant=NonFiniteNumber,
+    parse_float=_parse_number,
+    parse_int=_parse_integer,
+    object_pairs_hook=_object_without_repeats,
 )

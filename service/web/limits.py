@@ -1,4 +1,5 @@
-"""How large a request body may be, and all that are held together, and how long one may take."""
+"""Limits of request bodies: how large each may be and how fast it must come, and how much of all
+bodies is held in memory at a time."""
 
 from __future__ import annotations
 
@@ -11,85 +12,107 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import BodyTooLarge, BodyTooSlow, TooMuchHeld
-from service.web.problems import of_service_error
+from service.web.problems import service_error_response
 
-_SLOWEST = 1000  # bytes a second: whoever sends some now and then would otherwise never be done
-_SMALL = 2**18  # bytes of a body that is read however many others are held
-_PAUSE_S = 1.0  # after which a client whose body is refused has stopped sending it
-_TIMES = 16  # the largest body: so much is held of all, and dropped of one that is refused
+_MIN_BYTES_PER_S = 1000
+"""A body that comes more slowly is refused. No option of uvicorn does this: a client that sends a
+byte now and then would hold its connection and its memory forever. Heads that do not come are the
+business of `service.web.idle_connections`."""
+
+_SMALL_BYTES = 2**18  # a body is read up to here however much of other bodies is held
+_DRAIN_PAUSE_S = 1.0  # a client that sends nothing for so long has stopped sending a refused body
+_MAX_BODIES_HELD = 16
+"""In units of the largest body: so much is held of all bodies together, and so much is read and
+dropped of one that is refused."""
 
 
 class BodyLimit:
-    """Refuses a body by its Content-Length, or while it streams in, or no longer does; and where
-    too much of others is held, since each stays in memory until its request is answered.
+    """Middleware that refuses a body that is too large, by its Content-Length or while it is read;
+    one that comes too slowly; and one that would make all bodies together take too much memory,
+    since each stays in memory until its request is answered.
 
-    A refused body is read and dropped for a while: a client that is still sending would otherwise
+    A refused body is read and dropped for a while. A client that is still sending would otherwise
     see its connection break instead of the answer.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int, wait_s: float) -> None:
-        self.app, self.max_bytes, self.wait_s = app, max_bytes, wait_s
-        self.held = 0
+        self.app = app
+        self.max_bytes = max_bytes
+        self.wait_s = wait_s
+        self.held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers, body = Headers(scope=scope), _Body(self, receive)
+        headers = Headers(scope=scope)
+        body = _Body(self, receive)
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > self.max_bytes:
-            if "expect" not in headers:
+            if "expect" not in headers:  # a client that expects a 100 has not begun to send
                 await body.drain()
-            await of_service_error(scope, BodyTooLarge(self.max_bytes))(scope, receive, send)
+            error = BodyTooLarge(self.max_bytes)
+            await service_error_response(scope, error)(scope, receive, send)
             return
         try:
             await self.app(scope, body.receive, send)
         finally:
-            self.held -= body.taken
+            self.held_bytes -= body.held_bytes
 
 
 class _Body:
-    """What comes of one request."""
+    """The body of one request, as it is received."""
 
     def __init__(self, limit: BodyLimit, receive: Receive) -> None:
-        self._limit, self._receive = limit, receive
-        self._began, self._came, self._more = time.monotonic(), 0, True
-        self.taken = 0
+        self._limit = limit
+        self._receive = receive
+        self._began = time.monotonic()
+        self._received_bytes = 0
+        self._more_body = True
+        self.held_bytes = 0
+        """What of the body counts towards what all bodies hold: all of it until it is refused."""
 
     async def receive(self) -> Message:
-        if not self._more:
+        """The next message, as ASGI's `receive` has it. Raises BodyTooLarge, TooMuchHeld or
+        BodyTooSlow."""
+        if not self._more_body:
             return await self._receive()
-        message = await self._next()
+        message = await self._next_message()
         size = len(message.get("body", b""))
-        self.taken += size
-        self._limit.held += size
-        if self.taken > self._limit.max_bytes:
-            await self._refused()
-            raise BodyTooLarge(self._limit.max_bytes)
-        if self.taken > _SMALL and self._limit.held > _TIMES * self._limit.max_bytes:
-            await self._refused()
+        self.held_bytes += size
+        self._limit.held_bytes += size
+        max_bytes = self._limit.max_bytes
+        if self.held_bytes > max_bytes:
+            await self._release_and_drain()
+            raise BodyTooLarge(max_bytes)
+        too_much_held = self._limit.held_bytes > _MAX_BODIES_HELD * max_bytes
+        if self.held_bytes > _SMALL_BYTES and too_much_held:
+            await self._release_and_drain()
             raise TooMuchHeld
         return message
 
-    async def _refused(self) -> None:
-        self._limit.held -= self.taken
-        self.taken = 0
+    async def _release_and_drain(self) -> None:
+        self._limit.held_bytes -= self.held_bytes
+        self.held_bytes = 0
         await self.drain()
 
     async def drain(self) -> None:
-        most = self._came + _TIMES * self._limit.max_bytes
+        """Reads and drops the rest of the body, until the client pauses or has sent very much."""
+        stop_at = self._received_bytes + _MAX_BODIES_HELD * self._limit.max_bytes
         with suppress(BodyTooSlow):
-            while self._more and self._came < most:
-                await self._next(_PAUSE_S)
+            while self._more_body and self._received_bytes < stop_at:
+                await self._next_message(_DRAIN_PAUSE_S)
 
-    async def _next(self, most_s: float = math.inf) -> Message:
-        left_s = self._began + self._limit.wait_s + self._came / _SLOWEST - time.monotonic()
+    async def _next_message(self, timeout_s: float = math.inf) -> Message:
+        """The next message, unless it does not come within any of three times: `timeout_s`, the
+        `wait_s` of the limit, and what is left of the time that the bytes so far are allowed."""
+        wait_s = self._limit.wait_s
+        allowed_until = self._began + wait_s + self._received_bytes / _MIN_BYTES_PER_S
+        left_s = allowed_until - time.monotonic()
         try:
-            message = await asyncio.wait_for(
-                self._receive(), min(left_s, self._limit.wait_s, most_s)
-            )
+            message = await asyncio.wait_for(self._receive(), min(left_s, wait_s, timeout_s))
         except TimeoutError:
-            raise BodyTooSlow(self._limit.wait_s) from None
-        self._came += len(message.get("body", b""))
-        self._more = message.get("more_body", False)
+            raise BodyTooSlow(wait_s) from None
+        self._received_bytes += len(message.get("body", b""))
+        self._more_body = message.get("more_body", False)
         return message

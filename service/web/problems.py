@@ -1,5 +1,5 @@
-"""Errors as `application/problem+json` (RFC 9457): the one place where an exception becomes an
-answer."""
+"""Errors as `application/problem+json` (RFC 9457). This is the one place where an exception becomes
+an answer."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from starlette.types import Scope
 from models.errors import DomainError, Infeasible, Invalid, OutOfTime, UnknownName, Unsupported
 from service import errors
 from service.field_violations import (
-    MAX_SHOWN,
-    MAX_TOLD,
+    MAX_RULE_CHARACTERS,
+    MAX_VALUE_CHARACTERS,
     FieldViolation,
-    cut,
-    given,
-    of_pydantic,
-    shown,
+    echoed_value,
+    submitted_value,
+    truncate,
+    violation_of_pydantic,
 )
 from service.json_pointers import location_of
 
 MEDIA_TYPE = "application/problem+json"
 MAX_ERRORS = 100
+"""How many violations a problem lists; its `detail` says how many there are."""
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ TYPES: dict[str, ProblemType] = {
     ),
 }
 
-_OF_EXCEPTION: dict[type[Exception], str] = {
+_NAME_OF_EXCEPTION: dict[type[Exception], str] = {
     Invalid: "invalid",
     UnknownName: "unknown-name",
     Unsupported: "unsupported",
@@ -180,19 +181,19 @@ _OF_EXCEPTION: dict[type[Exception], str] = {
     errors.ClientGone: "client-gone",
     errors.Refused: "invalid",
 }
-_OF_STATUS = {400: "bad-request", 404: "not-found", 405: "method-not-allowed"}
+_NAME_OF_STATUS = {400: "bad-request", 404: "not-found", 405: "method-not-allowed"}
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
-RETRY_AFTER_S = 5
+_RETRY_AFTER_S = 5
 
 
 def install(app: FastAPI) -> None:
-    app.add_exception_handler(RequestValidationError, _validation)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(DomainError, _domain)
-    app.add_exception_handler(errors.ServiceError, _service)
+    app.add_exception_handler(RequestValidationError, _handle_validation_error)
+    app.add_exception_handler(HTTPException, _handle_http_error)
+    app.add_exception_handler(DomainError, _handle_domain_error)
+    app.add_exception_handler(errors.ServiceError, _handle_service_error)
 
 
-def problem(
+def problem_response(
     scope: Scope, name: str, detail: str, headers: Mapping[str, str] | None = None, **members: Any
 ) -> JSONResponse:
     kind = TYPES[name]
@@ -200,32 +201,32 @@ def problem(
         "type": f"/problems/{name}",
         "title": kind.title,
         "status": kind.status,
-        "detail": cut(detail, MAX_TOLD),
-        "instance": cut(scope["path"], MAX_SHOWN),
+        "detail": truncate(detail, MAX_RULE_CHARACTERS),
+        "instance": truncate(scope["path"], MAX_VALUE_CHARACTERS),
         "request_id": scope["state"].get("request_id"),
         **members,
     }
     return JSONResponse(body, kind.status, headers, MEDIA_TYPE)
 
 
-def internal(scope: Scope) -> JSONResponse:
-    return problem(
+def internal_error_response(scope: Scope) -> JSONResponse:
+    return problem_response(
         scope, "internal", "The service failed; the log holds the reason under this request_id."
     )
 
 
-def of_service_error(scope: Scope, error: errors.ServiceError) -> JSONResponse:
+def service_error_response(scope: Scope, error: errors.ServiceError) -> JSONResponse:
     name = _name_of(error)
     if isinstance(error, errors.Refused):
-        faults = [_fault(scope, each) for each in error.errors[:MAX_ERRORS]]
-        return _refused(scope, name, faults, count=len(error.errors))
-    return problem(scope, name, str(error), _headers(name, error))
+        violations = [_violation(scope, each) for each in error.errors[:MAX_ERRORS]]
+        return _violations_response(scope, name, violations, count=len(error.errors))
+    return problem_response(scope, name, str(error), _error_headers(name, error))
 
 
-def _headers(name: str, error: errors.ServiceError) -> dict[str, str]:
-    """Challenges are those of RFC 6750 §3."""
+def _error_headers(name: str, error: errors.ServiceError) -> dict[str, str]:
+    """When to try again, or the challenge of RFC 6750 §3."""
     if TYPES[name].status == 503 or name == "still-running":
-        return {"Retry-After": str(RETRY_AFTER_S)}
+        return {"Retry-After": str(_RETRY_AFTER_S)}
     if isinstance(error, errors.Forbidden):
         return {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{error.scope}"'}
     if isinstance(error, errors.Unauthenticated):
@@ -233,93 +234,106 @@ def _headers(name: str, error: errors.ServiceError) -> dict[str, str]:
     return {}
 
 
-async def _validation(request: Request, error: Exception) -> JSONResponse:
+async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
+    """A path parameter that breaks a rule names no resource, so that is a 404."""
     found = error.errors() if isinstance(error, RequestValidationError) else []
     if any(item["loc"][0] == "path" for item in found):
-        return problem(
-            request.scope, "not-found", f"There is nothing at {cut(request.url.path, MAX_SHOWN)}."
-        )
-    faults = [_fault_of_pydantic(request.scope, item) for item in found[:MAX_ERRORS]]
-    return _refused(request.scope, "invalid", faults, count=len(found))
+        return problem_response(request.scope, "not-found", _nothing_at(request))
+    violations = [_violation_of_pydantic(request.scope, item) for item in found[:MAX_ERRORS]]
+    return _violations_response(request.scope, "invalid", violations, count=len(found))
 
 
-async def _http(request: Request, error: Exception) -> JSONResponse:
+async def _handle_http_error(request: Request, error: Exception) -> JSONResponse:
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     if status == 405:
-        headers["Allow"] = ", ".join(_methods(request))
-    name = _OF_STATUS.get(status, "bad-request" if status < 500 else "internal")
-    path = cut(request.url.path, MAX_SHOWN)
-    details = {
-        "not-found": f"There is nothing at {path}.",
-        "method-not-allowed": f"The methods of {path} are {headers.get('Allow')}.",
-    }
-    return problem(request.scope, name, details.get(name, "The request cannot be read."), headers)
+        headers["Allow"] = ", ".join(_allowed_methods(request))
+    name = _NAME_OF_STATUS.get(status, "bad-request" if status < 500 else "internal")
+    if name == "not-found":
+        detail = _nothing_at(request)
+    elif name == "method-not-allowed":
+        detail = f"The methods of {_shown_path(request)} are {headers.get('Allow')}."
+    else:
+        detail = "The request cannot be read."
+    return problem_response(request.scope, name, detail, headers)
 
 
-def _methods(request: Request) -> list[str]:
-    """Of all routes at this address (RFC 9110 §10.2.1)."""
-    taken = [
+def _nothing_at(request: Request) -> str:
+    return f"There is nothing at {_shown_path(request)}."
+
+
+def _shown_path(request: Request) -> str:
+    return truncate(request.url.path, MAX_VALUE_CHARACTERS)
+
+
+def _allowed_methods(request: Request) -> list[str]:
+    """The methods of all routes at this address (RFC 9110 §10.2.1)."""
+    allowed = [
         method
         for method in _METHODS
-        if any(_takes(route, request.scope, method) for route in request.app.routes)
+        if any(_has_method(route, request.scope, method) for route in request.app.routes)
     ]
-    return sorted([*taken, "HEAD"] if "GET" in taken else taken)
+    return sorted([*allowed, "HEAD"] if "GET" in allowed else allowed)
 
 
-def _takes(route: BaseRoute, scope: Scope, method: str) -> bool:
+def _has_method(route: BaseRoute, scope: Scope, method: str) -> bool:
     return route.matches({**scope, "method": method})[0] is Match.FULL
 
 
-async def _domain(request: Request, error: Exception) -> JSONResponse:
+async def _handle_domain_error(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, Infeasible):
         members: dict[str, Any] = {
             "constraint": error.constraint,
-            "needed": shown(error.needed),
-            "available": shown(error.available),
+            "needed": echoed_value(error.needed),
+            "available": echoed_value(error.available),
             "unit": error.unit or None,
             "enough_chips": error.enough_chips,
         }
         if error.blamed:
-            members["errors"] = [_fault(request.scope, each).entry() for each in error.blamed]
-        return problem(request.scope, _name_of(error), error.detail, **members)
+            members["errors"] = [_violation(request.scope, each).entry() for each in error.blamed]
+        return problem_response(request.scope, _name_of(error), error.detail, **members)
     if isinstance(error, Invalid):
-        return _refused(request.scope, _name_of(error), [_fault(request.scope, error)], count=1)
-    return internal(request.scope)
+        violations = [_violation(request.scope, error)]
+        return _violations_response(request.scope, _name_of(error), violations, count=1)
+    return internal_error_response(request.scope)
 
 
-async def _service(request: Request, error: Exception) -> JSONResponse:
+async def _handle_service_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, errors.ServiceError):
-        return internal(request.scope)
-    return of_service_error(request.scope, error)
+        return internal_error_response(request.scope)
+    return service_error_response(request.scope, error)
 
 
 def _name_of(error: Exception) -> str:
-    return next(_OF_EXCEPTION[kind] for kind in type(error).__mro__ if kind in _OF_EXCEPTION)
+    """The name of the problem type of an exception, or of the nearest of its base classes."""
+    kinds = type(error).__mro__
+    return next(_NAME_OF_EXCEPTION[kind] for kind in kinds if kind in _NAME_OF_EXCEPTION)
 
 
-def _refused(scope: Scope, name: str, faults: Sequence[FieldViolation], count: int) -> JSONResponse:
-    """Names the first of so many."""
-    detail = faults[0].sentence() if count == 1 else f"{count} values break a rule."
-    return problem(scope, name, detail, errors=[fault.entry() for fault in faults])
+def _violations_response(
+    scope: Scope, name: str, violations: Sequence[FieldViolation], count: int
+) -> JSONResponse:
+    """The problem of `count` violations, of which `violations` are the first."""
+    detail = violations[0].sentence() if count == 1 else f"{count} values break a rule."
+    entries = [violation.entry() for violation in violations]
+    return problem_response(scope, name, detail, errors=entries)
 
 
-def _fault(scope: Scope, error: Invalid) -> FieldViolation:
+def _violation(scope: Scope, error: Invalid) -> FieldViolation:
     location = location_of(error.field)
-    return FieldViolation(
-        location, _given(scope, location, error.value), error.rule, in_body=scope["method"] != "GET"
-    )
+    value = _submitted_value(scope, location, error.value)
+    return FieldViolation(location, value, error.rule, in_body=scope["method"] != "GET")
 
 
-def _fault_of_pydantic(scope: Scope, item: Mapping[str, Any]) -> FieldViolation:
+def _violation_of_pydantic(scope: Scope, item: Mapping[str, Any]) -> FieldViolation:
     place, *location = item["loc"]
     body = getattr(scope.get("route"), "body_field", None)
     form = None if body is None else body.field_info.annotation
-    return of_pydantic(item, form, location, in_body=place == "body")
+    return violation_of_pydantic(item, form, location, in_body=place == "body")
 
 
-def _given(scope: Scope, location: Sequence[str | int], otherwise: object) -> object:
+def _submitted_value(scope: Scope, location: Sequence[str | int], otherwise: object) -> object:
     if scope["method"] == "GET":
-        return given(dict(QueryParams(scope["query_string"])), location, otherwise)
+        return submitted_value(dict(QueryParams(scope["query_string"])), location, otherwise)
     body = scope["state"].get("body")
-    return otherwise if body is None else given(body, location, otherwise)
+    return otherwise if body is None else submitted_value(body, location, otherwise)

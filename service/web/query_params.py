@@ -1,4 +1,4 @@
-"""Query strings, read strictly: a parameter that is not known or comes twice is refused by name."""
+"""Query strings, read strictly: a parameter that is unknown or comes twice is refused by name."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from pydantic import BaseModel
 
 
 def names_of(dependant: Dependant) -> list[str]:
-    """The query parameters of an endpoint; a model stands for its fields."""
+    """The names of an endpoint's query parameters, which are the fields of its query model."""
     kinds = [parameter.field_info.annotation for parameter in dependant.query_params]
     models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
     return [name for model in models for name in model.model_fields]
 
 
 def require_known(request: Request, known: Collection[str]) -> None:
+    """Raises RequestValidationError for parameters that are unknown or repeated."""
     query = request.query_params
-    found = [_error(name, query.getlist(name), known) for name in query]
-    if errors := [error for error in found if error is not None]:
+    results = [_error(name, query.getlist(name), known) for name in query]
+    if errors := [error for error in results if error is not None]:
         raise RequestValidationError(errors)
 
 

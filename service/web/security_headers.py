@@ -1,4 +1,4 @@
-"""Headers that keep a browser from doing with an answer what was not meant."""
+"""Response headers that restrict what a browser may do with an answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DOCS_POLICY = (
     "default-src 'none'; connect-src 'self'; img-src 'self' data:; script-src 'self'"
     " 'unsafe-inline'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
 )
-"""Swagger UI starts itself with an inline script."""
+"""Allows inline scripts and styles, since Swagger UI starts itself with one."""
 
 
 class SecurityHeaders:
@@ -18,7 +18,7 @@ class SecurityHeaders:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers["X-Content-Type-Options"] = "nosniff"
@@ -28,4 +28,4 @@ class SecurityHeaders:
                 )
             await send(message)
 
-        await self.app(scope, receive, guarded)
+        await self.app(scope, receive, send_with_headers)

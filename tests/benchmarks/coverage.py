@@ -1,7 +1,7 @@
 """Whether a calibration's posterior covers the truth: a synthetic fleet whose coefficients are
 known.
 
-    python -m tests.benchmarks.coverage [--seeds 1000] [--json]
+    python -m tests.benchmarks.coverage [--seeds 1000] [--json] [--write]
 
 The truth of each seed is drawn from what a calibration takes as its prior: the shipped profile's
 joint posterior, the spreads of a fleet, and the scatter that the profile expects of runs it has not
@@ -21,8 +21,10 @@ from functools import cache
 
 import numpy as np
 
-from models.calibration.calibrate import Observation, by_source, learnt, time_fit
-from models.calibration.fleet_effects import as_fleet
+from models.calibration.calibrate import apply_estimate
+from models.calibration.fits import time_fit
+from models.calibration.fleet_effects import with_fleet_offsets
+from models.calibration.observation import Observation, with_limited_sources
 from models.calibration.posterior import Posterior, shipped_posterior
 from models.columns import Array
 from models.cost.step import predict
@@ -31,6 +33,7 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import Z80, Profile, TermKey, shipped_profile
 from models.spec.workload import Workload
+from tests.benchmarks import pages
 
 REPORTS = (5, 20, 200)
 QUIET = 0.05
@@ -82,7 +85,7 @@ class Fleet:
     @classmethod
     def shipped(cls) -> Fleet:
         return cls(
-            as_fleet(shipped_profile(), {problem for problem, _ in questions()}),
+            with_fleet_offsets(shipped_profile(), {problem for problem, _ in questions()}),
             shipped_posterior(),
         )
 
@@ -154,13 +157,13 @@ def covered(fleet: Fleet, count: int, seed: int, world: World) -> Array:
     truth = fleet.truth(generator)
     fit = time_fit(
         fleet.profile,
-        by_source(fleet.reports(truth, count, generator, world)),
+        with_limited_sources(fleet.reports(truth, count, generator, world)),
         fleet.posterior,
-        fresh=True,
+        new_fleet=True,
     )
-    found, _ = learnt(fleet.profile, fit, fit.solve())
+    found, _ = apply_estimate(fleet.profile, fit, fit.solve())
     inside = []
-    for term in fit.concerned:
+    for term in fit.terms_in_scope:
         after = found.by_key[term.key]
         if after.spread < _IDENTIFIED * term.spread:
             inside.append(abs(after.mean - truth.by_key[term.key].mean) <= Z80 * after.spread)
@@ -173,6 +176,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     fleet, result = Fleet.shipped(), dict[str, dict[str, float]]()
     for name, world in worlds(fleet.profile).items():
@@ -189,6 +193,11 @@ def main() -> None:
             )
     if asked.json:
         print(json.dumps(result))
+    if asked.write:
+        rows = [[name, *(f"{share:.1%}" for share in of.values())] for name, of in result.items()]
+        text = pages.table(["fleet", *(f"{count} reports" for count in REPORTS)], rows)
+        command = f"python -m tests.benchmarks.coverage --seeds {asked.seeds} --write"
+        pages.write_between_markers("accuracy.md", "coverage", text, command)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Predict published runs in their own layouts and compare.
 
-`python -m tests.benchmarks.fidelity --runs FILE [--cross-validate] [--calibrate K] [--json]`
+    python -m tests.benchmarks.fidelity --runs FILE [--cross-validate [--write]] [--calibrate K]
+        [--json]
 
 Every run goes through the code of POST /v1/predictions; its identifier, title, notes and
 measurement are no inputs. Runs that publish only FLOP/s or MFU are converted in their own
@@ -8,7 +9,7 @@ convention and counted as such; what a row leaves open is the stack's default, o
 fits, and counted as assumed. The shipped profile was fitted to published runs: figures on those are
 in-sample. `--cross-validate` predicts each run by a fit that saw no run of its model, chip and
 stack, and again none of its family; `--calibrate K` lets that fit learn from K runs of the family
-first.
+first. `--write` puts the table of a cross-validation into docs/accuracy.md.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from models.prediction.prediction import log_spreads
 from models.spec.layout import Layouts
 from models.spec.profile import Profile, shipped_profile
 from service.formats import runs
-from service.tools.fit_profile import choose
-from tests.benchmarks import scores
+from service.tools.fit_profile import choose_layout
+from tests.benchmarks import pages, scores
 from tests.benchmarks.scores import Scored
 from tests.benchmarks.unseen import Unseen
 
@@ -77,7 +78,7 @@ def _scored(row: dict[str, Any], profile: Profile) -> Scored:
     run = runs.read(row, profile.software_year)
     if run.step_time_s is None and row["outcome"] == "ok":
         raise Invalid("measured", None, "neither a time nor a rate")
-    layout = choose(run, profile)
+    layout = choose_layout(run, profile)
     require_legal(run.problem, layout)
     found = predict(run.problem, Layouts.of([layout]), profile.coefficients(run.problem.scopes))
     spreads = log_spreads(found, profile)
@@ -107,10 +108,10 @@ def report(scored: list[Scored]) -> dict[str, Any]:
 
 
 _COLUMNS = {
-    "n": "{:6d}", "converted": "{:9d}", "median_abs_error": "{:7.1%}", "p90_abs_error": "{:7.1%}", "bias": "{:+7.1%}",
-    "repeat_noise": "{:7.1%}", "coverage80": "{:7.0%}", "half_width80": "{:7.1%}", "kendall_tau": "{:7.2f}",
-    "top1_regret": "{:7.1%}", "oom_recall": "{:7.0%}", "fit_precision": "{:7.0%}",
-    "memory_median_abs_error": "{:7.1%}",
+    "n": "{:6d}", "converted": "{:9d}", "median_abs_error": "{:7.1%}", "p90_abs_error": "{:7.1%}",
+    "bias": "{:+7.1%}", "repeat_noise": "{:7.1%}", "coverage80": "{:7.0%}",
+    "half_width80": "{:7.1%}", "kendall_tau": "{:7.2f}", "top1_regret": "{:7.1%}",
+    "oom_recall": "{:7.0%}", "fit_precision": "{:7.0%}", "memory_median_abs_error": "{:7.1%}",
 }  # fmt: skip
 _HEADS = (
     "n",
@@ -153,7 +154,10 @@ def main() -> None:
     parser.add_argument("--cross-validate", action="store_true")
     parser.add_argument("--calibrate", type=int, metavar="K")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
+    if arguments.write and not arguments.cross_validate:
+        parser.error("--write needs --cross-validate")
     rows = load(arguments.runs)
     total = sum(row["outcome"] == "ok" for row in rows)
     scored, skipped = score(rows, shipped_profile())
@@ -176,6 +180,36 @@ def main() -> None:
     print("macro: means over families, families of fewer than 5 runs as one")
     if arguments.json:
         print(json.dumps(result))
+    if arguments.write:
+        command = "python -m tests.benchmarks.fidelity --runs FILE --cross-validate --write"
+        pages.write_between_markers("accuracy.md", "accuracy", accuracy_table(result), command)
+
+
+def accuracy_table(result: dict[str, Any]) -> str:
+    """What docs/accuracy.md shows of a cross-validation: a line for every family."""
+    heads = [
+        "family", "runs", "seen: median error", "unseen group: median", "90th percentile", "bias",
+        "in its 80% interval", "half-width", "unseen family: median", "repeats differ by",
+    ]  # fmt: skip
+    parts = result, result["cross_validated"], result["family_left_out"]
+    rows = [
+        _accuracy_row(name, *(part["families"][name] for part in parts))
+        for name in result["families"]
+    ]
+    rows.append(_accuracy_row("**macro** (means)", *(part["overall"] for part in parts)))
+    return pages.table(heads, rows)
+
+
+def _accuracy_row(
+    name: str, seen: dict[str, Any], group: dict[str, Any], family: dict[str, Any]
+) -> list[str]:
+    noise = f"{seen['repeat_noise']:.1%}" if "repeat_noise" in seen else ""
+    return [
+        name, f"{seen['n']:,}", f"{seen['median_abs_error']:.1%}",
+        f"{group['median_abs_error']:.1%}", f"{group['p90_abs_error']:.1%}",
+        f"{group['bias']:+.1%}", f"{group['coverage80']:.0%}", f"{group['half_width80']:.1%}",
+        f"{family['median_abs_error']:.1%}", noise,
+    ]  # fmt: skip
 
 
 def _unseen(

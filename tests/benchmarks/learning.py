@@ -1,12 +1,12 @@
 """How fast the service learns a cluster that it has never seen: error by the number of reports.
 
-    python -m tests.benchmarks.learning --runs FILE [--seeds 20] [--json]
+    python -m tests.benchmarks.learning --runs FILE [--seeds 20] [--json] [--write]
 
 For each family of published runs: a profile that saw none of them, then 1, 3 and 10 of them posted
 to POST /v1/reports and learnt by POST /v1/profiles/default/calibrations, and the median error of
 the rest of the family under what that made. The same ten runs are kept out of the score whatever
 number of them is reported. Means over seeds, with their standard error. Every seed begins with a
-database of its own.
+database of its own. `--write` puts the table into docs/accuracy.md.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from typing import Any
 
 import numpy as np
 
-from models.calibration.calibrate import Observation, learnt, time_fit
+from models.calibration.calibrate import apply_estimate
+from models.calibration.fits import time_fit
 from models.calibration.map_fit import Estimate, Fit
+from models.calibration.observation import Observation
 from models.calibration.posterior import Posterior
 from models.calibration.priors import priors
 from models.spec.profile import Profile, shipped_profile
 from service.app import create_app
 from service.resolve.observations import log_residuals
-from service.resolve.profiles import install, profile_version
+from service.resolve.profiles import install_profile, profile_version
 from service.settings import Settings
 from service.store import Store, database
-from service.tools.carry_runs import carried
+from service.tools.carry_runs import published_runs
 from service.tools.fit_profile import observations
-from tests.benchmarks import fidelity
+from tests.benchmarks import fidelity, pages
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -76,7 +78,7 @@ class Family:
         shutil.copy(folder / "template.db", file)
         url = f"sqlite:///{file}"
         with Store(database.connect(url)).writing() as rows:
-            install(rows, self.profile, self.posterior)
+            install_profile(rows, self.profile, self.posterior)
         with TestClient(create_app(Settings(database_url=url))) as client:
             answer = client.post(
                 "/v1/reports", json={"reports": list(bodies), "all_or_nothing": True}
@@ -94,10 +96,10 @@ class Family:
 def families(rows: list[dict[str, Any]]) -> list[Family]:
     prior = priors()
     timed = [o for o in observations(rows, shipped_profile()) if o.step_time_s is not None]
-    fit = time_fit(prior, timed, Posterior.nothing())
+    fit = time_fit(prior, timed, Posterior.independent())
     estimate = fit.solve()
     sizes = Counter(o.source for o in timed)
-    reported = {body["id"]: body for body in carried(rows, shipped_profile())}
+    reported = {body["id"]: body for body in published_runs(rows, shipped_profile())}
     return [
         _family(name, fit, estimate, [o for o in timed if o.source == name], reported)
         for name in sorted(sizes)
@@ -113,7 +115,7 @@ def _family(
     reported: dict[str, dict[str, Any]],
 ) -> Family:
     mine = np.array([target.source == name for target in fit.targets])
-    profile, posterior = learnt(fit.profile, fit, fit.without(mine, estimate))
+    profile, posterior = apply_estimate(fit.profile, fit, fit.without(mine, estimate))
     shipped = shipped_profile()
     everywhere = (shipped.neighbourhood(("all",)),)
     profile = replace(
@@ -142,6 +144,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -151,23 +154,37 @@ def main() -> None:
         result = _measured(families(fidelity.load(asked.runs)), asked.seeds, folder)
     if asked.json:
         print(json.dumps(result))
+    if asked.write:
+        command = f"python -m tests.benchmarks.learning --runs FILE --seeds {asked.seeds} --write"
+        pages.write_between_markers("accuracy.md", "learning", learning_table(result), command)
+
+
+def learning_table(result: dict[str, Any]) -> str:
+    heads = ["family", "runs", *(f"{count} reports" for count in REPORTS)]
+    rows = []
+    for name, curve in result["families"].items():
+        errors = result["standard_errors"][name]
+        cells = [f"{curve[str(n)]:.1%} ± {errors[str(n)] * 100:.1f}" for n in REPORTS]
+        rows.append([name, f"{result['runs'][name]:,}", *cells])
+    macro = [f"{result['macro_median'][str(count)]:.1%}" for count in REPORTS]
+    return pages.table(heads, [*rows, ["**macro median**", "", *macro]])
 
 
 def _measured(found: Sequence[Family], seeds: int, folder: Path) -> dict[str, Any]:
     print(f"{'':16s}{'runs':>6}" + "".join(f"{count:>9} reports" for count in REPORTS))
     result: dict[str, dict[str, float]] = {}
+    standard_errors: dict[str, dict[str, float]] = {}
     for family in found:
         curves = [family.curve(seed, folder) for seed in range(seeds)]
         result[family.name] = {
             str(count): float(np.mean([curve[count] for curve in curves])) for count in REPORTS
         }
-        errors = [
-            float(np.std([curve[count] for curve in curves]) / np.sqrt(seeds)) for count in REPORTS
-        ]
-        cells = (
-            f"{result[family.name][str(n)]:9.1%} ±{e:5.1%} "
-            for n, e in zip(REPORTS, errors, strict=True)
-        )
+        errors = {
+            str(count): float(np.std([curve[count] for curve in curves]) / np.sqrt(seeds))
+            for count in REPORTS
+        }
+        standard_errors[family.name] = errors
+        cells = (f"{result[family.name][str(n)]:9.1%} ±{errors[str(n)]:5.1%} " for n in REPORTS)
         print(f"{family.name:16s}{len(family.runs):6d}" + "".join(cells), flush=True)
     macro = {
         str(n): float(np.median([curve[str(n)] for curve in result.values()])) for n in REPORTS
@@ -175,7 +192,13 @@ def _measured(found: Sequence[Family], seeds: int, folder: Path) -> dict[str, An
     mean = {str(n): float(np.mean([curve[str(n)] for curve in result.values()])) for n in REPORTS}
     print(f"{'macro median':22s}" + "".join(f"{macro[str(n)]:9.1%}        " for n in REPORTS))
     print(f"{'macro mean':22s}" + "".join(f"{mean[str(n)]:9.1%}        " for n in REPORTS))
-    return {"families": result, "macro_median": macro, "macro_mean": mean}
+    return {
+        "families": result,
+        "runs": {family.name: len(family.runs) for family in found},
+        "standard_errors": standard_errors,
+        "macro_median": macro,
+        "macro_mean": mean,
+    }
 
 
 if __name__ == "__main__":

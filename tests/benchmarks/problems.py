@@ -29,8 +29,8 @@ def problem(
 
 def _megatron_1t() -> Architecture:
     return Architecture.from_shape(
-        name="Megatron-1T", num_layers=128, hidden_size=25600, intermediate_size=102400, num_attention_heads=160,
-        num_key_value_heads=160, vocab_size=51200,
+        name="Megatron-1T", num_layers=128, hidden_size=25600, intermediate_size=102400,
+        num_attention_heads=160, num_key_value_heads=160, vocab_size=51200,
     )  # fmt: skip
 
 

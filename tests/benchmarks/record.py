@@ -22,15 +22,16 @@ from models.spec.constraints import Constraints
 from models.spec.layout import Layout
 from models.spec.profile import Profile, shipped_profile
 from service.formats import runs
-from service.tools.fit_profile import choose
+from service.tools.fit_profile import choose_layout
 from tests.benchmarks import fidelity
 
 TOLERANCE = 0.03
 _HEAD = """# Pipelines of published runs of the largest sparse models
 
-Printed by `python -m tests.benchmarks.record`. The best layouts are of the run's software with every knob of its stack;
-a pipeline is needed where it is worth more than {tolerance:.0%}. Of {cases} cases {used} were published with a
-pipeline, {needed} need one by the prediction, and {agree} agree.
+Printed by `python -m tests.benchmarks.record`. The best layouts are of the run's software, with
+every knob of its stack. A pipeline is said to be needed where it is worth more than
+{tolerance:.0%}. Of {cases} cases {used} were published with a pipeline, {needed} need one by the
+prediction, and {agree} agree.
 """
 
 
@@ -48,7 +49,7 @@ def lines(rows: list[dict[str, Any]], profile: Profile, parameters: float) -> It
     for row in rows:
         try:
             run = runs.read(row, profile.software_year)
-            layout = choose(run, profile)
+            layout = choose_layout(run, profile)
         except DomainError:
             continue
         architecture, cluster, workload = (

@@ -1,6 +1,6 @@
 """How fast reports are taken in and learnt, and what that costs the recommendations beside it.
 
-    python -m tests.benchmarks.reporting [--reports 10000] [--database URL] [--json]
+    python -m tests.benchmarks.reporting [--reports 10000] [--database URL] [--json] [--write]
 
 A server of its own, on a real PostgreSQL unless a database is named. Reports of 144 questions in
 batches of 2,000, each predicted and stored; then a calibration on all of them, and the same
@@ -25,6 +25,7 @@ from typing import Any
 
 import httpx
 
+from tests.benchmarks import pages
 from tests.conftest import postgres_server
 
 BATCH = 2000
@@ -171,6 +172,7 @@ def main() -> None:
     parser.add_argument("--reports", type=int, default=10_000)
     parser.add_argument("--database")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     if asked.database:
@@ -182,6 +184,10 @@ def main() -> None:
         print(f"{name:18s}{value:10.3f}")
     if asked.json:
         print(json.dumps(result))
+    if asked.write:
+        text = pages.table(["figure", "value"], [[k, f"{v:,.3g}"] for k, v in result.items()])
+        command = f"python -m tests.benchmarks.reporting --reports {asked.reports} --write"
+        pages.write_between_markers("speed.md", "reporting", text, command)
 
 
 if __name__ == "__main__":

@@ -27,11 +27,14 @@ from tests.benchmarks.unseen import Unseen
 FEWEST = 8
 _HEAD = """# What is left over
 
-Printed by `python -m tests.benchmarks.residuals`. Residuals are natural log(measured / predicted) of the step time,
-each by a fit that saw no run of the same model, chip and stack: above 0 the run was slower than predicted. {runs} runs
-of {families} families; in each row families weigh alike, however many runs they have there. A term of the model that is
-wrong would show as a slope along the rows of its table. "trend" is the Spearman rank correlation over the runs of a
-table, by the same weights, without `ultrascale`, whose pipelined runs dwarf everything else.
+Printed by `python -m tests.benchmarks.residuals`.
+
+A residual is the natural logarithm of measured over predicted step time: above 0 the run was slower
+than predicted. Each run is predicted by a fit that saw no run of the same model, chip and stack.
+The tables hold {runs} runs of {families} families. In each row all families weigh alike, however
+many runs they have there. A term of the model that is wrong would show as a slope along the rows of
+its table. "trend" is the Spearman rank correlation over the runs of a table, by the same weights,
+without `ultrascale`, whose pipelined runs dwarf everything else.
 """
 
 

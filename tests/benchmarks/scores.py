@@ -15,7 +15,7 @@ import numpy as np
 from models.spec.layout import Layout
 from models.spec.profile import Z80
 from service.formats import runs
-from service.tools.fit_profile import shape
+from service.tools.fit_profile import model_shape
 
 SMALL_FAMILY = 5
 SWEEP = 5  # distinct layouts that make one
@@ -91,7 +91,7 @@ def repeat_noise(scored: Sequence[Scored]) -> float | None:
 
 def _question(s: Scored) -> str:
     return json.dumps(
-        [shape(s.row), s.row["cluster"], s.row["stack"], s.run.problem.workload.__repr__()],
+        [model_shape(s.row), s.row["cluster"], s.row["stack"], s.run.problem.workload.__repr__()],
         sort_keys=True,
         default=str,
     )
@@ -127,7 +127,7 @@ def sweeps(scored: Sequence[Scored]) -> list[list[Scored]]:
         w, cluster = s.run.problem.workload, s.row["cluster"]
         key = [
             s.row["source"]["title"],
-            shape(s.row),
+            model_shape(s.row),
             cluster["chip"],
             cluster["num_chips"],
             w.seq_len,

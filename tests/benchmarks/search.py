@@ -1,11 +1,12 @@
 """How long an exact answer takes, and how many complete predictions a second and core.
 
-    python -m tests.benchmarks.search [--repeat 15] [--problem NAME] [--json]
+    python -m tests.benchmarks.search [--repeat 15] [--problem NAME] [--json] [--write]
 
 Every problem runs in a process of its own, on one core, with a new search each time; imports and
 loading the profile are left out. A search is all that a recommendation does: the fastest, the
 ranking, the simplest within 3%, the best without and with a pipeline. Where only fewer chips are
 legal, the searches on those are part of it. Peak memory is that of the whole process.
+`--write` puts the table into docs/speed.md.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from models.spec.constraints import Constraints
 from models.spec.layout import Layouts
 from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
+from tests.benchmarks import pages
 from tests.benchmarks.problems import NAMED
 from tests.oracles.brute_force import legal
 
@@ -90,6 +92,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--problem", choices=NAMED)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     if asked.problem:
         print(json.dumps(timed(asked.problem, asked.repeat)))
@@ -99,6 +102,23 @@ def main() -> None:
     _print(problems, rate)
     if asked.json:
         print(json.dumps({"problems": problems, "bulk_layouts_per_s": rate}))
+    if asked.write:
+        command = f"python -m tests.benchmarks.search --repeat {asked.repeat} --write"
+        pages.write_between_markers("speed.md", "search", search_table(problems, rate), command)
+
+
+def search_table(problems: list[dict[str, Any]], rate: float) -> str:
+    heads = ["problem", "chips", "space", "evaluated", "median", "95th pct.", "peak memory"]
+    rows = [
+        [
+            p["name"], f"{p['chips']:,}", f"{p['space']:.1e}", f"{p['evaluated']:,}",
+            f"{p['median_s'] * 1e3:.0f} ms", f"{p['p95_s'] * 1e3:.0f} ms",
+            f"{p['peak_mib']:.0f} MiB",
+        ]
+        for p in problems
+    ]  # fmt: skip
+    said = f"Complete predictions, every term of time and memory: {rate:,.0f} a second and core."
+    return f"{pages.table(heads, rows)}\n\n{said}"
 
 
 def _elsewhere(name: str, repeat: int) -> dict[str, Any]:

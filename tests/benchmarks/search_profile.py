@@ -1,6 +1,6 @@
 """Where the time of an exact answer goes, and how long it would take at least.
 
-    python -m tests.benchmarks.search_profile [--seconds 6] [--problem NAME]
+    python -m tests.benchmarks.search_profile [--seconds 6] [--problem NAME] [--write]
 
 Each named problem is answered again and again while a timer looks a thousand times a second which
 step of it runs. The floor is the same question with every knob but placement pinned to its answer:
@@ -22,11 +22,12 @@ from models.spec.constraints import KNOBS, Constraints
 from models.spec.layout import Layout
 from models.spec.problem import Problem
 from models.spec.profile import Profile, shipped_profile
+from tests.benchmarks import pages
 from tests.benchmarks.problems import NAMED
 
 _BESIDES = {
-    "faster_with_fewer": "fewer chips",
-    "fastest_sure": "surer layout",
+    "find_faster_on_fewer": "fewer chips",
+    "fastest_safe_layout": "surer layout",
     "candidates": "intervals",
     "why_none": "intervals",
 }
@@ -101,21 +102,22 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--problem", choices=NAMED)
+    parser.add_argument("--write", action="store_true")
     asked, profile = parser.parse_args(), shipped_profile()
-    print("| problem | answer | floor | " + " | ".join(_COLUMNS) + " |")
-    print("|---|---|---|" + "---|" * len(_COLUMNS))
+    rows = []
     for name in [asked.problem] if asked.problem else NAMED:
         problem = NAMED[name]()
         whole, found = least_of(problem, profile, Constraints())
         floor, _ = least_of(found.problem, profile, pinned(found.fastest.prediction.layout))
         met = sampled(problem, profile, asked.seconds)
         shares = (f"{met[column] / met.total():.0%}" for column in _COLUMNS)
-        print(
-            f"| {name} | {whole * 1e3:.0f} ms | {floor * 1e3:.0f} ms | "
-            + " | ".join(shares)
-            + " |",
-            flush=True,
-        )
+        rows.append([name, f"{whole * 1e3:.0f} ms", f"{floor * 1e3:.0f} ms", *shares])
+        print(*rows[-1], sep="  ", flush=True)
+    text = pages.table(["problem", "answer", "floor", *_COLUMNS], rows)
+    print(text)
+    if asked.write:
+        command = f"python -m tests.benchmarks.search_profile --seconds {asked.seconds:g} --write"
+        pages.write_between_markers("search.md", "search profile", text, command)
 
 
 if __name__ == "__main__":

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from models.calibration.calibrate import (
-    beyond,
-    neighbourhoods,
-    outside_of_others,
-    time_fit,
-    unidentified_variance,
-)
+from models.calibration.fits import time_fit
 from models.calibration.map_fit import Estimate, Fit
 from models.calibration.posterior import Posterior
 from models.calibration.priors import priors
+from models.calibration.residual_spreads import (
+    lies_outside_others,
+    residual_spreads,
+    unidentified_variance,
+    widening_outside,
+)
 from models.spec.profile import shipped_profile
-from service.tools.fit_profile import group, observations
+from service.tools.fit_profile import group_key, observations
 from tests.benchmarks.scores import Scored
 
 SEEDS = 20
@@ -39,17 +39,17 @@ class Unseen:
         self.rows = {row["id"]: row for row in rows}
         prior = priors()
         timed = [o for o in observations(rows, shipped_profile()) if o.step_time_s is not None]
-        self.fit: Fit = time_fit(prior, timed, Posterior.nothing())
+        self.fit: Fit = time_fit(prior, timed, Posterior.independent())
         self.estimate: Estimate = self.fit.solve()
-        self.idempotency_keys = [target.key for target in self.fit.targets]
-        self.groups = {key: group(self.rows[key]) for key in self.keys}
+        self.keys = [target.key for target in self.fit.targets]
+        self.groups = {key: group_key(self.rows[key]) for key in self.keys}
         self.unknown = unidentified_variance(self.fit, self.estimate)
 
     @property
     def free_coefficients(self) -> float:
         """Terms the data moved: trace of the posterior's shrinkage, the effective number of
         parameters."""
-        return float((1 - np.diag(self.estimate.covariance) / self.fit.spread**2).sum())
+        return float((1 - np.diag(self.estimate.covariance) / self.fit.prior_spread**2).sum())
 
     def without_group(self, scored: Sequence[Scored]) -> list[Scored]:
         return self._left_out(scored, np.array([self.groups[key] for key in self.keys]))
@@ -58,8 +58,8 @@ class Unseen:
         return self._left_out(scored, np.array([self.rows[key]["family"] for key in self.keys]))
 
     def _left_out(self, scored: Sequence[Scored], labels: np.ndarray) -> list[Scored]:
-        logs = self.fit.left_out(labels, self.estimate)
-        outside, spreads = outside_of_others(self.fit, labels), np.empty(len(labels))
+        logs = self.fit.held_out_predictions(labels, self.estimate)
+        outside, spreads = lies_outside_others(self.fit, labels), np.empty(len(labels))
         for label in np.unique(labels):
             mine = labels == label
             spreads[mine] = self._spreads(logs, mine, outside)
@@ -79,10 +79,12 @@ class Unseen:
         others = np.where(mine, 0.0, self.fit.weight)
         profile = replace(
             self.fit.profile,
-            neighbourhoods=neighbourhoods(self.fit, self.estimate, logs, self.groups, others),
+            neighbourhoods=residual_spreads(self.fit, self.estimate, logs, self.groups, others),
         )
-        widened = np.where(outside, beyond(profile, self.fit, logs, outside & ~mine), 1.0)
-        known = neighbourhoods(self.fit, self.estimate, logs, self.groups, others, widened=widened)
+        widened = np.where(outside, widening_outside(profile, self.fit, logs, outside & ~mine), 1.0)
+        known = residual_spreads(
+            self.fit, self.estimate, logs, self.groups, others, widening=widened
+        )
         profile = replace(profile, neighbourhoods=known)
         spreads = [
             profile.neighbourhood(self.fit.targets[i].problem.neighbourhood_scopes).with_variance(
@@ -119,8 +121,8 @@ class Unseen:
         weight = self.fit.weight.copy()
         weight[mine] = 0.0
         weight[chosen] = 1.0
-        theta = self.fit.reweighted(weight, self.estimate)
+        theta = self.fit.solve_reweighted(weight, self.estimate)
         wanted = np.zeros(len(self.keys), dtype=bool)
         wanted[rest] = True
-        logs = self.fit.predicted(theta, wanted)[wanted]
+        logs = self.fit.log_predictions(theta, wanted)[wanted]
         return float(np.median(np.abs(np.exp(logs - self.fit.value[wanted]) - 1)))

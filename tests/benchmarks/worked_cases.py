@@ -76,11 +76,23 @@ def cases() -> Iterator[Case]:
     }
     yield Case(
         "deepseek-v3-h800",
-        "DeepSeek-V3 on 2,048 H800 (8-GPU NVLink nodes, 400 Gb/s), 15,360 x 4,096, fp8, DeepSeek-like stack",
-        problem("deepseek-v3", "deepseek-h800-mpft", 2048, "deepseek", global_batch=15360, **deepseek),
+        "DeepSeek-V3 on 2,048 H800 (8-GPU NVLink nodes, 400 Gb/s), 15,360 x 4,096, fp8,"
+        " DeepSeek-like stack",
+        problem(
+            "deepseek-v3", "deepseek-h800-mpft", 2048, "deepseek", global_batch=15360, **deepseek
+        ),
         Published(
-            "arXiv 2412.19437 §1 and §3.2, 2505.09343 table 4: PP16, EP64, ZeRO-1, DualPipe; 19.9 s a step",
-            Layout(pp=16, dp_shard=128, ep=64, zero_stage=1, schedule="dualpipe", recompute="selective", balanced=True),
+            "arXiv 2412.19437 §1 and §3.2, 2505.09343 table 4: PP16, EP64, ZeRO-1, DualPipe;"
+            " 19.9 s a step",
+            Layout(
+                pp=16,
+                dp_shard=128,
+                ep=64,
+                zero_stage=1,
+                schedule="dualpipe",
+                recompute="selective",
+                balanced=True,
+            ),
             19.907,
             2024.96,
         ),
@@ -91,13 +103,22 @@ def cases() -> Iterator[Case]:
             "tensor parallelism up to 8": {"max_tp": 8, "sequence_parallel": (True,)},
             "full recompute offered": {"recompute": ("none", "selective", "full")},
             "offload offered": {"offload": ("activations", "optimizer")},
-            "TP and ZeRO-3": {"max_tp": 8, "sequence_parallel": (True,), "zero_stages": (0, 1, 2, 3)},
+            "TP and ZeRO-3": {
+                "max_tp": 8,
+                "sequence_parallel": (True,),
+                "zero_stages": (0, 1, 2, 3),
+            },
             "all of these": {
-                "max_tp": 8, "sequence_parallel": (True,), "zero_stages": (0, 1, 2, 3), "max_ep": 256,
-                "node_limit": None, "recompute": ("none", "selective", "full"), "offload": ("activations", "optimizer"),
+                "max_tp": 8,
+                "sequence_parallel": (True,),
+                "zero_stages": (0, 1, 2, 3),
+                "max_ep": 256,
+                "node_limit": None,
+                "recompute": ("none", "selective", "full"),
+                "offload": ("activations", "optimizer"),
             },
         },
-    )  # fmt: skip
+    )
     yield Case(
         "deepseek-v3-v5p",
         "DeepSeek-V3 (without MTP, as MaxText trains it) on 512 TPU v5p, 3,072 x 8,192, bf16,"
@@ -130,10 +151,22 @@ def cases() -> Iterator[Case]:
     yield Case(
         "kimi-k2-gb300",
         "Kimi-K2 on 4,608 GB300 NVL72, 18,432 x 4,096, mxfp8, Megatron",
-        problem("kimi-k2", "gb300", 4608, "megatron", seq_len=4096, global_batch=18432, precision="mxfp8",
-                load_balancing="bias"),
-        Published("no run on this cluster; DeepSeek-V3 ran PP2 on GB300 NVL72 (Megatron-Bridge 26.06)", None, None),
-    )  # fmt: skip
+        problem(
+            "kimi-k2",
+            "gb300",
+            4608,
+            "megatron",
+            seq_len=4096,
+            global_batch=18432,
+            precision="mxfp8",
+            load_balancing="bias",
+        ),
+        Published(
+            "no run on this cluster; DeepSeek-V3 ran PP2 on GB300 NVL72 (Megatron-Bridge 26.06)",
+            None,
+            None,
+        ),
+    )
     for chips, tflops in ((8192, 430), (16384, 400)):
         llama = problem(
             "llama-3.1-405b",
@@ -148,15 +181,24 @@ def cases() -> Iterator[Case]:
             f"Llama-3.1-405B on {chips:,} H100 (24K RoCE cluster), 2,048 x 8,192, bf16, Megatron",
             llama,
             Published(
-                f"arXiv 2407.21783 table 4: TP8, PP16, {tflops} TFLOP/s a GPU (attention counted full); §3.3.2: "
-                "embedding and head are chunks by themselves; it did fit: its trainer frees tensors of pipeline stages "
-                "early, which is not described here, so that more memory is predicted than a device has",
-                Layout(pp=16, tp=8, dp_shard=chips // 128, zero_stage=1, sequence_parallel=True, balanced=True,
-                       schedule="interleaved", virtual_stages=8),
+                f"arXiv 2407.21783 table 4: TP8, PP16, {tflops} TFLOP/s a GPU (attention counted"
+                " full); §3.3.2: embedding and head are chunks by themselves; it did fit: its"
+                " trainer frees tensors of pipeline stages early, which is not described here, so"
+                " that more memory is predicted than a device has",
+                Layout(
+                    pp=16,
+                    tp=8,
+                    dp_shard=chips // 128,
+                    zero_stage=1,
+                    sequence_parallel=True,
+                    balanced=True,
+                    schedule="interleaved",
+                    virtual_stages=8,
+                ),
                 published_time(llama, tflops),
                 2024.5,
             ),
-        )  # fmt: skip
+        )
 
 
 def published_time(question: Problem, tflops: float) -> float:

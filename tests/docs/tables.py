@@ -28,7 +28,7 @@ def routes() -> str:
     return _table(("route", "what it does"), rows)
 
 
-def problems() -> str:
+def problem_types() -> str:
     rows = [
         (f"`/problems/{name}`", str(kind.status), kind.title, _plain(kind.meaning))
         for name, kind in TYPES.items()
@@ -48,7 +48,7 @@ def stacks() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "settings": settings,
     "routes": routes,
-    "problems": problems,
+    "problem types": problem_types,
     "stacks": stacks,
 }
 """By the name that stands in the markers of a page."""

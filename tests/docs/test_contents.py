@@ -25,6 +25,7 @@ _PATH = re.compile(
 )
 _MODULE = re.compile(r"python -m ((?:service|tests)(?:\.\w+)*)")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_IDENTIFIER = re.compile(r"`(_?[A-Z][A-Za-z_]+)`")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
@@ -82,6 +83,14 @@ def test_paths_and_modules_exist(name: str) -> None:
     for module in _MODULE.findall(text):
         place = ROOT / module.replace(".", "/")
         assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), module
+
+
+def test_names_of_the_code_that_contributors_are_told_exist() -> None:
+    code = "\n".join(
+        path.read_text() for name in ("models", "service") for path in (ROOT / name).rglob("*.py")
+    )
+    for name in _IDENTIFIER.findall(PAGES["CONTRIBUTING.md"]):
+        assert re.search(rf"\b{name}\b", code), name
 
 
 @pytest.mark.parametrize("name", [*PAGES, "CHANGELOG.md"])

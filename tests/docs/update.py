@@ -1,7 +1,11 @@
-"""Rewrites what the pages show of the code and of answers: `python -m tests.docs.update`."""
+"""Rewrites what the pages show of the code and of answers.
+
+`python -m tests.docs.update [PAGE ...]`, of all pages unless some are named.
+"""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -41,25 +45,33 @@ def with_outputs(text: str, database_url: str, folder: Path) -> str:
         if block.is_example:
             last = printed[block]
         if block.is_output:
-            result += text[kept : block.start] + last
+            result += text[kept : block.start] + last.removesuffix("\n") + "\n"
             kept = block.end
     return result + text[kept:]
 
 
 def main() -> int:
-    for page in pages():
-        before = page.read_text()
-        with tempfile.TemporaryDirectory() as folder:
-            url = f"sqlite:///{folder}/service.db"
-            engine = database.connect(url)
-            database.migrate(engine)
-            seed(Store(engine))
-            engine.dispose()
-            after = with_outputs(with_tables(before), url, Path(folder))
-        if after != before:
-            page.write_text(after)
-            sys.stdout.write(f"{name_of(page)} is rewritten\n")
+    asked = [Path(name).resolve() for name in sys.argv[1:]] or pages()
+    with tempfile.TemporaryDirectory() as folder:
+        unused = Path(folder) / "unused.db"
+        _prepare(unused)
+        for number, page in enumerate(asked):
+            own = Path(folder) / str(number)
+            own.mkdir()
+            shutil.copy(unused, own / "service.db")
+            before = page.read_text()
+            after = with_outputs(with_tables(before), f"sqlite:///{own}/service.db", own)
+            if after != before:
+                page.write_text(after)
+                sys.stdout.write(f"{name_of(page)} is rewritten\n")
     return 0
+
+
+def _prepare(file: Path) -> None:
+    engine = database.connect(f"sqlite:///{file}")
+    database.migrate(engine)
+    seed(Store(engine))
+    engine.dispose()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from service.settings import Misconfigured, Settings, described, from_environment
+from service.settings import Misconfigured, Settings, describe_settings, from_environment
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_is_given_goes_before_variables(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_every_setting_is_described() -> None:
     """What an operator sees of --help."""
-    shown = described()
+    shown = describe_settings()
     for name, field in Settings.model_fields.items():
         assert f"SHARDWRIGHT_{name.upper()} ({field.default})" in shown
         assert field.description

@@ -16,7 +16,7 @@ from service import api_keys
 from service.resolve.disclosure import Disclosure
 from service.resolve.observations import observation
 from service.resolve.stored_runs import StoredRuns
-from service.runtime.process_pool import SMALL
+from service.runtime.process_pool import MAX_INLINE_REPORTS
 from service.store import Store, database
 from service.store.reports import ReportFilter
 from tests.service.asking import (
@@ -208,7 +208,7 @@ def test_answers_and_benchmarks_are_seen_by_their_tenant(guarded: TestClient, ke
         assert others.status_code == nobodys.status_code in (404, 422)
 
 
-@pytest.mark.parametrize("reports", [1, SMALL + 1])
+@pytest.mark.parametrize("reports", [1, MAX_INLINE_REPORTS + 1])
 def test_a_report_cannot_be_linked_to_the_answer_of_another(
     guarded: TestClient, key, reports: int
 ) -> None:

@@ -1,11 +1,18 @@
-"""Training logs: `read` takes the log of a run, of any framework it knows, and answers with the
-step time.
+"""Training logs. `read` takes the log of a run, of any framework that it knows, and answers with
+the step time.
 
-lines   what wraps a log: colours, progress bars, ranks        megatron, nemo, torchtitan, maxtext
-one dialect each steps   what a dialect finds, and restarts                     typical   which
-steps say how long a step takes reading the answer
-megatron_arguments   the question that a log answers nemo_parameters   NeMo's configuration as
-Megatron's           levels    where the speed changed for good
+The text is read line by line (`lines`). Each dialect (`megatron`, `nemo`, `torchtitan`, `maxtext`)
+turns its lines into steps (`steps`). Of these `step_selection` keeps the ones that say how long a
+step takes, and `speed_regimes` finds where the speed changed for good. `reading` puts the answer
+together. `megatron_arguments` reads the question that a run answers off the arguments in its log;
+`nemo_parameters` first puts NeMo's into Megatron's names.
+
+To add a dialect:
+1. Write a module with `find(log: Log) -> Findings`, as `torchtitan` has it: look for a mark that
+   all step lines have, add a Step for each, and call `add_unread` for lines that only look like it.
+2. In `reading`, enter it in `Framework` (a value of the API), in `_FINDERS` and, if it prints no
+   step times, in `_UNITS`; if logs have the run's arguments, enter their reader in `_ARGUMENTS`.
+3. Test it with a real log. No pattern may backtrack without a limit: bound every repetition.
 """
 
 from service.formats.logs.lines import Unread

@@ -1,4 +1,4 @@
-"""How a log tells that a run did not fit."""
+"""Messages in a log which say that a run ran out of memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MARKS = re.compile(
 )
 
 
-def out_of_memory(text: str) -> bool:
+def tells_out_of_memory(text: str) -> bool:
     return _MARKS.search(text) is not None
 
 
-def after_the_last(text: str) -> str:
-    """What follows the last line that tells so."""
+def text_after_last_mark(text: str) -> str:
+    """What follows the last such message; the whole text where there is none."""
     end = max((mark.end() for mark in _MARKS.finditer(text)), default=0)
     return text[end:]

@@ -1,14 +1,15 @@
 """Which layers are of a kind, from Megatron's expressions of lists such as ([0]*3+[1]*58) or
 ([1]+[0])*12.
 
-The expression is rewritten until one list is left; nothing is evaluated.
+The expression is rewritten until one list is left. Nothing is evaluated, since it comes from
+outside. In between, the letters a and b stand for 0 and 1, so that no list is taken for a number.
 """
 
 from __future__ import annotations
 
 import re
 
-_LONGEST = 8000
+_MAX_CHARACTERS = 8000
 _SWITCH = re.compile(r"(?<=[\[,])[01](?=[,\]])")
 _COMMA = re.compile(r"(?<=[ab]),(?=[ab])")
 _REPEATED = re.compile(r"\[([ab]+)\]\*(\d{1,4})(?!\d)", re.ASCII)
@@ -17,23 +18,26 @@ _BRACKETED = re.compile(r"\((\[[ab]+\])\)")
 _LIST = re.compile(r"\[([ab]+)\]")
 
 
-def layer_switches(text: str, most: int) -> list[bool]:
-    """Empty where the text is no such expression, or where a list of it has more than `most`."""
-    if len(text) > _LONGEST or "a" in text or "b" in text:
+def layer_switches(text: str, max_layers: int) -> list[bool]:
+    """A switch for each layer. Empty where the text is no such expression, or where a list in it
+    has more than `max_layers` items."""
+    if len(text) > _MAX_CHARACTERS or "a" in text or "b" in text:
         return []
     text = _COMMA.sub("", _SWITCH.sub(lambda match: "ab"[int(match.group())], text))
+
+    def repeated(match: re.Match[str]) -> str:
+        return _repeat(match.group(1), int(match.group(2)), max_layers)
+
     before = ""
-    while text != before and len(text) <= _LONGEST:
+    while text != before and len(text) <= _MAX_CHARACTERS:
         before = text
-        text = _REPEATED.sub(lambda match: _repeat(match.group(1), int(match.group(2)), most), text)
+        text = _REPEATED.sub(repeated, text)
         text = _BRACKETED.sub(r"\1", _ADDED.sub("", text))
     result = _LIST.fullmatch(text)
-    return (
-        [switch == "b" for switch in result.group(1)]
-        if result and len(result.group(1)) <= most
-        else []
-    )
+    if result is None or len(result.group(1)) > max_layers:
+        return []
+    return [switch == "b" for switch in result.group(1)]
 
 
-def _repeat(switches: str, times: int, most: int) -> str:
-    return f"[{switches * times}]" if len(switches) * times <= most else ""
+def _repeat(switches: str, times: int, max_layers: int) -> str:
+    return f"[{switches * times}]" if len(switches) * times <= max_layers else ""

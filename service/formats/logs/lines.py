@@ -1,8 +1,8 @@
-"""A log as lines, whatever wrapped them: colours removed, the updates of a progress bar apart, each
-with its number.
+"""A log as numbered lines, whatever wrapped them: colours are removed, and the updates of a
+progress bar are taken apart.
 
-Only a stretch of limited reach around what a dialect looks for is ever matched, so that a line of
-many megabytes costs no more than its length.
+Dialects match only a limited number of characters around the mark that they look for, so that a
+line of many megabytes costs no more than its length.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from datetime import datetime
 
 NUMBER = r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:e[-+]?\d{1,4})?|[-+]?(?:nan|inf(?:inity)?)"
-"""Of a regular expression that ignores case."""
+"""For a regular expression that ignores case."""
 
-_REACH = 4000
-_HEAD = 300
-_HEAD_OF_STAMP = 80
+_REACH = 4000  # characters before and after a mark
+_LABEL_REACH = 300  # at the start of a line
+_TIMESTAMP_REACH = 80
 _COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,32}[ -/]{0,4}[@-~]")
 _RANK = re.compile(r"\[(?:rank|default|pod/)[^\]\s]{0,120}\]|^\s{0,20}\d{1,6}:(?=\s)")
-_STAMP = re.compile(
+_TIMESTAMP = re.compile(
     r"\b(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?(Z|[-+]\d\d:?\d\d)?(?![\d:])"
 )
-_NOT_TEXT = frozenset(
+_BINARY_CHARACTERS = frozenset(
     "\0\x01\x02\x03\x04\x05\x06\x0e\x0f\x10\x11\x12\x14\x15\x16\x17\x18\x19\ufffd"
 )
-_SAMPLE = 1 << 20
+_SAMPLE_CHARACTERS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +45,21 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`number` counts from 1."""
-
     number: int
+    """From 1."""
     text: str
 
     @property
     def label(self) -> str:
-        """The rank or pod in front, if any."""
-        found = _RANK.search(self.text[:_HEAD])
+        """The rank or pod that is named at the start, if any."""
+        found = _RANK.search(self.text[:_LABEL_REACH])
         return found.group() if found else ""
 
     def around(self, mark: str) -> Iterator[tuple[str, str]]:
-        """For each `mark` what stands before it, back to the last one, and after it, up to the next
-        one."""
-        last, at = 0, self.text.find(mark)
+        """For each `mark` the text before it, back to the previous one, and the text after it, up
+        to the next one."""
+        last = 0
+        at = self.text.find(mark)
         while at >= 0:
             start = at + len(mark)
             following = self.text.find(mark, start)
@@ -68,7 +68,8 @@ class Line:
                 self.text[max(last, at - _REACH) : at],
                 self.text[start : min(end, start + _REACH)],
             )
-            last, at = start, following
+            last = start
+            at = following
 
 
 class Log:
@@ -77,7 +78,7 @@ class Log:
         self._lines = self._text.split("\n")
 
     def lines(self, *marks: str) -> Iterator[Line]:
-        """Those with one of the marks."""
+        """The lines with one of the marks."""
         if not any(mark in self._text for mark in marks):
             return
         for number, line in enumerate(self._lines, 1):
@@ -100,25 +101,27 @@ class Log:
                 yield Line(number, line.rstrip("\r"))
 
     @property
-    def stamp(self) -> datetime | None:
-        """The last one with which a line begins, but for what a logger puts before it."""
-        return next(
-            filter(None, (stamp(line[:_HEAD_OF_STAMP]) for line in reversed(self._lines))), None
-        )
+    def timestamp(self) -> datetime | None:
+        """The last timestamp at the start of a line, behind at most what a logger puts there."""
+        for line in reversed(self._lines):
+            if timestamp := parse_timestamp(line[:_TIMESTAMP_REACH]):
+                return timestamp
+        return None
 
     @property
     def is_text(self) -> bool:
-        sample = self._text[:_SAMPLE]
-        return sum(map(sample.count, _NOT_TEXT)) <= len(sample) / 20
+        sample = self._text[:_SAMPLE_CHARACTERS]
+        return sum(map(sample.count, _BINARY_CHARACTERS)) <= len(sample) / 20
 
     @property
     def is_blank(self) -> bool:
         return not self._text.strip()
 
 
-def stamp(text: str) -> datetime | None:
-    """The last date with a time of day, to the second, in the zone that it names, if any."""
-    for found in reversed(_STAMP.findall(text)):
+def parse_timestamp(text: str) -> datetime | None:
+    """The last date with a time of day in the text, to the second, in the zone that it names, if
+    any."""
+    for found in reversed(_TIMESTAMP.findall(text)):
         year, month, day, time, zone = found
         try:
             return datetime.fromisoformat(f"{year}-{month}-{day}T{time}{zone}")
@@ -128,12 +131,13 @@ def stamp(text: str) -> datetime | None:
 
 
 def is_finite(text: str | None) -> bool:
-    """Whether what is printed for a loss is a number, where anything is."""
+    """Whether a printed loss is neither NaN nor infinite. A loss that is not printed counts as
+    finite."""
     return text is None or math.isfinite(float(text))
 
 
-def is_whole(text: str, after: str) -> bool:
-    """Whether a number was printed to its end: it has decimals, or something follows it."""
+def is_printed_in_full(text: str, after: str) -> bool:
+    """Whether a number is not cut off: it has decimals, or something follows it."""
     return "." in text.rstrip(".") or bool(after) or not text[-1].isdigit()
 
 

@@ -1,15 +1,22 @@
-"""MaxText: `seconds` is the clock of the host from step to step, which can run ahead of the devices
-at first.
+"""Logs of MaxText. `seconds` is the time between two steps on the clock of the host, which can run
+ahead of the devices at first.
 
-`Tokens/s/device` is the tokens of a step, which are what it trains on, over these seconds.
+`Tokens/s/device` is the tokens that a step trains on, over these seconds.
 """
 
 from __future__ import annotations
 
 import re
 
-from service.formats.logs.lines import NUMBER, Line, Log, is_finite, is_whole, stamp
-from service.formats.logs.steps import Found, Step
+from service.formats.logs.lines import (
+    NUMBER,
+    Line,
+    Log,
+    is_finite,
+    is_printed_in_full,
+    parse_timestamp,
+)
+from service.formats.logs.steps import Findings, Step
 
 _MARK = "completed step:"
 _STEP = re.compile(
@@ -22,34 +29,37 @@ _PLAN = "Total memory size:"
 _TOTAL = re.compile(r"\s{0,20}(\d{1,9}(?:\.\d{1,9})?) GB")
 
 
-def find(log: Log) -> Found:
-    """The memory is what the compiler planned, in units of 2**30 that it prints as GB."""
-    found = Found()
+def find(log: Log) -> Findings:
+    """The steps, and as memory what the compiler planned. It prints GiB as GB."""
+    findings = Findings()
     for line in log.lines(_MARK):
         for before, after in line.around(_MARK):
-            _read(line, before, after, found)
+            _read(line, before, after, findings)
     for line in log.lines(_PLAN):
         for _, after in line.around(_PLAN):
             if total := _TOTAL.match(after):
-                found.note_peak("allocated", float(total.group(1)))
-    return found
+                findings.update_peak("allocated", float(total.group(1)))
+    return findings
 
 
-def _read(line: Line, before: str, after: str, found: Found) -> None:
-    step, loss, rate = _STEP.match(after), _LOSS.search(after), _RATE.search(after)
-    if step and is_whole(step.group(2), after[step.end() :]):
-        index, seconds = int(step.group(1)), float(step.group(2))
-        found.runs.add(
+def _read(line: Line, before: str, after: str, findings: Findings) -> None:
+    step = _STEP.match(after)
+    loss = _LOSS.search(after)
+    rate = _RATE.search(after)
+    if step and is_printed_in_full(step.group(2), after[step.end() :]):
+        index = int(step.group(1))
+        seconds = float(step.group(2))
+        findings.history.add(
             Step(
                 number=index,
                 value=seconds,
                 time=seconds,
                 finite=is_finite(loss and loss.group(1)),
-                starting=index == 0,
+                is_start=index == 0,
                 tokens=seconds * float(rate.group(1)) if rate else None,
                 label=line.label,
-                stamp=stamp(before),
+                timestamp=parse_timestamp(before),
             )
         )
     else:
-        found.miss(line, "it has no step and seconds, or they are cut off")
+        findings.add_unread(line, "it has no step and seconds, or they are cut off")

@@ -110,17 +110,17 @@ def question(arguments: Mapping[str, str]) -> Mapping[str, Any]:
     }
 
 
-def abilities(arguments: Mapping[str, str]) -> dict[str, Any]:
+def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
     """What the arguments say of the stack, in the words of its wire form; of those that the dump
     does not have, that cannot be read, and that the run has no use for, nothing."""
     found: dict[str, Any] = {}
     with suppress(Invalid):
-        for name, value in _abilities(_Arguments(arguments)):
+        for name, value in _iterate_stack_fields(_Arguments(arguments)):
             found[name] = value
     return found
 
 
-def _abilities(given: _Arguments) -> Iterator[tuple[str, Any]]:
+def _iterate_stack_fields(given: _Arguments) -> Iterator[tuple[str, Any]]:
     if given.count("tensor_model_parallel_size", 1) > 1:
         if not given.flag("sequence_parallel"):
             yield "sequence_parallel", [True, False]

@@ -1,8 +1,8 @@
-"""The configuration of NeMo 1, which its logger prints as one line of `cfg/name : value`, as
-Megatron's arguments.
+"""The configuration of NeMo 1 as Megatron's arguments. NeMo's logger prints it as one line of
+`cfg/name : value`.
 
-What a run is depends on two lines more: the padded vocabulary, and of how many processes the group
-is.
+Two more lines say what a run is: one has the padded vocabulary, the other the number of processes
+in the group.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 
 from service.formats.logs.lines import Log, printable
 
-_LINE, _APART = " - PARAMETER cfg/", "  cfg/"
+_LINE_MARK, _SEPARATOR = " - PARAMETER cfg/", "  cfg/"
 _VOCABULARY, _PADDED = "Padded vocab_size:", re.compile(r"Padded vocab_size:\s{0,20}(\d{1,12})\b")
 _GROUP, _MEMBER = "MEMBER: ", re.compile(r"MEMBER: \d{1,12}/(\d{1,12})\b")
-_MOST = 4000
+_MAX_PARAMETERS = 4000
 
-_SAME = (
+_SAME_NAME = (
     "micro_batch_size", "global_batch_size", "tensor_model_parallel_size",
     "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size", "context_parallel_size",
     "expert_model_parallel_size", "expert_tensor_parallel_size", "num_layers", "hidden_size",
@@ -33,21 +33,25 @@ _RENAMED = {
     "activations_checkpoint_method": "recompute_method",
     "activations_checkpoint_num_layers": "recompute_num_layers",
 }
-_GATED = {"swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu"}
-_SHARDED = {"distributed_fused_adam", "mcore_distributed_optim"}
-_ADAMS = {*_SHARDED, "adam", "adamw", "fused_adam", "megatron_fused_adam"}
-_HALVES = {"bf16": "bf16", "bf16-mixed": "bf16", "16": "fp16", "16-mixed": "fp16"}
+_GATED_ACTIVATIONS = {"swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu"}
+_SHARDED_OPTIMIZERS = {"distributed_fused_adam", "mcore_distributed_optim"}
+_ADAMS = {*_SHARDED_OPTIMIZERS, "adam", "adamw", "fused_adam", "megatron_fused_adam"}
+_HALF_PRECISION_FLAGS = {"bf16": "bf16", "bf16-mixed": "bf16", "16": "fp16", "16-mixed": "fp16"}
 
 
 def arguments(log: Log) -> Mapping[str, str]:
-    """In Megatron's names, as far as they say what runs; empty where the line is not there, of
-    several the last."""
-    given = _printed(log)
-    if not given:
+    """The parameters that say what runs, in Megatron's names. Empty where there is no such line; of
+    several the last counts."""
+    parameters = _read_parameters(log)
+    if not parameters:
         return {}
-    found = {name: given[name] for name in _SAME if name in given}
-    found |= {name: given[theirs] for theirs, name in _RENAMED.items() if theirs in given}
-    found |= _worked_out(given)
+    found = {name: parameters[name] for name in _SAME_NAME if name in parameters}
+    found |= {
+        name: parameters[nemo_name]
+        for nemo_name, name in _RENAMED.items()
+        if nemo_name in parameters
+    }
+    found |= _derived_arguments(parameters)
     for name, mark, pattern in (
         ("padded_vocab_size", _VOCABULARY, _PADDED),
         ("world_size", _GROUP, _MEMBER),
@@ -58,31 +62,32 @@ def arguments(log: Log) -> Mapping[str, str]:
     return found
 
 
-def _printed(log: Log) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for line in log.lines(_LINE):
-        pairs = line.text.partition(_LINE)[2].split(_APART)[:_MOST]
-        given = {
+def _read_parameters(log: Log) -> dict[str, str]:
+    parameters: dict[str, str] = {}
+    for line in log.lines(_LINE_MARK):
+        pairs = line.text.partition(_LINE_MARK)[2].split(_SEPARATOR)[:_MAX_PARAMETERS]
+        parameters = {
             name: printable(value.strip())
             for name, _, value in (pair.partition(" : ") for pair in pairs)
         }
-    return given
+    return parameters
 
 
-def _worked_out(given: Mapping[str, str]) -> dict[str, str]:
-    """What Megatron says in switches of its own."""
-    optimizer, half = given.get("optim/name", ""), _HALVES.get(given.get("precision", ""))
-    grouped = given.get("num_query_groups", "None") not in (
+def _derived_arguments(parameters: Mapping[str, str]) -> dict[str, str]:
+    """What Megatron has arguments of its own for."""
+    optimizer = parameters.get("optim/name", "")
+    half = _HALF_PRECISION_FLAGS.get(parameters.get("precision", ""))
+    grouped = parameters.get("num_query_groups", "None") not in (
         "None",
-        given.get("num_attention_heads"),
+        parameters.get("num_attention_heads"),
     )
     return {
         "group_query_attention": str(grouped),
-        "swiglu": str(given.get("activation") in _GATED),
+        "swiglu": str(parameters.get("activation") in _GATED_ACTIVATIONS),
         "untie_embeddings_and_output_weights": str(
-            given.get("share_embeddings_and_output_weights") == "False"
+            parameters.get("share_embeddings_and_output_weights") == "False"
         ),
-        "use_distributed_optimizer": str(optimizer in _SHARDED),
+        "use_distributed_optimizer": str(optimizer in _SHARDED_OPTIMIZERS),
         "optimizer": "adam" if optimizer in _ADAMS else optimizer,
         **({half: "True"} if half else {}),
     }

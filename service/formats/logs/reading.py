@@ -1,4 +1,4 @@
-"""A training log as one measurement: the step time that a person would read from it, and what it
+"""A training log as one measurement: the step time that a person would read from it, and what that
 rests on."""
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 
 from models.errors import Invalid, UnknownName
 from service.formats.logs import maxtext, megatron, nemo, nemo_parameters, torchtitan
-from service.formats.logs.levels import stretches
 from service.formats.logs.lines import Log, Unread
-from service.formats.logs.steps import Found, MemoryKind, Step
-from service.formats.logs.typical import Selection, select
+from service.formats.logs.speed_regimes import speed_regimes
+from service.formats.logs.step_selection import Selection, select
+from service.formats.logs.steps import Findings, MemoryKind, Step
 
 Framework = Literal["megatron", "nemo", "torchtitan", "maxtext"]
 Unit = Literal["step_time_s", "tokens_per_s_per_chip"]
 
 FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 
-_FINDERS: dict[Framework, Callable[[Log], Found]] = {
+_FINDERS: dict[Framework, Callable[[Log], Findings]] = {
     "megatron": megatron.find,
     "nemo": nemo.find,
     "torchtitan": torchtitan.find,
@@ -41,159 +41,180 @@ _UNITS: dict[Framework, Unit] = {"torchtitan": "tokens_per_s_per_chip"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """A stretch of the steps used that keeps its speed: `value` is their median, from `first_step`
-    on."""
+class SpeedRegime:
+    """Consecutive steps, of those used, that keep one speed."""
 
     first_step: int
+    """The number of the first of them."""
     steps: int
+    """How many they are."""
     value: float
+    """Their median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """`value` is the median of the steps used, or of the level that the middle one has; `low` and
-    `high` are their 10th and 90th percentile, all in `unit`.
-
-    `left_out`: for each reason the steps not used, so that these and `steps_used` add up to
-    `steps_found`. `restarts`: how often the step number went back. `global_batch`: sequences of
-    those used, where printed. `device_tokens`: those of a step on each device, where that follows
-    from what is printed. `memory_gib`: the largest peak printed; what was reserved rather than what
-    was allocated of it, if both are. `levels`: more than one where the speed changed for good, by
-    3% or more (levels.py). `unread`: lines that look like steps and could not be read, at most 20.
-    `arguments`: as Megatron names them. `stamp`: the date and time printed beside the last step
-    used; where steps have none, the last of another line.
-    """
+    """What a log says. `steps_used` and the counts of `left_out` add up to `steps_found`."""
 
     framework: Framework
     unit: Unit
+    """Of `value`, `low` and `high`."""
     value: float
+    """The median of the steps used, or of the speed regime that the middle one is in."""
     low: float
+    """The 10th percentile of the steps used."""
     high: float
+    """Their 90th percentile."""
     steps_found: int
     steps_used: int
     left_out: Mapping[str, int]
-    levels: tuple[Level, ...]
+    """For each reason the number of steps that were not used."""
+    regimes: tuple[SpeedRegime, ...]
+    """More than one where the speed changed for good, by 3% or more."""
     restarts: int
+    """How often the step number went back."""
     global_batch: int | None
+    """Sequences of the steps used, where they are printed."""
     device_tokens: float | None
+    """Tokens of a step on each device, where they follow from what is printed."""
     memory_gib: float | None
+    """The largest peak printed."""
     memory_kind: MemoryKind | None
+    """"reserved" if such peaks are printed, else "allocated"."""
     unread: tuple[Unread, ...]
+    """Lines that look like steps and could not be read, at most 20."""
     arguments: Mapping[str, str]
-    stamp: datetime | None
+    """The arguments of the run, as Megatron names them."""
+    timestamp: datetime | None
+    """The date and time printed beside the last step used; where steps have none, those at the
+    start of the last line that has any."""
 
 
 def read(text: str, framework: str | None = None, global_batch: int | None = None) -> Reading:
-    """Of the steps of `framework`, or of the one whose steps the log has. Raises Invalid where
-    there is no answer.
+    """Reads the steps of `framework`, or of the one framework whose steps the log has.
 
-    Where the batch size grows, of the steps with `global_batch` sequences; without it, of those
-    with as many as the arguments say, or as most steps have.
+    Where the batch size grows, the steps with `global_batch` sequences are used; without it, those
+    with as many as the log's arguments say, or as most steps have. Raises UnknownName for a
+    framework that has no reader, and Invalid where the log gives no answer.
     """
     if framework is not None and framework not in FRAMEWORKS:
         raise UnknownName("framework", framework[:60], FRAMEWORKS)
     log = Log(text)
-    found = {name: finder(log) for name, finder in _FINDERS.items()}
-    name = _named(log, found, framework) if framework else _recognised(log, found)
+    findings = {name: find(log) for name, find in _FINDERS.items()}
+    if framework:
+        name = _require_steps_of(framework, log, findings)
+    else:
+        name = _recognise_framework(log, findings)
     arguments = _ARGUMENTS[name](log) if name in _ARGUMENTS else {}
-    said = arguments.get("global_batch_size", "")
-    asked = global_batch or (int(said) if _WHOLE.fullmatch(said) else None)
-    reading = _reading(name, found[name], select(found[name].runs, asked), arguments)
-    return reading if reading.stamp else replace(reading, stamp=log.stamp)
+    batch_argument = arguments.get("global_batch_size", "")
+    if not global_batch and _WHOLE.fullmatch(batch_argument):
+        global_batch = int(batch_argument)
+    selection = select(findings[name].history, global_batch)
+    reading = _reading(name, findings[name], selection, arguments)
+    return reading if reading.timestamp else replace(reading, timestamp=log.timestamp)
 
 
-def _named(log: Log, found: Mapping[Framework, Found], framework: str) -> Framework:
+def _require_steps_of(
+    framework: str, log: Log, findings: Mapping[Framework, Findings]
+) -> Framework:
     name = next(name for name in FRAMEWORKS if name == framework)
-    if not found[name].runs.count:
-        raise Invalid("log", None, _nothing(log, found, [name]))
+    if not findings[name].history.count:
+        raise Invalid("log", None, _no_steps_rule(log, findings, [name]))
     return name
 
 
-def _recognised(log: Log, found: Mapping[Framework, Found]) -> Framework:
-    names = [name for name, each in found.items() if each.runs.count]
+def _recognise_framework(log: Log, findings: Mapping[Framework, Findings]) -> Framework:
+    names = [name for name, each in findings.items() if each.history.count]
     if not names:
-        raise Invalid("log", None, _nothing(log, found, FRAMEWORKS))
+        raise Invalid("log", None, _no_steps_rule(log, findings, FRAMEWORKS))
     if len(names) > 1:
-        raise Invalid(
-            "log", None, f"mixes {_counted(found)}; give the steps of one framework, or name it"
-        )
+        rule = f"mixes {_step_counts(findings)}; give the steps of one framework, or name it"
+        raise Invalid("log", None, rule)
     return names[0]
 
 
-def _nothing(log: Log, found: Mapping[Framework, Found], sought: Sequence[Framework]) -> str:
+def _no_steps_rule(
+    log: Log, findings: Mapping[Framework, Findings], sought: Sequence[Framework]
+) -> str:
+    """Why no steps of these frameworks were found, as the rule of an error."""
     if log.is_blank:
         return "is empty"
     if not log.is_text:
         return "is not text"
-    nothing = f"has no step of {' or '.join(sought)}"
-    if counted := _counted(found):
-        return f"{nothing}; it has {counted}"
-    miss = next((miss for name in sought for miss in found[name].unread), None)
-    return f"{nothing}; line {miss.line} looks like one, but {miss.reason}" if miss else nothing
+    rule = f"has no step of {' or '.join(sought)}"
+    if counts := _step_counts(findings):
+        return f"{rule}; it has {counts}"
+    unread = next((line for name in sought for line in findings[name].unread), None)
+    if unread is None:
+        return rule
+    return f"{rule}; line {unread.line} looks like one, but {unread.reason}"
 
 
-def _counted(found: Mapping[Framework, Found]) -> str:
-    return " and ".join(_steps(name, each) for name, each in found.items() if each.runs.count)
+def _step_counts(findings: Mapping[Framework, Findings]) -> str:
+    counts = [_step_count(name, each) for name, each in findings.items() if each.history.count]
+    return " and ".join(counts)
 
 
-def _steps(name: Framework, found: Found) -> str:
-    return f"{found.runs.count} step{'s' if found.runs.count > 1 else ''} of {name}"
+def _step_count(name: Framework, findings: Findings) -> str:
+    count = findings.history.count
+    return f"{count} step{'s' if count > 1 else ''} of {name}"
 
 
 def _reading(
-    name: Framework, found: Found, selection: Selection, arguments: Mapping[str, str]
+    name: Framework, findings: Findings, selection: Selection, arguments: Mapping[str, str]
 ) -> Reading:
-    if found.runs.only_falls:
-        raise Invalid(
-            "log", None, f"has {_steps(name, found)}, the newest first; turn its lines round"
-        )
+    if findings.history.is_reversed:
+        rule = f"has {_step_count(name, findings)}, the newest first; turn its lines round"
+        raise Invalid("log", None, rule)
     if not selection.used:
         why = ", ".join(f"{count} {reason}" for reason, count in selection.left_out.items())
-        raise Invalid("log", None, f"has {_steps(name, found)} and none to use: {why}")
+        raise Invalid("log", None, f"has {_step_count(name, findings)} and none to use: {why}")
     low, high = np.percentile([step.value for step in selection.used], [10, 90]).tolist()
-    levels = tuple(_levels(selection.used))
+    regimes = tuple(_regimes(selection.used))
     tokens = [
         step.tokens
         for step in selection.used
         if step.tokens is not None and math.isfinite(step.tokens)
     ]
     kind: MemoryKind | None = next(
-        (kind for kind in ("reserved", "allocated") if kind in found.peaks), None
+        (kind for kind in ("reserved", "allocated") if kind in findings.peaks), None
     )
     return Reading(
         framework=name,
         unit=_UNITS.get(name, "step_time_s"),
-        value=_typical(selection.used, levels),
+        value=_typical_value(selection.used, regimes),
         low=low,
         high=high,
-        steps_found=found.runs.count,
+        steps_found=findings.history.count,
         steps_used=len(selection.used),
         left_out=selection.left_out,
-        levels=levels,
-        restarts=len(found.runs.stretches) - 1,
+        regimes=regimes,
+        restarts=len(findings.history.attempts) - 1,
         global_batch=selection.batch,
         device_tokens=median(tokens) if tokens else None,
-        memory_gib=found.peaks[kind] if kind else None,
+        memory_gib=findings.peaks[kind] if kind else None,
         memory_kind=kind,
-        unread=tuple(found.unread),
+        unread=tuple(findings.unread),
         arguments=arguments,
-        stamp=selection.used[-1].stamp,
+        timestamp=selection.used[-1].timestamp,
     )
 
 
-def _typical(steps: Sequence[Step], levels: Sequence[Level]) -> float:
-    """Between levels there may be a time that no step had."""
+def _typical_value(steps: Sequence[Step], regimes: Sequence[SpeedRegime]) -> float:
+    """The median of the steps, or of the regime of the middle step where there are several: between
+    two regimes lie values that no step had."""
     values = [step.value for step in steps]
-    if len(levels) == 1:
+    if len(regimes) == 1:
         return median(values)
     middle = sorted(range(len(values)), key=values.__getitem__)[(len(values) - 1) // 2]
-    ends = accumulate(level.steps for level in levels)
-    return next(level.value for level, end in zip(levels, ends, strict=True) if middle < end)
+    ends = accumulate(regime.steps for regime in regimes)
+    return next(regime.value for regime, end in zip(regimes, ends, strict=True) if middle < end)
 
 
-def _levels(steps: Sequence[Step]) -> Iterator[Level]:
+def _regimes(steps: Sequence[Step]) -> Iterator[SpeedRegime]:
     values = [step.value for step in steps]
-    for level in stretches(values):
-        members = values[level]
-        yield Level(first_step=steps[level.start].number, steps=len(members), value=median(members))
+    for regime in speed_regimes(values):
+        members = values[regime]
+        yield SpeedRegime(
+            first_step=steps[regime.start].number, steps=len(members), value=median(members)
+        )

@@ -1,4 +1,4 @@
-"""The steps of a log, and the stretches between restarts that they form."""
+"""The steps of a log, and the attempts between restarts that they belong to."""
 
 from __future__ import annotations
 
@@ -13,84 +13,91 @@ from service.formats.logs.lines import Line, Unread
 
 MemoryKind = Literal["reserved", "allocated"]
 
-_MOST_UNREAD = 20
-_LONGEST_S = 1e9
-_MOST_GIB = 1e6
+_MAX_UNREAD = 20
+_MAX_STEP_S = 1e9
+_MAX_GIB = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """`value` is in the unit of the log and `time` grows with the step time. `finite`: neither is
-    NaN, nor the loss.
-
-    `starting`: the start of a run is in it. Where known, `batch`: sequences, `tokens`: of a device,
-    `clock`: seconds at which it was printed, `stamp`: the date and time printed beside it.
-    """
+    """One step, or the mean of the steps since the last line, as a log prints it."""
 
     number: int
     value: float
+    """In the unit of the log."""
     time: float
+    """Grows with the step time, whatever the unit."""
     finite: bool = True
-    starting: bool = False
+    """Neither the value nor the loss is NaN or infinite."""
+    is_start: bool = False
+    """The start of a run is in it."""
     batch: int | None = None
+    """Sequences, if printed."""
     tokens: float | None = None
+    """Of one device, if known."""
     label: str = ""
+    """Of the rank or pod that printed it."""
     clock: float | None = None
-    stamp: datetime | None = None
+    """Seconds at which it was printed, from any origin."""
+    timestamp: datetime | None = None
+    """The date and time printed beside it."""
 
     @property
     def is_believable(self) -> bool:
-        return self.finite and math.isfinite(self.time) and self.time < _LONGEST_S
+        return self.finite and math.isfinite(self.time) and self.time < _MAX_STEP_S
 
 
 @dataclass(slots=True)
-class Runs:
-    """Stretches in which the step number only grows. `repeated` steps were printed again, by
-    another rank perhaps."""
+class StepHistory:
+    """The steps of a log in attempts: a new one starts where the step number goes back, as after a
+    restart from a checkpoint."""
 
-    stretches: list[list[Step]] = field(default_factory=list)
+    attempts: list[list[Step]] = field(default_factory=list)
     repeated: int = 0
-    _last: dict[str, int] = field(default_factory=dict)
+    """Steps that an attempt printed again, perhaps by another rank."""
+    _last_number: dict[str, int] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
 
     def add(self, step: Step) -> None:
-        if not self.stretches or step.number < self._last.get(step.label, 0):
-            self.stretches.append([])
-            self._last, self._seen = {}, set()
-        self._last[step.label] = step.number
+        if not self.attempts or step.number < self._last_number.get(step.label, 0):
+            self.attempts.append([])
+            self._last_number = {}
+            self._seen = set()
+        self._last_number[step.label] = step.number
         if step.number in self._seen:
             self.repeated += 1
         else:
-            self.stretches[-1].append(step)
+            self.attempts[-1].append(step)
             self._seen.add(step.number)
 
     @property
     def steps(self) -> Iterator[Step]:
-        return chain.from_iterable(self.stretches)
+        return chain.from_iterable(self.attempts)
 
     @property
     def count(self) -> int:
-        """Of steps found, repeated ones too."""
-        return sum(map(len, self.stretches)) + self.repeated
+        """The number of steps found, repeated ones included."""
+        return sum(map(len, self.attempts)) + self.repeated
 
     @property
-    def only_falls(self) -> bool:
-        """Whether each step number is below the last one."""
-        return len(self.stretches) == self.count > 2
+    def is_reversed(self) -> bool:
+        """Whether each step number is below the one before: the newest step is printed first."""
+        return len(self.attempts) == self.count > 2
 
 
 @dataclass(slots=True)
-class Found:
-    """What a dialect finds in a log: steps, lines it could not read, peaks of memory in GiB."""
+class Findings:
+    """What a dialect finds in a log: steps, lines that it could not read, and peaks of memory in
+    GiB."""
 
-    runs: Runs = field(default_factory=Runs)
+    history: StepHistory = field(default_factory=StepHistory)
     unread: list[Unread] = field(default_factory=list)
     peaks: dict[MemoryKind, float] = field(default_factory=dict)
 
-    def miss(self, line: Line, reason: str) -> None:
-        if len(self.unread) < _MOST_UNREAD:
+    def add_unread(self, line: Line, reason: str) -> None:
+        if len(self.unread) < _MAX_UNREAD:
             self.unread.append(Unread.of(line, reason))
 
-    def note_peak(self, kind: MemoryKind, gib: float) -> None:
-        if 0 < gib < _MOST_GIB:
+    def update_peak(self, kind: MemoryKind, gib: float) -> None:
+        if 0 < gib < _MAX_GIB:
             self.peaks[kind] = max(gib, self.peaks.get(kind, 0.0))

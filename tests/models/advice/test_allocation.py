@@ -157,9 +157,9 @@ def test_what_time_left_untried_is_no_faster_than_said() -> None:
         found = allocate(
             asked, PROFILE, Constraints(), nodes, lambda answers=answers: next(answers, False)
         )
-        assert found.left_out_s <= best
+        assert found.untried_bound_s <= best
         there = replace(asked, cluster=found.cluster)
-        told = recommend(there, PROFILE, left_out_s=found.left_out_s)
+        told = recommend(there, PROFILE, untried_bound_s=found.untried_bound_s)
         assert not told.certificate.exact
         assert told.fastest.prediction.step_time_s <= best * (1 + told.certificate.gap)
 

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.advice.cluster_choice import Choice, Objective, choose, settled, told
+from models.advice.cluster_choice import (
+    Choice,
+    Objective,
+    choice_reason,
+    rank_clusters,
+    with_recommendation,
+)
 from models.advice.recommendation import recommend
 from models.errors import Invalid
 from models.spec.constraints import Constraints
@@ -46,7 +52,7 @@ def test_each_objective_puts_its_own_best_first() -> None:
         ("cost", "usd"),
         ("chips", "num_chips"),
     ):
-        choices = choose(
+        choices = rank_clusters(
             PLACES, PROFILE, Constraints(), Objective(minimize=minimize, tokens=tokens)
         )  # type: ignore[arg-type]
         answered = [choice for choice in choices if choice.refused is None]
@@ -60,23 +66,23 @@ def test_what_promises_most_is_searched_before_time_runs_out() -> None:
     places = {f"{chips}": on("h100", chips) for chips in (8, 16, 32, 64)}
     for minimize, first in (("step_time", "64"), ("chips", "8")):
         objective = Objective(minimize=minimize)  # type: ignore[arg-type]
-        best, *others = choose(places, PROFILE, Constraints(), objective, lambda: False)
+        best, *others = rank_clusters(places, PROFILE, Constraints(), objective, lambda: False)
         assert best.name == first
         assert not any(other.exact for other in others)
-        assert told([best, *others], objective).endswith(
+        assert choice_reason([best, *others], objective).endswith(
             "; time ran out before 3 others, of which any may be better"
         )
-        assert "refused" not in told([best, *others], objective)
+        assert "refused" not in choice_reason([best, *others], objective)
 
 
 def test_the_smallest_cluster_that_keeps_the_deadline_comes_first() -> None:
     every = {
         choice.name: choice
-        for choice in choose(PLACES, PROFILE, Constraints(), Objective(tokens=1e11))
+        for choice in rank_clusters(PLACES, PROFILE, Constraints(), Objective(tokens=1e11))
     }
     between = (every["small"].hours + every["large"].hours) / 2  # type: ignore[operator]
     limited = Objective(minimize="chips", tokens=1e11, deadline_hours=between)
-    first, *rest = choose(PLACES, PROFILE, Constraints(), limited)
+    first, *rest = rank_clusters(PLACES, PROFILE, Constraints(), limited)
     assert first.name == "large"
     assert first.meets
     assert not next(choice for choice in rest if choice.name == "small").meets
@@ -85,7 +91,7 @@ def test_the_smallest_cluster_that_keeps_the_deadline_comes_first() -> None:
 def test_hours_and_cost_can_be_redone_by_hand() -> None:
     chip = replace(PLACES["small"].cluster.chip, usd_per_chip_hour=2.0)
     priced = replace(PLACES["small"], cluster=replace(PLACES["small"].cluster, chip=chip))
-    (choice,) = choose({"small": priced}, PROFILE, Constraints(), Objective(tokens=3e10))
+    (choice,) = rank_clusters({"small": priced}, PROFILE, Constraints(), Objective(tokens=3e10))
     assert choice.hours == pytest.approx(3e10 / (64 * 4096 / choice.step_time_s) / 3600)  # type: ignore[operator]
     assert choice.usd == pytest.approx(choice.hours * 8 * 2.0)  # type: ignore[operator]
     assert choice.usd_per_million_tokens == pytest.approx(choice.usd / 3e4)  # type: ignore[operator]
@@ -105,7 +111,7 @@ def test_no_other_interval_between_checkpoints_loses_less(
         )
 
     try:
-        (choice,) = choose({"small": PLACES["small"]}, PROFILE, constraints, objective)
+        (choice,) = rank_clusters({"small": PLACES["small"]}, PROFILE, constraints, objective)
     except Invalid:  # next to nothing is kept, however often
         assert all(kept(between * 2.0**power) < 1e-5 for power in range(-8, 4))
         return
@@ -123,7 +129,7 @@ def test_goodput_is_that_of_a_job_which_fails_now_and_then() -> None:
     hours."""
     rate, checkpoint, restart = 1 / 8, 60.0, 120.0
     objective = Objective(failures_per_chip_hour=rate, checkpoint_s=checkpoint, restart_s=restart)
-    (choice,) = choose({"small": PLACES["small"]}, PROFILE, Constraints(), objective)
+    (choice,) = rank_clusters({"small": PLACES["small"]}, PROFILE, Constraints(), objective)
     assert choice.checkpoint_every_s is not None
     draw, now, saved = random.Random(0), 0.0, 0.0
     segment, ready = choice.checkpoint_every_s + checkpoint, 0.0
@@ -140,18 +146,18 @@ def test_where_failures_leave_no_time_to_work_it_is_said() -> None:
     objective = Objective(
         failures_per_chip_hour=1.0, checkpoint_s=1800.0, restart_s=1800.0, tokens=1e9
     )
-    choices = choose(
+    choices = rank_clusters(
         {"small": PLACES["small"], "large": PLACES["large"]}, PROFILE, Constraints(), objective
     )
     assert choices[0].name == "large"  # of nothing and next to nothing
     assert all(choice.goodput is not None and 0 < choice.goodput < 1e-3 for choice in choices)
-    assert "of the time kept" in told(choices, objective)
+    assert "of the time kept" in choice_reason(choices, objective)
 
 
 def test_what_fails_before_any_work_is_kept_is_refused() -> None:
     never = Objective(failures_per_chip_hour=5.0, checkpoint_s=600.0, restart_s=3600.0, tokens=1e9)
     with pytest.raises(Invalid) as refused:
-        choose({"large": PLACES["large"]}, PROFILE, Constraints(), never)
+        rank_clusters({"large": PLACES["large"]}, PROFILE, Constraints(), never)
     assert (refused.value.field, refused.value.value) == ("objective.failures_per_chip_hour", 5.0)
 
 
@@ -159,17 +165,17 @@ def test_without_a_price_the_field_is_named() -> None:
     chip = replace(PLACES["small"].cluster.chip, usd_per_chip_hour=None)
     priceless = replace(PLACES["small"], cluster=replace(PLACES["small"].cluster, chip=chip))
     with pytest.raises(Invalid) as refused:
-        choose({"cluster": priceless}, PROFILE, Constraints(), Objective(minimize="cost"))
+        rank_clusters({"cluster": priceless}, PROFILE, Constraints(), Objective(minimize="cost"))
     assert refused.value.field == "objective.usd_per_chip_hour"
     assert math.isfinite(
-        choose({"cluster": priceless}, PROFILE, Constraints(), Objective())[0].step_time_s
+        rank_clusters({"cluster": priceless}, PROFILE, Constraints(), Objective())[0].step_time_s
         or math.inf
     )
 
 
 def test_where_none_keeps_the_limits_the_nearest_leads() -> None:
     hopeless = Objective(minimize="chips", tokens=1e11, deadline_hours=1e-3)
-    choices = choose(PLACES, PROFILE, Constraints(), hopeless)
+    choices = rank_clusters(PLACES, PROFILE, Constraints(), hopeless)
     assert not any(choice.meets for choice in choices)
     hours = [choice.hours or math.inf for choice in choices]
     assert hours == sorted(hours)
@@ -177,7 +183,7 @@ def test_where_none_keeps_the_limits_the_nearest_leads() -> None:
 
 def test_where_no_layout_uses_all_chips_those_that_are_used_are_paid() -> None:
     odd = replace(PLACES["small"], cluster=replace(PLACES["small"].cluster, num_chips=67))
-    (choice,) = choose({"odd": odd}, PROFILE, Constraints(), Objective(tokens=1e10))
+    (choice,) = rank_clusters({"odd": odd}, PROFILE, Constraints(), Objective(tokens=1e10))
     assert choice.chips_used is not None
     assert choice.chips_used < choice.num_chips == 67
     price = odd.cluster.chip.usd_per_chip_hour
@@ -189,7 +195,7 @@ def test_a_choice_is_no_worse_where_its_answer_is_cut_short(steps: int) -> None:
     """However far a first search came: the layout that it found is known to the second, which may
     improve on it."""
     objective, left = Objective(minimize="cost", tokens=1e11), iter(range(steps))
-    choices = choose(
+    choices = rank_clusters(
         PLACES, PROFILE, Constraints(), objective, lambda: next(left, None) is not None
     )
     best = choices[0]
@@ -197,7 +203,7 @@ def test_a_choice_is_no_worse_where_its_answer_is_cut_short(steps: int) -> None:
     asked, known = PLACES[best.name], Layouts.of([best.layout])
     found = recommend(asked, PROFILE, should_continue=lambda: False, known=known)
     assert found.fastest.prediction.step_time_s <= best.step_time_s * (1 + 1e-9)  # type: ignore[operator]
-    same = settled(best, asked, objective, found)
+    same = with_recommendation(best, asked, objective, found)
     assert same.step_time_s == found.fastest.prediction.step_time_s
     assert same.usd == pytest.approx(same.hours * asked.cluster.usd_per_hour)  # type: ignore[operator]
     assert not same.exact
@@ -216,8 +222,8 @@ def test_a_place_that_is_looked_for_costs_the_others_no_time() -> None:
         return {"found": on("h100", 16)}
 
     few = Objective(minimize="chips")
-    choices = choose(
-        {"own": on("h100", 64)}, PROFILE, Constraints(), few, failed_gib=failed, more=more
+    choices = rank_clusters(
+        {"own": on("h100", 64)}, PROFILE, Constraints(), few, oom_gib=failed, find_more=more
     )
     assert order == ["64", "more", "16"]
     assert [choice.name for choice in choices] == ["found", "own"]
@@ -225,13 +231,17 @@ def test_a_place_that_is_looked_for_costs_the_others_no_time() -> None:
 
 def test_clusters_that_intervals_do_not_tell_apart_are_said_to_be_alike() -> None:
     either = "either may be the better"
-    close = choose({"a": on("h100", 64), "b": on("h200", 64)}, PROFILE, Constraints(), Objective())
+    close = rank_clusters(
+        {"a": on("h100", 64), "b": on("h200", 64)}, PROFILE, Constraints(), Objective()
+    )
     assert close[0].step_time_high_s > close[1].step_time_low_s
-    assert either in told(close, Objective())
-    apart = choose({"a": on("h100", 64), "b": on("h100", 128)}, PROFILE, Constraints(), Objective())
+    assert either in choice_reason(close, Objective())
+    apart = rank_clusters(
+        {"a": on("h100", 64), "b": on("h100", 128)}, PROFILE, Constraints(), Objective()
+    )
     assert apart[0].step_time_high_s < apart[1].step_time_low_s
-    assert either not in told(apart, Objective())
-    assert either not in told(close, Objective(minimize="chips"))
+    assert either not in choice_reason(apart, Objective())
+    assert either not in choice_reason(close, Objective(minimize="chips"))
 
 
 def test_intervals_have_to_overlap_whichever_way_the_nearest_misses() -> None:
@@ -254,17 +264,23 @@ def test_intervals_have_to_overlap_whichever_way_the_nearest_misses() -> None:
     )
     cheaper = replace(nearest, name="b", hours=20.0, usd=100.0, usd_per_million_tokens=1.0)
     cost = Objective(minimize="cost", tokens=1e8, deadline_hours=1.0)
-    assert "80% intervals" not in told([nearest, cheaper], cost)
-    assert "80% intervals" in told([nearest, replace(cheaper, usd_per_million_tokens=1.95)], cost)
+    assert "80% intervals" not in choice_reason([nearest, cheaper], cost)
+    assert "80% intervals" in choice_reason(
+        [nearest, replace(cheaper, usd_per_million_tokens=1.95)], cost
+    )
 
 
 def test_what_costs_nothing_is_compared_too() -> None:
-    free = [replace(at, cluster=replace(at.cluster, chip=replace(at.cluster.chip, usd_per_chip_hour=0.0)))
-            for at in (on("h100", 64), on("h200", 64))]  # fmt: skip
+    free = [
+        replace(
+            at, cluster=replace(at.cluster, chip=replace(at.cluster.chip, usd_per_chip_hour=0.0))
+        )
+        for at in (on("h100", 64), on("h200", 64))
+    ]
     cost = Objective(minimize="cost")
-    choices = choose(dict(zip("ab", free, strict=True)), PROFILE, Constraints(), cost)
-    assert "has the lowest cost: " in told(choices, cost)
-    assert "80% intervals" not in told(choices, cost)
+    choices = rank_clusters(dict(zip("ab", free, strict=True)), PROFILE, Constraints(), cost)
+    assert "has the lowest cost: " in choice_reason(choices, cost)
+    assert "80% intervals" not in choice_reason(choices, cost)
     assert choices[0].tokens_per_s >= choices[1].tokens_per_s  # type: ignore[operator]
 
 
@@ -278,7 +294,7 @@ def test_places_are_told_in_plain_words_and_numbers() -> None:
     late = Choice(name="late", num_chips=8, hours=1e4, usd=0.00123, **of)
     figures = "5 s a step (4 to 6), 700 hours, 24,980,000 USD"
     assert (
-        told([*kept, late], objective)
+        choice_reason([*kept, late], objective)
         == "where: 2 of 3 places keep deadline_hours = 720, and of those p64 (64 h100) has the"
         f" fewest chips: {figures}; then p128 (128 h100): {figures}"
     )
@@ -286,5 +302,5 @@ def test_places_are_told_in_plain_words_and_numbers() -> None:
         "late (8 h100): 5 s a step (4 to 6), 10,000 hours, 0.00123 USD, which breaks deadline_hours"
         " = 720"
     )
-    assert told([late], objective) == f"where: {broken}"
-    assert told(kept[:1], Objective()) == f"where: p64 (64 h100): {figures}"
+    assert choice_reason([late], objective) == f"where: {broken}"
+    assert choice_reason(kept[:1], Objective()) == f"where: p64 (64 h100): {figures}"

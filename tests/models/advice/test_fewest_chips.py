@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from models.advice.cluster_choice import Objective, choose, longest_step_s
+from models.advice.cluster_choice import Objective, max_step_time_s, rank_clusters
 from models.advice.fewest_chips import fewest_chips
 from models.advice.recommendation import recommend
 from models.errors import Infeasible
@@ -30,7 +30,7 @@ def by_hand(asked: Problem, objective: Objective, numbers: Iterable[int]) -> int
             seconds = float(search(Space(tried, Constraints()), PROFILE, Goal()).times[0])
         except (NoLegalLayout, Infeasible):
             continue
-        if seconds <= longest_step_s(tried, objective):
+        if seconds <= max_step_time_s(tried, objective):
             return chips
     return None
 
@@ -66,7 +66,7 @@ def test_a_part_of_a_rack_may_be_the_fewest() -> None:
     assert found.num_chips == by_hand(whole, objective, [1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, 32])
     assert found.num_chips is not None
     assert found.num_chips < 8
-    assert "(divisors of 72 and multiples of 8)" in found.told
+    assert "(divisors of 72 and multiples of 8)" in found.reason
 
 
 def test_the_fewest_chips_meet_the_limits() -> None:
@@ -75,7 +75,7 @@ def test_the_fewest_chips_meet_the_limits() -> None:
     found = fewest_chips(asked, PROFILE, Constraints(), objective, 8192)
     assert found.num_chips is not None
     sized = replace(asked, cluster=replace(asked.cluster, num_chips=found.num_chips))
-    assert choose({"fewest": sized}, PROFILE, Constraints(), objective)[0].meets
+    assert rank_clusters({"fewest": sized}, PROFILE, Constraints(), objective)[0].meets
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_the_fewest_chips_meet_the_limits() -> None:
 def test_the_fewest_chips_are_not_said_to_be_what_else_is_wanted(minimize: str, but: str) -> None:
     asked = problem("llama-3-8b", ("h100", 64), "megatron", seq_len=8192, global_batch=96)
     objective = Objective(minimize=minimize, tokens=1e11, deadline_hours=200)  # type: ignore[arg-type]
-    told = fewest_chips(asked, PROFILE, Constraints(), objective, 64).told
-    assert " chips are the fewest" in told
-    assert told.partition(" that keep the limits")[2].startswith(but)
-    assert ("alternatives.num_chips" in told) == bool(but)
+    reason = fewest_chips(asked, PROFILE, Constraints(), objective, 64).reason
+    assert " chips are the fewest" in reason
+    assert reason.partition(" that keep the limits")[2].startswith(but)
+    assert ("alternatives.num_chips" in reason) == bool(but)
 
 
 def test_a_job_that_no_chips_could_do_is_said_to_be_one() -> None:
@@ -96,7 +96,7 @@ def test_a_job_that_no_chips_could_do_is_said_to_be_one() -> None:
         asked, PROFILE, Constraints(), Objective(tokens=1e15, deadline_hours=1), 160
     )
     assert (found.num_chips, found.tried, found.exact) == (None, 0, True)
-    assert "up to 160 chips not even the peak" in found.told
+    assert "up to 160 chips not even the peak" in found.reason
 
 
 def test_without_time_nothing_is_claimed() -> None:
@@ -115,16 +115,16 @@ def test_what_is_too_large_to_search_is_not_claimed_to_miss_the_limits(
     monkeypatch.setattr("models.search.tables.MOST_CORES", 1)
     found = fewest_chips(asked, PROFILE, Constraints(), objective, 160)
     assert (found.num_chips, found.exact) == (None, False)
-    assert "too large to search" in found.told
+    assert "too large to search" in found.reason
 
 
-@pytest.mark.parametrize("failed_gib", [60.0, 40.0, 10.0])
-def test_where_all_need_what_failed_the_fewest_are_as_if_nothing_had(failed_gib: float) -> None:
+@pytest.mark.parametrize("oom_gib", [60.0, 40.0, 10.0])
+def test_where_all_need_what_failed_the_fewest_are_as_if_nothing_had(oom_gib: float) -> None:
     """As a direct question about that number answers."""
     asked = problem("llama-3-70b", ("h100", 64), "megatron", seq_len=8192, global_batch=96)
     objective = Objective(minimize="chips", tokens=1e10, deadline_hours=2000)
-    found = fewest_chips(asked, PROFILE, Constraints(), objective, 64, failed_gib=failed_gib)
+    found = fewest_chips(asked, PROFILE, Constraints(), objective, 64, oom_gib=oom_gib)
     assert found.num_chips == 8
     few = replace(asked, cluster=replace(asked.cluster, num_chips=8))
-    seconds = recommend(few, PROFILE, failed_gib=failed_gib).fastest.prediction.step_time_s
-    assert seconds <= longest_step_s(few, objective)
+    seconds = recommend(few, PROFILE, oom_gib=oom_gib).fastest.prediction.step_time_s
+    assert seconds <= max_step_time_s(few, objective)

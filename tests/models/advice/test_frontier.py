@@ -372,8 +372,8 @@ def test_the_places_of_a_block_are_searches_of_their_own(
     times: float,
 ) -> None:
     """Whether layouts are shared by all of them, by ever fewer, or by none."""
-    monkeypatch.setattr(sweep, "_FEW", few)
-    monkeypatch.setattr(sweep, "_MOST", most)
+    monkeypatch.setattr(sweep, "_FEW_LAYOUTS", few)
+    monkeypatch.setattr(sweep, "_MAX_LAYOUTS", most)
     factors = {
         axis: tuple(slowest * times**i for i in range(3)) for axis in ("scale_up", "scale_out")
     }

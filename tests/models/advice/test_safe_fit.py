@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from models.advice.recommendation import recommend
-from models.advice.safe_fit import SURE
+from models.advice.safe_fit import SAFE_FIT_PROBABILITY
 from models.errors import Infeasible
 from models.spec.constraints import Constraints
 from tests.benchmarks.problems import problem
@@ -79,10 +79,10 @@ def test_the_surer_is_the_fastest_that_is_sure_to_fit(
     except Infeasible:
         return
     best = found.fastest.prediction
-    if best.fit_probability >= SURE:
+    if best.fit_probability >= SAFE_FIT_PROBABILITY:
         assert found.surer is None
         return
-    surely = replace(constraints, min_fit_probability=SURE)
+    surely = replace(constraints, min_fit_probability=SAFE_FIT_PROBABILITY)
     try:
         sure = recommend(found.problem, PROFILE, surely).fastest.prediction
     except Infeasible:
@@ -134,7 +134,7 @@ def test_what_is_recommended_fits_as_surely_as_was_asked(
 def test_what_has_run_out_of_memory_is_left_out() -> None:
     asked = problem("llama-3-70b", ("h100", 64), "megatron", seq_len=8192, global_batch=256)
     first = recommend(asked, PROFILE).fastest.prediction
-    again = recommend(asked, PROFILE, failed_gib=first.needed_gib)
+    again = recommend(asked, PROFILE, oom_gib=first.needed_gib)
     shown = (again.fastest, again.simplest, *again.ranked, *again.front)
     assert max(one.prediction.needed_gib for one in shown) < first.needed_gib
     assert again.fastest.prediction.step_time_s >= first.step_time_s

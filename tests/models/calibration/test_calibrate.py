@@ -8,7 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from models.calibration.calibrate import Observation, calibrate
+from models.calibration.calibrate import calibrate
+from models.calibration.observation import Observation
 from models.columns import Array
 from models.cost.compute import deviation
 from models.cost.step import predict
@@ -161,7 +162,7 @@ def test_benchmarks_of_parts_change_nothing_in_how_a_fit_is_judged() -> None:
         )
         for i in range(3)
     ]
-    alone, beside = calibrate(PROFILE, runs).unseen, calibrate(PROFILE, [*runs, *told]).unseen
+    alone, beside = calibrate(PROFILE, runs).held_out, calibrate(PROFILE, [*runs, *told]).held_out
     assert alone is not None
     assert beside is not None
     assert len(beside.measured) == len(alone.measured)

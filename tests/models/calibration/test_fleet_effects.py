@@ -10,14 +10,18 @@ from functools import cache
 import numpy as np
 import pytest
 
-from models.calibration.calibrate import (
-    MOST_OF_A_SOURCE,
-    Calibration,
-    Observation,
-    by_source,
-    calibrate,
+from models.calibration.calibrate import Calibration, calibrate
+from models.calibration.fleet_effects import (
+    DRIFT_SHARE,
+    drift_variance,
+    with_fleet_offsets,
+    without_fleet,
 )
-from models.calibration.fleet_effects import DRIFT, as_fleet, as_published, drift
+from models.calibration.observation import (
+    MAX_SOURCE_WEIGHT,
+    Observation,
+    with_limited_sources,
+)
 from models.calibration.posterior import Posterior, shipped_posterior
 from models.cost.step import Predictions, predict
 from models.prediction.prediction import log_spreads
@@ -43,7 +47,7 @@ def reported(seed: int, count: int) -> tuple[Profile, list[Observation]]:
 
 
 def learnt(observations: list[Observation]) -> Calibration:
-    return calibrate(fleet().profile, by_source(observations), "x", fleet().posterior)
+    return calibrate(fleet().profile, with_limited_sources(observations), "x", fleet().posterior)
 
 
 def seconds(profile: Profile) -> np.ndarray:
@@ -115,10 +119,10 @@ def test_a_flood_of_one_source_drags_nobody() -> None:
     ]
     largest = max(Counter(o.source for o in observations).values())
     assert sum(
-        o.weight for o in by_source([*observations, *flood]) if o.source == "flood"
-    ) == pytest.approx(min(MOST_OF_A_SOURCE, largest))
-    assert sum(o.weight for o in by_source(flood)) == pytest.approx(
-        MOST_OF_A_SOURCE
+        o.weight for o in with_limited_sources([*observations, *flood]) if o.source == "flood"
+    ) == pytest.approx(min(MAX_SOURCE_WEIGHT, largest))
+    assert sum(o.weight for o in with_limited_sources(flood)) == pytest.approx(
+        MAX_SOURCE_WEIGHT
     )  # nobody else is dragged
     assert (
         error(learnt([*observations, *flood]).profile, truth)
@@ -135,7 +139,7 @@ def test_what_others_run_stays_where_it_was() -> None:
         for o in usual
         if o.problem.stack.id == "megatron"
     ]
-    before, after = (seconds(as_published(p)) for p in (fleet().profile, learnt(slow).profile))
+    before, after = (seconds(without_fleet(p)) for p in (fleet().profile, learnt(slow).profile))
     others = [i for i, (problem, _) in enumerate(questions()) if problem.stack.id != "megatron"]
     assert np.abs(after / before - 1)[others].max() < 0.03
 
@@ -155,17 +159,17 @@ def test_a_first_report_is_trusted_less_than_one_of_a_fleet_that_is_known() -> N
 
 def test_a_fleet_begins_where_everybody_is() -> None:
     assert seconds(fleet().profile) == pytest.approx(seconds(shipped_profile()), rel=1e-12)
-    assert as_published(fleet().profile) == shipped_profile()
-    assert as_fleet(fleet().profile, {questions()[0][0]}) == fleet().profile
+    assert without_fleet(fleet().profile) == shipped_profile()
+    assert with_fleet_offsets(fleet().profile, {questions()[0][0]}) == fleet().profile
 
 
 def test_what_was_learnt_may_drift() -> None:
     known = learnt(reported(7, 100)[1])
-    added = drift(known.profile)
+    added = drift_variance(known.profile)
     assert added.keys() == {t.key for t in known.profile.terms if t.scope.startswith("fleet:")}
     key = ("compute_overhead", "fleet:all")
-    assert added[key] == pytest.approx((DRIFT * 0.07) ** 2)
-    loose = known.posterior.loosened(added)
+    assert added[key] == pytest.approx((DRIFT_SHARE * 0.07) ** 2)
+    loose = known.posterior.with_added_variance(added)
     at = loose.keys.index(key)
     before, after = (np.linalg.inv(p.precision)[at, at] for p in (known.posterior, loose))
     assert after == pytest.approx(before + added[key])
@@ -188,12 +192,12 @@ def test_that_a_layout_fitted_is_said_once_however_often_it_ran() -> None:
     tight = replace(asked, cluster=replace(asked.cluster, chip=chip))
 
     def needed(runs: int) -> float:
-        profile = as_fleet(shipped_profile(), {tight})
+        profile = with_fleet_offsets(shipped_profile(), {tight})
         seen = [
             Observation(key=f"{i:02d}", problem=tight, layout=layout, step_time_s=20.0)
             for i in range(runs)
         ]
-        found = calibrate(profile, by_source(seen), "x", shipped_posterior()).profile
+        found = calibrate(profile, with_limited_sources(seen), "x", shipped_posterior()).profile
         return float(_predicted(tight, layout, found).needed_bytes[0])
 
     once, often, more = needed(1), needed(50), needed(400)
@@ -209,7 +213,7 @@ def test_one_report_makes_nothing_less_sure() -> None:
     time = predict(
         asked, Layouts.of([layout]), shipped_profile().coefficients(asked.scopes)
     ).step_time_s[0]
-    profile = as_fleet(shipped_profile(), {asked})
+    profile = with_fleet_offsets(shipped_profile(), {asked})
     seen = [Observation(key="0", problem=asked, layout=layout, step_time_s=float(time))]
     found = calibrate(profile, seen, "x", shipped_posterior()).profile
     for of, place in (
@@ -230,13 +234,13 @@ def _predicted(asked: Problem, layout: Layout, profile: Profile) -> Predictions:
 def test_a_posterior_is_integrated_over_what_is_not_asked() -> None:
     posterior = shipped_posterior()
     keys = list(posterior.keys[5:15])
-    found = np.linalg.inv(posterior.of_terms(keys, np.ones(len(keys))))
+    found = np.linalg.inv(posterior.precision_of(keys, np.ones(len(keys))))
     assert found == pytest.approx(
         np.linalg.inv(posterior.precision)[5:15, 5:15], rel=1e-6, abs=1e-12
     )
-    whole = posterior.of_terms(list(reversed(posterior.keys)), np.ones(len(posterior.keys)))
+    whole = posterior.precision_of(list(reversed(posterior.keys)), np.ones(len(posterior.keys)))
     assert whole == pytest.approx(posterior.precision[::-1, ::-1])
-    strangers = Posterior.nothing().of_terms(keys, np.full(len(keys), 0.5))
+    strangers = Posterior.independent().precision_of(keys, np.full(len(keys), 0.5))
     assert strangers == pytest.approx(4 * np.eye(len(keys)))
 
 

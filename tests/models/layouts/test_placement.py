@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.layouts.placement import closest_groups, groups
-from models.layouts.rules import BY_NAME
+from models.layouts.rules import RULES_BY_NAME
 from models.spec import catalogue
 from models.spec.hardware import Cluster
 from models.spec.layout import PLACEMENTS, TORUS_AXES, TORUS_BLOCKS, Layout, Layouts
@@ -129,7 +129,7 @@ def counted(lengths: dict[str, int], order: tuple[str, ...], block: int) -> list
 
 def first_broken_of(layout: Layout, cluster: Cluster, rule: str) -> bool:
     question = problem("llama-3.1-8b", ("tpu-v5p", 64), "maxtext", seq_len=4096, global_batch=64)
-    return not BY_NAME[rule].test(replace(question, cluster=cluster), Layouts.of([layout]))[0]
+    return not RULES_BY_NAME[rule].test(replace(question, cluster=cluster), Layouts.of([layout]))[0]
 
 
 def test_groups_of_sixteen_on_racks_of_seventy_two_straddle() -> None:

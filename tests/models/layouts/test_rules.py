@@ -105,12 +105,19 @@ def test_stacks_refuse_what_their_code_refuses(
     ("layout", "rule"),
     [
         (Layout(dp_shard=64, tp=4, ep=8, etp=4, sequence_parallel=True, zero_stage=3), None),
-        (Layout(dp_shard=64, tp=4, ep=8, sequence_parallel=True, zero_stage=3), "etp.1. must be tp.4."),
-        (Layout(dp_shard=4, dp_replicate=16, tp=4, ep=8, etp=4, sequence_parallel=True, zero_stage=3),
-         "divide dp_shard.4."),
+        (
+            Layout(dp_shard=64, tp=4, ep=8, sequence_parallel=True, zero_stage=3),
+            "etp.1. must be tp.4.",
+        ),
+        (
+            Layout(
+                dp_shard=4, dp_replicate=16, tp=4, ep=8, etp=4, sequence_parallel=True, zero_stage=3
+            ),
+            "divide dp_shard.4.",
+        ),
         (Layout(dp_shard=256, ep=8, zero_stage=3), None),
     ],
-)  # fmt: skip
+)
 def test_maxtext_shards_experts_over_tensor_parallelism(layout: Layout, rule: str | None) -> None:
     """base.yml: 'mlp_moe' lies on 'tensor', and 'expert' is an axis beside it."""
     asked = problem("mixtral-8x7b", ("tpu-v6e", 256), "maxtext", seq_len=4096, global_batch=2048)
@@ -140,18 +147,43 @@ def test_a_plain_pipeline_needs_as_many_micro_batches_as_its_code_says(
     ("stack", "workload", "layout", "rule"),
     [
         ("maxtext", {"precision": "fp8"}, Layout(dp_shard=64, zero_stage=3, micro_batch=4), None),
-        ("maxtext", {"precision": "fp8"}, Layout(dp_shard=64, zero_stage=3), "accumulates no gradients in fp8"),
+        (
+            "maxtext",
+            {"precision": "fp8"},
+            Layout(dp_shard=64, zero_stage=3),
+            "accumulates no gradients in fp8",
+        ),
         ("maxtext", {}, Layout(dp_shard=64, zero_stage=3), None),
         ("maxtext", {}, Layout(dp_replicate=2, dp_shard=32, zero_stage=3), None),
         ("maxtext", {}, Layout(dp_replicate=2, dp_shard=32, zero_stage=1), "beside replicas 3"),
         ("megatron", {"optimizer": "muon"}, Layout(dp_shard=64, zero_stage=1), None),
-        ("megatron", {"optimizer": "muon"}, Layout(dp_shard=64, zero_stage=3), "Muon with ZeRO stages 0, 1"),
-        ("megatron", {"optimizer": "muon"}, Layout(dp_shard=64, zero_stage=1, offload_optimizer=True), "muon"),
+        (
+            "megatron",
+            {"optimizer": "muon"},
+            Layout(dp_shard=64, zero_stage=3),
+            "Muon with ZeRO stages 0, 1",
+        ),
+        (
+            "megatron",
+            {"optimizer": "muon"},
+            Layout(dp_shard=64, zero_stage=1, offload_optimizer=True),
+            "muon",
+        ),
         ("deepspeed", {}, Layout(dp_replicate=64, offload_optimizer=True), "shards of ZeRO 1 to 3"),
-        ("colossalai", {}, Layout(pp=2, dp_shard=32, zero_stage=2, schedule="1f1b",
-         placement=("tp", "cp", "pp", "dp_shard", "dp_replicate")), "ZeRO up to 1 beside a pipeline"),
+        (
+            "colossalai",
+            {},
+            Layout(
+                pp=2,
+                dp_shard=32,
+                zero_stage=2,
+                schedule="1f1b",
+                placement=("tp", "cp", "pp", "dp_shard", "dp_replicate"),
+            ),
+            "ZeRO up to 1 beside a pipeline",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_goes_together_is_what_the_code_has(
     stack: str, workload: dict[str, Any], layout: Layout, rule: str | None
 ) -> None:

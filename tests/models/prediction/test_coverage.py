@@ -9,8 +9,13 @@ from dataclasses import replace
 import pytest
 
 from models.calibration.priors import priors
-from models.prediction.coverage import Ran, having_seen
-from models.prediction.nearest_runs import DOUBLING, KINDS, Library, Traits
+from models.prediction.coverage import MeasuredRun, with_coverage
+from models.prediction.nearest_runs import (
+    DISTANCE_PER_DOUBLING,
+    KIND_DISTANCES,
+    RunIndex,
+    RunTraits,
+)
 from models.prediction.prediction import Prediction, predict_layouts
 from models.spec import catalogue
 from models.spec.layout import Layout
@@ -38,7 +43,9 @@ def predicted(
 
 
 def taught(*question: str) -> Profile:
-    return having_seen(BARE, [Ran(problem(*question), FSDP, timed=True, weighed=False)])
+    return with_coverage(
+        BARE, [MeasuredRun(problem(*question), FSDP, has_step_time=True, has_memory=False)]
+    )
 
 
 def test_a_profile_without_runs_is_the_data_sheet() -> None:
@@ -74,8 +81,10 @@ def test_only_what_a_run_exercised_is_measured() -> None:
     assert found.terms["tensor_s"].ground == "data_sheet"
     assert found.terms["activations_gib"].ground == "data_sheet"
     assert found.grade == "data_sheet"
-    weighed = having_seen(BARE, [Ran(problem(), FSDP, timed=False, weighed=True)])
-    assert predicted(weighed).provenance.terms["parameters_gib"].ground == "measured"
+    has_memory = with_coverage(
+        BARE, [MeasuredRun(problem(), FSDP, has_step_time=False, has_memory=True)]
+    )
+    assert predicted(has_memory).provenance.terms["parameters_gib"].ground == "measured"
 
 
 def test_terms_that_are_nothing_have_no_ground() -> None:
@@ -101,8 +110,9 @@ def test_what_lies_beyond_every_run_is_named() -> None:
     (line, tokens) = predicted(profile, seq_len=16384).provenance.outside
     assert line == "seq_len = 16384 is beyond the 8192 of any run"
     assert tokens.startswith("tokens_per_step")
-    other = having_seen(
-        profile, [Ran(problem("a100", seq_len=16384), FSDP, timed=True, weighed=False)]
+    other = with_coverage(
+        profile,
+        [MeasuredRun(problem("a100", seq_len=16384), FSDP, has_step_time=True, has_memory=False)],
     )
     assert (
         "seq_len = 16384 is beyond the 8192 of any run on hopper"
@@ -120,9 +130,9 @@ def test_a_prediction_where_no_run_has_been_is_wider(seq_len: int, times: int) -
 
 
 def test_what_was_seen_adds_up() -> None:
-    run = Ran(problem(), FSDP, timed=True, weighed=True)
-    once, twice = having_seen(BARE, [run]), having_seen(BARE, [run, run])
-    assert having_seen(once, [run]) == twice
+    run = MeasuredRun(problem(), FSDP, has_step_time=True, has_memory=True)
+    once, twice = with_coverage(BARE, [run]), with_coverage(BARE, [run, run])
+    assert with_coverage(once, [run]) == twice
     assert {one.runs for one in once.seen} == {1}
     assert {one.runs for one in twice.seen} == {2}
 
@@ -148,15 +158,18 @@ def test_a_profile_older_than_a_coefficient_has_it_as_measured() -> None:
 
 
 def test_nearness_counts_what_differs_and_only_what_is_asked() -> None:
-    here = Traits.of(problem(), FSDP)
-    far = Traits.of(problem("a100", "megatron", seq_len=16384), FSDP)
-    library = Library([here, far])
-    assert library.distances(Traits()).tolist() == [0, 0]
+    here = RunTraits.of(problem(), FSDP)
+    far = RunTraits.of(problem("a100", "megatron", seq_len=16384), FSDP)
+    library = RunIndex([here, far])
+    assert library.distances(RunTraits()).tolist() == [0, 0]
     apart = (
-        KINDS["generation"] + KINDS["chip"] + KINDS["stack"] + 2 * DOUBLING
+        KIND_DISTANCES["generation"]
+        + KIND_DISTANCES["chip"]
+        + KIND_DISTANCES["stack"]
+        + 2 * DISTANCE_PER_DOUBLING
     )  # twice the tokens of a step as well
     assert library.distances(here).tolist() == [0, pytest.approx(apart)]
-    assert library.distances(Traits(stack="megatron")).tolist() == [KINDS["stack"], 0]
-    assert Traits(stack="megatron", seq_len=8192).differing(here) == {
+    assert library.distances(RunTraits(stack="megatron")).tolist() == [KIND_DISTANCES["stack"], 0]
+    assert RunTraits(stack="megatron", seq_len=8192).differences_from(here) == {
         "stack": ("megatron", "torchtitan")
     }

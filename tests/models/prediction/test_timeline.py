@@ -14,7 +14,7 @@ from models.cost.schedules import run
 from models.errors import Invalid
 from models.layouts.defaults import with_stack_defaults
 from models.layouts.rules import first_broken
-from models.prediction.timeline import MOST_OPERATIONS, Timeline, chrome_trace, timeline
+from models.prediction.timeline import MAX_OPERATIONS, Timeline, chrome_trace, timeline
 from models.spec import catalogue
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
@@ -149,7 +149,7 @@ def test_the_closed_form_is_about_as_long(layout: Layout) -> None:
 @given(st.integers(1, 10**6))
 def test_a_timeline_stays_small(micro_batches: int) -> None:
     found = timeline(GENERIC, PROFILE, Layout(pp=4, dp_shard=8, zero_stage=1), micro_batches)
-    assert len(found.events) <= MOST_OPERATIONS + 4 * 4
+    assert len(found.events) <= MAX_OPERATIONS + 4 * 4
     assert found.micro_batches == min(micro_batches, found.of_micro_batches)
 
 

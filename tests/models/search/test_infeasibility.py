@@ -33,9 +33,7 @@ def test_schedules_that_the_recipe_rules_out_are_named_with_the_rule(stack: str,
     assert "load_balancing" not in free.pipelining.verdict
 
 
-def test_layouts_that_no_schedule_serves_count_against_the_rule_that_each_schedule_breaks_first() -> (
-    None
-):
+def test_layouts_that_no_schedule_serves_count_against_the_rule_it_breaks_first() -> None:
     question = problem("deepseek-v3", ("h800", 256), "megatron", seq_len=4096, global_batch=1024)
     strict = replace(
         question, workload=replace(question.workload, load_balancing="global_batch_loss")

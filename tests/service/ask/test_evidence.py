@@ -15,7 +15,7 @@ from models.spec.profile import shipped_profile
 from service.formats import runs
 from service.resolve.resolution import Resolver
 from service.schemas.evidence import EvidenceList, PublishedRun
-from service.tools.carry_runs import carried
+from service.tools.carry_runs import published_runs
 from tests.service.asking import PREDICTION, QUESTION, assert_problem, changed
 from tests.test_scores import ROW
 
@@ -85,7 +85,7 @@ def test_a_run_that_is_carried_over_is_predicted_as_before(
     for name, value in changes.items():
         row[name] = {**row[name], **value} if isinstance(value, dict) else value
     profile = shipped_profile()
-    (document,) = carried([row], profile)
+    (document,) = published_runs([row], profile)
     run, direct = (
         PublishedRun.model_validate_json(json.dumps(document)),
         runs.read(row, profile.software_year),
@@ -104,9 +104,13 @@ def test_a_run_that_is_carried_over_is_predicted_as_before(
 
 
 def test_what_cannot_be_expressed_is_left_out() -> None:
-    assert [*carried([{**ROW, "outcome": "failed", "failure": "unknown"}], shipped_profile())] == []
     assert [
-        *carried([{**ROW, "cluster": {"chip": "abacus"}, "failure": None}], shipped_profile())
+        *published_runs([{**ROW, "outcome": "failed", "failure": "unknown"}], shipped_profile())
+    ] == []
+    assert [
+        *published_runs(
+            [{**ROW, "cluster": {"chip": "abacus"}, "failure": None}], shipped_profile()
+        )
     ] == []
 
 

@@ -493,7 +493,8 @@ def test_the_answer_is_for_the_best_of_the_alternatives(shared_client) -> None:
     found = shared_client.post("/v1/recommendations", json={**SMALL, "alternatives": others}).json()
     names = [choice["name"] for choice in found["choices"]]
     assert sorted(names) == [
-        "alternatives.clusters[0]", "alternatives.num_chips[0]", "alternatives.num_chips[1]", "cluster",
+        "alternatives.clusters[0]", "alternatives.num_chips[0]", "alternatives.num_chips[1]",
+        "cluster",
     ]  # fmt: skip
     assert names[0] == "alternatives.num_chips[1]"
     assert found["reasons"][0].startswith(
@@ -720,7 +721,8 @@ def test_an_alternative_may_have_a_stack_of_its_own(shared_client) -> None:
     ).json()
     stacks = {choice["name"]: choice["stack"] for choice in found["choices"]}
     assert stacks == {
-        "cluster": "megatron", "alternatives.clusters[0]": slice_["stack"], "alternatives.clusters[1]": "megatron",
+        "cluster": "megatron", "alternatives.clusters[0]": slice_["stack"],
+        "alternatives.clusters[1]": "megatron",
     }  # fmt: skip
     assert not any(choice["refused"] for choice in found["choices"])
     again = shared_client.post("/v1/recommendations", json=found["request"]).json()

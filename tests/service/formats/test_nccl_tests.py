@@ -15,7 +15,8 @@ SAMPLE = SHARED / "training_logs" / "nccl-tests-all-reduce-8xh100.txt"
 HEAD = """# nThread 1 nGpus 1 minBytes 8
 #  Rank  0 Group  0 Pid 1 on node-0 device  0 [0000:19:00] NVIDIA H100 80GB HBM3
 #  Rank  1 Group  0 Pid 2 on node-0 device  1 [0000:2d:00] NVIDIA H100 80GB HBM3
-#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#       size         count      type   redop    root     time   algbw   busbw #wrong \
+    time   algbw   busbw #wrong
 """
 LINE = (
     "  1073741824     268435456     float     sum      -1   4029.4  266.48  466.33      0"

@@ -18,7 +18,7 @@ from models.spec.hardware import GIB
 from models.spec.layout import Layouts
 from models.spec.profile import shipped_profile
 from service.formats import runs
-from service.tools.fit_profile import choose
+from service.tools.fit_profile import choose_layout
 from tests.test_scores import ROW
 
 YEAR = 2026.5
@@ -90,7 +90,7 @@ def test_the_fewest_layers_that_fit_are_checkpointed_where_a_run_does_not_say() 
         run.problem, Layouts.of(run.alternatives), profile.coefficients(run.problem.scopes)
     ).fits()
     assert 0 < fits.sum() < len(fits)
-    assert choose(run, profile) == run.alternatives[int(np.argmax(fits))]
+    assert choose_layout(run, profile) == run.alternatives[int(np.argmax(fits))]
 
 
 def test_an_open_schedule_is_plain_or_as_interleaved_as_the_layers_allow() -> None:
@@ -203,9 +203,9 @@ def test_what_maxtext_trains_on_unless_told_otherwise() -> None:
     assert run.problem.workload.global_batch == 12 * run.problem.cluster.num_devices
     assert {"seq_len", "global_batch"} <= set(run.assumed)
     assert max(layout.micro_batch for layout in run.alternatives) == 12
-    assert 1 < choose(run, shipped_profile()).micro_batch < 12  # as many as fit
+    assert 1 < choose_layout(run, shipped_profile()).micro_batch < 12  # as many as fit
     small = runs.read({**said, "model": {**said["model"], "num_layers": 4}}, YEAR)
-    assert choose(small, shipped_profile()).micro_batch == 12  # no gradients are accumulated
+    assert choose_layout(small, shipped_profile()).micro_batch == 12  # no gradients are accumulated
     with pytest.raises(Invalid, match="not stated"):
         runs.read({**said, "stack": "megatron"}, YEAR)
 
@@ -248,8 +248,15 @@ def test_a_loss_that_nothing_compiles_is_in_several_kernels() -> None:
 
 @pytest.mark.parametrize(("date", "sizes"), [("2024-10", {4}), ("2026-01", {1, 2, 4, 8})])
 def test_micro_batches_of_old_pipelines_are_as_many_as_stages(date: str, sizes: set[int]) -> None:
-    training = {"pp": 2, "pp_schedule": "1f1b", "data_parallel_kind": "fsdp", "micro_batch_size": None,
-                "grad_accum": None, "recompute": "full", "global_batch_sequences": 32}  # fmt: skip
+    training = {
+        "pp": 2,
+        "pp_schedule": "1f1b",
+        "data_parallel_kind": "fsdp",
+        "micro_batch_size": None,
+        "grad_accum": None,
+        "recompute": "full",
+        "global_batch_sequences": 32,
+    }
     run = runs.read(row(stack="torchtitan", date=date, training=training), YEAR)
     assert {x.micro_batch for x in run.alternatives} == sizes
 
@@ -259,11 +266,22 @@ def test_micro_batches_of_old_pipelines_are_as_many_as_stages(date: str, sizes: 
     [
         ("fsdp", {"tp": 8, "data_parallel_kind": "fsdp"}, {"tp": 8, "zero_stage": 3}),
         ("megatron-deepspeed", {"data_parallel_kind": "zero2"}, {"zero_stage": 2}),
-        ("megatron-deepspeed",
-         {"data_parallel_kind": "zero3", "offload": "optimizer and activations to CPU", "recompute": "full"},
-         {"zero_stage": 3, "offload_activations": True, "offload_optimizer": True, "recompute": "full"}),
+        (
+            "megatron-deepspeed",
+            {
+                "data_parallel_kind": "zero3",
+                "offload": "optimizer and activations to CPU",
+                "recompute": "full",
+            },
+            {
+                "zero_stage": 3,
+                "offload_activations": True,
+                "offload_optimizer": True,
+                "recompute": "full",
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_run_shows_what_its_build_of_the_stack_can(
     stack: str, training: dict[str, Any], layout: dict[str, Any]
 ) -> None:
@@ -282,7 +300,7 @@ def test_a_run_shows_what_its_build_of_the_stack_can(
 def test_a_run_shows_that_its_build_runs_on_its_chips(stack: str, chip: str) -> None:
     """Forks do, on chips that the stack of the catalogue does not know."""
     run = runs.read(row(stack=stack, cluster={"chip": chip}), YEAR)
-    require_legal(run.problem, choose(run, shipped_profile()))
+    require_legal(run.problem, choose_layout(run, shipped_profile()))
     with pytest.raises(Invalid, match="runs on chips of"):
         replace(run.problem, stack=catalogue.stack(stack))
 
@@ -312,7 +330,7 @@ def test_one_layer_a_chunk_may_leave_both_ends_without(layers: int, pp: int, chu
         row(model={"num_layers": layers}, cluster={"num_chips": pp}, training=training), YEAR
     )
     assert {x.virtual_stages for x in run.alternatives} == {chunks}
-    require_legal(run.problem, choose(run, shipped_profile()))
+    require_legal(run.problem, choose_layout(run, shipped_profile()))
 
 
 @pytest.mark.parametrize(("layers", "chunks"), [(48, 6), (46, 6), (94, 8), (61, 2)])
@@ -384,9 +402,11 @@ def test_a_stack_nobody_knows_is_a_generic_one() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"model": {"num_layers": None}}, {"model": {"moe": "many"}}, {"cluster": {"num_chips": "all"}},
+        {"model": {"num_layers": None}}, {"model": {"moe": "many"}},
+        {"cluster": {"num_chips": "all"}},
         {"cluster": {"chip": None}}, {"cluster": {"chip": "abacus"}}, {"training": {"tp": "two"}},
-        {"training": {"micro_batch_size": 0}}, {"training": {"seq_len": None}}, {"date": "yesterday"},
+        {"training": {"micro_batch_size": 0}}, {"training": {"seq_len": None}},
+        {"date": "yesterday"},
         {"measured": {"memory_gb": "much"}},
     ],
 )  # fmt: skip

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from models.calibration.calibrate import Calibration, Unseen
+from models.calibration.calibrate import Calibration
+from models.calibration.cross_validation import ProfileComparison
 from models.calibration.posterior import Posterior
 from models.errors import Invalid
 from models.spec.profile import shipped_profile
@@ -184,7 +185,7 @@ def test_what_a_time_span_left_out_is_learnt_later(client, monkeypatch) -> None:
 
 
 def slow_report(store: Store) -> SaveRows:
-    return Reports(store).take(ReportSubmission.model_validate(REPORT), json.dumps(REPORT))
+    return Reports(store).prepare(ReportSubmission.model_validate(REPORT), json.dumps(REPORT))
 
 
 @ON_BOTH
@@ -195,7 +196,7 @@ def test_a_report_that_takes_long_to_compute_is_learnt(client, monkeypatch) -> N
     benchmark = BenchmarkSubmission(
         cluster=ClusterPreset(preset="h100"), gemms=[GemmFields(m=8, n=8, k=8, tflops=1.0)]
     )
-    slow = [slow_report(store), Benchmarks(store).take(benchmark, "")]
+    slow = [slow_report(store), Benchmarks(store).prepare(benchmark, "")]
     report(client, [1.2])
     activate(client, client.post(ADDRESS).json()["version"])
     for save in slow:
@@ -368,18 +369,20 @@ def test_what_makes_anything_worse_by_more_than_the_margin_is_not_promoted(clien
     assert "more than the margin of 0.0%" in found["promotion"]["reason"]
 
 
-def unseen(before: float, after: float) -> Unseen:
+def held_out(before: float, after: float) -> ProfileComparison:
     """Four runs on each of two chips: too few of either to be judged by themselves."""
     kinds = tuple((f"chip:{index % 2}",) for index in range(8))
     old, new = (np.full(8, np.log1p(error)) for error in (before, after))
-    return Unseen(measured=np.zeros(8), before=old, after=new, spread=np.full(8, 0.1), kinds=kinds)
+    return ProfileComparison(
+        measured=np.zeros(8), before=old, after=new, spread=np.full(8, 0.1), kinds=kinds
+    )
 
 
-def calibration(times: Unseen, memory: Unseen | None = None) -> Calibration:
+def calibration(times: ProfileComparison, memory: ProfileComparison | None = None) -> Calibration:
     """Of which nothing is known but how it did on runs that it did not see."""
     return Calibration(
         profile=shipped_profile(),
-        posterior=Posterior.nothing(),
+        posterior=Posterior.independent(),
         moved=(),
         unidentified=(),
         outliers=(),
@@ -387,19 +390,19 @@ def calibration(times: Unseen, memory: Unseen | None = None) -> Calibration:
         error_after=None,
         memory_error_before=None,
         memory_error_after=None,
-        unseen=times,
-        unseen_memory=memory,
+        held_out=times,
+        held_out_memory=memory,
         observations=8,
     )
 
 
 def test_what_gets_better_in_memory_alone_may_not_get_worse_in_time() -> None:
-    found = calibration(unseen(0.05, 0.40), unseen(0.05, 0.04))
+    found = calibration(held_out(0.05, 0.40), held_out(0.05, 0.04))
     judged = judge(Policy(mode="automatic"), found, None, requested=False)
     assert not judged.promoted
     assert "the error on 8 step times of unseen reports grows from 5.0% to 40.0%" in judged.reason
     assert judge(
-        Policy(), replace(found, unseen=unseen(0.05, 0.055)), None, requested=True
+        Policy(), replace(found, held_out=held_out(0.05, 0.055)), None, requested=True
     ).promoted
 
 
@@ -407,14 +410,14 @@ def test_what_is_at_the_cost_of_somebody_is_not_promoted_and_names_nobody() -> N
     """Six runs of each of two sources: of all together the error falls."""
     kinds = tuple((f"tenant-{index % 2}",) for index in range(12))
     before = np.array([np.log1p(0.01 if index % 2 else 0.30) for index in range(12)])
-    everybody = Unseen(
+    everybody = ProfileComparison(
         measured=np.zeros(12),
         before=before,
         after=np.full(12, np.log1p(0.1)),
         spread=np.full(12, 0.1),
         kinds=kinds,
     )
-    found = calibration(unseen(0.30, 0.10))
+    found = calibration(held_out(0.30, 0.10))
     judged = judge(Policy(mode="automatic"), found, None, everybody, requested=False)
     assert not judged.promoted
     assert (

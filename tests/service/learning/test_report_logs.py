@@ -452,8 +452,9 @@ def test_the_switches_of_a_megatron_log_are_those_of_its_stack(client) -> None:
 def test_switches_hold_of_older_software_too(client) -> None:
     """Which did not hide experts' traffic by itself, nor send a token once to a domain."""
     arguments = {
-        "num_experts": 8, "moe_router_topk": 2, "moe_token_dispatcher_type": "flex", "expert_model_parallel_size": 8,
-        "expert_tensor_parallel_size": 1, "overlap_moe_expert_parallel_comm": True,
+        "num_experts": 8, "moe_router_topk": 2, "moe_token_dispatcher_type": "flex",
+        "expert_model_parallel_size": 8, "expert_tensor_parallel_size": 1,
+        "overlap_moe_expert_parallel_comm": True,
     }  # fmt: skip
     dense = "num_experts ..................................... None"
     sparse = MEGATRON.replace(

@@ -203,6 +203,10 @@ def test_a_partly_filled_domain_and_an_idle_network_are_named(shared_client) -> 
 
 
 def test_a_slice_by_its_shape_needs_no_count(shared_client) -> None:
-    body = {**PREDICTION, "cluster": {"preset": "v5p", "torus_shape": [4, 4, 4]}, "stack": "maxtext",
-            "layout": {"dp_shard": 64, "zero_stage": 3}}  # fmt: skip
+    body = {
+        **PREDICTION,
+        "cluster": {"preset": "v5p", "torus_shape": [4, 4, 4]},
+        "stack": "maxtext",
+        "layout": {"dp_shard": 64, "zero_stage": 3},
+    }
     assert shared_client.post("/v1/predictions", json=body).status_code == 201

@@ -448,13 +448,20 @@ BAD_RECOMMENDATIONS: list[tuple[dict[str, Any], str]] = [
     ({**QUESTION, "layout": LAYOUT}, "/layout"),
     ({**QUESTION, "cluster": {"preset": "v5p-1000000"}, "stack": "maxtext"}, "/cluster/preset"),
     (
-        {**QUESTION, "cluster": {"chip": "h100", "num_chips": 64, "levels": [{"gb_s_per_chip": 100}],
-                                 "scale_out_gb_s": 1}},
+        {
+            **QUESTION,
+            "cluster": {
+                "chip": "h100",
+                "num_chips": 64,
+                "levels": [{"gb_s_per_chip": 100}],
+                "scale_out_gb_s": 1,
+            },
+        },
         "/cluster/scale_out_gb_s",
     ),
     ({**QUESTION, "time_limit_s": 0}, "/time_limit_s"),
     ({**QUESTION, "time_limit_s": 1000}, "/time_limit_s"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("body", "pointer"), BAD_RECOMMENDATIONS)

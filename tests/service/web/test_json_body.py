@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from service.errors import MalformedBody
 from service.learning.report_texts import parse_batch
 from service.routes.examples import CONFIG
-from service.web.json_text import MAX_DEPTH, decoded, parse
+from service.web.json_text import MAX_DEPTH, decode_utf8, parse
 from tests.service.asking import PREDICTION, assert_problem, changed
 
 MALFORMED = {
@@ -147,7 +147,7 @@ def test_a_missing_body_is_said_to_be_required(shared_client) -> None:
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     try:
-        value = parse(decoded(body))
+        value = parse(decode_utf8(body))
     except MalformedBody:
         return
     assert json.loads(json.dumps(value, allow_nan=False).encode()) == value

@@ -44,8 +44,15 @@ def test_a_body_within_the_limit_is_read(make_client) -> None:
 
 async def in_time(app: ASGIApp, body: list[bytes], every_s: float = 0) -> list[Message]:
     """What it sends to a client whose body stops before its end."""
-    scope = {"type": "http", "method": "POST", "path": "/v1/predictions", "raw_path": b"", "query_string": b"",
-             "headers": [(b"content-type", b"application/json")], "state": {}}  # fmt: skip
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/predictions",
+        "raw_path": b"",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+        "state": {},
+    }
     sent: list[Message] = []
 
     async def receive() -> Message:

@@ -26,7 +26,7 @@ def test_every_error_of_the_service_is_in_the_tree_and_has_a_problem_type() -> N
     ]
     for kind in raised:
         assert kind.__name__ in (errors.__doc__ or "")
-        assert kind is errors.ServiceError or kind in problems._OF_EXCEPTION
+        assert kind is errors.ServiceError or kind in problems._NAME_OF_EXCEPTION
 
 
 def test_what_is_not_there(client) -> None:
@@ -85,7 +85,7 @@ def test_several_errors_come_together(shared_client) -> None:
 def test_long_values_are_echoed_shortened(shared_client) -> None:
     body = changed(PREDICTION, "model", "x" * 10_000)
     found = assert_problem(shared_client.post("/v1/predictions", json=body), "invalid", "/model")
-    assert len(found["errors"][0]["value"]) == field_violations.MAX_SHOWN
+    assert len(found["errors"][0]["value"]) == field_violations.MAX_VALUE_CHARACTERS
 
 
 def test_a_pointer_escapes_what_rfc_6901_escapes(shared_client) -> None:

@@ -1,0 +1,186 @@
+"""What a fit is worth on runs that it did not see.
+
+Runs of one model, chip and stack are held out together, because what they have in common would give
+away the answer; where there are too few such groups, stretches of time are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from models.calibration.fits import RUN_QUANTITIES
+from models.calibration.map_fit import Estimate, Fit
+from models.calibration.residual_spreads import (
+    lies_outside_others,
+    residual_spreads,
+    weight_without_outliers,
+    widening_outside,
+)
+from models.columns import Array
+from models.spec.profile import Z80, Profile
+
+# Each fold of a fleet's fit is solved for again.
+_MAX_FOLDS = 8
+_MIN_FOLDS = 3
+# Runs of a kind that its error must rest on to say something.
+MIN_RUNS_TO_JUDGE = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileComparison:
+    """Runs beside their predictions by two profiles, where the later one, or the fit that made it,
+    did not see them.
+
+    `measured`, `before` and `after` are logs of step times or of memory and `spread` the standard
+    deviations that the later profile expects, all of shape (runs,). `kinds` names the chip and the
+    stack of each run, or whatever else its error is to be told by.
+    """
+
+    measured: Array
+    before: Array
+    after: Array
+    spread: Array
+    kinds: tuple[tuple[str, ...], ...]
+
+    @property
+    def error_before(self) -> float:
+        """The median of |predicted / measured - 1|."""
+        return median_error(self.before, self.measured)
+
+    @property
+    def error_after(self) -> float:
+        return median_error(self.after, self.measured)
+
+    @property
+    def coverage(self) -> float:
+        """The share of the runs that lie in the 80% interval of the later profile."""
+        return float(np.mean(np.abs(self.after - self.measured) <= Z80 * self.spread))
+
+    @cached_property
+    def by_kind(self) -> dict[str, tuple[int, float, float]]:
+        """The number of runs, the error before and the error after, of each kind of which there are
+        enough runs."""
+        counts = Counter(kind for kinds in self.kinds for kind in kinds)
+        result = {}
+        for kind in sorted(kind for kind, count in counts.items() if count >= MIN_RUNS_TO_JUDGE):
+            mine = np.array([kind in kinds for kinds in self.kinds])
+            before = median_error(self.before[mine], self.measured[mine])
+            after = median_error(self.after[mine], self.measured[mine])
+            result[kind] = int(mine.sum()), before, after
+        return result
+
+
+def median_error(predicted: Array, measured: Array) -> float:
+    """The median of |predicted / measured - 1|, from logs of both."""
+    return float(np.median(np.abs(np.expm1(predicted - measured))))
+
+
+def cross_validate_time(
+    before: Profile,
+    fitted: Profile,
+    fit: Fit,
+    estimate: Estimate,
+    groups: Mapping[str, str],
+) -> tuple[Profile, ProfileComparison | None]:
+    """The fitted profile with the spreads of step times that it did not see, and how it did on
+    them. It comes back as it was, with None, where there are too few runs to hold any out."""
+    folds = _folds(fit, groups)
+    if folds is None:
+        return fitted, None
+    held_out = fit.held_out_predictions(folds, estimate)
+    if fit.is_new_fleet:
+        known = {one.scope: one for one in before.neighbourhoods}
+        weight = weight_without_outliers(fit, estimate)
+        spreads = residual_spreads(fit, estimate, held_out, groups, weight, known)
+        fitted = replace(fitted, neighbourhoods=spreads)
+    else:
+        fitted = _with_published_spreads(fitted, fit, estimate, held_out, groups)
+    expected = [
+        fitted.neighbourhood(target.problem.neighbourhood_scopes).spread for target in fit.targets
+    ]
+    return fitted, _comparison(fit, "step_time", held_out, np.array(expected))
+
+
+def _with_published_spreads(
+    fitted: Profile, fit: Fit, estimate: Estimate, held_out: Array, groups: Mapping[str, str]
+) -> Profile:
+    """The profile with the spreads of published runs. Runs that lie outside of all others are
+    farther off: by how much is told by the spreads of all, and the spreads are then those of runs
+    with that taken off."""
+    outside = lies_outside_others(fit, np.array([groups[target.key] for target in fit.targets]))
+    spreads = residual_spreads(fit, estimate, held_out, groups)
+    fitted = replace(fitted, neighbourhoods=spreads)
+    fitted = replace(fitted, unseen_widening=widening_outside(fitted, fit, held_out, outside))
+    widening = np.where(outside, fitted.unseen_widening, 1.0)
+    spreads = residual_spreads(fit, estimate, held_out, groups, widening=widening)
+    return replace(fitted, neighbourhoods=spreads)
+
+
+def cross_validate_memory(
+    before: Profile,
+    fitted: Profile,
+    fit: Fit,
+    estimate: Estimate,
+    groups: Mapping[str, str],
+) -> tuple[Profile, ProfileComparison | None]:
+    """The same of peaks of memory."""
+    folds = _folds(fit, groups)
+    if folds is None:
+        return fitted, None
+    held_out = fit.held_out_predictions(folds, estimate)
+    weight, known = None, None
+    if fit.is_new_fleet:
+        weight = weight_without_outliers(fit, estimate)
+        known = {one.scope: one for one in before.memory_neighbourhoods}
+    spreads = residual_spreads(fit, estimate, held_out, groups, weight, known, quantity="reserved")
+    fitted = replace(fitted, memory_neighbourhoods=spreads)
+    expected = [
+        fitted.memory_neighbourhood(target.problem.neighbourhood_scopes).spread
+        for target in fit.targets
+    ]
+    return fitted, _comparison(fit, "reserved", held_out, np.array(expected))
+
+
+def _folds(fit: Fit, groups: Mapping[str, str]) -> Array | None:
+    """The fold of each target; None where there are too few runs.
+
+    Groups are folds of their own, but where the fit is of a new fleet they are dealt out to at most
+    _MAX_FOLDS. Where there are too few groups, stretches of time are folds. Whatever a run measured
+    is held out with it, and all micro-benchmarks are a fold of their own (-1).
+    """
+    keys = list(dict.fromkeys(t.key for t in fit.targets if t.quantity in RUN_QUANTITIES))
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(groups[key] for key in keys))}
+    if len(numbers) >= _MIN_FOLDS:
+        folds = {key: numbers[groups[key]] for key in keys}
+        if fit.is_new_fleet:
+            folds = {key: number % _MAX_FOLDS for key, number in folds.items()}
+    elif len(keys) >= MIN_RUNS_TO_JUDGE:
+        folds = {key: i * _MIN_FOLDS // len(keys) for i, key in enumerate(keys)}
+    else:
+        return None
+    return np.array([folds.get(target.key, -1) for target in fit.targets])
+
+
+def _comparison(
+    fit: Fit, quantity: str, held_out: Array, spread: Array
+) -> ProfileComparison | None:
+    """The profile that a fit began with beside its held-out predictions, on the runs that measured
+    a quantity; None where these are too few."""
+    mine = np.array([target.quantity == quantity for target in fit.targets])
+    if mine.sum() < MIN_RUNS_TO_JUDGE:
+        return None
+    problems = [fit.targets[i].problem for i in np.flatnonzero(mine).tolist()]
+    return ProfileComparison(
+        measured=fit.value[mine],
+        before=fit.log_predictions(fit.prior_mean)[mine],
+        after=held_out[mine],
+        spread=spread[mine],
+        kinds=tuple(
+            (f"chip:{p.cluster.chip.id}", f"stack:{p.stack.calibrated_as}") for p in problems
+        ),
+    )

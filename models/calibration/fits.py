@@ -1,0 +1,224 @@
+"""The two fits of a calibration: step times and memory, each to the coefficients that it depends on
+(models.calibration.map_fit)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from models.calibration.map_fit import Estimate, Fit, Quantity, Side, Target
+from models.calibration.observation import Observation
+from models.calibration.posterior import Posterior
+from models.calibration.residual_diagnosis import exposed_s
+from models.spec.problem import number_by_problem
+from models.spec.profile import KINDS, MEMORY_COEFFICIENTS, Neighbourhood, Profile, is_of_fleet
+
+# The spread of the random effect of a sparse model. Medians of published sparse models, predicted
+# by fits that had not seen them, spread by 0.07 (middle half) to 0.16 (middle 80%).
+_RANDOM_EFFECT_SPREAD = 0.12
+# What was published counts as so many runs of a new fleet, where it tells how far runs scatter.
+_NOISE_PRIOR_RUNS = 3.0
+# Measured parts of a step contradict its step time where they move the fitted one away from it by
+# more than this share of the noise of unseen runs.
+_CONTRADICTION = 0.25
+# Exposed communication has a logarithm: it is taken to be no less than this share of a step.
+_LEAST_EXPOSED = 1e-3
+
+
+def _measured_coefficient(name: str) -> Quantity:
+    return lambda predictions: (
+        getattr(predictions.meshes.c, name) * np.ones(len(predictions.layouts))
+    )
+
+
+_TIME_QUANTITIES: dict[str, Quantity] = {
+    "step_time": lambda predictions: predictions.step_time_s,
+    "exposed": lambda predictions: np.maximum(
+        exposed_s(predictions.time), _LEAST_EXPOSED * predictions.step_time_s
+    ),
+    **{name: _measured_coefficient(name) for name in KINDS.keys() - MEMORY_COEFFICIENTS},
+}
+_MEMORY_QUANTITIES: dict[str, Quantity] = {
+    "reserved": lambda predictions: predictions.reserved_bytes,
+    "needed": lambda predictions: predictions.needed_bytes,
+}
+RUN_QUANTITIES = ("step_time", "exposed", *_MEMORY_QUANTITIES)
+"""Those that are measured in runs; the others may come from micro-benchmarks."""
+
+
+def time_fit(
+    profile: Profile,
+    observations: Sequence[Observation],
+    posterior: Posterior,
+    *,
+    new_fleet: bool = False,
+) -> Fit:
+    """The fit of step times and of measured parts of them. `new_fleet` says that the runs are of
+    machines which the profile may not have seen."""
+    targets = [target for o in _by_key(observations) for target in _time_targets(o)]
+    coefficients = frozenset(KINDS) - MEMORY_COEFFICIENTS
+    if not new_fleet:
+        return Fit(
+            profile,
+            targets,
+            coefficients,
+            _TIME_QUANTITIES,
+            posterior,
+            random_effect_spread=_RANDOM_EFFECT_SPREAD,
+        )
+    return Fit(
+        profile,
+        targets,
+        coefficients,
+        _TIME_QUANTITIES,
+        posterior,
+        new_fleet_noise=profile.neighbourhood(("all",)).spread,
+        noise_inflation=_noise_inflation(profile.neighbourhoods, targets),
+    )
+
+
+def memory_fit(
+    profile: Profile,
+    observations: Sequence[Observation],
+    posterior: Posterior,
+    *,
+    new_fleet: bool = False,
+) -> Fit:
+    """The fit of measured peaks of memory, and of bounds: runs that did not fit needed at least the
+    device's memory, the others at most.
+
+    Of published runs a measured peak is enough. In a new fleet the run is a bound too, which
+    answers runs of the same layout that are said not to have fitted.
+    """
+    targets = [target for o in _by_key(observations) for target in _memory_targets(o, new_fleet)]
+    noise, inflation = None, 1.0
+    if new_fleet:
+        noise = profile.memory_neighbourhood(("all",)).spread
+        inflation = _noise_inflation(profile.memory_neighbourhoods, targets)
+    return Fit(
+        profile,
+        _with_repeated_bounds_as_one(targets),
+        MEMORY_COEFFICIENTS,
+        _MEMORY_QUANTITIES,
+        posterior,
+        new_fleet_noise=noise,
+        noise_inflation=inflation,
+    )
+
+
+def solve_time_fit(
+    profile: Profile, observations: Sequence[Observation], posterior: Posterior, *, new_fleet: bool
+) -> tuple[Fit, Estimate, list[str]]:
+    """The fit of step times, its estimate, and the keys of runs of which it leaves out the measured
+    parts, since these contradict the step times that were measured beside them. Parts are there to
+    say what makes a step long, and its length is surer.
+
+    Only reports of a new fleet come with parts that nobody has checked.
+    """
+    fit = time_fit(profile, observations, posterior, new_fleet=new_fleet)
+    estimate = fit.solve()
+    bare = [o.without_parts() for o in observations]
+    if not new_fleet or bare == [*observations]:
+        return fit, estimate, []
+    contradicted = _contradicted_runs(fit, estimate, observations, posterior)
+    if not contradicted:
+        return fit, estimate, []
+    kept = [o.without_parts() if o.key in contradicted else o for o in observations]
+    fit = time_fit(profile, kept, posterior, new_fleet=True)
+    return fit, fit.solve(), sorted(contradicted)
+
+
+def _contradicted_runs(
+    fit: Fit, estimate: Estimate, observations: Sequence[Observation], posterior: Posterior
+) -> set[str]:
+    """Keys of runs whose step time is farther from this estimate than from that of a fit without
+    any parts, by more than is tolerated."""
+    bare = [o.without_parts() for o in observations]
+    bare_fit = time_fit(fit.profile, bare, posterior, new_fleet=True)
+    distances = _step_time_distances(fit, estimate)
+    bare_distances = _step_time_distances(bare_fit, bare_fit.solve())
+    return {
+        o.key
+        for o, without_parts in zip(observations, bare, strict=True)
+        if o != without_parts
+        and distances[o.key] > bare_distances[o.key] + _CONTRADICTION * fit.prior_noise
+    }
+
+
+def _step_time_distances(fit: Fit, estimate: Estimate) -> dict[str, float]:
+    """By key of a run, how far its log step time is from what it is fitted to."""
+    residuals = np.abs(fit.residual(estimate.linear.predicted)).tolist()
+    return {
+        target.key: residual
+        for target, residual in zip(fit.targets, residuals, strict=True)
+        if target.quantity == "step_time"
+    }
+
+
+def _noise_inflation(known: Sequence[Neighbourhood], targets: Sequence[Target]) -> float:
+    """How many times as noisy a new fleet's runs are taken to be, as long as there are too few of
+    them to tell how far they scatter."""
+    seen = len(targets) + sum(one.runs for one in known if is_of_fleet(one.scope))
+    return float(np.sqrt(1 + _NOISE_PRIOR_RUNS / max(seen, 1)))
+
+
+def _by_key(observations: Sequence[Observation]) -> list[Observation]:
+    return sorted(observations, key=lambda o: o.key)
+
+
+def _time_targets(o: Observation) -> list[Target]:
+    """The step time first, then the parts of it, each a source of noise of its own."""
+    targets = list[Target]()
+    if o.step_time_s is not None:
+        targets.append(_target(o, "step_time", o.step_time_s))
+    if o.exposed_s is not None:
+        targets.append(replace(_target(o, "exposed", o.exposed_s), source=f"{o.source}/exposed"))
+    for name, value in sorted(o.coefficients.items()):
+        targets.append(replace(_target(o, name, value), source=f"{o.source}/{name}"))
+    return targets
+
+
+def _memory_targets(o: Observation, new_fleet: bool) -> list[Target]:
+    if o.step_time_s is None and o.memory_bytes is None and not o.out_of_memory:
+        return []  # a micro-benchmark
+    targets = list[Target]()
+    if o.memory_bytes is not None:
+        targets.append(_target(o, "reserved", o.memory_bytes))
+    if o.memory_bytes is None or new_fleet:
+        side: Side = "at_least" if o.out_of_memory else "at_most"
+        targets.append(_target(o, "needed", float(o.problem.cluster.usable_bytes), side))
+    return targets
+
+
+def _target(o: Observation, quantity: str, value: float, side: Side = "equal") -> Target:
+    return Target(
+        key=o.key,
+        problem=o.problem,
+        layout=o.layout,
+        value=value,
+        quantity=quantity,
+        side=side,
+        weight=o.weight,
+        source=o.source,
+        model=o.model,
+    )
+
+
+def _with_repeated_bounds_as_one(targets: Sequence[Target]) -> list[Target]:
+    """The same targets, where bounds that a source repeats of one layout weigh together no more
+    than one run does: what a layout needs is the same every time."""
+    problems = number_by_problem([target.problem for target in targets])
+    bounds = [
+        None if t.side == "equal" else (problem, t.layout, t.side, t.source)
+        for problem, t in zip(problems, targets, strict=True)
+    ]
+    total: defaultdict[object, float] = defaultdict(float)
+    for bound, target in zip(bounds, targets, strict=True):
+        total[bound] += target.weight
+    return [
+        target if bound is None else replace(target, weight=target.weight / max(total[bound], 1.0))
+        for bound, target in zip(bounds, targets, strict=True)
+    ]

@@ -1,0 +1,63 @@
+"""Measured runs, as calibrations take them in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from models.spec.layout import Layout
+from models.spec.problem import Problem
+
+# No source counts for more runs than this.
+MAX_SOURCE_WEIGHT = 50.0
+# Every source may count for so many, however few runs the others have.
+MIN_SOURCE_LIMIT = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What was measured of a run, or of a part of a step by a micro-benchmark.
+
+    `memory_bytes` is what the framework reserved on the fullest device; `out_of_memory` says that
+    the run did not fit, and so needed at least what the device has. `exposed_s` is the time of
+    communication that no compute hid. `coefficients` are those that were measured by themselves:
+    the imbalance of experts in a run, or the subject of a micro-benchmark.
+
+    Keys sort by time. `weight` is how many runs the observation counts for. Runs of one `source`
+    share a level of noise. Runs of one `group` are alike (one model on one chip and stack), and
+    cross-validation holds them out together. Among published runs, those of one sparse `model` may
+    all be off alike.
+    """
+
+    key: str
+    problem: Problem
+    layout: Layout
+    step_time_s: float | None = None
+    memory_bytes: float | None = None
+    out_of_memory: bool = False
+    exposed_s: float | None = None
+    coefficients: Mapping[str, float] = field(default_factory=dict)
+    weight: float = 1.0
+    source: str = ""
+    group: str = ""
+    model: str = ""
+
+    def without_parts(self) -> Observation:
+        """A run without what was measured of the parts of its step."""
+        has_parts = self.exposed_s is not None or self.coefficients
+        if self.step_time_s is None or not has_parts:
+            return self
+        return replace(self, exposed_s=None, coefficients={})
+
+
+def with_limited_sources(observations: Sequence[Observation]) -> list[Observation]:
+    """The same runs, with the weights of large sources lowered, so that a flood of reports from one
+    source does not drag everybody's profile: none counts for more than MAX_SOURCE_WEIGHT runs, nor,
+    where there are other sources, for more than the next largest or MIN_SOURCE_LIMIT."""
+    sizes = Counter(o.source for o in observations)
+    others = sorted(sizes.values())[:-1]
+    limit = MAX_SOURCE_WEIGHT
+    if others:
+        limit = min(MAX_SOURCE_WEIGHT, max(others[-1], MIN_SOURCE_LIMIT))
+    return [replace(o, weight=o.weight * min(1.0, limit / sizes[o.source])) for o in observations]

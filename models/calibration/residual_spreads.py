@@ -1,0 +1,171 @@
+"""How far runs scatter around predictions: outliers, and the spread of residuals by kind of run.
+
+Kinds are nested, widest first (Problem.neighbourhood_scopes), and each kind's spread is pooled with
+that of the one around it, so that a kind of few runs inherits what its relatives show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from models.calibration.map_fit import Estimate, Fit
+from models.columns import Array
+from models.prediction.coverage import quantities
+from models.spec.profile import Z80, Neighbourhood, Profile, Term, is_of_fleet
+
+OUTLIER_SPREADS = 4.0
+# The spread of the wider kind counts as so many runs in that of a narrower one.
+POOLING_RUNS = 10
+# A group's runs err together: they count for no more than so many independent ones.
+_RUNS_OF_A_GROUP = 3
+# A term is identified if its posterior spread is below this share of its prior's.
+_IDENTIFIED_SHARE = 0.95
+
+
+def is_identified(before: Term, after: Term) -> bool:
+    """Whether the data said something of a term."""
+    return after.spread < _IDENTIFIED_SHARE * before.spread
+
+
+def outliers(fit: Fit, estimate: Estimate) -> list[str]:
+    """Keys of runs whose measurement lies far from the estimate, and of runs of a new fleet that
+    were reported out of memory and need far less."""
+    residuals = fit.residual(estimate.linear.predicted)
+    limit = OUTLIER_SPREADS * min(estimate.spread, fit.prior_noise)
+    return [
+        target.key
+        for target, residual in zip(fit.targets, residuals, strict=True)
+        if abs(residual) > limit
+        and (target.quantity != "needed" or (fit.is_new_fleet and target.side == "at_least"))
+    ]
+
+
+def weight_without_outliers(fit: Fit, estimate: Estimate) -> Array:
+    """The weights of a fit's targets, 0 for outliers; shape (targets,)."""
+    excluded = set(outliers(fit, estimate))
+    return np.where([target.key in excluded for target in fit.targets], 0.0, fit.weight)
+
+
+def residual_spreads(
+    fit: Fit,
+    estimate: Estimate,
+    held_out: Array,
+    groups: Mapping[str, str],
+    weight: Array | None = None,
+    known: Mapping[str, Neighbourhood] | None = None,
+    widening: Array | float = 1.0,
+    quantity: str = "step_time",
+) -> tuple[Neighbourhood, ...]:
+    """The spread of the residuals of each kind of run, around `held_out` log predictions.
+
+    With `known` spreads, those of published runs by scope, only the spreads of the fleet's own
+    pairs of chip and stack are estimated, and the others are handed through. `widening` is how many
+    times wider each run's prediction is than its kind, because it lies where no other run has been.
+    `groups` names the group of each key. Only targets of this `quantity` and with a `weight` count;
+    by default the weights are the fit's.
+    """
+    weight = fit.weight if weight is None else weight
+    weight = np.where([target.quantity == quantity for target in fit.targets], weight, 0.0)
+    distance = np.abs(fit.value - held_out) / widening
+    unidentified = unidentified_variance(fit, estimate)
+    members = _members_by_scope(fit, weight, only_fleet=known is not None)
+    spreads: dict[str, Neighbourhood] = {**(known or {})}
+    for scope in sorted(members, key=lambda scope: (scope != "all", scope)):
+        rows = np.array(members[scope])
+        spread = _distance_of_80_percent(distance[rows], weight[rows]) / Z80
+        if pooled_with := _pooling_spread(fit, rows[0], scope, spreads):
+            group_count = len({groups[fit.targets[i].key] for i in rows})
+            runs = min(len(rows), _RUNS_OF_A_GROUP * group_count)
+            pooled = runs * spread**2 + POOLING_RUNS * pooled_with.spread**2
+            spread = float(np.sqrt(pooled / (runs + POOLING_RUNS)))
+        typical_variance = np.average(unidentified[rows], weights=weight[rows])
+        runs_before = known[scope].runs if known and scope in known else 0
+        spreads[scope] = Neighbourhood(
+            scope=scope,
+            spread=spread,
+            unidentified=float(np.sqrt(typical_variance)),
+            runs=runs_before + len(rows),
+        )
+    return tuple(spreads.values())
+
+
+def _members_by_scope(fit: Fit, weight: Array, *, only_fleet: bool) -> dict[str, list[int]]:
+    """Indices of the targets with a weight, by scope: of the fleet's pairs of chip and stack, or of
+    all other kinds."""
+    members: dict[str, list[int]] = {}
+    for i in np.flatnonzero(weight > 0).tolist():
+        *published, pair = fit.targets[i].problem.neighbourhood_scopes
+        for scope in [pair] if only_fleet else published:
+            members.setdefault(scope, []).append(i)
+    return members
+
+
+def _pooling_spread(
+    fit: Fit, row: int, scope: str, spreads: Mapping[str, Neighbourhood]
+) -> Neighbourhood | None:
+    """What was known of a scope, or else the spread of the narrowest scope around it, found by one
+    of its runs; None for the widest."""
+    if scope in spreads:
+        return spreads[scope]
+    scopes = fit.targets[row].problem.neighbourhood_scopes
+    wider = [spreads[name] for name in scopes if name in spreads]
+    return wider[-1] if wider else None
+
+
+def lies_outside_others(fit: Fit, labels: Array) -> Array:
+    """Whether each target has some quantity (models.prediction.coverage) outside the range of the
+    targets with other labels on its generation of chips, or of all others where it is alone on its
+    generation; shape (targets,)."""
+    values = np.array(
+        [list(quantities(target.problem, target.layout).values()) for target in fit.targets]
+    )
+    generations = np.array([target.problem.cluster.chip.generation for target in fit.targets])
+    outside = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        has_label = labels == label
+        for generation in np.unique(generations[has_label]):
+            is_here = generations == generation
+            mine = is_here & has_label
+            relatives = is_here & ~has_label
+            others = values[relatives] if relatives.any() else values[~has_label]
+            if len(others):
+                above_least = values[mine] >= others.min(axis=0)
+                below_most = values[mine] <= others.max(axis=0)
+                outside[mine] = ~(above_least & below_most).all(axis=1)
+    return outside
+
+
+def widening_outside(profile: Profile, fit: Fit, held_out: Array, outside: Array) -> float:
+    """How many times farther from their `held_out` predictions those runs are that lie `outside` of
+    all others, in spreads of their kind; 1 where there are too few to tell."""
+    spreads = [
+        profile.neighbourhood(target.problem.neighbourhood_scopes).spread for target in fit.targets
+    ]
+    distance = np.abs(fit.value - held_out) / np.array(spreads)
+    weight = np.where([target.quantity == "step_time" for target in fit.targets], fit.weight, 0.0)
+    is_outside = outside & (weight > 0)
+    is_inside = ~outside & (weight > 0)
+    if is_outside.sum() < POOLING_RUNS or not is_inside.any():
+        return 1.0
+    far = _distance_of_80_percent(distance[is_outside], weight[is_outside])
+    near = _distance_of_80_percent(distance[is_inside], weight[is_inside])
+    return round(max(far / near, 1.0), 4)
+
+
+def unidentified_variance(fit: Fit, estimate: Estimate) -> Array:
+    """The variance of each run's log prediction that comes from terms of which the data said
+    nothing; shape (targets,). Offsets of a fleet count as part of how far its runs scatter."""
+    variance = np.diag(estimate.covariance)
+    is_published = np.array([not is_of_fleet(term.scope) for term in fit.terms])
+    is_unidentified = np.sqrt(variance) >= _IDENTIFIED_SHARE * fit.prior_spread
+    kept = np.where(is_unidentified & is_published, variance, 0.0)
+    return estimate.linear.prediction_variance(kept)
+
+
+def _distance_of_80_percent(distance: Array, weight: Array) -> float:
+    """The distance within which 80% of the weight lies."""
+    order = np.argsort(distance)
+    share = np.cumsum(weight[order]) / weight.sum()
+    return float(distance[order][np.searchsorted(share, 0.8)])

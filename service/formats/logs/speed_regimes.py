@@ -1,0 +1,78 @@
+"""Finds the regimes of a run's speed: long segments of steps that keep one speed, which differs
+from that of their neighbours.
+
+The change points are those of models.calibration.drift that change the speed by 3% or more, and
+less than tenfold (a clock that runs ahead of the device is no speed). A segment between them is a
+regime of its own only if it is steady: three quarters of its steps lie within a fifth of their
+median, its halves differ by at most 5%, and it has ten steps or a tenth of all. So neither pauses
+between steps nor a warm-up that falls from step to step make one. Such segments belong to the
+regime before them, or to the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from models.calibration.drift import level_changes
+from models.columns import Array
+
+_MAX_POINTS = 2000
+_MIN_LOG_CHANGE, _MAX_LOG_CHANGE = np.log1p(0.03), np.log(10)
+_MIN_STEPS, _MIN_SHARE = 10, 0.1  # whichever is less; the share is of all points
+_STEADY_PERCENT, _STEADY_DISTANCE = 75, 0.2  # so many percent lie so near to the median
+_MAX_LOG_DRIFT = 0.05  # between the medians of a segment's halves
+
+
+def speed_regimes(values: Sequence[float]) -> list[slice]:
+    """The slice of each regime, in order, of positive step times or rates. Of a long log only the
+    medians of a few steps at a time are looked at."""
+    steps_per_point = max(1, -(-len(values) // _MAX_POINTS))
+    logs = np.log(np.array(values))
+    starts = range(0, len(logs), steps_per_point)
+    points = np.array([np.median(logs[start : start + steps_per_point]) for start in starts])
+    regime_starts = [start * steps_per_point for start in _later_regime_starts(points)]
+    return [slice(start, end) for start, end in pairwise([0, *regime_starts, len(logs)])]
+
+
+def _later_regime_starts(points: Array) -> Iterator[int]:
+    """Where each regime but the first starts."""
+    regime: Array | None = None
+    for start, end in pairwise(_segment_bounds(points)):
+        segment = points[start:end]
+        if not _is_steady(segment, len(points)):
+            continue
+        if regime is None:
+            regime = segment
+            continue
+        change = abs(np.median(segment) - np.median(regime))
+        if _MIN_LOG_CHANGE <= change < _MAX_LOG_CHANGE:
+            regime = segment
+            yield start
+
+
+def _segment_bounds(points: Array) -> list[int]:
+    """The change points, between 0 and the number of points. Each is moved to where the points on
+    either side are nearest to their medians: the test for changes uses ranks, and places them only
+    roughly."""
+    bounds = [0, *(change.index for change in level_changes(points)), len(points)]
+    for at in range(1, len(bounds) - 1):
+        start, cut, end = bounds[at - 1 : at + 2]
+        segment = points[start:end]
+        distance_before = np.abs(segment - np.median(points[start:cut]))
+        distance_after = np.abs(segment - np.median(points[cut:end]))
+        excess = np.cumsum(distance_before - distance_after)
+        bounds[at] = start + 1 + int(np.argmin(excess[:-1]))
+    return bounds
+
+
+def _is_steady(segment: Array, num_points: int) -> bool:
+    first_half = segment[: -(-len(segment) // 2)]
+    second_half = segment[len(segment) // 2 :]
+    log_drift = abs(float(np.median(second_half)) - float(np.median(first_half)))
+    distances = np.abs(np.expm1(segment - np.median(segment)))
+    is_long = len(segment) >= min(_MIN_STEPS, _MIN_SHARE * num_points)
+    is_even = bool(np.percentile(distances, _STEADY_PERCENT) <= _STEADY_DISTANCE)
+    return is_long and log_drift <= _MAX_LOG_DRIFT and is_even

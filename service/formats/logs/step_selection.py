@@ -1,0 +1,137 @@
+"""Selects the steps that say how long a step takes, and says why the others do not.
+
+Left out are steps that are not finite, steps of another batch size than is asked for (a ramp-up),
+the first step of a run and of each restart, and steps far from the median of their speed regime:
+those that take less than half of it (the clock ran ahead of the device), and those above it by a
+fifth and by five robust standard deviations (a checkpoint, an evaluation, a pause). Slow steps that
+lead a run are its warm-up. So is all that comes before the last step, among the first five, at
+which the clock ran ahead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from statistics import median
+from typing import Literal
+
+from service.formats.logs.speed_regimes import speed_regimes
+from service.formats.logs.steps import Step, StepHistory
+
+Reason = Literal["not_finite", "other_batch", "warm_up", "slow", "too_fast"]
+Verdicts = list[Reason | None]
+
+_FIRST_STEPS = 5
+_TOO_FAST = 0.5
+_SLOW = 0.2
+# The median absolute deviation of normal noise is its standard deviation / 1.4826.
+_DEVIATIONS = 5 * 1.4826
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    used: tuple[Step, ...]
+    left_out: Mapping[str, int]
+    """How many steps each reason left out."""
+    batch: int | None
+    """Sequences of the steps used, where they are printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _NormalTimes:
+    """The step times that are normal in a speed regime."""
+
+    fastest: float
+    slowest: float
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> _NormalTimes:
+        middle = median(times)
+        deviation = median(abs(time - middle) for time in times)
+        return cls(_TOO_FAST * middle, middle + max(_DEVIATIONS * deviation, _SLOW * middle))
+
+    def verdict(self, step: Step) -> Reason | None:
+        if step.time < self.fastest:
+            return "too_fast"
+        return "slow" if step.time > self.slowest else None
+
+
+def select(history: StepHistory, asked_batch: int | None = None) -> Selection:
+    """The steps of `asked_batch` sequences; without it, or where no step has as many, those of the
+    most frequent batch size."""
+    batch = _batch(history, asked_batch)
+    verdicts = [
+        list(_own_verdicts(attempt, index > 0, batch))
+        for index, attempt in enumerate(history.attempts)
+    ]
+    candidates = [step for step, verdict in _with_verdicts(history, verdicts) if verdict is None]
+    normal = _normal_times([step.time for step in candidates])
+    verdicts = [
+        _verdicts_in_context(attempt, own_verdicts, normal)
+        for attempt, own_verdicts in zip(history.attempts, verdicts, strict=True)
+    ]
+    used = tuple(step for step, verdict in _with_verdicts(history, verdicts) if verdict is None)
+    left_out = Counter[str](verdict for _, verdict in _with_verdicts(history, verdicts) if verdict)
+    left_out["repeated"] = history.repeated
+    return Selection(used, {reason: count for reason, count in left_out.items() if count}, batch)
+
+
+def _with_verdicts(
+    history: StepHistory, verdicts: Sequence[Verdicts]
+) -> Iterator[tuple[Step, Reason | None]]:
+    return zip(history.steps, chain.from_iterable(verdicts), strict=True)
+
+
+def _batch(history: StepHistory, asked_batch: int | None) -> int | None:
+    """Sequences of the steps to use; None where none are printed."""
+    sizes = Counter(step.batch for step in history.steps if step.batch is not None)
+    if asked_batch in sizes:
+        return asked_batch
+    return sizes.most_common(1)[0][0] if sizes else None
+
+
+def _normal_times(times: Sequence[float]) -> Iterator[_NormalTimes]:
+    """For each time what is normal in its speed regime."""
+    for regime in speed_regimes(times) if times else ():
+        yield from repeat(_NormalTimes.of(times[regime]), regime.stop - regime.start)
+
+
+def _own_verdicts(
+    attempt: Sequence[Step], restarted: bool, batch: int | None
+) -> Iterator[Reason | None]:
+    """What each step says by itself, without a look at the others."""
+    for index, step in enumerate(attempt):
+        if not step.is_believable:
+            yield "not_finite"
+        elif step.batch not in (None, batch):
+            yield "other_batch"
+        elif step.is_start or (restarted and index == 0):
+            yield "warm_up"
+        else:
+            yield "too_fast" if step.time <= 0 else None
+
+
+def _verdicts_in_context(
+    attempt: Sequence[Step], own_verdicts: Verdicts, normal: Iterator[_NormalTimes]
+) -> Verdicts:
+    """The verdicts in the light of the other steps: slow steps that lead are warm-up, and so is all
+    up to the last of the first steps at which the clock ran ahead. `normal` has an item for each
+    step without a verdict of its own."""
+    verdicts = [
+        verdict or next(normal).verdict(step)
+        for step, verdict in zip(attempt, own_verdicts, strict=True)
+    ]
+    clock_ahead = [
+        index for index, verdict in enumerate(verdicts[:_FIRST_STEPS]) if verdict == "too_fast"
+    ]
+    search_from = 0
+    if clock_ahead and None in verdicts[clock_ahead[-1] :]:
+        search_from = clock_ahead[-1] + 1
+    usable = (index for index in range(search_from, len(verdicts)) if verdicts[index] is None)
+    first_usable = next(usable, len(verdicts))
+    leading: Verdicts = [
+        "warm_up" if verdict in (None, "slow") else verdict for verdict in verdicts[:first_usable]
+    ]
+    return leading + verdicts[first_usable:]

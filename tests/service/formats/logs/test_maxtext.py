@@ -1,0 +1,26 @@
+"""Lines of MaxText."""
+
+from __future__ import annotations
+
+from service.formats import logs
+from tests.service.formats.logs.dialects import maxtext, text
+
+
+def test_maxtext_clocks_that_run_ahead_are_waited_for() -> None:
+    seconds = [44.9, 12.4, 0.002, 11.7, 11.6, 11.7, 11.8]
+    reading = logs.read(text(maxtext(step, each) for step, each in enumerate(seconds)))
+    assert (reading.framework, reading.unit, reading.value) == ("maxtext", "step_time_s", 11.7)
+    assert reading.left_out == {"warm_up": 2, "too_fast": 1}
+
+
+def test_a_clock_that_runs_ahead_to_the_end_leaves_the_steps_before() -> None:
+    assert logs.read(text([maxtext(5, 5.6), maxtext(6, 0.002)])).value == 5.6
+
+
+def test_maxtext_memory_is_the_plan_of_the_compiler() -> None:
+    plan = (
+        "Total memory size: 37.5 GB, Output size: 11.2 GB, Temp size: 26.3 GB, Argument size:"
+        " 11.2 GB"
+    )
+    reading = logs.read(text([plan, maxtext(9, 5.669)]))
+    assert (reading.memory_gib, reading.memory_kind) == (37.5, "allocated")
