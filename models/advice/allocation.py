@@ -1,10 +1,11 @@
-"""Nodes that a scheduler already holds: the best use of exactly those, and which rank runs where.
+"""An allocation is the nodes that a scheduler already holds. It is used as well as it can be: with
+groups of equal size, and with ranks placed on nodes.
 
 Scale-up domains may be held in part and unevenly: 64 chips of one rack, 72 of another, 7 of a node
-of 8. A job wants as many chips of every domain that it uses, so groups of many sizes u are tried,
-of each octave some: a domain of c chips hosts c // u groups, the rest are spares. Ranks count
-through groups of one domain, domains of one leaf, then leaves, so that neighbours in rank are
-neighbours on the fabric.
+of 8. A job wants as many chips of every domain that it uses. So groups of many sizes are tried,
+some of each octave of sizes: with groups of u chips, a domain of c chips hosts c // u of them, and
+the rest are spares. Ranks count through the groups of one domain, then the domains of one leaf,
+then the leaves, so that neighbours in rank are neighbours on the fabric.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from models.advice.fewer_chips import (
     clusters_with_devices,
     factorizations_by_devices,
     fastest_space,
-    promise,
+    promise_score,
 )
 from models.errors import Infeasible, Invalid
 from models.layouts.factors import divisors
@@ -33,15 +34,15 @@ from models.spec.hardware import Cluster
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-_EACH = 12  # groups and their number that are tried, of sizes within a factor of two of each other
-_LARGEST = 256  # sizes from the largest domain down, and different domains whose divisors are tried
-_NAMED = 3  # of the nodes of a domain that is too large
+_MAX_PER_OCTAVE = 12  # arrangements tried with sizes of a group within a factor of two
+_MAX_SIZES = 256  # from the largest domain down; and domains whose divisors are tried as sizes
+_MAX_NODES_NAMED = 3  # of a domain that is too large
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """`chips` held of it; `domain`: its scale-up domain (itself, where nodes are domains); `leaf`:
-    its switch."""
+    """A node of which `chips` are held. `domain` names its scale-up domain (the node itself, where
+    nodes are domains), and `leaf` its leaf switch."""
 
     name: str
     chips: int
@@ -51,8 +52,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """`ranks` from `first_rank` on run on so many `chips` of this node, one a device, in `group` of
-    its domain."""
+    """Where ranks run: `ranks` of them, from `first_rank` on, on so many `chips` of a node, one
+    rank a device. They are in one `group` of the node's domain."""
 
     node: str
     domain: str
@@ -64,9 +65,12 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """A cluster of equal groups out of the nodes: where its ranks run, and chips left over by node.
-    `untried_bound_s`: what a step takes at least on groups that there was no time to try; infinite where
-    there was."""
+    """A cluster of equal groups out of the nodes.
+
+    `hosts` say where its ranks run, and `spares` how many chips are left over, by node.
+    `untried_bound_s` is a lower bound of the step time on groups that there was no time to try;
+    infinite where there was.
+    """
 
     cluster: Cluster
     hosts: tuple[Host, ...]
@@ -75,7 +79,17 @@ class Allocation:
 
     @property
     def chips_per_group(self) -> int:
-        return _group(self.cluster)
+        return _chips_per_group(self.cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrangement:
+    """Groups of `chips_per_group` that have so many `devices` together, and how much that promises
+    (models.advice.fewer_chips.promise_score)."""
+
+    chips_per_group: int
+    devices: int
+    promise: float
 
 
 def allocate(
@@ -85,63 +99,60 @@ def allocate(
     nodes: Sequence[Node],
     should_continue: ShouldContinue,
 ) -> Allocation:
-    """The groups on which a step takes least, of those tried. `problem.cluster` says chip and
-    fabric, how many chips to use at most, and perhaps how many of each domain; raises
-    Infeasible."""
+    """Return the groups, of those tried, on which a step takes least.
+
+    `problem.cluster` says which chip and fabric the nodes have, how many chips to use at most, and
+    perhaps how many of each domain. Raises Invalid where the nodes contradict it or each other, and
+    Infeasible where no layout runs on equal groups.
+    """
     _check_nodes(nodes)
-    _check(problem.cluster, nodes)
-    best, failure, in_time = fastest_space(
-        _arrangements(problem, constraints, nodes, should_continue),
-        profile,
-        Goal(),
-        should_continue,
-    )
+    _check_against_cluster(problem.cluster, nodes)
+    spaces = _spaces_to_try(problem, constraints, nodes, should_continue)
+    best, failure, in_time = fastest_space(spaces, profile, Goal(), should_continue)
     if best is None:
         total = sum(node.chips for node in nodes)
         raise failure or Infeasible(
             "allocation", f"no legal layout runs on equal groups out of these {total} chips"
         )
     cluster = best.space.problem.cluster
-    hosts, spares = _hosts(nodes, cluster)
-    untried_bound_s = math.inf if in_time else problem.step_time_at_peak_s
-    return Allocation(cluster=cluster, hosts=hosts, spares=spares, untried_bound_s=untried_bound_s)
+    hosts, spares = _place_ranks(nodes, cluster)
+    return Allocation(
+        cluster=cluster,
+        hosts=hosts,
+        spares=spares,
+        untried_bound_s=math.inf if in_time else problem.step_time_at_peak_s,
+    )
+
+
+# -- checks
+# --------------------------------------------------------------------------------------------------
 
 
 def _check_nodes(nodes: Sequence[Node]) -> None:
-    names, leaves = set[str](), dict[str, str]()
-    for at, node in enumerate(nodes):
+    names: set[str] = set()
+    leaf_of_domain: dict[str, str] = {}
+    for index, node in enumerate(nodes):
         if node.name in names:
             raise Invalid(
-                f"allocation.nodes[{at}].name", node.name, "is the name of an earlier node too"
+                f"allocation.nodes[{index}].name", node.name, "is the name of an earlier node too"
             )
         names.add(node.name)
-        if (leaf := leaves.setdefault(node.domain, node.leaf)) != node.leaf:
+        leaf = leaf_of_domain.setdefault(node.domain, node.leaf)
+        if leaf != node.leaf:
             rule = (
                 f"the nodes of one domain share a leaf, and an earlier one of {node.domain!r} hangs"
                 f" from {leaf!r}"
             )
-            raise Invalid(f"allocation.nodes[{at}].leaf", node.leaf, rule)
+            raise Invalid(f"allocation.nodes[{index}].leaf", node.leaf, rule)
 
 
-def _check(cluster: Cluster, nodes: Sequence[Node]) -> None:
+def _check_against_cluster(cluster: Cluster, nodes: Sequence[Node]) -> None:
     if cluster.fabric.torus is not None:
         raise Invalid(
             "allocation", None, f"fabric {cluster.fabric.id} is a torus: its slices are whole"
         )
-    size = cluster.fabric.domain
     for name, members in _domains(nodes):
-        chips = sum(node.chips for node in members)
-        if size is not None and chips > size:
-            some = ", ".join(node.name for node in members[:_NAMED]) + ", …" * (
-                len(members) > _NAMED
-            )
-            rule = (
-                f"a scale-up domain of {cluster.fabric.id} has {size} chips, but domain {name!r}"
-                f" ({some}) has {chips}"
-            )
-            raise Invalid(
-                "allocation.nodes", chips, f"{rule}: give every domain nodes and a name of its own"
-            )
+        _check_domain(cluster, name, members)
     held = sum(node.chips for node in nodes)
     if cluster.num_chips > held:
         rule = (
@@ -151,124 +162,199 @@ def _check(cluster: Cluster, nodes: Sequence[Node]) -> None:
         raise Invalid("cluster.num_chips", cluster.num_chips, rule)
 
 
+def _check_domain(cluster: Cluster, name: str, members: Sequence[Node]) -> None:
+    size = cluster.fabric.domain
+    chips = sum(node.chips for node in members)
+    if size is None or chips <= size:
+        return
+    nodes = ", ".join(node.name for node in members[:_MAX_NODES_NAMED])
+    if len(members) > _MAX_NODES_NAMED:
+        nodes += ", …"
+    rule = (
+        f"a scale-up domain of {cluster.fabric.id} has {size} chips, but domain {name!r} ({nodes})"
+        f" has {chips}: give every domain nodes and a name of its own"
+    )
+    raise Invalid("allocation.nodes", chips, rule)
+
+
 def _domains(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
-    """Leaf by leaf, the fullest domain of each first, so that a smaller job leaves out the
-    emptiest; otherwise in the order of the nodes."""
+    """Return the nodes of each domain, leaf by leaf, the fullest domain of each leaf first, so that
+    a smaller job leaves out the emptiest. Otherwise the order is that of the nodes."""
     leaves: dict[str, dict[str, list[Node]]] = {}
     for node in nodes:
         leaves.setdefault(node.leaf, {}).setdefault(node.domain, []).append(node)
-    full = [
-        sorted(domains.items(), key=lambda one: -sum(node.chips for node in one[1]))
-        for domains in leaves.values()
-    ]
-    return [domain for domains in full for domain in domains]
+    result: list[tuple[str, list[Node]]] = []
+    for domains in leaves.values():
+        result += sorted(domains.items(), key=lambda domain: -sum(node.chips for node in domain[1]))
+    return result
 
 
-def _group(cluster: Cluster) -> int:
-    return cluster.chips_per_domain or cluster.num_chips
+# -- which groups are tried
+# --------------------------------------------------------------------------------------------------
 
 
-def _arrangements(
+def _spaces_to_try(
     problem: Problem,
     constraints: Constraints,
     nodes: Sequence[Node],
     should_continue: ShouldContinue,
 ) -> list[Space]:
-    """On clusters of groups of as many chips as `chips_per_domain`: of groups of about one size the
-    numbers that promise most, and of all these what promises most first."""
-    octaves = _by_octave(_counts(problem, constraints, nodes))
-    legal = (
-        (
-            (promised, space)
-            for size, count, promised in alike
-            for space in _of_groups(problem, constraints, size, count)
-        )
-        for alike in octaves
-    )
+    """Return the spaces of arrangements that have a legal layout: of each octave of sizes those
+    that promise most, and of all octaves what promises most first."""
     found: list[tuple[float, Space]] = []
-    for one in chain.from_iterable(islice(spaces, _EACH) for spaces in legal):
-        found.append(one)
+    for promise, space in _legal_of_octaves(problem, constraints, nodes):
+        found.append((promise, space))
         if not should_continue():
             break
-    return [
-        space
-        for _, space in sorted(found, key=lambda one: (-one[0], -_group(one[1].problem.cluster)))
-    ]
+    found.sort(key=lambda one: (-one[0], -_chips_per_group(one[1].problem.cluster)))
+    return [space for _, space in found]
 
 
-def _counts(
+def _legal_of_octaves(
     problem: Problem, constraints: Constraints, nodes: Sequence[Node]
-) -> list[tuple[int, int, float]]:
-    """Sizes of a group, with numbers of devices in groups of that size that can be divided in more
-    ways than all larger ones, of few devices all that can, and what each promises
-    (models.advice.fewer_chips.promise)."""
-    held = Counter(sum(node.chips for node in members) for _, members in _domains(nodes))
-    domains, times = np.array(list(held)), np.array(list(held.values()))
-    limit, devices = problem.cluster.num_chips, problem.cluster.chip.devices_per_chip
-    largest = min(int(domains.max()), limit)
-    sizes = set(range(largest, max(largest - _LARGEST, 0), -1))
-    sizes |= {
-        d
-        for chips in (limit, *(chips for chips, _ in held.most_common(_LARGEST)))
-        for d in divisors(chips)
-    }
-    if problem.cluster.chips_per_domain is not None:
-        sizes = {problem.cluster.chips_per_domain}
-    most = {size: min(int((domains // size * times).sum()), limit // size) * size for size in sizes}
-    whole = replace(problem, cluster=_groups(problem.cluster, max(max(most.values()), 1), 1))
-    ways, found = factorizations_by_devices(whole, constraints), list[tuple[int, int, float]]()
-    every = whole.cluster.num_devices <= FEW_DEVICES
-    for size in (size for size in sizes if most[size]):
+) -> Iterator[tuple[float, Space]]:
+    """Yield the first _MAX_PER_OCTAVE arrangements of every octave that have a legal layout, with
+    what they promise."""
+    for octave in _by_octave(_arrangements(problem, constraints, nodes)):
+        legal = (
+            (arrangement.promise, space)
+            for arrangement in octave
+            for space in _legal_spaces(problem, constraints, arrangement)
+        )
+        yield from islice(legal, _MAX_PER_OCTAVE)
+
+
+def _arrangements(
+    problem: Problem, constraints: Constraints, nodes: Sequence[Node]
+) -> list[_Arrangement]:
+    """Return the arrangements worth a try. For each size of a group these are the numbers of
+    devices that can be divided in more ways than all larger ones; of few devices, all numbers that
+    can be divided at all."""
+    cluster = problem.cluster
+    devices_per_chip = cluster.chip.devices_per_chip
+    most_chips = _most_chips_by_size(cluster, nodes)
+    whole = replace(problem, cluster=_with_groups(cluster, max(*most_chips.values(), 1), 1))
+    factorizations = factorizations_by_devices(whole, constraints)
+    takes_every = whole.cluster.num_devices <= FEW_DEVICES
+    found: list[_Arrangement] = []
+    for size, chips in most_chips.items():
         more_than = 0
-        for count in range(most[size] * devices, 0, -size * devices):
-            if (many := ways.get(count, 0)) > more_than:
-                more_than = 0 if every else many
-                found.append((size, count, promise(count, many)))
+        devices_per_group = size * devices_per_chip
+        for devices in range(chips * devices_per_chip, 0, -devices_per_group):
+            ways = factorizations.get(devices, 0)
+            if ways > more_than:
+                more_than = 0 if takes_every else ways
+                found.append(_Arrangement(size, devices, promise_score(devices, ways)))
     return found
 
 
-def _by_octave(counts: Sequence[tuple[int, int, float]]) -> Iterator[list[tuple[int, int, float]]]:
-    """Of sizes within a factor of two of each other what promises most first."""
-    octaves = defaultdict[int, list[tuple[int, int, float]]](list)
-    largest = max((size for size, _, _ in counts), default=1)
-    for one in counts:
-        octaves[int(math.log2(largest / one[0]))].append(one)
-    for _, alike in sorted(octaves.items()):
-        yield sorted(alike, key=lambda one: (-one[2], -one[0]))
+def _most_chips_by_size(cluster: Cluster, nodes: Sequence[Node]) -> dict[int, int]:
+    """Return the sizes of a group that are tried, in chips, and how many chips groups of that size
+    have together at most."""
+    domains_by_chips = Counter(
+        sum(node.chips for node in members) for _, members in _domains(nodes)
+    )
+    domain_chips = np.array(list(domains_by_chips))
+    domains = np.array(list(domains_by_chips.values()))
+    limit = cluster.num_chips
+    if cluster.chips_per_domain is not None:
+        sizes = {cluster.chips_per_domain}
+    else:
+        largest = min(int(domain_chips.max()), limit)
+        sizes = set(range(largest, max(largest - _MAX_SIZES, 0), -1))
+        sizes.update(divisors(limit))
+        for chips, _ in domains_by_chips.most_common(_MAX_SIZES):
+            sizes.update(divisors(chips))
+    most_chips = {}
+    for size in sizes:
+        groups = int((domain_chips // size * domains).sum())
+        most_chips[size] = min(groups, limit // size) * size
+    return most_chips
 
 
-def _of_groups(
-    problem: Problem, constraints: Constraints, size: int, devices: int
+def _by_octave(arrangements: Sequence[_Arrangement]) -> Iterator[list[_Arrangement]]:
+    """Yield the arrangements whose sizes are within a factor of two of each other, largest sizes
+    first; among them what promises most comes first."""
+    octaves = defaultdict[int, list[_Arrangement]](list)
+    largest = max((one.chips_per_group for one in arrangements), default=1)
+    for one in arrangements:
+        octaves[int(math.log2(largest / one.chips_per_group))].append(one)
+    for _, octave in sorted(octaves.items()):
+        yield sorted(octave, key=lambda one: (-one.promise, -one.chips_per_group))
+
+
+def _legal_spaces(
+    problem: Problem, constraints: Constraints, arrangement: _Arrangement
 ) -> Iterator[Space]:
-    """On so many devices in groups of so many chips, if there is a legal layout."""
-    cluster = _groups(problem.cluster, devices // problem.cluster.chip.devices_per_chip, size)
-    for one in clusters_with_devices(cluster, np.array([devices])):
-        space = Space(replace(problem, cluster=one), constraints)
+    """Yield the space of an arrangement, if it has a legal layout."""
+    chips = arrangement.devices // problem.cluster.chip.devices_per_chip
+    groups = _with_groups(problem.cluster, chips, arrangement.chips_per_group)
+    for cluster in clusters_with_devices(groups, np.array([arrangement.devices])):
+        space = Space(replace(problem, cluster=cluster), constraints)
         if space.has_legal():
             yield space
 
 
-def _groups(cluster: Cluster, chips: int, size: int) -> Cluster:
-    return replace(cluster, num_chips=chips, chips_per_domain=size, torus_shape=None)
+def _with_groups(cluster: Cluster, chips: int, chips_per_group: int) -> Cluster:
+    return replace(cluster, num_chips=chips, chips_per_domain=chips_per_group, torus_shape=None)
 
 
-def _hosts(nodes: Sequence[Node], cluster: Cluster) -> tuple[tuple[Host, ...], dict[str, int]]:
-    size, devices = _group(cluster), cluster.chip.devices_per_chip
-    hosts: list[Host] = []
+def _chips_per_group(cluster: Cluster) -> int:
+    return cluster.chips_per_domain or cluster.num_chips
+
+
+# -- where ranks run
+# --------------------------------------------------------------------------------------------------
+
+
+def _place_ranks(
+    nodes: Sequence[Node], cluster: Cluster
+) -> tuple[tuple[Host, ...], dict[str, int]]:
+    """Return the hosts of the cluster's ranks, in order of rank, and the chips left over by
+    node."""
+    size = _chips_per_group(cluster)
     spares = {node.name: node.chips for node in nodes}
-    chip = 0
+    hosts: list[Host] = []
+    first_chip = 0
     for domain, members in _domains(nodes):
-        groups = min(
-            sum(node.chips for node in members) // size, (cluster.num_chips - chip) // size
-        )
-        wanted, start = groups * size, chip
-        for node in members:
-            left = min(node.chips, wanted - (chip - start))
-            while left > 0:
-                group = (chip - start) // size
-                taken = min(left, (group + 1) * size - (chip - start))
-                ranks = {"first_rank": chip * devices, "ranks": taken * devices}
-                hosts.append(Host(node=node.name, domain=domain, group=group, chips=taken, **ranks))
-                spares[node.name] -= taken
-                chip, left = chip + taken, left - taken
-    return tuple(hosts), {name: count for name, count in spares.items() if count}
+        chips = sum(node.chips for node in members)
+        groups = min(chips // size, (cluster.num_chips - first_chip) // size)
+        of_domain = _hosts_in_domain(domain, members, groups, size, first_chip, cluster)
+        for host in of_domain:
+            spares[host.node] -= host.chips
+        hosts += of_domain
+        first_chip += groups * size
+    return tuple(hosts), {name: chips for name, chips in spares.items() if chips}
+
+
+def _hosts_in_domain(
+    domain: str,
+    nodes: Sequence[Node],
+    groups: int,
+    size: int,
+    first_chip: int,
+    cluster: Cluster,
+) -> list[Host]:
+    """Fill so many groups of a domain, node by node, and return a host for every part of a node
+    that lies in one group. The chips of the cluster are numbered; `first_chip` is the domain's."""
+    devices_per_chip = cluster.chip.devices_per_chip
+    hosts = []
+    filled = 0  # chips of the domain
+    for node in nodes:
+        left = min(node.chips, groups * size - filled)
+        while left > 0:
+            group = filled // size
+            chips = min(left, (group + 1) * size - filled)
+            hosts.append(
+                Host(
+                    node=node.name,
+                    domain=domain,
+                    group=group,
+                    first_rank=(first_chip + filled) * devices_per_chip,
+                    ranks=chips * devices_per_chip,
+                    chips=chips,
+                )
+            )
+            filled += chips
+            left -= chips
+    return hosts

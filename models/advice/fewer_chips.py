@@ -230,12 +230,12 @@ def _most_promising_first(
 
     def promise_of_space(space: Space) -> float:
         devices = space.problem.cluster.num_devices
-        return promise(devices, factorizations.get(devices, 0))
+        return promise_score(devices, factorizations.get(devices, 0))
 
     return sorted(spaces, key=promise_of_space, reverse=True)
 
 
-def promise(devices: int, ways: int) -> float:
+def promise_score(devices: int, ways: int) -> float:
     """Return a score by which numbers of devices are tried: many devices help, and so do many ways
     to divide them, but ever less."""
     return devices * math.log1p(ways)
@@ -276,7 +276,7 @@ def _spaces_to_try(
     known = {cluster.num_devices} | {space.problem.cluster.num_devices for space in spaces}
     others = sorted(
         factorizations.keys() - known,
-        key=lambda count: promise(count, factorizations[count]),
+        key=lambda count: promise_score(count, factorizations[count]),
         reverse=True,
     )
     for smaller in _clusters_within(cluster, np.array(others, dtype=np.int64)):

@@ -1,10 +1,11 @@
-"""The fewest chips of a kind that train so many tokens by a deadline, or within a budget.
+"""Fewest chips finds the smallest number of chips of a kind that trains so many tokens by a
+deadline, or within a budget.
 
-Twice the chips are not half the time: a number that divides badly may be slower than a smaller one,
-so that there is nothing to bisect. Numbers are tried from the least that the chip's peak allows
-upwards, each searched only for what is fast enough, which bounds settle quickly where it is far
-from that: those that divide a scale-up domain, and multiples of the largest power of two that does
-(of 72: 1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, …).
+Twice the chips do not take half the time: a number that divides badly may be slower than a smaller
+one, so that bisection would not do. Numbers are tried upwards from the least that the chip's peak
+allows. Each is searched only for what is fast enough, which bounds settle quickly where it is far
+from that. The numbers are those that divide a scale-up domain, and the multiples of the largest
+power of two that does (for domains of 72: 1, 2, 3, 4, 6, 8, 9, 12, 16, 18, 24, …).
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ from models.spec.hardware import Cluster
 from models.spec.problem import Problem
 from models.spec.profile import Profile
 
-_TRIED = 1024  # numbers of chips, at most
+_MAX_TRIED = 1024  # numbers of chips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FewestChips:
-    """`num_chips` that keep the limits; None where no number that was tried does. Not `exact` where
-    some were too large for a search, or time ran out before all were. `tried`: how many numbers up
-    to `most` there were to try: divisors of a scale-up `domain`, and multiples of `unit`; all in
-    chips. `minimize`: what else the objective asks for."""
+    """The smallest number of chips, of those tried, that keeps the limits: `num_chips`, None where
+    no number does.
+
+    There were `tried` numbers up to `most`: divisors of a scale-up `domain`, and multiples of
+    `unit`; all count chips. The answer is not `exact` where some were too large for a search, or
+    time ran out. `minimize` is what the objective asks for besides the limits.
+    """
 
     num_chips: int | None
     most: int
@@ -51,25 +55,27 @@ class FewestChips:
 
     @property
     def reason(self) -> str:
-        parts = f"divisors of {self.domain} and " if self.domain > 1 else ""
-        of = f"of {self.tried} numbers that were tried ({parts}multiples of {self.unit})"
+        divisors_too = f"divisors of {self.domain} and " if self.domain > 1 else ""
+        tried = f"of {self.tried} numbers that were tried ({divisors_too}multiples of {self.unit})"
         if self.num_chips is not None:
-            but = "" if self.exact else ", but for some that are too large to search"
-            better = (
-                f"; others may have {SUPERLATIVES[self.minimize]}: alternatives.num_chips compares those"
-                " that it names"
-            )
-            more = "" if self.minimize == "chips" else better
-            return f"{self.num_chips} chips are the fewest {of} that keep the limits{but}{more}"
+            reason = f"{self.num_chips} chips are the fewest {tried} that keep the limits"
+            if not self.exact:
+                reason += ", but for some that are too large to search"
+            if self.minimize != "chips":
+                reason += (
+                    f"; others may have {SUPERLATIVES[self.minimize]}: alternatives.num_chips"
+                    " compares those that it names"
+                )
+            return reason
         if not self.tried:
             return (
                 f"fewest chips: up to {self.most} chips not even the peak of all keeps the limits"
             )
         if self.exact:
-            return f"fewest chips: none {of} keeps the limits"
+            return f"fewest chips: none {tried} keeps the limits"
         return (
-            f"fewest chips: time ran out, or numbers were too large to search, before one {of} kept"
-            " the limits"
+            "fewest chips: time ran out, or numbers were too large to search, before one"
+            f" {tried} kept the limits"
         )
 
 
@@ -82,42 +88,46 @@ def fewest_chips(
     should_continue: ShouldContinue = run_to_completion,
     oom_gib: float = math.inf,
 ) -> FewestChips:
-    """Of the problem's chips and links, up to `most`, whatever their number there. The objective
-    has tokens and a limit for them. `oom_gib`: with which a run like these has run out of
-    memory."""
-    sizes, unit = _sizes(problem, objective, most)
-    domain = _domain(problem.cluster)
+    """Return the fewest of the problem's chips, up to `most`, that keep the limits of an objective
+    with tokens and a limit; how many chips the problem has is ignored. Layouts that need as much
+    memory as `oom_gib`, with which a run like these ran out, are left out."""
+    clusters, unit = _clusters_to_try(problem, objective, most)
     none = FewestChips(
         num_chips=None,
         most=most,
-        tried=len(sizes),
-        domain=domain,
+        tried=len(clusters),
+        domain=_domain_chips(problem.cluster),
         unit=unit,
         exact=False,
         minimize=objective.minimize,
     )
     searched_all = True
-    for tried in (replace(problem, cluster=cluster) for cluster in sizes):
+    for cluster in clusters:
         if not should_continue():
             return none
-        fast = Goal(faster_than=math.nextafter(max_step_time_s(tried, objective), math.inf))
+        with_num_chips = replace(problem, cluster=cluster)
+        # A step that takes just as long as is allowed keeps the limits too.
+        limit_s = math.nextafter(max_step_time_s(with_num_chips, objective), math.inf)
+        search_fast = partial(
+            _search_fast_enough,
+            with_num_chips,
+            profile,
+            Goal(faster_than=limit_s),
+            should_continue,
+            oom_gib,
+        )
         try:
-            solve_avoiding_oom(
-                oom_gib,
-                tried,
-                constraints,
-                partial(_found, tried, profile, fast, should_continue, oom_gib),
-            )
+            solve_avoiding_oom(oom_gib, with_num_chips, constraints, search_fast)
         except (NothingFaster, NoLegalLayout, Infeasible):
             continue
         except TooLarge:
             searched_all = False
             continue
-        return replace(none, num_chips=tried.cluster.num_chips, exact=searched_all)
+        return replace(none, num_chips=cluster.num_chips, exact=searched_all)
     return replace(none, exact=searched_all and should_continue())
 
 
-def _found(
+def _search_fast_enough(
     problem: Problem,
     profile: Profile,
     goal: Goal,
@@ -125,47 +135,56 @@ def _found(
     oom_gib: float,
     constraints: Constraints,
 ) -> Answer:
-    """Raises NothingFaster, or, where it may be for want of memory that is left alone, Infeasible
-    if nothing fits."""
+    """Return the answer to the goal. Raises NothingFaster where layouts fit but none is fast
+    enough; but Infeasible where none fits that needs less than `oom_gib`, since
+    solve_avoiding_oom then tries again with all memory."""
+    space = Space(problem, constraints)
     try:
-        return search(Space(problem, constraints), profile, goal, should_continue)
+        return search(space, profile, goal, should_continue)
     except NothingFaster:
         if math.isfinite(oom_gib):
-            search(Space(problem, constraints), profile, Goal(), should_continue)
+            search(space, profile, Goal(), should_continue)
         raise
 
 
-def _sizes(problem: Problem, objective: Objective, most: int) -> tuple[list[Cluster], int]:
-    """Those that the peak allows, in order; and of how many chips they are multiples beyond the
-    divisors of a domain, which where there are very many is a larger power of two."""
+def _clusters_to_try(
+    problem: Problem, objective: Objective, most: int
+) -> tuple[list[Cluster], int]:
+    """Return the clusters on which the peak of the chips keeps the limits, by size, and of how many
+    chips they are multiples beyond the divisors of a domain: a larger power of two where there
+    would be more than _MAX_TRIED."""
     cluster = replace(problem.cluster, torus_shape=None)
-    domain, chip_s = _domain(cluster), problem.step_time_at_peak_s * cluster.num_chips
+    domain = _domain_chips(cluster)
+    chip_seconds = problem.step_time_at_peak_s * cluster.num_chips
     able = [
         size
-        for size in _whole(cluster, most)
-        if chip_s / size.num_chips <= max_step_time_s(replace(problem, cluster=size), objective)
+        for size in _clusters_up_to(cluster, most)
+        if chip_seconds / size.num_chips
+        <= max_step_time_s(replace(problem, cluster=size), objective)
     ]
-    apart = _unit(domain) << max(math.ceil(math.log2(max(len(able), 1) / _TRIED)), 0)
-    return [
-        size for size in able if size.num_chips % apart == 0 or domain % size.num_chips == 0
-    ], apart
+    doublings = max(math.ceil(math.log2(max(len(able), 1) / _MAX_TRIED)), 0)
+    unit = _largest_power_of_two_in(domain) << doublings
+    tried = [size for size in able if size.num_chips % unit == 0 or domain % size.num_chips == 0]
+    return tried, unit
 
 
-def _whole(cluster: Cluster, most: int) -> Iterator[Cluster]:
-    """Of all parts of a domain, and all units, that there are room for."""
-    domain = _domain(cluster)
-    units: Array = np.arange(_unit(domain), most + 1, _unit(domain))
+def _clusters_up_to(cluster: Cluster, most: int) -> Iterator[Cluster]:
+    """Yield the cluster in all sizes up to `most` chips that divide a domain, or are multiples of
+    the largest power of two in it."""
+    domain = _domain_chips(cluster)
+    unit = _largest_power_of_two_in(domain)
+    multiples: Array = np.arange(unit, most + 1, unit)
     parts = [part for part in divisors(domain) if part <= most]
-    return clusters_with_devices(
-        cluster, np.union1d(units, parts).astype(np.int64) * cluster.chip.devices_per_chip
-    )
+    chips = np.union1d(multiples, parts).astype(np.int64)
+    return clusters_with_devices(cluster, chips * cluster.chip.devices_per_chip)
 
 
-def _domain(cluster: Cluster) -> int:
-    """Chips of a scale-up domain; 1 where a slice may be any number, or one domain joins all."""
+def _domain_chips(cluster: Cluster) -> int:
+    """Return the chips of a scale-up domain; 1 where a slice may be any number, or one domain joins
+    all."""
     return cluster.fabric.domain or 1
 
 
-def _unit(domain: int) -> int:
-    """The largest power of two that divides a domain: of 72 as of 8 it is 8."""
+def _largest_power_of_two_in(domain: int) -> int:
+    """Return the largest power of two that divides a domain: 8 for 72 and for 8."""
     return domain & -domain

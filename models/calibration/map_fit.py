@@ -12,9 +12,10 @@ all runs of one sparse model may be off alike, which is a random effect that is 
 (models.calibration.random_effects).
 
 The method is Gauss-Newton with Levenberg's damping. Each step minimises the linearised problem by
-iteratively reweighted least squares (IRLS). Jacobians are central differences, for which all terms
-of a problem are shifted in one vectorised prediction. The posterior is Laplace's approximation: its
-covariance is the inverse of the weighted normal matrix.
+iteratively reweighted least squares (IRLS), which is faster here than what scipy.optimize offers
+(pyproject.toml has figures). Jacobians are central differences, for which all terms of a problem
+are shifted in one vectorised prediction. The posterior is Laplace's approximation: its covariance
+is the inverse of the weighted normal matrix.
 """
 
 from __future__ import annotations
@@ -34,17 +35,15 @@ from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem, number_by_problem
 from models.spec.profile import Profile, TermKey
 
-# Nearly all the time of a fit is in the Jacobian of each Gauss-Newton step; a published fit takes
-# every one of these, as its noise is estimated anew at each.
+# Each is a new Jacobian, in which nearly all the time of a fit goes.
 _GAUSS_NEWTON_STEPS = 14
 _IRLS_STEPS = 12
 # Rounds in which the weights of runs and the effects of their models are found from each other.
 _EFFECT_ROUNDS = 4
-# A step shorter than this, in prior spreads of a term, ends an iteration: the posterior is many
-# times wider.
+# A step of no more than this, in prior spreads of every term, ends an iteration.
 _CONVERGED_SPREADS = 0.02
-# Of the central differences, on the unbounded scale. Predictions have kinks (a maximum of compute
-# and traffic, whole tiles), which a much smaller step would take for slopes.
+# Of the central differences, on the unbounded scale: their error is of its square, and rounding
+# adds about 1e-16 over it.
 _DIFFERENCE = 1e-3
 # Each source's noise is pooled with the common one as if that had been seen in so many runs more.
 _NOISE_POOLING_RUNS = 10
@@ -284,7 +283,9 @@ class Fit:
         damping = 0.0
         noise = np.full(len(self.targets), self.prior_noise)
         for iteration in range(_GAUSS_NEWTON_STEPS):
-            _, noise = self._estimated_noise(self._residual(linear, weight, noise), weight)
+            _, noise = self._estimated_noise(
+                self._residual_less_effects(linear, weight, noise), weight
+            )
             if self.is_new_fleet and not iteration:
                 noise = np.full(len(self.targets), self.prior_noise)
             noise = self.noise_inflation * noise
@@ -305,7 +306,9 @@ class Fit:
         """The terms that would have been estimated if the targets had had these weights, to first
         order around an estimate."""
         linear = estimate.linear
-        _, noise = self._estimated_noise(self._residual(linear, weight, estimate.noise), weight)
+        _, noise = self._estimated_noise(
+            self._residual_less_effects(linear, weight, estimate.noise), weight
+        )
         return self._linearised_minimum(linear, weight, self.noise_inflation * noise, 0.0)
 
     def without(self, dropped: Array, estimate: Estimate) -> Estimate:
@@ -353,22 +356,23 @@ class Fit:
             effect = self._model_effect(predicted, weight, noise)
             residual, irls_weight = self._irls(predicted + effect, weight, noise)
             residual = residual + effect
-            normal = (
-                self.prior_precision + np.diag(damped) + self._normal_matrix(linear, irls_weight)
-            )
-            prior = self.prior_precision @ (theta - self.prior_mean) + damped * (
-                theta - linear.theta
-            )
-            own = residual - self.random_effects.means(residual, irls_weight)
-            step = np.linalg.solve(normal, linear.gradient(irls_weight * own) - prior)
+            # With the random effects integrated out, one linear system of the size of the terms.
+            unexplained = residual - self.random_effects.means(residual, irls_weight)
+            prior_pull = self.prior_precision @ (theta - self.prior_mean)
+            prior_pull = prior_pull + damped * (theta - linear.theta)
+            normal = self.prior_precision + np.diag(damped)
+            normal = normal + self._normal_matrix(linear, irls_weight)
+            gradient = linear.gradient(irls_weight * unexplained) - prior_pull
+            step = np.linalg.solve(normal, gradient)
             theta = theta + step
             if self._is_converged(step):
                 break
         return np.asarray(theta)
 
     def _model_effect(self, predicted: Array, weight: Array, noise: Array) -> Array:
-        """The random effect of each run's model, and the weights that the runs have with it taken
-        off, found from each other."""
+        """The random effect of each run's model; shape (runs,). It depends on the weights of the
+        runs, which depend on their residuals less the effect: each is found from the other in
+        turn."""
         effect = np.zeros_like(predicted)
         if not self.random_effects.spread.any():
             return effect
@@ -378,14 +382,14 @@ class Fit:
             effect = self.random_effects.means(residual, irls_weight)
         return effect
 
-    def _residual(self, linear: Linearisation, weight: Array, noise: Array) -> Array:
+    def _residual_less_effects(self, linear: Linearisation, weight: Array, noise: Array) -> Array:
         """Residuals less the random effects of their models."""
         effect = self._model_effect(linear.predicted, weight, noise)
         return self.residual(linear.predicted + effect)
 
     def _normal_matrix(self, linear: Linearisation, irls_weight: Array) -> Array:
-        known = self.random_effects.lost_information(linear.jacobian, linear.row, irls_weight)
-        return linear.normal_matrix(irls_weight) - known
+        lost = self.random_effects.lost_information(linear.jacobian, linear.row, irls_weight)
+        return linear.normal_matrix(irls_weight) - lost
 
     def _irls(self, predicted: Array, weight: Array, noise: Array) -> tuple[Array, Array]:
         """The residuals and the weights of their squares whose weighted least squares have the

@@ -53,7 +53,8 @@ class Rule:
 
 def _every(x: Layouts) -> Array:
     """True for each of the layouts: the rule does not concern this problem."""
-    return np.ones(len(x), dtype=bool)
+    # In the shape of a column: the space tests chains by schedules as two-dimensional columns.
+    return np.ones_like(x.pp, dtype=bool)
 
 
 # -- the mesh, and what it divides

@@ -1,7 +1,7 @@
 """A layout: mesh degrees, their placement, micro-batch, schedule, recompute, sharding and offload.
 
-:class:`Layout` is one, with names; :class:`Layouts` is many, as arrays of codes. Everything
-downstream works on arrays, and one layout is an array of length one.
+:class:`Layout` is one layout, with names. :class:`Layouts` are many, as arrays of numbers.
+Everything downstream works on arrays: one layout is an array of length one.
 """
 
 from __future__ import annotations
@@ -20,35 +20,29 @@ from models.spec.recompute import MODULES, RECOMPUTE, decode_policy, policy_code
 
 AXES = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 SCHEDULES = ("1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe")
+ONE_F_ONE_B, INTERLEAVED, AFAB, ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE = range(len(SCHEDULES))
 PLACEMENTS: tuple[tuple[str, ...], ...] = tuple(permutations(AXES))
 DEFAULT_PLACEMENT = PLACEMENTS.index(AXES)
 TORUS_AXES: tuple[tuple[str, ...], ...] = tuple(permutations("zyx"))
 TORUS_BLOCKS = (1, 2, 4)
 TORUS_KNOBS = ("torus_axes", "torus_block")
 DEGREES = (*AXES, "ep", "etp")
-
-ONE_F_ONE_B, INTERLEAVED, AFAB, ZERO_BUBBLE, ZERO_BUBBLE_V, DUALPIPE = range(len(SCHEDULES))
+_POSITIVE_KNOBS = (
+    "pp",
+    "dp_replicate",
+    "dp_shard",
+    "cp",
+    "tp",
+    "ep",
+    "etp",
+    "micro_batch",
+    "virtual_stages",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One layout.
-
-    pp, dp_replicate, dp_shard, cp, tp   degrees; their product is the number of devices ep, etp
-    expert degrees, folded over the non-pipeline axes placement                            mesh axes
-    from the innermost links outwards torus_axes, torus_block              the dims of a torus that
-    they fill one after the other, a block of so many devices along each at a time micro_batch
-    sequences a data-parallel rank runs at a time schedule, virtual_stages             pipeline
-    schedule and model chunks a device holds balanced                             layers over stages
-    so that the slowest is fastest, not an equal number recompute                            "none",
-    "selective" (some modules of every layer) or "full" (only the inputs of layers are kept)
-    recompute_modules                    which modules (models.spec.recompute.MODULES), if
-    selective; none named: those that the stack takes unless told otherwise recompute_layers
-    if full, of how many layers, the first of each chunk; 0: of all zero_stage, reshard
-    what dp_shard (with cp) shards: 1 optimizer, 2 gradients too, 3 parameters too (FSDP), dropped
-    again after forward if `reshard` sequence_parallel                    norms and residuals are
-    sharded over tp offload_activations/_optimizer       kept in host memory
-    """
+    """One layout. The product of pp, dp_replicate, dp_shard, cp and tp is the number of devices."""
 
     pp: int = 1
     dp_replicate: int = 1
@@ -56,72 +50,75 @@ class Layout:
     cp: int = 1
     tp: int = 1
     ep: int = 1
+    """Expert parallelism, which folds over the axes other than pp; `etp` does too."""
     etp: int = 1
+    """Tensor parallelism of experts."""
     placement: tuple[str, ...] = AXES
+    """The mesh axes from the innermost links outwards."""
     torus_axes: tuple[str, ...] = TORUS_AXES[0]
+    """The dims of a torus in the order in which the axes fill them, the first to be filled first."""
     torus_block: int = 1
+    """A torus is filled through one block after the other; blocks are so many devices long along
+    each dim."""
     micro_batch: int = 1
+    """The sequences that a data-parallel rank runs at a time."""
     schedule: str = "1f1b"
     virtual_stages: int = 1
+    """The model chunks that a device holds."""
     balanced: bool = False
+    """Layers are split over stages so that the slowest stage is fastest, not in equal numbers."""
     recompute: str = "none"
+    """"none", "selective" (some modules of every layer) or "full" (only the inputs of layers are
+    kept)."""
     recompute_modules: tuple[str, ...] = ()
+    """The modules of selective recompute (models.spec.recompute.MODULES); where none is named,
+    those that the stack takes unless told otherwise."""
     recompute_layers: int = 0
+    """With full recompute, how many layers of each chunk are recomputed, the first ones; 0 means
+    all."""
     zero_stage: int = 0
+    """What dp_shard shards, together with cp: optimizer states (1), gradients too (2), parameters
+    too (3, FSDP)."""
     reshard: bool = True
+    """In stage 3, gathered parameters are dropped again after forward."""
     sequence_parallel: bool = False
+    """Norms and residuals are sharded over tp."""
     offload_activations: bool = False
+    """Activations are kept in host memory."""
     offload_optimizer: bool = False
+    """Optimizer states are kept in host memory and updated there."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "pp",
-            "dp_replicate",
-            "dp_shard",
-            "cp",
-            "tp",
-            "ep",
-            "etp",
-            "micro_batch",
-            "virtual_stages",
-        ):
+        for name in _POSITIVE_KNOBS:
             if getattr(self, name) < 1:
                 raise Invalid(f"layout.{name}", getattr(self, name), "must be at least 1")
         for name, choices in (("schedule", SCHEDULES), ("recompute", RECOMPUTE)):
             if getattr(self, name) not in choices:
-                raise Invalid(
-                    f"layout.{name}", getattr(self, name), f"must be one of {', '.join(choices)}"
-                )
+                rule = f"must be one of {', '.join(choices)}"
+                raise Invalid(f"layout.{name}", getattr(self, name), rule)
         self._check_recompute()
         if tuple(self.placement) not in PLACEMENTS:
-            raise Invalid(
-                "layout.placement", self.placement, f"must order all of {', '.join(AXES)}"
-            )
+            rule = f"must order all of {', '.join(AXES)}"
+            raise Invalid("layout.placement", self.placement, rule)
         if tuple(self.torus_axes) not in TORUS_AXES:
             raise Invalid("layout.torus_axes", self.torus_axes, "must order all of z, y, x")
         if self.torus_block not in TORUS_BLOCKS:
-            raise Invalid(
-                "layout.torus_block",
-                self.torus_block,
-                f"must be one of {', '.join(map(str, TORUS_BLOCKS))}",
-            )
+            rule = f"must be one of {', '.join(map(str, TORUS_BLOCKS))}"
+            raise Invalid("layout.torus_block", self.torus_block, rule)
         if self.zero_stage not in range(4):
             raise Invalid("layout.zero_stage", self.zero_stage, "must be 0, 1, 2 or 3")
 
     def _check_recompute(self) -> None:
-        modules, layers = self.recompute_modules, self.recompute_layers
+        modules = self.recompute_modules
+        layers = self.recompute_layers
         if not set(modules) <= set(MODULES):
-            raise Invalid(
-                "layout.recompute_modules", modules, f"must be among {', '.join(MODULES)}"
-            )
+            rule = f"must be among {', '.join(MODULES)}"
+            raise Invalid("layout.recompute_modules", modules, rule)
         if modules and self.recompute != "selective":
             raise Invalid("layout.recompute_modules", modules, 'go with recompute "selective"')
         if layers < 0 or (layers and self.recompute != "full"):
-            raise Invalid(
-                "layout.recompute_layers",
-                layers,
-                'a number of layers goes with recompute "full"; 0 is all',
-            )
+            rule = 'a number of layers goes with recompute "full"; 0 is all'
+            raise Invalid("layout.recompute_layers", layers, rule)
 
     @property
     def dp(self) -> int:
@@ -134,45 +131,58 @@ class Layout:
     def summary(self) -> str:
         """The layout in one line: degrees above 1, and the knobs away from their plainest value."""
         axes = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
-        parts = [f"{axis}={getattr(self, axis)}" for axis in axes if getattr(self, axis) > 1] or [
-            "one device"
-        ]
+        parts = [f"{axis}={getattr(self, axis)}" for axis in axes if getattr(self, axis) > 1]
+        if not parts:
+            parts.append("one device")
         parts.append(f"micro_batch={self.micro_batch}")
         if self.pp > 1 or self.schedule != "1f1b":
-            parts.append(
-                self.schedule + (f" x{self.virtual_stages}" if self.virtual_stages > 1 else "")
-            )
-        parts += [f"zero={self.zero_stage}"] if self.zero_stage else []
-        parts += [f"recompute={self._recompute_summary()}"] if self.recompute != "none" else []
-        parts += [
-            name for name in ("offload_activations", "offload_optimizer") if getattr(self, name)
-        ]
-        active = [[a for a in order if getattr(self, a) > 1] for order in (self.placement, AXES)]
-        parts += [f"placement={'<'.join(active[0])}"] if active[0] != active[1] else []
-        parts += [f"torus={'<'.join(self.torus_axes)}"] if self.torus_axes != TORUS_AXES[0] else []
-        parts += [f"torus_block={self.torus_block}"] if self.torus_block > 1 else []
+            chunks = f" x{self.virtual_stages}" if self.virtual_stages > 1 else ""
+            parts.append(f"{self.schedule}{chunks}")
+        if self.zero_stage:
+            parts.append(f"zero={self.zero_stage}")
+        if self.recompute != "none":
+            parts.append(f"recompute={self._recompute_summary()}")
+        for name in ("offload_activations", "offload_optimizer"):
+            if getattr(self, name):
+                parts.append(name)
+        order = self._active_axes(self.placement)
+        if order != self._active_axes(AXES):
+            parts.append(f"placement={'<'.join(order)}")
+        if self.torus_axes != TORUS_AXES[0]:
+            parts.append(f"torus={'<'.join(self.torus_axes)}")
+        if self.torus_block > 1:
+            parts.append(f"torus_block={self.torus_block}")
         return " ".join(parts)
+
+    def _active_axes(self, order: tuple[str, ...]) -> list[str]:
+        """The axes of an order that have more than one rank."""
+        return [axis for axis in order if getattr(self, axis) > 1]
 
     def _recompute_summary(self) -> str:
         if self.recompute_modules:
             return "+".join(self.recompute_modules)
-        return self.recompute + (f":{self.recompute_layers}" if self.recompute_layers else "")
+        layers = f":{self.recompute_layers}" if self.recompute_layers else ""
+        return f"{self.recompute}{layers}"
 
 
-_CODED: dict[str, Sequence[Any]] = {
+_NAMES: dict[str, Sequence[Any]] = {
     "schedule": SCHEDULES,
     "placement": PLACEMENTS,
     "torus_axes": TORUS_AXES,
 }
-_CODE_OF = {
-    name: {value: code for code, value in enumerate(values)} for name, values in _CODED.items()
+"""The tables that the codes of Layouts index."""
+_CODES = {
+    name: {value: code for code, value in enumerate(values)} for name, values in _NAMES.items()
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts(Columns):
-    """Many layouts; each field is an integer or boolean array of shape (n,), coded fields index
-    their tables, and `recompute` is a policy with its modules (models.spec.recompute)."""
+    """n layouts; each field is an array of n integers or truth values.
+
+    `schedule`, `placement` and `torus_axes` are indices into SCHEDULES, PLACEMENTS and TORUS_AXES.
+    `recompute` is the number of a policy with its modules (models.spec.recompute).
+    """
 
     pp: Array
     dp_replicate: Array
@@ -204,13 +214,11 @@ class Layouts(Columns):
             values = [getattr(row, field.name) for row in rows]
             if field.name == "recompute":
                 values = [policy_code(row.recompute, row.recompute_modules) for row in rows]
-            elif field.name in _CODED:
-                values = [
-                    _CODE_OF[field.name][v if isinstance(v, str) else tuple(v)] for v in values
-                ]
-            columns[field.name] = np.array(
-                values, dtype=bool if field.name in _BOOLEAN else np.int64
-            )
+            elif field.name in _NAMES:
+                names = [value if isinstance(value, str) else tuple(value) for value in values]
+                values = [_CODES[field.name][name] for name in names]
+            dtype = bool if field.name in _BOOLEAN else np.int64
+            columns[field.name] = np.array(values, dtype=dtype)
         return cls(**columns)
 
     def __len__(self) -> int:
@@ -220,7 +228,7 @@ class Layouts(Columns):
         values: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)[index].item()
-            values[field.name] = _CODED[field.name][value] if field.name in _CODED else value
+            values[field.name] = _NAMES[field.name][value] if field.name in _NAMES else value
         values["recompute"], values["recompute_modules"] = decode_policy(values["recompute"])
         return Layout(**values)
 
@@ -233,8 +241,8 @@ class Layouts(Columns):
         return self.pp * self.dp * self.cp * self.tp
 
     def num_micro_batches(self, global_batch: int) -> Array:
-        """Micro-batches a rank runs in one step; at least 1 (a rule refuses what does not
-        divide)."""
+        """How many micro-batches a rank runs in one step. It is at least 1: a batch that does not
+        divide is for a rule to refuse."""
         return np.maximum(global_batch // (self.dp * self.micro_batch), 1)
 
 
@@ -248,32 +256,36 @@ def active_axes(x: Layouts) -> Array:
 
 @cache
 def equivalent_placements() -> Array:
-    """(active axes, placement): the first placement that has these axes in the same order."""
+    """(active axes, placement): the first placement that has these axes in the same order.
+
+    Axes of one rank move no data, and so placements that differ in where these stand are the same.
+    """
     found = np.zeros((1 << len(AXES), len(PLACEMENTS)), dtype=np.int64)
     for pattern, of_pattern in enumerate(found):
         first: dict[tuple[str, ...], int] = {}
         for code, order in enumerate(PLACEMENTS):
-            of_pattern[code] = first.setdefault(
-                tuple(axis for axis in order if pattern >> AXES.index(axis) & 1), code
-            )
+            of_pattern[code] = first.setdefault(_axes_in(pattern, order), code)
     return found
 
 
 @cache
 def pipeline_outermost() -> Array:
-    """(active axes, placement): whether of these axes none lies outside the pipeline's."""
+    """(active axes, placement): whether none of these axes lies outside the pipeline's."""
     found = np.ones((1 << len(AXES), len(PLACEMENTS)), dtype=bool)
     for pattern, of_pattern in enumerate(found):
         for code, order in enumerate(PLACEMENTS):
-            of_pattern[code] = not any(
-                pattern >> AXES.index(axis) & 1 for axis in order[order.index("pp") + 1 :]
-            )
+            of_pattern[code] = not _axes_in(pattern, order[order.index("pp") + 1 :])
     return found
 
 
 @cache
 def offered_orders(offered: tuple[tuple[str, ...], ...]) -> Array:
-    """(active axes, placement): whether it has these axes as one of those offered does; where none
-    is, as any."""
+    """(active axes, placement): whether the placement has these axes in the order of one that is
+    offered. Where none is named, all placements are offered."""
     codes = [PLACEMENTS.index(order) for order in offered] or list(range(len(PLACEMENTS)))
-    return np.array([np.isin(alike, alike[codes]) for alike in equivalent_placements()])
+    return np.array([np.isin(first, first[codes]) for first in equivalent_placements()])
+
+
+def _axes_in(pattern: int, order: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes of an order whose bits are set in a pattern of active axes."""
+    return tuple(axis for axis in order if pattern >> AXES.index(axis) & 1)

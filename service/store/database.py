@@ -41,12 +41,12 @@ def connect(url: str) -> Engine:
         event.listen(engine, "connect", _open_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    patience = {
+    timeouts = {
         name: value for name, value in _LIBPQ_TIMEOUTS.items() if name not in make_url(url).query
     }
     return sqlalchemy.create_engine(
         url,
-        connect_args=patience,
+        connect_args=timeouts,
         pool_pre_ping=True,
         pool_size=10,
         max_overflow=20,
@@ -145,7 +145,7 @@ class DatabaseUnusable(Exception):
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Turns errors of the database within the block into Unusable."""
+    """Turns errors of the database within the block into DatabaseUnusable."""
     try:
         yield
     except CommandError as error:
