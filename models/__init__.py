@@ -1,2 +1,2 @@
-"""Models *of* transformers, hardware and time: pure numpy and standard library, no HTTP, no SQL, no
-clock."""
+"""Models *of* transformers, hardware and time: numpy and the standard library only, with no HTTP,
+SQL or clock."""

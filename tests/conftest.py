@@ -25,7 +25,7 @@ from service.tools.seeds import seed
 
 # How fast a machine is, is not tested. The suite draws the same examples every time; `make explore`
 # draws new ones.
-hypothesis.settings.register_profile("same", deadline=None, derandomize=True, max_examples=50)
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True, max_examples=25)
 hypothesis.settings.register_profile("new", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("same")
 threadpool_limits(1, user_api="blas")  # the suite has every core already

@@ -10,7 +10,7 @@ import pytest
 
 from models.spec.layout import Layout
 from models.spec.profile import shipped_profile
-from service.formats import runs
+from service.formats import published_runs
 from tests.benchmarks import scores
 from tests.benchmarks.scores import Scored
 
@@ -32,7 +32,7 @@ ROW: dict[str, Any] = {
 def scored(measured: float, predicted: float, micro_batch: int = 1, **fields: Any) -> Scored:
     row = json.loads(json.dumps({**ROW, **fields}))
     row["measured"]["step_time_s"] = measured
-    run = runs.read(row, shipped_profile().software_year)
+    run = published_runs.read(row, shipped_profile().software_year)
     return Scored(
         row, run, Layout(dp_shard=8, micro_batch=micro_batch), predicted, 0.1, 50e9, 0.05, True
     )

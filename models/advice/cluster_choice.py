@@ -42,6 +42,7 @@ SUPERLATIVES = {
 }
 
 Minimized = Literal["step_time", "time", "cost", "chips"]
+_Rank = tuple[float, float, float, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,8 +214,6 @@ def no_cluster_fits(choices: Sequence[Choice], error: Infeasible) -> Infeasible:
 
 # -- rank
 # --------------------------------------------------------------------------------------------------
-
-_Rank = tuple[float, float, float, int]
 
 
 def _rank(choice: Choice, objective: Objective) -> _Rank:

@@ -105,19 +105,19 @@ def fewest_chips(
     for cluster in clusters:
         if not should_continue():
             return none
-        with_num_chips = replace(problem, cluster=cluster)
+        sized = replace(problem, cluster=cluster)
         # A step that takes just as long as is allowed keeps the limits too.
-        limit_s = math.nextafter(max_step_time_s(with_num_chips, objective), math.inf)
+        limit_s = math.nextafter(max_step_time_s(sized, objective), math.inf)
         search_fast = partial(
             _search_fast_enough,
-            with_num_chips,
+            sized,
             profile,
             Goal(faster_than=limit_s),
             should_continue,
             oom_gib,
         )
         try:
-            solve_avoiding_oom(oom_gib, with_num_chips, constraints, search_fast)
+            solve_avoiding_oom(oom_gib, sized, constraints, search_fast)
         except (NothingFaster, NoLegalLayout, Infeasible):
             continue
         except TooLarge:

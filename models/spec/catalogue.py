@@ -1,4 +1,4 @@
-"""The shipped chips, fabrics, stacks and architectures, looked up by exact id or declared alias."""
+"""The shipped chips, fabrics, stacks and architectures, looked up by id or declared alias."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from models.spec.stack import Stack
 
 T = TypeVar("T")
 
-_PADDING = 128 * 64
-"""Megatron-LM pads a vocabulary to a multiple of 128 times the tensor-parallel size:
---make-vocab-size-divisible-by."""
+_MOST_PADDING = 128 * 64
+"""The most entries that Megatron-LM adds to a vocabulary, which it pads to a multiple of 128 times
+the tensor-parallel size (--make-vocab-size-divisible-by)."""
 
 
 def chip(name: str) -> Chip:
@@ -30,8 +30,9 @@ def fabric(name: str) -> Fabric:
 
 
 def fabric_described_as(text: str) -> Fabric | None:
-    """That of the cluster whose published runs describe it so."""
-    return _printed_fabrics().get(text)
+    """The fabric of the cluster whose published runs describe it in these words; None where there
+    is none."""
+    return _described_fabrics().get(text)
 
 
 def stack(name: str) -> Stack:
@@ -43,12 +44,14 @@ def architecture(name: str) -> Architecture:
 
 
 def cluster(preset: str, num_chips: int, **fields: Any) -> Cluster:
-    """A fabric preset with its chip, or a chip on the fabric of its data sheet."""
+    """A cluster of a fabric preset with its chip, or of a chip on the fabric of its data sheet.
+    `fields` are further fields of Cluster. Raises UnknownName."""
     key = _normal(preset)
-    known = {_normal(name): fabric_ for name, fabric_ in fabrics().items()}
-    if key in known and key not in {_normal(name) for name in chips()}:
+    of_fabrics = {_normal(name): known for name, known in fabrics().items()}
+    if key in of_fabrics and key not in {_normal(name) for name in chips()}:
+        found = of_fabrics[key]
         return Cluster(
-            chip=chip(fabric_chip(known[key].id)), fabric=known[key], num_chips=num_chips, **fields
+            chip=chip(fabric_chip(found.id)), fabric=found, num_chips=num_chips, **fields
         )
     try:
         part = chip(preset)
@@ -58,12 +61,13 @@ def cluster(preset: str, num_chips: int, **fields: Any) -> Cluster:
 
 
 def fabric_chip(fabric_id: str) -> str:
+    """The id of the chip that a fabric preset joins."""
     return _fabric_chips()[fabric_id]
 
 
 @cache
 def chips() -> Mapping[str, Chip]:
-    """By id and alias."""
+    """Every chip, by id and by alias."""
     return _index((chip_from(entry), entry["aliases"]) for entry in _load("chips"))
 
 
@@ -74,6 +78,8 @@ def fabrics() -> Mapping[str, Fabric]:
 
 @cache
 def stacks() -> Mapping[str, Stack]:
+    """Every stack, by id and by alias. What a stack does not say, the one that it is `like`
+    does."""
     entries = {entry["id"]: entry for entry in _load("stacks")}
 
     def read(entry: dict[str, Any]) -> Stack:
@@ -84,7 +90,7 @@ def stacks() -> Mapping[str, Stack]:
 
 
 def as_tuples(value: Any) -> Any:
-    """Lists, and lists in them, as tuples."""
+    """A value with its lists, and the lists in them, as tuples."""
     return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
@@ -104,28 +110,35 @@ def architectures() -> Mapping[str, Architecture]:
 
 
 def matching_name(own: Architecture, others: Iterable[Architecture]) -> str | None:
-    """Of a model without a name: the first of others that is the same, but for a padded
-    vocabulary."""
-    near = (known for known in others if 0 <= own.vocab_size - known.vocab_size < _PADDING)
-    same = (
-        known.name
-        for known in near
-        if replace(own, name=known.name, vocab_size=known.vocab_size) == known
-    )
-    return next(same, None)
+    """The name of the first of other models that is the same as this one; it may differ in its name
+    and in the padding of its vocabulary. None where no other is the same."""
+    for known in others:
+        padding = own.vocab_size - known.vocab_size
+        unpadded = replace(own, name=known.name, vocab_size=known.vocab_size)
+        if 0 <= padding < _MOST_PADDING and unpadded == known:
+            return known.name
+    return None
 
 
 def with_known_biases(own: Architecture) -> Architecture:
-    """Of a model whose biases and norms nobody told: with those of the first shipped one that is
-    otherwise the same."""
-    plain, kept = _plain(own), ("name", "vocab_size", "tie_word_embeddings", "mtp_layers")
-    known = next((known for known in architectures().values() if _plain(known) == plain), None)
-    return own if known is None else replace(known, **{name: getattr(own, name) for name in kept})
+    """A model whose biases and norms nobody told, with those of the first shipped model that is
+    otherwise the same; unchanged where there is none."""
+    plain = _plain(own)
+    for known in architectures().values():
+        if _plain(known) == plain:
+            return replace(
+                known,
+                name=own.name,
+                vocab_size=own.vocab_size,
+                tie_word_embeddings=own.tie_word_embeddings,
+                mtp_layers=own.mtp_layers,
+            )
+    return own
 
 
 @cache
 def _plain(own: Architecture) -> Architecture:
-    """Without what sources seldom tell, or tell apart from the shape."""
+    """A model without what sources seldom tell, or tell apart from the shape."""
     layers = tuple(_plain_layer(layer) for layer in own.layers)
     return replace(
         own, name="", vocab_size=0, tie_word_embeddings=False, mtp_layers=0, layers=layers
@@ -152,8 +165,10 @@ def _plain_layer(layer: Layer) -> Layer:
 
 
 def chip_from(entry: Mapping[str, Any]) -> Chip:
-    """A chip in the form of data/chips.json; its fabric is its scale-up domain and its NICs."""
-    up, out = entry["scale_up"], entry.get("scale_out_gb_s")
+    """A chip from an entry in the form of data/chips.json. Its fabric is its scale-up domain or
+    torus, and its NICs. Raises Invalid where it has no links."""
+    up = entry["scale_up"]
+    out = entry.get("scale_out_gb_s")
     levels = []
     torus = Torus(**up["torus"]) if up.get("torus") else None
     if torus is None:
@@ -200,31 +215,36 @@ def chip_from(entry: Mapping[str, Any]) -> Chip:
 
 @cache
 def _fabric_chips() -> Mapping[str, str]:
+    """The chip of every fabric, both by id."""
     return {entry["id"]: entry["chip"] for entry in _load("fabrics")}
 
 
 @cache
-def _printed_fabrics() -> Mapping[str, Fabric]:
+def _described_fabrics() -> Mapping[str, Fabric]:
+    """The fabrics of published runs, by the words that describe their cluster there."""
     return {
         text: _fabric_from(entry) for entry in _load("fabrics") for text in entry.get("printed", ())
     }
 
 
 def _fabric_from(entry: Mapping[str, Any]) -> Fabric:
-    own = chip(entry["chip"]).fabric
-    levels = tuple(
-        Level(
-            name=level["name"],
-            gb_s_per_chip=level["gb_s_per_chip"],
-            size=level["size"],
-            scale="up" if index == 0 and own.torus is None else level.get("scale", "out"),
-            peer_gb_s=level.get(
-                "peer_gb_s", own.levels[0].peer_gb_s if index == 0 and own.torus is None else None
-            ),
+    """A fabric from an entry of data/fabrics.json. Without a torus its first level is the scale-up
+    domain, whose links between peers are those of the chip unless the entry has its own."""
+    of_chip = chip(entry["chip"]).fabric
+    levels = []
+    for index, level in enumerate(entry["levels"]):
+        is_domain = index == 0 and of_chip.torus is None
+        peer_gb_s = of_chip.levels[0].peer_gb_s if is_domain else None
+        levels.append(
+            Level(
+                name=level["name"],
+                gb_s_per_chip=level["gb_s_per_chip"],
+                size=level["size"],
+                scale="up" if is_domain else level.get("scale", "out"),
+                peer_gb_s=level.get("peer_gb_s", peer_gb_s),
+            )
         )
-        for index, level in enumerate(entry["levels"])
-    )
-    return Fabric(id=entry["id"], levels=levels, torus=own.torus, source=entry["source"])
+    return Fabric(id=entry["id"], levels=tuple(levels), torus=of_chip.torus, source=entry["source"])
 
 
 def _load(name: str) -> list[dict[str, Any]]:
@@ -232,6 +252,7 @@ def _load(name: str) -> list[dict[str, Any]]:
 
 
 def _index(items: Iterable[tuple[Any, Iterable[str]]]) -> dict[str, Any]:
+    """Values by their id and by their aliases."""
     index: dict[str, Any] = {}
     for value, aliases in items:
         for name in (value.id, *aliases):
@@ -244,6 +265,8 @@ def _normal(name: str) -> str:
 
 
 def _find(field: str, name: str, index: Mapping[str, T]) -> T:
+    """The value of a name, however its letters, spaces and hyphens are written. Raises
+    UnknownName."""
     if name in index:
         return index[name]
     wanted = _normal(name)

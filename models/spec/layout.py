@@ -56,7 +56,7 @@ class Layout:
     placement: tuple[str, ...] = AXES
     """The mesh axes from the innermost links outwards."""
     torus_axes: tuple[str, ...] = TORUS_AXES[0]
-    """The dims of a torus in the order in which the axes fill them, the first to be filled first."""
+    """The dims of a torus in the order in which they are filled."""
     torus_block: int = 1
     """A torus is filled through one block after the other; blocks are so many devices long along
     each dim."""
@@ -68,8 +68,8 @@ class Layout:
     balanced: bool = False
     """Layers are split over stages so that the slowest stage is fastest, not in equal numbers."""
     recompute: str = "none"
-    """"none", "selective" (some modules of every layer) or "full" (only the inputs of layers are
-    kept)."""
+    """What backward computes again: nothing ("none"), some modules of every layer ("selective"), or
+    all but the inputs of layers ("full")."""
     recompute_modules: tuple[str, ...] = ()
     """The modules of selective recompute (models.spec.recompute.MODULES); where none is named,
     those that the stack takes unless told otherwise."""

@@ -18,34 +18,42 @@ from models.spec.workload import Workload
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
+    """What a layout is asked for. Raises Invalid where its parts do not go together.
+
+    Bytes are bytes of one element unless said otherwise.
+    """
+
     architecture: Architecture
     cluster: Cluster
     workload: Workload
     stack: Stack
 
     def __post_init__(self) -> None:
-        vendor, stack = self.cluster.chip.vendor, self.stack
-        if stack.vendors and vendor in VENDORS and vendor not in stack.vendors:
-            rule = (
-                f"runs on chips of {', '.join(stack.vendors)}, not on {self.cluster.chip.id}"
-                f" ({vendor})"
-            )
+        chip = self.cluster.chip
+        stack = self.stack
+        precision = self.workload.precision
+        is_known_vendor = chip.vendor in VENDORS
+        if stack.vendors and is_known_vendor and chip.vendor not in stack.vendors:
+            rule = f"runs on chips of {', '.join(stack.vendors)}, not on {chip.id} ({chip.vendor})"
             raise Invalid("stack", stack.id, rule)
-        chip, precision = self.cluster.chip, self.workload.precision
-        if vendor in VENDORS and (lacking := stack.missing_kernel_reason(chip.generation, vendor)):
-            raise Invalid("stack.attention_kernel", self.kernel, lacking)
+        if is_known_vendor:
+            reason = stack.missing_kernel_reason(chip.generation, chip.vendor)
+            if reason:
+                raise Invalid("stack.attention_kernel", self.kernel, reason)
         if precision == "mxfp8" and not {"fp4", "fp6"} & chip.peak_tflops.keys():
             rule = (
                 "needs matrix units that scale by blocks, which come with fp4 or fp6, and"
                 f" {chip.id} has neither"
             )
             raise Invalid("workload.precision", precision, rule)
-        if precision == "nvfp4" and vendor in VENDORS and vendor != "nvidia":
-            rule = f"is a format of NVIDIA's tensor cores, which {chip.id} ({vendor}) does not have"
+        if precision == "nvfp4" and is_known_vendor and chip.vendor != "nvidia":
+            tensor_cores = "is a format of NVIDIA's tensor cores"
+            rule = f"{tensor_cores}, which {chip.id} ({chip.vendor}) does not have"
             raise Invalid("workload.precision", precision, rule)
 
     @cached_property
     def kernel(self) -> str:
+        """The attention kernel."""
         return self.stack.kernel_on(self.cluster.chip.generation)
 
     @property
@@ -55,8 +63,8 @@ class Problem:
 
     @property
     def is_captured(self) -> bool:
-        """Whether a step is replayed as one graph of the device's own, without the gaps that
-        launches leave."""
+        """Whether a step is captured once and replayed as a graph on the device, which leaves no
+        gaps between kernels."""
         return self.architecture.is_moe and self.stack.captures_experts
 
     @property
@@ -74,85 +82,90 @@ class Problem:
 
     @property
     def parameter_bytes(self) -> float:
-        """An element of a parameter in use."""
+        """Of a parameter in use."""
         return self.workload.number_format.activation_bytes
 
     @property
     def operand_bytes(self) -> float:
-        """Copies of a parameter of a layer that GEMMs read, beside the one in use."""
-        number = self.workload.number_format
-        return 2 * number.gemm_bytes if self.stack.keeps_operands and number.gemm_bytes < 2 else 0.0
+        """Of the copies of a layer's parameter that GEMMs read, beside the one in use."""
+        gemm_bytes = self.workload.number_format.gemm_bytes
+        return 2 * gemm_bytes if self.stack.keeps_operands and gemm_bytes < 2 else 0.0
 
     @property
     def gradient_bytes(self) -> float:
-        """An element of the accumulated gradient, in memory and on the wire."""
+        """Of an accumulated gradient, in memory and on the wire."""
         return max(self.stack.gradient_bytes, self.workload.number_format.activation_bytes)
 
     @property
     def gradient_reduction_bytes(self) -> float:
-        """An element of a gradient while it is reduced: as backward leaves it, and as it is sent
-        where that is wider (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py,
+        """Of a gradient while it is reduced: as backward leaves it and, where it is sent wider, the
+        wider copy too (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py,
         foreach_reduce)."""
-        return self.parameter_bytes + (
-            self.gradient_bytes if self.gradient_bytes > self.parameter_bytes else 0.0
-        )
+        wider_copy = self.gradient_bytes if self._sends_wider_gradients else 0.0
+        return self.parameter_bytes + wider_copy
+
+    @property
+    def _sends_wider_gradients(self) -> bool:
+        return self.gradient_bytes > self.parameter_bytes
 
     @property
     def shard_copy_bytes(self) -> tuple[float, float]:
-        """Read and written for an element of what is sharded, by copies beside its collectives:
-        when it is gathered, and when its gradient is reduced."""
+        """Bytes read and written for each element that ZeRO 3 shards, by the copies beside its
+        collectives: when a parameter is gathered, and when its gradient is reduced."""
         cast = self.parameter_bytes + self.gradient_bytes
         if self.stack.shards == "each":
             return 2 * self.gather_bytes, cast
         if self.stack.shards == "flat":
-            return 0.0, 2 * self.parameter_bytes + (
-                cast if self.gradient_bytes > self.parameter_bytes else 0.0
-            )
+            join = 2 * self.parameter_bytes
+            return 0.0, join + (cast if self._sends_wider_gradients else 0.0)
         return 0.0, 0.0
 
     @property
     def gather_bytes(self) -> float:
-        """An element of a gathered parameter on the wire."""
+        """Of a gathered parameter on the wire."""
         return max(self.stack.gather_bytes, self.workload.number_format.gathered_bytes)
 
     @property
     def master_bytes(self) -> float:
-        """Of an fp32 copy beside the parameter in use; where that is fp32 itself there is none."""
+        """Of the fp32 copy beside the parameter in use; 0 where that is fp32 itself."""
         return 0.0 if self.parameter_bytes >= 4 else self.workload.optimizer_state.master_bytes
 
     def recomputed(self, number: int, layer: Layer) -> Recomputed:
-        """What of a layer a recompute policy does again."""
-        number = (
-            policy_code("selective", self.stack.selective[0])
-            if number == STACK_SELECTIVE
-            else number
-        )
+        """What of a layer a recompute policy computes again."""
+        if number == STACK_SELECTIVE:
+            number = policy_code("selective", self.stack.selective[0])
         skips_last = self.skips_last_product(layer)
-        unsent_share = 0.0 if not skips_last or layer.moe else 0.5 if layer.parallel else 0.25
+        unsent_share = 0.0
+        if skips_last and not layer.moe:
+            # The scatter behind the network is not sent: one of forward's four messages, and one of
+            # two in a parallel layer.
+            unsent_share = 0.5 if layer.parallel else 0.25
         return replace(recomputed(number, layer), skips_last=skips_last, unsent_share=unsent_share)
 
     def skips_last_product(self, layer: Layer) -> bool:
-        """Whether recompute leaves out the down-projection of a layer's dense MLP or shared expert:
-        only a residual sum follows, no norm or gate whose backward would need it."""
+        """Whether recompute leaves out the down-projection of a layer's dense MLP or shared expert.
+        It can where only a residual sum follows, no norm or gate whose backward needs the
+        output."""
         gated = layer.moe is not None and layer.moe.shared_gate
         return not (
             self.stack.recomputes_last or layer.dense is None or layer.norm_follows or gated
         )
 
     def has_module(self, name: str) -> bool:
-        """Whether some layer has it (models.spec.recompute.MODULES)."""
+        """Whether some layer has a module of models.spec.recompute.MODULES."""
         return any(
             recomputed(policy_code("selective", [name]), kind).pieces
             for kind in self.architecture.kinds
         )
 
     def effective_modules(self, modules: tuple[str, ...]) -> tuple[str, ...]:
-        """Of modules to recompute, those that some layer has; all where none has any."""
+        """Those of some modules that a layer has; all of them where no layer has any."""
         return tuple(filter(self.has_module, modules)) or modules
 
     @cached_property
     def forward_flops(self) -> tuple[tuple[float, ...], float]:
-        """Of one token, by layer kind, and of the head: the weights of a stage partition."""
+        """Forward FLOPs of one token through each kind of layer, and through the head: the weights
+        by which layers are split over pipeline stages."""
         architecture, seq_len = self.architecture, self.workload.seq_len
         layers = tuple(
             float(layer_forward_flops(architecture, kind, seq_len)) for kind in architecture.kinds
@@ -161,14 +174,15 @@ class Problem:
 
     @property
     def step_time_at_peak_s(self) -> float:
-        """A step, were its model FLOPs done at the peak of all chips: no layout takes less."""
+        """The step time in seconds if the model FLOPs ran at the peak of all chips. No layout takes
+        less."""
         peak = self.cluster.chip.peak_flops(self.workload.number_format.gemm)
         return model_flops(self.architecture, self.workload) / (self.cluster.num_chips * peak)
 
     @property
     def experts_keep_tensor(self) -> bool:
-        """Whether experts are sharded over tensor parallelism as the rest is, since the stack knows
-        no other way."""
+        """Whether experts are sharded over tensor parallelism like the rest of the model, which is
+        all that the stack can do."""
         return self.architecture.is_moe and self.stack.expert_folding == "beside_tensor"
 
     @property
@@ -177,7 +191,8 @@ class Problem:
 
     @property
     def neighbourhood_scopes(self) -> tuple[str, ...]:
-        """Kinds of runs that this one is of, widest first (models.spec.profile.Neighbourhood)."""
+        """The kinds of runs that a run of this problem belongs to, widest first
+        (models.spec.profile.Neighbourhood)."""
         return (
             "all",
             f"all/{self.density}",
@@ -187,7 +202,7 @@ class Problem:
 
     @cached_property
     def scopes(self) -> tuple[str, ...]:
-        """The profile scopes that apply, widest first."""
+        """The scopes of a profile that apply to this problem, widest first."""
         chip, stack = self.cluster.chip, self.stack
         return (
             f"launch:{self.launch}",
@@ -204,8 +219,8 @@ class Problem:
 
     @property
     def fleet_scopes(self) -> dict[str, str]:
-        """Of the deployment that reports come from (models.calibration.fleet_effects), by what they
-        are of."""
+        """The scopes of the deployment that reports come from (models.calibration.fleet_effects),
+        by what they stand for: all of it, its chip, its stack, or both together."""
         chip, stack = self.cluster.chip.id, self.stack.calibrated_as
         return {
             "all": f"{FLEET}:all",
@@ -216,11 +231,12 @@ class Problem:
 
 
 def number_by_problem(problems: Iterable[Problem]) -> list[int]:
-    """A number for each, from 0 in order of appearance; equal ones have the same. What comes again
-    is hashed once."""
-    problems, place = list(problems), dict[Problem, int]()
-    number = {
-        key: place.setdefault(one, len(place))
-        for key, one in {id(one): one for one in problems}.items()
+    """A number for each problem, from 0 in order of appearance; equal problems share one."""
+    problems = list(problems)
+    # Hashing a problem is slow, and the same object often comes many times: it is hashed once.
+    by_identity = {id(problem): problem for problem in problems}
+    number_of = dict[Problem, int]()
+    numbers = {
+        key: number_of.setdefault(problem, len(number_of)) for key, problem in by_identity.items()
     }
-    return [number[id(one)] for one in problems]
+    return [numbers[id(problem)] for problem in problems]

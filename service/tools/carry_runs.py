@@ -24,7 +24,7 @@ from models.spec.layout import Layout
 from models.spec.profile import Profile, shipped_profile
 from models.spec.stack import Stack
 from models.spec.workload import Workload
-from service.formats import runs
+from service.formats import published_runs
 from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
 from service.schemas.stack import StackFields
@@ -32,14 +32,16 @@ from service.schemas.workload import WorkloadFields
 from service.tools.fit_profile import choose_layout
 
 
-def published_runs(rows: Iterable[dict[str, Any]], profile: Profile) -> Iterator[dict[str, Any]]:
+def published_run_documents(
+    rows: Iterable[dict[str, Any]], profile: Profile
+) -> Iterator[dict[str, Any]]:
     """The document of every row that is not left out (service.schemas.evidence.PublishedRun)."""
     times_seen: Counter[str] = Counter()
     for row in rows:
         if row["outcome"] != "ok" and row["failure"] != "out_of_memory":
             continue
         try:
-            run = runs.read(row, profile.software_year)
+            run = published_runs.read(row, profile.software_year)
             layout = choose_layout(run, profile)
         except DomainError:
             continue
@@ -54,14 +56,14 @@ def _unique_id(id_: str, nth: int) -> str:
     return id_ if nth == 1 else f"{id_}~{nth}"
 
 
-def _document(row: dict[str, Any], run: runs.Run, layout: Layout) -> dict[str, Any]:
+def _document(row: dict[str, Any], run: published_runs.Run, layout: Layout) -> dict[str, Any]:
     problem = run.problem
     document = {
         "id": row["id"],
         "source": row["source"],
         "family": row["family"],
         "trust": row["trust"],
-        "date": row.get("date") and runs.software_date(row),
+        "date": row.get("date") and published_runs.software_date(row),
         "outcome": "ok" if row["outcome"] == "ok" else "out_of_memory",
         "model": _model(row["model"]),
         "cluster": _cluster(problem.cluster),
@@ -92,7 +94,7 @@ def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model(model: dict[str, Any]) -> dict[str, Any]:
-    shape = _without_nulls(runs.shape(model))
+    shape = _without_nulls(published_runs.shape(model))
     defaults = {name: field.default for name, field in ShapeFields.model_fields.items()}
     changed = {name: value for name, value in shape.items() if value != defaults[name]}
     return {"name": model["name"], **changed}
@@ -151,7 +153,7 @@ def main() -> None:
         rows = [json.loads(line) for line in lines]
     documents = [
         json.dumps(document, separators=(",", ":"))
-        for document in published_runs(rows, shipped_profile())
+        for document in published_run_documents(rows, shipped_profile())
     ]
     arguments.out.write_text("\n".join(documents) + "\n")
 

@@ -31,7 +31,7 @@ from models.layouts.rules import RULES, first_broken
 from models.spec.layout import Layout, Layouts
 from models.spec.problem import Problem
 from models.spec.profile import NewestSoftware, Profile
-from service.formats import runs
+from service.formats import published_runs
 
 # No family counts for more runs than this.
 FAMILY_WEIGHT = 60.0
@@ -48,7 +48,7 @@ _SHAPE_FIELDS = (
 )  # fmt: skip
 
 
-def choose_layout(run: runs.Run, profile: Profile) -> Layout:
+def choose_layout(run: published_runs.Run, profile: Profile) -> Layout:
     """The layout that a run probably had, of those that its source leaves open.
 
     That is the fastest one that fits under the first recompute policy, or under any policy where
@@ -89,7 +89,7 @@ def observations(rows: Iterable[dict[str, Any]], profile: Profile) -> list[Obser
     result = []
     for row, weight in zip(kept, weights, strict=True):
         try:
-            run = runs.read(row, profile.software_year)
+            run = published_runs.read(row, profile.software_year)
             layout = choose_layout(run, profile)
         except DomainError:
             continue

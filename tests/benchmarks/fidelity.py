@@ -27,7 +27,7 @@ from models.layouts.rules import RULES, require_legal
 from models.prediction.prediction import log_spreads
 from models.spec.layout import Layouts
 from models.spec.profile import Profile, shipped_profile
-from service.formats import runs
+from service.formats import published_runs
 from service.tools.fit_profile import choose_layout
 from tests.benchmarks import pages, scores
 from tests.benchmarks.scores import Scored
@@ -51,7 +51,7 @@ def every(path: Path) -> list[dict[str, Any]]:
         if missing := sorted(COLLECTED - row.keys()):
             raise SystemExit(
                 f"{path}: run {number} has no {' or '.join(missing)}: it is no published run as it"
-                " was collected (service/formats/runs.py); those of models/data/runs.jsonl are in"
+                " was collected (service/formats/published_runs.py); those of models/data/runs.jsonl are in"
                 " the project's own form, which GET /v1/evidence shows beside their predictions"
             )
     return rows
@@ -75,7 +75,7 @@ def score(rows: Iterable[dict[str, Any]], profile: Profile) -> tuple[list[Scored
 
 
 def _scored(row: dict[str, Any], profile: Profile) -> Scored:
-    run = runs.read(row, profile.software_year)
+    run = published_runs.read(row, profile.software_year)
     if run.step_time_s is None and row["outcome"] == "ok":
         raise Invalid("measured", None, "neither a time nor a rate")
     layout = choose_layout(run, profile)

@@ -36,7 +36,7 @@ from service.resolve.observations import log_residuals
 from service.resolve.profiles import install_profile, profile_version
 from service.settings import Settings
 from service.store import Store, database
-from service.tools.carry_runs import published_runs
+from service.tools.carry_runs import published_run_documents
 from service.tools.fit_profile import observations
 from tests.benchmarks import fidelity, pages
 
@@ -99,7 +99,7 @@ def families(rows: list[dict[str, Any]]) -> list[Family]:
     fit = time_fit(prior, timed, Posterior.independent())
     estimate = fit.solve()
     sizes = Counter(o.source for o in timed)
-    reported = {body["id"]: body for body in published_runs(rows, shipped_profile())}
+    reported = {body["id"]: body for body in published_run_documents(rows, shipped_profile())}
     return [
         _family(name, fit, estimate, [o for o in timed if o.source == name], reported)
         for name in sorted(sizes)

@@ -14,7 +14,7 @@ import numpy as np
 
 from models.spec.layout import Layout
 from models.spec.profile import Z80
-from service.formats import runs
+from service.formats import published_runs
 from service.tools.fit_profile import model_shape
 
 SMALL_FAMILY = 5
@@ -31,7 +31,7 @@ class Scored:
     """
 
     row: dict[str, Any]
-    run: runs.Run
+    run: published_runs.Run
     layout: Layout
     step_time_s: float
     spread: float
@@ -145,7 +145,9 @@ def sweeps(scored: Sequence[Scored]) -> list[list[Scored]]:
 def _averaged(repeats: list[Scored]) -> Scored:
     one = repeats[0]
     mean = float(np.mean([s.run.step_time_s or np.nan for s in repeats]))
-    run = runs.Run(one.run.problem, one.run.alternatives, one.run.assumed, mean, one.run.converted)
+    run = published_runs.Run(
+        one.run.problem, one.run.alternatives, one.run.assumed, mean, one.run.converted
+    )
     return Scored(
         one.row,
         run,

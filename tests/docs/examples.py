@@ -55,6 +55,8 @@ def run(examples: Sequence[Block], address: str, database_url: str, folder: Path
     script = _PRELUDE + "".join(
         _step(example, output) for example, output in zip(examples, outputs, strict=True)
     )
+    for output in outputs:
+        output.unlink(missing_ok=True)
     here = Path(sys.executable).parent
     done = subprocess.run(
         ["bash", "-c", script.replace(ADDRESS, address)],

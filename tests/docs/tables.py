@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any
 
 from models.spec import catalogue
 from service.app import create_app
 from service.settings import PREFIX, Settings
 from service.web.problems import TYPES
+
+
+@cache
+def openapi() -> dict[str, Any]:
+    """What the service says of its own routes."""
+    return create_app(Settings()).openapi()
 
 
 def settings() -> str:
@@ -19,7 +27,7 @@ def settings() -> str:
 
 
 def routes() -> str:
-    paths = create_app(Settings()).openapi()["paths"]
+    paths = openapi()["paths"]
     rows = [
         (f"`{method.upper()} {path}`", _plain(operation.get("description")))
         for path, operations in sorted(paths.items())

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from service.app import create_app
 from service.settings import PREFIX, Settings
 from service.web.problems import TYPES
 from tests.docs.pages import name_of, pages
+from tests.docs.tables import openapi
 from tests.docs.update import with_tables
 from tests.paths import ROOT
 
 PAGES = {name_of(page): page.read_text() for page in pages()}
 EVERYTHING = "\n".join(PAGES.values())
-OPENAPI = create_app(Settings()).openapi()
+OPENAPI = openapi()
 _FOLDERS = ("models", "service", "tests", "docs", "migrations", ".ci")
 _PATH = re.compile(
     rf"(?<![\w./-])((?:{'|'.join(map(re.escape, _FOLDERS))})/[\w./-]*\w(?:\.\w+)?/?)(?![\w{{*])"

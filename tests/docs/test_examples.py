@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -42,6 +43,14 @@ def test_the_readme_works_a_second_time_and_leaves_nothing_that_counts(
     assert profile["active_version"] == 1
     assert profile["policy"]["mode"] == "manual"
     assert reports["items"] == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_no_example_is_overlooked(page: Path) -> None:
+    """Every fence is read as the beginning or the end of a block; indented ones are not."""
+    text = page.read_text()
+    assert len(re.findall(r"^```", text, re.MULTILINE)) == 2 * len(list(blocks(text)))
+    assert not re.search(r"^ +```(bash|python|sh|console)", text, re.MULTILINE)
 
 
 def test_a_block_that_is_not_run_says_why() -> None:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.paths import ROOT
 from tests.service.asking import ON_BOTH, PREDICTION, assert_problem
@@ -59,6 +60,7 @@ def test_it_migrates_serves_and_stops(empty_database_url: str) -> None:
     assert process.returncode == -signal.SIGTERM
 
 
+@pytest.mark.long
 @ON_BOTH
 def test_several_may_start_on_an_empty_database(empty_database_url: str) -> None:
     with ExitStack() as stack:

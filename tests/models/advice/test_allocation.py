@@ -120,6 +120,7 @@ def step_time(asked: Problem, cluster: Cluster) -> float:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("held", [(72,), (72, 64)])
 @pytest.mark.parametrize("limit", [16, 32, 64])
 def test_a_limit_on_chips_is_kept_within_one_domain(held: tuple[int, ...], limit: int) -> None:
@@ -129,6 +130,7 @@ def test_a_limit_on_chips_is_kept_within_one_domain(held: tuple[int, ...], limit
     assert step_time(asked, found.cluster) <= step_time(asked, asked.cluster) * (1 + 1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "held", "group", "chips"),
     [
@@ -188,6 +190,7 @@ def test_what_cannot_be_is_refused() -> None:
         allocate(problem("h100", 1), PROFILE, Constraints(allowed={"tp": (8,)}), one, lambda: True)
 
 
+@pytest.mark.long
 def test_of_few_nodes_one_more_is_not_slower() -> None:
     """42 of 44 chips, though 44 and 40 can be divided in more ways."""
 

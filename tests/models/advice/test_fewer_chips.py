@@ -53,6 +53,7 @@ def test_fewer_chips_need_no_more_racks_than_there_are() -> None:
     assert -(-used.num_chips // used.scale_up_domain_chips) <= 63
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("allowed", [{"pp": (7,)}, {"pp": (9,)}, {"ep": (8,)}])
 def test_what_constraints_leave_of_fewer_chips_is_no_faster(
     allowed: dict[str, tuple[int, ...]],
@@ -96,6 +97,7 @@ def test_fewer_chips_are_named_where_they_are_faster(chips: int, cluster: str) -
         assert fastest(llama(chips // 8 * 8, 144, cluster)) >= best
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("chips", "stack"), [(46, "torchtitan"), (22, "megatron")])
 def test_of_few_chips_no_smaller_number_is_faster_than_the_one_that_is_named(
     chips: int, stack: str

@@ -35,6 +35,7 @@ def by_hand(asked: Problem, objective: Objective, numbers: Iterable[int]) -> int
     return None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "objective",
     [

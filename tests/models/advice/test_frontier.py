@@ -211,6 +211,7 @@ def test_points_that_time_does_not_reach_are_named_and_so_are_models_too_deep() 
     assert "makes 8000 layers" in (deep.refused or "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chips", [64, 96])
 def test_domains_that_are_filled_alike_are_places_of_their_own(chips: int) -> None:
     question = replace(SMALL, cluster=replace(SMALL.cluster, num_chips=chips))
@@ -345,6 +346,7 @@ def test_a_search_after_others_finds_what_it_finds_by_itself(
         ).point(place)
 
 
+@pytest.mark.long
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.permutations([1.0, 0.1, 3.0, 0.8]), st.sampled_from([0.0, 0.03, 0.5]))
 def test_whether_a_place_is_simple_is_what_its_point_says(

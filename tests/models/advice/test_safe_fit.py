@@ -106,6 +106,7 @@ def test_what_surely_fits_can_be_asked_for() -> None:
     assert surely.fastest.prediction.fit_probability >= 0.899
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("stack", "chip"),
     [

@@ -76,6 +76,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     assert 0.68 <= pooled.mean() <= 0.92
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_more_reports_bring_predictions_closer_to_the_truth(seed: int) -> None:
     truth, observations = reported(seed, 100)
@@ -88,6 +89,7 @@ def error_without_a_fifth() -> float:
     return error(learnt([o for i, o in enumerate(observations) if i % 5]).profile, truth)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factor", [10.0, 0.1, 1000.0])
 def test_a_fifth_of_gross_outliers_is_survived_and_named(factor: float) -> None:
     truth, observations = reported(4, 100)

@@ -263,7 +263,7 @@ def agree(answer: Answer | None, found: Found | None, goal: Goal) -> None:
     assert answer.times[answer.front].tolist() == pytest.approx([t for _, t in front], rel=1e-12)
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(
     problems(),
     st.sampled_from([0.0, 0.03, 0.3]),
@@ -352,6 +352,7 @@ def test_of_layouts_that_tie_the_simplest_is_found(monkeypatch: pytest.MonkeyPat
     agree(answered(question, constraints, goal), fitting(question, PROFILE, constraints), goal)
 
 
+@pytest.mark.long
 def test_meshes_that_turn_out_to_be_as_fast_as_others_leave_their_places_to_slower_ones() -> None:
     """Two pairs of meshes tie here, found one after the other."""
     question = Problem(
@@ -562,7 +563,7 @@ def position(of: Layouts, layouts: Layouts, knobs: Sequence[str]) -> Array:
     return np.array([place[key] for key in mine])
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from(PINNED), st.sampled_from([1, 2, 4]))
 def test_no_bound_exceeds_what_it_bounds(
     problem: Problem, pinned: dict[str, tuple[object, ...]], layers: int
@@ -573,6 +574,7 @@ def test_no_bound_exceeds_what_it_bounds(
     agree_with_bounds(problem, Constraints(allowed=pinned))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.sampled_from([2, 4, 8]), st.sampled_from([(2,), (3,), (4,)]))

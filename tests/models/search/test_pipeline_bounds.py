@@ -47,6 +47,7 @@ def test_a_step_of_equal_stages_takes_what_bounds_it(
     assert step == pytest.approx(m + bound(schedule, pp, m)[0])
 
 
+@pytest.mark.long
 @settings(max_examples=600)
 @given(
     st.sampled_from(["1f1b", "zero_bubble", "zero_bubble_v", "dualpipe"]),
@@ -89,6 +90,7 @@ def test_a_step_is_no_shorter_than_any_way_through_its_stages(
         assert ways.mean_passes(share, largest)[0, 0] * both.mean() <= step * (1 + 1e-9)
 
 
+@pytest.mark.long
 @settings(max_examples=600)
 @given(
     st.integers(2, 12),

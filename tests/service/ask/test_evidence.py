@@ -12,10 +12,10 @@ import pytest
 from models.cost.step import predict
 from models.spec.layout import Layouts
 from models.spec.profile import shipped_profile
-from service.formats import runs
+from service.formats import published_runs
 from service.resolve.resolution import Resolver
 from service.schemas.evidence import EvidenceList, PublishedRun
-from service.tools.carry_runs import published_runs
+from service.tools.carry_runs import published_run_documents
 from tests.service.asking import PREDICTION, QUESTION, assert_problem, changed
 from tests.test_scores import ROW
 
@@ -85,10 +85,10 @@ def test_a_run_that_is_carried_over_is_predicted_as_before(
     for name, value in changes.items():
         row[name] = {**row[name], **value} if isinstance(value, dict) else value
     profile = shipped_profile()
-    (document,) = published_runs([row], profile)
+    (document,) = published_run_documents([row], profile)
     run, direct = (
         PublishedRun.model_validate_json(json.dumps(document)),
-        runs.read(row, profile.software_year),
+        published_runs.read(row, profile.software_year),
     )
     with shared_client.app.state.services.store.reading() as rows:
         problem = Resolver(rows).resolve(run.question(profile.software_year)).problem
@@ -105,10 +105,12 @@ def test_a_run_that_is_carried_over_is_predicted_as_before(
 
 def test_what_cannot_be_expressed_is_left_out() -> None:
     assert [
-        *published_runs([{**ROW, "outcome": "failed", "failure": "unknown"}], shipped_profile())
+        *published_run_documents(
+            [{**ROW, "outcome": "failed", "failure": "unknown"}], shipped_profile()
+        )
     ] == []
     assert [
-        *published_runs(
+        *published_run_documents(
             [{**ROW, "cluster": {"chip": "abacus"}, "failure": None}], shipped_profile()
         )
     ] == []

@@ -227,6 +227,7 @@ def test_a_report_that_takes_long_to_write_is_learnt(client, monkeypatch) -> Non
         assert learnt.result().learnt["reports"] == (2 if several else 1)
 
 
+@pytest.mark.long
 def test_what_is_learnt_of_a_chip_of_ones_own_is_said_of_no_other(client) -> None:
     """Nor of the same name."""
     own = {
@@ -259,6 +260,7 @@ def test_a_calibration_may_be_used_at_once(client) -> None:
     assert predicted(client)[0] == 2
 
 
+@pytest.mark.long
 def test_what_cannot_be_judged_or_does_not_improve_is_kept_with_the_reason(client) -> None:
     report(client, [1.2] * 3)
     few = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
@@ -267,6 +269,7 @@ def test_what_cannot_be_judged_or_does_not_improve_is_kept_with_the_reason(clien
     assert client.get("/v1/profiles/default").json()["active_version"] == 1
 
 
+@pytest.mark.long
 def test_a_calibration_that_does_not_improve_is_not_promoted(client) -> None:
     report(client, [0.9, 1.1] * 3 + [1.1, 0.9] * 3)
     found = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
@@ -274,6 +277,7 @@ def test_a_calibration_that_does_not_improve_is_not_promoted(client) -> None:
     assert "which is no fall of 0.1 percentage points or more" in found["promotion"]["reason"]
 
 
+@pytest.mark.long
 def test_reports_that_no_coefficient_explains_are_named_and_not_promoted(client) -> None:
     """Though they are all alike: milliseconds for seconds, or the wrong model."""
     ids = report(client, [10.0, 10.1] * 6)
@@ -283,6 +287,7 @@ def test_reports_that_no_coefficient_explains_are_named_and_not_promoted(client)
     assert set(found["outliers"]) == set(ids)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("peak", ["reserved_gib", "allocated_gib"])
 def test_what_is_learnt_of_memory_alone_is_promoted(client, peak: str) -> None:
     prediction = client.post("/v1/predictions", json={**QUESTION, "layouts": LAYOUTS}).json()
@@ -361,6 +366,7 @@ def test_what_was_rolled_back_is_not_promoted_again(client) -> None:
     assert client.get("/v1/profiles/default").json()["policy"]["mode"] == "automatic"
 
 
+@pytest.mark.long
 def test_what_makes_anything_worse_by_more_than_the_margin_is_not_promoted(client) -> None:
     report(client, [1.2] * 6)
     set_policy(client, mode="automatic", margin=0.0)
@@ -442,6 +448,7 @@ def test_a_policy_is_set_by_whoever_saw_the_profile(client) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_version_learns_what_the_one_before_had_not(client) -> None:
     report(client, [1.2] * 6)
     first = client.post(ADDRESS, json={"activate": True}).json()["calibration"]
@@ -455,6 +462,7 @@ def test_a_version_learns_what_the_one_before_had_not(client) -> None:
     assert (anew["based_on"], anew["observations"]) == (1, 13)
 
 
+@pytest.mark.long
 def test_what_one_chip_taught_makes_no_other_one_surer(client) -> None:
     """The interval narrows where runs were, not on chips that nobody measured."""
 
@@ -472,6 +480,7 @@ def test_what_one_chip_taught_makes_no_other_one_surer(client) -> None:
     assert width("mi300x") > 0.98 * elsewhere
 
 
+@pytest.mark.long
 def test_a_fleet_moves_its_own_offsets_before_what_is_published(client) -> None:
     """A stack that reports nothing is not predicted worse on its published runs."""
     report(client, [1.25] * 12)
@@ -522,6 +531,7 @@ def test_bad_calibrations(client, body: object, pointer: str) -> None:
     assert_problem(client.post(ADDRESS, **sent), "invalid", pointer)
 
 
+@pytest.mark.long
 def test_a_version_made_anew_is_judged_by_the_one_it_would_replace(client) -> None:
     report(client, [1.3] * 18)
     assert client.post(ADDRESS, json={"activate": True}).json()["calibration"]["promotion"][

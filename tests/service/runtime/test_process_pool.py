@@ -42,6 +42,7 @@ def test_a_process_that_died_is_replaced(client) -> None:
     assert pool.run(store, MAX_INLINE_REPORTS + 1, process_of) not in (first, os.getpid())
 
 
+@pytest.mark.long
 def test_a_large_batch_and_its_calibration_are_those_of_small_ones(client) -> None:
     predicted = client.post("/v1/predictions", json=PREDICTION).json()["layouts"][0]["step_time_s"]
     reports: list[Any] = [

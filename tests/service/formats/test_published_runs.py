@@ -17,7 +17,7 @@ from models.spec import catalogue
 from models.spec.hardware import GIB
 from models.spec.layout import Layouts
 from models.spec.profile import shipped_profile
-from service.formats import runs
+from service.formats import published_runs
 from service.tools.fit_profile import choose_layout
 from tests.test_scores import ROW
 
@@ -33,7 +33,7 @@ def row(**changes: Any) -> dict[str, Any]:
 
 
 def test_what_a_row_states_is_taken() -> None:
-    run = runs.read(
+    run = published_runs.read(
         row(training={"tp": 2, "sequence_parallel": True}, measured={"memory_gb": 50}), YEAR
     )
     (layout,) = run.alternatives
@@ -46,8 +46,8 @@ def test_what_a_row_states_is_taken() -> None:
 
 def test_identifiers_and_measurements_are_no_inputs() -> None:
     """Only the answer differs."""
-    one = runs.read(row(), YEAR)
-    other = runs.read(row(id="x", notes="y", measured={"step_time_s": 9.0}), YEAR)
+    one = published_runs.read(row(), YEAR)
+    other = published_runs.read(row(id="x", notes="y", measured={"step_time_s": 9.0}), YEAR)
     assert (one.problem, one.alternatives) == (other.problem, other.alternatives)
     assert (one.step_time_s, other.step_time_s) == (1.0, 9.0)
 
@@ -69,7 +69,7 @@ def test_checkpointing_may_be_of_a_share_of_layers(
 ) -> None:
     """Where a stack has no recompute of modules."""
     training = {"recompute": recompute, "data_parallel_kind": "fsdp"}
-    run = runs.read(row(stack="fsdp", framework=framework, training=training), YEAR)
+    run = published_runs.read(row(stack="fsdp", framework=framework, training=training), YEAR)
     assert {x.recompute for x in run.alternatives} == {"full"}
     assert [x.recompute_layers for x in run.alternatives] == layers
     assert ("recompute" not in run.assumed) == stated
@@ -84,7 +84,7 @@ def test_the_fewest_layers_that_fit_are_checkpointed_where_a_run_does_not_say() 
         "dp": 8,
         "fsdp_size": 8,
     }
-    run = runs.read(row(stack="fsdp", framework="fms-fsdp", training=training), YEAR)
+    run = published_runs.read(row(stack="fsdp", framework="fms-fsdp", training=training), YEAR)
     profile = shipped_profile()
     fits = predict(
         run.problem, Layouts.of(run.alternatives), profile.coefficients(run.problem.scopes)
@@ -94,12 +94,12 @@ def test_the_fewest_layers_that_fit_are_checkpointed_where_a_run_does_not_say() 
 
 
 def test_an_open_schedule_is_plain_or_as_interleaved_as_the_layers_allow() -> None:
-    run = runs.read(row(training={"pp": 4}), YEAR)
+    run = published_runs.read(row(training={"pp": 4}), YEAR)
     assert {(x.schedule, x.virtual_stages) for x in run.alternatives} == {
         ("1f1b", 1),
         ("interleaved", 8),
     }
-    stated = runs.read(row(training={"pp": 4, "pp_schedule": "1f1b"}), YEAR)
+    stated = published_runs.read(row(training={"pp": 4, "pp_schedule": "1f1b"}), YEAR)
     assert {x.schedule for x in stated.alternatives} == {"1f1b"}
 
 
@@ -116,7 +116,7 @@ def test_a_custom_policy_of_maxtext_keeps_attention_if_that_fits(
     recompute: str, offload: str | None, policies: list[tuple[str, tuple[str, ...]]]
 ) -> None:
     training = {"recompute": recompute, "offload": offload, "data_parallel_kind": "fsdp"}
-    run = runs.read(row(stack="maxtext", training=training), YEAR)
+    run = published_runs.read(row(stack="maxtext", training=training), YEAR)
     assert (
         list(dict.fromkeys((x.recompute, x.recompute_modules) for x in run.alternatives))
         == policies
@@ -125,7 +125,7 @@ def test_a_custom_policy_of_maxtext_keeps_attention_if_that_fits(
 
 
 def test_open_recompute_starts_from_the_default_of_the_stack() -> None:
-    run = runs.read(row(training={"recompute": None, "micro_batch_size": None}), YEAR)
+    run = published_runs.read(row(training={"recompute": None, "micro_batch_size": None}), YEAR)
     policies = list(
         dict.fromkeys(
             (x.recompute, x.recompute_layers, x.recompute_modules) for x in run.alternatives
@@ -142,7 +142,9 @@ def test_open_recompute_starts_from_the_default_of_the_stack() -> None:
 )
 def test_every_policy_for_open_recompute_is_legal(stack: str, moe: dict[str, int] | None) -> None:
     """Modules that a stack recomputes and a model does not have are left out."""
-    run = runs.read(row(stack=stack, model={"moe": moe}, training={"recompute": None}), YEAR)
+    run = published_runs.read(
+        row(stack=stack, model={"moe": moe}, training={"recompute": None}), YEAR
+    )
     assert (first_broken(run.problem, Layouts.of(run.alternatives)) < 0).all()
     assert (
         "selective" in {x.recompute for x in run.alternatives}
@@ -152,7 +154,7 @@ def test_every_policy_for_open_recompute_is_legal(stack: str, moe: dict[str, int
 
 def test_dense_runs_have_tuned_an_open_micro_batch_and_sparse_ones_take_the_default() -> None:
     def open_micro_batches(**model: Any) -> set[int]:
-        run = runs.read(
+        run = published_runs.read(
             row(model=model, training={"recompute": None, "micro_batch_size": None}), YEAR
         )
         return {layout.micro_batch for layout in run.alternatives}
@@ -174,7 +176,7 @@ def test_dense_runs_have_tuned_an_open_micro_batch_and_sparse_ones_take_the_defa
     ],
 )
 def test_software_is_as_old_as_its_release(framework: str, date: str) -> None:
-    assert runs.software_date(row(framework=framework, date="2026-08")) == date
+    assert published_runs.software_date(row(framework=framework, date="2026-08")) == date
 
 
 @pytest.mark.parametrize(
@@ -183,14 +185,14 @@ def test_software_is_as_old_as_its_release(framework: str, date: str) -> None:
 def test_a_token_goes_once_to_each_expert_before_it_went_once_to_each_domain(
     date: str, dispatcher: str
 ) -> None:
-    assert runs.read(row(date=date), YEAR).problem.stack.dispatcher == dispatcher
+    assert published_runs.read(row(date=date), YEAR).problem.stack.dispatcher == dispatcher
 
 
 @pytest.mark.parametrize(("date", "overlaps"), [("2025-04", False), ("2025-10", True)])
 def test_all_to_alls_run_beside_another_micro_batch_since_the_stack_can(
     date: str, overlaps: bool
 ) -> None:
-    assert runs.read(row(date=date), YEAR).problem.stack.overlap_expert == overlaps
+    assert published_runs.read(row(date=date), YEAR).problem.stack.overlap_expert == overlaps
 
 
 def test_what_maxtext_trains_on_unless_told_otherwise() -> None:
@@ -198,25 +200,29 @@ def test_what_maxtext_trains_on_unless_told_otherwise() -> None:
         stack="maxtext",
         training={"seq_len": None, "global_batch_sequences": None, "micro_batch_size": None},
     )
-    run = runs.read(said, YEAR)
+    run = published_runs.read(said, YEAR)
     assert run.problem.workload.seq_len == 2048
     assert run.problem.workload.global_batch == 12 * run.problem.cluster.num_devices
     assert {"seq_len", "global_batch"} <= set(run.assumed)
     assert max(layout.micro_batch for layout in run.alternatives) == 12
     assert 1 < choose_layout(run, shipped_profile()).micro_batch < 12  # as many as fit
-    small = runs.read({**said, "model": {**said["model"], "num_layers": 4}}, YEAR)
+    small = published_runs.read({**said, "model": {**said["model"], "num_layers": 4}}, YEAR)
     assert choose_layout(small, shipped_profile()).micro_batch == 12  # no gradients are accumulated
     with pytest.raises(Invalid, match="not stated"):
-        runs.read({**said, "stack": "megatron"}, YEAR)
+        published_runs.read({**said, "stack": "megatron"}, YEAR)
 
 
 def test_expert_tensor_parallelism_is_that_of_the_dense_layers_unless_stated() -> None:
     moe = {"moe": {"num_experts": 8, "experts_per_token": 2, "moe_intermediate_size": 14336}}
     training = {"tp": 2, "ep": 4, "sequence_parallel": True}
-    (legacy,) = runs.read(row(model=moe, training=training), YEAR).alternatives
-    (folded,) = runs.read(row(model=moe, training={**training, "etp": 1}), YEAR).alternatives
+    (legacy,) = published_runs.read(row(model=moe, training=training), YEAR).alternatives
+    (folded,) = published_runs.read(
+        row(model=moe, training={**training, "etp": 1}), YEAR
+    ).alternatives
     assert (legacy.etp, folded.etp) == (2, 1)
-    (one_way,) = runs.read(row(model=moe, training={**training, "ep": 8}), YEAR).alternatives
+    (one_way,) = published_runs.read(
+        row(model=moe, training={**training, "ep": 8}), YEAR
+    ).alternatives
     assert one_way.etp == 1  # eight ranks hold no eight groups of two
 
 
@@ -224,12 +230,12 @@ def test_expert_tensor_parallelism_is_that_of_the_dense_layers_unless_stated() -
     ("date", "kernel"), [("2022-06", "fused_softmax"), ("2024-06", "auto"), (None, "auto")]
 )
 def test_attention_before_flash_kernels_was_a_fused_softmax(date: str | None, kernel: str) -> None:
-    assert runs.read(row(date=date), YEAR).problem.stack.attention_kernel == kernel
+    assert published_runs.read(row(date=date), YEAR).problem.stack.attention_kernel == kernel
 
 
 @pytest.mark.parametrize(("date", "loss"), [("2024-10", "pytorch"), ("2026-01", "compiled")])
 def test_a_loss_of_before_it_was_compiled_is_in_several_kernels(date: str, loss: str) -> None:
-    stack = runs.read(
+    stack = published_runs.read(
         row(stack="torchtitan", date=date, training={"data_parallel_kind": "fsdp"}), YEAR
     ).problem.stack
     assert stack.loss == loss
@@ -237,12 +243,12 @@ def test_a_loss_of_before_it_was_compiled_is_in_several_kernels(date: str, loss:
 
 def test_a_loss_that_nothing_compiles_is_in_several_kernels() -> None:
     training = {"data_parallel_kind": "fsdp", "compile": False}
-    stack = runs.read(
+    stack = published_runs.read(
         row(stack="torchtitan", date="2026-01", training=training), YEAR
     ).problem.stack
     assert (stack.loss, stack.launch) == ("pytorch", "eager")
     assert (
-        runs.read(row(training={"compile": False}), YEAR).problem.stack.loss == "fused"
+        published_runs.read(row(training={"compile": False}), YEAR).problem.stack.loss == "fused"
     )  # needs no compiler
 
 
@@ -257,7 +263,7 @@ def test_micro_batches_of_old_pipelines_are_as_many_as_stages(date: str, sizes: 
         "recompute": "full",
         "global_batch_sequences": 32,
     }
-    run = runs.read(row(stack="torchtitan", date=date, training=training), YEAR)
+    run = published_runs.read(row(stack="torchtitan", date=date, training=training), YEAR)
     assert {x.micro_batch for x in run.alternatives} == sizes
 
 
@@ -286,7 +292,7 @@ def test_a_run_shows_what_its_build_of_the_stack_can(
     stack: str, training: dict[str, Any], layout: dict[str, Any]
 ) -> None:
     """None of these is offered by the stack of the catalogue."""
-    run = runs.read(row(stack=stack, training={"tp": 1, **training}), YEAR)
+    run = published_runs.read(row(stack=stack, training={"tp": 1, **training}), YEAR)
     chosen = run.alternatives[0]
     with pytest.raises(Invalid, match="offered"):
         require_legal(replace(run.problem, stack=catalogue.stack(stack)), chosen)
@@ -299,7 +305,7 @@ def test_a_run_shows_what_its_build_of_the_stack_can(
 )
 def test_a_run_shows_that_its_build_runs_on_its_chips(stack: str, chip: str) -> None:
     """Forks do, on chips that the stack of the catalogue does not know."""
-    run = runs.read(row(stack=stack, cluster={"chip": chip}), YEAR)
+    run = published_runs.read(row(stack=stack, cluster={"chip": chip}), YEAR)
     require_legal(run.problem, choose_layout(run, shipped_profile()))
     with pytest.raises(Invalid, match="runs on chips of"):
         replace(run.problem, stack=catalogue.stack(stack))
@@ -310,7 +316,7 @@ def test_a_run_shows_that_its_build_runs_on_its_chips(stack: str, chip: str) -> 
     [("zb-zbv", "zero_bubble_v", 2), ("zbv", "zero_bubble_v", 2), ("zb-1p", "zero_bubble", 1)],
 )
 def test_a_zero_bubble_schedule_may_go_in_a_v(stated: str, schedule: str, chunks: int) -> None:
-    run = runs.read(row(training={"pp": 4, "pp_schedule": stated, "vpp": chunks}), YEAR)
+    run = published_runs.read(row(training={"pp": 4, "pp_schedule": stated, "vpp": chunks}), YEAR)
     assert {(x.schedule, x.virtual_stages) for x in run.alternatives} == {(schedule, chunks)}
     require_legal(run.problem, run.alternatives[0])
 
@@ -326,7 +332,7 @@ def test_one_layer_a_chunk_may_leave_both_ends_without(layers: int, pp: int, chu
         "micro_batch_size": 1,
     }
     training |= {"global_batch_sequences": 2 * pp, "dp": 1, "tp": 1}
-    run = runs.read(
+    run = published_runs.read(
         row(model={"num_layers": layers}, cluster={"num_chips": pp}, training=training), YEAR
     )
     assert {x.virtual_stages for x in run.alternatives} == {chunks}
@@ -337,7 +343,7 @@ def test_one_layer_a_chunk_may_leave_both_ends_without(layers: int, pp: int, chu
 def test_where_only_interleaving_is_stated_ends_may_count_as_layers(
     layers: int, chunks: int
 ) -> None:
-    run = runs.read(
+    run = published_runs.read(
         row(model={"num_layers": layers}, training={"pp": 4, "pp_schedule": "interleaved"}), YEAR
     )
     assert {x.virtual_stages for x in run.alternatives} == {chunks}
@@ -357,14 +363,16 @@ def test_an_optimizer_is_known_by_what_its_description_names(
     stated: str | None, optimizer: str
 ) -> None:
     assert (
-        runs.read(row(training={"optimizer": stated}), YEAR).problem.workload.optimizer == optimizer
+        published_runs.read(row(training={"optimizer": stated}), YEAR).problem.workload.optimizer
+        == optimizer
     )
 
 
 def test_nemo_is_megatron_with_gradients_of_16_bits() -> None:
     """And with its coefficients."""
     plain, nemo = (
-        runs.read(row(framework=name), YEAR).problem for name in ("Megatron-LM 2025", "NeMo 25.04")
+        published_runs.read(row(framework=name), YEAR).problem
+        for name in ("Megatron-LM 2025", "NeMo 25.04")
     )
     assert (plain.stack.id, nemo.stack.id) == ("megatron", "megatron-bridge")
     assert (plain.gradient_bytes, nemo.gradient_bytes) == (4, 2)
@@ -375,7 +383,9 @@ def test_nemo_is_megatron_with_gradients_of_16_bits() -> None:
 def test_memory_of_a_schedule_that_is_not_described_is_not_compared() -> None:
     def memory(schedule: str) -> float | None:
         training = {"pp": 2, "pp_schedule": schedule}
-        return runs.read(row(training=training, measured={"memory_gb": 50}), YEAR).memory_bytes
+        return published_runs.read(
+            row(training=training, measured={"memory_gb": 50}), YEAR
+        ).memory_bytes
 
     assert (memory("zb-1p"), memory("zb-2p")) == (50 * GIB, None)
 
@@ -383,7 +393,7 @@ def test_memory_of_a_schedule_that_is_not_described_is_not_compared() -> None:
 def test_flops_are_converted_in_their_own_convention() -> None:
     def seconds(counted: dict[str, Any]) -> float:
         measured = {"step_time_s": None, "tflops_per_chip": 400, "flops_counted": counted}
-        run = runs.read(row(measured=measured), YEAR)
+        run = published_runs.read(row(measured=measured), YEAR)
         assert run.converted
         assert run.step_time_s is not None
         return run.step_time_s
@@ -394,7 +404,7 @@ def test_flops_are_converted_in_their_own_convention() -> None:
 
 
 def test_a_stack_nobody_knows_is_a_generic_one() -> None:
-    run = runs.read(row(stack="something-new"), YEAR)
+    run = published_runs.read(row(stack="something-new"), YEAR)
     assert run.problem.stack.id == "generic"
     assert "stack" in run.assumed
 
@@ -412,12 +422,12 @@ def test_a_stack_nobody_knows_is_a_generic_one() -> None:
 )  # fmt: skip
 def test_a_row_that_cannot_be_read_says_so(changes: dict[str, Any]) -> None:
     with pytest.raises(DomainError):
-        runs.read(row(**changes), YEAR)
+        published_runs.read(row(**changes), YEAR)
 
 
 def test_a_row_without_its_parts_does_not_follow_the_schema() -> None:
     with pytest.raises(Invalid, match="schema of published runs"):
-        runs.read({"model": {}}, YEAR)
+        published_runs.read({"model": {}}, YEAR)
 
 
 def test_a_cluster_is_known_by_how_its_runs_describe_it_and_not_by_that_name() -> None:
@@ -427,7 +437,7 @@ def test_a_cluster_is_known_by_how_its_runs_describe_it_and_not_by_that_name() -
         "fabric": "DGX A100, InfiniBand",
         "scaleout_gbps_per_chip": None,
     }
-    found = runs.read(row(cluster=described), YEAR).problem.cluster.fabric
+    found = published_runs.read(row(cluster=described), YEAR).problem.cluster.fabric
     assert (found.id, found.levels[1].gb_s_per_chip) == ("aleph-alpha-a100", 25 / 8)
     with pytest.raises(UnknownName):
         catalogue.fabric("DGX A100, InfiniBand")
@@ -435,10 +445,10 @@ def test_a_cluster_is_known_by_how_its_runs_describe_it_and_not_by_that_name() -
 
 def test_a_cluster_that_is_named_is_that_of_the_catalogue() -> None:
     known = {"fabric": "HF science cluster, 8xH100 nodes", "scaleout_gbps_per_chip": None}
-    assert runs.read(row(cluster=known), YEAR).problem.cluster.fabric.id == "hf-science"
-    with_figures = runs.read(row(cluster={**known, "scaleout_gbps_per_chip": 200}), YEAR)
+    assert published_runs.read(row(cluster=known), YEAR).problem.cluster.fabric.id == "hf-science"
+    with_figures = published_runs.read(row(cluster={**known, "scaleout_gbps_per_chip": 200}), YEAR)
     assert with_figures.problem.cluster.fabric.levels[1].gb_s_per_chip == 25
-    other_chip = runs.read(row(cluster={**known, "chip": "h200-sxm-141gb"}), YEAR)
+    other_chip = published_runs.read(row(cluster={**known, "chip": "h200-sxm-141gb"}), YEAR)
     assert other_chip.problem.cluster.fabric.id != "hf-science"
 
 
@@ -459,9 +469,9 @@ def test_sharding_that_is_not_stated_ends_at_a_slice(
     """Slices of a torus are replicas unless told otherwise."""
     cluster = {"chip": "tpu-v6e", "num_chips": 1024, "fabric": None, "scaleup_domain": 256}
     training = {"data_parallel_kind": None, "dp": None, "pp": 1, **changes}
-    layout = runs.read(row(stack="maxtext", cluster=cluster, training=training), YEAR).alternatives[
-        0
-    ]
+    layout = published_runs.read(
+        row(stack="maxtext", cluster=cluster, training=training), YEAR
+    ).alternatives[0]
     assert (layout.dp_replicate, layout.dp_shard) == degrees
 
 
@@ -469,7 +479,7 @@ def test_experts_on_more_than_a_slice_are_sharded_over_all() -> None:
     moe = {"num_experts": 128, "experts_per_token": 2, "moe_intermediate_size": 2048}
     training = {"data_parallel_kind": None, "dp": None, "pp": 1, "tp": 4, "ep": 128}
     cluster = {"chip": "tpu-v6e", "num_chips": 1024, "fabric": None, "scaleup_domain": 256}
-    run = runs.read(
+    run = published_runs.read(
         row(stack="maxtext", cluster=cluster, model={"moe": moe}, training=training), YEAR
     )
     assert (run.alternatives[0].dp_replicate, run.alternatives[0].dp_shard) == (1, 256)
@@ -489,5 +499,5 @@ def test_slices_of_a_torus_are_those_that_a_row_prints(
     fabric: str, domain: int | None, slices: int
 ) -> None:
     cluster = {"chip": "tpu-v5p", "num_chips": 1024, "fabric": fabric, "scaleup_domain": domain}
-    run = runs.read(row(stack="maxtext", cluster=cluster, training={"dp": None}), YEAR)
+    run = published_runs.read(row(stack="maxtext", cluster=cluster, training={"dp": None}), YEAR)
     assert run.problem.cluster.num_devices // run.problem.cluster.scale_up_domain == slices
