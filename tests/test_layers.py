@@ -103,3 +103,15 @@ def test_nothing_is_checked_by_assert(name: str) -> None:
 def test_only_the_entry_point_imports_the_application() -> None:
     importers = {name for name in MODULES if "service.app.create_app" in imports(name)}
     assert importers == {"service.__main__"}
+
+
+@pytest.mark.parametrize("package", ["models", "service"])
+def test_a_test_lies_where_what_it_tests_lies(package: str) -> None:
+    """So that the test of a module is found by its name: each folder of tests is one of the code,
+    and below tests/models each file is named for a module."""
+    tests = ROOT / "tests" / package
+    for path in tests.rglob("test_*.py"):
+        tested = ROOT / package / path.relative_to(tests)
+        assert tested.parent.is_dir(), path
+        if package == "models":
+            assert tested.with_name(path.name.removeprefix("test_")).exists(), path

@@ -49,8 +49,12 @@ class Group:
         return cls(*(np.concatenate(column, axis=-1) for column in columns))
 
     def take(self, rows: Array) -> Group:
-        members, stride = self.members.take(rows, axis=1), self.stride.take(rows, axis=1)
-        return Group(members, stride, self.whole.take(rows), self.degree.take(rows))
+        return Group(
+            self.members.take(rows, axis=1),
+            self.stride.take(rows, axis=1),
+            self.whole.take(rows),
+            self.degree.take(rows),
+        )
 
     def split(self, ends: Array) -> list[Group]:
         """The groups in parts: those up to each of these ends, from the end before it."""
@@ -171,14 +175,19 @@ def expert_groups_beside_pipeline(
     those with it inside, then in the next filling. `filled` holds the fillings as rows of (order,
     block).
     """
-    found, device_orders = {}, cluster.device_orders
+    found = {}
     fillings = np.repeat(filling_code(*filled.T), 2)
     for name, (stride, degree) in _expert_strides_and_degrees(meshes).items():
         first, _ = distinct(getattr(closest, name).code)
-        near, far = stride[first], stride[first] * meshes.pp[first]
-        strides = np.tile(np.concatenate([near, far]), len(fillings) // 2)
-        degrees = np.tile(degree[first], len(fillings))
-        found[name] = _group(device_orders, strides, degrees, np.repeat(fillings, len(first)))
+        pipeline_outside = stride[first]
+        pipeline_inside = pipeline_outside * meshes.pp[first]
+        both = np.concatenate([pipeline_outside, pipeline_inside])
+        found[name] = _group(
+            cluster.device_orders,
+            np.tile(both, len(fillings) // 2),
+            np.tile(degree[first], len(fillings)),
+            np.repeat(fillings, len(first)),
+        )
     return found
 
 
@@ -228,7 +237,8 @@ def _groups(
         np.concatenate([of[rows] for of, rows in zip(column, firsts, strict=True)])
         for column in columns
     )
-    table, counts = _group(device_orders, *told), [len(rows) for rows in firsts]
+    table = _group(device_orders, *told)
+    counts = [len(rows) for rows in firsts]
     ends = np.cumsum(counts)
     codes = [start + code for start, code in zip((0, *ends), within, strict=False)]
     if shared and filled.any():
@@ -273,7 +283,7 @@ def groups_of_every_stride(cluster: Cluster, degree: Array, filled: Array) -> tu
     """The groups of these degrees with every stride that an axis may have, in each of these
     fillings of a torus, and how many there are of each degree. Those of one filling and stride
     stand in a row, in the order of the degrees."""
-    n, device_orders = cluster.num_devices, cluster.device_orders
+    n = cluster.num_devices
     fillings = filling_code(*filled.T)
     filled, stride, degrees = (
         part.ravel()
@@ -281,7 +291,9 @@ def groups_of_every_stride(cluster: Cluster, degree: Array, filled: Array) -> tu
             fillings, np.array(divisors(n)), degree.astype(np.int64), indexing="ij"
         )
     )
-    groups = _group(device_orders, np.where(stride * degrees <= n, stride, 1), degrees, filled)
+    groups = _group(
+        cluster.device_orders, np.where(stride * degrees <= n, stride, 1), degrees, filled
+    )
     return groups, len(filled) // len(degree)
 
 

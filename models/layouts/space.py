@@ -245,14 +245,10 @@ class Space:
         """Raise Invalid where the stack cannot recompute these modules, or where no layer has one
         of them: to recompute something else, or nothing, would not be what was asked."""
         layout = Layout(recompute="selective", recompute_modules=asked)
-        for rule in (
-            RULES_BY_NAME[name]
-            for name in ("recompute_offered", "modules_offered", "modules_exist")
-        ):
-            if not rule.test(self.problem, Layouts.of([layout]))[0]:
-                raise Invalid(
-                    "constraints.recompute_modules", list(asked), rule.message(self.problem, layout)
-                )
+        for name in ("recompute_offered", "modules_offered", "modules_exist"):
+            if not self._obeys(name, Layouts.of([layout]))[0]:
+                message = RULES_BY_NAME[name].message(self.problem, layout)
+                raise Invalid("constraints.recompute_modules", list(asked), message)
 
     @cached_property
     def offered(self) -> tuple[Policies, Counter[str]]:
@@ -261,10 +257,10 @@ class Space:
         refused: Counter[str] = Counter()
         every = self.policies
         rest = len(every.shardings) * int(every.counts.sum())
-        schedules = self._constrained(every.schedules, SCHEDULE_KNOBS, refused, rest)
+        schedules = self._keep_allowed(every.schedules, SCHEDULE_KNOBS, refused, rest)
         rest = len(schedules) * int(every.counts.sum())
-        shardings = self._constrained(every.shardings, SHARDING_KNOBS, refused, rest)
-        shardings = self._ruled(shardings, _SHARDING_RULES, refused, rest)
+        shardings = self._keep_allowed(every.shardings, SHARDING_KNOBS, refused, rest)
+        shardings = self._keep_legal(shardings, _SHARDING_RULES, refused, rest)
         rest = len(schedules) * len(shardings)
         kept, counts = np.arange(len(every.memory_policies)), every.counts
         for name, left in self._counts_left(every.memory_policies):
@@ -287,12 +283,14 @@ class Space:
         """How many layers of a chunk an open memory policy may recompute, in ascending order; the
         number of all layers of the model means all. A caller who asks for full recompute and gives
         no number means all."""
-        layers, allowed = self.problem.architecture.num_layers, self.constraints.allowed
+        layers = self.problem.architecture.num_layers
+        allowed = self.constraints.allowed
         numbers = allowed.get("recompute_layers", (0,) if "recompute" in allowed else range(layers))
         return np.array(sorted({n or layers for n in numbers if n < layers}), dtype=np.int64)
 
     @property
     def may_recompute_all(self) -> bool:
+        """Whether the constraints allow to recompute all layers of a chunk."""
         return bool((self.recompute_layers == self.problem.architecture.num_layers).any())
 
     def _counts_left(self, memory_policies: Layouts) -> Iterator[tuple[str, Array]]:
@@ -301,32 +299,21 @@ class Space:
         n = self.problem.architecture.num_layers
         every = np.full(len(memory_policies), n)
         for knob in ("recompute", "offload_activations", "offload_optimizer"):
-            yield f"constraints.{knob}", every * self._allowed(memory_policies, knob)
-        full, numbers = memory_policies.recompute == FULL, self.recompute_layers
-        yield (
-            "constraints.recompute_layers",
-            np.where(full, len(numbers), every * self.may_recompute_all),
-        )
+            yield f"constraints.{knob}", every * self._is_allowed(memory_policies, knob)
+        full = memory_policies.recompute == FULL
+        numbers = np.where(full, len(self.recompute_layers), every * self.may_recompute_all)
+        yield "constraints.recompute_layers", numbers
         for name in ("recompute_offered", "modules_offered", "modules_exist", "offload_offered"):
-            yield (
-                name,
-                every
-                * np.asarray(RULES_BY_NAME[name].test(self.problem, memory_policies), dtype=bool),
-            )
-        yield (
-            "recompute_layers_offered",
-            np.where(
-                self._has_open_layers(memory_policies) | ~full, every, int(self.may_recompute_all)
-            ),
-        )
+            yield name, every * self._obeys(name, memory_policies)
+        any_number = self._has_open_layers(memory_policies) | ~full
+        offered = np.where(any_number, every, int(self.may_recompute_all))
+        yield "recompute_layers_offered", offered
 
     def _has_open_layers(self, memory_policies: Layouts) -> Array:
         """Whether a memory policy leaves open how many layers are recomputed."""
-        fewer = (
-            self.problem.stack.recompute_layers
-            and self.recompute_layers.min(initial=self.problem.architecture.num_layers)
-            < self.problem.architecture.num_layers
-        )
+        layers = self.problem.architecture.num_layers
+        may_be_fewer = self.recompute_layers.min(initial=layers) < layers
+        fewer = self.problem.stack.recompute_layers and may_be_fewer
         return (memory_policies.recompute == FULL) & ~memory_policies.offload_activations & fewer
 
     def _is_undominated(self, memory_policies: Layouts) -> Array:
@@ -365,9 +352,7 @@ class Space:
         }
         degrees |= dict.fromkeys(("ep", "cp"), 1 + kind // 8)
         rows = variants.take(variant).with_columns(**degrees)
-        legal = np.all(
-            [RULES_BY_NAME[name].test(self.problem, rows) for name in _VARIANT_RULES], axis=0
-        )
+        legal = np.all([self._obeys(name, rows) for name in _VARIANT_RULES], axis=0)
         return np.asarray(legal.reshape(16, -1))
 
     @cached_property
@@ -383,7 +368,7 @@ class Space:
         rejected: Counter[str] = Counter()
         c = self.cardinality
         below = c["ep"] * c["etp"] * self.placements * c["schedule"] * c["sharding"] * c["saving"]
-        rows = self._degrees(rejected, below * c["micro_batch"])
+        rows = self._legal_degrees(rejected, below * c["micro_batch"])
         rows = self._cross_micro_batches(rows, rejected, below)
         m = rows.num_micro_batches(self.problem.workload.global_batch)
         first, chains = distinct(rows.pp, m)
@@ -392,7 +377,7 @@ class Space:
         usable = some[chains]
         meshes = np.bincount(chains, self.splits(rows), len(first)).astype(np.int64)[~some]
         refused = Counter[str]()
-        self._constrained(self.policies.schedules, SCHEDULE_KNOBS, refused, int(meshes.sum()))
+        self._keep_allowed(self.policies.schedules, SCHEDULE_KNOBS, refused, int(meshes.sum()))
         refused += first_refusals(breaks[~some], meshes)
         rejected += Counter(
             {name: count * (below // c["schedule"]) for name, count in refused.items()}
@@ -404,11 +389,12 @@ class Space:
     def splits(self, rows: Layouts) -> Array:
         """In how many ways the dp of each row can be divided into dp_replicate and dp_shard."""
         degrees, code = np.unique(rows.dp, return_inverse=True)
-        return np.asarray(
-            np.array([len(divisors(int(d))) for d in degrees], dtype=np.int64)[code.ravel()]
-        )
+        counts = np.array([len(divisors(int(degree))) for degree in degrees], dtype=np.int64)
+        return np.asarray(counts[code.ravel()])
 
-    def _degrees(self, rejected: Counter[str], below: int) -> Layouts:
+    def _legal_degrees(self, rejected: Counter[str], below: int) -> Layouts:
+        """The legal degrees of the axes, with and without sequence parallelism. What is refused
+        counts in `rejected` as `below` layouts for every way to divide dp."""
         n = self.problem.cluster.num_devices
         table = factorisations(n, 4)
         columns = dict(
@@ -418,10 +404,11 @@ class Space:
         rows = base.with_columns(
             **columns, sequence_parallel=np.tile(np.array([False, True]), len(table))
         )
-        weights, left = self.splits(rows) * below, np.ones(len(rows), dtype=bool)
+        weights = self.splits(rows) * below
+        left = np.ones(len(rows), dtype=bool)
         knobs = ("pp", "dp", "cp", "tp", "sequence_parallel")
-        tests = [(f"constraints.{knob}", self._allowed(rows, knob)) for knob in knobs]
-        tests += [(name, RULES_BY_NAME[name].test(self.problem, rows)) for name in _DEGREE_RULES]
+        tests = [(f"constraints.{knob}", self._is_allowed(rows, knob)) for knob in knobs]
+        tests += [(name, self._obeys(name, rows)) for name in _DEGREE_RULES]
         for name, ok in tests:
             ok = np.asarray(ok, dtype=bool)
             rejected[name] += int(weights[left & ~ok].sum())
@@ -429,32 +416,34 @@ class Space:
         return rows.take(left)
 
     def _cross_micro_batches(self, rows: Layouts, rejected: Counter[str], below: int) -> Layouts:
+        """The trunks that legal degrees become with every micro-batch that divides the batch.
+        `rejected` and `below` are as in `_legal_degrees`."""
         sizes = np.array(self._micro_batches)
         share, code = np.unique(self.problem.workload.global_batch // rows.dp, return_inverse=True)
         fits = (share[:, None] % sizes == 0)[code.ravel()]
         if fits.sum() > MAX_TRUNKS:
-            chips, count = self.problem.cluster.num_chips, int(fits.sum())
-            raise TooLarge(chips, count, "degrees with their micro-batches", MAX_TRUNKS)
+            chips = self.problem.cluster.num_chips
+            trunks = int(fits.sum())
+            raise TooLarge(chips, trunks, "degrees with their micro-batches", MAX_TRUNKS)
         weights = self.splits(rows) * below
         rejected["batch_divides"] += int((weights * (~fits).sum(axis=1)).sum())
         row, size = np.nonzero(fits)
         grown = rows.take(row).with_columns(micro_batch=sizes[size])
-        allowed = self._allowed(grown, "micro_batch")
+        allowed = self._is_allowed(grown, "micro_batch")
         rejected["constraints.micro_batch"] += int(weights[row[~allowed]].sum())
         return grown.take(allowed)
 
     def _broken_by_schedules(self, chains: Layouts) -> Array:
         """The first of SCHEDULE_RULES that each chain breaks under each offered schedule, or -1;
         (chains, schedules)."""
-        schedules, below = self.offered[0].schedules, np.arange(len(chains))[:, None]
-        rows = chains.take(below).with_columns(
+        schedules = self.offered[0].schedules
+        # Columns of shape (chains, 1) meet those of shape (schedules,).
+        rows = chains.take(np.arange(len(chains))[:, None]).with_columns(
             **{name: getattr(schedules, name) for name in SCHEDULE_KNOBS}
         )
         breaks = np.full((len(chains), len(schedules)), -1)
         for i, name in enumerate(SCHEDULE_RULES):
-            breaks[
-                (breaks < 0) & ~np.asarray(RULES_BY_NAME[name].test(self.problem, rows), dtype=bool)
-            ] = i
+            breaks[(breaks < 0) & ~self._obeys(name, rows)] = i
         return breaks
 
     # -- cores
@@ -466,8 +455,8 @@ class Space:
         pairs = np.array(list(product(self._expert_degrees, self._expert_tensor_degrees)))
         rows = default_layouts(len(pairs)).with_columns(ep=pairs[:, 0], etp=pairs[:, 1])
         refused: Counter[str] = Counter()
-        rows = self._constrained(rows, ("ep", "etp"), refused, 1)
-        return self._ruled(rows, _EXPERT_RULES, refused, 1), refused
+        rows = self._keep_allowed(rows, ("ep", "etp"), refused, 1)
+        return self._keep_legal(rows, _EXPERT_RULES, refused, 1), refused
 
     @cached_property
     def _expert_degrees(self) -> list[int]:
@@ -498,12 +487,10 @@ class Space:
         rows = cores.take(parent)
         shard = np.concatenate(tables)[row]
         rows = rows.with_columns(dp_shard=shard, dp_replicate=rows.dp // shard)
-        ok = np.asarray(
-            RULES_BY_NAME["experts_fold_over_dense_axes"].test(self.problem, rows), dtype=bool
-        )
+        ok = self._obeys("experts_fold_over_dense_axes", rows)
         ok &= self._with_legal_variants[variant_row(rows)]
         for knob in ("dp_replicate", "dp_shard"):
-            ok &= self._allowed(rows, knob)
+            ok &= self._is_allowed(rows, knob)
         return rows.take(ok), parent[ok]
 
     def placed(self, meshes: Layouts) -> tuple[Layouts, Array, Groups]:
@@ -511,7 +498,7 @@ class Space:
         each. Of placements that put every axis on the same links the first stands for all. The
         filling of a torus stays as the meshes have it."""
         pattern = active_axes(meshes)
-        start, count, orders = _orders(self.problem.stack.placements)
+        start, count, orders = _placements_of_axes(self.problem.stack.placements)
         parent, row = expand_ranges(start[pattern], count[pattern])
         rows = meshes.take(parent).with_columns(placement=orders[row])
         g = groups_of_meshes(self.problem.cluster, rows)
@@ -530,34 +517,40 @@ class Space:
 
     # -- refusals
 
-    def _allowed(self, rows: Layouts, knob: str) -> Array:
+    def _obeys(self, name: str, rows: Layouts) -> Array:
+        """Whether layouts obey the rule of this name."""
+        return np.asarray(RULES_BY_NAME[name].test(self.problem, rows), dtype=bool)
+
+    def _is_allowed(self, rows: Layouts, knob: str) -> Array:
+        """Whether the constraints allow the values that layouts have of a knob."""
         allowed = self.constraints.allowed.get(knob)
         if allowed is None:
             return np.ones(len(rows), dtype=bool)
         if knob == "recompute":
-            return np.array(
-                [decode_policy(int(number))[0] in allowed for number in rows.recompute], dtype=bool
-            )
-        return np.isin(
-            getattr(rows, knob),
-            [SCHEDULES.index(v) for v in allowed] if knob == "schedule" else allowed,
-        )
+            names = [decode_policy(int(number))[0] for number in rows.recompute]
+            return np.array([name in allowed for name in names], dtype=bool)
+        if knob == "schedule":
+            allowed = tuple(SCHEDULES.index(name) for name in allowed)
+        return np.isin(getattr(rows, knob), allowed)
 
-    def _constrained(
+    def _keep_allowed(
         self, rows: Layouts, knobs: Sequence[str], refused: Counter[str], weight: int
     ) -> Layouts:
+        """The layouts whose knobs have allowed values. Each other is counted in `refused` as so
+        many layouts (`weight`)."""
         for knob in knobs:
-            ok = self._allowed(rows, knob)
+            ok = self._is_allowed(rows, knob)
             if not ok.all():
                 refused[f"constraints.{knob}"] += int((~ok).sum()) * weight
                 rows = rows.take(ok)
         return rows
 
-    def _ruled(
+    def _keep_legal(
         self, rows: Layouts, names: Sequence[str], refused: Counter[str], weight: int
     ) -> Layouts:
+        """The same with rules of these names in place of constraints."""
         for name in names:
-            ok = np.asarray(RULES_BY_NAME[name].test(self.problem, rows), dtype=bool)
+            ok = self._obeys(name, rows)
             if not ok.all():
                 refused[name] += int((~ok).sum()) * weight
                 rows = rows.take(ok)
@@ -614,7 +607,7 @@ def _schedules(most_virtual_stages: int) -> Layouts:
 
 
 @cache
-def _orders(offered: tuple[tuple[str, ...], ...]) -> tuple[Array, Array, Array]:
+def _placements_of_axes(offered: tuple[tuple[str, ...], ...]) -> tuple[Array, Array, Array]:
     """(start, count, codes): for every set of active axes, as bits, where its placements start
     among `codes` and how many it has: the first placement of each order of these axes."""
     codes = [

@@ -122,9 +122,9 @@ class Moe:
     num_experts: int
     experts_per_token: int
     intermediate_size: int
-    """Of each routed expert."""
+    """The intermediate size of each routed expert."""
     shared_intermediate_size: int = 0
-    """Of the shared expert; 0 where there is none."""
+    """The intermediate size of the shared expert; 0 where there is none."""
     gated: bool = True
     bias: bool = False
     """Every expert has biases."""
@@ -254,11 +254,11 @@ class ParameterCount:
     embedding: int
     lm_head: int
     experts: int
-    """Of routed experts."""
+    """In routed experts."""
     active: int
     """What one token visits: all but the routed experts that it is not sent to."""
     mtp: int
-    """Of the modules of multi-token prediction."""
+    """In the modules of multi-token prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ class Torus:
     max_chips: int
     """The most chips of a slice."""
     gb_s_per_link: float
-    """One way on each link; a chip has two links along every dim."""
+    """The bandwidth of each link, one way; a chip has two links along every dim."""
     wrap: Literal["cubes", "length"]
     """Which dims close into rings. "cubes": all of them, when every dim is a multiple of
     `wrap_length` (TPU v4, v5p and v7x, where optical switches close whole 4x4x4 cubes). "length":
@@ -148,9 +148,9 @@ class Chip:
     peak_tflops: Mapping[str, float] = field(hash=False)
     """Dense TFLOP/s by number format."""
     memory_gb: float
-    """As sold, in 1e9 bytes."""
+    """The memory that the chip is sold with, in 1e9 bytes."""
     usable_memory_gib: float
-    """What of it a program can use, in 2**30 bytes."""
+    """The part of the memory that a program can use, in 2**30 bytes."""
     memory_bandwidth_gb_s: float
     fabric: Fabric
     """The links that the data sheet names: the scale-up domain or torus, and the NICs."""
@@ -196,11 +196,11 @@ class Dim:
     domain: int
     """How many devices the dim joins, with all dims inside it."""
     gb_s: float
-    """Of one device through a switch, of one link of a ring; one way."""
+    """The bandwidth of one device through a switch, or of one link of a ring; one way."""
     wraps: bool = False
     """Whether a ring closes."""
     peer_gb_s: float | None = None
-    """As in Level."""
+    """The bandwidth to one peer where there is no switch, as in Level."""
 
 
 @dataclass(frozen=True, kw_only=True)

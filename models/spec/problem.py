@@ -20,7 +20,7 @@ from models.spec.workload import Workload
 class Problem:
     """What a layout is asked for. Raises Invalid where its parts do not go together.
 
-    Bytes are bytes of one element unless said otherwise.
+    Properties that end in `_bytes` are bytes of one element, unless they say otherwise.
     """
 
     architecture: Architecture
@@ -82,24 +82,24 @@ class Problem:
 
     @property
     def parameter_bytes(self) -> float:
-        """Of a parameter in use."""
+        """The bytes of a parameter in use."""
         return self.workload.number_format.activation_bytes
 
     @property
     def operand_bytes(self) -> float:
-        """Of the copies of a layer's parameter that GEMMs read, beside the one in use."""
+        """The bytes of the copies of a layer's parameter that GEMMs read, beside the one in use."""
         gemm_bytes = self.workload.number_format.gemm_bytes
         return 2 * gemm_bytes if self.stack.keeps_operands and gemm_bytes < 2 else 0.0
 
     @property
     def gradient_bytes(self) -> float:
-        """Of an accumulated gradient, in memory and on the wire."""
+        """The bytes of an accumulated gradient, in memory and on the wire."""
         return max(self.stack.gradient_bytes, self.workload.number_format.activation_bytes)
 
     @property
     def gradient_reduction_bytes(self) -> float:
-        """Of a gradient while it is reduced: as backward leaves it and, where it is sent wider, the
-        wider copy too (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py,
+        """The bytes of a gradient while it is reduced: as backward leaves it and, where it is sent
+        wider, the wider copy too (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py,
         foreach_reduce)."""
         wider_copy = self.gradient_bytes if self._sends_wider_gradients else 0.0
         return self.parameter_bytes + wider_copy
@@ -122,12 +122,12 @@ class Problem:
 
     @property
     def gather_bytes(self) -> float:
-        """Of a gathered parameter on the wire."""
+        """The bytes of a gathered parameter on the wire."""
         return max(self.stack.gather_bytes, self.workload.number_format.gathered_bytes)
 
     @property
     def master_bytes(self) -> float:
-        """Of the fp32 copy beside the parameter in use; 0 where that is fp32 itself."""
+        """The bytes of the fp32 copy beside the parameter in use; 0 where that is fp32 itself."""
         return 0.0 if self.parameter_bytes >= 4 else self.workload.optimizer_state.master_bytes
 
     def recomputed(self, number: int, layer: Layer) -> Recomputed:
@@ -166,11 +166,12 @@ class Problem:
     def forward_flops(self) -> tuple[tuple[float, ...], float]:
         """Forward FLOPs of one token through each kind of layer, and through the head: the weights
         by which layers are split over pipeline stages."""
-        architecture, seq_len = self.architecture, self.workload.seq_len
+        seq_len = self.workload.seq_len
         layers = tuple(
-            float(layer_forward_flops(architecture, kind, seq_len)) for kind in architecture.kinds
+            float(layer_forward_flops(self.architecture, kind, seq_len))
+            for kind in self.architecture.kinds
         )
-        return layers, float(head_forward_flops(architecture, seq_len))
+        return layers, float(head_forward_flops(self.architecture, seq_len))
 
     @property
     def step_time_at_peak_s(self) -> float:
@@ -203,7 +204,8 @@ class Problem:
     @cached_property
     def scopes(self) -> tuple[str, ...]:
         """The scopes of a profile that apply to this problem, widest first."""
-        chip, stack = self.cluster.chip, self.stack
+        chip = self.cluster.chip
+        stack = self.stack
         return (
             f"launch:{self.launch}",
             f"steps:{'captured' if self.is_captured else 'launched'}",
@@ -221,7 +223,8 @@ class Problem:
     def fleet_scopes(self) -> dict[str, str]:
         """The scopes of the deployment that reports come from (models.calibration.fleet_effects),
         by what they stand for: all of it, its chip, its stack, or both together."""
-        chip, stack = self.cluster.chip.id, self.stack.calibrated_as
+        chip = self.cluster.chip.id
+        stack = self.stack.calibrated_as
         return {
             "all": f"{FLEET}:all",
             "chip": f"{FLEET}:chip:{chip}",

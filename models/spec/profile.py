@@ -87,9 +87,9 @@ class Coefficients:
     ageing: Number = _positive("stack")
     """How much slower kernels are in older software: growth of the log of their time, per year."""
     routing_ageing: Number = _positive("stack")
-    """The same of permuting tokens, per year."""
+    """The same growth of the log of the time to permute tokens, per year."""
     launch_ageing: Number = _positive("stack")
-    """The same of launches, per year."""
+    """The same growth of the log of the time of launches, per year."""
     compute_overhead: Number = _positive("steps stack chip fleet")
     """Compute time as a multiple of what is counted: sustained clock, gaps, and all else that
     kernels do not explain."""
@@ -271,10 +271,12 @@ class Profile:
     """How many times wider intervals are where no run on the chip's generation has been
     (models.prediction.coverage)."""
     neighbourhoods: tuple[Neighbourhood, ...] = ()
-    """Of step time."""
+    """The neighbourhoods of step time, by the scope that names the kind of run."""
     memory_neighbourhoods: tuple[Neighbourhood, ...] = ()
     seen: tuple[TermCoverage, ...] = ()
+    """Which terms of the breakdown the runs behind the profile exercised."""
     spans: tuple[QuantityRange, ...] = ()
+    """Between which values of a quantity these runs lie."""
     newest: tuple[NewestSoftware, ...] = ()
     """The newest software that ran on each generation of chips."""
     version: int = 1
@@ -290,7 +292,7 @@ class Profile:
 
     @cached_property
     def range_of(self) -> dict[tuple[str, str], QuantityRange]:
-        """By quantity and scope."""
+        """Where the runs of a scope lie, by quantity and scope."""
         return {(one.quantity, one.scope): one for one in self.spans}
 
     def kernel_age(self, scopes: Iterable[str]) -> float:

@@ -218,11 +218,11 @@ class Stack:
     loss_chunks: int = 1
     """Into how many parts of a micro-batch head and loss are divided, one worked on at a time."""
     loss_chunks_since: float | None = None
-    """When that began; before, a micro-batch was worked on at once."""
+    """When it began to divide them; before, a micro-batch was worked on at once."""
     keeps_logits: bool = False
     """The last stage of a pipeline keeps the logits of all micro-batches until the step ends."""
     keeps_logits_until: float | None = None
-    """When that ended."""
+    """When it stopped keeping them."""
     earlier_loss: Literal["pytorch", "stepwise"] = "pytorch"
     low_precision_activations: bool = False
     """Inputs of activation functions are kept in the format of GEMMs (DeepSeek-V3 §3.3.3)."""
@@ -235,7 +235,7 @@ class Stack:
     captures_experts: bool = False
     """Steps of sparse models are captured as graphs, whatever `launch` is."""
     captures_experts_since: float | None = None
-    """When that began."""
+    """When it began to capture them."""
     experts_at_once: bool = False
     """One grouped kernel multiplies for all experts of a device; otherwise a loop launches one for
     each expert."""

@@ -17,14 +17,15 @@ MAX_BATCH = 10**7
 
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
-    """The number formats of a training recipe. Bytes are bytes of one element."""
+    """The number formats of a training recipe; bytes are bytes of one element."""
 
     gemm: str
     """The format whose peak linear layers run at (a key of Chip.peak_tflops)."""
     gemm_bytes: float
-    """Of an operand of linear layers, with its share of the scales."""
+    """The bytes of an operand of linear layers, with its share of the scales."""
     activation_bytes: float
-    """Of activations, parameters in use and attention, which no recipe here keeps in 8 bits."""
+    """The bytes of activations, parameters in use and operands of attention: 2, or 4 for fp32, in
+    every recipe here."""
     block: int = 1
     """Kernels take only operands whose sides are multiples of this."""
 
@@ -55,9 +56,9 @@ class Optimizer:
     """Bytes that an optimizer keeps of every parameter, beside the parameter in use."""
 
     master_bytes: float
-    """Of the fp32 master copy."""
+    """The bytes of the fp32 master copy."""
     moment_bytes: float
-    """Of all moments together."""
+    """The bytes of all moments together."""
 
 
 OPTIMIZERS: dict[str, Optimizer] = {

@@ -49,26 +49,6 @@ def test_a_stopped_search_claims_nothing_it_does_not_know() -> None:
     assert found.pipelining.verdict.startswith("not known")
 
 
-def test_memory_has_an_interval_and_a_chance_to_fit() -> None:
-    """Even where it is predicted to need what there is, nine in ten where the upper end of the
-    interval fits."""
-    base = problem("llama-3-8b", ("h100", 8), "megatron", seq_len=8192, global_batch=64)
-    layout = Layout(dp_shard=8, zero_stage=1)
-    (found,) = predict_layouts(base, [layout], PROFILE)
-    assert found.needed_low_gib < found.needed_gib < found.needed_high_gib
-
-    def chance(usable_gib: float) -> float:
-        cluster = replace(
-            base.cluster, chip=replace(base.cluster.chip, usable_memory_gib=usable_gib)
-        )
-        return predict_layouts(replace(base, cluster=cluster), [layout], PROFILE)[0].fit_probability
-
-    assert chance(found.needed_gib) == pytest.approx(0.5)
-    assert chance(found.needed_high_gib) == pytest.approx(0.9)
-    assert chance(found.needed_low_gib) == pytest.approx(0.1)
-    assert chance(0.1) == 0
-
-
 def test_a_chip_that_nobody_ran_on_has_a_wider_interval() -> None:
     known = llama(16, 64)
     chip = replace(known.cluster.chip, id="my-chip", generation="of-my-own")
