@@ -4,8 +4,8 @@ process share nothing."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
@@ -79,7 +79,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,  # its page loads from a CDN; routes.docs has our own
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=_lifespan(),
+        lifespan=_lifespan,
         middleware=[
             Middleware(Telemetry),
             Middleware(SecurityHeaders),
@@ -139,17 +139,15 @@ def _services(store: Store, settings: Settings) -> Services:
     )
 
 
-def _lifespan() -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        services: Services = app.state.services
-        with threadpool_limits(1, user_api="blas"):  # requests are what runs side by side
-            auto_calibration = asyncio.create_task(services.auto_calibration.run())
-            yield
-            auto_calibration.cancel()
-            with suppress(asyncio.CancelledError):
-                await auto_calibration
-        services.process_pool.close()
-        services.store.close()
-
-    return lifespan
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    services: Services = app.state.services
+    # Requests run side by side, so that threads of one would take the cores of another.
+    with threadpool_limits(1, user_api="blas"):
+        auto_calibration = asyncio.create_task(services.auto_calibration.run())
+        yield
+        auto_calibration.cancel()
+        with suppress(asyncio.CancelledError):
+            await auto_calibration
+    services.process_pool.close()
+    services.store.close()

@@ -1,29 +1,29 @@
 """Every error that the service itself raises on purpose; those of the models are in models.errors.
 
 ServiceError
-├── NotFound             no such prediction, report, profile, catalogue entry, …
-├── Unauthenticated      no key, or none that is known
-├── Forbidden            the key is not for this
-├── Conflict             the state of things forbids it
+├── NotFound             there is no such prediction, report, profile, catalogue entry, …
+├── Unauthenticated      no key is given, or one that is not known
+├── Forbidden            the key lacks the scope that this needs
+├── Conflict             something that exists, or another request, stands in the way
 │   ├── NameReserved     a shipped catalogue entry has this name
-│   ├── NameTaken        a registered entry of another kind has it
+│   ├── NameTaken        a registered entry of another kind has this name
 │   └── StillRunning     the first request with this Idempotency-Key has not finished
 ├── NothingToLearn       a calibration finds no usable report
-├── KeyReused            this Idempotency-Key came with another request before
+├── KeyReused            another request came with this Idempotency-Key before
 ├── PreconditionRequired If-Match is missing
 ├── PreconditionFailed   If-Match names a state that is gone
 ├── BadHeader            a header cannot be read
-├── MalformedBody        not JSON
-│   └── Unreadable       JSON that the service cannot hold, or no database can store
-├── NotJson              a body of another media type or character set
-├── BodyTooLarge         more bytes than the service reads
-├── BodyTooSlow          the next of them do not come
+├── MalformedBody        the body is not JSON
+│   └── Unreadable       it is JSON that the service cannot hold, or no database can store
+├── NotJson              the body has another media type or character set
+├── BodyTooLarge         the body has more bytes than the service reads
+├── BodyTooSlow          the next bytes of the body do not come
 ├── Unavailable          the database does not answer
-├── Overloaded           too many computations at once
-│   ├── QueueFull        too many wait already
-│   ├── TurnNeverCame    others were computed all the time that it waited
-│   └── TooMuchHeld      the bodies of other requests fill the memory there is for them
-├── ClientGone           nobody listens any more
+├── Overloaded           too many computations are asked for at once
+│   ├── QueueFull        too many requests wait already
+│   ├── TurnNeverCame    others were computed all the time that the request waited
+│   └── TooMuchHeld      the bodies of other requests fill the memory there is for bodies
+├── ClientGone           the client has closed the connection
 └── Refused              several fields are wrong, each an Invalid of models.errors
 """
 

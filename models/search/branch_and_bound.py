@@ -76,10 +76,10 @@ def search(
 ) -> Answer:
     """The layouts of a space that reach the goal.
 
-    `should_continue` is asked now and then; once it says no, the search ends with the best so far, marked as
-    not exact: with no worse than those of the `known` layouts, which are in the space, that fit.
-    Raises NoLegalLayout, NothingFaster, Infeasible if every legal layout needs more memory than
-    there is, or OutOfTime.
+    `should_continue` is asked now and then; once it says no, the search ends with the best so far,
+    marked as not exact: with no worse than those of the `known` layouts, which are in the space,
+    that fit. Raises NoLegalLayout, NothingFaster, Infeasible if every legal layout needs more
+    memory than there is, or OutOfTime.
     """
     return search_on(SearchTables(space, profile), goal, should_continue, known)
 

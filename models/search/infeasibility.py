@@ -12,7 +12,7 @@ import numpy as np
 
 from models.errors import Infeasible, Invalid
 from models.layouts.factors import factorisations
-from models.layouts.rules import RULES_BY_NAME, RULES
+from models.layouts.rules import RULES, RULES_BY_NAME
 from models.layouts.space import POLICY_KNOBS, Space, default_layouts
 from models.spec.constraints import Constraints
 from models.spec.layout import SCHEDULES, Layout, Layouts

@@ -25,8 +25,8 @@ _CORES = 1 << 10
 
 class MinimumMemory:
     """`least` bytes on the fullest device of any `layout` that the hosts can hold, found by opening
-    cores, and of these their variants, in order of a bound; `run_to_completion`, or as long as there was
-    time."""
+    cores, and of these their variants, in order of a bound; `run_to_completion`, or as long as
+    there was time."""
 
     def __init__(self, ground: SearchTables, should_continue: ShouldContinue) -> None:
         self.ground = ground

@@ -62,7 +62,9 @@ class Comparisons:
             profile = requested_profile(rows, request.profile)
         sides = _sides(request)
         given = {name: side.layout for name, side in sides.items() if side.layout}
-        settled = {name: layout.settled(question.problem) for name, layout in given.items()}
+        settled = {
+            name: layout.with_stack_defaults(question.problem) for name, layout in given.items()
+        }
         require_all_legal(
             question.problem,
             {f"{name}.layout": layout.build() for name, layout in settled.items()},

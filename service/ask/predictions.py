@@ -52,8 +52,10 @@ class Predictions:
         with self._store.reading() as rows:
             question = Resolver(rows).resolve(request)
             profile = requested_profile(rows, request.profile)
-        given = request.asked()
-        settled = {name: fields.settled(question.problem) for name, fields in given.items()}
+        given = request.layouts_by_field()
+        settled = {
+            name: fields.with_stack_defaults(question.problem) for name, fields in given.items()
+        }
         layouts = {name: fields.build() for name, fields in settled.items()}
         require_all_legal(question.problem, layouts, given)
         return _ResolvedRequest(question, profile, given, settled)

@@ -1,8 +1,8 @@
-"""Output of nccl-tests (and rccl-tests): a collective of many sizes.
+"""Reads the output of nccl-tests (and rccl-tests): how long a collective of various sizes takes.
 
-Columns as src/common.cu prints them: size (B), count, type, redop, root, then time (us), algbw,
-busbw and #wrong, out of place and in place. The name of the operation is printed by newer releases
-only.
+The columns are those that src/common.cu prints: size (B), count, type, redop, root, and then time
+(us), algbw, busbw and #wrong, first out of place and then in place. Only newer releases print the
+name of the operation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import get_args
 from models.calibration.microbenchmarks import Operation
 from models.errors import Invalid
 
-_NAMES: dict[str, Operation] = {
+_OPERATIONS: dict[str, Operation] = {
     "all_reduce": "all_reduce",
     "allreduce": "all_reduce",
     "all_gather": "all_gather",
@@ -26,41 +26,48 @@ _NAMES: dict[str, Operation] = {
     "sendrecv": "send_recv",
     "send_recv": "send_recv",
 }
-_OTHERS = ("broadcast", "reduce", "gather", "scatter", "hypercube")
-_NAMED = re.compile(r"\b(\w+?)_perf\b", re.ASCII)
+_OTHER_COLLECTIVES = ("broadcast", "reduce", "gather", "scatter", "hypercube")
+_PROGRAM = re.compile(r"\b(\w+?)_perf\b", re.ASCII)
 _RANK = re.compile(r"#\s*Rank\s+(\d+)\s")
 _DEVICE = re.compile(r"#\s*Rank\s+\d+\s.*\[[0-9a-fA-F:.x]+\]\s+(.{1,80})")
-_LINE = 2000  # characters of a line that are looked at
-_FEWEST_COLUMNS, _BOTH_PLACEMENTS = 8, 12
-_LONGEST_S = 1e4
-_UNNAMED = "is required: the output does not name the collective"
+_LINE_REACH = 2000  # characters of a line that are looked at
+_MIN_COLUMNS = 8  # of a release that prints one placement only
+_BOTH_PLACEMENTS_COLUMNS = 12
+_MAX_S = 1e4
+_UNNAMED_RULE = "is required: the output does not name the collective"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`sizes` in bytes with the faster of both placements in seconds; `ranks` and the names of
-    `devices` as the header lists them."""
-
     operation: Operation
     ranks: int | None
+    """The number of ranks that the header lists, if it lists any."""
     devices: tuple[str, ...]
+    """The names of the devices there, each once."""
     sizes: tuple[float, ...]
+    """In bytes."""
     seconds: tuple[float, ...]
+    """For each size the time of the faster placement."""
     unread: int
+    """Lines of the table that could not be read, or whose results were wrong."""
 
 
 def read(text: str, operation: Operation | None = None) -> Table:
-    """Raises Invalid, on `nccl_tests` or `operation`, where there is no table to read."""
-    lines = [line[:_LINE] for line in text.splitlines()]
-    rows, reduced, unread = list[tuple[float, float]](), set[str](), 0
+    """The table of an output. `operation` says which collective it is of where the output does not.
+    Raises Invalid, about `nccl_tests` or `operation`, where there is no table to read."""
+    lines = [line[:_LINE_REACH] for line in text.splitlines()]
+    rows: list[tuple[float, float]] = []
+    reductions: set[str] = set()
+    unread = 0
     for line in lines:
         fields = line.split()
-        if len(fields) < _FEWEST_COLUMNS or not fields[0].isdecimal() or not fields[1].isdecimal():
+        if len(fields) < _MIN_COLUMNS or not fields[0].isdecimal() or not fields[1].isdecimal():
             continue
         row = _row(fields)
-        reduced.add(fields[3])
-        unread += row is None
-        if row is not None and row[0] > 0:
+        reductions.add(fields[3])
+        if row is None:
+            unread += 1
+        elif row[0] > 0:
             rows.append(row)
     if not rows:
         raise Invalid(
@@ -70,31 +77,36 @@ def read(text: str, operation: Operation | None = None) -> Table:
         )
     sizes, seconds = zip(*rows, strict=True)
     operation = _operation(lines, operation)
-    _require_reduction(operation, reduced)
+    _require_reduction(operation, reductions)
     return Table(operation, _ranks(lines), _devices(lines), sizes, seconds, unread)
 
 
 def _row(fields: list[str]) -> tuple[float, float] | None:
-    """Bytes and seconds. A result that was checked and found wrong is no measurement."""
-    groups = [fields[-8:-4], fields[-4:]] if len(fields) >= _BOTH_PLACEMENTS else [fields[-4:]]
+    """Bytes and seconds. None where no placement has a time, or its results were wrong: those are
+    no measurements."""
+    groups = [fields[-4:]]
+    if len(fields) >= _BOTH_PLACEMENTS_COLUMNS:
+        groups.append(fields[-8:-4])
     times = [time for group in groups if (time := _time(group)) is not None]
     return (float(fields[0]), min(times)) if times else None
 
 
 def _time(group: list[str]) -> float | None:
+    """The seconds of one placement, from its four columns."""
     try:
         seconds = float(group[0]) * 1e-6
     except ValueError:
         return None
     wrong = group[3] not in ("0", "N/A")
-    return None if wrong or not 0 < seconds < _LONGEST_S else seconds
+    return None if wrong or not 0 < seconds < _MAX_S else seconds
 
 
 def _operation(lines: list[str], asked: Operation | None) -> Operation:
-    """What the output names; what is asked for may say which where it names none or several."""
-    named = [match[1].lower() for line in lines for match in _NAMED.finditer(line)]
-    found = {_NAMES[name] for name in named if name in _NAMES}
-    other = next((name for name in named if name in _OTHERS), None)
+    """The collective that the output names. Where it names none or several, `asked` says which it
+    is."""
+    named = [match[1].lower() for line in lines for match in _PROGRAM.finditer(line)]
+    found = {_OPERATIONS[name] for name in named if name in _OPERATIONS}
+    other = next((name for name in named if name in _OTHER_COLLECTIVES), None)
     if asked is not None:
         if asked not in found and (found or other):
             rule = f"is not what the output names: {', '.join(sorted(found) or [str(other)])}"
@@ -103,16 +115,19 @@ def _operation(lines: list[str], asked: Operation | None) -> Operation:
     if len(found) == 1:
         return found.pop()
     uses = ", ".join(get_args(Operation))
-    rule = f"is of {other}, which no layout has: their traffic is of {uses}" if other else _UNNAMED
+    rule = _UNNAMED_RULE
+    if other:
+        rule = f"is of {other}, which no layout has: their traffic is of {uses}"
     raise Invalid("operation", other, rule)
 
 
-def _require_reduction(operation: Operation, reduced: set[str]) -> None:
-    """Only reductions have an operator; nccl-tests prints "none" for the others."""
-    if operation in ("all_gather", "all_to_all") and reduced & {"sum", "prod", "max", "min", "avg"}:
-        raise Invalid(
-            "operation", operation, f"reduces nothing, and the output says redop {min(reduced)}"
-        )
+def _require_reduction(operation: Operation, reductions: set[str]) -> None:
+    """Raises Invalid where an output that names a reduction is said to be of a collective without
+    one, for which nccl-tests prints "none"."""
+    is_reduced = reductions & {"sum", "prod", "max", "min", "avg"}
+    if operation in ("all_gather", "all_to_all") and is_reduced:
+        rule = f"reduces nothing, and the output says redop {min(reductions)}"
+        raise Invalid("operation", operation, rule)
 
 
 def _devices(lines: list[str]) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from service.resolve.resolution import ResolvedQuestion, Resolver
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout
 from service.schemas.report import ReportAnswer, ReportSubmission
-from service.schemas.stack import aged
+from service.schemas.stack import with_age
 from service.store import Rows, Store
 from service.store.arrivals import RowValues
 
@@ -125,7 +125,7 @@ class _Ingestion:
         if key not in self._resolved:
             self._resolved[key] = self._resolver.resolve(given.question)
         resolved = self._resolved[key]
-        layout = given.layout.settled(resolved.problem)
+        layout = given.layout.with_stack_defaults(resolved.problem)
         return _ReportedRun(
             submission=submission,
             received=received,
@@ -285,7 +285,7 @@ def _with_software_age(
     if submission.is_linked or submission.measured_at is None:
         return subject
     years = software_age_years(submission.measured_at, software_year)
-    stack = aged(subject.question.stack, years)
+    stack = with_age(subject.question.stack, years)
     return replace(subject, question=subject.question.model_copy(update={"stack": stack}))
 
 

@@ -30,8 +30,8 @@ def parse_batch(text: str) -> Any:
         texts, end = _items(text, start)
     except json.JSONDecodeError:
         return parse(text)  # raises an error that says what is wrong
-    around = parse(text[:start] + " " * (end - start) + text[end:])
-    return {**around, _NAME: texts}
+    body = parse(text[:start] + " " * (end - start) + text[end:])
+    return {**body, _NAME: texts}
 
 
 def _reports_start(text: str) -> int | None:

@@ -10,7 +10,7 @@ from models.errors import Invalid
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import ProfileUsed
 from service.schemas.question import Question
-from service.schemas.report import Ran
+from service.schemas.report import RunSubject
 from service.store import Rows
 
 
@@ -73,7 +73,7 @@ def best_cluster_and_stack(recommendation: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def layout_of_report(rows: Rows, report: Ran) -> AnsweredLayout:
+def layout_of_report(rows: Rows, report: RunSubject) -> AnsweredLayout:
     """What was run: the layout of the answer that a report names, or that it describes itself."""
     if report.prediction_id is not None:
         return layout_of_prediction(rows, report.prediction_id, report.rank)

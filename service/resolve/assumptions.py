@@ -17,7 +17,7 @@ from service.schemas.architecture import ShapeFields
 from service.schemas.layout import LayoutFields
 from service.schemas.prediction import PredictedLayout
 from service.schemas.question import Question
-from service.schemas.report import Ran
+from service.schemas.report import RunSubject
 from service.schemas.stack import StackForm
 from service.schemas.workload import WorkloadFields
 
@@ -105,7 +105,7 @@ def empty_chunk_assumptions(name: str, prediction: PredictedLayout) -> list[str]
     ]
 
 
-def software_date_assumptions(report: Ran, settled: StackForm) -> list[str]:
+def software_date_assumptions(report: RunSubject, settled: StackForm) -> list[str]:
     """How old the software of a run is taken to be, where only the date of the run tells."""
     if report.is_linked or settled == report.stack or isinstance(settled, str):
         return []

@@ -1,1 +1,1 @@
-"""HTTP: each endpoint parses, calls one use case and shapes the answer."""
+"""The endpoints. Each one parses the request, calls one use case and shapes the answer."""

@@ -1,4 +1,4 @@
-"""/docs: Swagger UI, from files that are installed with the service."""
+"""/docs: Swagger UI, served from files that are installed with the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that the OpenAPI document shows. A test sends every one of them."""
+"""Example requests that the OpenAPI document shows. A test sends every one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/livez, /readyz and the meaning of every problem type."""
+"""/livez, /readyz, and /problems/{name}, which says what a problem type means."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ async def live() -> dict[str, str]:
 async def ready(request: Request) -> Response:
     """The database answers and is migrated."""
     services: Services = request.app.state.services
-    state = await asyncio.to_thread(
-        services.store.state
-    )  # not in a thread of requests, which may all be busy
+    # Not in a thread of the pool for requests, since those may all be busy.
+    state = await asyncio.to_thread(services.store.state)
     return JSONResponse({"database": state}, 200 if state == "ok" else 503)
 
 

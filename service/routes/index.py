@@ -1,4 +1,4 @@
-"""/: where everything is."""
+"""/: the name of the service, and links to its documentation and collections."""
 
 from __future__ import annotations
 

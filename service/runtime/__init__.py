@@ -1,1 +1,1 @@
-"""How work runs: turns, processes, deadlines, idempotency and caches."""
+"""How work runs: admission, processes, deadlines, idempotency and caches."""

@@ -1,1 +1,1 @@
-"""The wire: what requests and answers look like, one noun a file."""
+"""The wire schemas: what requests and answers look like. One noun a file."""

@@ -14,7 +14,7 @@ from service.formats import huggingface
 from service.json_pointers import TAG_PREFIX
 from service.schemas.wire import UNNAMED, Name, Size, Wire
 
-_MARKS_OF_A_CONFIG = {"model_type", "architectures", "text_config", "language_config", "llm_config"}
+_CONFIG_KEYS = {"model_type", "architectures", "text_config", "language_config", "llm_config"}
 
 Layers = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
 
@@ -130,10 +130,10 @@ class HuggingFaceConfig(RootModel[dict[str, Any]]):
 
 
 def is_config(value: object) -> bool:
-    return isinstance(value, Mapping) and bool(_MARKS_OF_A_CONFIG & value.keys())
+    return isinstance(value, Mapping) and bool(_CONFIG_KEYS & value.keys())
 
 
-def _form(value: object) -> str:
+def _union_tag(value: object) -> str:
     if isinstance(value, (str, RootModel)):
         return f"{TAG_PREFIX}name" if isinstance(value, str) else f"{TAG_PREFIX}config"
     if not isinstance(value, (Mapping, ShapeFields)):
@@ -145,11 +145,12 @@ Model = Annotated[
     Annotated[Name, Tag(f"{TAG_PREFIX}name")]
     | Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")]
     | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
-    Discriminator(_form),
+    Discriminator(_union_tag),
 ]
 
 OwnModel = Annotated[
-    Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")] | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
-    Discriminator(_form),
+    Annotated[HuggingFaceConfig, Tag(f"{TAG_PREFIX}config")]
+    | Annotated[ShapeFields, Tag(f"{TAG_PREFIX}shape")],
+    Discriminator(_union_tag),
 ]
-"""A model that names nothing."""
+"""A model that is described, and not named."""

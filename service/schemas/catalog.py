@@ -13,7 +13,7 @@ from service.schemas.wire import Document, Wire
 Kind = Literal["chips", "clusters", "architectures", "stacks"]
 OwnKind = Literal["chips", "clusters", "architectures"]
 OwnName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,63}$")]
-"""Lower case, so that one thing has one name."""
+"""In lower case, so that one thing has one name."""
 
 
 class ChipEntry(Wire):

@@ -113,13 +113,14 @@ class ChipFields(Wire):
         return chip_from({**self.model_dump(), "id": id_})
 
 
-def _form_of_chip(value: object) -> str:
-    return f"{TAG_PREFIX}fields" if isinstance(value, (Mapping, ChipFields)) else f"{TAG_PREFIX}name"
+def _chip_union_tag(value: object) -> str:
+    has_fields = isinstance(value, (Mapping, ChipFields))
+    return f"{TAG_PREFIX}fields" if has_fields else f"{TAG_PREFIX}name"
 
 
 ChipForm = Annotated[
     Annotated[Name, Tag(f"{TAG_PREFIX}name")] | Annotated[ChipFields, Tag(f"{TAG_PREFIX}fields")],
-    Discriminator(_form_of_chip),
+    Discriminator(_chip_union_tag),
 ]
 
 
@@ -139,7 +140,9 @@ class ClusterSize(Wire):
 
     def build(self, chip: Chip, fabric: Fabric) -> Cluster:
         self._require_torus_for_shape(fabric)
-        num_chips = self.num_chips or (math.prod(self.torus_shape) if self.torus_shape else None)
+        num_chips = self.num_chips
+        if num_chips is None and self.torus_shape is not None:
+            num_chips = math.prod(self.torus_shape)
         if num_chips is None:
             raise Invalid(
                 "cluster.num_chips", None, "is required: the entry fixes no number of chips"
@@ -201,17 +204,13 @@ class ClusterFields(ClusterSize):
     def fabric(self, chip: Chip) -> Fabric:
         if self.levels is None and self.torus is None:
             return chip.fabric
-        if (
-            self.torus
-            and self.levels
-            and self.levels[0].size
-            and self.levels[0].size <= self.torus.max_chips
-        ):
+        inner_size = self.levels[0].size if self.levels else None
+        if self.torus and inner_size and inner_size <= self.torus.max_chips:
             rule = (
                 f"must be above max_chips = {self.torus.max_chips} of the torus: levels join whole"
                 " slices of it"
             )
-            raise Invalid("levels[0].size", self.levels[0].size, rule)
+            raise Invalid("levels[0].size", inner_size, rule)
         return Fabric(
             id="custom",
             levels=tuple(Level(**level.model_dump()) for level in self.levels or ()),
@@ -220,22 +219,23 @@ class ClusterFields(ClusterSize):
 
 
 def _with_scale_out(fabric: Fabric, gb_s: float) -> Fabric:
-    outer = fabric.levels[len(fabric.scale_up) :] or (Level(name="scale-out", gb_s_per_chip=gb_s),)
-    return replace(
-        fabric, levels=(*fabric.scale_up, *(replace(level, gb_s_per_chip=gb_s) for level in outer))
-    )
+    """The fabric with this bandwidth, per chip, on all levels beyond the scale-up domain."""
+    outer = fabric.levels[len(fabric.scale_up) :]
+    if not outer:
+        outer = (Level(name="scale-out", gb_s_per_chip=gb_s),)
+    slowed = [replace(level, gb_s_per_chip=gb_s) for level in outer]
+    return replace(fabric, levels=(*fabric.scale_up, *slowed))
 
 
-def form_of_cluster(value: object) -> str:
-    described = (
-        isinstance(value, Mapping)
-        and "preset" not in value
-        and bool({"chip", "levels", "torus"} & value.keys())
-    )
-    return f"{TAG_PREFIX}fields" if described or isinstance(value, ClusterFields) else f"{TAG_PREFIX}preset"
+def cluster_union_tag(value: object) -> str:
+    if isinstance(value, Mapping):
+        has_fields = "preset" not in value and bool({"chip", "levels", "torus"} & value.keys())
+    else:
+        has_fields = isinstance(value, ClusterFields)
+    return f"{TAG_PREFIX}fields" if has_fields else f"{TAG_PREFIX}preset"
 
 
-def no_name(value: object) -> object:
+def reject_name(value: object) -> object:
     if isinstance(value, str):
         raise ValueError(
             'must be an object: {"preset": …, "num_chips": …}, or the chip and its links'
@@ -244,7 +244,8 @@ def no_name(value: object) -> object:
 
 
 ClusterForm = Annotated[
-    Annotated[ClusterPreset, Tag(f"{TAG_PREFIX}preset")] | Annotated[ClusterFields, Tag(f"{TAG_PREFIX}fields")],
-    Discriminator(form_of_cluster),
-    BeforeValidator(no_name),
+    Annotated[ClusterPreset, Tag(f"{TAG_PREFIX}preset")]
+    | Annotated[ClusterFields, Tag(f"{TAG_PREFIX}fields")],
+    Discriminator(cluster_union_tag),
+    BeforeValidator(reject_name),
 ]

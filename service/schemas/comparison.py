@@ -1,4 +1,4 @@
-"""Two layouts side by side."""
+"""Requests to hold two layouts side by side, and the answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where a pipeline is needed, over a grid of what could be."""
+"""Requests to find where a pipeline is needed, over a grid of clusters and models, and the
+answers."""
 
 from __future__ import annotations
 

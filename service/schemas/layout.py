@@ -1,4 +1,4 @@
-"""A layout on the wire, and what a caller may ask of one."""
+"""A layout on the wire, and the constraints that a caller may put on one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.layouts.defaults import with_stack_defaults
 from models.spec.constraints import EVEN_CHANCE, KNOBS, MAX_FIT_PROBABILITY, Constraints
 from models.spec.layout import Layout
 from models.spec.problem import Problem
-from service.schemas.wire import Degree, OneOrMany, Wire, no_truth_value
+from service.schemas.wire import Degree, OneOrMany, Wire, reject_boolean
 
 Schedule = Literal["1f1b", "interleaved", "afab", "zero_bubble", "zero_bubble_v", "dualpipe"]
 Recompute = Literal["none", "selective", "full"]
@@ -28,8 +28,8 @@ Module = Literal[
     "alternate_mm",
 ]
 Modules = Annotated[list[Module], Field(max_length=9)]
-ZeroStage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(no_truth_value)]
-TorusBlock = Annotated[Literal[1, 2, 4], BeforeValidator(no_truth_value)]
+ZeroStage = Annotated[Literal[0, 1, 2, 3], BeforeValidator(reject_boolean)]
+TorusBlock = Annotated[Literal[1, 2, 4], BeforeValidator(reject_boolean)]
 Axis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp"]
 Placement = Annotated[list[Axis], Field(min_length=5, max_length=5)]
 TorusAxes = Annotated[list[Literal["x", "y", "z"]], Field(min_length=3, max_length=3)]
@@ -105,13 +105,14 @@ class LayoutFields(Wire):
         }
         return Layout(**{**self.model_dump(), **lists})
 
-    def settled(self, problem: Problem) -> LayoutFields:
-        """With what was left open as the stack has it."""
+    def with_stack_defaults(self, problem: Problem) -> LayoutFields:
+        """The layout with the stack's own value wherever a knob was left out."""
         return LayoutFields.of(with_stack_defaults(problem, self.build(), self.model_fields_set))
 
     @classmethod
     def summary(cls, layout: object) -> str | None:
-        """Of a layout as an answer has it; None where that is older than what layouts are now."""
+        """A line about a layout of a stored answer; None where the answer is so old that its layout
+        no longer has the form that layouts have now."""
         try:
             return cls.model_validate(layout).build().summary()
         except (Invalid, ValidationError):

@@ -1,4 +1,4 @@
-"""Where should this run: other clusters, other numbers of chips, and what to go by."""
+"""Where to run: other clusters, other numbers of chips, and the objective that decides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from models.advice.cluster_choice import Choice, Objective
 from models.prediction.coverage import EvidenceLevel
 from service.json_pointers import TAG_PREFIX
-from service.schemas.cluster import ClusterFields, ClusterPreset, form_of_cluster, no_name
+from service.schemas.cluster import ClusterFields, ClusterPreset, cluster_union_tag, reject_name
 from service.schemas.stack import StackForm
 from service.schemas.wire import Degree, Document, Wire
 
@@ -48,9 +48,10 @@ class OtherCluster(ClusterFields):
 
 
 OtherForm = Annotated[
-    Annotated[OtherPreset, Tag(f"{TAG_PREFIX}preset")] | Annotated[OtherCluster, Tag(f"{TAG_PREFIX}fields")],
-    Discriminator(form_of_cluster),
-    BeforeValidator(no_name),
+    Annotated[OtherPreset, Tag(f"{TAG_PREFIX}preset")]
+    | Annotated[OtherCluster, Tag(f"{TAG_PREFIX}fields")],
+    Discriminator(cluster_union_tag),
+    BeforeValidator(reject_name),
 ]
 
 
@@ -113,7 +114,7 @@ class ChoiceAnswer(Document):
 
     @classmethod
     def of(cls, choice: Choice, place: dict[str, Any]) -> Self:
-        """`place`: its cluster and stack."""
+        """The answer for one choice; `place` has its `cluster` and `stack`."""
         figures = {
             name: value for name, value in asdict(choice).items() if name in cls.model_fields
         }

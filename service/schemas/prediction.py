@@ -1,4 +1,5 @@
-"""Questions about given layouts, and the answers."""
+"""Requests to predict given layouts, and the answers. Parts of answers that others share are here
+too."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ class PredictionRequest(PinnedQuestion):
             raise Invalid("layout", None, "give either layout or layouts")
         return self
 
-    def asked(self) -> dict[str, LayoutFields]:
-        """The layouts by where they stand in the request."""
+    def layouts_by_field(self) -> dict[str, LayoutFields]:
+        """The layouts by the field of the request in which each stands."""
         if self.layout is not None:
             return {"layout": self.layout}
         return {f"layouts[{index}]": layout for index, layout in enumerate(self.layouts or [])}
@@ -216,7 +217,7 @@ class Conventions(Document):
     units: str
 
 
-class Kept(Document):
+class StoredAnswer(Document):
     """An answer that can be fetched again."""
 
     id: str
@@ -235,11 +236,11 @@ class Grounds(Document):
     """What the request left open and the service settled."""
 
 
-class Basis(Grounds, Kept):
+class Basis(Grounds, StoredAnswer):
     """An answer that is kept, and what it rests on."""
 
 
-class AnswerSummary(Kept):
+class AnswerSummary(StoredAnswer):
     location: str
     profile: ProfileUsed
     request: dict[str, Any]

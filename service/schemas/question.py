@@ -1,4 +1,4 @@
-"""What every request is about: a model, a cluster, a workload and a stack."""
+"""The question that every request asks about: a model, a cluster, a workload and a stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions for the best layout, and the answers."""
+"""Requests for the best layout, and the answers."""
 
 from __future__ import annotations
 

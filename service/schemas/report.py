@@ -1,4 +1,4 @@
-"""What was measured, sent back: and the same beside what was predicted."""
+"""Reports of what runs measured, and the answers, which put it beside what was predicted."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from service.schemas.wire import Document, Instant, Label, Name, TimeSpan, Wire
 from service.schemas.workload import WorkloadFields
 
 Outcome = Literal["ok", "out_of_memory", "crashed", "aborted"]
-"""How a run ended; "aborted": somebody stopped it early, which says nothing of its speed."""
+"""How a run ended. "aborted" means that somebody stopped it early, which says nothing of its
+speed."""
 Choice = Literal["fastest", "simplest", "surer"]
 DateSource = Literal["request", "log", "arrival"]
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Seconds = Annotated[float, Field(ge=1e-6, le=1e7)]
 Rate = Annotated[float, Field(ge=1e-6, le=1e15)]
 Gib = Annotated[float, Field(ge=1e-6, le=1e6)]
-_OF_A_QUESTION = ("model", "cluster", "workload", "stack", "layout")
+_QUESTION_FIELDS = ("model", "cluster", "workload", "stack", "layout")
 
 
 class MeasuredMfu(Wire):
@@ -91,7 +92,7 @@ class MeasuredMemory(Wire):
     """The pipeline stage, from 0."""
 
     @model_validator(mode="after")
-    def _some(self) -> Self:
+    def _at_least_one(self) -> Self:
         if self.allocated_gib is None and self.reserved_gib is None:
             raise ValueError("give allocated_gib or reserved_gib, or leave memory out")
         return self
@@ -106,7 +107,7 @@ class MeasuredParts(Wire):
     """Tokens of the busiest expert-parallel rank over the mean, less 1: 0.2 is a fifth more."""
 
     @model_validator(mode="after")
-    def _some(self) -> Self:
+    def _at_least_one(self) -> Self:
         if not self.model_fields_set:
             raise ValueError("give at least one part, or leave parts out")
         return self
@@ -121,7 +122,7 @@ class Failure(Wire):
     """The most that was seen on its device, before or when it failed."""
 
 
-class Ran(Wire):
+class RunSubject(Wire):
     """What ran: a prediction or a recommendation by its id, or the question and the layout
     themselves."""
 
@@ -145,13 +146,14 @@ class Ran(Wire):
     runs at most."""
 
     def require_one_subject(self, settled: Collection[str] = ()) -> None:
-        """Linked or described, not both; what is `settled` elsewhere need not be described."""
+        """Raises Invalid unless the run is either linked to an answer or described, and not both.
+        The parts in `settled` are known from elsewhere and need no description."""
         linked = [
             name
             for name in ("prediction_id", "recommendation_id")
             if getattr(self, name) is not None
         ]
-        given = [name for name in _OF_A_QUESTION if getattr(self, name) is not None]
+        given = [name for name in _QUESTION_FIELDS if getattr(self, name) is not None]
         if len(linked) > 1:
             raise Invalid(
                 "recommendation_id", self.recommendation_id, "give it or prediction_id, not both"
@@ -162,7 +164,7 @@ class Ran(Wire):
             raise Invalid("choice", self.choice, "goes with recommendation_id, and without rank")
         if not linked and self.rank is not None:
             raise Invalid("rank", self.rank, "needs prediction_id or recommendation_id")
-        missing = [name for name in _OF_A_QUESTION if name not in given and name not in settled]
+        missing = [name for name in _QUESTION_FIELDS if name not in given and name not in settled]
         if not linked and missing:
             raise Invalid(
                 missing[0], None, "is required without prediction_id or recommendation_id"
@@ -177,7 +179,7 @@ class Ran(Wire):
         return Question.model_validate(given)
 
 
-class ReportSubmission(Ran):
+class ReportSubmission(RunSubject):
     """Names a prediction or a recommendation, or says itself what ran."""
 
     outcome: Outcome
@@ -213,7 +215,7 @@ class ReportSubmission(Ran):
 MAX_BATCH_REPORTS = 10_000
 
 
-class LogSubmission(Ran):
+class LogSubmission(RunSubject):
     """A training log as it is. What ran is linked or described as in a report; of a Megatron log
     that prints its arguments, or a NeMo log its parameters (`PARAMETER cfg/…`), model, workload and
     layout may be left out."""
@@ -229,21 +231,22 @@ class LogSubmission(Ran):
 class ReportBatch(Wire):
     """Many reports at once. Each is taken or refused by itself."""
 
-    # as they were written: texts of JSON (service.learning.report_texts)
+    # JSON texts, as they were written: service.learning.report_texts parses them one by one.
     reports: Annotated[list[Any], Field(min_length=1, max_length=MAX_BATCH_REPORTS)]
     """Each as it would be posted alone."""
     all_or_nothing: bool = False
     """Take none where one is refused."""
 
 
-def _form(value: object) -> str:
+def _union_tag(value: object) -> str:
     many = isinstance(value, ReportBatch) or (isinstance(value, Mapping) and "reports" in value)
     return f"{TAG_PREFIX}batch" if many else f"{TAG_PREFIX}report"
 
 
 Reported = Annotated[
-    Annotated[ReportSubmission, Tag(f"{TAG_PREFIX}report")] | Annotated[ReportBatch, Tag(f"{TAG_PREFIX}batch")],
-    Discriminator(_form),
+    Annotated[ReportSubmission, Tag(f"{TAG_PREFIX}report")]
+    | Annotated[ReportBatch, Tag(f"{TAG_PREFIX}batch")],
+    Discriminator(_union_tag),
 ]
 
 

@@ -19,7 +19,7 @@ from service.schemas.wire import Degree, Name, Wire
 
 Bytes = Annotated[float, Field(ge=0, le=8)]
 MOST_YEARS = 20.0
-"""Older no software is taken to be."""
+"""No software is taken to be older."""
 
 
 class StackFields(Wire):
@@ -119,7 +119,7 @@ class StackFields(Wire):
     launches are slower, and attention and loss are what it had then, unless given."""
 
     def changes(self) -> dict[str, object]:
-        """What was given. Of a field that is null only `node_limit` says something: that there is
+        """The fields that were given. A null says nothing, except for `node_limit`: that there is
         no limit."""
         given = {name: getattr(self, name) for name in sorted(self.model_fields_set - {"name"})}
         return {
@@ -135,18 +135,20 @@ class StackFields(Wire):
         return replace(then, **{name: as_tuples(value) for name, value in self.changes().items()})
 
 
-def _form(value: object) -> str:
-    return f"{TAG_PREFIX}fields" if isinstance(value, (Mapping, StackFields)) else f"{TAG_PREFIX}name"
+def _union_tag(value: object) -> str:
+    return (
+        f"{TAG_PREFIX}fields" if isinstance(value, (Mapping, StackFields)) else f"{TAG_PREFIX}name"
+    )
 
 
 StackForm = Annotated[
     Annotated[Name, Tag(f"{TAG_PREFIX}name")] | Annotated[StackFields, Tag(f"{TAG_PREFIX}fields")],
-    Discriminator(_form),
+    Discriminator(_union_tag),
 ]
 
 
-def aged(form: str | StackFields, years: float) -> str | StackFields:
-    """So much older than the newest, where the form does not say itself how old."""
+def with_age(form: str | StackFields, years: float) -> str | StackFields:
+    """The stack with this age of its software, unless the form says itself how old it is."""
     fields = StackFields(name=form) if isinstance(form, str) else form
     if not years or fields.age_years is not None:
         return form

@@ -1,4 +1,4 @@
-"""What reports say of a profile: residuals by kind of run, and changes over time."""
+"""What reports say of a profile: residuals by kind of run, changes over time, and replays."""
 
 from __future__ import annotations
 

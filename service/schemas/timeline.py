@@ -1,4 +1,4 @@
-"""A step as it passes."""
+"""Timelines: what each pipeline stage does during a step."""
 
 from __future__ import annotations
 

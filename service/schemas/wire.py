@@ -1,5 +1,4 @@
-"""What every wire schema has in common: unknown fields are refused, and numbers are not guessed
-from text."""
+"""What all wire schemas share: they refuse unknown fields, and never guess numbers from text."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ class Wire(BaseModel):
     )
 
 
-def no_truth_value(value: object) -> object:
-    """True equals 1, but is no number."""
+def reject_boolean(value: object) -> object:
+    """Refuses true and false, which pydantic would accept where 1 and 0 are literals."""
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")
     return value
@@ -45,7 +44,7 @@ class Document(BaseModel):
 
 
 UNNAMED = "custom"
-"""What a model or a chip is called that names itself nothing."""
+"""The name of a model or a chip that is given without one."""
 
 Name = Annotated[
     str, StringConstraints(min_length=1, max_length=120, pattern=r"^[!-~]([ -~]*[!-~])?$")
@@ -58,8 +57,8 @@ Degree = Annotated[int, Field(ge=1, le=10**6)]
 Size = Annotated[int, Field(ge=1, le=2**24)]
 
 
-def _written_out(value: object) -> object:
-    """A number of seconds or milliseconds would be guessed at."""
+def _require_date_text(value: object) -> object:
+    """Refuses a number, of which pydantic would guess whether it is seconds or milliseconds."""
     if isinstance(value, datetime) or (isinstance(value, str) and _DATE.match(value.strip())):
         return value
     raise ValueError("must be a date and a time of day with a zone, such as 2026-01-31T12:00:00Z")
@@ -69,7 +68,7 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 Instant = Annotated[
     AwareDatetime,
     Field(strict=False, ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(9000, 1, 1, tzinfo=UTC)),
-    BeforeValidator(_written_out),
+    BeforeValidator(_require_date_text),
 ]
 """A time with its zone."""
 
@@ -93,7 +92,7 @@ BandwidthGbS = Annotated[float, Field(ge=1e-3, le=1e6)]
 """GB/s = 1e9 bytes a second, one way."""
 
 
-def _count(value: object) -> str:
+def _list_union_tag(value: object) -> str:
     return f"{TAG_PREFIX}list" if isinstance(value, list) else f"{TAG_PREFIX}one"
 
 
@@ -101,6 +100,6 @@ Value = TypeVar("Value")
 OneOrMany = Annotated[
     Annotated[Value, Tag(f"{TAG_PREFIX}one")]
     | Annotated[list[Value], Field(min_length=1, max_length=64), Tag(f"{TAG_PREFIX}list")],
-    Discriminator(_count),
+    Discriminator(_list_union_tag),
 ]
 """A value, or a list of the values that are allowed."""

@@ -89,7 +89,9 @@ class Store:
     """A database, or the part of it that one `tenant` makes and sees."""
 
     def __init__(self, engine: Engine, tenant: str | None = None, *, sees_all: bool = True) -> None:
-        self._engine, self.tenant, self.sees_all = engine, tenant, sees_all
+        self._engine = engine
+        self.tenant = tenant
+        self.sees_all = sees_all
 
     def of(self, tenant: str | None, *, sees_all: bool) -> Store:
         return Store(self._engine, tenant, sees_all=sees_all)

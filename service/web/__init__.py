@@ -1,1 +1,1 @@
-"""What HTTP needs, whatever is asked: errors, JSON, limits, headers, keys and logs."""
+"""What HTTP needs whatever is asked: errors, JSON, limits, headers, API keys and logs."""

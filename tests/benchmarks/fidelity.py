@@ -51,8 +51,9 @@ def every(path: Path) -> list[dict[str, Any]]:
         if missing := sorted(COLLECTED - row.keys()):
             raise SystemExit(
                 f"{path}: run {number} has no {' or '.join(missing)}: it is no published run as it"
-                " was collected (service/formats/published_runs.py); those of models/data/runs.jsonl are in"
-                " the project's own form, which GET /v1/evidence shows beside their predictions"
+                " was collected (service/formats/published_runs.py); those of"
+                " models/data/runs.jsonl are in the project's own form, which GET /v1/evidence"
+                " shows beside their predictions"
             )
     return rows
 

@@ -1,8 +1,8 @@
-"""The question that a Megatron run answers, from the arguments it dumps: model, workload and layout
-in their wire form.
+"""The question that a Megatron run answers, read from the arguments that it dumps: model, workload
+and layout in their wire form.
 
 Names and meanings are those of Megatron-Core 0.19. The dump is printed after Megatron has filled in
-what follows from other arguments, so that most of what a script leaves out is there.
+what follows from other arguments, so most of what a script leaves out is there.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from models.spec.recompute import MODULES
 from service.formats.logs.layer_pattern import layer_switches
 
 _PATH = "log.arguments"
-_MOST_LAYERS = 1024
+_MAX_LAYERS = 1024
 _WHOLE = re.compile(r"[-+]?\d{1,12}", re.ASCII)
 _WINDOW = re.compile(r"[(\[]\s{0,9}(-?\d{1,9})\s{0,9},\s{0,9}-?\d{1,9}\s{0,9}[)\]]", re.ASCII)
 
-_MISSING = {
+_UNSUPPORTED = {
     "is_hybrid_model": "layers other than of attention",
     "hybrid_override_pattern": "layers other than of attention",
     "hybrid_layer_pattern": "layers other than of attention",
@@ -31,26 +31,32 @@ _MISSING = {
     "heterogeneous_layers_config_path": "layers that differ one by one",
     "moe_latent_size": "experts in a latent space",
 }
+"""Arguments that switch on what the cost model does not describe, and what that is."""
 _OPTIMIZERS = {"adam": "adamw", "sgd": "sgd_momentum", "muon": "muon", "dist_muon": "muon"}
-_HALVES = ("bf16", "fp16", "torch.bfloat16", "torch.float16")
+_16_BIT_DTYPES = ("bf16", "fp16", "torch.bfloat16", "torch.float16")
 _ZERO_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _OVERLAPS = {
     "overlap_data": ("overlap_grad_reduce", "overlap_param_gather"),
     "overlap_tensor": ("tp_comm_overlap",),
     "overlap_expert": ("overlap_moe_expert_parallel_comm",),
 }
-"""Switches of a stack, and the arguments of which any turns each on."""
+"""Switches of a stack. Any of the arguments turns its switch on."""
 _DISPATCHERS = {"allgather": "allgather", "alltoall": "alltoall", "flex": "deduplicated"}
-_UNEVEN = (
+_UNEVEN_SPLIT_ARGUMENTS = (
     "pipeline_model_parallel_layout",
     "decoder_first_pipeline_num_layers",
     "decoder_last_pipeline_num_layers",
 )
-_SPLIT_WITH_ENDS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+_SPLIT_WITH_ENDS_FLAGS = (
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Arguments:
+    """The dumped texts, read as values. An absent argument and "None" are the same."""
+
     values: Mapping[str, str]
 
     def word(self, name: str) -> str | None:
@@ -91,15 +97,15 @@ class _Arguments:
 
 
 def question(arguments: Mapping[str, str]) -> Mapping[str, Any]:
-    """`model`, `workload`, `layout` and `num_chips`. Raises Invalid where a part is missing,
-    unreadable or unknown."""
+    """The `model`, `workload`, `layout` and `num_chips` of the run. Raises Invalid or Unsupported
+    where an argument is missing, cannot be read, or means what the cost model does not describe."""
     given = _Arguments(arguments)
-    for name, missing in _MISSING.items():
+    for name, missing in _UNSUPPORTED.items():
         if given.word(name) not in (None, "False"):
             raise given.unsupported(name, missing)
     layers = given.count("num_layers")
-    if layers > _MOST_LAYERS:
-        raise given.invalid("num_layers", f"must be at most {_MOST_LAYERS}")
+    if layers > _MAX_LAYERS:
+        raise given.invalid("num_layers", f"must be at most {_MAX_LAYERS}")
     layout = _layout(given, layers)
     chips = layout["tp"] * layout["pp"] * layout["cp"] * layout["dp_shard"] * layout["dp_replicate"]
     return {
@@ -111,8 +117,8 @@ def question(arguments: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def stack_fields(arguments: Mapping[str, str]) -> dict[str, Any]:
-    """What the arguments say of the stack, in the words of its wire form; of those that the dump
-    does not have, that cannot be read, and that the run has no use for, nothing."""
+    """What the arguments say of the stack, in the fields of its wire form. Arguments that the dump
+    does not have, that cannot be read, or that the run has no use for, say nothing."""
     found: dict[str, Any] = {}
     with suppress(Invalid):
         for name, value in _iterate_stack_fields(_Arguments(arguments)):
@@ -125,7 +131,7 @@ def _iterate_stack_fields(given: _Arguments) -> Iterator[tuple[str, Any]]:
         if not given.flag("sequence_parallel"):
             yield "sequence_parallel", [True, False]
         yield from _overlaps(given, "overlap_tensor")
-    if not given.flag("use_torch_fsdp2"):  # whose own overlap these arguments do not switch
+    if not given.flag("use_torch_fsdp2"):  # these arguments do not switch FSDP2's own overlap
         yield from _overlaps(given, "overlap_data")
     if given.word("num_experts") is not None and given.count("expert_model_parallel_size", 1) > 1:
         yield from _overlaps(given, "overlap_expert")
@@ -140,7 +146,7 @@ def _iterate_stack_fields(given: _Arguments) -> Iterator[tuple[str, Any]]:
 
 
 def _overlaps(given: _Arguments, name: str) -> Iterator[tuple[str, bool]]:
-    """Whether it does, where the dump has an argument that turns it on."""
+    """The overlap switch of this name, if the dump has any of the arguments that turn it on."""
     stated = [argument for argument in _OVERLAPS[name] if given.word(argument) is not None]
     if stated:
         yield name, any(map(given.flag, stated))
@@ -190,8 +196,8 @@ def _mla(given: _Arguments) -> dict[str, int | None]:
 
 
 def _window(given: _Arguments, layers: int) -> dict[str, int]:
-    """`window_size` (left, right) is keys beside the query's own; with `window_attn_skip_freq` n
-    every n-th is full."""
+    """The sliding window. `window_size` (left, right) counts keys beside the query's own; with
+    `window_attn_skip_freq` n every n-th layer sees the whole sequence."""
     text = given.word("window_size")
     if text is None:
         return {}
@@ -203,19 +209,18 @@ def _window(given: _Arguments, layers: int) -> dict[str, int]:
         return {}
     if given.word("window_attn_skip_freq") is None:
         return {"sliding_window": left + 1}
-    local = _pattern(
+    has_window = _layer_pattern(
         given, "window_attn_skip_freq", layers, lambda period, index: (index + 1) % period > 0
     )
-    full = [not each for each in local]
+    full = [not windowed for windowed in has_window]
     period = full.index(True) + 1 if True in full else layers + 1
     if full != [(index + 1) % period == 0 for index in range(layers)]:
         raise given.unsupported(
             "window_attn_skip_freq", "full attention at other than regular distances"
         )
-    return {
-        "sliding_window": left + 1,
-        **({"full_attention_period": period} if True in full else {}),
-    }
+    if True not in full:
+        return {"sliding_window": left + 1}
+    return {"sliding_window": left + 1, "full_attention_period": period}
 
 
 def _moe(given: _Arguments, layers: int) -> dict[str, int | bool]:
@@ -234,11 +239,9 @@ def _moe(given: _Arguments, layers: int) -> dict[str, int | bool]:
 
 
 def _groups(given: _Arguments) -> dict[str, int]:
-    """Of experts; without --moe-router-group-topk they limit nothing."""
-    groups, chosen = (
-        given.optional("moe_router_num_groups"),
-        given.optional("moe_router_group_topk"),
-    )
+    """The groups of experts. Without --moe-router-group-topk they limit nothing."""
+    groups = given.optional("moe_router_num_groups")
+    chosen = given.optional("moe_router_group_topk")
     return {"num_groups": groups, "groups_per_token": chosen} if groups and chosen else {}
 
 
@@ -248,30 +251,31 @@ def _shared_expert(given: _Arguments) -> dict[str, int]:
 
 
 def _sparse_layers(given: _Arguments, layers: int) -> tuple[int, int]:
-    """(dense layers that come first, every how many layers one is sparse from there).
+    """The number of dense layers that come first, and the period of sparse layers from there.
 
-    Of a group of layers Megatron makes the first sparse, the wire form the last: the same layers in
-    another order.
+    Of the layers of a period Megatron makes the first sparse, and the wire form the last. That is
+    as many layers of each kind, in another order.
     """
-    sparse = _pattern(given, "moe_layer_freq", layers, lambda period, index: index % period == 0)
+    sparse = _layer_pattern(
+        given, "moe_layer_freq", layers, lambda period, index: index % period == 0
+    )
     if not any(sparse):
         raise given.invalid("moe_layer_freq", f"leaves none of the {layers} layers sparse")
     first = sparse.index(True)
     if all(sparse[first:]):
         return first, 1
     period = layers // sum(sparse)
-    if (
-        any(sum(sparse[start : start + period]) != 1 for start in range(0, layers, period))
-        or layers % period
-    ):
+    per_period = [sum(sparse[start : start + period]) for start in range(0, layers, period)]
+    if any(count != 1 for count in per_period) or layers % period:
         raise given.unsupported("moe_layer_freq", "sparse layers at other than regular distances")
     return 0, period
 
 
-def _pattern(
+def _layer_pattern(
     given: _Arguments, name: str, layers: int, of_period: Callable[[int, int], bool]
 ) -> list[bool]:
-    """A switch for each layer, from a period or from an expression of lists."""
+    """A switch for each layer, from an expression of lists, or from a period by `of_period`, which
+    gets the period and the index of a layer."""
     text = (given.word(name) or "1").replace(" ", "")
     if _WHOLE.fullmatch(text) and int(text) > 0:
         return [of_period(int(text), index) for index in range(layers)]
@@ -309,15 +313,14 @@ def _optimizer(given: _Arguments) -> str:
     if name is None:
         raise given.unsupported("optimizer", "the state of this optimizer")
     moments = (given.word("exp_avg_dtype"), given.word("exp_avg_sq_dtype"))
-    halved = name == "adamw" and all(each in _HALVES for each in moments)
+    halved = name == "adamw" and all(each in _16_BIT_DTYPES for each in moments)
     return "adamw_bf16_moments" if halved else name
 
 
 def _layout(given: _Arguments, layers: int) -> dict[str, Any]:
-    tp, pp, cp = (
-        given.count(f"{axis}_parallel_size", 1)
-        for axis in ("tensor_model", "pipeline_model", "context")
-    )
+    tp = given.count("tensor_model_parallel_size", 1)
+    pp = given.count("pipeline_model_parallel_size", 1)
+    cp = given.count("context_parallel_size", 1)
     dp = _data_parallel(given, tp * pp * cp)
     virtual = _virtual_stages(given, layers, pp)
     stage = _zero_stage(given)
@@ -347,8 +350,9 @@ def _layout(given: _Arguments, layers: int) -> dict[str, Any]:
 
 
 def _data_parallel(given: _Arguments, others: int) -> int:
-    """The data-parallel size, stated or what is left of the world."""
-    stated, world = given.optional("data_parallel_size"), given.optional("world_size")
+    """The data-parallel size, which is stated or what the other degrees leave of the world."""
+    stated = given.optional("data_parallel_size")
+    world = given.optional("world_size")
     if world is None:
         return given.count("data_parallel_size") if stated is None else stated
     if world % others or stated not in (None, world // others):
@@ -376,11 +380,10 @@ def _virtual_stages(given: _Arguments, layers: int, pp: int) -> int:
 
 
 def _balanced(given: _Arguments, layers: int, stages: int) -> bool:
-    """Whether the stages differ in their layers, to even out what else they do."""
-    uneven = any(given.word(name) is not None for name in _UNEVEN) or any(
-        map(given.flag, _SPLIT_WITH_ENDS)
-    )
-    return stages > 1 and (uneven or layers % stages > 0)
+    """Whether stages have different numbers of layers, to even out what else they do."""
+    names_layers = any(given.word(name) is not None for name in _UNEVEN_SPLIT_ARGUMENTS)
+    counts_ends = names_layers or any(map(given.flag, _SPLIT_WITH_ENDS_FLAGS))
+    return stages > 1 and (counts_ends or layers % stages > 0)
 
 
 def _zero_stage(given: _Arguments) -> int:
@@ -397,7 +400,8 @@ def _zero_stage(given: _Arguments) -> int:
 
 
 def _experts(given: _Arguments, tp: int) -> dict[str, int]:
-    """Experts are split as the rest is where nothing else is said."""
+    """The degrees of expert parallelism. Experts are split over tensor parallelism as the rest is,
+    unless an argument says otherwise."""
     if given.word("num_experts") is None:
         return {"ep": 1, "etp": 1}
     return {

@@ -104,6 +104,37 @@ def test_errors_are_documented_as_problems(document) -> None:
     ].keys()
 
 
+def test_no_operation_forgets_what_its_parameters_bring_with_them(document) -> None:
+    operations = [
+        (f"{method} {path}", method, operation)
+        for path, methods in document["paths"].items()
+        if path.startswith("/v1")
+        for method, operation in methods.items()
+    ]
+    for name, method, operation in operations:
+        responses = operation["responses"]
+        parameters = {item["name"]: item for item in operation.get("parameters", [])}
+        expected = {"401", "403", "404", "422", "500", "503"}
+        if method == "post":
+            expected |= {"400", "409"}
+        if "requestBody" in operation:
+            expected |= {"400", "408", "413", "415"}
+        if "if-match" in parameters:
+            expected |= {"400", "412"}
+            expected |= {"428"} if parameters["if-match"]["required"] else set()
+            assert "ETag" in responses["200"]["headers"], name
+        if "idempotency-key" in parameters:
+            assert {"Location", "Idempotency-Replayed"} == responses["201"]["headers"].keys(), name
+        if "cursor" in parameters:
+            assert "Link" in responses["200"]["headers"], name
+        problems = {
+            status
+            for status, response in responses.items()
+            if "application/problem+json" in response.get("content", {})
+        }
+        assert problems == expected, name
+
+
 @pytest.mark.parametrize(
     ("path", "query"),
     [
