@@ -60,8 +60,8 @@ class Settings(BaseSettings):
     """Largest request body that is read."""
 
     body_wait_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
-    """How long the next piece of a body may take, and all of it beyond a second for 1,000 bytes,
-    before a 408."""
+    """How many seconds to wait for the next piece of a request body. A body that comes more slowly
+    than 1,000 bytes a second has these seconds for all of its delay. The answer is then 408."""
 
     require_api_keys: bool = False
     """Answer only requests that carry a key made by `python -m service.api_keys`, each tenant
@@ -106,8 +106,8 @@ def from_environment(**overrides: Any) -> Settings:
 
 def describe_settings() -> str:
     """A text for the command line: every setting with its default and what it does."""
-    lines = [
-        f"  {PREFIX}{name.upper()} ({field.default})\n      {(field.description or '').strip()}"
-        for name, field in Settings.model_fields.items()
-    ]
-    return "\n".join(["environment variables, each with its default:", *lines])
+    lines = ["environment variables, each with its default:"]
+    for name, field in Settings.model_fields.items():
+        lines.append(f"  {PREFIX}{name.upper()} ({field.default})")
+        lines.append("      " + " ".join((field.description or "").split()))
+    return "\n".join(lines)

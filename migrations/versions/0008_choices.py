@@ -1,5 +1,4 @@
-"""the choice that a report names, and indexes for what a tenant has, newest first, and for answers
-of a time span
+"""the choice that a report names, and indexes of what a tenant has and of answers by time
 
 Revision 0008, after 0007.
 """

@@ -1,5 +1,4 @@
-"""what ran, to tell runs that many reports are of; and the hash of a log with its run, not with the
-words around it
+"""what ran, to tell runs that many reports are of; the hash of a log with its run
 
 Revision 0012, after 0011.
 """
