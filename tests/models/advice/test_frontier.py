@@ -363,7 +363,7 @@ def test_whether_a_place_is_simple_is_what_its_point_says(
     ("few", "most"),
     [(1, 100_000), *(pytest.param(2_000, most, marks=pytest.mark.long) for most in (100_000, 0))],
 )
-@settings(max_examples=6, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, suppress_health_check=list(HealthCheck))
 @given(problems(), st.sampled_from([0.01, 0.3, 1.0]), st.sampled_from([1.01, 1.3, 4.0]))
 def test_the_places_of_a_block_are_searches_of_their_own(
     monkeypatch: pytest.MonkeyPatch,

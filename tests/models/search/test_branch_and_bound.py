@@ -400,9 +400,13 @@ def ended_anywhere(space: Space, goal: Goal) -> list[float | None]:
         ("deepseek-v3 16384", {"zero_stage": (1,), "ep": (32, 64)}),
         pytest.param("deepseek-v3 v5p", {"tp": (1,), "cp": (1,)}, marks=pytest.mark.long),
         pytest.param("kimi-k2 gb300", {"dp_shard": (576,), "pp": (4,)}, marks=pytest.mark.long),
-        ("megatron-1t", {"dp_shard": (32,), "pp": (32, 64, 128)}),
+        pytest.param(
+            "megatron-1t", {"dp_shard": (32,), "pp": (32, 64, 128)}, marks=pytest.mark.long
+        ),
         ("gpt3-175b 1600", {"pp": (25,), "cp": (2,)}),
-        ("kimi-k2 v7x", {"dp_replicate": (2,), "dp_shard": (12288,)}),
+        pytest.param(
+            "kimi-k2 v7x", {"dp_replicate": (2,), "dp_shard": (12288,)}, marks=pytest.mark.long
+        ),
     ],
 )
 def test_brute_force_agrees_on_the_named_problems_with_two_knobs_pinned(

@@ -6,7 +6,6 @@ import pytest
 
 from models.spec import catalogue
 from service.resolve.stored_runs import StoredRuns
-from service.runtime.lru_cache import LruCache
 from service.schemas.prediction import MAX_LAYOUTS, PredictionAnswer
 from service.store.tables import ReportRow
 from tests.service.asking import (
@@ -350,14 +349,6 @@ def test_what_reports_need_is_worked_out_once(client, monkeypatch) -> None:
         again = client.post("/v1/predictions", json=PREDICTION).json()
         assert sum(looked_at) == 1
         assert [run["report_id"] for run in again["out_of_memory"]] == [newest]
-
-
-def test_only_so_much_is_remembered() -> None:
-    values = LruCache[int, str](2)
-    values.put_many({1: "one", 2: "two"})
-    assert values.get_many([1]) == {1: "one"}
-    values.put_many({3: "three"})
-    assert values.get_many([1, 2, 3]) == {1: "one", 3: "three"}
 
 
 def test_a_schedule_that_nobody_sent_is_not_blamed(shared_client) -> None:
