@@ -104,8 +104,8 @@ def _warning(name: str, prediction: PredictedLayout, run: OutOfMemoryRun) -> str
 def _last_reports(
     store: Store, problem: Problem, profile: Profile, *, did_fit: bool
 ) -> list[OutOfMemoryRun]:
-    """The last report of every run, latest first: of those that trained some steps (`did_fit`), or of
-    those that ran out of memory."""
+    """The last report of every run, latest first: of runs that trained some steps (`did_fit`), or
+    of runs that ran out of memory."""
     alike = ReportFilter(
         outcome=None if did_fit else "out_of_memory",
         did_fit=did_fit,

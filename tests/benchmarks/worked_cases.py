@@ -1,10 +1,10 @@
-"""Bandwidth and simplicity on real clusters.
+"""Print docs/worked-cases.md: whether a few real clusters need a pipeline, and why.
 
 `python -m tests.benchmarks.worked_cases [--case NAME] > docs/worked-cases.md`
 
-Each case searches the best layout without and with a pipeline under a named stack, splits the gap
-by term, and lays the published run beside it, predicted in its own layout. Nothing here is
-asserted; it prints what comes out.
+For each case the command searches the fastest layout without and with a pipeline under a named
+stack, splits the difference of their step times by term, and predicts the published run in its own
+layout. It asserts nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from models.advice.recommendation import Candidate, Recommendation, recommend
+from models.advice.candidate import Candidate
+from models.advice.recommendation import Recommendation, recommend
 from models.errors import DomainError, Infeasible
 from models.prediction.prediction import Prediction, predict_layouts
 from models.spec import catalogue
@@ -26,7 +27,17 @@ from models.spec.problem import Problem
 from models.spec.profile import shipped_profile
 from models.spec.workload import Workload
 
-SPLIT = (
+INTRODUCTION = """\
+Each case asks one question: which layout is the fastest without a pipeline (pp = 1), which is the
+fastest with one (pp > 1), and which is the simplest within 3% of the faster of the two? A heading
+names the model, the cluster, the batch (sequences x tokens), the number format and the stack.
+
+Step times have an 80% interval. MFU counts attention as causal. Memory is what the fullest device
+needs, of what is usable there. Where a run was published on the same cluster, its layout is
+predicted too: with the software of today, and with that of its date. The last row has what was
+measured, and how far the prediction for the software of that date is off.
+"""
+TERM_GROUPS = (
     ("exposed data-parallel communication", ("data_s",)),
     ("recompute", ("recompute_s",)),
     ("expert all-to-all", ("expert_s",)),
@@ -82,8 +93,8 @@ def cases() -> Iterator[Case]:
             "deepseek-v3", "deepseek-h800-mpft", 2048, "deepseek", global_batch=15360, **deepseek
         ),
         Published(
-            "arXiv 2412.19437 §1 and §3.2, 2505.09343 table 4: PP16, EP64, ZeRO-1, DualPipe;"
-            " 19.9 s a step",
+            "PP16, EP64, ZeRO-1 and DualPipe, 19.9 s a step (arXiv 2412.19437 §1 and §3.2, arXiv"
+            " 2505.09343 table 4)",
             Layout(
                 pp=16,
                 dp_shard=128,
@@ -135,8 +146,8 @@ def cases() -> Iterator[Case]:
             )
         ),
         Published(
-            "tpu-recipes deepseek3_671b_v5p (MaxText @3eb77db3): FSDP over all chips, no PP, TP or"
-            " EP; 90.7 s a step",
+            "FSDP over all chips, without PP, TP or EP, 90.7 s a step (tpu-recipes"
+            " deepseek3_671b_v5p, MaxText @3eb77db3)",
             Layout(
                 dp_shard=512,
                 zero_stage=3,
@@ -162,7 +173,8 @@ def cases() -> Iterator[Case]:
             load_balancing="bias",
         ),
         Published(
-            "no run on this cluster; DeepSeek-V3 ran PP2 on GB300 NVL72 (Megatron-Bridge 26.06)",
+            "no run on this cluster. DeepSeek-V3 ran with PP2 on GB300 NVL72 (Megatron-Bridge"
+            " 26.06)",
             None,
             None,
         ),
@@ -181,10 +193,11 @@ def cases() -> Iterator[Case]:
             f"Llama-3.1-405B on {chips:,} H100 (24K RoCE cluster), 2,048 x 8,192, bf16, Megatron",
             llama,
             Published(
-                f"arXiv 2407.21783 table 4: TP8, PP16, {tflops} TFLOP/s a GPU (attention counted"
-                " full); §3.3.2: embedding and head are chunks by themselves; it did fit: its"
-                " trainer frees tensors of pipeline stages early, which is not described here, so"
-                " that more memory is predicted than a device has",
+                f"TP8 and PP16, {tflops} TFLOP/s a GPU with attention counted full (arXiv"
+                " 2407.21783 table 4). The embedding and the head are chunks by themselves"
+                " (§3.3.2). The run did fit, though more memory is predicted than a device has:"
+                " its trainer frees tensors of pipeline stages early, which the model does not"
+                " describe",
                 Layout(
                     pp=16,
                     tp=8,
@@ -207,90 +220,94 @@ def published_time(question: Problem, tflops: float) -> float:
     )
 
 
-def line(label: str, found: Candidate | None) -> str:
-    if found is None:
+def candidate_row(label: str, candidate: Candidate | None) -> str:
+    if candidate is None:
         return f"| {label} | none is legal and fits | | | |"
-    return prediction_line(label, found.prediction)
+    return prediction_row(label, candidate.prediction)
 
 
-def prediction_line(label: str, p: Prediction) -> str:
+def prediction_row(label: str, p: Prediction) -> str:
     interval = f"{p.step_time_s:.2f} s ({p.step_time_low_s:.2f} to {p.step_time_high_s:.2f})"
     memory = f"{p.needed_gib:.0f} of {p.usable_gib:.0f} GiB"
     return f"| {label} | {p.layout.summary()} | {interval} | {p.mfu['causal']:.1%} | {memory} |"
 
 
-def show(case: Case) -> None:
+def print_case(case: Case) -> None:
     print(f"## {case.title}\n")
-    begun = time.perf_counter()
-    found = recommend(case.problem, shipped_profile())
+    start = time.perf_counter()
+    answer = recommend(case.problem, shipped_profile())
     print("| | layout | step time, 80% interval | MFU (causal) | memory |")
     print("|---|---|---|---|---|")
-    print(line("best, pp = 1", found.pipelining.without))
-    print(line("best, pp > 1", found.pipelining.with_pp))
-    print(line("simplest within 3%", found.simplest))
-    published(case)
-    print(f"\nPublished: {case.published.text}.", end=" ")
-    print(f"Pipelining is {found.pipelining.verdict}. ({time.perf_counter() - begun:.1f} s)\n")
-    gap(found)
-    lift(case)
+    print(candidate_row("fastest without a pipeline", answer.pipelining.without))
+    print(candidate_row("fastest with a pipeline", answer.pipelining.with_pp))
+    print(candidate_row("simplest within 3%", answer.simplest))
+    print_published_rows(case)
+    print(f"\nPublished: {case.published.text}.\n")
+    print(f"Pipelining is {answer.pipelining.verdict}.\n")
+    print(f"The answer took {time.perf_counter() - start:.1f} s.\n")
+    print_difference(answer)
+    print_lifted_limits(case)
 
 
-def published(case: Case) -> None:
+def print_published_rows(case: Case) -> None:
+    """Print the rows of the published layout, as it is predicted and as it was measured."""
     run = case.published
     if run.layout is None:
         return
     profile = shipped_profile()
-    print(
-        prediction_line(
-            "published layout, today's software",
-            predict_layouts(case.problem, [run.layout], profile)[0],
-        )
-    )
+    (today,) = predict_layouts(case.problem, [run.layout], profile)
+    print(prediction_row("published layout, today's software", today))
     if run.step_time_s and run.year:
-        then = replace(case.problem.stack, age_years=profile.software_year - run.year)
-        predicted = predict_layouts(replace(case.problem, stack=then), [run.layout], profile)[0]
-        print(prediction_line("published layout, software of its date", predicted))
-        error = predicted.step_time_s / run.step_time_s - 1
+        stack = replace(case.problem.stack, age_years=profile.software_year - run.year)
+        (then,) = predict_layouts(replace(case.problem, stack=stack), [run.layout], profile)
+        print(prediction_row("published layout, software of its date", then))
+        error = then.step_time_s / run.step_time_s - 1
         print(
             f"| published layout, measured | | {run.step_time_s:.2f} s (prediction {error:+.1%})"
             " | | |"
         )
 
 
-def gap(found: Recommendation) -> None:
-    if found.pipelining.gap is None:
+def print_difference(answer: Recommendation) -> None:
+    """Print by which terms a step without a pipeline takes longer than one with a pipeline."""
+    if answer.pipelining.gap is None:
         return
-    print(f"Gap of pp = 1 over pp > 1: {found.pipelining.gap:+.1%}, in seconds by term:\n")
-    print("| term | pp = 1 minus pp > 1 |\n|---|---|")
-    for label, names in SPLIT:
-        print(f"| {label} | {sum(found.pipelining.split[name] for name in names):+.2f} |")
+    print(
+        f"Without a pipeline the step time changes by {answer.pipelining.gap:+.1%}. The difference"
+        " by term:\n"
+    )
+    print("| term | seconds without a pipeline, less those with one |\n|---|---|")
+    for label, names in TERM_GROUPS:
+        print(f"| {label} | {sum(answer.pipelining.split[name] for name in names):+.2f} |")
     print()
 
 
-def lift(case: Case) -> None:
+def print_lifted_limits(case: Case) -> None:
     if not case.lifted:
         return
-    print("With each limit of the stack lifted in turn:\n")
-    print("| lifted | best, pp = 1 | best, pp > 1 |\n|---|---|---|")
+    print(
+        "The stack has limits that others do not have. With each of them lifted in turn, and then"
+        " several together, the fastest layouts are:\n"
+    )
+    print("| limit lifted | fastest without a pipeline | fastest with a pipeline |\n|---|---|---|")
     for label, changes in case.lifted.items():
         changed = replace(case.problem, stack=replace(case.problem.stack, **changes))
-        print(
-            f"| {label} | {best(changed, (1,))} |"
-            f" {best(changed, tuple(2**k for k in range(1, 12)))} |"
-        )
+        without = fastest_or_reason(changed, (1,))
+        piped = fastest_or_reason(changed, tuple(2**k for k in range(1, 12)))
+        print(f"| {label} | {without} | {piped} |")
     print()
 
 
-def best(question: Problem, pp: tuple[int, ...]) -> str:
+def fastest_or_reason(question: Problem, pp: tuple[int, ...]) -> str:
+    """The fastest layout with one of these numbers of stages, or why there is none."""
+    constraints = Constraints(allowed={"pp": pp})
     try:
-        found = recommend(
-            question, shipped_profile(), Constraints(allowed={"pp": pp})
-        ).fastest.prediction
+        fastest = recommend(question, shipped_profile(), constraints).fastest.prediction
     except Infeasible as error:
         return f"{error.constraint}: {error.detail}"
     except DomainError as error:
         return str(error)
-    return f"{found.step_time_s:.2f} s: {found.layout.summary()}"
+    return f"{fastest.step_time_s:.2f} s: {fastest.layout.summary()}"
 
 
 def main() -> None:
@@ -303,9 +320,10 @@ def main() -> None:
         "Printed by `python -m tests.benchmarks.worked_cases`, profile",
         f"{profile.id} version {profile.version}.\n",
     )
+    print(INTRODUCTION)
     for case in cases():
         if wanted in (None, case.name):
-            show(case)
+            print_case(case)
 
 
 if __name__ == "__main__":

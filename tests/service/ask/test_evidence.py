@@ -94,7 +94,8 @@ def test_a_run_that_is_carried_over_is_predicted_as_before(
         problem = Resolver(rows).resolve(run.question(profile.software_year)).problem
     layouts = Layouts.of([run.layout.build()])
     assert run.layout.build() in direct.alternatives
-    assert run.layout.with_stack_defaults(problem) == run.layout  # a report of the same document means the same
+    # A report of the same document means the same.
+    assert run.layout.with_stack_defaults(problem) == run.layout
     here = predict(problem, layouts, profile.coefficients(problem.scopes))
     there = predict(direct.problem, layouts, profile.coefficients(direct.problem.scopes))
     assert here.step_time_s[0] == pytest.approx(there.step_time_s[0], rel=1e-12)
