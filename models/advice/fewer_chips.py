@@ -120,7 +120,7 @@ def _search_fewer(
     if best.goal != goal:
         # It was only searched for what is faster than another number of chips.
         known = answer.layouts.take(np.array(answer.ranked[:1]))
-        answer = search_on(answer.ground, goal, should_continue, known)
+        answer = search_on(answer.tables, goal, should_continue, known)
     used = best.space.problem.cluster.num_chips
     text = f"{none_uses_all(problem, message)}; the answer uses {used}"
     if not tried_all:

@@ -228,7 +228,7 @@ def _shortlist(
     always_shown = [answer.simplest, *best_of_sides, *answer.ranked]
     near = _rows_near_fastest(answer, tolerance)
     predicted = np.union1d(near, always_shown)
-    predictions = answer.ground.predict(answer.layouts.take(predicted))
+    predictions = answer.tables.predict(answer.layouts.take(predicted))
 
     def of_rows(rows: Sequence[int] | Array) -> Array:
         """Where rows of the answer are among the predictions."""
@@ -239,7 +239,7 @@ def _shortlist(
     shown = predictions.take(of_rows(rows))
     safe = fastest_safe_layout(answer, predictions, predicted, limit_s, should_continue)
     if len(safe):
-        shown = answer.ground.predict(Layouts.concatenate([shown.layouts, safe]))
+        shown = answer.tables.predict(Layouts.concatenate([shown.layouts, safe]))
     found = candidates(shown, profile)
     return _Shortlist(
         answer=answer,
@@ -262,7 +262,7 @@ def _rows_near_fastest(answer: Answer, tolerance: float) -> Array:
 def _front(answer: Answer, near: Array, needed_bytes: Array) -> list[int]:
     """Return the rows among those near the fastest that no other beats in time, complexity and free
     memory."""
-    usable_bytes = answer.ground.problem.cluster.usable_bytes
+    usable_bytes = answer.tables.problem.cluster.usable_bytes
     free = steps_of(usable_bytes - needed_bytes, usable_bytes)
     front = pareto_front(answer.times[near], answer.complexities[near], free)
     return [int(near[row]) for row in front]

@@ -42,7 +42,7 @@ def fastest_safe_layout(
     only what is faster to be searched for. Where the answer holds all layouts that are faster, but
     for those that recompute more layers, only these are searched.
     """
-    safe = answer.ground.at_fit_probability(SAFE_FIT_PROBABILITY)
+    safe = answer.tables.at_fit_probability(SAFE_FIT_PROBABILITY)
     safe_rows = rows[safe.fits(near.memory, near.host_bytes)]
     if 0 in safe_rows:
         return answer.layouts.take(safe_rows[:0])

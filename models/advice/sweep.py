@@ -78,7 +78,7 @@ class Point:
     def of(cls, at: Mapping[str, float], answer: Answer) -> Point:
         without_s, without = _time_and_layout(answer, answer.without)
         with_s, with_pp = _time_and_layout(answer, answer.with_pp)
-        cluster = answer.ground.problem.cluster
+        cluster = answer.tables.problem.cluster
         return cls(
             at=dict(at),
             without_s=without_s,
@@ -192,7 +192,7 @@ class FrontierSweep:
         a search has only to rule out that any other layout is fast enough to change it.
         """
         previous = self._previous
-        tables = previous and previous.ground.linked(problem_at(self.problem, at))
+        tables = previous and previous.tables.linked(problem_at(self.problem, at))
         if previous and tables and previous.without is not None and previous.with_pp is not None:
             best = previous.layouts.take(_best_rows(previous))
             without_s, with_s = tables.predict(best).step_time_s.tolist()
@@ -286,7 +286,7 @@ class FrontierSweep:
                 continue
             incumbent = Incumbent(Goal(both_sides=True))
             incumbent.add(layouts, self._times(slowest, place, layouts), complexities)
-            yield Point.of(place, incumbent.answer(slowest.certificate, slowest.ground))
+            yield Point.of(place, incumbent.answer(slowest.certificate, slowest.tables))
 
     def _times(self, answer: Answer, place: Mapping[str, float], layouts: Layouts) -> Array:
         """Return the step times of layouts at a place that differs from an answer's in its links;
@@ -295,7 +295,7 @@ class FrontierSweep:
 
     def _tables_at(self, place: Mapping[str, float], answer: Answer) -> SearchTables:
         """Return the search tables of an answer at a place that differs from it in its links."""
-        tables = answer.ground.linked(problem_at(self.problem, place))
+        tables = answer.tables.linked(problem_at(self.problem, place))
         if tables is None:
             raise ValueError(f"{place} differs in more than how fast links are")
         return tables
@@ -317,9 +317,9 @@ class FrontierSweep:
         only links differ, else a search of its own."""
         goal = Goal(both_sides=True)
         previous = self._previous
-        tables = previous and previous.ground.linked(problem)
+        tables = previous and previous.tables.linked(problem)
         if previous and tables:
-            cluster = previous.ground.problem.cluster
+            cluster = previous.tables.problem.cluster
             if previous.certificate.exact and problem.cluster.has_same_links(cluster):
                 return previous
             known = previous.layouts.take(_best_rows(previous))

@@ -89,12 +89,13 @@ from models.spec.profile import Coefficients
 
 @dataclass(frozen=True)
 class Variants:
-    """The choices of sharding and saver that differ in time: a host's update is bounded like a
-    device's.
+    """The choices of sharding and memory policy that differ in time: a host's update is bounded
+    like a device's.
 
     `keys`: ZeRO stage, reshard, recompute, activation offload, and, where it decides how many
-    layers are recomputed, optimizer offload, all of a sharding in a row; `of` (shardings·savers,):
-    which of them each is; `has_choice`: whether any may have a share of its layers recomputed.
+    layers are recomputed, optimizer offload, all of a sharding in a row; `of`
+    (shardings·policies,): which of them each is; `has_choice`: whether any may have a share of its
+    layers recomputed.
     """
 
     keys: tuple[tuple[int, bool, int, bool, bool], ...]
@@ -117,18 +118,18 @@ class Variants:
         return cls(keys, np.array([keys.index(key) for key in every]), bool(policies.open.any()))
 
     def any_of(self, wanted: Array) -> Array:
-        """Of (shardings·savers, n), whether any of each key is wanted; (keys, n)."""
+        """Of (shardings·policies, n), whether any of each key is wanted; (keys, n)."""
         return np.asarray(np.logical_or.reduceat(wanted[self._order], self._starts))
 
     def least_of(self, share: Array) -> Array:
-        """Of shares (shardings·savers, n), the least of each key; (keys, n)."""
+        """Of shares (shardings·policies, n), the least of each key; (keys, n)."""
         if not self.has_choice:
             return np.ones((len(self.keys), share.shape[1]))
         return np.asarray(np.minimum.reduceat(share[self._order], self._starts))
 
     @cached_property
     def shape(self) -> tuple[int, int]:
-        """Of the keys: (shardings, savers)."""
+        """Of the keys: (shardings, policies)."""
         shardings = len({key[:2] for key in self.keys})
         return shardings, len(self.keys) // shardings
 
@@ -192,8 +193,8 @@ class Parts:
 
 
 class Bounds:
-    """Bounds for n meshes, placed or as close as can be, under every choice of sharding and saver
-    of some policies; `chain`: which of the chains each is."""
+    """Bounds for n meshes, placed or as close as can be, under every choice of sharding and memory
+    policy of some policies; `chain`: which of the chains each is."""
 
     def __init__(self, costs: MeshCosts, policies: Policies, chains: Chains, chain: Array) -> None:
         self.problem, self.costs, self.c, self.stack = (

@@ -2,10 +2,10 @@
 
 Branch and bound in the levels of models.layouts.space. Trunks are taken in order of a bound,
 crossed with expert degrees and bounded again as cores; cores are split over replication and
-sharding, and bounded under every choice of sharding and saver with groups as close as can be; what
-is left is placed on the fabric, bounded once more, and crossed with schedules; what is still left
-is evaluated. Each level is a few vectorised passes, and a first handful of the most promising
-meshes is evaluated early, so that the bounds have something to prune against.
+sharding, and bounded under every choice of sharding and memory policy with groups as close as can
+be; what is left is placed on the fabric, bounded once more, and crossed with schedules; what is
+still left is evaluated. Each level is a few vectorised passes, and a first handful of the most
+promising meshes is evaluated early, so that the bounds have something to prune against.
 
 What is opened is searched for all of the answer: the fastest, the best of the meshes that are asked
 for, the best without and with a pipeline, and the front of time and complexity within the
@@ -85,17 +85,17 @@ def search(
 
 
 def search_on(
-    ground: SearchTables, goal: Goal, should_continue: ShouldContinue, known: Layouts | None = None
+    tables: SearchTables, goal: Goal, should_continue: ShouldContinue, known: Layouts | None = None
 ) -> Answer:
     """The same on what is known of a space."""
-    held = Incumbent(goal)
+    incumbent = Incumbent(goal)
     if known is not None:
-        held.knowing(*_reached(ground, known))
-    answer = _Search(ground, held, should_continue).run()
-    while answer.certificate.exact and held.short:
-        held = held.again()
+        incumbent.knowing(*_reached(tables, known))
+    answer = _Search(tables, incumbent, should_continue).run()
+    while answer.certificate.exact and incumbent.short:
+        incumbent = incumbent.again()
         try:
-            again = _Search(ground, held, should_continue).run()
+            again = _Search(tables, incumbent, should_continue).run()
         except (OutOfTime, NothingFaster):  # time ended before the best was met again
             return answer.inexact()
         answer = again if again.certificate.exact else answer.inexact()
@@ -103,58 +103,58 @@ def search_on(
 
 
 def search_all(
-    ground: SearchTables, limits: Array, most: int, should_continue: ShouldContinue
+    tables: SearchTables, limits: Array, most: int, should_continue: ShouldContinue
 ) -> tuple[Layouts, Array] | None:
     """All layouts that fit and take no longer than the limit for those without and with a pipeline,
     and how complex each is; None if there are none, if it had to look at more than `most` for that,
     or if there was no time."""
-    exact, held = _within(ground, limits, most, should_continue)
-    if not (exact and held.layouts):
+    exact, incumbent = _within(tables, limits, most, should_continue)
+    if not (exact and incumbent.layouts):
         return None
-    return Layouts.concatenate(held.layouts), np.concatenate(held.complexities)
+    return Layouts.concatenate(incumbent.layouts), np.concatenate(incumbent.complexities)
 
 
-def finds_any(ground: SearchTables, limits: Array, should_continue: ShouldContinue) -> bool | None:
+def finds_any(tables: SearchTables, limits: Array, should_continue: ShouldContinue) -> bool | None:
     """Whether any layout fits and takes no longer than the limit for those without and with a
     pipeline; None if there was no time to tell."""
-    exact, held = _within(ground, limits, _MOST_LAYOUTS, should_continue)
-    return bool(held.layouts) if exact or held.layouts else None
+    exact, incumbent = _within(tables, limits, _MOST_LAYOUTS, should_continue)
+    return bool(incumbent.layouts) if exact or incumbent.layouts else None
 
 
 def _within(
-    ground: SearchTables, limits: Array, most: int, should_continue: ShouldContinue
+    tables: SearchTables, limits: Array, most: int, should_continue: ShouldContinue
 ) -> tuple[bool, Incumbent]:
     """Whether a search of all that take no longer than the limits came to its end, and what it
     holds."""
-    held = Incumbent(Goal(both_sides=True), best=float(limits.max()), all_within=limits)
-    search = _Search(ground, held, should_continue, most)
+    incumbent = Incumbent(Goal(both_sides=True), best=float(limits.max()), all_within=limits)
+    search = _Search(tables, incumbent, should_continue, most)
     search.fastest()
-    return search.exact, held
+    return search.exact, incumbent
 
 
-def _reached(ground: SearchTables, known: Layouts) -> tuple[Layouts, Array, Array]:
+def _reached(tables: SearchTables, known: Layouts) -> tuple[Layouts, Array, Array]:
     """Those that fit, with the step time and the complexity of each."""
-    found = ground.predict(known)
-    fits = np.flatnonzero(ground.fits(found.memory, found.host_bytes))
+    found = tables.predict(known)
+    fits = np.flatnonzero(tables.fits(found.memory, found.host_bytes))
     layouts = known.take(fits)
-    return layouts, found.step_time_s[fits], complexity(ground.problem, layouts)
+    return layouts, found.step_time_s[fits], complexity(tables.problem, layouts)
 
 
 class _Search:
     def __init__(
         self,
-        ground: SearchTables,
-        held: Incumbent,
+        tables: SearchTables,
+        incumbent: Incumbent,
         should_continue: ShouldContinue,
         most: int = _MOST_LAYOUTS,
     ) -> None:
-        self.ground, self.held, self.should_continue, self.most = (
-            ground,
-            held,
+        self.tables, self.incumbent, self.should_continue, self.most = (
+            tables,
+            incumbent,
             should_continue,
             most,
         )
-        self.rejected, self.pruned_by_memory = ground.rejected.copy(), ground.pruned_by_memory
+        self.rejected, self.pruned_by_memory = tables.rejected.copy(), tables.pruned_by_memory
         self.evaluated, self.over_memory, self.looked_at = 0, 0, 0
         self.closing_bound = np.inf
         self.exact = True
@@ -162,11 +162,11 @@ class _Search:
 
     def run(self) -> Answer:
         cores = self.fastest()
-        if not self.held.layouts:
+        if not self.incumbent.layouts:
             raise self._nothing()
         if cores is not None:
             self._simplest(cores)
-        return self.held.answer(self._certificate(), self.ground)
+        return self.incumbent.answer(self._certificate(), self.tables)
 
     # -- trunks and cores
     # ---------------------------------------------------------------------------------------
@@ -175,14 +175,14 @@ class _Search:
         """Cross blocks of trunks in order of their bound. The best cores are opened at once until
         there is a time to prune against; the others at the end. Returns those that are left, of
         those that may be in the answer."""
-        ground = self.ground
-        rows, experts = ground.trunks.rows, len(ground.experts)
-        bounds, body = ground.bounds, ground.body
-        least = np.minimum.reduceat(bounds.passes, ground.first_shard)[body] + ground.context
-        weights = np.maximum.reduceat(bounds.weights, ground.first_shard)[body]
-        row, chain = ground.chains.row(weights, least), ground.trunks.chains
-        idle, window = ground.chains.least_idle[row, chain], ground.chains.window[row, chain]
-        bound = bounds.time(least, rows, idle, window, bounds.dense[ground.first_shard][body])
+        tables = self.tables
+        rows, experts = tables.trunks.rows, len(tables.experts)
+        bounds, body = tables.bounds, tables.body
+        least = np.minimum.reduceat(bounds.passes, tables.first_shard)[body] + tables.context
+        weights = np.maximum.reduceat(bounds.weights, tables.first_shard)[body]
+        row, chain = tables.chains.row(weights, least), tables.trunks.chains
+        idle, window = tables.chains.least_idle[row, chain], tables.chains.window[row, chain]
+        bound = bounds.time(least, rows, idle, window, bounds.dense[tables.first_shard][body])
         points = points_of_degrees(rows)
         order = np.argsort(bound, kind="stable")
         cores: Cores | None = None
@@ -191,7 +191,7 @@ class _Search:
         for block, _ in growing_slices(
             order, most if self._knows_limit else max(_CORES // experts, 1), most
         ):
-            wanted = self.held.wanted(bound[block], rows.pp[block] > 1, points[block])
+            wanted = self.incumbent.wanted(bound[block], rows.pp[block] > 1, points[block])
             self._close(bound[block[~wanted]])
             if not self._may_go_on(float(bound[block[0]])):
                 break
@@ -214,17 +214,17 @@ class _Search:
     @property
     def _knows_limit(self) -> bool:
         """Whether there was one to begin with."""
-        return bool(np.isfinite(self.held.goal.faster_than))
+        return bool(np.isfinite(self.incumbent.goal.faster_than))
 
     @property
     def _is_limited(self) -> bool:
         """Whether there is a time to prune against."""
-        return bool(np.isfinite(min(self.held.best, self.held.goal.faster_than)))
+        return bool(np.isfinite(min(self.incumbent.best, self.incumbent.goal.faster_than)))
 
     def _first_placed(self, piped: Array) -> int:
         """Of meshes that are placed, with or without a pipeline, how many are bounded together at
         first."""
-        if np.isfinite(self.held.limit(piped)).all():
+        if np.isfinite(self.incumbent.limit(piped)).all():
             return _PLACED
         return _FIRST_LIMITED if self._is_limited else _FIRST_PLACED
 
@@ -238,8 +238,8 @@ class _Search:
         if not self._may_go_on(float(cores.bound[~opened].min(initial=np.inf))):
             return np.zeros(0, dtype=np.int64)
         piped = cores.piped
-        left = np.flatnonzero(~opened & self.held.wanted(cores.bound, piped, cores.points))
-        fast = self.held.fast(cores.bound[left], piped[left])
+        left = np.flatnonzero(~opened & self.incumbent.wanted(cores.bound, piped, cores.points))
+        fast = self.incumbent.fast(cores.bound[left], piped[left])
         left = left[np.lexsort((cores.bound[left], ~fast))] if fast.any() else left[:0]
         best = np.concatenate(
             [self._first(cores, left[piped[left] == side], count // 2) for side in (False, True)]
@@ -253,31 +253,31 @@ class _Search:
         """Of some rows the first, that together have not too many meshes."""
         rows = rows[:count]
         meshes = (
-            np.cumsum(self.ground.splits[cores.trunk[rows]]) // self.ground.space.allowed_placements
+            np.cumsum(self.tables.splits[cores.trunk[rows]]) // self.tables.space.allowed_placements
         )
-        most = _MESHES if self._knows_limit and not self.ground.places_freely else _MESHES // 2
+        most = _MESHES if self._knows_limit and not self.tables.places_freely else _MESHES // 2
         return rows[: max(int(np.searchsorted(meshes, most, side="right")), 1)]
 
     def _crossed(self, trunks: Array) -> Cores:
         """These trunks with every pair of expert degrees that may fold and fit, where that may be
         in the answer."""
-        ground = self.ground
-        trunk, expert = ground.pairs(trunks)
-        crossed = int(ground.splits[trunks].sum()) * len(ground.experts)
-        folding = int(ground.splits[trunk].sum())
-        self.rejected["experts_fold_over_dense_axes"] += (crossed - folding) * len(ground.policies)
-        layouts, shard, memory = ground.cores(trunk, expert)
-        fits = memory <= ground.at_most
-        self.pruned_by_memory += int(ground.splits[trunk[~fits]].sum()) * len(ground.policies)
+        tables = self.tables
+        trunk, expert = tables.pairs(trunks)
+        crossed = int(tables.splits[trunks].sum()) * len(tables.experts)
+        folding = int(tables.splits[trunk].sum())
+        self.rejected["experts_fold_over_dense_axes"] += (crossed - folding) * len(tables.policies)
+        layouts, shard, memory = tables.cores(trunk, expert)
+        fits = memory <= tables.at_most
+        self.pruned_by_memory += int(tables.splits[trunk[~fits]].sum()) * len(tables.policies)
         layouts, trunk, shard = layouts.take(fits), trunk[fits], shard[fits]
-        bounds, chains = ground.bounds, ground.chains
-        least = bounds.passes[shard] + ground.context[trunk]
-        row, chain = chains.row(bounds.weights[shard], least), ground.chain(trunk)
+        bounds, chains = tables.bounds, tables.chains
+        least = bounds.passes[shard] + tables.context[trunk]
+        row, chain = chains.row(bounds.weights[shard], least), tables.chain(trunk)
         idle, window = chains.least_idle[row, chain], chains.window[row, chain]
         bound = bounds.time(least, layouts, idle, window, bounds.dense[shard], bounds.expert[shard])
         found = self._wanted(Cores(layouts, trunk, shard, bound))
         return replace(
-            found, layouts=ground.layouts(found.trunk, found.shard)
+            found, layouts=tables.layouts(found.trunk, found.shard)
         )  # those of the others can go
 
     # -- meshes
@@ -285,42 +285,42 @@ class _Search:
 
     def _split(self, cores: Cores) -> Meshes:
         """The meshes of some cores that may be in the answer, with groups as close as can be."""
-        ground = self.ground
-        layouts, parent = ground.space.split(cores.layouts)
-        near = closest_groups(ground.problem.cluster, layouts)
-        links = partial(ground.least.collectives, near, layouts)
-        costs = ground.costs(layouts, cores.shard[parent], near, links)
-        chain = ground.chain(cores.trunk[parent])
+        tables = self.tables
+        layouts, parent = tables.space.split(cores.layouts)
+        near = closest_groups(tables.problem.cluster, layouts)
+        links = partial(tables.least.collectives, near, layouts)
+        costs = tables.costs(layouts, cores.shard[parent], near, links)
+        chain = tables.chain(cores.trunk[parent])
         rows = np.arange(len(layouts))
         return self._wanted(
-            Meshes(costs, rows, chain, points_of_degrees(layouts), ground.bounded(costs, chain))
+            Meshes(costs, rows, chain, points_of_degrees(layouts), tables.bounded(costs, chain))
         )
 
     def _sweep(self, meshes: Meshes, order: Array) -> None:
         """Open meshes, a few at a time."""
         for block, rest in growing_slices(
-            order, _FIRST_FREE if self.ground.places_freely else _FIRST_MESHES, _MESHES
+            order, _FIRST_FREE if self.tables.places_freely else _FIRST_MESHES, _MESHES
         ):
             if not self._may_go_on(float(meshes.bound[rest].min())):
                 return
             left = self._wanted(meshes.take(block))
-            if len(left) and self.ground.places_freely:
+            if len(left) and self.tables.places_freely:
                 left = self._fitting_meshes(left)
             if len(left):
-                (self._fill if self.ground.space.has_torus_choice else self._open)(left)
+                (self._fill if self.tables.space.has_torus_choice else self._open)(left)
 
     def _fill(self, meshes: Meshes) -> None:
         """Open meshes in every filling of a torus, bounded each."""
-        ground, layouts = self.ground, meshes.layouts
-        fillings = ground.space.fillings
-        near = closest_groups(ground.problem.cluster, layouts)
-        links = partial(ground.least.collectives, near, layouts, apart=True)
+        tables, layouts = self.tables, meshes.layouts
+        fillings = tables.space.fillings
+        near = closest_groups(tables.problem.cluster, layouts)
+        links = partial(tables.least.collectives, near, layouts, apart=True)
         rows = np.tile(np.arange(len(meshes)), len(fillings))
         axes, block = np.repeat(fillings, len(meshes), axis=0).T
         layouts = layouts.take(rows).with_columns(torus_axes=axes, torus_block=block)
-        costs = ground.costs(layouts, meshes.costs.shard[rows], near.times(len(fillings)), links)
+        costs = tables.costs(layouts, meshes.costs.shard[rows], near.times(len(fillings)), links)
         filled = meshes.take(rows)
-        bound = np.maximum(filled.bound, ground.bounded(costs, filled.chain))
+        bound = np.maximum(filled.bound, tables.bounded(costs, filled.chain))
         filled = self._wanted(replace(filled, costs=costs, bound=bound))
         for some, _ in growing_slices(
             np.argsort(filled.bound, kind="stable"), _FIRST_FREE, _MESHES
@@ -341,24 +341,24 @@ class _Search:
 
     def _open(self, meshes: Meshes) -> None:
         """Place meshes, and bound them by their own links; the most promising first."""
-        ground = self.ground
+        tables = self.tables
         first, kind = distinct(
             *(getattr(meshes.layouts, name) for name in (*DEGREES, *TORUS_KNOBS))
         )
-        placed, of_kind, links = ground.space.placed(meshes.layouts.take(first))
+        placed, of_kind, links = tables.space.placed(meshes.layouts.take(first))
         if not len(placed):
             return
         start = np.searchsorted(of_kind, np.arange(len(first) + 1))
         mesh, place = expand_ranges(start[kind], np.diff(start)[kind])
-        points, piped = points_of_mesh(ground.problem, placed, links)[place], meshes.piped[mesh]
-        wanted = self.held.wanted(meshes.bound[mesh], piped, points)
+        points, piped = points_of_mesh(tables.problem, placed, links)[place], meshes.piped[mesh]
+        wanted = self.incumbent.wanted(meshes.bound[mesh], piped, points)
         self._close(meshes.bound[mesh[~wanted]])
         mesh, place, points = mesh[wanted], place[wanted], points[wanted]
         layouts = meshes.layouts.take(mesh).with_columns(placement=placed.placement[place])
-        seconds = partial(collectives, ground.problem, links, ground.c)
-        costs = ground.costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
+        seconds = partial(collectives, tables.problem, links, tables.c)
+        costs = tables.costs(layouts, meshes.costs.shard[mesh], links.take(place), seconds)
         chain = meshes.chain[mesh]
-        found = Meshes(costs, mesh, chain, points, ground.bounded(costs, chain))
+        found = Meshes(costs, mesh, chain, points, tables.bounded(costs, chain))
         for rows, rest in growing_slices(
             np.argsort(found.bound, kind="stable"), self._first_placed(piped[wanted]), _MESHES
         ):
@@ -380,17 +380,17 @@ class _Search:
 
     def _leaves(self, meshes: Meshes) -> Leaves:
         """Variants of meshes with schedules that may be in the answer."""
-        ground = self.ground
-        room = ground.room(meshes)
-        fits, share = room.fits[:, room.of], ground.variants.least_of(room.memory.share)[:, room.of]
-        bounds = Bounds(meshes.costs, ground.policies, ground.chains, meshes.chain)
-        some = ground.variants.any_of(fits)
-        times, parts = bounds.time(ground.variants, some, share)
-        wanted = self.held.wanted(
-            times.step, meshes.piped, meshes.points + ground.key_points[:, None]
+        tables = self.tables
+        room = tables.room(meshes)
+        fits, share = room.fits[:, room.of], tables.variants.least_of(room.memory.share)[:, room.of]
+        bounds = Bounds(meshes.costs, tables.policies, tables.chains, meshes.chain)
+        some = tables.variants.any_of(fits)
+        times, parts = bounds.time(tables.variants, some, share)
+        wanted = self.incumbent.wanted(
+            times.step, meshes.piped, meshes.points + tables.key_points[:, None]
         )
         self._close(times.step[some & ~wanted])
-        variant, mesh = np.nonzero(fits & (some & wanted)[ground.variants.of])
+        variant, mesh = np.nonzero(fits & (some & wanted)[tables.variants.of])
         leaves = self._wanted(self._scheduled(meshes, room, times, variant, mesh))
         beyond = self._beyond(meshes, leaves, times, parts, bounds.hideable)
         return self._wanted(leaves.with_columns(bound=leaves.bound + beyond))
@@ -400,34 +400,36 @@ class _Search:
     ) -> Leaves:
         """Variants of placed meshes with every schedule that is legal and under which they may
         fit."""
-        ground = self.ground
-        chains, chain = ground.chains, meshes.chain[mesh]
+        tables = self.tables
+        chains, chain = tables.chains, meshes.chain[mesh]
         pair, schedule = np.nonzero(chains.legal[chain])
         variant, mesh, chain = variant[pair], mesh[pair], chain[pair]
-        more = take_at(chains.flying, chain, schedule) - chains.least_flying[chain]
-        fits = room.fit(variant, mesh, more, ground.at_most)
+        more = (
+            take_at(chains.in_flight_by_schedule, chain, schedule) - chains.least_in_flight[chain]
+        )
+        fits = room.fit(variant, mesh, more, tables.at_most)
         variant, mesh, chain, schedule = variant[fits], mesh[fits], chain[fits], schedule[fits]
-        key = ground.variants.of[variant]
+        key = tables.variants.of[variant]
         row = take_at(times.row, key, mesh)
         idle = chains.idle[row, chain, schedule] - chains.least_idle[row, chain]
         bound = take_at(times.step, key, mesh) + idle * take_at(times.pass_s, key, mesh)
-        points = meshes.points[mesh] + ground.variant_points[variant]
-        points += meshes.piped[mesh] * ground.schedule_points[schedule]
+        points = meshes.points[mesh] + tables.variant_points[variant]
+        points += meshes.piped[mesh] * tables.schedule_points[schedule]
         return Leaves(mesh, schedule, variant, meshes.piped[mesh], points, bound)
 
     def _beyond(
         self, meshes: Meshes, leaves: Leaves, times: Times, parts: Parts, hides: Array | float
     ) -> Array:
         """What the heaviest stage, or an update on the host, adds to the bounds of leaves."""
-        ground = self.ground
-        mesh, key = leaves.mesh, ground.variants.of[leaves.variant]
+        tables = self.tables
+        mesh, key = leaves.mesh, tables.variants.of[leaves.variant]
         row, both, once = (take_at(of, key, mesh) for of in (times.row, parts.both, parts.once))
         weights = parts.weights.take(mesh, axis=1)
-        beyond = ground.chains.beyond(
+        beyond = tables.chains.beyond(
             meshes.chain[mesh], leaves.schedule, row, both, weights, once, hides
         )
         return np.maximum(
-            beyond, ground.on_host[leaves.variant] * take_at(times.on_host, key, mesh)
+            beyond, tables.on_host[leaves.variant] * take_at(times.on_host, key, mesh)
         )
 
     # -- layouts
@@ -444,45 +446,45 @@ class _Search:
         layouts = self._layouts(meshes, leaves).with_columns(
             recompute_layers=found.recompute_layers[kept]
         )
-        stages = self.ground.chains.stages(meshes.chain[mesh], leaves.schedule)
+        stages = self.tables.chains.stages(meshes.chain[mesh], leaves.schedule)
         time = Combiner(layouts, meshes.costs.take(mesh), stages).time()
-        self.held.add(
+        self.incumbent.add(
             layouts, total(time.values()), meshes.points[mesh] + points_of_policy(layouts)
         )
 
     def _layouts(self, meshes: Meshes, leaves: Leaves) -> Layouts:
-        return self.ground.with_policies(
+        return self.tables.with_policies(
             meshes.layouts.take(leaves.mesh), leaves.schedule, leaves.variant
         )
 
     def _fitting(self, meshes: Meshes, leaves: Leaves) -> Outcome:
         """What becomes of the layouts that each leaf stands for. Placement is nothing to memory."""
-        ground = self.ground
-        mesh, schedule, r = leaves.mesh, leaves.schedule, ground.memory_policy[leaves.variant]
+        tables = self.tables
+        mesh, schedule, r = leaves.mesh, leaves.schedule, tables.memory_policy[leaves.variant]
         layouts = self._layouts(meshes, leaves)
-        legal, most = ground.layers_again(layouts, r, np.iinfo(np.int64).max)
+        legal, most = tables.layers_again(layouts, r, np.iinfo(np.int64).max)
         layouts = layouts.with_columns(recompute_layers=most)
 
         def fit(rows: Array, layers: Array) -> Array:
             some = layouts.take(rows).with_columns(recompute_layers=layers)
-            stages = ground.chains.stages(meshes.chain[mesh[rows]], schedule[rows])
+            stages = tables.chains.stages(meshes.chain[mesh[rows]], schedule[rows])
             return Combiner(some, meshes.costs.take(mesh[rows]), stages).fits(
-                ground.capacity, ground.margin
+                tables.capacity, tables.margin
             )
 
         evaluated = fit(np.arange(len(mesh)), most) & (legal > 0)
         low, high = np.zeros(len(mesh), dtype=np.int64), np.maximum(legal - 1, 0)
         while len(rows := np.flatnonzero(evaluated & (low < high))):
             middle = (low[rows] + high[rows]) // 2
-            enough = fit(rows, ground.layers_again(layouts.take(rows), r[rows], middle)[1])
+            enough = fit(rows, tables.layers_again(layouts.take(rows), r[rows], middle)[1])
             low[rows], high[rows] = (
                 np.where(enough, low[rows], middle + 1),
                 np.where(enough, middle, high[rows]),
             )
         over = np.where(evaluated, low, legal)
-        least = np.where(evaluated, ground.layers_again(layouts, r, low)[1], most)
+        least = np.where(evaluated, tables.layers_again(layouts, r, low)[1], most)
         return Outcome(
-            evaluated, least, over, legal - over - evaluated, ground.policies.counts[r] - legal
+            evaluated, least, over, legal - over - evaluated, tables.policies.counts[r] - legal
         )
 
     # -- the simplest
@@ -492,7 +494,9 @@ class _Search:
         """Open what may be simple enough to make up for its time."""
         points, piped = cores.points, cores.piped
         left = np.lexsort((cores.bound, points))
-        while len(left := left[self.held.wanted(cores.bound[left], piped[left], points[left])]):
+        while len(
+            left := left[self.incumbent.wanted(cores.bound[left], piped[left], points[left])]
+        ):
             if not self._may_go_on(float(cores.bound[left].min())):
                 return
             meshes = self._split(cores.take(left[:_PROBED]))
@@ -504,7 +508,7 @@ class _Search:
 
     def _wanted(self, rows: Bounded) -> Bounded:
         """Of cores, meshes or leaves those that may be in the answer."""
-        wanted = self.held.wanted(rows.bound, rows.piped, rows.points)
+        wanted = self.incumbent.wanted(rows.bound, rows.piped, rows.points)
         self._close(rows.bound[~wanted])
         return rows.take(np.flatnonzero(wanted))
 
@@ -539,9 +543,9 @@ class _Search:
         self.rejected["recompute_layers_offered"] += int(found.illegal.sum())
 
     def _certificate(self) -> Certificate:
-        ground = self.ground
+        tables = self.tables
         rejected = {name: count for name, count in self.rejected.items() if count}
-        size = ground.space.size
+        size = tables.space.size
         rest = (
             size
             - sum(rejected.values())
@@ -551,7 +555,7 @@ class _Search:
         )
         return Certificate(
             space=size,
-            cardinality=ground.space.cardinality,
+            cardinality=tables.space.cardinality,
             rejected=rejected,
             over_memory=self.over_memory,
             pruned_by_memory=self.pruned_by_memory,
@@ -559,7 +563,7 @@ class _Search:
             evaluated=self.evaluated,
             closing_bound_s=self.closing_bound if np.isfinite(self.closing_bound) else None,
             exact=self.exact,
-            gap=max(self.held.best / self.closing_bound - 1, 0.0),
+            gap=max(self.incumbent.best / self.closing_bound - 1, 0.0),
         )
 
     def _nothing(self) -> Exception:
@@ -568,4 +572,4 @@ class _Search:
             return NothingFaster()
         if not self.exact:
             return OutOfTime()
-        return MinimumMemory(self.ground, self._has_time).error() or NoLegalLayout(self.rejected)
+        return MinimumMemory(self.tables, self._has_time).error() or NoLegalLayout(self.rejected)

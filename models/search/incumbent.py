@@ -141,7 +141,7 @@ class Incumbent:
             (bound < limits.take(simpler)) & (bound < self.goal.faster_than)
         )
 
-    def answer(self, certificate: Certificate, ground: SearchTables) -> Answer:
+    def answer(self, certificate: Certificate, tables: SearchTables) -> Answer:
         """Of what is held, with how the search went."""
         layouts = Layouts.concatenate(self.layouts)
         times, points = _alike(np.concatenate(self.times)), np.concatenate(self.complexities)
@@ -163,7 +163,7 @@ class Incumbent:
             with_pp=best[True],
             complete_s=min(self._ranked_to, self.goal.faster_than),
             certificate=certificate,
-            ground=ground,
+            tables=tables,
         )
 
 

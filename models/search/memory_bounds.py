@@ -46,7 +46,7 @@ from models.spec.recompute import NONE
 class Memory:
     """Least bytes on the fullest stage; what its layers need at least, with what each more
     micro-batch in flight adds to that; and the least share of layers to recompute, where that is
-    open, for them to fit. All of shape (shardings·savers, n)."""
+    open, for them to fit. All of shape (shardings·policies, n)."""
 
     least: Array
     layers: Array
@@ -91,18 +91,18 @@ class _Activations:
 
 
 class MemoryBounds:
-    """For n meshes under every choice of sharding and saver; `flying`: F of the schedule that keeps
-    least; `capacity`: bytes that no layout may need more than."""
+    """For n meshes under every choice of sharding and memory policy; `min_in_flight`: F of the
+    schedule that keeps least; `capacity`: bytes that no layout may need more than."""
 
     def __init__(
         self,
         costs: MeshCosts,
         policies: Policies,
-        flying: Array,
+        min_in_flight: Array,
         capacity: Array | float,
     ) -> None:
         self.problem, self.costs, self.c, self.policies = costs.problem, costs, costs.c, policies
-        self.flying = flying
+        self.min_in_flight = min_in_flight
         self.left = (capacity - self.c.context_gib * GIB) / (1 + self.c.fragmentation)
         self.pp = costs.layouts.pp
         z = policies.shardings
@@ -137,14 +137,14 @@ class MemoryBounds:
         policies."""
         every, some = self._kept(NONE), [layer[policies] for layer in again.layers or []]
         layers, each = _fullest(self._counts, states.layers, every, self.pp)
-        nothing = layers + self.flying * each
+        nothing = layers + self.min_in_flight * each
         r = int(np.argmax(self._counts))
         piped = total(
             n * np.minimum(_times(p, states.layers[r]), b / every[r])
             for n, p, b in zip(self._counts, states.layers, some, strict=True)
-        ) * (states.layers[r] + self.flying * every[r])
+        ) * (states.layers[r] + self.min_in_flight * every[r])
         alone = total(
-            n * (p + self.flying * b)
+            n * (p + self.min_in_flight * b)
             for n, p, b in zip(self._counts, states.layers, some, strict=True)
         )
         least = np.where(self.pp == 1, alone, piped) / self.pp
@@ -153,7 +153,7 @@ class MemoryBounds:
 
     def _together(self, states: _States, activations: _Activations) -> tuple[Array, Array, Array]:
         layers, each = _fullest(self._counts, states.layers, activations.layers, self.pp)
-        layers = layers + self.flying * each + states.mean + activations.mean
+        layers = layers + self.min_in_flight * each + states.mean + activations.mean
         return np.maximum(layers, states.last + activations.last), layers, each
 
     def _of_layers(self, worth: _Worth) -> list[Array]:
@@ -189,7 +189,7 @@ class MemoryBounds:
         if not offload:
             return _Activations(layers, mean, losing + one)
         largest = reduce(np.maximum, layers)
-        mean = mean + np.where(self.pp == 1, np.minimum(2 * largest, self.flying * one), one)
+        mean = mean + np.where(self.pp == 1, np.minimum(2 * largest, self.min_in_flight * one), one)
         return _Activations(None, mean, losing + one)
 
     def _worth(self, on_host: Array) -> _Worth:
@@ -274,7 +274,7 @@ class CoreMemory:
         self.layers = shards.bytes[: len(problem.architecture.kinds)]
         self.ends = shards.bytes[-2 if problem.architecture.tie_word_embeddings else -1 :]
 
-    def memory(self, shard: Array, cores: Layouts, flying: Array) -> Array:
+    def memory(self, shard: Array, cores: Layouts, min_in_flight: Array) -> Array:
         """Least bytes on the fullest stage of cores on these shards."""
         worth = self._worth(cores)
         layers = [size.take(shard) for size in self.layers]
@@ -283,7 +283,8 @@ class CoreMemory:
             {pair[:2] for pair in _rows(self.policies.memory_policies, *_MEMORY_POLICIES)}
         )
         needed = [
-            self._needed(parameters, shard, cores.pp, flying, *pair) for pair in memory_policies
+            self._needed(parameters, shard, cores.pp, min_in_flight, *pair)
+            for pair in memory_policies
         ]
         held = (
             reduce(np.minimum, needed)
@@ -311,7 +312,7 @@ class CoreMemory:
         parameters: list[Array],
         shard: Array,
         pp: Array,
-        flying: Array,
+        min_in_flight: Array,
         recompute: int,
         offload: int,
     ) -> Array:
@@ -324,7 +325,7 @@ class CoreMemory:
             None if offload else kept,
             pp,
         )
-        held = held + flying * each
+        held = held + min_in_flight * each
         if recompute:
             most = [
                 (of_kind[0] - of_kind[policy]).take(shard) * scale for of_kind in self.shards.kept

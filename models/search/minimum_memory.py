@@ -28,47 +28,47 @@ class MinimumMemory:
     cores, and of these their variants, in order of a bound; `run_to_completion`, or as long as
     there was time."""
 
-    def __init__(self, ground: SearchTables, should_continue: ShouldContinue) -> None:
-        self.ground = ground
+    def __init__(self, tables: SearchTables, should_continue: ShouldContinue) -> None:
+        self.tables = tables
         self.layout: Layout | None = None
         self.least, self.beyond_host, self.run_to_completion = np.inf, False, True
         self._look(should_continue)
 
     def error(self) -> Infeasible | None:
         """None if no layout is legal."""
-        ground = self.ground
+        tables = self.tables
         if self.layout is None and not self.run_to_completion:
             return Infeasible(
                 "memory", "no legal layout fits; by how much, there was no time to find"
             )
-        host = f"{ground.problem.cluster.host_bytes / GIB:.1f} GiB of host memory beside"
+        host = f"{tables.problem.cluster.host_bytes / GIB:.1f} GiB of host memory beside"
         if self.layout is None and self.beyond_host:
-            available = ground.problem.cluster.host_bytes / GIB
+            available = tables.problem.cluster.host_bytes / GIB
             detail = f"all that may fit a device offloads more than the {host} it"
             return Infeasible("memory", detail, available=available, unit="GiB")
         if self.layout is None:
             return None
-        needed, usable = self.least / GIB, ground.capacity / GIB
+        needed, usable = self.least / GIB, tables.capacity / GIB
         of = "" if self.run_to_completion else ", of those that there was time for,"
         detail = (
             f"the most frugal legal layout{of} needs {needed:.1f} GiB on its fullest device,"
             f" {usable:.1f} GiB are"
         )
-        probability = ground.space.constraints.min_fit_probability
+        probability = tables.space.constraints.min_fit_probability
         of = (
             f" with constraints.min_fit_probability = {probability:g}"
             if probability > EVEN_CHANCE
             else ""
         )
         detail += f" usable{of}: {self.layout.summary()}"
-        if ground.hosts_too_small:
+        if tables.hosts_too_small:
             detail += f"; {host} each are too few for the optimizer's states"
         return Infeasible("memory", detail, needed=needed, available=usable, unit="GiB")
 
     def _look(self, should_continue: ShouldContinue) -> None:
         for bound, cores in self._cores():
             if bound >= self.least or (
-                self.beyond_host and self.layout is None and bound > self.ground.at_most
+                self.beyond_host and self.layout is None and bound > self.tables.at_most
             ):
                 return
             if not should_continue():
@@ -92,12 +92,12 @@ class MinimumMemory:
         """The meshes of some cores, each under every legal variant, few at a time at first: what
         they need at least, in order of that and less than `least`, their costs, trunks and
         variants."""
-        ground = self.ground
-        layouts, parent = ground.space.split(cores.layouts)
-        trunk, near = cores.trunk[parent], closest_groups(ground.problem.cluster, layouts)
-        chain, costs = ground.chain(trunk), ground.costs(layouts, cores.shard[parent], near, None)
-        bounds = ground.least_memory(costs, chain).least
-        variant, mesh = np.nonzero((bounds < self.least) & ground.legal(layouts))
+        tables = self.tables
+        layouts, parent = tables.space.split(cores.layouts)
+        trunk, near = cores.trunk[parent], closest_groups(tables.problem.cluster, layouts)
+        chain, costs = tables.chain(trunk), tables.costs(layouts, cores.shard[parent], near, None)
+        bounds = tables.least_memory(costs, chain).least
+        variant, mesh = np.nonzero((bounds < self.least) & tables.legal(layouts))
         bound = bounds[variant, mesh]
         for chosen, _ in growing_slices(np.argsort(bound, kind="stable"), _FIRST, _MOST):
             at = mesh[chosen]
@@ -106,25 +106,25 @@ class MinimumMemory:
     def _needed(self, costs: MeshCosts, trunk: Array, variant: Array) -> tuple[Layouts, Array]:
         """Meshes with their variants under every legal schedule: bytes on the fullest device,
         infinite where the host has not as much as is offloaded."""
-        ground = self.ground
-        mesh, schedule = np.nonzero(ground.chains.legal[ground.chain(trunk)])
-        rows = ground.with_policies(costs.layouts.take(mesh), schedule, variant[mesh])
-        legal, most = ground.layers_again(
-            rows, ground.memory_policy[variant[mesh]], np.iinfo(np.int64).max
+        tables = self.tables
+        mesh, schedule = np.nonzero(tables.chains.legal[tables.chain(trunk)])
+        rows = tables.with_policies(costs.layouts.take(mesh), schedule, variant[mesh])
+        legal, most = tables.layers_again(
+            rows, tables.memory_policy[variant[mesh]], np.iinfo(np.int64).max
         )
         kept = np.flatnonzero(legal > 0)
         rows, mesh = rows.with_columns(recompute_layers=most).take(kept), mesh[kept]
-        stages = ground.chains.stages(ground.chain(trunk[mesh]), schedule[kept])
+        stages = tables.chains.stages(tables.chain(trunk[mesh]), schedule[kept])
         combiner = Combiner(rows, costs.take(mesh), stages)
         used, _ = combiner.memory()
-        on_host = ground.margin.times(used) * combiner.host() <= ground.problem.cluster.host_bytes
-        return rows, np.where(on_host, ground.margin.needed(used), np.inf)
+        on_host = tables.margin.times(used) * combiner.host() <= tables.problem.cluster.host_bytes
+        return rows, np.where(on_host, tables.margin.needed(used), np.inf)
 
     def _cores(self) -> Iterator[tuple[float, Cores]]:
         """Cores, few at a time at first, in order of the memory that they need at least."""
-        ground = self.ground
-        trunk, expert = ground.pairs(np.arange(len(ground.trunks.rows)))
-        layouts, shard, memory = ground.cores(trunk, expert)
+        tables = self.tables
+        trunk, expert = tables.pairs(np.arange(len(tables.trunks.rows)))
+        layouts, shard, memory = tables.cores(trunk, expert)
         order = np.argsort(memory, kind="stable")
         for chosen, _ in growing_slices(order, 16, _CORES):
             yield (

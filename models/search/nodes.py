@@ -86,7 +86,7 @@ class Meshes:
 
 @dataclass(frozen=True)
 class Room:
-    """Memory of meshes under every variant (shardings·savers, n): `fits` those that are legal and
+    """Memory of meshes under every variant (shardings·policies, n): `fits` those that are legal and
     may fit. Placement is nothing to memory: `of` says for every placed mesh which it is."""
 
     memory: Memory
@@ -105,7 +105,7 @@ class Room:
 @dataclass(frozen=True, slots=True)
 class Leaves(Columns):
     """Layouts that may be evaluated: the placed mesh of each, its schedule, and its sharding with
-    saver; whether it has a pipeline, all its points of complexity, and a bound."""
+    memory policy; whether it has a pipeline, all its points of complexity, and a bound."""
 
     mesh: Array
     schedule: Array

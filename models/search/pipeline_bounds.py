@@ -123,13 +123,13 @@ class Chains:
         return np.where(self.pp > 1, np.maximum(passes, 1.0), 1.0)
 
     @cached_property
-    def flying(self) -> Array:
+    def in_flight_by_schedule(self) -> Array:
         """Micro-batches in flight: the harmonic mean over stages."""
-        return flying(self.schedules, self.pp, self.micro_batches, self.legal)
+        return in_flight_by_schedule(self.schedules, self.pp, self.micro_batches, self.legal)
 
     @cached_property
-    def least_flying(self) -> Array:
-        return np.asarray(self.flying.min(axis=1))
+    def least_in_flight(self) -> Array:
+        return np.asarray(self.in_flight_by_schedule.min(axis=1))
 
     @cached_property
     def _partitions(self) -> tuple[Stages, Array]:
@@ -227,7 +227,7 @@ def passes(schedules: Layouts, pp: Array, m: Array) -> tuple[Array, Array]:
     )
 
 
-def flying(schedules: Layouts, pp: Array, m: Array, legal: Array) -> Array:
+def in_flight_by_schedule(schedules: Layouts, pp: Array, m: Array, legal: Array) -> Array:
     """F of those schedules on chains of pp stages and m micro-batches that are legal, (chains,
     schedules): pp / Σ_i 1/f_i; infinite of the others."""
     chain, schedule = np.nonzero(legal)

@@ -56,7 +56,7 @@ class Answer:
     `front`: the fastest of each complexity that is within the tolerance and faster than any simpler
     one, the `simplest` first; and the best `without` and `with_pp`. All as positions. `complete_s`:
     of an exact search all layouts that take less are among these, but those that recompute more
-    layers than they have to. `ground`: what the search looked up."""
+    layers than they have to. `tables`: what the search looked up."""
 
     layouts: Layouts
     times: Array
@@ -67,7 +67,7 @@ class Answer:
     with_pp: int | None
     complete_s: float
     certificate: Certificate
-    ground: SearchTables
+    tables: SearchTables
 
     @property
     def simplest(self) -> int:

@@ -107,8 +107,8 @@ class SearchTables:
         return other
 
     def with_layers_open(self) -> SearchTables | None:
-        """The same of nothing but savers that recompute as many layers as it takes; None where
-        there are none."""
+        """The same of nothing but memory policies that recompute as many layers as it takes; None
+        where there are none."""
         has_choice = self.policies.open[self.memory_policy]
         if not has_choice.any():
             return None
@@ -281,7 +281,7 @@ class SearchTables:
         return np.asarray(self.trunks.chains[trunk])
 
     def legal(self, layouts: Layouts) -> Array:
-        """(shardings·savers, n): the variants that meshes may have."""
+        """(shardings·policies, n): the variants that meshes may have."""
         return np.asarray(self.legal_variants[variant_row(layouts)].T)
 
     def bounded(self, costs: MeshCosts, chain: Array) -> Array:
@@ -319,7 +319,7 @@ class SearchTables:
         return (
             layouts,
             shard,
-            self.memory.memory(shard, layouts, self.chains.least_flying[self.chain(trunk)]),
+            self.memory.memory(shard, layouts, self.chains.least_in_flight[self.chain(trunk)]),
         )
 
     def layouts(self, trunk: Array, shard: Array) -> Layouts:
@@ -339,11 +339,11 @@ class SearchTables:
     def least_memory(self, costs: MeshCosts, chain: Array) -> Memory:
         """Bounds for meshes under every variant, whatever the schedule."""
         return MemoryBounds(
-            costs, self.policies, self.chains.least_flying[chain], self.capacity
+            costs, self.policies, self.chains.least_in_flight[chain], self.capacity
         ).memory()
 
     def with_policies(self, meshes: Layouts, schedule: Array, variant: Array) -> Layouts:
-        """Meshes with a schedule, and a variant of sharding and saver, each."""
+        """Meshes with a schedule, and a variant of sharding and memory policy, each."""
         parts = (
             (self.policies.schedules, SCHEDULE_KNOBS, schedule),
             (self.policies.shardings, SHARDING_KNOBS, self.sharding[variant]),

@@ -39,7 +39,7 @@ class _ResolvedRequest:
     question: ResolvedQuestion
     profile: Profile
     given: dict[str, LayoutFields]
-    settled: dict[str, LayoutFields]
+    completed: dict[str, LayoutFields]
     """The given layouts with what they leave open as the stack has it."""
 
 
@@ -62,15 +62,15 @@ class Comparisons:
             profile = requested_profile(rows, request.profile)
         sides = _sides(request)
         given = {name: side.layout for name, side in sides.items() if side.layout}
-        settled = {
+        completed = {
             name: layout.with_stack_defaults(question.problem) for name, layout in given.items()
         }
         require_all_legal(
             question.problem,
-            {f"{name}.layout": layout.build() for name, layout in settled.items()},
+            {f"{name}.layout": layout.build() for name, layout in completed.items()},
             {f"{name}.layout": layout for name, layout in given.items()},
         )
-        return _ResolvedRequest(question, profile, given, settled)
+        return _ResolvedRequest(question, profile, given, completed)
 
 
 def _sides(request: ComparisonRequest) -> dict[str, Side]:
@@ -84,7 +84,7 @@ def _compare(
     deadline: Deadline,
 ) -> Comparison:
     built = {
-        name: _layout_or_constraints(side, resolved.settled.get(name))
+        name: _layout_or_constraints(side, resolved.completed.get(name))
         for name, side in _sides(request).items()
     }
     return compare(
@@ -97,9 +97,9 @@ def _compare(
     )
 
 
-def _layout_or_constraints(side: Side, settled: LayoutFields | None) -> Layout | Constraints:
-    if settled is not None:
-        return settled.build()
+def _layout_or_constraints(side: Side, completed: LayoutFields | None) -> Layout | Constraints:
+    if completed is not None:
+        return completed.build()
     return side.constraints.build() if side.constraints else Constraints()
 
 
@@ -119,17 +119,17 @@ def _explain(
     predictions = {"first": answer.first.prediction, "second": answer.second.prediction}
     # Only a search leaves out what needs too much memory: a layout that was given is compared.
     most_searched_gib = max(
-        (found.needed_gib for name, found in predictions.items() if name not in resolved.settled),
+        (found.needed_gib for name, found in predictions.items() if name not in resolved.completed),
         default=math.inf,
     )
     answer.reasons += left_out_reasons(most_searched_gib, failed)
     answer.reasons += oom_warnings(predictions, failed)
     for name, prediction in predictions.items():
         answer.assumptions += empty_chunk_assumptions(f"the {name}", prediction)
-    for name, settled in resolved.settled.items():
+    for name, completed in resolved.completed.items():
         given = resolved.given[name]
-        answer.assumptions += layout_assumptions(f"{name}.layout", given, settled, problem)
+        answer.assumptions += layout_assumptions(f"{name}.layout", given, completed, problem)
     for name, side in _sides(request).items():
-        shown = Side(layout=resolved.settled[name]) if name in resolved.settled else side
+        shown = Side(layout=resolved.completed[name]) if name in resolved.completed else side
         answer.request[name] = shown.model_dump(mode="json", exclude_none=True)
     return answer

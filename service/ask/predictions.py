@@ -34,7 +34,7 @@ class _ResolvedRequest:
     question: ResolvedQuestion
     profile: Profile
     given: dict[str, LayoutFields]
-    settled: dict[str, LayoutFields]
+    completed: dict[str, LayoutFields]
     """The given layouts with what they leave open as the stack has it."""
 
 
@@ -53,12 +53,12 @@ class Predictions:
             question = Resolver(rows).resolve(request)
             profile = requested_profile(rows, request.profile)
         given = request.layouts_by_field()
-        settled = {
+        completed = {
             name: fields.with_stack_defaults(question.problem) for name, fields in given.items()
         }
-        layouts = {name: fields.build() for name, fields in settled.items()}
+        layouts = {name: fields.build() for name, fields in completed.items()}
         require_all_legal(question.problem, layouts, given)
-        return _ResolvedRequest(question, profile, given, settled)
+        return _ResolvedRequest(question, profile, given, completed)
 
     def _explain(
         self,
@@ -70,12 +70,12 @@ class Predictions:
         problem = resolved.question.problem
         failed = out_of_memory_runs(self._store, problem, resolved.profile)
         grounds = basis(request, resolved.question, resolved.profile)
-        for name, settled in resolved.settled.items():
+        for name, completed in resolved.completed.items():
             given = resolved.given[name]
-            grounds["assumptions"] += layout_assumptions(name, given, settled, problem)
+            grounds["assumptions"] += layout_assumptions(name, given, completed, problem)
             grounds["assumptions"] += empty_chunk_assumptions(name, predicted[name])
         grounds["request"]["layouts"] = [
-            settled.model_dump(mode="json") for settled in resolved.settled.values()
+            completed.model_dump(mode="json") for completed in resolved.completed.values()
         ]
         return PredictionAnswer(
             layouts=[*predicted.values()],
@@ -93,10 +93,10 @@ class Predictions:
 
 
 def _predict(resolved: _ResolvedRequest) -> dict[str, PredictedLayout]:
-    layouts = [fields.build() for fields in resolved.settled.values()]
+    layouts = [fields.build() for fields in resolved.completed.values()]
     predictions = predict_layouts(resolved.question.problem, layouts, resolved.profile)
     answers = map(PredictedLayout.of, predictions)
-    return dict(zip(resolved.settled, answers, strict=True))
+    return dict(zip(resolved.completed, answers, strict=True))
 
 
 def require_all_legal(

@@ -72,7 +72,7 @@ def chip_assumptions(chip: Chip, profile: Profile) -> list[str]:
 
 
 def layout_assumptions(
-    name: str, given: LayoutFields, settled: LayoutFields, problem: Problem
+    name: str, given: LayoutFields, completed: LayoutFields, problem: Problem
 ) -> list[str]:
     """The knobs that the stack settled, and one whose default is another in launchers.
 
@@ -80,17 +80,17 @@ def layout_assumptions(
     """
     lines = list[str]()
     for knob in LayoutFields.model_fields:
-        value = getattr(settled, knob)
+        value = getattr(completed, knob)
         if getattr(given, knob) != value:
             lines.append(f"{name}.{knob} is {value}: the stack's own")
-    if settled.pp > 1 and "balanced" not in given.model_fields_set and not settled.balanced:
+    if completed.pp > 1 and "balanced" not in given.model_fields_set and not completed.balanced:
         lines.append(
             f"{name}.balanced is False: as many layers on every stage, as the stack has it where"
             " they divide"
         )
     has_etp = problem.architecture.is_moe and problem.stack.expert_tensor_parallel
-    if has_etp and "etp" not in given.model_fields_set and settled.tp > settled.etp == 1:
-        like = f"Megatron-LM, told nothing, cuts them like the rest (etp = {settled.tp})"
+    if has_etp and "etp" not in given.model_fields_set and completed.tp > completed.etp == 1:
+        like = f"Megatron-LM, told nothing, cuts them like the rest (etp = {completed.tp})"
         lines.append(f"{name}.etp is 1, experts are whole: {like}")
     return lines
 
@@ -105,12 +105,12 @@ def empty_chunk_assumptions(name: str, prediction: PredictedLayout) -> list[str]
     ]
 
 
-def software_date_assumptions(report: RunSubject, settled: StackForm) -> list[str]:
+def software_date_assumptions(report: RunSubject, completed: StackForm) -> list[str]:
     """How old the software of a run is taken to be, where only the date of the run tells."""
-    if report.is_linked or settled == report.stack or isinstance(settled, str):
+    if report.is_linked or completed == report.stack or isinstance(completed, str):
         return []
     return [
-        f"stack.age_years is {settled.age_years:g}: the software is as old as measured_at,"
+        f"stack.age_years is {completed.age_years:g}: the software is as old as measured_at,"
         f" {report.measured_at:%Y-%m}"
     ]
 

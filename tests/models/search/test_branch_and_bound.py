@@ -482,7 +482,7 @@ def bounded(
     needed = predict(
         problem, layouts, c
     ).needed_bytes  # with no more memory than that, it has to recompute so much
-    held = chains.flying[rows, schedule]
+    held = chains.in_flight_by_schedule[rows, schedule]
     memory = MemoryBounds(near.costs, policies, held, needed * (1 + 1e-12)).memory()
     share = np.where(policies.open[memory_policy], memory.share[variant, rows], 1.0)
     assert (share <= (1.0 if (part := recomputed(problem, layouts)) is None else part) + 1e-9).all()
@@ -901,13 +901,13 @@ def test_a_second_search_with_what_the_first_knows_finds_both_sides_again(chip: 
         workload=Workload(seq_len=8192, global_batch=64),
         stack=catalogue.stack("megatron"),
     )
-    ground, goal = (
+    tables, goal = (
         SearchTables(Space(question, Constraints()), PROFILE),
         Goal(tolerance=0.03, top=5, both_sides=True),
     )
     held = Incumbent(goal)
-    first = search_module._Search(ground, held, run_to_completion).run()
-    second = search_module._Search(ground, held.again(), run_to_completion).run()
+    first = search_module._Search(tables, held, run_to_completion).run()
+    second = search_module._Search(tables, held.again(), run_to_completion).run()
     for before, after in ((first.without, second.without), (first.with_pp, second.with_pp)):
         assert before is not None
         assert after is not None
@@ -976,7 +976,7 @@ def test_an_answer_predicts_of_a_layout_what_is_predicted_of_it_alone() -> None:
         answer.layouts.schedule, answer.layouts.virtual_stages, answer.layouts.balanced
     )
     assert len(rows) > 8
-    together = answer.ground.predict(answer.layouts.take(rows))
+    together = answer.tables.predict(answer.layouts.take(rows))
     for i, row in enumerate(rows):
         alone = predict(
             question, answer.layouts.take(rows[i : i + 1]), PROFILE.coefficients(question.scopes)
