@@ -14,10 +14,19 @@ import argparse
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import fields
 from types import FrameType
+from typing import Any
 
+from models.advice.candidate import candidates
+from models.advice.fewer_chips import find_faster_on_fewer
 from models.advice.recommendation import Recommendation, recommend
+from models.advice.safe_fit import fastest_safe_layout
+from models.layouts.space import Space
+from models.search.branch_and_bound import _Search
+from models.search.infeasibility import why_none
+from models.search.tables import SearchTables
 from models.spec.constraints import KNOBS, Constraints
 from models.spec.layout import Layout
 from models.spec.problem import Problem
@@ -25,32 +34,36 @@ from models.spec.profile import Profile, shipped_profile
 from tests.benchmarks import pages
 from tests.benchmarks.problems import NAMED
 
-_BESIDES = {
-    "find_faster_on_fewer": "fewer chips",
-    "fastest_safe_layout": "surer layout",
-    "candidates": "intervals",
-    "why_none": "intervals",
+_BESIDES: dict[Callable[..., Any], str] = {
+    find_faster_on_fewer: "fewer chips",
+    fastest_safe_layout: "surer layout",
+    candidates: "intervals",
+    why_none: "intervals",
 }
 """Steps that an answer takes besides its search, wherever they are."""
-_LEVELS = {
-    "Groundwork.__init__": "groundwork",
-    "Space.trunks": "groundwork",
-    "_Search._crossed": "cores",
-    "_Search._split": "meshes",
-    "_Search._open": "placements",
-    "_Search._leaves": "policies",
-    "_Search._evaluate": "layouts",
+_LEVELS: dict[Callable[..., Any], str] = {
+    SearchTables.__init__: "tables",
+    Space.trunks.func: "tables",
+    _Search._crossed: "cores",
+    _Search._split: "meshes",
+    _Search._open: "placements",
+    _Search._leaves: "policies",
+    _Search._evaluate: "layouts",
 }
 """Levels of the search, by the innermost."""
 _COLUMNS = (*dict.fromkeys(_LEVELS.values()), *dict.fromkeys(_BESIDES.values()), "rest")
 
 
+_STEPS_BESIDES = {step.__code__: column for step, column in _BESIDES.items()}
+_STEPS_OF_LEVELS = {step.__code__: column for step, column in _LEVELS.items()}
+
+
 def step_of(frame: FrameType | None) -> str:
-    """What an answer is at."""
+    """The column of the step that an answer is at."""
     level = besides = ""
     while frame is not None:
-        name = frame.f_code.co_qualname
-        level, besides = level or _LEVELS.get(name, ""), _BESIDES.get(name, besides)
+        level = level or _STEPS_OF_LEVELS.get(frame.f_code, "")
+        besides = _STEPS_BESIDES.get(frame.f_code, besides)
         frame = frame.f_back
     return besides or level or "rest"
 
